@@ -1,0 +1,23 @@
+// Counting heap allocations on threads that ask for it.
+#pragma once
+
+#include <cstdint>
+
+namespace escrow::bench {
+
+// Counts, or stops counting, the allocations of the calling thread.
+void count_on_this_thread(bool counts) noexcept;
+
+// Allocations counted so far, by malloc and all that leads to it, operator new among them; those
+// inside a CUDA call do not count.
+[[nodiscard]] std::uint64_t allocations_counted() noexcept;
+
+// The calling thread is inside a CUDA call.
+class inside_cuda {
+ public:
+  inside_cuda() noexcept;
+  inside_cuda(inside_cuda&&) = delete;
+  ~inside_cuda();
+};
+
+}  // namespace escrow::bench

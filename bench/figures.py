@@ -1,0 +1,135 @@
+"""The figures that have a goal, and how each is computed from what was measured."""
+
+from dataclasses import dataclass
+from typing import Callable, Optional, Union
+
+from alike import likeness
+from measured import Measured
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    goal: str
+    unit: str
+    program: str
+    compute: Callable[[Measured], float]
+    # The same of two things that do not differ.
+    noise: Optional[Callable[[Measured], float]] = None
+    note: Union[str, Callable[[Measured], str], None] = None
+
+
+def median(name, field="time"):
+    return lambda m: m.median(name, field)
+
+
+def ratio(name, other, field="time"):
+    return lambda m: m.median(name, field) / m.median(other, field)
+
+
+def difference(name, other):
+    return lambda m: m.median(name) - m.median(other)
+
+
+def largest(name, field):
+    return lambda m: max(m.values(name, field))
+
+
+def claim(form, threads):
+    return f"claim/{form}/on_threads:{threads}"
+
+
+POOL_AND_DELETER = [
+    *(
+        Figure(f"claim_over_floor_{n}t", "<= 1.3", "ratio", "claim_bench",
+               ratio(claim("escrow", n), claim("floor", n)))
+        for n in (1, 8)
+    ),
+    Figure("cub_over_claim_1t", ">= 1.0", "ratio", "claim_bench",
+           ratio(claim("cub", 1), claim("escrow", 1))),
+    Figure("cub_over_claim_8t", ">= 2.0", "ratio", "claim_bench",
+           ratio(claim("cub", 8), claim("escrow", 8))),
+    Figure("captured_claim_us", "<= 2", "us", "claim_bench", median("claim/captured")),
+    Figure("retire_over_record", "<= 2", "ratio", "retire_bench",
+           ratio("retire/host/escrow", "retire/host/event_record")),
+    Figure("retire_stream_us", "<= 0.5", "us", "retire_bench",
+           difference("retire/stream/escrow", "retire/stream/nothing")),
+    Figure("destructor_p50_ns", "<= 100", "ns", "destructor_bench",
+           median("destructor/escrow_awake", "p50_ns")),
+    Figure("destructor_p999_ns", "<= 5000", "ns", "destructor_bench",
+           median("destructor/escrow_asleep", "p999_ns")),
+    Figure("steady_allocations", "= 0", "per million", "destructor_bench",
+           largest("steady/allocations", "allocations_per_million")),
+]
+
+
+def in_turns(name, goal, form, field, size, note=None):
+    """A form's share of the bare graph's figure, which it took turns with."""
+    return Figure(name, goal, "ratio", "relaunch_bench", median(f"relaunch/{form}/{size}", field),
+                  median(f"relaunch/bare_again/{size}", field), note)
+
+
+def throughput(label, size):
+    return in_turns(f"relaunch_throughput_{label}", ">= 0.99", "escrow", "throughput_of_bare", size,
+                    lambda m: likeness(m, size))
+
+
+def host_note(form, size):
+    def note(m):
+        fields = m.fields(f"relaunch/{form}/{size}")
+        if "host_burst_of_bare" not in fields:
+            return ""
+        burst = m.median(f"relaunch/{form}/{size}", "host_burst_of_bare")
+        return (f"host time per launch over {fields['host_launches']:.0f} launches from an idle "
+                f"stream; in bursts of 16 at most it is {burst:.3f}")
+
+    return note
+
+
+def host(label, size, form="escrow"):
+    return in_turns(f"relaunch_host_{label}", "<= 1.25", form, "host_of_bare", size,
+                    host_note(form, size))
+
+
+def user_object_over_escrow(kernels, goal):
+    names = [f"relaunch/{form}/kernels:{kernels}" for form in ("user_object", "escrow")]
+
+    def note(m):
+        if any("host_burst_us" not in m.fields(name) for name in names):
+            return ""
+        burst = ratio(*names, "host_burst_us")(m)
+        launches = m.fields(names[0])["host_launches"]
+        return (f"host time per launch over {launches:.0f} launches from an idle stream, blocking "
+                f"included; in bursts of 16 at most, which do not block, it is {burst:.3g}")
+
+    return Figure(f"user_object_over_escrow_host_k{kernels}", goal, "ratio", "relaunch_bench",
+                  ratio(*names, "host_us"), note=note)
+
+
+def objects64(operation, note):
+    return Figure(f"{operation}_64_extra_us", "<= 10", "us", "relaunch_bench",
+                  median(f"objects64/{operation}", "extra_us"), note=note)
+
+
+RELAUNCH = [
+    *(throughput(f"k{k}", f"kernels:{k}") for k in (1, 8, 64, 512)),
+    throughput("fork4", "fork4"),
+    *(host(f"k{k}", f"kernels:{k}") for k in (1, 8, 64, 512)),
+    host("4096_objects", "kernels:8", "escrow_4096_objects"),
+    Figure("run_ahead", "> 1000", "launches", "relaunch_bench",
+           median("run_ahead/escrow", "launches"), median("run_ahead/bare", "launches"),
+           "A/A is the bare graph's"),
+    Figure("relaunch_threads12", ">= 0.97", "ratio", "relaunch_bench",
+           median("threads12/escrow", "throughput_of_bare"),
+           median("threads12/bare_again", "throughput_of_bare")),
+    user_object_over_escrow(8, ">= 5"),
+    user_object_over_escrow(64, ">= 25"),
+    objects64("instantiate", "the first exec of a graph, which is the dearest"),
+    objects64("update", "to and fro between two graphs with 64 objects each"),
+    objects64("destroy", "of an idle exec that is the last to hold the objects"),
+    Figure("interference_p999", "<= 1.5", "ratio", "relaunch_bench",
+           median("interference/escrow", "p999_of_bare"),
+           median("interference/bare_again", "p999_of_bare")),
+]
+
+FIGURES = [*POOL_AND_DELETER, *RELAUNCH]

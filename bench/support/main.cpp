@@ -1,0 +1,128 @@
+// main() of every bench program: defaults for Google Benchmark, what the numbers come from, exit
+// status.
+#include <benchmark/benchmark.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "kernels.hpp"
+#include "registering.hpp"
+#include "settings.hpp"
+#include "time_limit.hpp"
+
+namespace escrow::bench {
+namespace {
+
+constexpr int skip_status = 77;  // what CTest takes for "skipped"
+
+// More than any program needs on a GPU, unless something is very wrong. Simulated kernels take as
+// long as they take.
+constexpr int seconds_max = 95, seconds_max_simulated = 900;
+
+// Relaxed: a benchmark's threads have been joined when it is read.
+std::atomic<bool> has_failed{false};
+
+bool is_device_usable() {
+  int count = 0;
+  cudaError_t const status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return true;
+  std::fprintf(stderr,
+               "This bench measures a GPU and found none (%s: %s).\n"
+               "The program of the same name that ends in _sim runs without one, on the simulated "
+               "runtime.\n",
+               cudaGetErrorName(status), cudaGetErrorString(status));
+  return false;
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// The kernel module's version, where the system tells it.
+std::string driver_text(bool is_simulated) {
+  if (is_simulated) return "none";
+  std::ifstream file("/sys/module/nvidia/version");
+  std::string text;
+  if (std::getline(file, text)) return text;
+  int version = 0;
+  static_cast<void>(cudaDriverGetVersion(&version));
+  return "for CUDA " + version_text(version);
+}
+
+std::string device_text() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  static_cast<void>(cudaGetDevice(&device));
+  static_cast<void>(cudaGetDeviceProperties(&properties, device));
+  return properties.name;
+}
+
+void add_context(settings const& how) {
+  int runtime = 0;
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  benchmark::AddCustomContext("runtime", how.is_simulated ? "simulated" : "cuda");
+  benchmark::AddCustomContext("cuda_runtime_version", version_text(runtime));
+  benchmark::AddCustomContext("driver", driver_text(how.is_simulated));
+  benchmark::AddCustomContext("device", device_text());
+  benchmark::AddCustomContext("quick", how.is_quick ? "yes" : "no");
+  if (how.is_simulated) {
+    std::fprintf(
+        stderr,
+        "*** Simulated CUDA runtime: these numbers say that the program works, and nothing "
+        "about speed. ***\n");
+  }
+}
+
+// Google Benchmark's arguments: our defaults first, so that the user's win. Takes out --quick.
+std::vector<std::string> arguments(int argc, char** argv, settings& how) {
+  std::vector<std::string> users(argv + 1, argv + argc);
+  how.is_quick = std::erase(users, "--quick") != 0;
+  std::vector<std::string> all{argv[0], "--benchmark_enable_random_interleaving=true",
+                               "--benchmark_display_aggregates_only=true",
+                               "--benchmark_repetitions=" + std::to_string(how.choose(11, 5, 2))};
+  all.insert(all.end(), users.begin(), users.end());
+  return all;
+}
+
+int run(int argc, char** argv) {
+  settings how{.is_simulated = test::is_simulated()};
+  std::vector<std::string> texts = arguments(argc, argv, how);
+  if (!how.is_simulated && !is_device_usable()) return skip_status;
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  int count = static_cast<int>(pointers.size());
+  add_context(how);
+  benchmark::Initialize(&count, pointers.data());
+  if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return EXIT_FAILURE;
+  register_all(how);
+  start_time_limit(how.is_simulated ? seconds_max_simulated : seconds_max);
+  bool const ran = benchmark::RunSpecifiedBenchmarks() != 0;
+  benchmark::Shutdown();
+  return ran && !has_failed.load(std::memory_order_relaxed) ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+
+void report_failure(benchmark::State& state, std::exception const& error) {
+  has_failed.store(true, std::memory_order_relaxed);
+  std::fprintf(stderr, "a benchmark failed: %s\n", error.what());
+  state.SetLabel(std::string("FAILED: ") + error.what());
+  // Not SkipWithError(): Google Benchmark ends the program if one repetition has fewer iterations
+  // than another, and all results are lost.
+  if (state.iterations() == state.max_iterations) return;  // it failed behind its loop
+  while (state.KeepRunning()) state.SetIterationTime(1e-9);
+}
+
+}  // namespace escrow::bench
+
+int main(int argc, char** argv) {
+  // A kernel that is loaded at its first launch would be timed with it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  return escrow::bench::run(argc, argv);
+}

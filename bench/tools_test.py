@@ -1,0 +1,298 @@
+"""Tests of the scripts that read the benches' results, on a tiny sample."""
+
+import json
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import compact
+import plot
+import readme_table
+import relaunch_table
+import summary
+from measured import Measured, NotMeasured
+
+sys.path.append(str(Path(__file__).parent / "relaunch"))
+import cuda_core_arm
+
+
+def runs(name, *values, **counters):
+    """The rows that Google Benchmark writes for one benchmark: its repetitions, and a median."""
+    common = {"real_time": 0, "time_unit": "us", **counters}
+    repetitions = [
+        {**common, "name": f"{name}/iterations:3/manual_time", "run_type": "iteration",
+         "real_time": value}
+        for value in values
+    ]
+    aggregate = {**common, "name": f"{name}/iterations:3/manual_time_median",
+                 "run_type": "aggregate", "real_time": 1e9}
+    return [*repetitions, aggregate]
+
+
+SAMPLE = {
+    "relaunch_bench": [
+        *runs("relaunch/bare/kernels:1", 1.0, 1.0, host_us=0.5, slots_held=0, destructors_owed=0,
+              nodes_kernel=1, edges=0),
+        *runs("relaunch/bare_again/kernels:1", 1.0, throughput_of_bare=1.01, host_of_bare=0.98),
+        *runs("relaunch/escrow/kernels:1", 1.5, 1.5, host_us=0.75, host_burst_us=0.9,
+              host_launches=200, throughput_of_bare=0.995, host_of_bare=1.2,
+              host_burst_of_bare=1.4, slots_held=1, destructors_owed=2, nodes_kernel=1, edges=0),
+        *runs("relaunch/escrow/fork4", 25.0, throughput_of_bare=0.9, nodes_kernel=64, edges=61),
+        *runs("relaunch/bare/fork4", 25.0, nodes_kernel=64, edges=60),
+        *runs("run_ahead/bare", 200.0, launches=1029),
+        *runs("run_ahead/escrow", 200.0, launches=1000),
+        *runs("objects64/update", 9.0, plain_us=4.0, escrow_us=7.0, extra_us=3.0),
+    ],
+    "claim_bench": [
+        *runs("claim/floor/on_threads:1", 0.25, 0.2, 0.15),
+        *runs("claim/escrow/on_threads:1", 0.25, 0.25, 0.9),
+        *runs("claim/escrow/on_threads:8", 4.0),
+        *runs("claim/cub/on_threads:8", 10.0),
+        *runs("claim/ping_pong/escrow/on_threads:1", 77.0),
+    ],
+    "destructor_bench": [
+        *runs("destructor/escrow_asleep", 2000.0, p50_ns=1500.0, p999_ns=6000.0),
+        *runs("steady/allocations", 3.0, 3.0, allocations_per_million=0.0),
+    ],
+}
+
+
+class Folder:
+    """A folder with the sample as bench/run.sh leaves it."""
+
+    def __init__(self, sample=None, **context):
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name)
+        context = {"runtime": "cuda", "device": "a GPU", "driver": "1.2", "num_cpus": 4, **context}
+        for program, benchmarks in (sample or SAMPLE).items():
+            content = {"context": context, "benchmarks": benchmarks}
+            (self.path / f"{program}.json").write_text(json.dumps(content))
+        (self.path / "commands.tsv").write_text("claim_bench\tbuild/claim_bench_gpu --x\n")
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        self._folder.cleanup()
+
+
+class SummaryTest(unittest.TestCase):
+    def setUp(self):
+        with Folder() as folder:
+            self.summary, self.spreads = summary.summarize(
+                Measured(folder), summary.commands_of(folder)
+            )
+
+    def test_a_ratio_is_one_of_medians_of_repetitions(self):
+        self.assertEqual(self.summary["claim_over_floor_1t"]["value"], 1.25)
+        self.assertEqual(self.summary["cub_over_claim_8t"]["value"], 2.5)
+
+    def test_each_figure_has_value_goal_unit_and_command(self):
+        for each in self.summary.values():
+            self.assertLessEqual({"value", "goal", "unit", "command"}, set(each))
+        figure = self.summary["claim_over_floor_1t"]
+        self.assertEqual(figure["command"], "build/claim_bench_gpu --x")
+        self.assertEqual(figure["goal"], "<= 1.3")
+
+    def test_what_was_not_measured_has_no_value(self):
+        self.assertIsNone(self.summary["claim_over_floor_8t"]["value"])
+        self.assertIsNone(self.summary["retire_stream_us"]["value"])
+
+    def test_the_table_tells_pass_miss_and_not_measured_apart(self):
+        report = summary.report(self.summary, self.spreads)
+        lines = {line.split()[0]: line for line in report.splitlines()}
+        self.assertTrue(lines["claim_over_floor_1t"].endswith("pass"))
+        self.assertTrue(lines["destructor_p999_ns"].endswith("MISS"))
+        self.assertTrue(lines["steady_allocations"].endswith("pass"))
+        self.assertTrue(lines["retire_over_record"].endswith("not measured"))
+
+    def test_a_relaunch_is_compared_with_the_bare_graph_beside_it_and_with_noise(self):
+        figure = self.summary["relaunch_throughput_k1"]
+        self.assertEqual((figure["value"], figure["noise"]), (0.995, 1.01))
+        self.assertEqual(self.summary["relaunch_host_k1"]["value"], 1.2)
+        self.assertEqual(self.summary["update_64_extra_us"]["value"], 3.0)
+
+    def test_graphs_that_are_alike_make_an_a_a_test(self):
+        alike = self.summary["relaunch_throughput_k1"]["note"]
+        self.assertIn("A/A test", alike)
+        self.assertIn("1 kernel nodes, 0 edges", alike)
+        other = self.summary["relaunch_throughput_fork4"]["note"]
+        self.assertIn("differ", other)
+        self.assertIn("61 edges", other)
+
+    def test_a_goal_of_more_than_a_number_is_missed_by_that_number(self):
+        self.assertEqual(self.summary["run_ahead"]["noise"], 1029)
+        lines = summary.report(self.summary, self.spreads).splitlines()
+        run_ahead = next(line for line in lines if line.startswith("run_ahead"))
+        self.assertTrue(run_ahead.endswith("MISS"), run_ahead)
+
+    def test_a_single_allocation_misses_the_goal_of_none(self):
+        self.assertTrue(summary.is_met(0, "= 0"))
+        self.assertFalse(summary.is_met(1, "= 0"))
+
+    def test_spread_is_the_distance_between_quartiles_over_the_median(self):
+        self.assertAlmostEqual(self.spreads["claim_over_floor_1t"], 0.325 / 0.25)
+
+
+class MeasuredTest(unittest.TestCase):
+    def test_a_simulated_run_says_so(self):
+        with Folder(runtime="simulated") as folder:
+            self.assertIn("SIMULATED", Measured(folder).origin())
+        with Folder() as folder:
+            self.assertIn("a GPU, driver 1.2", Measured(folder).origin())
+
+    def failing(self, message):
+        """One that failed in its second repetition, beside one that did not."""
+        good = runs("claim/floor/on_threads:1", 1.0)[0]
+        bad = {**good, "label": f"FAILED: {message}"}
+        return {"claim_bench": [good, bad, *runs("claim/escrow/on_threads:1", 2.0)]}
+
+    def test_a_failed_benchmark_is_named_and_not_summed_up_but_others_are(self):
+        with Folder(self.failing("no memory")) as folder:
+            measured = Measured(folder)
+        self.assertEqual(measured.problems, ["claim/floor/on_threads:1: no memory"])
+        self.assertEqual(measured.median("claim/escrow/on_threads:1"), 2.0)
+        with self.assertRaises(NotMeasured):
+            measured.median("claim/floor/on_threads:1")
+
+    def test_repetitions_that_there_was_no_time_for_leave_the_others_good(self):
+        with Folder(self.failing("out of time: 90 s")) as folder:
+            measured = Measured(folder)
+        self.assertEqual(measured.median("claim/floor/on_threads:1"), 1.0)
+        self.assertEqual(len(measured.problems), 1)
+
+    def test_an_incomplete_file_and_a_skipped_arm_are_problems_and_no_more(self):
+        with Folder() as folder:
+            (folder / "retire_bench.json").write_text('{"context": {')
+            (folder / "cuda_core_bench.json").write_text('{"skipped": "not there"}')
+            measured = Measured(folder)
+        self.assertEqual(len(measured.problems), 2)
+        self.assertEqual(measured.median("run_ahead/escrow", "launches"), 1000)
+
+    def test_a_counter_that_is_not_there_was_not_measured(self):
+        with Folder() as folder, self.assertRaises(NotMeasured):
+            Measured(folder).median("relaunch/bare/kernels:1", "no_such_counter")
+
+    def test_an_unknown_benchmark_is_an_error(self):
+        with Folder() as folder, self.assertRaises(NotMeasured):
+            Measured(folder).median("claim/none")
+
+
+class RelaunchTableTest(unittest.TestCase):
+    def setUp(self):
+        with Folder() as folder:
+            self.measured = Measured(folder)
+
+    def test_a_row_has_times_shares_slots_and_destructors(self):
+        rows = {tuple(row[:2]): row for row in relaunch_table.rows(self.measured)}
+        self.assertEqual(
+            rows["escrow", "1"],
+            ["escrow", "1", "1.50", "0.75", "0.90", "0.995", "1.200", "1", "2"])
+        self.assertEqual(rows["escrow", "fork4"][2:4], ["25.00", "-"])
+
+    def test_other_benchmarks_have_a_line_each(self):
+        lines = relaunch_table.others(self.measured)
+        self.assertIn("run_ahead/escrow: launches 1000.00", lines)
+        self.assertIn("objects64/update: plain_us 4.00, escrow_us 7.00, extra_us 3.00", lines)
+
+
+class CompactTest(unittest.TestCase):
+    def test_a_compact_file_is_read_as_before(self):
+        with Folder() as folder:
+            before = Measured(folder)
+            for path in folder.glob("*_bench.json"):
+                path.write_text(compact.compact(json.loads(path.read_text())))
+            after = Measured(folder)
+        self.assertEqual(before.context, after.context)
+        self.assertEqual(summary.summarize(before, {}), summary.summarize(after, {}))
+
+
+class CudaCoreArmTest(unittest.TestCase):
+    def test_what_fails_is_skipped_with_its_reason(self):
+        def failing(seconds):
+            raise ImportError("no such module")
+
+        self.assertEqual(cuda_core_arm.result_of(failing, 1),
+                         {"skipped": "ImportError: no such module"})
+
+    def test_a_repetition_is_read_as_those_of_the_relaunch_bench(self):
+        class Stream:
+            def sync(self):
+                pass
+
+        name = "relaunch/cuda_core/kernels:8"
+        launch = cuda_core_arm.Launchable(lambda: None)
+        for bare in (launch, None):
+            run = cuda_core_arm.repetition(name, 0, launch, bare, Stream(), 3)
+            with Folder({"cuda_core_bench": [run]}) as folder:
+                rows = relaunch_table.rows(Measured(folder))
+            self.assertEqual(rows[0][:2], ["cuda_core", "8"])
+            self.assertEqual(rows[0][5] == "-", bare is None)
+
+
+class PlotTest(unittest.TestCase):
+    def setUp(self):
+        with Folder(runtime="simulated", device="<GPU>") as folder:
+            self.plots = plot.plots(Measured(folder))
+
+    def test_plots_are_well_formed_and_have_a_dot_for_each_value(self):
+        tree = xml.fromstring(self.plots["relaunch_host.svg"])
+        titles = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}title")]
+        self.assertEqual(titles, ["bare, 1: 0.5 us", "escrow, 1: 0.75 us"])
+
+    def test_sizes_that_are_words_stand_behind_numbers(self):
+        titles = [line for line in self.plots["relaunch.svg"].splitlines() if "<title>" in line]
+        self.assertTrue(any("escrow, fork4: 25 us" in line for line in titles))
+        self.assertEqual(sorted(["fork4", 64, 8], key=plot.by_size), [8, 64, "fork4"])
+
+    def test_a_larger_value_is_further_to_the_right(self):
+        axis = plot.Axis([0.5, 40])
+        self.assertLess(axis.x(0.5), axis.x(0.75))
+        self.assertEqual(axis.ticks(), [0.1, 1, 10, 100])
+
+    def test_other_kinds_of_claims_are_not_mixed_in(self):
+        self.assertNotIn("77 us", self.plots["claim.svg"])
+        self.assertIn("escrow, 1: 0.25 us", self.plots["claim.svg"])
+
+    def test_a_plot_says_that_numbers_are_simulated(self):
+        for svg in self.plots.values():
+            self.assertIn("SIMULATED", svg)
+
+
+class ReadmeTableTest(unittest.TestCase):
+    figure = {"a_us": {"value": 1.5, "goal": "<= 1", "unit": "us", "command": "x"}}
+    both = {
+        "destructor_p50_ns": {"value": 50, "goal": "<= 100", "unit": "ns", "command": "x"},
+        "destructor_p999_ns": {"value": None, "goal": "<= 5000", "unit": "ns", "command": "x"},
+    }
+
+    def test_figures_of_one_kind_share_a_row_and_keep_their_goals(self):
+        rows = readme_table.markdown(self.both).splitlines()
+        self.assertEqual(len(rows), 3)
+        self.assertEqual(
+            rows[2],
+            "| destroy callback | p50 50 ns, p99.9 not measured | "
+            "p50 <= 100, p99.9 <= 5000 | p50 yes, p99.9 - |")
+
+    def test_every_figure_has_a_row_with_words(self):
+        named = {name for _, names in readme_table.ROWS for name in names}
+        self.assertEqual(named, {figure.name for figure in summary.FIGURES})
+
+    def test_only_what_is_between_the_marks_changes(self):
+        readme = f"one\n{readme_table.BEGIN}\nold\n{readme_table.END}\ntwo\n"
+        content = readme_table.markdown(self.figure)
+        result = readme_table.replaced(readme, content)
+        self.assertIn("| `a_us` | 1.5 us | <= 1 | no |", result)
+        self.assertTrue(result.startswith(f"one\n{readme_table.BEGIN}\n|"))
+        self.assertTrue(result.endswith(f"|\n{readme_table.END}\ntwo\n"))
+        self.assertEqual(readme_table.replaced(result, content), result)
+
+    def test_a_readme_without_marks_is_an_error(self):
+        with self.assertRaises(SystemExit):
+            readme_table.replaced("no marks", "x")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,63 @@
+// The process-wide event cache: one short-locked list a device, leaked on purpose.
+#include "escrow/core/event_cache.hpp"
+
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/device_scope.hpp"
+
+namespace escrow {
+
+namespace {
+
+struct idle_events {
+  std::mutex mutex;           // guards `events`; never held across a CUDA call
+  std::vector<event> events;  // room for idle_max is made by take(), so that put() never allocates
+};
+
+constexpr int devices_max = 64;  // more devices than one process sees; beyond, events are not kept
+
+// Never destroyed: an event may be put back while the process exits.
+union leaked_events {
+  leaked_events() : by_device() {}
+  leaked_events(leaked_events&&) = delete;
+  ~leaked_events() {}  // NOLINT(modernize-use-equals-default): would destroy
+
+  std::array<idle_events, devices_max> by_device;
+};
+
+idle_events* idle_events_of(int device) noexcept {
+  static leaked_events leaked;
+  if (device < 0 || device >= devices_max) return nullptr;
+  return &leaked.by_device[static_cast<std::size_t>(device)];
+}
+
+}  // namespace
+
+event event_cache::take(int device) {
+  if (idle_events* const idle = idle_events_of(device)) {
+    std::lock_guard const lock(idle->mutex);
+    if (!idle->events.empty()) {
+      event found = std::move(idle->events.back());
+      idle->events.pop_back();
+      return found;
+    }
+    idle->events.reserve(idle_max);
+  }
+  device_scope const current(device);
+  return event();
+}
+
+void event_cache::put(int device, event&& idle_event) noexcept {
+  event to_destroy = std::move(idle_event);  // destroyed after the lock, unless it is stored
+  idle_events* const idle = idle_events_of(device);
+  if (idle == nullptr) return;
+  std::lock_guard const lock(idle->mutex);
+  if (idle->events.size() < idle->events.capacity()) {
+    idle->events.push_back(std::move(to_destroy));
+  }
+}
+
+}  // namespace escrow

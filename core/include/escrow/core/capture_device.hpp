@@ -1,0 +1,18 @@
+// The device of a stream that is being captured.
+#pragma once
+
+#include "escrow/core/stream_ref.hpp"
+
+namespace escrow {
+
+// Whether the capturing `stream` is of `device`. Asking CUDA would kill the capture; instead an
+// event of `device` that serves for nothing else is recorded, which adds no node and is refused on
+// another device's stream. Throws cuda_error, std::bad_alloc. Any thread that may enqueue on
+// `stream`. Source: cudaEventRecord.
+[[nodiscard]] bool is_captured_on(stream_ref stream, int device);
+
+// The device of the capturing `stream`: the current one if that is it, else found by trying all.
+// Throws cuda_error, std::bad_alloc. Any thread that may enqueue on `stream`.
+[[nodiscard]] int device_of_capturing(stream_ref stream);
+
+}  // namespace escrow

@@ -1,0 +1,27 @@
+// Makes a device current for a scope.
+#pragma once
+
+namespace escrow {
+
+// The device that is current on the calling thread. Throws cuda_error. Source: cudaGetDevice.
+[[nodiscard]] int current_device();
+
+// What: sets the calling thread's current device and puts the old one back at the end.
+// Thread safety: acts on the calling thread only; make and destroy it on the same thread.
+// Memory ordering: none.
+// Lifetime: scopes nest.
+// Capture: capture-safe.
+// Errors: the constructor throws cuda_error and then has changed nothing. Putting the old device
+//   back cannot reasonably fail; its status is ignored.
+class [[nodiscard]] device_scope {
+ public:
+  explicit device_scope(int device);
+  device_scope(device_scope&&) = delete;
+  ~device_scope();
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace escrow

@@ -1,0 +1,76 @@
+// A stream as Escrow takes it: cudaStream_t, cuda::stream_ref and rmm::cuda_stream_view alike.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "escrow/core/cuda_error.hpp"
+
+namespace escrow {
+
+namespace detail {
+template <class S>
+concept has_get = requires(S const& s) {
+  { s.get() } -> std::same_as<cudaStream_t>;
+};
+template <class S>
+concept has_value = requires(S const& s) {
+  { s.value() } -> std::same_as<cudaStream_t>;
+};
+}  // namespace detail
+
+// Anything that names a CUDA stream: a cudaStream_t, a type whose get() returns one
+// (cuda::stream_ref), or a type whose value() returns one (rmm::cuda_stream_view).
+template <class S>
+concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S>;
+
+// What: a borrowed cudaStream_t, made implicitly from anything stream_like.
+// Thread safety: a value.
+// Memory ordering: none.
+// Lifetime: borrows; the stream must be alive during each call that takes one.
+// Capture: none; making one calls nothing.
+// Errors: none.
+class stream_ref {
+ public:
+  template <stream_like S>
+  // NOLINTNEXTLINE(google-explicit-constructor): any kind of stream is taken without ceremony.
+  stream_ref(S const& stream) noexcept : stream_(handle(stream)) {}
+  stream_ref(int) = delete;             // a literal 0 is a mistake more often than the null stream
+  stream_ref(std::nullptr_t) = delete;  // say cudaStreamLegacy or cudaStreamPerThread
+
+  // The CUDA handle. Never owning.
+  [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
+
+ private:
+  template <stream_like S>
+  static cudaStream_t handle(S const& stream) noexcept {
+    if constexpr (std::same_as<S, cudaStream_t>) {
+      return stream;
+    } else if constexpr (detail::has_get<S>) {
+      return stream.get();
+    } else {
+      return stream.value();
+    }
+  }
+
+  cudaStream_t stream_;
+};
+
+// The stream's id: unique in the process, never reused, different per thread for
+// cudaStreamPerThread and per device for the null stream, where handles are ambiguous. `stream`
+// must not be capturing: asking would kill the capture, in every mode (measured). Throws
+// cuda_error. Any thread. Source: cudaStreamGetId.
+[[nodiscard]] inline std::uint64_t stream_id(stream_ref stream) {
+  unsigned long long id = 0;
+  check(cudaStreamGetId(stream.get(), &id), "cudaStreamGetId");
+  return id;
+}
+
+// The device that the stream belongs to. `stream` must not be capturing: asking would kill the
+// capture, in every mode (measured). Throws cuda_error. Any thread. Source: cudaStreamGetDevice.
+[[nodiscard]] int device_of(stream_ref stream);
+
+}  // namespace escrow

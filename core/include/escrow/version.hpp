@@ -1,0 +1,6 @@
+// The version of Escrow. CMake reads it from here; there is no other place.
+#pragma once
+
+#define ESCROW_VERSION_MAJOR 0
+#define ESCROW_VERSION_MINOR 1
+#define ESCROW_VERSION_PATCH 0

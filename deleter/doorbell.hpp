@@ -1,0 +1,63 @@
+// How a pusher wakes the sleeping worker.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace escrow {
+
+// One word that says whether the worker sleeps.
+//
+//   pusher: push; ring()      worker: if (try_sleep(is_empty)) wait_for_ring()
+//
+// No wake-up is lost: both sides change the word with a read-modify-write after their own step (the
+// push; the wish to sleep) and before looking at the other's. The later of the two in the word's
+// modification order reads from the earlier, through read-modify-writes only: either the pusher
+// sees the sleeper and wakes it, or the worker sees the push and stays awake.
+// Lifetime: a doorbell is never freed while a pusher may still ring it, which nobody can know: see
+//   doorbell_store.
+// Progress: ring is wait-free but for at most one system call, a futex wake, that only follows a
+//   sleep. No allocation. `Atom` is std::atomic, but for a model checker.
+template <template <class> class Atom = std::atomic>
+class basic_doorbell {
+ public:
+  // Any thread, after it made work visible: wakes the worker if it sleeps.
+  void ring() noexcept {
+    // acq_rel (1): the release pairs with (2), so that who falls asleep later sees the work; the
+    // acquire keeps what comes before a sleep that this ends before it.
+    if (state_.exchange(awake, std::memory_order_acq_rel) == asleep) state_.notify_one();
+  }
+
+  // The worker: goes to sleep unless `is_empty()`, looked at once asleep, says that there is work.
+  template <class IsEmpty>
+  [[nodiscard]] bool try_sleep(IsEmpty is_empty) noexcept {
+    // acq_rel (2): the acquire pairs with the release in (1), so that is_empty() sees the work of
+    // everyone who rang before.
+    state_.exchange(asleep, std::memory_order_acq_rel);
+    if (is_empty()) return true;
+    // An exchange, not a store, so that a ring that came meanwhile is read from at the next (2).
+    // Relaxed: that (2) acquires.
+    state_.exchange(awake, std::memory_order_relaxed);
+    return false;
+  }
+
+  // The worker, after try_sleep() said true: until somebody rings. Not bounded: with nothing to do
+  // there is nothing to wake for, and the end rings too. May return without need.
+  void wait_for_ring() noexcept {
+    // Acquire: pairs with the release in (1): the worker sees what was pushed.
+    while (state_.load(std::memory_order_acquire) == asleep) {
+      state_.wait(asleep, std::memory_order_acquire);
+    }
+  }
+
+ private:
+  // 32 bits, which a futex can wait on without a detour.
+  static constexpr std::uint32_t awake = 0;
+  static constexpr std::uint32_t asleep = 1;
+
+  alignas(64) Atom<std::uint32_t> state_{awake};
+};
+
+using doorbell = basic_doorbell<>;
+
+}  // namespace escrow

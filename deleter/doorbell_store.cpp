@@ -1,0 +1,45 @@
+// The list of doorbells that no hub uses.
+#include "doorbell_store.hpp"
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace escrow {
+
+namespace {
+
+struct store {
+  std::mutex mutex;  // guards the rest
+  std::vector<doorbell*>
+      unused;  // has room for all that were ever made, so that put() never allocates
+  std::size_t made = 0;
+};
+
+store& the_store() {
+  static store& leaked = *new store;
+  return leaked;
+}
+
+}  // namespace
+
+doorbell& doorbell_store::take() {
+  store& all = the_store();
+  std::lock_guard const lock(all.mutex);
+  if (all.unused.empty()) {
+    all.unused.reserve(all.made + 1);
+    all.unused.push_back(new doorbell);
+    ++all.made;
+  }
+  doorbell& taken = *all.unused.back();
+  all.unused.pop_back();
+  return taken;
+}
+
+void doorbell_store::put(doorbell& unused) noexcept {
+  store& all = the_store();
+  std::lock_guard const lock(all.mutex);
+  all.unused.push_back(&unused);
+}
+
+}  // namespace escrow

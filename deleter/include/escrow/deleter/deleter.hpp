@@ -1,0 +1,166 @@
+// Destroy objects after the GPU work that uses them, whether it is captured or not.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "escrow/core/event_ref.hpp"
+#include "escrow/core/stream_ref.hpp"
+#include "escrow/deleter/deleter_options.hpp"
+#include "escrow/deleter/deleter_stats.hpp"
+#include "escrow/deleter/release_hub.hpp"
+#include "escrow/deleter/retired_owner.hpp"
+
+namespace escrow {
+
+// What: takes owners and destroys each on its worker thread once the GPU no longer needs it.
+// Thread safety: any thread may call anything, also at the same time; not the constructor, the move
+//   and the destructor.
+// Memory ordering: what a thread did before retire() happens before the owner's destruction, and
+//   that happens before the return of a drain() that began after the retire().
+// Lifetime: the destructor refuses new work and returns at once. What is still owed, by a graph or
+//   by running work, is reclaimed all the same: the worker goes on by itself until nothing is owed.
+//   At process exit nothing more is reclaimed; what is left is leaked on purpose. An owner's
+//   destructor may call CUDA and may retire; it must not drain.
+// Capture: retire() on a capturing stream moves a user object to the graph that is being captured.
+//   The worker is in Relaxed mode for good and harms no capture.
+// Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
+//   blocking stream captures: the owner stays with the caller. cuda_error where CUDA refuses: said
+//   at each function. Errors on the worker go to deleter_options::on_error and are counted.
+class deleter {
+ public:
+  explicit deleter(deleter_options options = {});
+  deleter(deleter&&) = delete;
+  ~deleter();
+
+  // The process's own deleter. Never destroyed, on purpose: releases may arrive until the very end.
+  [[nodiscard]] static deleter& global();
+
+  // Destroys `owner` after the work enqueued on `stream` so far: eager, once it is done; in a
+  // capture, once the captured graph, its clones, execs and their launches are gone. Never blocks
+  // on the GPU. Allocates nothing in steady state. Any thread. Throws cuda_error if CUDA refuses
+  // the user object (the owner is then either still the caller's or destroyed by the worker: do not
+  // launch what was captured), or if nothing can be recorded on `stream` (the owner is then kept
+  // for ever and counted in deleter_stats::held, since it may be in use).
+  template <class Owner>
+  requires retirable<std::remove_cvref_t<Owner>> &&
+      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  void retire(stream_ref stream, Owner&& owner) {
+    retirement begun = begin(stream);
+    begun.node->emplace(std::forward<Owner>(owner));
+    finish(std::move(begun));
+  }
+
+  // As retire(stream, owner), with the work in between, for an owner that takes over from the
+  // caller what it keeps. Calls `enqueue()`, and `take(owner)`, which must not throw, with the
+  // owner where it will stay: eager, what can fail for lack of memory fails before `enqueue`, and
+  // nothing is taken if that throws; in a capture the graph has the owner, with what it took,
+  // before `enqueue` is called. `call` is the caller's name, for errors. Any thread.
+  template <retirable Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
+  void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue) {
+    retirement begun = begin(stream, call);
+    Owner& kept = begun.node->emplace(std::move(owner));
+    bool const is_captured = begun.how == retirement::kind::with_graph;
+    if (!is_captured) enqueue();
+    take(kept);
+    finish(std::move(begun));
+    if (is_captured) enqueue();
+  }
+
+  // Destroys `owner` on the worker as soon as it gets to it: for owners that no GPU work uses.
+  // Throws std::bad_alloc, cuda_error; the owner then stays with the caller. Any thread.
+  template <class Owner>
+  requires retirable<std::remove_cvref_t<Owner>> &&
+      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  void retire(Owner&& owner) {
+    retirement begun = begin();
+    begun.node->emplace(std::forward<Owner>(owner));
+    finish(std::move(begun));
+  }
+
+  // Destroys `owner` once the last record of `ready` is done. The event must not be recorded again,
+  // and not be destroyed, before that; to hand it over as well, make it part of the owner. It must
+  // not have been recorded in a capture. Throws std::bad_alloc, cuda_error; the owner then stays
+  // with the caller. Any thread.
+  template <class Owner>
+  requires retirable<std::remove_cvref_t<Owner>> &&
+      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  void retire_after(event_ref ready, Owner&& owner) {
+    retirement begun = begin();
+    begun.node->emplace(std::forward<Owner>(owner));
+    begun.node->reclaim_after(ready.get(), {});
+    finish(std::move(begun));
+  }
+
+  // Destroys `owner` once `graph`, its clones, execs and their launches are gone. Throws as
+  // retire() on a capturing stream. Any thread; `graph` must not be changed by another meanwhile,
+  // as CUDA demands. Asks the graph for its id: see graph_id_of().
+  template <class Owner>
+  requires retirable<std::remove_cvref_t<Owner>> &&
+      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  void retire(cudaGraph_t graph, Owner&& owner) {
+    retirement begun = begin(graph);
+    begun.node->emplace(std::forward<Owner>(owner));
+    finish(std::move(begun));
+  }
+
+  // Returns when all that was retired before the call, and is not owed by a graph, has been
+  // reclaimed. Waits as long as that takes, on the GPU too: use drain_for() for a bound. Any thread
+  // but the worker, which gets usage_error.
+  void drain();
+  // The same, `timeout` at most; whether it was reached. Throws std::bad_alloc, and without a
+  // worker cuda_error.
+  [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout);
+
+  // Refuses new work, then drains. What graphs still owe is reclaimed when they go: the worker
+  // sleeps until then, and ends with the deleter. Any thread but the worker. Not bounded, as
+  // drain().
+  void stop();
+  // The same, `timeout` at most. True if everything has been reclaimed and no graph owes anything.
+  [[nodiscard]] bool stop_for(std::chrono::nanoseconds timeout);
+
+  // For those who bring their own thread (deleter_options::own_worker false): reclaims on the
+  // calling thread what can be reclaimed now, without waiting for events, and returns how many.
+  // Sets Relaxed capture mode and devices for the call. Returns 0 at once if another thread is
+  // reclaiming.
+  std::size_t poll();
+
+  [[nodiscard]] deleter_stats stats() const noexcept { return hub_->stats(); }
+  // What pools and hand-made release nodes push to.
+  [[nodiscard]] release_hub& hub() const noexcept { return *hub_; }
+
+ private:
+  // A retirement between its first step, which can fail and has taken nothing, and its last.
+  struct retirement {
+    enum class kind { now, after_stream, with_graph };
+    retirement(retired_owner& taken, kind chosen) : node(&taken), how(chosen) {}
+    struct put_back {
+      void operator()(retired_owner* node) const noexcept;
+    };
+    std::unique_ptr<retired_owner, put_back> node;  // goes back to the store unless handed on
+    kind how;
+    cudaStream_t stream = nullptr;
+    std::uint64_t stream_id = 0;
+    cudaGraph_t graph = nullptr;
+    std::uint64_t graph_id = 0;
+  };
+
+  retirement begin();
+  retirement begin(stream_ref stream, char const* call = "deleter::retire");
+  retirement begin(cudaGraph_t graph);
+  retirement begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device);
+  void finish(retirement&& begun);
+  void finish_after_stream(retirement&& begun);
+  void finish_with_graph(retirement&& begun);
+  void require_open(char const* call) const;
+
+  release_hub* hub_;
+};
+
+}  // namespace escrow

@@ -1,0 +1,29 @@
+// What graphs and execs keep alive, for people.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace escrow {
+
+// What: what a graph or an exec holds, in all and by label. Owners are those of deleter::retire().
+// Thread safety: a value.
+// Memory ordering: none.
+// Lifetime: a value, and a snapshot.
+// Capture: none.
+// Errors: none.
+struct footprint {
+  struct labelled {
+    std::string label;  // the pool's; "owners" for all owners
+    std::size_t count = 0;
+    std::size_t bytes = 0;  // of those whose size is known
+  };
+
+  std::size_t slots = 0;
+  std::size_t owners = 0;
+  std::size_t bytes = 0;  // of the slots whose size is known
+  std::vector<labelled> labels;
+};
+
+}  // namespace escrow

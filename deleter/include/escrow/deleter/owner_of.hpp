@@ -1,0 +1,97 @@
+// What a kernel gets for an object that owns something, and what has to stay alive meanwhile.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/retired_owner.hpp"
+
+namespace escrow {
+
+// The customisation for kernel arguments. Specialise it for a type whose objects own what a kernel
+// uses; an argument of any other type is passed to the kernel as it is. A specialisation has
+//
+//   static V device_value(T const& object);
+//
+// which gives what the kernel receives, of a trivially copyable type, and one of these, or none:
+//
+//   static O owner(T const& object);
+//   static void about_to_be_used_on(T& object, stream_ref stream);
+//
+// The first gives a share of what has to stay alive until the kernel is done: of the allocation,
+// not of its wrapper, so that a reset() of the wrapper frees nothing early. The second is for
+// objects that see to it themselves; it is called before the launch, and they stay with the caller.
+// An object with none of them has to be moved into the launch, and is kept as a whole.
+template <class T>
+struct owner_of {};
+
+// Whether a kernel gets something else for a T than the T itself. Const does not matter here.
+template <class T>
+concept owning_argument = requires(std::remove_const_t<T> const& object) {
+  owner_of<std::remove_const_t<T>>::device_value(object);
+};
+
+template <class T>
+concept shareable_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
+  { owner_of<std::remove_const_t<T>>::owner(object) } -> retirable;
+};
+
+template <class T>
+concept self_keeping_argument = owning_argument<T> &&
+    requires(std::remove_const_t<T>& object, stream_ref stream) {
+  owner_of<std::remove_const_t<T>>::about_to_be_used_on(object, stream);
+};
+
+namespace detail {
+
+// What a kernel gets for a pointer of the host: what the pointer's object passes if that is an
+// owning argument, else the pointer, which must be one to device memory.
+template <class T, class Pointer>
+auto device_value_through(Pointer const& pointer) {
+  if constexpr (owning_argument<T>) {
+    if (pointer == nullptr) {
+      throw usage_error("launch", "an argument is a null pointer to an owner",
+                        "pass a pointer to one, or the device address itself");
+    }
+    return owner_of<std::remove_const_t<T>>::device_value(*pointer);
+  } else {
+    return pointer.get();
+  }
+}
+
+template <class T>
+concept pointee_of_argument =
+    owning_argument<T> || std::is_void_v<T> || std::is_trivially_copyable_v<T>;
+
+}  // namespace detail
+
+// The share is kept, or what the object shares; an object that keeps itself is told.
+template <detail::pointee_of_argument T>
+struct owner_of<std::shared_ptr<T>> {
+  static auto device_value(std::shared_ptr<T> const& pointer) {
+    return detail::device_value_through<T>(pointer);
+  }
+  static auto owner(std::shared_ptr<T> const& pointer) requires(!self_keeping_argument<T>) {
+    if constexpr (shareable_argument<T>) {
+      return owner_of<std::remove_const_t<T>>::owner(*pointer);
+    } else {
+      return pointer;
+    }
+  }
+  static void about_to_be_used_on(std::shared_ptr<T> const& pointer,
+                                  stream_ref stream) requires(self_keeping_argument<T>) {
+    owner_of<std::remove_const_t<T>>::about_to_be_used_on(*pointer, stream);
+  }
+};
+
+// Has to be moved into the launch.
+template <detail::pointee_of_argument T, class Delete>
+requires(!self_keeping_argument<T>) struct owner_of<std::unique_ptr<T, Delete>> {
+  static auto device_value(std::unique_ptr<T, Delete> const& pointer) {
+    return detail::device_value_through<T>(pointer);
+  }
+};
+
+}  // namespace escrow

@@ -1,0 +1,28 @@
+// What the worker does with an owner.
+#include "escrow/deleter/retired_owner.hpp"
+
+#include "escrow/core/event_cache.hpp"
+#include "escrow/deleter/graph_registry.hpp"
+#include "escrow/deleter/release_hub.hpp"
+
+namespace escrow {
+
+retired_owner::retired_owner(release_hub& hub)
+    : graph_reference(hub, release_lane::destroy, -1, &reclaim_owner) {}
+
+retired_owner::~retired_owner() {
+  clear();
+  if (own_event_) event_cache::put(event_device_, std::move(own_event_));
+}
+
+void retired_owner::reclaim_owner(release_node& node) noexcept {
+  auto& owner = static_cast<retired_owner&>(node);
+  if (std::exchange(owner.in_graph_, false)) {
+    owner.hub().count_in_graphs(-1);
+    graph_registry::global().remove(owner);
+  }
+  owner.clear();
+  owner.hub().put_after_pass(owner);
+}
+
+}  // namespace escrow

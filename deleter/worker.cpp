@@ -1,0 +1,160 @@
+// The worker thread: reclaim, rest, and end without touching what is gone.
+#include "worker.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "release_hub_state.hpp"
+
+namespace escrow {
+
+namespace {
+
+// At process exit CUDA may be torn down under a worker. From the exit handler on no pass begins,
+// and the handler waits for the passes that have begun, for a bounded time. Both variables use
+// sequentially consistent order, because each side writes one and then reads the other.
+std::atomic<bool> process_is_exiting{false};
+std::atomic<int> passes_begun{0};
+
+void end_passes_at_exit() {
+  constexpr auto patience =
+      std::chrono::seconds(1);  // a pass may be stuck in somebody's destructor
+  process_is_exiting.store(true, std::memory_order_seq_cst);
+  auto const deadline = std::chrono::steady_clock::now() + patience;
+  while (passes_begun.load(std::memory_order_seq_cst) != 0 &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+// The hubs whose deleters are gone, until the last use of each has gone too. What is owed at
+// process exit stays here: leaked, on purpose, and known to a leak checker.
+constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
+constinit release_hub* orphans = nullptr;
+
+void register_exit_handler() {
+  static bool const registered = (std::atexit(&end_passes_at_exit), true);
+  static_cast<void>(registered);
+}
+
+}  // namespace
+
+std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
+  // Acquire: pairs with the release below; what the last thread left in the reclaimer is seen.
+  if (is_reclaiming.exchange(true, std::memory_order_acquire)) return 0;
+  passes_begun.fetch_add(1, std::memory_order_seq_cst);
+  std::size_t count = 0;
+  if (!process_is_exiting.load(std::memory_order_seq_cst)) {
+    reclaiming_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    count = reclaiming.pass(is_thread_relaxed);
+    // Release: pairs with the acquire in rest(), so that who sees this sees what the pass took.
+    has_pending.store(reclaiming.has_pending(), std::memory_order_release);
+    reclaiming_thread.store(std::thread::id{}, std::memory_order_relaxed);
+  }
+  passes_begun.fetch_sub(1, std::memory_order_seq_cst);
+  is_reclaiming.store(false, std::memory_order_release);
+  return count;
+}
+
+bool worker::is_process_exiting() noexcept {
+  return process_is_exiting.load(std::memory_order_seq_cst);
+}
+
+void worker::start() {
+  register_exit_handler();
+  thread_ = std::thread(&worker::run, this);
+}
+
+void worker::stop_and_join() noexcept {
+  release_hub::state& hub = *hub_.state_;
+  hub.is_ending.store(true, std::memory_order_release);
+  hub.bell.ring();
+  thread_.join();
+}
+
+void worker::leave_to_itself() noexcept {
+  release_hub::state& hub = *hub_.state_;
+  {
+    std::lock_guard const lock(orphans_mutex);
+    hub.next_orphan = std::exchange(orphans, &hub_);
+  }
+  try {
+    if (!is_running()) start();  // to see the rest through
+  } catch (std::exception const& error) {
+    return hub_.report(error);
+  }
+  thread_.detach();
+  doorbell& bell = hub.bell;  // stays when the hub goes
+  hub.is_left_alone.store(true, std::memory_order_release);
+  bell.ring();
+}
+
+void worker::run() noexcept {
+  std::string const name = hub_.state_->options.thread_name.substr(0, 15);
+  static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
+  work();
+}
+
+void worker::work() noexcept {
+  release_hub::state& hub = *hub_.state_;
+  while (!is_process_exiting()) {
+    bool const did_something = hub.guarded_pass(is_relaxed_) != 0;
+    // Acquire: pairs with the releases of stop_and_join() and leave_to_itself().
+    if (hub.is_ending.load(std::memory_order_acquire)) return;
+    if (hub.is_left_alone.load(std::memory_order_acquire)) {
+      hub.trim();
+      // Acquire: pairs with drop_use(). Nobody can push once there is no use.
+      if (hub.uses.load(std::memory_order_acquire) == 0) return end_hub();
+    }
+    rest(did_something);
+  }
+}
+
+void worker::end_hub() noexcept {
+  {
+    std::lock_guard const lock(orphans_mutex);
+    release_hub** link = &orphans;
+    while (*link != &hub_) link = &(*link)->state_->next_orphan;
+    *link = hub_.state_->next_orphan;
+  }
+  delete &hub_;
+}
+
+void worker::rest(bool did_something) noexcept {
+  using clock = std::chrono::steady_clock;
+  release_hub::state& hub = *hub_.state_;
+  deleter_options const& options = hub.options;
+  auto const now = clock::now();
+  // Acquire: see guarded_pass(). Another thread may be in a pass just now; it rings at its end.
+  bool const has_pending = hub.has_pending.load(std::memory_order_acquire);
+  if (did_something || has_pending) last_work_ = now;
+
+  // Left to itself, it sleeps as long as somebody has a use of the hub: who drops one rings.
+  bool const was_left_alone = hub.is_left_alone.load(std::memory_order_acquire);
+  auto const may_end = [&] {
+    return was_left_alone && hub.uses.load(std::memory_order_acquire) == 0;
+  };
+  bool const may_sleep = !has_pending && now - last_work_ >= options.linger && !may_end();
+  if (may_sleep) {
+    auto const nothing_to_do = [&] {
+      return hub.nothing_arrived() && !hub.is_ending.load(std::memory_order_acquire) &&
+             hub.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
+    };
+    if (hub.bell.try_sleep(nothing_to_do)) hub.bell.wait_for_ring();
+    interval_ = options.poll_interval_min;
+    return;
+  }
+  interval_ = did_something
+                  ? options.poll_interval_min
+                  : std::clamp(interval_ * 2, options.poll_interval_min, options.poll_interval_max);
+  std::this_thread::sleep_for(interval_);
+}
+
+}  // namespace escrow

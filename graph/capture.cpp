@@ -1,0 +1,51 @@
+// Beginning and ending a capture, with nothing left behind.
+#include "escrow/graph/capture.hpp"
+
+#include "escrow/core/capture_info.hpp"
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/insist.hpp"
+
+namespace escrow {
+
+capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode)
+    : stream_(stream.get()) {
+  check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture");
+}
+
+graph capture_scope::end() {
+  is_open_ = false;
+  std::uint64_t const id = id_of_capture();
+  cudaGraph_t captured = nullptr;
+  cudaError_t const status = cudaStreamEndCapture(stream_, &captured);
+  if (status != cudaSuccess) drop();
+  check(status, "cudaStreamEndCapture");
+  return graph(captured, id);
+}
+
+std::uint64_t capture_scope::id_of_capture() const noexcept {
+  capture_info info;
+  // What fails here will fail at the end too, and is reported there.
+  if (!succeeded(detail::query_capture(stream_, info))) return 0;
+  return info.id;
+}
+
+capture_scope::~capture_scope() {
+  if (is_open_) drop();
+}
+
+void capture_scope::drop() noexcept {
+  // A capture that goes on would poison the stream. A call that failed because the capture was
+  // invalidated has ended it; one that failed for another reason has not.
+  static_cast<void>(cudaGetLastError());
+  insist([this] {
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    cudaError_t const status = cudaStreamIsCapturing(stream_, &state);
+    if (status != cudaSuccess || state == cudaStreamCaptureStatusNone) return status;
+    cudaGraph_t dropped = nullptr;
+    cudaError_t const ended = cudaStreamEndCapture(stream_, &dropped);
+    if (dropped != nullptr) static_cast<void>(graph(dropped));
+    return ended;
+  });
+}
+
+}  // namespace escrow

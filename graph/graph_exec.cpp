@@ -1,0 +1,61 @@
+// The interface of executable graphs; what happens is in exec_state.cpp.
+#include "escrow/graph/graph_exec.hpp"
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "exec_state.hpp"
+
+namespace escrow {
+
+namespace {
+constexpr char const* constructing = "graph_exec::graph_exec";
+constexpr char const* updating = "graph_exec::update";
+}  // namespace
+
+graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options)
+    : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source,
+                                     options.flags)) {}
+
+graph_exec::graph_exec(graph const& source, instantiate_options const& options)
+    : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source.get(),
+                                     options.flags)) {}
+
+graph_exec::graph_exec(graph_exec&& other) noexcept = default;
+graph_exec& graph_exec::operator=(graph_exec&& other) noexcept = default;
+graph_exec::~graph_exec() = default;
+
+cudaGraphExec_t graph_exec::get() const noexcept {
+  return state_ == nullptr ? nullptr : state_->exec();
+}
+
+bool graph_exec::is_bare() const noexcept {
+  return state_ == nullptr || state_->is_bare();
+}
+
+footprint graph_exec::held() const {
+  return state_ == nullptr ? footprint{} : footprint_of(state_->held());
+}
+
+void graph_exec::launch(stream_ref stream) {
+  require("graph_exec::launch").launch(stream);
+}
+
+void graph_exec::upload(stream_ref stream) {
+  check(cudaGraphUpload(require("graph_exec::upload").exec(), stream.get()), "cudaGraphUpload");
+}
+
+void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies) {
+  require(updating).update(survey_of(updating, source, bodies), source);
+}
+
+void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies) {
+  require(updating).update(survey_of(updating, source, bodies), source.get());
+}
+
+graph_exec::state& graph_exec::require(char const* call) const {
+  if (state_ != nullptr) [[likely]]
+    return *state_;
+  throw usage_error(call, "the exec was moved from", "use the one that it was moved to");
+}
+
+}  // namespace escrow

@@ -1,0 +1,115 @@
+// The walk: a graph is identified only if its handle is one that the registry has seen.
+#include "graph_survey.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/graph_identity.hpp"
+#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/graph_registry.hpp"
+
+namespace escrow {
+
+namespace {
+
+class walk {
+ public:
+  walk(char const* call, survey_root const& root, graph_survey& found)
+      : call_(call), root_(root), found_(found) {}
+
+  // All that hangs on the root. Child graphs may be copies, and then of graphs that hold something.
+  void visit_root() {
+    std::uint64_t const id = root_.id != 0 ? root_.id : identify(root_.handle);
+    note(root_.handle, id, root_.is_original);
+  }
+
+  // A body of a conditional node is no copy.
+  void visit_body(cudaGraph_t body) { note(body, identify(body), true); }
+
+  [[nodiscard]] std::size_t conditionals() const noexcept { return conditionals_; }
+
+ private:
+  void note(cudaGraph_t graph, std::uint64_t id, bool is_original) {
+    if (id != 0 && graph_registry::global().knows(id)) {
+      note_known({graph, id});
+    } else if (!is_original) {
+      found_.unknown.push_back(graph);
+    }
+    inner_graphs const inner = inner_graphs_of(graph);
+    conditionals_ += inner.conditionals;
+    for (cudaGraph_t const child : inner.children) note(child, identify(child), is_blank(child));
+  }
+
+  void note_known(identified_graph const& graph) {
+    // A body may be named twice.
+    if (found_.known_id(graph.graph) == 0) found_.known.push_back(graph);
+  }
+
+  [[nodiscard]] bool is_blank(cudaGraph_t child) const {
+    return root_.blank_copies != nullptr && root_.blank_copies->contains(child);
+  }
+
+  // The id of a graph that the registry may know; 0 for another.
+  std::uint64_t identify(cudaGraph_t graph) const {
+    if (!graph_registry::global().may_know(graph)) return 0;
+    std::optional<std::uint64_t> const id = graph_id_of(graph);
+    if (!id) throw usage_error(call_, "the graph is being captured into", "end the capture first");
+    return *id;
+  }
+
+  char const* call_;
+  survey_root const& root_;
+  graph_survey& found_;
+  std::size_t conditionals_ = 0;
+};
+
+}  // namespace
+
+bool graph_survey::is_unknown(cudaGraph_t graph) const noexcept {
+  return std::ranges::find(unknown, graph) != unknown.end();
+}
+
+std::uint64_t graph_survey::known_id(cudaGraph_t graph) const noexcept {
+  auto const found = std::ranges::find(known, graph, &identified_graph::graph);
+  return found == known.end() ? 0 : found->id;
+}
+
+std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
+  std::size_t count = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (count != 0) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  return nodes;
+}
+
+inner_graphs inner_graphs_of(cudaGraph_t graph) {
+  inner_graphs inner;
+  for (cudaGraphNode_t const node : nodes_of(graph)) {
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    if (type == cudaGraphNodeTypeConditional) ++inner.conditionals;
+    if (type != cudaGraphNodeTypeGraph) continue;
+    cudaGraph_t child = nullptr;
+    check(cudaGraphChildGraphNodeGetGraph(node, &child), "cudaGraphChildGraphNodeGetGraph");
+    inner.children.push_back(child);
+  }
+  return inner;
+}
+
+graph_survey survey_of(char const* call, survey_root const& root,
+                       std::span<cudaGraph_t const> bodies) {
+  graph_survey found;
+  graph_registry const& registry = graph_registry::global();
+  if (registry.is_empty()) return found;  // nobody holds anything
+  found.lacks_references = registry.knows(graph_registry::unidentified);
+  relaxed_capture_scope const relaxed;
+  walk walking(call, root, found);
+  walking.visit_root();
+  for (cudaGraph_t const body : bodies) walking.visit_body(body);
+  found.lacks_bodies = bodies.size() < walking.conditionals();
+  return found;
+}
+
+}  // namespace escrow

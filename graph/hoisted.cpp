@@ -1,0 +1,120 @@
+// Handing references to a caller who launches on his own.
+#include "escrow/graph/hoisted.hpp"
+
+#include <new>
+#include <utility>
+
+#include "escrow/core/capture_info.hpp"
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
+#include "escrow/core/ready_event.hpp"
+#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/bundle_hold.hpp"
+#include "escrow/deleter/release_hub.hpp"
+#include "hoist_scope.hpp"
+
+namespace escrow {
+
+namespace {
+
+void report_unreleased(release_hub& hub) noexcept {
+  try {
+    hub.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
+                           "call release_after() or release()"));
+  } catch (std::bad_alloc const&) {
+    // No memory to describe it with; deleter_stats::held has it all the same.
+  }
+}
+
+}  // namespace
+
+class hoisted::state {
+ public:
+  state(bundle_holds taken, bool is_bare_now) : held(std::move(taken)), is_bare(is_bare_now) {}
+
+  bundle_holds held;
+  bool is_bare;
+};
+
+hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
+
+hoisted::hoisted(hoisted&& other) noexcept = default;
+
+hoisted& hoisted::operator=(hoisted&& other) noexcept {
+  hoisted taken(std::move(other));
+  std::swap(state_, taken.state_);
+  return *this;
+}
+
+hoisted::~hoisted() {
+  if (state_ == nullptr) return;
+  for (auto& each : state_->held) {
+    report_unreleased(each->hub());
+    bundle_hold::keep_for_ever(std::move(each));
+  }
+}
+
+hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
+  relaxed_capture_scope const relaxed;
+  hoist_scope off(survey_of("hoist", root, bodies));
+  auto taken = std::make_unique<state>(hold_all(off.bundles()), off.is_bare());
+  off.keep_off();
+  return hoisted(std::move(taken));
+}
+
+hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies) {
+  return hoisted::take(graph, bodies);
+}
+
+hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
+  return hoisted::take(graph, bodies);
+}
+
+void hoisted::release_after(stream_ref stream) {
+  constexpr char const* call = "hoisted::release_after";
+  state& mine = require(call);
+  if (!usable_capture_of(call, stream).is_none()) {
+    throw usage_error(call, "`stream` is being captured", "release after the capture has ended");
+  }
+  if (!mine.held.empty()) {
+    auto const end = std::make_shared<launch_end>(device_of(stream));
+    record_result const result = record_ready(end->ready, end->device, stream.get());
+    if (result.outcome == record_outcome::failed) check(result.status, "cudaEventRecord");
+    if (result.outcome != record_outcome::device_lost) {  // else nothing runs any more
+      for (auto& each : mine.held) {
+        bundle_hold::let_go_after(std::move(each), end->ready.get(), end->device, end);
+      }
+    }
+  }
+  state_.reset();
+}
+
+void hoisted::release_after(event_ref ready) {
+  state& mine = require("hoisted::release_after");
+  int const device = current_device();
+  for (auto& each : mine.held) {
+    bundle_hold::let_go_after(std::move(each), ready.get(), device, nullptr);
+  }
+  state_.reset();
+}
+
+void hoisted::release() {
+  static_cast<void>(require("hoisted::release"));
+  state_.reset();  // the holds let go as they end
+}
+
+bool hoisted::is_bare() const noexcept {
+  return state_ == nullptr || state_->is_bare;
+}
+
+footprint hoisted::held() const {
+  return state_ == nullptr ? footprint{} : footprint_of(state_->held);
+}
+
+hoisted::state& hoisted::require(char const* call) const {
+  if (state_ != nullptr) return *state_;
+  throw usage_error(call, "it was released or moved from", "release once");
+}
+
+}  // namespace escrow

@@ -1,0 +1,89 @@
+// An owned executable graph that launches as fast as if its graph held nothing.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "escrow/core/stream_ref.hpp"
+#include "escrow/deleter/footprint.hpp"
+#include "escrow/graph/graph.hpp"
+#include "escrow/graph/instantiate_options.hpp"
+
+namespace escrow {
+
+// What: owns a cudaGraphExec_t, and itself holds what the graph holds: the references are taken off
+//   the graph for the moment of instantiation (hoisted), so that no launch pays for user objects.
+//   Execs that share something, as two execs of one graph do, take turns: a launch waits, in its
+//   stream, for the others' last launch. Not so with what Escrow cannot know to share: execs of
+//   plain copies (cudaGraphClone), plain launches, and execs made before hoist() took all.
+// Thread safety: one thread at a time; different execs from different threads, also if they share
+//   something. Nobody else may use the source graph during instantiation and update(), as CUDA
+//   demands.
+// Memory ordering: none.
+// Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
+//   what it held is let go after its last launch, which an event after each launch tells.
+// Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
+//   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
+//   as with CUDA: add_child() instead.
+// Errors: usage_error for one that was moved from, and, where that is noticed, for a graph that is
+//   being captured into; cuda_error. Asking a plain handle for its id may lose the graph: see
+//   graph_id_of(). The destructor ignores CUDA's status: there is no one to tell.
+class graph_exec {
+ public:
+  // Takes any graph, also one that was captured with plain CUDA calls. On failure the graph and all
+  // references are as before. Throws cuda_error, std::bad_alloc. Source: cudaGraphInstantiate.
+  explicit graph_exec(cudaGraph_t source, instantiate_options const& options = {});
+  explicit graph_exec(graph const& source, instantiate_options const& options = {});
+  graph_exec(graph_exec&& other) noexcept;
+  graph_exec& operator=(graph_exec&& other) noexcept;
+  ~graph_exec();
+
+  // The CUDA handle. Never owning; null if moved from. Launched plainly, it is in no order with
+  // execs that share something, and the launch's end is not waited for: keep this alive until then.
+  [[nodiscard]] cudaGraphExec_t get() const noexcept;
+
+  // Whether no user object of Escrow is in the exec, as far as Escrow can know. If there may be
+  // one, the exec is as right, but a launch may cost more. While any graph holds anything, there
+  // may be
+  // - if the source, or the graph of a child node, is a plain handle of which Escrow knows no
+  //   reference: it may be a plain copy of a graph that has some (use graph::clone(), add_child());
+  // - if fewer bodies were named in the options than there are conditional nodes.
+  // What cannot be noticed: a body that was not named among others that were; a plain copy that got
+  // more later, by a capture or retire(); a plain child node in the place of one of add_child()
+  // that was destroyed.
+  [[nodiscard]] bool is_bare() const noexcept;
+
+  // What the exec keeps alive by itself; not what user objects in it do. Throws std::bad_alloc.
+  [[nodiscard]] footprint held() const;
+
+  // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error, and usage_error
+  // for a capturing stream if it would have to wait for another exec: nothing was enqueued then but
+  // waits. One exception: if the cuda_error names cudaEventRecord the graph runs, but nobody can
+  // tell when it ends. Until this exec has been launched with success, others that share something
+  // with it refuse to launch; if that never happens, what it holds is kept for ever. While another
+  // thread launches an exec that shares something, this blocks the host, for as long as
+  // cudaGraphLaunch blocks that thread. Source: cudaGraphLaunch.
+  void launch(stream_ref stream);
+
+  // Copies the exec to the device ahead of its first launch on `stream`. Throws cuda_error. Source:
+  // cudaGraphUpload.
+  void upload(stream_ref stream);
+
+  // Makes this exec run `source`, which must have the same nodes and edges, from the next launch
+  // on, and hold what `source` holds; what was held before is let go after the launches in flight.
+  // `bodies` as in the options. On failure throws cuda_error, std::bad_alloc, and exec, graph and
+  // references are as before. Source: cudaGraphExecUpdate.
+  void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {});
+  void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {});
+
+ private:
+  class state;
+
+  [[nodiscard]] state& require(char const* call) const;
+
+  std::unique_ptr<state> state_;  // null if moved from
+};
+
+}  // namespace escrow

@@ -1,0 +1,68 @@
+// For callers who instantiate and launch on their own: what a graph held, in the caller's hands.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "escrow/core/event_ref.hpp"
+#include "escrow/core/stream_ref.hpp"
+#include "escrow/deleter/footprint.hpp"
+#include "escrow/graph/graph.hpp"
+
+namespace escrow {
+
+struct survey_root;
+
+// What: the references that hoist() has taken off a graph. The graph holds nothing from then on,
+//   so that what is instantiated from it is bare; this holds it all instead, and has to stay until
+//   the last launch of all that was made from the graph has been enqueued.
+// Thread safety: a value; one thread at a time.
+// Memory ordering: as deleter::retire().
+// Lifetime: ends with one of the release functions. One that just ends keeps what it holds for
+//   ever, reports that to deleter_options::on_error and counts it (deleter_stats::held): nobody
+//   knows when the GPU is done with it.
+// Capture: releasing is capture-safe, but not on a capturing stream.
+// Errors: usage_error for one that holds nothing any more, and for a capturing stream; cuda_error.
+//   What fails has released nothing.
+class hoisted {
+ public:
+  hoisted(hoisted&& other) noexcept;
+  hoisted& operator=(hoisted&& other) noexcept;
+  ~hoisted();
+
+  // Lets go after the work enqueued on `stream` so far. The streams of other launches must be
+  // ordered before that. Throws std::bad_alloc too.
+  void release_after(stream_ref stream);
+  // Lets go once the last record of `ready` is done. The event must neither be recorded again nor
+  // be destroyed before that, and must not have been recorded in a capture.
+  void release_after(event_ref ready);
+  // Lets go now: no launch is in flight, or there was none.
+  void release();
+
+  // As graph_exec::is_bare(), of what is instantiated from the graph.
+  [[nodiscard]] bool is_bare() const noexcept;
+  // What this keeps alive. Throws std::bad_alloc.
+  [[nodiscard]] footprint held() const;
+
+ private:
+  friend hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies);
+  friend hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies);
+  class state;
+
+  explicit hoisted(std::unique_ptr<state> taken) noexcept;
+  [[nodiscard]] static hoisted take(survey_root const& root,
+                                    std::vector<cudaGraph_t> const& bodies);
+  [[nodiscard]] state& require(char const* call) const;
+
+  std::unique_ptr<state> state_;  // null once released
+};
+
+// Takes the references of Escrow off `graph`, for good. `bodies`: see instantiate_options. On
+// failure the graph is as before. Clones and execs that were made earlier keep what they hold.
+// Throws usage_error, cuda_error, std::bad_alloc. Nobody else may use the graph meanwhile.
+[[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
+[[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
+
+}  // namespace escrow

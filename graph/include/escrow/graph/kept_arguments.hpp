@@ -1,0 +1,108 @@
+// What a kernel gets for its arguments, and what of them is kept until it is done.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "escrow/core/stream_ref.hpp"
+#include "escrow/deleter/owner_of.hpp"
+#include "escrow/graph/kernel.hpp"
+
+namespace escrow::detail {
+
+// What the kernel gets for an argument.
+template <class T>
+auto device_value_of(T const& argument) {
+  if constexpr (owning_argument<T>) {
+    using value = decltype(owner_of<T>::device_value(argument));
+    static_assert(std::is_trivially_copyable_v<value>,
+                  "owner_of::device_value() must give what can be copied bytewise");
+    return owner_of<T>::device_value(argument);
+  } else {
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "kernels take values that can be copied bytewise; specialise escrow::owner_of "
+                  "for a type that owns what the kernel uses");
+    return argument;
+  }
+}
+
+// Tells an argument that keeps itself.
+template <class T>
+void announce_use(T& argument, stream_ref stream) {
+  using customised = owner_of<std::remove_const_t<T>>;
+  if constexpr (self_keeping_argument<T>) {
+    static_assert(!shareable_argument<T>,
+                  "owner_of has either owner() or about_to_be_used_on(): who keeps the argument?");
+    static_assert(
+        requires { customised::about_to_be_used_on(argument, stream); },
+        "this argument has to be told of its use, and is const");
+    customised::about_to_be_used_on(argument, stream);
+  }
+}
+
+// What is kept of an argument that was given as `Argument` (T& or T, as forwarded): nothing, a
+// share that is taken before the launch, or the moved object, taken when nothing can fail any more.
+template <class Argument, class T = std::remove_cvref_t<Argument>>
+class kept_argument {
+ public:
+  explicit kept_argument(T const& /*argument*/) noexcept {}
+  void take(T const& /*argument*/) noexcept {}
+};
+
+template <class Argument, class T>
+requires shareable_argument<T>
+class kept_argument<Argument, T> {
+ public:
+  explicit kept_argument(T const& argument) : owner_(owner_of<T>::owner(argument)) {}
+  void take(T const& /*argument*/) noexcept {}
+
+ private:
+  decltype(owner_of<T>::owner(std::declval<T const&>())) owner_;
+};
+
+template <class Argument, class T>
+requires(owning_argument<T> && !shareable_argument<T> &&
+         !self_keeping_argument<T>) class kept_argument<Argument, T> {
+  static_assert(!std::is_lvalue_reference_v<Argument> &&
+                    !std::is_const_v<std::remove_reference_t<Argument>>,
+                "the owner of this argument cannot be shared: std::move it into the launch");
+  static_assert(std::is_nothrow_move_constructible_v<T>);
+
+ public:
+  explicit kept_argument(T const& /*argument*/) noexcept {}
+  void take(T& argument) noexcept { owner_.emplace(std::move(argument)); }
+
+ private:
+  std::optional<T> owner_;
+};
+
+// What: all that one launch keeps: the kernel's library, and what its arguments own.
+// Thread safety, Memory ordering, Lifetime, Capture: a value.
+// Errors: the constructor throws what taking a share throws; take() cannot fail.
+template <class... Arguments>
+class kept_arguments {
+ public:
+  explicit kept_arguments(kernel const& launched,
+                          std::remove_cvref_t<Arguments> const&... arguments)
+      : library_(launched.library()), kept_(kept_argument<Arguments>(arguments)...) {}
+
+  // Takes what could not be shared.
+  void take(std::remove_reference_t<Arguments>&... arguments) noexcept {
+    std::apply([&](auto&... kept) { (kept.take(arguments), ...); }, kept_);
+  }
+
+ private:
+  std::shared_ptr<loaded_library const> library_;
+  std::tuple<kept_argument<Arguments>...> kept_;
+};
+
+// Whether a launch with these arguments has anything to keep, besides a library.
+template <class... Arguments>
+inline constexpr bool keeps_any = ((owning_argument<std::remove_cvref_t<Arguments>> &&
+                                    !self_keeping_argument<std::remove_cvref_t<Arguments>>) ||
+                                   ...);
+
+}  // namespace escrow::detail

@@ -1,0 +1,49 @@
+// Which work of a capture comes before other work of it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "escrow/core/stream_ref.hpp"
+
+namespace escrow {
+
+// The nodes after which the next operation on the capturing `stream` is placed. Throws cuda_error.
+// Source: cudaStreamGetCaptureInfo.
+[[nodiscard]] std::vector<cudaGraphNode_t> frontier_of(stream_ref stream);
+
+// Adds to `frontier` the nodes of `more` that it lacks.
+void merge_frontier(std::vector<cudaGraphNode_t>& frontier,
+                    std::vector<cudaGraphNode_t> const& more);
+
+// Where some work lies in a graph: between the nodes `from`, which are older, and the nodes `to`.
+struct captured_span {
+  std::vector<cudaGraphNode_t> const* from;
+  std::vector<cudaGraphNode_t> const* to;
+};
+
+// The last one of `spans` whose nodes `to` are all in `frontier` or lead to it, so that what is
+// placed after `frontier` runs after it; nothing if there is none. Walks the graph backwards, a
+// step on each path at a time, and takes the first that it comes to, not beyond nodes that are
+// older than all spans. Gives up after `visits_max` nodes, which is always safe. Calls CUDA only
+// for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws cuda_error,
+// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
+// being captured.
+[[nodiscard]] std::optional<std::size_t> last_before(std::vector<cudaGraphNode_t> const& frontier,
+                                                     std::vector<captured_span> const& spans);
+
+constexpr std::size_t visits_max = 4096;
+
+// What each of `nodes` depends on, in a form to compare: a node that stands for another one, under
+// the same handle, is told by it. Throws cuda_error, std::bad_alloc.
+[[nodiscard]] std::vector<cudaGraphNode_t> dependencies_of(
+    std::vector<cudaGraphNode_t> const& nodes);
+
+// Whether all `nodes`, which may be gone, are nodes of `graph`. Looks at all that it has. Throws
+// cuda_error, std::bad_alloc. Source: cudaGraphGetNodes.
+[[nodiscard]] bool has_all(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes);
+
+}  // namespace escrow

@@ -1,0 +1,109 @@
+// Which slot a claim in a capture gets, and how the captured graph comes to hold it.
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "capture_order.hpp"
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/deleter/release_hub.hpp"
+#include "escrow/deleter/user_object.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow {
+
+std::optional<slot_lease> slot_pool::claim_captured(stream_ref stream, capture_info const& capture,
+                                                    source_location where) {
+  std::vector<cudaGraphNode_t> frontier = frontier_of(stream);
+  slot* found = take_reusable(capture, frontier);
+  if (found == nullptr) {
+    found = take_done();
+    if (found == nullptr) found = grow();
+    if (found != nullptr) {
+      attach(*found, capture, where);
+    } else {
+      found = take_with_edge(stream, capture);
+    }
+  }
+  if (found == nullptr) return std::nullopt;
+  found->claimed_at_ = std::move(frontier);  // nothing may fail any more: the slot is taken
+  found->was_used_ = true;
+  return slot_lease(*found, stream, 0, capture.id);
+}
+
+void slot_pool::attach(slot& taken, capture_info const& capture, source_location where) {
+  try {
+    hold_in_graph(taken, capture, where);
+  } catch (...) {
+    let_go(taken, capture.id, false);
+    throw;
+  }
+}
+
+void slot_pool::hold_in_graph(slot& taken, capture_info const& capture, source_location where) {
+  graph_hold* hold = &taken.first_hold_;
+  std::unique_ptr<graph_hold> extra;  // for a slot that another graph holds already
+  if (state_->ledger.is_held(taken)) {
+    extra = std::make_unique<graph_hold>(state_->hub, state_->options.device, taken);
+    hold = extra.get();
+  }
+  state_->ledger.add(taken, *hold, capture.id, where);
+  std::optional<user_object> object;
+  try {
+    object.emplace(*hold);
+  } catch (...) {
+    static_cast<void>(state_->ledger.remove(taken, capture.id));
+    throw;
+  }
+  static_cast<void>(extra.release());  // the user object's from here on
+  state_->hub.count_in_graphs(+1);
+  object->move_to(capture.graph,
+                  capture.id);  // if this throws, ~user_object releases, and the hold is pushed
+}
+
+slot* slot_pool::take_reusable(capture_info const& capture,
+                               std::vector<cudaGraphNode_t> const& frontier) {
+  auto candidates = state_->ledger.reusable_slots(capture.id);
+  while (!candidates.empty()) {
+    std::vector<captured_span> spans;
+    spans.reserve(candidates.size());
+    for (auto const& each : candidates) {
+      spans.push_back({.from = &each.use->claimed_at, .to = &each.use->released_at});
+    }
+    std::optional<std::size_t> const nearest = last_before(frontier, spans);
+    if (!nearest) return nullptr;
+    capture_ledger::reusable_slot const& found = candidates[*nearest];
+    // The walk came to all nodes of the release, so that CUDA may be asked about them. If the graph
+    // was edited and opened again since, they may be others with the same handles.
+    bool const is_known = dependencies_of(found.use->released_at) == found.use->released_after;
+    if (is_known && state_->ledger.take(found, capture.id)) return found.released;
+    if (!is_known) state_->ledger.forget(found, capture.id);
+    // Once more without that one: another thread was faster, or it is forgotten.
+    candidates = state_->ledger.reusable_slots(capture.id);
+  }
+  return nullptr;
+}
+
+slot* slot_pool::take_with_edge(stream_ref stream, capture_info const& capture) {
+  auto candidates = state_->ledger.reusable_slots(capture.id);
+  while (!candidates.empty()) {
+    capture_ledger::reusable_slot const found = std::move(candidates.back());  // released first
+    candidates.pop_back();
+    std::vector<cudaGraphNode_t> nodes = found.use->released_at;
+    // They may be gone, if the graph was edited and opened again, which makes no other capture.
+    if (!has_all(capture.graph, nodes) || dependencies_of(nodes) != found.use->released_after) {
+      state_->ledger.forget(found, capture.id);
+      continue;
+    }
+    if (!state_->ledger.take(found, capture.id)) continue;
+    cudaError_t const status = cudaStreamUpdateCaptureDependencies(
+        stream.get(), nodes.data(), nullptr, nodes.size(), cudaStreamAddCaptureDependencies);
+    if (status != cudaSuccess) let_go(*found.released, capture.id, true);
+    check(status, "cudaStreamUpdateCaptureDependencies");
+    state_->edges_added.fetch_add(1, std::memory_order_relaxed);
+    return found.released;
+  }
+  return nullptr;
+}
+
+}  // namespace escrow

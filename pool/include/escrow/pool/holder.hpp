@@ -1,0 +1,27 @@
+// Who holds slots of a pool that is being closed.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "escrow/core/source_location.hpp"
+
+namespace escrow {
+
+// What: one holder of slots: a graph, with all that was made from it, or the leases that are out.
+// Thread safety: a value.
+// Memory ordering: none.
+// Lifetime: a value.
+// Capture: none.
+// Errors: none.
+struct holder {
+  std::uint64_t capture_id = 0;  // the id under which the graph was captured; 0: leases
+  std::string label;             // the pool's label
+  std::size_t slots = 0;         // how many it holds
+  std::chrono::steady_clock::time_point since{};  // of its first claim; zero for leases
+  source_location where = {};                     // the line of its first claim; empty for leases
+};
+
+}  // namespace escrow

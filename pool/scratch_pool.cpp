@@ -1,0 +1,121 @@
+// One pool for each power of two, made when it is first needed.
+#include "escrow/pool/scratch_pool.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
+#include "escrow/core/insist.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/pool/resource_pool.hpp"
+
+namespace escrow {
+
+device_block::device_block(std::size_t bytes) : bytes_(bytes) {
+  check(cudaMalloc(&data_, bytes), "cudaMalloc");
+}
+
+device_block::~device_block() {
+  if (data_ != nullptr) insist([this] { return cudaFree(data_); });
+}
+
+namespace {
+
+using blocks = resource_pool<device_block>;
+
+constexpr std::size_t smallest = std::bit_width(scratch_pool::bytes_min) - 1;
+constexpr std::size_t sizes = std::bit_width(scratch_pool::bytes_max) - smallest;
+
+std::size_t size_index(std::size_t bytes) noexcept {
+  return static_cast<std::size_t>(std::bit_width(std::max(bytes, scratch_pool::bytes_min) - 1)) -
+         smallest;
+}
+
+}  // namespace
+
+struct scratch_pool::state {
+  explicit state(pool_options given) : options(std::move(given)) {}
+
+  blocks& of(std::size_t bytes);
+
+  pool_options options;
+  std::mutex mutex;  // guards the making of pools, and its end
+  bool is_closed = false;
+  std::array<std::unique_ptr<blocks>, sizes> owned;
+  // What `owned` has, readable without the lock: released once made, acquired by each claim.
+  std::array<std::atomic<blocks*>, sizes> ready{};
+};
+
+blocks& scratch_pool::state::of(std::size_t bytes) {
+  std::size_t const index = size_index(bytes);
+  if (blocks* const made = ready[index].load(std::memory_order_acquire)) return *made;
+  std::lock_guard const lock(mutex);
+  if (is_closed) {
+    throw usage_error("scratch_pool::claim", "the pool \"" + options.label + "\" is closed",
+                      "claim before close_for()");
+  }
+  if (!owned[index]) {
+    std::size_t const size = std::size_t{1} << (index + smallest);
+    pool_options each = options;
+    each.label += " of " + std::to_string(size) + " bytes";
+    owned[index] = std::make_unique<blocks>(each, [size] { return device_block(size); });
+    ready[index].store(owned[index].get(), std::memory_order_release);
+  }
+  return *owned[index];
+}
+
+scratch_pool::scratch_pool(pool_options const& options) : state_(std::make_unique<state>(options)) {
+  if (options.device < 0) state_->options.device = current_device();
+  state_->of(bytes_min);  // checks the device
+}
+
+scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
+scratch_pool& scratch_pool::operator=(scratch_pool&&) noexcept = default;
+scratch_pool::~scratch_pool() = default;
+
+lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
+                                        source_location where) {
+  if (bytes > bytes_max) {
+    throw usage_error("scratch_pool::claim", "`bytes` is " + std::to_string(bytes),
+                      "claim at most scratch_pool::bytes_max");
+  }
+  return state_->of(bytes).claim(stream, where);
+}
+
+std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
+  using clock = std::chrono::steady_clock;
+  auto const begin = clock::now();
+  std::vector<holder> result;
+  std::vector<blocks*> made;
+  {
+    std::lock_guard const lock(state_->mutex);
+    state_->is_closed = true;
+  }
+  for (auto const& each : state_->ready) {
+    if (blocks* const pool = each.load(std::memory_order_acquire)) made.push_back(pool);
+  }
+  // All are closed before the first is waited for.
+  for (blocks* const pool : made) static_cast<void>(pool->close_for(std::chrono::nanoseconds(0)));
+  for (blocks* const pool : made) {
+    auto const left = std::max(timeout - (clock::now() - begin), std::chrono::nanoseconds(0));
+    std::ranges::move(pool->close_for(left), std::back_inserter(result));
+  }
+  return result;
+}
+
+std::size_t scratch_pool::bytes() const noexcept {
+  std::size_t total = 0;
+  for (std::size_t index = 0; index < sizes; ++index) {
+    blocks const* const pool = state_->ready[index].load(std::memory_order_acquire);
+    if (pool != nullptr) total += pool->stats().slots << (index + smallest);
+  }
+  return total;
+}
+
+}  // namespace escrow

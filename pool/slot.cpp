@@ -1,0 +1,27 @@
+// A slot's own event comes from the cache, and goes back there.
+#include "escrow/pool/slot.hpp"
+
+#include "escrow/core/event_cache.hpp"
+#include "escrow/pool/slot_pool.hpp"
+
+namespace escrow {
+
+std::string_view graph_hold::label() const noexcept {
+  return held_.pool().label();
+}
+
+std::size_t graph_hold::bytes() const noexcept {
+  return held_.bytes_;
+}
+
+slot::slot(slot_pool& pool)
+    : release_node(pool.hub(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
+      pool_(pool),
+      ready_(event_cache::take(pool.device())),
+      first_hold_(pool.hub(), pool.device(), *this) {}
+
+slot::~slot() {
+  event_cache::put(pool_.device(), std::move(ready_));
+}
+
+}  // namespace escrow

@@ -1,0 +1,123 @@
+// A lease's end, on the right stream, whatever fails.
+#include "escrow/pool/slot_lease.hpp"
+
+#include <atomic>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/release_hub.hpp"
+#include "escrow/pool/slot_pool.hpp"
+
+namespace escrow {
+
+namespace {
+
+// Handles that name another stream on another device (the first two) or thread (the last two).
+bool is_ambiguous(cudaStream_t stream) noexcept {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
+
+}  // namespace
+
+std::uint64_t slot_lease::number_of_this_thread() noexcept {
+  // Relaxed: only that each thread gets another number counts.
+  static std::atomic<std::uint64_t> last{0};
+  thread_local std::uint64_t const number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
+void slot_pool::require_same_thread(char const* call, std::uint64_t thread,
+                                    std::string_view what_it_did) {
+  if (thread == 0 || thread == slot_lease::number_of_this_thread()) return;
+  throw usage_error(
+      call,
+      "cudaStreamPerThread names another stream on this thread than on the one that " +
+          std::string(what_it_did),
+      "release on that thread; after a claim on cudaStreamPerThread, "
+      "release(stream) with another stream will do, too");
+}
+
+slot& slot_lease::held(char const* call) const {
+  if (slot_ == nullptr) {
+    throw usage_error(call, "the lease is empty: it was released or moved from", "claim again");
+  }
+  return *slot_;
+}
+
+bool slot_lease::may_have_been_used() const noexcept {
+  return slot_ != nullptr && slot_->was_used_;
+}
+
+void slot_lease::release() {
+  slot_pool& pool = held("lease::release").pool();
+  slot_pool::require_same_thread("lease::release", thread_, "claimed");
+  std::optional<device_scope> device;
+  if (is_ambiguous(stream_)) device.emplace(pool.device());  // where the claim was made
+  pool.release(*this, stream_, stream_id_);
+}
+
+void slot_lease::release(stream_ref stream) {
+  slot_pool& pool = held("lease::release").pool();
+  capture_info const capture = capture_of(stream);
+  if (capture.status != capture_status::invalidated) {
+    pool.require_device("lease::release", stream, capture);
+  }
+  pool.release(*this, stream, 0);
+}
+
+void slot_lease::also_used_on(stream_ref stream) {
+  slot& used = held("lease::also_used_on");
+  capture_info const capture = usable_capture_of("lease::also_used_on", stream);
+  if (capture.id != capture_id_) {
+    throw usage_error("lease::also_used_on",
+                      capture_id_ == 0
+                          ? "`stream` is being captured, the lease was claimed outside"
+                          : "`stream` is not part of the capture that the lease was claimed in",
+                      "claim in the same capture as the work");
+  }
+  // Asking a capturing stream for its device would kill the capture.
+  int const device = capture.is_none()            ? device_of(stream)
+                     : is_ambiguous(stream.get()) ? current_device()
+                                                  : used.pool().device();
+  used.also_streams_.push_back({stream.get(), thread_of(stream), device});
+}
+
+void slot_lease::about_to_be_used_on(stream_ref stream) {
+  slot& used = held("launch");
+  auto const is_same = [stream](cudaStream_t handle, std::uint64_t thread, int device) {
+    return handle == stream.get() && thread == thread_of(stream) &&
+           (!is_ambiguous(handle) || device == current_device());
+  };
+  if (is_same(stream_, thread_, used.pool().device())) return;
+  for (slot::used_stream const& also : used.also_streams_) {
+    if (is_same(also.handle, also.thread, also.device)) return;
+  }
+  also_used_on(stream);
+}
+
+void slot_lease::release_at_end() noexcept {
+  slot_pool& pool = slot_->pool();
+  try {
+    return release();
+  } catch (std::exception const&) {
+    if (slot_ == nullptr) return;  // released and reported
+  }
+  // Nobody is there to try again: it may be the current device that is lost, and not the pool's,
+  // and what cannot be recorded on the legacy stream can be elsewhere.
+  try {
+    device_scope const device(pool.device());
+    pool.avoid_legacy(*this);
+    release();
+  } catch (std::exception const& error) {
+    if (slot_ == nullptr) return;
+    auto const* const from_cuda = dynamic_cast<cuda_error const*>(&error);
+    pool.hub().report(error);
+    pool.abandon(*this, from_cuda != nullptr && is_sticky(from_cuda->status()));
+  }
+}
+
+}  // namespace escrow

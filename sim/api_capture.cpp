@@ -1,0 +1,124 @@
+// Stream capture.
+#include "api.hpp"
+#include "captures.hpp"
+#include "graphs.hpp"
+#include "streams.hpp"
+
+#include <utility>
+
+using namespace escrow::sim::model;  // What this file gives C names to.
+
+namespace {
+
+cudaError_t status_of(CUstream_st const& stream, cudaStreamCaptureStatus& status) {
+  if (stream.legacy && blocked_by_capture(stream)) return cudaErrorStreamCaptureImplicit;
+  auto const& capture = stream.capturing;
+  status = capture == nullptr      ? cudaStreamCaptureStatusNone
+           : !capture->invalidated ? cudaStreamCaptureStatusActive
+                                   : cudaStreamCaptureStatusInvalidated;
+  return cudaSuccess;
+}
+
+template <class T, class U>
+void put(T* out, U const& value) {
+  if (out != nullptr) *out = value;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    if (status == nullptr) return cudaErrorInvalidValue;
+    return status_of(*stream, *status);
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
+                                               unsigned long long* id, cudaGraph_t* graph,
+                                               cudaGraphNode_t const** dependencies,
+                                               cudaGraphEdgeData const** edges,
+                                               std::size_t* count) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    if (status == nullptr) return cudaErrorInvalidValue;
+    if (auto const error = status_of(*stream, *status); error != cudaSuccess) return error;
+    // CUDA leaves the rest as it was unless the capture is alive.
+    if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
+    put(id, stream->capturing->id);
+    put(graph, stream->capturing->graph.get());
+    put(dependencies, stream->ends.data());
+    put(edges, stream->end_edges.data());
+    put(count, stream->ends.size());
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    return begin_capture(c, stream, mode, nullptr, {});
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGraph_t graph,
+                                                    cudaGraphNode_t const* dependencies,
+                                                    cudaGraphEdgeData const*, std::size_t count,
+                                                    cudaStreamCaptureMode mode) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    auto const into = find_graph(graph);
+    if (into == nullptr || (dependencies == nullptr && count != 0)) return cudaErrorInvalidValue;
+    return begin_capture(c, stream, mode, into, frontier(dependencies, dependencies + count));
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  // Ends a capture even after the device has failed, so that nothing stays open.
+  return call(__func__, frees, [&](api_call& c) {
+    auto const stream = find_stream(c, handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (graph == nullptr) return cudaErrorInvalidValue;
+    *graph = nullptr;
+    return end_capture(c, *stream, graph);
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamUpdateCaptureDependencies(cudaStream_t handle,
+                                                          cudaGraphNode_t* dependencies,
+                                                          cudaGraphEdgeData const*,
+                                                          std::size_t count, unsigned int flags) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    if (stream->capturing == nullptr) return cudaErrorIllegalState;
+    if (stream->capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
+    if (dependencies == nullptr && count != 0) return cudaErrorInvalidValue;
+    if (flags == cudaStreamSetCaptureDependencies) {
+      set_ends(*stream, frontier(dependencies, dependencies + count));
+    } else if (flags == cudaStreamAddCaptureDependencies) {
+      add_ends(*stream, {dependencies, count});
+    } else {
+      return cudaErrorInvalidValue;
+    }
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
+    if (mode == nullptr || *mode < cudaStreamCaptureModeGlobal ||
+        *mode > cudaStreamCaptureModeRelaxed) {
+      return cudaErrorInvalidValue;
+    }
+    std::swap(*mode, c.me.mode);
+    return cudaSuccess;
+  });
+}
+}

@@ -1,0 +1,172 @@
+// Devices: choosing, asking, waiting, resetting.
+#include "api.hpp"
+#include "captures.hpp"
+#include "ops.hpp"
+#include "runner.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace escrow::sim::model {
+namespace {
+
+constexpr std::size_t memory_bytes = std::size_t{64} << 30;
+
+bool is_device(state const& s, int device) {
+  return device >= 0 && device < s.how.devices;
+}
+
+cudaError_t attribute(cudaDeviceAttr which, int& value) {
+  switch (which) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      value = 1024;
+      break;
+    case cudaDevAttrWarpSize:
+      value = 32;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      value = 16;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      value = 0;
+      break;
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrMemoryPoolsSupported:
+      value = 1;
+      break;
+    default:
+      return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+void forget_allocations(state& s, int device) {
+  std::erase_if(s.allocations, [&](auto const& each) {
+    if (each.second.device != device || each.second.host) return false;
+    ::operator delete(const_cast<void*>(each.first));
+    return true;
+  });
+}
+
+// What the device held is gone; destructors of user objects do not run.
+void forget_device(state& s, int device) {
+  std::erase_if(s.execs, [&](auto const& each) { return each.second->device == device; });
+  std::erase_if(s.events, [&](auto const& each) { return each.second->device == device; });
+  std::erase_if(s.streams, [&](auto const& each) {
+    if (each.second->device != device) return false;
+    stop_executor(*each.second);
+    s.devices[static_cast<std::size_t>(device)].streams.erase(each.second->id);
+    return true;
+  });
+  std::erase_if(s.callback_queue, [](auto const& each) { return each.second.of == nullptr; });
+  forget_allocations(s, device);
+  s.devices[static_cast<std::size_t>(device)].fault = cudaSuccess;
+}
+
+}  // namespace
+}  // namespace escrow::sim::model
+
+using namespace escrow::sim::model;  // What this file gives C names to.
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGetDevice(int* device) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
+    if (device == nullptr) return cudaErrorInvalidValue;
+    *device = c.me.device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaSetDevice(int device) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
+    if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
+    c.me.device = device;
+    return fault_of(device);
+  });
+}
+
+cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
+  return call(__func__, in_callbacks | outlives_fault, [&](api_call& c) {
+    if (count == nullptr) return cudaErrorInvalidValue;
+    *count = c.s.how.devices;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDeviceSynchronize() {
+  return call(__func__, ordinary, [](api_call& c) {
+    auto const device = c.me.device;
+    if (auto const error = forbid_all(c, device); error != cudaSuccess) return error;
+    block_on(c.lock, device_tails(device), c.name);
+    return fault_of(device);
+  });
+}
+
+cudaError_t CUDARTAPI cudaDeviceReset() {
+  return call(__func__, outlives_fault, [](api_call& c) {
+    auto const device = c.me.device;
+    if (auto const error = forbid_all(c, device); error != cudaSuccess) return error;
+    block_on(c.lock, device_tails(device), c.name);
+    forget_device(c.s, device);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
+    if (value == nullptr) return cudaErrorInvalidValue;
+    if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
+    return attribute(attr, *value);
+  });
+}
+
+cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
+    if (prop == nullptr) return cudaErrorInvalidValue;
+    if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
+    *prop = cudaDeviceProp{};
+    std::strncpy(prop->name, "escrow::sim device", sizeof prop->name - 1);
+    prop->totalGlobalMem = memory_bytes;
+    prop->major = 9;
+    prop->warpSize = 32;
+    prop->maxThreadsPerBlock = 1024;
+    prop->multiProcessorCount = 16;
+    prop->unifiedAddressing = 1;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
+  return call(__func__, in_callbacks | outlives_fault, [&](api_call&) {
+    if (version == nullptr) return cudaErrorInvalidValue;
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
+  return call(__func__, in_callbacks | outlives_fault, [&](api_call&) {
+    if (version == nullptr) return cudaErrorInvalidValue;
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    if (free == nullptr || total == nullptr) return cudaErrorInvalidValue;
+    std::size_t used = 0;
+    for (auto const& [address, what] : c.s.allocations) {
+      if (!what.host && what.device == c.me.device) used += what.bytes;
+    }
+    *total = memory_bytes;
+    *free = memory_bytes - std::min(memory_bytes, used);
+    return cudaSuccess;
+  });
+}
+}

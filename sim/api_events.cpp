@@ -1,0 +1,117 @@
+// Events.
+#include "api.hpp"
+#include "captures.hpp"
+#include "ops.hpp"
+#include "runner.hpp"
+#include "streams.hpp"
+
+using namespace escrow::sim::model;  // What this file gives C names to.
+
+namespace {
+
+cudaError_t create(char const* name, cudaEvent_t* out, unsigned int flags) {
+  return call(name, ordinary, [&](api_call& c) {
+    constexpr unsigned known =
+        cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+    if (out == nullptr || (flags & ~known) != 0) return cudaErrorInvalidValue;
+    auto event = std::make_shared<CUevent_st>();
+    event->device = c.me.device;
+    event->flags = flags;
+    *out = event.get();
+    c.s.events.emplace(*out, std::move(event));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t record_call(char const* name, cudaEvent_t event, cudaStream_t handle,
+                        unsigned int flags) {
+  return call(name, ordinary, [&](api_call& c) {
+    if ((flags & ~unsigned{cudaEventRecordExternal}) != 0) return cudaErrorInvalidValue;
+    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<CUevent_st> what;
+    if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    return record(c, what, stream, flags);
+  });
+}
+
+// An event of a capture has no state to ask for, and asking kills the capture; asking for any other
+// event is one of the calls that are unsafe during a capture.
+cudaError_t may_ask(api_call& c, CUevent_st const& event) {
+  if (event.captured_in == nullptr) return forbid_unsafe(c);
+  if (event.captured_in->is_over()) return cudaErrorInvalidValue;
+  invalidate(c, *event.captured_in);
+  return cudaErrorCapturedEvent;
+}
+
+bool is_done(CUevent_st const& event) {
+  return event.last == nullptr || event.last->done;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) {
+  return create(__func__, event, 0);
+}
+
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  return create(__func__, event, flags);
+}
+
+cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
+  return call(__func__, frees, [&](api_call& c) {
+    auto const found = c.s.events.find(event);
+    if (found == c.s.events.end()) return cudaErrorInvalidResourceHandle;
+    auto const device = found->second->device;
+    found->second->destroyed = true;
+    c.s.events.erase(found);
+    return fault_of(device);
+  });
+}
+
+cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return record_call(__func__, event, stream, 0);
+}
+
+cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                               unsigned int flags) {
+  return record_call(__func__, event, stream, flags);
+}
+
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
+  return call(__func__, in_callbacks, [&](api_call& c) {
+    std::shared_ptr<CUevent_st> what;
+    if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
+    if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
+    return is_done(*what) ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
+  return call(__func__, in_callbacks, [&](api_call& c) {
+    std::shared_ptr<CUevent_st> what;
+    if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
+    if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
+    if (what->last != nullptr) block_on(c.lock, {what->last}, c.name);
+    return fault_of(what->device);
+  });
+}
+
+cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  return call(__func__, in_callbacks, [&](api_call& c) {
+    std::shared_ptr<CUevent_st> from;
+    std::shared_ptr<CUevent_st> to;
+    if (auto const error = get_event(c, start, from); error != cudaSuccess) return error;
+    if (auto const error = get_event(c, end, to); error != cudaSuccess) return error;
+    if (ms == nullptr) return cudaErrorInvalidValue;
+    if (((from->flags | to->flags) & cudaEventDisableTiming) != 0)
+      return cudaErrorInvalidResourceHandle;
+    if (from->last == nullptr || to->last == nullptr) return cudaErrorInvalidResourceHandle;
+    if (!is_done(*from) || !is_done(*to)) return cudaErrorNotReady;
+    *ms = std::chrono::duration<float, std::milli>(to->last->done_at - from->last->done_at).count();
+    return cudaSuccess;
+  });
+}
+}

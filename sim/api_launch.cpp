@@ -1,0 +1,48 @@
+// Launching kernels and host functions on streams.
+#include "api.hpp"
+#include "kernels.hpp"
+#include "streams.hpp"
+
+using namespace escrow::sim::model;  // What this file gives C names to.
+
+namespace {
+
+cudaError_t launch_kernel(char const* name, cudaKernelNodeParams const& params,
+                          cudaStream_t stream) {
+  return call(name, ordinary, [&](api_call& c) {
+    kernel_work what;
+    if (auto const error = make_kernel_work(params, what); error != cudaSuccess) return error;
+    return enqueue(c, stream, cudaGraphNodeTypeKernel, std::move(what));
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaLaunchKernel(void const* func, dim3 grid, dim3 block, void** args,
+                                       std::size_t shared, cudaStream_t stream) {
+  cudaKernelNodeParams const params{const_cast<void*>(func),           grid, block,
+                                    static_cast<unsigned int>(shared), args, nullptr};
+  return launch_kernel(__func__, params, stream);
+}
+
+cudaError_t CUDARTAPI cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* func,
+                                          void** args) {
+  if (config == nullptr) return launch_kernel(__func__, {}, nullptr);
+  cudaKernelNodeParams const params{const_cast<void*>(func),
+                                    config->gridDim,
+                                    config->blockDim,
+                                    static_cast<unsigned int>(config->dynamicSmemBytes),
+                                    args,
+                                    nullptr};
+  return launch_kernel(__func__, params, config->stream);
+}
+
+cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* argument) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    if (fn == nullptr) return cudaErrorInvalidValue;
+    return enqueue(c, stream, cudaGraphNodeTypeHost, host_work{fn, argument});
+  });
+}
+}

@@ -1,0 +1,181 @@
+// Memory.
+#include "api.hpp"
+#include "captures.hpp"
+#include "graph_memory.hpp"
+#include "memory.hpp"
+#include "ops.hpp"
+#include "runner.hpp"
+#include "streams.hpp"
+
+using namespace escrow::sim::model;  // What this file gives C names to.
+
+namespace {
+
+cudaError_t allocate(char const* name, void** out, std::size_t bytes, bool host) {
+  return call(name, ordinary, [&](api_call& c) {
+    if (out == nullptr) return cudaErrorInvalidValue;
+    if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
+    *out = bytes == 0 ? nullptr : allocate_memory(bytes, c.me.device, host);
+    return bytes != 0 && *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+// Frees after all work of the memory's device, as CUDA does.
+cudaError_t free_now(char const* name, void* address, bool host) {
+  return call(name, frees, [&](api_call& c) {
+    if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
+    if (address == nullptr) return cudaSuccess;
+    if (auto const block = host ? nullptr : find_block(address)) {
+      if (auto const error = book_free(*block); error != cudaSuccess) return error;
+      block_on(c.lock, device_tails(block->params.poolProps.location.id), c.name);
+      vanish(*block);
+      return cudaSuccess;
+    }
+    auto const found = c.s.allocations.find(address);
+    if (found == c.s.allocations.end() || found->second.host != host || found->second.freeing) {
+      return cudaErrorInvalidValue;
+    }
+    found->second.freeing = true;
+    block_on(c.lock, device_tails(found->second.device), c.name);
+    free_memory(address);
+    return cudaSuccess;
+  });
+}
+
+// Another stream's allocation is unsafe during a capture; the capturing stream's own becomes a
+// node.
+cudaError_t forbid_on_other_streams(api_call& c, cudaStream_t handle,
+                                    std::shared_ptr<CUstream_st>& stream) {
+  if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+  return stream->capturing == nullptr ? forbid_unsafe(c) : cudaSuccess;
+}
+
+cudaError_t capture_alloc(CUstream_st& stream, std::size_t bytes, void** address) {
+  if (stream.capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
+  cudaMemAllocNodeParams params{};
+  params.poolProps.allocType = cudaMemAllocationTypePinned;
+  params.poolProps.location = {cudaMemLocationTypeDevice, stream.device};
+  params.bytesize = bytes;
+  work what;
+  auto const error = make_alloc_work(*stream.capturing->graph, params, what);
+  if (error != cudaSuccess) return error;
+  *address = params.dptr;
+  return capture_work(stream, cudaGraphNodeTypeMemAlloc, std::move(what));
+}
+
+cudaError_t capture_free(CUstream_st& stream, void const* address) {
+  if (stream.capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
+  work what;
+  auto const error = make_graph_free_work(*stream.capturing->graph, address, what);
+  if (error != cudaSuccess) return error;
+  return capture_work(stream, cudaGraphNodeTypeMemFree, std::move(what));
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaMalloc(void** address, std::size_t bytes) {
+  return allocate(__func__, address, bytes, false);
+}
+
+cudaError_t CUDARTAPI cudaFree(void* address) {
+  return free_now(__func__, address, false);
+}
+
+cudaError_t CUDARTAPI cudaMallocHost(void** address, std::size_t bytes) {
+  return allocate(__func__, address, bytes, true);
+}
+
+cudaError_t CUDARTAPI cudaHostAlloc(void** address, std::size_t bytes, unsigned int) {
+  return allocate(__func__, address, bytes, true);
+}
+
+cudaError_t CUDARTAPI cudaFreeHost(void* address) {
+  return free_now(__func__, address, true);
+}
+
+cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStream_t handle) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (address == nullptr) return cudaErrorInvalidValue;
+    if (auto const error = forbid_on_other_streams(c, handle, stream); error != cudaSuccess)
+      return error;
+    if (stream->capturing != nullptr) {
+      return capture_alloc(*stream, bytes, address);
+    }
+    if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
+    *address = bytes == 0 ? nullptr : allocate_memory(bytes, stream->device, false);
+    return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
+  return call(__func__, frees, [&](api_call& c) {
+    auto const stream = find_stream(c, handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (stream->capturing == nullptr) {
+      if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
+    }
+    if (address == nullptr) return cudaSuccess;
+    if (stream->capturing != nullptr) return capture_free(*stream, address);
+    if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
+    if (auto const block = find_block(address)) {
+      if (auto const error = book_free(*block); error != cudaSuccess) return error;
+      submit(stream, graph_free_work{block});
+      return cudaSuccess;
+    }
+    auto const found = c.s.allocations.find(address);
+    if (found == c.s.allocations.end() || found->second.host || found->second.freeing)
+      return cudaErrorInvalidValue;
+    found->second.freeing = true;
+    submit(stream, free_work{address});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* out, void const* address) {
+  return call(__func__, ordinary, [&](api_call&) {
+    if (out == nullptr) return cudaErrorInvalidValue;
+    auto const place = place_of(address);
+    auto* const pointer = const_cast<void*>(address);
+    *out = {};
+    out->type = place.type;
+    out->device = place.device;
+    out->devicePointer = place.type == cudaMemoryTypeUnregistered ? nullptr : pointer;
+    out->hostPointer = place.type == cudaMemoryTypeDevice ? nullptr : pointer;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    if (pool == nullptr) return cudaErrorInvalidValue;
+    if (device < 0 || device >= c.s.how.devices) return cudaErrorInvalidDevice;
+    *pool = &c.s.devices[static_cast<std::size_t>(device)].pool;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                              void* value) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    if (pool == nullptr || value == nullptr) return cudaErrorInvalidValue;
+    if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
+    if (which != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
+    pool->release_threshold = *static_cast<std::uint64_t*>(value);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                              void* value) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    if (pool == nullptr || value == nullptr) return cudaErrorInvalidValue;
+    if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
+    if (which != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
+    *static_cast<std::uint64_t*>(value) = pool->release_threshold;
+    return cudaSuccess;
+  });
+}
+}

@@ -1,0 +1,55 @@
+// What every API function does first and last: counting, prohibitions, faults, last error, and
+// destructors.
+#pragma once
+
+#include "state.hpp"
+#include "thread.hpp"
+
+namespace escrow::sim::model {
+
+/// What sets a function apart from the rest; flags.
+enum rules : unsigned {
+  ordinary = 0,
+  /// Answers inside destructors and host functions.
+  in_callbacks = 1,
+  /// Works although the current device has failed.
+  outlives_fault = 2,
+  /// Frees what it is given although the device has failed, and returns the fault all the same.
+  frees = 4,
+  /// Fault injection leaves it alone.
+  never_failed = 8,
+};
+
+/// One API call from its entry to its return; holds the state's mutex in between.
+class api_call {
+ public:
+  explicit api_call(char const* function);
+
+  /// Counts the call; an error if it may not proceed.
+  cudaError_t admit(unsigned which);
+  /// Lets the lock go, runs `reclaimed` on this thread, and notes the result as CUDA's last error.
+  cudaError_t finish(cudaError_t result, unsigned which);
+
+  char const* name;
+  state& s;
+  std::unique_lock<std::mutex> lock;
+  thread_record& me;
+  /// Destructors that are to run on this thread before the call returns.
+  callbacks reclaimed;
+
+ private:
+  cudaError_t injected();
+};
+
+template <class Body>
+cudaError_t call(char const* name, unsigned which, Body body) {
+  api_call c(name);
+  auto result = c.admit(which);
+  if (result == cudaSuccess) result = body(c);
+  return c.finish(result, which);
+}
+
+/// The failure a device is in for good, or cudaSuccess.
+cudaError_t fault_of(int device);
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,178 @@
+// Stream capture: what it allows, what kills it, and how captured work becomes nodes.
+#include "captures.hpp"
+
+#include "graphs.hpp"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace escrow::sim::model {
+namespace {
+
+// Ends the capture and returns its graph; events that remember the capture do not keep the graph.
+std::shared_ptr<CUgraph_st> finish(capture& which) {
+  which.ended = true;
+  which.graph->open = false;
+  for (auto* const stream : which.streams) {
+    set_ends(*stream, {});
+    stream->capturing = nullptr;
+  }
+  std::erase_if(the().captures, [&](auto const& c) { return c.get() == &which; });
+  return std::move(which.graph);
+}
+
+// A capture that fails takes its graph with it, also one that the caller brought.
+void discard(api_call& c, capture& which) {
+  auto const graph = finish(which);
+  dismantle(graph, c.reclaimed);
+}
+
+// Every fork must have come back: what the other streams did last is before what the origin did
+// last.
+bool all_joined(capture const& which) {
+  if (which.streams.size() == 1 && which.orphans.empty()) return true;
+  std::unordered_set<cudaGraphNode_t> before;
+  frontier open = which.origin->ends;
+  while (!open.empty()) {
+    auto* const node = open.back();
+    open.pop_back();
+    if (!before.insert(node).second) continue;
+    open.insert(open.end(), node->before.begin(), node->before.end());
+  }
+  auto const is_joined = [&](cudaGraphNode_t node) { return before.contains(node); };
+  return std::ranges::all_of(which.orphans, is_joined) &&
+         std::ranges::all_of(which.streams, [&](auto const* stream) {
+           return std::ranges::all_of(stream->ends, is_joined);
+         });
+}
+
+}  // namespace
+
+void invalidate(api_call const& c, capture& which) {
+  if (which.invalidated) return;
+  which.invalidated = true;
+  ++c.s.captures_invalidated;
+  c.s.last_invalidation = std::string(c.name) + " on " + describe_this_thread();
+}
+
+cudaError_t forbid_unsafe(api_call& c) {
+  if (c.s.captures.empty() || c.me.mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  auto result = cudaSuccess;
+  for (auto const& each : c.s.captures) {
+    bool const own = each->thread == c.me.number && each->mode != cudaStreamCaptureModeRelaxed;
+    bool const others =
+        each->mode == cudaStreamCaptureModeGlobal && c.me.mode == cudaStreamCaptureModeGlobal;
+    if (!own && !others) continue;
+    // A capture that is already dead forbids as much as one that lives.
+    invalidate(c, *each);
+    result = cudaErrorStreamCaptureUnsupported;
+  }
+  return result;
+}
+
+bool blocked_by_capture(CUstream_st const& legacy) {
+  auto const blocks = [&](CUstream_st const* s) {
+    return s->device == legacy.device && s->blocking();
+  };
+  return std::ranges::any_of(the().captures, [&](auto const& each) {
+    return !each->invalidated && std::ranges::any_of(each->streams, blocks);
+  });
+}
+
+cudaError_t forbid_legacy(api_call& c, CUstream_st const& stream) {
+  if (!stream.legacy || !blocked_by_capture(stream)) return cudaSuccess;
+  for (auto const& each : c.s.captures) {
+    auto const blocks = [&](CUstream_st const* s) {
+      return s->device == stream.device && s->blocking();
+    };
+    if (std::ranges::any_of(each->streams, blocks)) invalidate(c, *each);
+  }
+  return cudaErrorStreamCaptureImplicit;
+}
+
+cudaError_t forbid_all(api_call& c, int device) {
+  auto result = cudaSuccess;
+  for (auto const& each : c.s.captures) {
+    auto const is_here = [&](CUstream_st const* s) { return s->device == device; };
+    if (each->invalidated || std::ranges::none_of(each->streams, is_here)) continue;
+    invalidate(c, *each);
+    result = cudaErrorStreamCaptureUnsupported;
+  }
+  return result;
+}
+
+cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what) {
+  auto& capture = *stream.capturing;
+  if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
+  auto* const node = add_node(*capture.graph, stream.ends, type, std::move(what));
+  set_ends(stream, {node});
+  return cudaSuccess;
+}
+
+void set_ends(CUstream_st& stream, frontier ends) {
+  stream.ends = std::move(ends);
+  stream.end_edges.assign(stream.ends.size(), cudaGraphEdgeData{});
+}
+
+void add_ends(CUstream_st& stream, std::span<cudaGraphNode_t const> ends) {
+  for (auto* const node : ends) {
+    if (std::ranges::find(stream.ends, node) == stream.ends.end()) stream.ends.push_back(node);
+  }
+  stream.end_edges.assign(stream.ends.size(), cudaGraphEdgeData{});
+}
+
+cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
+                          cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
+                          frontier ends) {
+  if (stream->legacy) return cudaErrorStreamCaptureUnsupported;
+  if (stream->capturing != nullptr) return cudaErrorIllegalState;
+  if (into != nullptr && into->open) return cudaErrorIllegalState;
+  auto which = std::make_shared<capture>();
+  which->graph = into != nullptr ? into : make_graph();
+  which->graph->open = true;
+  which->id = which->graph->id;
+  which->mode = mode;
+  which->thread = c.me.number;
+  which->origin = stream.get();
+  which->streams.push_back(stream.get());
+  stream->capturing = which;
+  set_ends(*stream, std::move(ends));
+  c.s.captures.push_back(std::move(which));
+  return cudaSuccess;
+}
+
+cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph) {
+  auto const which = stream.capturing;
+  if (which == nullptr) return cudaErrorIllegalState;
+  if (which->origin != &stream) {
+    invalidate(c, *which);
+    return cudaErrorStreamCaptureUnmatched;
+  }
+  auto result = cudaSuccess;
+  if (which->mode != cudaStreamCaptureModeRelaxed && which->thread != c.me.number) {
+    result = cudaErrorStreamCaptureWrongThread;
+  } else if (which->invalidated) {
+    result = cudaErrorStreamCaptureInvalidated;
+  } else if (!all_joined(*which)) {
+    result = cudaErrorStreamCaptureUnjoined;
+  }
+  if (result != cudaSuccess) {
+    discard(c, *which);
+    return result;
+  }
+  *graph = finish(*which).get();
+  return cudaSuccess;
+}
+
+void abandon_capture(api_call& c, CUstream_st& stream) {
+  auto const which = stream.capturing;
+  if (which->origin == &stream) {
+    discard(c, *which);
+    return;
+  }
+  which->orphans.insert(which->orphans.end(), stream.ends.begin(), stream.ends.end());
+  std::erase(which->streams, &stream);
+  stream.capturing = nullptr;
+}
+
+}  // namespace escrow::sim::model

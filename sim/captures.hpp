@@ -1,0 +1,36 @@
+// Stream capture: what it allows, what kills it, and how captured work becomes nodes.
+#pragma once
+
+#include "call.hpp"
+
+#include <span>
+
+namespace escrow::sim::model {
+
+/// Kills the capture and notes who did it.
+void invalidate(api_call const& c, capture& which);
+
+/// For a call that is unsafe while a capture that concerns this thread is in progress: kills those
+/// captures and returns cudaErrorStreamCaptureUnsupported, or cudaSuccess if there are none.
+cudaError_t forbid_unsafe(api_call& c);
+/// For work on the legacy stream, which would wait for a blocking stream that captures.
+cudaError_t forbid_legacy(api_call& c, CUstream_st const& stream);
+/// True if a blocking stream of the legacy stream's device captures.
+bool blocked_by_capture(CUstream_st const& legacy);
+/// For a call that no capture survives.
+cudaError_t forbid_all(api_call& c, int device);
+
+/// Adds a node behind the stream's captured work.
+cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what);
+
+void set_ends(CUstream_st& stream, frontier ends);
+void add_ends(CUstream_st& stream, std::span<cudaGraphNode_t const> ends);
+
+cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
+                          cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
+                          frontier ends);
+cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph);
+/// The stream is being destroyed while it captures.
+void abandon_capture(api_call& c, CUstream_st& stream);
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,116 @@
+// Conditional nodes: their handles, their values, their bodies, and which body runs.
+#include "conditionals.hpp"
+
+#include "graphs.hpp"
+#include "launch.hpp"
+#include "ops.hpp"
+#include "runner_free.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace escrow::sim::model {
+namespace {
+
+bool has_condition(CUgraph_st const& graph, cudaGraphConditionalHandle handle) {
+  for (auto const* each = &graph; each != nullptr; each = each->parent) {
+    if (each->conditions.contains(handle)) return true;
+  }
+  return false;
+}
+
+bool has_size_of_its_type(cudaConditionalNodeParams const& params) {
+  switch (params.type) {
+    case cudaGraphCondTypeIf:
+      return params.size == 1 || params.size == 2;
+    case cudaGraphCondTypeWhile:
+      return params.size == 1;
+    case cudaGraphCondTypeSwitch:
+      return params.size > 0;
+  }
+  return false;
+}
+
+bool is_seen_by_device(memory_place const& place) {
+  return place.type != cudaMemoryTypeUnregistered;
+}
+
+bool fits_in_a_body(CUgraphNode_st const& node) {
+  constexpr std::array allowed{cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy,
+                               cudaGraphNodeTypeMemset, cudaGraphNodeTypeGraph,
+                               cudaGraphNodeTypeEmpty,  cudaGraphNodeTypeConditional};
+  if (std::ranges::find(allowed, node.type) == allowed.end()) return false;
+  if (auto const* const copy = std::get_if<copy_work>(&node.what)) {
+    return is_seen_by_device(copy->to) && is_seen_by_device(copy->from);
+  }
+  auto const inner = inner_graphs(node);
+  return std::ranges::all_of(inner, [](auto const& graph) {
+    return std::ranges::all_of(graph->nodes,
+                               [](auto const& each) { return fits_in_a_body(*each); });
+  });
+}
+
+CUgraph_st const* body_to_run(conditional_work const& what) {
+  auto const value = the().conditions[what.handle];
+  auto const& bodies = what.bodies;
+  std::size_t index = value;
+  if (what.type == cudaGraphCondTypeIf) index = value != 0 ? 0 : 1;
+  if (what.type == cudaGraphCondTypeWhile) index = value != 0 ? 0 : bodies.size();
+  return index < bodies.size() ? bodies[index].get() : nullptr;
+}
+
+}  // namespace
+
+cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodeParams const& params,
+                                  work& what) {
+  if (!has_condition(graph, params.handle) || !has_size_of_its_type(params))
+    return cudaErrorInvalidValue;
+  conditional_work made{params.handle, params.type, {}, {}};
+  for (unsigned int i = 0; i < params.size; ++i) {
+    made.bodies.push_back(make_graph());
+    made.bodies.back()->embedded = true;
+    made.bodies.back()->body = true;
+    made.handles.push_back(made.bodies.back().get());
+  }
+  what = std::move(made);
+  return cudaSuccess;
+}
+
+bool bodies_are_legal(CUgraph_st const& graph) {
+  return std::ranges::all_of(graph.nodes, [](auto const& node) {
+    return node->type != cudaGraphNodeTypeConditional || fits_in_a_body(*node);
+  });
+}
+
+void set_conditions(CUgraph_st const& graph) {
+  auto& values = the().conditions;
+  for (auto const& [handle, condition] : graph.conditions) {
+    if ((condition.flags & cudaGraphCondAssignDefault) != 0) values[handle] = condition.initial;
+  }
+  for (auto const& node : graph.nodes) {
+    for (auto const& inner : inner_graphs(*node)) set_conditions(*inner);
+  }
+}
+
+void run_conditional(op_ptr const& o) {
+  auto const& what = std::get<conditional_work>(o->what);
+  auto const* const body = is_abandoned(o) ? nullptr : body_to_run(what);
+  if (body == nullptr) {
+    complete(o);
+    return;
+  }
+  bool const repeats = what.type == cudaGraphCondTypeWhile;
+  run_inside(*body, o, [o, repeats] { repeats ? run_conditional(o) : complete(o); });
+}
+
+}  // namespace escrow::sim::model
+
+namespace escrow::sim {
+
+void set_conditional(cudaGraphConditionalHandle handle, unsigned int value) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  s.conditions[handle] = value;
+}
+
+}  // namespace escrow::sim

@@ -1,0 +1,26 @@
+// Conditional nodes: their handles, their values, their bodies, and which body runs.
+#pragma once
+
+#include "state.hpp"
+
+namespace escrow::sim::model {
+
+// The state's mutex is held by whoever calls these.
+
+/// Sets `what` to a conditional node of `graph` with bodies that are empty. The handle may have
+/// been made for the graph or for one that it is inside of.
+cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodeParams const& params,
+                                  work& what);
+
+/// True if all that is in bodies, at any depth, is of the kinds that CUDA can run there. CUDA looks
+/// at it when the graph is instantiated.
+bool bodies_are_legal(CUgraph_st const& graph);
+
+/// Gives each condition that has a default its default; an execution begins with that.
+void set_conditions(CUgraph_st const& graph);
+
+/// Decides what a conditional node's operation runs, and runs it; completes the operation after
+/// that.
+void run_conditional(op_ptr const& o);
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,160 @@
+// Execs: instantiation, update, and the end of their references.
+#include "conditionals.hpp"
+#include "graph_memory.hpp"
+#include "graphs.hpp"
+#include "launch.hpp"
+#include "nodes.hpp"
+#include "runner.hpp"
+
+#include <algorithm>
+
+namespace escrow::sim::model {
+namespace {
+
+std::vector<std::size_t> positions(std::vector<cudaGraphNode_t> const& nodes) {
+  std::vector<std::size_t> result;
+  for (auto const* const node : nodes) result.push_back(node->position);
+  std::ranges::sort(result);
+  return result;
+}
+
+// The first node of `graph` that differs from its counterpart; both are sorted. `why` says how.
+CUgraphNode_st* first_difference(CUgraph_st const& old, CUgraph_st const& graph,
+                                 cudaGraphExecUpdateResult& why) {
+  why = cudaGraphExecUpdateErrorTopologyChanged;
+  for (std::size_t i = 0; i < std::min(old.nodes.size(), graph.nodes.size()); ++i) {
+    auto const& before = *old.nodes[i];
+    auto& now = *graph.nodes[i];
+    if (positions(before.before) != positions(now.before)) return &now;
+    if (before.type != now.type) {
+      why = cudaGraphExecUpdateErrorNodeTypeChanged;
+      return &now;
+    }
+    if (!may_become(before.what, now.what)) {
+      why = cudaGraphExecUpdateErrorParametersChanged;
+      return &now;
+    }
+    auto const inner_before = inner_graphs(before);
+    auto const inner_now = inner_graphs(now);
+    if (inner_before.size() != inner_now.size()) return &now;
+    for (std::size_t k = 0; k < inner_now.size(); ++k) {
+      if (auto* const inner = first_difference(*inner_before[k], *inner_now[k], why)) return inner;
+      if (inner_before[k]->nodes.size() != inner_now[k]->nodes.size()) return &now;
+    }
+  }
+  return nullptr;
+}
+
+// An exec's nodes stay known under the names of the graph that the exec was made from, whatever
+// updates it.
+void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    graph.nodes[i]->origin = old.nodes[i]->origin;
+    graph.nodes[i]->enabled = old.nodes[i]->enabled;
+    auto const inner_old = inner_graphs(*old.nodes[i]);
+    auto const inner = inner_graphs(*graph.nodes[i]);
+    for (std::size_t k = 0; k < inner.size(); ++k) keep_origins(*inner_old[k], *inner[k]);
+  }
+}
+
+// The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
+// thread if it was, and not before the launches that run have ended: launch_ended() sees to those.
+void retire(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st> old, callbacks& reclaimed) {
+  if (!exec.launched) {
+    dismantle(old, reclaimed);
+  } else if (exec.in_flight == 0) {
+    callbacks later;
+    dismantle(old, later);
+    defer(std::move(later), std::chrono::microseconds(5), std::chrono::microseconds(230));
+  } else {
+    exec.replaced.push_back(std::move(old));
+  }
+}
+
+cudaError_t replace(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st>& place,
+                    CUgraph_st const& source, cudaGraphExecUpdateResultInfo& result,
+                    callbacks& reclaimed) {
+  auto fresh = clone(source, false);
+  bool const acyclic = sort_nodes(*fresh);
+  auto* different = first_difference(*place, *fresh, result.result);
+  if (!acyclic || different != nullptr || place->nodes.size() != fresh->nodes.size()) {
+    result.errorNode = different != nullptr ? different->origin : nullptr;
+    dismantle(fresh, reclaimed);
+    return cudaErrorGraphExecUpdateFailure;
+  }
+  result.result = cudaGraphExecUpdateSuccess;
+  keep_origins(*place, *fresh);
+  fresh->embedded = place->embedded;
+  fresh->parent = place->parent;
+  retire(exec, std::exchange(place, std::move(fresh)), reclaimed);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+std::shared_ptr<CUgraphExec_st> find_exec(cudaGraphExec_t handle) {
+  auto const found = the().execs.find(handle);
+  return found == the().execs.end() ? nullptr : found->second;
+}
+
+cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags,
+                        callbacks& reclaimed, cudaGraphExec_t* handle) {
+  if ((has_conditionals(source) || has_memory_nodes(source)) && *source.execs != 0)
+    return cudaErrorNotSupported;
+  if (!bodies_are_legal(source)) return cudaErrorInvalidValue;
+  auto exec = std::make_shared<CUgraphExec_st>();
+  exec->graph = clone(source, false);
+  if (!sort_nodes(*exec->graph)) {
+    dismantle(exec->graph, reclaimed);
+    return cudaErrorInvalidValue;
+  }
+  exec->device = device;
+  exec->frees_on_launch = (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0;
+  exec->execs_of_source = source.execs;
+  ++*exec->execs_of_source;
+  *handle = exec.get();
+  the().execs.emplace(exec.get(), std::move(exec));
+  return cudaSuccess;
+}
+
+void destroy_exec(std::shared_ptr<CUgraphExec_st> const& exec, callbacks& reclaimed) {
+  auto& s = the();
+  exec->destroyed = true;
+  --*exec->execs_of_source;
+  s.execs.erase(exec.get());
+  if (exec->in_flight != 0) ++s.execs_in_flight;
+  retire(*exec, exec->graph, reclaimed);
+}
+
+cudaError_t update(CUgraphExec_st& exec, CUgraph_st const& source,
+                   cudaGraphExecUpdateResultInfo& result, callbacks& reclaimed) {
+  return replace(exec, exec.graph, source, result, reclaimed);
+}
+
+cudaGraphNode_t find_twin(CUgraph_st const& graph, cudaGraphNode_t origin) {
+  for (auto const& node : graph.nodes) {
+    if (node->origin == origin) return node.get();
+    for (auto const& inner : inner_graphs(*node)) {
+      if (auto* const found = find_twin(*inner, origin)) return found;
+    }
+  }
+  return nullptr;
+}
+
+void part_from_launches(CUgraphExec_st& exec, callbacks& reclaimed) {
+  // Only conditional nodes look at the exec's nodes after the launch call.
+  if (exec.in_flight == 0 || !has_conditionals(*exec.graph)) return;
+  auto fresh = clone(*exec.graph, false);
+  keep_origins(*exec.graph, *fresh);
+  retire(exec, std::exchange(exec.graph, std::move(fresh)), reclaimed);
+}
+
+cudaError_t update_child(CUgraphExec_st& exec, CUgraphNode_st& twin, CUgraph_st const& source,
+                         callbacks& reclaimed) {
+  auto* const child = std::get_if<child_work>(&twin.what);
+  if (child == nullptr) return cudaErrorInvalidValue;
+  cudaGraphExecUpdateResultInfo result{};
+  return replace(exec, child->graph, source, result, reclaimed);
+}
+
+}  // namespace escrow::sim::model

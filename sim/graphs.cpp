@@ -1,0 +1,177 @@
+// Graphs, nodes and user objects.
+#include "graphs.hpp"
+
+#include <algorithm>
+
+namespace escrow::sim::model {
+namespace {
+
+work clone_work(work const& what, bool with_handles) {
+  auto copy = what;
+  if (auto* const child = std::get_if<child_work>(&copy)) {
+    child->graph = clone(*child->graph, with_handles);
+    child->graph->embedded = true;
+  }
+  if (auto* const conditional = std::get_if<conditional_work>(&copy)) {
+    for (std::size_t i = 0; i < conditional->bodies.size(); ++i) {
+      auto& body = conditional->bodies[i];
+      body = clone(*body, with_handles);
+      body->embedded = true;
+      conditional->handles[i] = body.get();
+    }
+  }
+  return copy;
+}
+
+void copy_edges(CUgraph_st const& from, CUgraph_st& to) {
+  std::unordered_map<cudaGraphNode_t, cudaGraphNode_t> twin;
+  for (std::size_t i = 0; i < from.nodes.size(); ++i) twin[from.nodes[i].get()] = to.nodes[i].get();
+  for (std::size_t i = 0; i < from.nodes.size(); ++i) {
+    for (auto* const before : from.nodes[i]->before) to.nodes[i]->before.push_back(twin.at(before));
+    for (auto* const after : from.nodes[i]->after) to.nodes[i]->after.push_back(twin.at(after));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<CUgraph_st> find_graph(cudaGraph_t handle) {
+  auto const found = the().graphs.find(handle);
+  return found == the().graphs.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<CUgraph_st> make_graph() {
+  auto& s = the();
+  auto graph = std::make_shared<CUgraph_st>();
+  graph->id = ++s.next_graph_id;
+  s.graphs.emplace(graph.get(), graph);
+  return graph;
+}
+
+cudaGraphNode_t add_node(CUgraph_st& graph, std::span<cudaGraphNode_t const> before,
+                         cudaGraphNodeType type, work what) {
+  auto node = std::make_unique<CUgraphNode_st>();
+  node->graph = &graph;
+  node->type = type;
+  node->what = std::move(what);
+  node->position = graph.nodes.size();
+  for (auto const& inner : inner_graphs(*node)) inner->parent = &graph;
+  for (auto* const each : before) {
+    if (!depends_on(*node, *each)) add_edge(*each, *node);
+  }
+  graph.nodes.push_back(std::move(node));
+  return graph.nodes.back().get();
+}
+
+bool depends_on(CUgraphNode_st const& node, CUgraphNode_st const& earlier) {
+  return std::ranges::find(node.before, &earlier) != node.before.end();
+}
+
+void add_edge(CUgraphNode_st& from, CUgraphNode_st& to) {
+  from.after.push_back(&to);
+  to.before.push_back(&from);
+}
+
+void remove_edge(CUgraphNode_st& from, CUgraphNode_st& to) {
+  std::erase(from.after, &to);
+  std::erase(to.before, &from);
+}
+
+void remove_node(CUgraphNode_st& node, callbacks& reclaimed) {
+  for (auto const& inner : inner_graphs(node)) dismantle(inner, reclaimed);
+  for (auto* const before : node.before) std::erase(before->after, &node);
+  for (auto* const after : node.after) std::erase(after->before, &node);
+  auto& nodes = node.graph->nodes;
+  std::erase_if(nodes, [&](auto const& each) { return each.get() == &node; });
+  for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i]->position = i;
+}
+
+std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
+  auto copy = with_handles ? make_graph() : std::make_shared<CUgraph_st>();
+  copy->conditions = source.conditions;
+  for (auto const& [id, reference] : source.references) {
+    if (auto* const object = find_object(reference.object); object != nullptr && object->id == id) {
+      retain(*copy, *object, reference.count);
+      object->references += reference.count;
+    }
+  }
+  for (auto const& node : source.nodes) {
+    auto* const twin = add_node(*copy, {}, node->type, clone_work(node->what, with_handles));
+    twin->origin = node.get();
+  }
+  copy_edges(source, *copy);
+  return copy;
+}
+
+void dismantle(std::shared_ptr<CUgraph_st> const& graph, callbacks& reclaimed) {
+  for (auto const& [id, reference] : graph->references) {
+    let_go(reference.object, id, reference.count, reclaimed);
+  }
+  graph->references.clear();
+  for (auto const& node : graph->nodes) {
+    for (auto const& inner : inner_graphs(*node)) dismantle(inner, reclaimed);
+  }
+  the().graphs.erase(graph.get());
+}
+
+std::vector<std::shared_ptr<CUgraph_st>> inner_graphs(CUgraphNode_st const& node) {
+  if (auto const* const child = std::get_if<child_work>(&node.what)) return {child->graph};
+  if (auto const* const conditional = std::get_if<conditional_work>(&node.what))
+    return conditional->bodies;
+  return {};
+}
+
+bool has_conditionals(CUgraph_st const& graph) {
+  return std::ranges::any_of(graph.nodes, [](auto const& node) {
+    if (node->type == cudaGraphNodeTypeConditional) return true;
+    auto const* const child = std::get_if<child_work>(&node->what);
+    return child != nullptr && has_conditionals(*child->graph);
+  });
+}
+
+bool sort_nodes(CUgraph_st& graph) {
+  std::vector<std::size_t> missing;
+  std::vector<std::size_t> order;
+  for (auto const& node : graph.nodes) {
+    missing.push_back(node->before.size());
+    if (node->before.empty()) order.push_back(node->position);
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    for (auto const* const after : graph.nodes[order[i]]->after) {
+      if (--missing[after->position] == 0) order.push_back(after->position);
+    }
+  }
+  if (order.size() != graph.nodes.size()) return false;
+  std::vector<std::unique_ptr<CUgraphNode_st>> sorted;
+  for (auto const position : order) sorted.push_back(std::move(graph.nodes[position]));
+  graph.nodes = std::move(sorted);
+  bool acyclic = true;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    graph.nodes[i]->position = i;
+    for (auto const& inner : inner_graphs(*graph.nodes[i])) acyclic = sort_nodes(*inner) && acyclic;
+  }
+  return acyclic;
+}
+
+CUuserObject_st* find_object(cudaUserObject_t handle) {
+  auto const found = the().user_objects.find(handle);
+  return found == the().user_objects.end() ? nullptr : found->second.get();
+}
+
+void retain(CUgraph_st& graph, CUuserObject_st& object, std::uint64_t count) {
+  auto& reference = graph.references[object.id];
+  reference.object = &object;
+  reference.count += count;
+}
+
+void let_go(cudaUserObject_t handle, std::uint64_t id, std::uint64_t count, callbacks& reclaimed) {
+  auto& objects = the().user_objects;
+  auto const found = objects.find(handle);
+  if (found == objects.end() || found->second->id != id) return;
+  auto& object = *found->second;
+  object.references -= std::min(object.references, count);
+  if (object.references != 0) return;
+  reclaimed.push_back({object.destroy, object.argument, nullptr});
+  objects.erase(found);
+}
+
+}  // namespace escrow::sim::model

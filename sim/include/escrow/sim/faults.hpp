@@ -1,0 +1,29 @@
+// Faults: the n-th call fails, a named call fails, a device fails for good.
+#pragma once
+
+#include <driver_types.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace escrow::sim {
+
+// A call that is failed has no effect but its error, which is also the thread's last error. Never
+// failed: cudaGetLastError, cudaPeekAtLastError, cudaGetErrorName, cudaGetErrorString. Any thread
+// may call these.
+
+/// The n-th API call from now fails once, whichever thread makes it; 1 is the next.
+void fail_nth(std::uint64_t n, cudaError_t error);
+
+/// Calls of `api` ("cudaEventRecord") fail: the `nth` from now and those after it, `times` in all.
+void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
+               std::uint64_t times = 1);
+
+/// The device fails for good, as after an illegal address: its pending work is dropped and its
+/// calls return `sticky`.
+void fail_device(int device, cudaError_t sticky);
+
+/// No fault is waiting any more, and every device works again.
+void clear_faults();
+
+}  // namespace escrow::sim

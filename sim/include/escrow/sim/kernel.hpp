@@ -1,0 +1,34 @@
+// Kernels of the simulated runtime: host functions that stand in for device code.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace escrow::sim {
+
+/// A kernel's body. It gets a pointer to each argument, as cudaLaunchKernel does, and returns true
+/// when the kernel is done; false means "not yet, call me again" and is how a kernel waits for a
+/// flag or for time to pass. The arguments are this launch's own copies and keep what the body
+/// writes to them from one call to the next. No lock of the simulator is held while it runs. A body
+/// calls no CUDA function.
+using kernel = bool (*)(void** args);
+
+/// Makes `fn` run whenever the kernel at `address` is launched; `arg_sizes` are the sizes of its
+/// arguments in bytes, which are copied at the launch, or when a node is made; `name` is what
+/// cudaFuncGetName says. Any thread. Outlives reset().
+void register_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
+                     std::string name = "kernel");
+
+/// How long the kernel that calls this has been running. Inside a kernel body only; virtual time if
+/// stepped.
+[[nodiscard]] std::chrono::nanoseconds kernel_elapsed();
+
+/// Sets a conditional node's value, as cudaGraphSetConditional does in device code. Inside a kernel
+/// body.
+void set_conditional(cudaGraphConditionalHandle handle, unsigned int value);
+
+}  // namespace escrow::sim

@@ -1,0 +1,44 @@
+// Registered kernels, and what a launch of one copies.
+#include "kernels.hpp"
+
+namespace escrow::sim::model {
+namespace {
+
+bool is_empty(dim3 const& d) {
+  return d.x == 0 || d.y == 0 || d.z == 0;
+}
+
+}  // namespace
+
+kernel_code const* find_code(void const* func) {
+  auto const& s = the();
+  if (auto const found = s.kernels.find(func); found != s.kernels.end()) return &found->second;
+  auto const found = s.library_kernels.find(func);
+  return found == s.library_kernels.end() ? nullptr : &found->second->code;
+}
+
+cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out) {
+  auto const* const code = find_code(params.func);
+  if (code == nullptr) return cudaErrorInvalidDeviceFunction;
+  if (is_empty(params.gridDim) || is_empty(params.blockDim)) return cudaErrorInvalidConfiguration;
+  if (!code->arg_sizes.empty() && params.kernelParams == nullptr) return cudaErrorInvalidValue;
+  out.code = code;
+  out.args = kernel_args(code->arg_sizes, params.kernelParams);
+  out.shape = params;
+  return cudaSuccess;
+}
+
+}  // namespace escrow::sim::model
+
+namespace escrow::sim {
+
+void register_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
+                     std::string name) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  // Never replaced: launches that are pending point to the entry.
+  s.kernels.try_emplace(address,
+                        model::kernel_code{address, fn, std::move(arg_sizes), std::move(name)});
+}
+
+}  // namespace escrow::sim

@@ -1,0 +1,15 @@
+// Registered kernels, and what a launch of one copies.
+#pragma once
+
+#include "call.hpp"
+
+namespace escrow::sim::model {
+
+/// The code of a kernel by its address, or by its handle if it is a library's; null if there is
+/// none. That of an unloaded library is found as well.
+kernel_code const* find_code(void const* func);
+
+/// Sets `out` to a launch of the kernel with copies of the arguments.
+cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out);
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,117 @@
+// Launching execs: a launch turns the exec's nodes into operations.
+#include "launch.hpp"
+
+#include "conditionals.hpp"
+#include "graph_memory.hpp"
+#include "graphs.hpp"
+#include "ops.hpp"
+#include "runner.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace escrow::sim::model {
+namespace {
+
+void bind_event(work const& what, op_ptr const& o) {
+  // Whose record a wait node waits for, and what an event's query looks at, is decided by the order
+  // of launch calls.
+  if (auto const* const r = std::get_if<record_work>(&what)) {
+    r->event->captured_in = nullptr;
+    r->event->last = o;
+  }
+  if (auto const* const w = std::get_if<wait_work>(&what)) link(w->event->last, o);
+}
+
+// Makes the operations of a sorted graph between `first` and `last`, and adds them to `made`.
+void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
+            std::vector<op_ptr>& made) {
+  std::vector<op_ptr> ends;
+  for (auto const& node : graph.nodes) {
+    auto const* const child = std::get_if<child_work>(&node->what);
+    bool const is_empty = child != nullptr || !node->enabled;
+    auto const start = make_op(first->stream, is_empty ? work(empty_work{}) : node->what);
+    made.push_back(start);
+    bind_event(node->what, start);
+    auto end = start;
+    if (child != nullptr) {
+      end = make_op(first->stream, empty_work{});
+      expand(*child->graph, start, end, made);
+      made.push_back(end);
+    }
+    for (auto const* const before : node->before) link(ends[before->position], start);
+    if (node->before.empty()) link(first, start);
+    if (node->after.empty()) link(end, last);
+    ends.push_back(std::move(end));
+  }
+  if (graph.nodes.empty()) link(first, last);
+}
+
+bool is_of_destroyed_event(work const& what) {
+  if (auto const* const r = std::get_if<record_work>(&what)) return r->event->destroyed;
+  auto const* const w = std::get_if<wait_work>(&what);
+  return w != nullptr && w->event->destroyed;
+}
+
+bool needs_destroyed_event(CUgraph_st const& graph) {
+  return std::ranges::any_of(graph.nodes, [](auto const& node) {
+    auto const* const child = std::get_if<child_work>(&node->what);
+    return is_of_destroyed_event(node->what) ||
+           (child != nullptr && needs_destroyed_event(*child->graph));
+  });
+}
+
+void release_all(op_ptr const& first, op_ptr const& last, std::vector<op_ptr> const& made) {
+  // The first is released last: nothing starts before all is linked.
+  release(last);
+  for (auto const& o : made) release(o);
+  release(first);
+}
+
+void launch_ended(CUgraphExec_st& exec) {
+  auto& s = the();
+  if (--exec.in_flight != 0 || s.dropping) return;
+  callbacks reclaimed;
+  for (auto const& graph : exec.replaced) dismantle(graph, reclaimed);
+  exec.replaced.clear();
+  if (exec.destroyed) --s.execs_in_flight;
+  defer(std::move(reclaimed), std::chrono::microseconds(250), std::chrono::microseconds(510));
+}
+
+}  // namespace
+
+cudaError_t launch(std::shared_ptr<CUgraphExec_st> const& exec,
+                   std::shared_ptr<CUstream_st> const& stream) {
+  if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
+  graph_blocks left;
+  if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
+  auto const first = make_op(stream, empty_work{});
+  auto const last = make_op(stream, empty_work{});
+  link_stream_order(first);
+  link(exec->last_end, first);
+  stream->tail = last;
+  exec->last_end = last;
+  exec->launched = true;
+  ++exec->in_flight;
+  // Not sooner: an earlier launch of the exec may still look at its conditions.
+  first->finished = [graph = exec->graph, left = std::move(left)] {
+    for (auto const& block : left) vanish(*block);
+    set_conditions(*graph);
+  };
+  last->finished = [exec] { launch_ended(*exec); };
+  std::vector<op_ptr> made;
+  expand(*exec->graph, first, last, made);
+  release_all(first, last, made);
+  return cudaSuccess;
+}
+
+void run_inside(CUgraph_st const& graph, op_ptr const& o, std::function<void()> finished) {
+  auto const first = make_op(o->stream, empty_work{});
+  auto const last = make_op(o->stream, empty_work{});
+  last->finished = std::move(finished);
+  std::vector<op_ptr> made;
+  expand(graph, first, last, made);
+  release_all(first, last, made);
+}
+
+}  // namespace escrow::sim::model

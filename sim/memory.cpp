@@ -1,0 +1,39 @@
+// Device and pinned host memory: plain host memory that AddressSanitizer watches.
+#include "memory.hpp"
+
+#include "graph_memory.hpp"
+
+#include <iterator>
+#include <new>
+
+namespace escrow::sim::model {
+
+memory_place place_of(void const* address) {
+  if (auto const block = find_block_around(address))
+    return {cudaMemoryTypeDevice, block->params.poolProps.location.id};
+  auto& s = the();
+  auto const after = s.allocations.upper_bound(address);
+  if (after == s.allocations.begin()) return {};
+  auto const& [start, what] = *std::prev(after);
+  if (static_cast<char const*>(address) >= static_cast<char const*>(start) + what.bytes) return {};
+  return {what.host ? cudaMemoryTypeHost : cudaMemoryTypeDevice, what.device};
+}
+
+void* allocate_memory(std::size_t bytes, int device, bool host) {
+  // CUDA aligns to 256 bytes; operator delete without an alignment needs the plain form, which is
+  // enough here.
+  void* const address = ::operator new(bytes, std::nothrow);
+  if (address != nullptr) the().allocations.emplace(address, allocation{bytes, device, host});
+  return address;
+}
+
+bool free_memory(void* address) {
+  auto& s = the();
+  auto const found = s.allocations.find(address);
+  if (found == s.allocations.end()) return false;
+  s.allocations.erase(found);
+  ::operator delete(address);
+  return true;
+}
+
+}  // namespace escrow::sim::model

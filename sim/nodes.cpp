@@ -1,0 +1,198 @@
+// What graph nodes do: work made from CUDA's parameters, and what an exec's node may change to.
+#include "nodes.hpp"
+
+#include "graph_memory.hpp"
+#include "graphs.hpp"
+#include "kernels.hpp"
+#include "memory.hpp"
+
+#include <cstdint>
+
+namespace escrow::sim::model {
+namespace {
+
+bool is_empty(cudaExtent const& extent) {
+  return extent.width == 0 || extent.height == 0 || extent.depth == 0;
+}
+
+bool is_flat(cudaExtent const& extent) {
+  return extent.height == 1 && extent.depth == 1;
+}
+
+// A row must fit between the beginning of one and that of the next.
+bool fits(cudaPitchedPtr const& memory, cudaPos const& position, cudaExtent const& extent) {
+  return is_flat(extent) || position.x + extent.width <= memory.pitch;
+}
+
+bool is_aligned(cudaMemsetParams const& p) {
+  auto const address = reinterpret_cast<std::uintptr_t>(p.dst);
+  return address % p.elementSize == 0 && (p.height <= 1 || p.pitch % p.elementSize == 0);
+}
+
+std::shared_ptr<CUevent_st> find_event(cudaEvent_t handle) {
+  auto const found = the().events.find(handle);
+  return found == the().events.end() ? nullptr : found->second;
+}
+
+bool is_inside(CUgraph_st const& graph, CUgraph_st const& other) {
+  for (auto const* each = &graph; each != nullptr; each = each->parent) {
+    if (each == &other) return true;
+  }
+  return false;
+}
+
+bool replaces(copy_work const& old, copy_work const& now) {
+  return old.to == now.to && old.from == now.from;
+}
+
+bool replaces(fill_work const& old, fill_work const& now) {
+  auto const& a = old.shape;
+  auto const& b = now.shape;
+  if (old.to != now.to) return false;
+  if (a.height <= 1 && b.height <= 1) return true;
+  return a.height == b.height && a.width == b.width && a.pitch == b.pitch &&
+         a.elementSize == b.elementSize;
+}
+
+bool replaces(alloc_work const& old, alloc_work const& now) {
+  return old.block == now.block;
+}
+
+bool replaces(graph_free_work const& old, graph_free_work const& now) {
+  return old.block == now.block;
+}
+
+bool replaces(conditional_work const& old, conditional_work const& now) {
+  return old.type == now.type && old.bodies.size() == now.bodies.size();
+}
+
+template <class Other>
+bool replaces(Other const&, Other const&) {
+  return true;
+}
+
+}  // namespace
+
+cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
+  kernel_work made;
+  auto const error = make_kernel_work(params, made);
+  what = std::move(made);
+  return error;
+}
+
+cudaError_t make_work(cudaMemsetParams const& p, work& what) {
+  if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) return cudaErrorInvalidValue;
+  bool const is_nothing = p.width == 0 || p.height == 0;
+  if ((p.dst == nullptr && !is_nothing) || !is_aligned(p)) return cudaErrorInvalidValue;
+  if (p.height > 1 && p.pitch < p.width * p.elementSize) return cudaErrorInvalidValue;
+  what = fill_work{p, place_of(p.dst)};
+  return cudaSuccess;
+}
+
+cudaError_t make_work(cudaMemcpy3DParms const& p, work& what) {
+  if (p.kind < cudaMemcpyHostToHost || p.kind > cudaMemcpyDefault)
+    return cudaErrorInvalidMemcpyDirection;
+  if (p.srcArray != nullptr || p.dstArray != nullptr) return cudaErrorNotSupported;
+  if (!is_empty(p.extent)) {
+    if (p.srcPtr.ptr == nullptr || p.dstPtr.ptr == nullptr) return cudaErrorInvalidValue;
+    if (!fits(p.srcPtr, p.srcPos, p.extent) || !fits(p.dstPtr, p.dstPos, p.extent))
+      return cudaErrorInvalidPitchValue;
+  }
+  what = copy_work{p, place_of(p.dstPtr.ptr), place_of(p.srcPtr.ptr)};
+  return cudaSuccess;
+}
+
+cudaError_t make_work(cudaHostNodeParams const& params, work& what) {
+  if (params.fn == nullptr) return cudaErrorInvalidValue;
+  what = host_work{params.fn, params.userData};
+  return cudaSuccess;
+}
+
+cudaError_t make_record_work(cudaEvent_t event, work& what) {
+  record_work made{find_event(event)};
+  if (made.event == nullptr) return cudaErrorInvalidValue;
+  what = std::move(made);
+  return cudaSuccess;
+}
+
+cudaError_t make_wait_work(cudaEvent_t event, work& what) {
+  wait_work made{find_event(event)};
+  if (made.event == nullptr) return cudaErrorInvalidValue;
+  what = std::move(made);
+  return cudaSuccess;
+}
+
+cudaError_t make_child_work(CUgraph_st const& graph, cudaGraph_t handle, bool moves, work& what) {
+  auto const child = find_graph(handle);
+  if (child == nullptr || child->moved) return cudaErrorInvalidValue;
+  if (moves && (child->embedded || child->open || is_inside(graph, *child)))
+    return cudaErrorInvalidValue;
+  if (has_conditionals(*child) || (!moves && has_memory_nodes(*child)))
+    return cudaErrorNotSupported;
+  auto const inside = moves ? child : clone(*child, true);
+  inside->embedded = true;
+  inside->moved = moves;
+  what = child_work{inside};
+  return cudaSuccess;
+}
+
+cudaError_t make_work(cudaGraphNodeParams const& p, work& what) {
+  switch (p.type) {
+    case cudaGraphNodeTypeKernel: {
+      auto const& k = p.kernel;
+      return make_work(cudaKernelNodeParams{k.func, k.gridDim, k.blockDim, k.sharedMemBytes,
+                                            k.kernelParams, k.extra},
+                       what);
+    }
+    case cudaGraphNodeTypeMemset: {
+      auto const& m = p.memset;
+      return make_work(cudaMemsetParams{m.dst, m.pitch, m.value, m.elementSize, m.width, m.height},
+                       what);
+    }
+    case cudaGraphNodeTypeMemcpy:
+      return p.memcpy.flags != 0 ? cudaErrorInvalidValue : make_work(p.memcpy.copyParams, what);
+    case cudaGraphNodeTypeHost:
+      return make_work(cudaHostNodeParams{p.host.fn, p.host.userData}, what);
+    case cudaGraphNodeTypeEventRecord:
+      return make_record_work(p.eventRecord.event, what);
+    case cudaGraphNodeTypeWaitEvent:
+      return make_wait_work(p.eventWait.event, what);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+cudaMemcpy3DParms linear(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return rows({to, bytes, bytes, 1}, {const_cast<void*>(from), bytes, bytes, 1}, bytes, 1, kind);
+}
+
+cudaMemcpy3DParms rows(cudaPitchedPtr to, cudaPitchedPtr from, std::size_t width,
+                       std::size_t height, cudaMemcpyKind kind) {
+  cudaMemcpy3DParms result{};
+  result.srcPtr = from;
+  result.dstPtr = to;
+  result.extent = {width, height, 1};
+  result.kind = kind;
+  return result;
+}
+
+bool may_become(work const& old, work const& now) {
+  if (old.index() != now.index()) return false;
+  return std::visit(
+      [&](auto const& before) {
+        return replaces(before, std::get<std::decay_t<decltype(before)>>(now));
+      },
+      old);
+}
+
+bool may_be_set_to(work const& old, work const& now) {
+  if (!may_become(old, now)) return false;
+  if (auto const* const fill = std::get_if<fill_work>(&now))
+    return fill->shape.width != 0 && fill->shape.height != 0;
+  auto const* const before = std::get_if<copy_work>(&old);
+  if (before == nullptr) return true;
+  auto const& extent = std::get<copy_work>(now).shape.extent;
+  return is_flat(before->shape.extent) && is_flat(extent) && extent.width != 0;
+}
+
+}  // namespace escrow::sim::model

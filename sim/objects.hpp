@@ -1,0 +1,189 @@
+// The types behind CUDA's handles: streams, events, captures, graphs, execs, user objects, and
+// operations.
+#pragma once
+
+#include "work.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace escrow::sim::model {
+
+/// One thing a device does. Operations form a graph; an operation starts when those it waits on are
+/// done.
+struct op {
+  std::shared_ptr<CUstream_st> stream;
+  work what;
+  // One more than the number of unfinished operations before it until submission ends, then that
+  // number.
+  std::size_t waiting_on = 1;
+  std::vector<std::shared_ptr<op>> after;
+  // Called once it is done, with the lock held.
+  std::function<void()> finished;
+  bool done = false;
+  bool began = false;
+  std::chrono::nanoseconds began_at{};
+  std::chrono::nanoseconds done_at{};
+};
+
+using op_ptr = std::shared_ptr<op>;
+
+/// A function of the user's to be called with no lock held: a user object's destructor, or a host
+/// function.
+struct callback {
+  cudaHostFn_t run = nullptr;
+  void* argument = nullptr;
+  // The host function's operation, to be completed afterwards; null for a destructor.
+  op_ptr of;
+};
+
+using callbacks = std::vector<callback>;
+
+/// The thread that works for one stream, when running free. Guarded by the state's mutex.
+struct executor {
+  std::condition_variable wake;
+  std::deque<op_ptr> ready;
+  bool started = false;
+  bool stop = false;
+};
+
+/// A capture in progress, or one that has ended but that an event still remembers.
+struct capture {
+  std::uint64_t id = 0;
+  std::shared_ptr<CUgraph_st> graph;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::uint64_t thread = 0;
+  CUstream_st* origin = nullptr;
+  std::vector<CUstream_st*> streams;
+  // What forked streams did last that were destroyed since.
+  std::vector<cudaGraphNode_t> orphans;
+  bool invalidated = false;
+  bool ended = false;
+
+  /// Events recorded in it are of no use any more.
+  [[nodiscard]] bool is_over() const { return invalidated || ended; }
+};
+
+using frontier = std::vector<cudaGraphNode_t>;
+
+}  // namespace escrow::sim::model
+
+struct CUstream_st {
+  int device = 0;
+  std::uint64_t id = 0;
+  unsigned int flags = 0;
+  int priority = 0;
+  bool legacy = false;
+  // True once destroyed by the caller; work that is pending still runs.
+  bool closed = false;
+  escrow::sim::model::op_ptr tail;
+  std::size_t pending = 0;
+  std::shared_ptr<escrow::sim::model::executor> runs_on;
+  std::shared_ptr<escrow::sim::model::capture> capturing;
+  // The nodes that the next captured operation depends on, and their edges for
+  // cudaStreamGetCaptureInfo.
+  escrow::sim::model::frontier ends;
+  std::vector<cudaGraphEdgeData> end_edges;
+
+  [[nodiscard]] bool blocking() const { return !legacy && (flags & cudaStreamNonBlocking) == 0; }
+};
+
+struct CUevent_st {
+  int device = 0;
+  unsigned int flags = 0;
+  // By its owner; what is pending or a graph holds may still refer to it.
+  bool destroyed = false;
+  // Where it was recorded last, outside any capture; null if never.
+  escrow::sim::model::op_ptr last;
+  // Where it was recorded last, inside a capture; null if an eager record came later.
+  std::shared_ptr<escrow::sim::model::capture> captured_in;
+  escrow::sim::model::frontier captured_at;
+};
+
+struct CUuserObject_st {
+  std::uint64_t id = 0;
+  void* argument = nullptr;
+  cudaHostFn_t destroy = nullptr;
+  // All references, whoever holds them: CUDA does not tell them apart either.
+  std::uint64_t references = 0;
+};
+
+struct CUgraphNode_st {
+  CUgraph_st* graph = nullptr;
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  escrow::sim::model::work what;
+  std::vector<cudaGraphNode_t> before;
+  std::vector<cudaGraphNode_t> after;
+  // The node this one was cloned from, by a clone or by an instantiation; only ever compared.
+  cudaGraphNode_t origin = nullptr;
+  // Index in the graph's nodes.
+  std::size_t position = 0;
+  // False: an exec's node that runs as an empty one.
+  bool enabled = true;
+};
+
+struct CUgraph_st {
+  struct reference {
+    cudaUserObject_t object = nullptr;
+    std::uint64_t count = 0;
+  };
+  struct condition {
+    unsigned int initial = 0;
+    unsigned int flags = 0;
+  };
+
+  // Names the graph and every capture into it; never reused.
+  std::uint64_t id = 0;
+  // The graph whose node this one is inside of; null if there is none.
+  CUgraph_st* parent = nullptr;
+  // Embedded in a child node or the body of a conditional one.
+  bool embedded = false;
+  // A body of a conditional node; embedded as well.
+  bool body = false;
+  // Given away to a child node by its caller; embedded as well.
+  bool moved = false;
+  // Captured into right now.
+  bool open = false;
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+  // By the object's id, so that destructors run in an order that does not depend on addresses.
+  std::map<std::uint64_t, reference> references;
+  std::map<cudaGraphConditionalHandle, condition> conditions;
+  // Execs of this very graph that are alive; a graph with conditional nodes may have one.
+  std::shared_ptr<std::size_t> execs = std::make_shared<std::size_t>(0);
+};
+
+struct CUgraphExec_st {
+  // A private clone of the graph, in topological order.
+  std::shared_ptr<CUgraph_st> graph;
+  std::shared_ptr<std::size_t> execs_of_source;
+  int device = 0;
+  // Memory that an earlier launch left is freed by the next.
+  bool frees_on_launch = false;
+  bool launched = false;
+  bool destroyed = false;
+  std::size_t in_flight = 0;
+  escrow::sim::model::op_ptr last_end;
+  // Clones replaced by an update while launches of them were running.
+  std::vector<std::shared_ptr<CUgraph_st>> replaced;
+};
+
+struct CUkern_st {
+  escrow::sim::model::kernel_code code;
+};
+
+struct CUlib_st {
+  // In the order in which the image has them.
+  std::vector<std::shared_ptr<CUkern_st>> kernels;
+};
+
+struct CUmemPoolHandle_st {
+  int device = 0;
+  std::uint64_t release_threshold = 0;
+};

@@ -1,0 +1,146 @@
+// The one state, its clock and its random numbers.
+#include "state.hpp"
+
+#include "guard.hpp"
+#include "runner.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace escrow::sim::model {
+namespace {
+
+void fresh_devices(state& s) {
+  s.devices = std::vector<device>(static_cast<std::size_t>(s.how.devices));
+  for (int number = 0; number < s.how.devices; ++number) {
+    auto& d = s.devices[static_cast<std::size_t>(number)];
+    d.legacy = std::make_shared<CUstream_st>();
+    d.legacy->device = number;
+    d.legacy->id = ++s.next_id;
+    d.legacy->legacy = true;
+    d.legacy->runs_on = std::make_shared<executor>();
+    d.streams.emplace(d.legacy->id, d.legacy);
+    d.pool.device = number;
+  }
+}
+
+// Runs among the program's exit handlers: no thread of ours may call into objects that are being
+// destroyed. Threads that are stuck in user code are left behind; the process ends under them.
+void at_exit() {
+  auto& s = the();
+  std::unique_lock lock(s.mutex);
+  s.exiting = true;
+  stop_threads(lock, std::chrono::seconds(2));
+}
+
+state* make_state() {
+  refuse_a_real_runtime();
+  auto* const s = new state;
+  s->epoch = 1;
+  s->random.seed(s->how.seed);
+  s->started = std::chrono::steady_clock::now();
+  fresh_devices(*s);
+  return s;
+}
+
+state* first_state() {
+  auto* const s = make_state();
+  std::atexit(at_exit);
+  return s;
+}
+
+void free_allocations(state& s) {
+  for (auto const& [address, what] : s.allocations) ::operator delete(const_cast<void*>(address));
+  s.allocations.clear();
+}
+
+// Everything that has a handle goes; destructors of user objects are not run, as at a device reset.
+void forget_objects(state& s) {
+  s.captures.clear();
+  for (auto const& [handle, stream] : s.streams) stream->capturing.reset();
+  s.execs.clear();
+  s.graphs.clear();
+  s.unfreed_blocks.clear();
+  s.events.clear();
+  s.streams.clear();
+  s.user_objects.clear();
+  s.libraries.clear();
+  s.library_kernels.clear();
+  s.conditions.clear();
+  free_allocations(s);
+}
+
+void forget_records(state& s) {
+  s.calls = 0;
+  s.calls_in_callbacks = 0;
+  s.calls_by_name.clear();
+  s.faults_by_number.clear();
+  s.faults_by_name.clear();
+  s.injectable_calls = 0;
+  s.captures_invalidated = 0;
+  s.unloaded_launches = 0;
+  s.last_invalidation.clear();
+}
+
+}  // namespace
+
+state& the() {
+  static state* const one = first_state();
+  return *one;
+}
+
+std::chrono::nanoseconds time_now() {
+  auto const& s = the();
+  if (s.how.stepped) return s.virtual_now;
+  return std::chrono::steady_clock::now() - s.started;
+}
+
+std::uint64_t pick(std::uint64_t low, std::uint64_t high) {
+  // Not std::uniform_int_distribution, whose results differ between standard libraries.
+  return low + the().random() % (high - low + 1);
+}
+
+void give_up(std::string const& why) {
+  std::fprintf(stderr,
+               "escrow::sim: %s (seed %llu, %s; %zu operations and %zu callbacks pending)\n",
+               why.c_str(), static_cast<unsigned long long>(the().how.seed),
+               the().how.stepped ? "stepped" : "free-running", the().pending_ops,
+               the().callback_queue.size());
+  std::abort();
+}
+
+}  // namespace escrow::sim::model
+
+namespace escrow::sim {
+
+void reset(options const& how) {
+  auto& s = model::the();
+  std::unique_lock lock(s.mutex);
+  if (how.devices < 1) model::give_up("reset() needs at least one device");
+  if (!model::stop_threads(lock, std::chrono::seconds(20))) {
+    model::give_up(
+        "reset() waited 20 s for a kernel, host function or destructor that does not return");
+  }
+  model::forget_objects(s);
+  model::forget_records(s);
+  ++s.epoch;
+  s.how = how;
+  s.random.seed(how.seed);
+  s.virtual_now = {};
+  s.fruitless = 0;
+  s.started = std::chrono::steady_clock::now();
+  model::fresh_devices(s);
+}
+
+options current_options() {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  return s.how;
+}
+
+std::chrono::nanoseconds now() {
+  std::lock_guard lock(model::the().mutex);
+  return model::time_now();
+}
+
+}  // namespace escrow::sim

@@ -1,0 +1,130 @@
+// The whole state of the simulated machine, under one mutex.
+#pragma once
+
+#include "objects.hpp"
+
+#include <escrow/sim/control.hpp>
+#include <escrow/sim/counts.hpp>
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace escrow::sim::model {
+
+struct device {
+  cudaError_t fault = cudaSuccess;
+  std::shared_ptr<CUstream_st> legacy;
+  // All streams with or without a handle, by id: destroyed ones stay until their work is done.
+  std::map<std::uint64_t, std::shared_ptr<CUstream_st>> streams;
+  CUmemPoolHandle_st pool;
+};
+
+struct allocation {
+  std::size_t bytes = 0;
+  int device = 0;
+  bool host = false;
+  // A cudaFreeAsync is on its way.
+  bool freeing = false;
+};
+
+struct call_fault {
+  cudaError_t error = cudaSuccess;
+  // Calls still to let pass.
+  std::uint64_t skip = 0;
+  std::uint64_t times = 1;
+};
+
+/// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while
+/// a destructor, a host function or a kernel runs. Leaked on purpose: threads may still look at it
+/// while the process exits.
+struct state {
+  std::mutex mutex;
+  // Signalled when an operation or a callback is done or a thread has ended, if somebody waits.
+  std::condition_variable changed;
+  std::size_t waiters = 0;
+
+  options how;
+  // Counts resets; a thread that carries an older number starts afresh.
+  std::uint64_t epoch = 0;
+  // Pending work is being thrown away, by reset() or at exit.
+  bool dropping = false;
+  bool exiting = false;
+
+  std::vector<device> devices;
+  std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
+  std::unordered_map<cudaEvent_t, std::shared_ptr<CUevent_st>> events;
+  std::unordered_map<cudaGraph_t, std::shared_ptr<CUgraph_st>> graphs;
+  std::unordered_map<cudaGraphExec_t, std::shared_ptr<CUgraphExec_st>> execs;
+  std::unordered_map<cudaUserObject_t, std::unique_ptr<CUuserObject_st>> user_objects;
+  std::map<void const*, allocation> allocations;
+  std::vector<std::shared_ptr<capture>> captures;
+  std::map<cudaGraphConditionalHandle, unsigned int> conditions;
+  std::unordered_map<cudaLibrary_t, std::shared_ptr<CUlib_st>> libraries;
+  // By handle, those of unloaded libraries too: no handle is given out twice.
+  std::map<void const*, std::shared_ptr<CUkern_st>> library_kernels;
+  std::uint64_t unloaded_launches = 0;
+  // These three survive reset(): programs register kernels and images before main.
+  std::map<void const*, kernel_code> kernels;
+  std::map<void const*, std::vector<kernel_code>> images;
+  std::map<std::string, void const*, std::less<>> image_files;
+
+  std::size_t pending_ops = 0;
+  std::size_t execs_in_flight = 0;
+  // Memory that belongs to graphs, by address; a block takes itself out when it ends.
+  std::map<void const*, graph_block*> graph_blocks;
+  // Those that a launch has let appear and that no call has freed since.
+  std::map<void const*, std::shared_ptr<graph_block>> unfreed_blocks;
+  std::uint64_t next_id = 0;
+  std::uint64_t next_graph_id = 0;
+
+  // Operations that may start now; drained by pump().
+  std::vector<op_ptr> startable;
+  bool pumping = false;
+  // Stepped: what a step may choose from.
+  std::vector<op_ptr> choices;
+  std::uint64_t fruitless = 0;
+  // Operations and callbacks being run at this moment, the lock let go.
+  std::size_t running = 0;
+
+  // Destructors and host functions, by when they are due and then by age.
+  std::map<std::pair<std::chrono::nanoseconds, std::uint64_t>, callback> callback_queue;
+  std::condition_variable callback_wake;
+  bool callback_thread_started = false;
+  std::size_t threads = 0;
+
+  std::mt19937_64 random;
+  std::chrono::nanoseconds virtual_now{};
+  std::chrono::steady_clock::time_point started;
+
+  std::uint64_t calls = 0;
+  std::uint64_t calls_in_callbacks = 0;
+  std::map<std::string_view, std::uint64_t> calls_by_name;
+  // By how many calls are still to pass; the key is an absolute number of injectable calls.
+  std::map<std::uint64_t, cudaError_t> faults_by_number;
+  std::uint64_t injectable_calls = 0;
+  std::map<std::string, std::vector<call_fault>, std::less<>> faults_by_name;
+  std::uint64_t captures_invalidated = 0;
+  std::string last_invalidation;
+};
+
+/// The one state; made on first use.
+state& the();
+
+/// Real or virtual time since reset.
+std::chrono::nanoseconds time_now();
+
+/// A random whole number in [low, high].
+std::uint64_t pick(std::uint64_t low, std::uint64_t high);
+
+/// Ends the program with a message that names the seed.
+[[noreturn]] void give_up(std::string const& why);
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,146 @@
+// Streams and events: looking up handles, making and closing streams, recording and waiting.
+#include "streams.hpp"
+
+#include "captures.hpp"
+#include "ops.hpp"
+#include "runner.hpp"
+
+#include <array>
+
+namespace escrow::sim::model {
+namespace {
+
+std::shared_ptr<CUstream_st> thread_stream(thread_record& me) {
+  auto& stream = me.default_streams[me.device];
+  if (stream == nullptr) stream = make_stream(me.device, cudaStreamDefault, 0);
+  return stream;
+}
+
+// A stream that does not capture waits on an event of a capture in progress: it becomes part of
+// that capture.
+cudaError_t fork(api_call& c, CUstream_st& stream, CUevent_st const& event) {
+  auto const& joined = event.captured_in;
+  if (stream.legacy) {
+    invalidate(c, *joined);
+    return cudaErrorStreamCaptureImplicit;
+  }
+  stream.capturing = joined;
+  joined->streams.push_back(&stream);
+  set_ends(stream, event.captured_at);
+  return cudaSuccess;
+}
+
+cudaError_t wait_on_captured(api_call& c, CUstream_st& stream, CUevent_st const& event) {
+  auto const& other = event.captured_in;
+  if (other->is_over()) {
+    if (stream.capturing != nullptr) invalidate(c, *stream.capturing);
+    return cudaErrorInvalidValue;
+  }
+  if (stream.capturing == nullptr) return fork(c, stream, event);
+  if (stream.capturing != other) {
+    invalidate(c, *other);
+    invalidate(c, *stream.capturing);
+    return cudaErrorStreamCaptureMerge;
+  }
+  // Nodes that are before others in the list stay in it: CUDA does not look for superfluous edges.
+  add_ends(stream, event.captured_at);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+std::shared_ptr<CUstream_st> find_stream(api_call& c, cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy) {
+    return c.s.devices[static_cast<std::size_t>(c.me.device)].legacy;
+  }
+  if (handle == cudaStreamPerThread) return thread_stream(c.me);
+  auto const found = c.s.streams.find(handle);
+  return found == c.s.streams.end() ? nullptr : found->second;
+}
+
+cudaError_t get_stream(api_call& c, cudaStream_t handle, std::shared_ptr<CUstream_st>& stream) {
+  stream = find_stream(c, handle);
+  return stream == nullptr ? cudaErrorInvalidResourceHandle : fault_of(stream->device);
+}
+
+cudaError_t get_event(api_call& c, cudaEvent_t handle, std::shared_ptr<CUevent_st>& event) {
+  auto const found = c.s.events.find(handle);
+  if (found == c.s.events.end()) return cudaErrorInvalidResourceHandle;
+  event = found->second;
+  return fault_of(event->device);
+}
+
+std::shared_ptr<CUstream_st> make_stream(int device, unsigned int flags, int priority) {
+  auto& s = the();
+  auto stream = std::make_shared<CUstream_st>();
+  stream->device = device;
+  stream->id = ++s.next_id;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->runs_on = std::make_shared<executor>();
+  s.devices[static_cast<std::size_t>(device)].streams.emplace(stream->id, stream);
+  return stream;
+}
+
+void close_stream(CUstream_st& stream) {
+  auto& s = the();
+  stream.closed = true;
+  if (stream.pending == 0) {
+    stop_executor(stream);
+    s.devices[static_cast<std::size_t>(stream.device)].streams.erase(stream.id);
+  }
+  s.streams.erase(&stream);
+}
+
+cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, work what) {
+  std::shared_ptr<CUstream_st> stream;
+  if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+  if (stream->capturing != nullptr) return capture_work(*stream, type, std::move(what));
+  if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
+  submit(stream, std::move(what));
+  return cudaSuccess;
+}
+
+cudaError_t record(api_call& c, std::shared_ptr<CUevent_st> const& event,
+                   std::shared_ptr<CUstream_st> const& stream, unsigned int flags) {
+  if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
+  auto const& capture = stream->capturing;
+  if ((flags & cudaEventRecordExternal) != 0) {
+    if (capture == nullptr) return cudaErrorIllegalState;
+    return capture_work(*stream, cudaGraphNodeTypeEventRecord, record_work{event});
+  }
+  if (capture == nullptr) {
+    if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
+    event->captured_in = nullptr;
+    event->last = submit(stream, empty_work{});
+    return cudaSuccess;
+  }
+  if (capture->invalidated) return cudaErrorStreamCaptureInvalidated;
+  event->last = nullptr;
+  event->captured_in = capture;
+  event->captured_at = stream->ends;
+  return cudaSuccess;
+}
+
+cudaError_t wait(api_call& c, std::shared_ptr<CUstream_st> const& stream,
+                 std::shared_ptr<CUevent_st> const& event, unsigned int flags) {
+  auto const& capture = stream->capturing;
+  if ((flags & cudaEventWaitExternal) != 0) {
+    if (capture == nullptr) return cudaErrorInvalidValue;
+    return capture_work(*stream, cudaGraphNodeTypeWaitEvent, wait_work{event});
+  }
+  if (capture != nullptr && capture->invalidated) return cudaErrorStreamCaptureInvalidated;
+  if (event->captured_in != nullptr) return wait_on_captured(c, *stream, *event);
+  // An event never recorded is one there is nothing to wait for, also in a capture.
+  if (capture != nullptr && event->last == nullptr) return cudaSuccess;
+  if (capture != nullptr) {
+    invalidate(c, *capture);
+    return cudaErrorStreamCaptureIsolation;
+  }
+  if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
+  if (event->last == nullptr || event->last->done) return cudaSuccess;
+  submit(stream, empty_work{}, std::array{event->last});
+  return cudaSuccess;
+}
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,40 @@
+// What CUDA keeps for each host thread.
+#pragma once
+
+#include "objects.hpp"
+
+#include <map>
+#include <string>
+
+namespace escrow::sim::model {
+
+struct thread_record {
+  std::uint64_t number = 0;
+  std::uint64_t epoch = 0;
+  int device = 0;
+  cudaError_t last_error = cudaSuccess;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  // Inside a destructor or a host function; counts, because one can lead to another.
+  int in_callback = 0;
+  // The operation whose kernel body this thread is running.
+  op* kernel = nullptr;
+  // cudaStreamPerThread, by device.
+  std::map<int, std::shared_ptr<CUstream_st>> default_streams;
+
+  thread_record() = default;
+  thread_record(thread_record const&) = delete;
+  thread_record& operator=(thread_record const&) = delete;
+  /// Lets go of the thread's default streams; work pending on them still runs.
+  ~thread_record();
+};
+
+/// The calling thread's record. The state's mutex must be held, because a reset may have happened.
+thread_record& this_thread();
+
+/// The calling thread's record, for members that only this thread touches.
+thread_record& this_thread_unchecked();
+
+/// "thread 3 (name)".
+std::string describe_this_thread();
+
+}  // namespace escrow::sim::model

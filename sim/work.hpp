@@ -1,0 +1,118 @@
+// What an operation or a graph node does: one small type for each kind of work.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <escrow/sim/kernel.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace escrow::sim::model {
+
+/// A kernel that was registered or loaded: its body and the sizes of its arguments.
+struct kernel_code {
+  void const* address = nullptr;
+  kernel run = nullptr;
+  std::vector<std::size_t> arg_sizes;
+  std::string name;
+  // Its library is gone. Guarded by the state's mutex.
+  bool unloaded = false;
+};
+
+/// Copies of a launch's arguments, each at the alignment any type is content with.
+class kernel_args {
+ public:
+  kernel_args() = default;
+  kernel_args(std::vector<std::size_t> const& sizes, void** from);
+
+  /// Pointers to the copies; they stay good until this object is copied over or gone.
+  std::vector<void*> pointers();
+
+ private:
+  std::vector<std::max_align_t> storage_;
+  std::vector<std::size_t> offsets_;
+};
+
+struct empty_work {};
+
+struct kernel_work {
+  kernel_code const* code = nullptr;
+  kernel_args args;
+  cudaKernelNodeParams shape{};
+  // What cudaGraphKernelNodeGetParams hands out.
+  std::vector<void*> pointers;
+};
+
+struct host_work {
+  cudaHostFn_t run = nullptr;
+  void* argument = nullptr;
+};
+
+/// What kind of memory an address is in, and whose.
+struct memory_place {
+  cudaMemoryType type = cudaMemoryTypeUnregistered;
+  int device = cudaInvalidDeviceId;
+
+  bool operator==(memory_place const&) const = default;
+};
+
+struct copy_work {
+  cudaMemcpy3DParms shape{};
+  // Where the operands are: an exec's node keeps to that.
+  memory_place to;
+  memory_place from;
+};
+
+struct fill_work {
+  cudaMemsetParams shape{};
+  memory_place to;
+};
+
+/// Frees device memory in stream order.
+struct free_work {
+  void* address = nullptr;
+};
+
+struct graph_block;
+
+/// Lets a graph's memory appear.
+struct alloc_work {
+  std::shared_ptr<graph_block> block;
+};
+
+/// Lets it vanish, in a graph or in stream order.
+struct graph_free_work {
+  std::shared_ptr<graph_block> block;
+};
+
+struct record_work {
+  std::shared_ptr<CUevent_st> event;
+};
+
+struct wait_work {
+  std::shared_ptr<CUevent_st> event;
+};
+
+struct child_work {
+  std::shared_ptr<CUgraph_st> graph;
+};
+
+struct conditional_work {
+  cudaGraphConditionalHandle handle = 0;
+  cudaGraphConditionalNodeType type = cudaGraphCondTypeIf;
+  std::vector<std::shared_ptr<CUgraph_st>> bodies;
+  // CUDA hands out a pointer to this array; it lives as long as the node.
+  std::vector<cudaGraph_t> handles;
+};
+
+using work =
+    std::variant<empty_work, kernel_work, host_work, copy_work, fill_work, free_work, alloc_work,
+                 graph_free_work, record_work, wait_work, child_work, conditional_work>;
+
+/// Does the work of a kernel, a copy or a fill; no lock held. False: not done yet, call again.
+bool perform(work& what);
+
+}  // namespace escrow::sim::model

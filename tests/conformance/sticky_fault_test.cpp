@@ -1,0 +1,202 @@
+// What still works after a sticky device fault. The fault ruins
+// its process's context, so each case runs in a process of its own.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "build_graph.hpp"
+#include "child.hpp"
+#include "handles.hpp"
+#include "memory.hpp"
+#include "witness.hpp"
+
+namespace escrow::test {
+namespace {
+
+constexpr auto fault = cudaErrorIllegalAddress;
+constexpr int as_expected = 42;
+
+void break_device(cudaStream_t stream) {
+  must(launch_illegal_address(stream));
+  must_be(cudaStreamSynchronize(stream), fault);
+}
+
+// Each of the next returns the status of one call on a device that has failed.
+cudaError_t malloc_status(cudaStream_t stream, cudaEvent_t) {
+  break_device(stream);
+  void* memory = nullptr;
+  return cudaMalloc(&memory, 64);
+}
+
+cudaError_t event_query_status(cudaStream_t stream, cudaEvent_t event) {
+  break_device(stream);
+  return cudaEventQuery(event);
+}
+
+cudaError_t event_destroy_status(cudaStream_t stream, cudaEvent_t) {
+  cudaEvent_t doomed = make_event().release();
+  break_device(stream);
+  return cudaEventDestroy(doomed);
+}
+
+cudaError_t is_capturing_status(cudaStream_t stream, cudaEvent_t) {
+  break_device(stream);
+  cudaStreamCaptureStatus status{};
+  return cudaStreamIsCapturing(stream, &status);
+}
+
+template <cudaError_t (*status_of)(cudaStream_t, cudaEvent_t)>
+int expect_fault() {
+  owned_stream const stream = make_stream();
+  owned_event const event = make_event();
+  must(cudaEventRecord(event, stream));
+  must(cudaStreamSynchronize(stream));
+  must_be(status_of(stream, event), fault);
+  return as_expected;
+}
+
+std::atomic<bool> host_function_ran{false};
+
+void CUDART_CB note_host_function(void*) {
+  // Release: pairs with the acquire of the case that asks.
+  host_function_ran.store(true, std::memory_order_release);
+}
+
+bool did_host_function_run() {
+  return host_function_ran.load(std::memory_order_acquire);
+}
+
+int host_function_behind_the_fault() {
+  owned_stream const stream = make_stream();
+  must(launch_illegal_address(stream));
+  // The fault may be noticed before or after this call.
+  static_cast<void>(cudaLaunchHostFunc(stream, &note_host_function, nullptr));
+  must_be(cudaStreamSynchronize(stream), fault);
+  must(stays_false(&did_host_function_run), "the host function does not run");
+  return as_expected;
+}
+
+int host_function_after_the_fault() {
+  owned_stream const stream = make_stream();
+  break_device(stream);
+  must_be(cudaLaunchHostFunc(stream, &note_host_function, nullptr), fault);
+  must(stays_false(&did_host_function_run), "the host function does not run");
+  return as_expected;
+}
+
+int user_object_made_and_released() {
+  owned_stream const stream = make_stream();
+  break_device(stream);
+  witness seen;
+  must(cudaUserObjectRelease(seen.make(), 1));
+  must(seen.ran_here(), "the destructor ran on the caller");
+  return as_expected;
+}
+
+int graph_destroyed() {
+  owned_stream const stream = make_stream();
+  witness seen;
+  owned_graph graph = tiny_graph();
+  seen.move_to(graph);
+  break_device(stream);
+  must(!seen.ran(), "the destructor has not run before");
+  must(cudaGraphDestroy(graph.release()));
+  must(seen.ran_here(), "the destructor ran on the caller");
+  return as_expected;
+}
+
+int exec_destroyed_that_was_never_launched() {
+  owned_stream const stream = make_stream();
+  witness seen;
+  owned_graph graph = tiny_graph();
+  seen.move_to(graph);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  break_device(stream);
+  must(!seen.ran(), "the destructor has not run before");
+  must(cudaGraphExecDestroy(exec.release()));
+  must(seen.wait(), "the destructor runs");
+  return as_expected;
+}
+
+int exec_destroyed_that_was_launched() {
+  owned_stream const stream = make_stream();
+  witness seen;
+  owned_graph graph = tiny_graph();
+  seen.move_to(graph);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  must(cudaGraphLaunch(exec, stream));
+  must(cudaStreamSynchronize(stream));
+  break_device(stream);
+  must(!seen.ran(), "the destructor has not run before");
+  must(cudaGraphExecDestroy(exec.release()));
+  must(seen.wait(), "the destructor runs");
+  return as_expected;
+}
+
+int exec_destroyed_whose_launch_failed() {
+  owned_stream const stream = make_stream();
+  witness seen;
+  owned_graph graph = chain({illegal_address_call()});
+  seen.move_to(graph);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  must(cudaGraphLaunch(exec, stream));
+  must_be(cudaStreamSynchronize(stream), fault);
+  must(cudaGraphExecDestroy(exec.release()));
+  must(seen.wait(), "the destructor runs");
+  return as_expected;
+}
+
+struct fault_case {
+  char const* name;
+  child_case::body run;
+};
+
+void PrintTo(fault_case const& one, std::ostream* out) {
+  *out << one.name;
+}
+
+constexpr std::array fault_cases{
+    fault_case{"MallocReturnsTheFault", &expect_fault<&malloc_status>},
+    fault_case{"EventQueryReturnsTheFault", &expect_fault<&event_query_status>},
+    fault_case{"EventDestroyReturnsTheFault", &expect_fault<&event_destroy_status>},
+    fault_case{"StreamIsCapturingReturnsTheFault", &expect_fault<&is_capturing_status>},
+    fault_case{"AHostFunctionBehindTheFaultIsNotRun", &host_function_behind_the_fault},
+    fault_case{"AHostFunctionAfterTheFaultIsNotRun", &host_function_after_the_fault},
+    fault_case{"AUserObjectIsMadeAndReleased", &user_object_made_and_released},
+    fault_case{"GraphDestroyRunsTheDestructor", &graph_destroyed},
+    fault_case{"ExecDestroyRunsTheDestructorOfAnExecNeverLaunched",
+               &exec_destroyed_that_was_never_launched},
+    fault_case{"ExecDestroyRunsTheDestructorOfAnExecLaunchedBefore",
+               &exec_destroyed_that_was_launched},
+    fault_case{"ExecDestroyRunsTheDestructorOfTheExecThatFailed",
+               &exec_destroyed_whose_launch_failed},
+};
+
+bool register_cases() {
+  for (fault_case const& one : fault_cases) {
+    child_case{one.name, one.run};
+  }
+  return true;
+}
+
+[[maybe_unused]] bool const registered = register_cases();
+
+class AfterAStickyFault : public testing::TestWithParam<fault_case> {};
+
+TEST_P(AfterAStickyFault, IsAsMeasured) {
+  child_result const child = run_child(GetParam().name);
+  EXPECT_TRUE(child.exited);
+  EXPECT_EQ(child.status, as_expected) << child.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, AfterAStickyFault, testing::ValuesIn(fault_cases),
+                         [](auto const& one) { return std::string{one.param.name}; });
+
+}  // namespace
+}  // namespace escrow::test

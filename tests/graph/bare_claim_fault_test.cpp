@@ -1,0 +1,96 @@
+// An exec that says that it is bare has no user object, whatever failed before.
+#include "exec_fault_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+constexpr std::uint64_t attempts = 3;  // of a call that gives something back
+
+class BareClaim : public testing::Test {
+ protected:
+  void TearDown() override {
+    sim::clear_faults();
+    world.end_execs();
+    world.end_copies();
+    world.source.reset();
+    world.flag.raise();
+    world.pool.reset();
+    EXPECT_TRUE(world.settle());
+  }
+
+  // Ends all graphs, so that the exec alone keeps user objects alive, and asks it.
+  void expect_the_truth() {
+    bool const claims = world.exec->is_bare();
+    world.end_copies();
+    world.source.reset();
+    EXPECT_TRUE(world.settle());
+    EXPECT_LE(claims, sim::alive().user_objects == 0) << "it is not bare";
+  }
+
+  exec_world world;
+};
+
+TEST_F(BareClaim, IsRightOfAnExecOfAGraph) {
+  world.exec.emplace(*world.source);
+  EXPECT_TRUE(world.exec->is_bare());
+  expect_the_truth();
+}
+
+TEST_F(BareClaim, IsRightIfAReferenceCouldNotBeTakenOffTheGraph) {
+  sim::fail_call("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
+  world.exec.emplace(*world.source);
+  expect_the_truth();
+}
+
+TEST_F(BareClaim, IsRightIfAReferenceCouldNotBeTakenOffBeforeTheGraphWasCloned) {
+  sim::fail_call("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
+  EXPECT_THROW(static_cast<void>(world.source->clone()), cuda_error);
+  world.copy.emplace(world.source->clone());
+  world.exec.emplace(*world.copy);
+  expect_the_truth();
+}
+
+TEST_F(BareClaim, IsRightIfAReferenceCouldNotBeTakenOffBeforeTheGraphBecameAChild) {
+  world.parent.emplace();
+  sim::fail_call("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
+  EXPECT_THROW(world.parent->add_child(*world.source), cuda_error);
+  world.parent->add_child(*world.source);
+  world.exec.emplace(*world.parent);
+  expect_the_truth();
+}
+
+TEST_F(BareClaim, IsRightOfAnUpdateIfAReferenceCouldNotBeTakenOff) {
+  world.second.emplace(world.captured(2));
+  world.exec.emplace(*world.source);
+  sim::fail_call("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
+  world.exec->update(*world.second);
+  expect_the_truth();
+}
+
+// What is_bare() says of such a copy is not promised; what its exec keeps alive is.
+TEST_F(BareClaim, DoesNotMatterToWhatAnExecOfAPlainCopyThatGotMoreByItselfKeeps) {
+  world.plain = test::clone(world.source->get());
+  world.owners.emplace_back();
+  world.worker->retire(world.plain.get(), world.owners.back().owner());
+  world.exec.emplace(world.plain.get());
+  world.end_copies();
+  world.source.reset();
+  EXPECT_TRUE(world.settle());
+  EXPECT_EQ(world.owners[0].times() + world.owners[1].times(), 0);
+  EXPECT_EQ(world.pool->stats().in_graphs, exec_world::slots_of_graph);
+  world.exec.reset();
+  EXPECT_TRUE(wait_until(
+      [&] { return world.settle() && world.owners[0].is_gone() && world.owners[1].is_gone(); }));
+}
+
+TEST_F(BareClaim, IsRightOfCopiesThatCouldNotBeIdentified) {
+  sim::fail_call("cudaStreamBeginCaptureToGraph", cudaErrorIllegalState, 1, 1000);
+  graph const first = world.source->clone();
+  world.copy.emplace(world.source->clone());
+  sim::clear_faults();
+  world.exec.emplace(*world.copy);
+  expect_the_truth();
+}
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,212 @@
+// Leases and captures that do not belong together: clear errors, nothing handed out early, and no
+// capture harmed.
+#include <thread>
+
+#include "capture_fixture.hpp"
+
+namespace escrow::test {
+namespace {
+
+class CaptureMisuse : public captured_pool_test {
+ protected:
+  owned_stream stream = make_stream();
+  owned_stream other = make_stream();
+};
+
+TEST_F(CaptureMisuse, AnEagerLeaseReleasedInACaptureIsRefusedAndItsSlotNeverHandedOut) {
+  errors_expected = true;
+  lost = 1;
+  block_pool pool = make_pool(1);
+  block_lease held = pool.claim(stream);
+  capture captured{stream, cudaStreamCaptureModeGlobal};
+  std::string const text = message_of<usage_error>([&] { held.release(); });
+  EXPECT_NE(text.find("lease::release"), std::string::npos) << text;
+  EXPECT_NE(text.find("captured"), std::string::npos) << text;
+  EXPECT_TRUE(captured.is_active());
+  EXPECT_FALSE(pool.try_claim(stream).has_value());
+  EXPECT_EQ(captured.end(), cudaSuccess);
+  captured.graph().reset();
+  EXPECT_FALSE(is_back(pool));
+  EXPECT_EQ(pool.stats().quarantined, 1u);
+}
+
+TEST_F(CaptureMisuse, AnEagerLeaseThatEndsInACaptureIsReportedAndHarmsNothing) {
+  errors_expected = true;
+  lost = 1;
+  block_pool pool = make_pool(2);
+  capture captured{other, cudaStreamCaptureModeGlobal};
+  {
+    block_lease held = pool.claim(stream);
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  }
+  EXPECT_EQ(errors->size(), 1u) << errors->all();
+  EXPECT_TRUE(captured.is_active());
+  owned_graph graph;
+  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaSuccess);
+  EXPECT_EQ(captured.end(), cudaSuccess);
+}
+
+TEST_F(CaptureMisuse, ALeaseOfOneCaptureReleasedInAnotherIsRefusedAndBothGraphsHoldTheSlot) {
+  errors_expected = true;
+  lost = 1;
+  block_pool pool = make_pool(1);
+  capture first{stream, cudaStreamCaptureModeRelaxed};
+  capture second{other, cudaStreamCaptureModeRelaxed};
+  block_lease held = pool.claim(stream);
+  EXPECT_THROW(held.release(other.get()), usage_error);
+  EXPECT_TRUE(first.is_active());
+  EXPECT_TRUE(second.is_active());
+  EXPECT_EQ(first.end(), cudaSuccess);
+  EXPECT_EQ(second.end(), cudaSuccess);
+  first.graph().reset();
+  EXPECT_EQ(counts.destroyed.load(), 0);
+  second.graph().reset();
+  EXPECT_FALSE(is_back(pool));
+}
+
+TEST_F(CaptureMisuse, ALeaseClaimedBeforeIsNotTakenIntoACapture) {
+  block_pool pool = make_pool(1);
+  block_lease held = pool.claim(stream);
+  {
+    capture captured{other, cudaStreamCaptureModeGlobal};
+    EXPECT_THROW(held.also_used_on(other), usage_error);
+    EXPECT_TRUE(captured.is_active());
+  }
+  held.release();
+  EXPECT_TRUE(is_back(pool));
+}
+
+TEST_F(CaptureMisuse, ACapturedLeaseIsNotUsedOutsideItsCapture) {
+  block_pool pool = make_pool(1);
+  capture captured{stream, cudaStreamCaptureModeGlobal};
+  block_lease held = pool.claim(stream);
+  EXPECT_THROW(held.also_used_on(other), usage_error);
+  EXPECT_TRUE(held);
+  held.release();
+  EXPECT_TRUE(pool.try_claim(stream).has_value());
+  EXPECT_EQ(captured.end(), cudaSuccess);
+}
+
+TEST_F(CaptureMisuse, AClaimOnAnInvalidatedCaptureSaysSo) {
+  block_pool pool = make_pool(1);
+  capture captured{stream, cudaStreamCaptureModeGlobal};
+  invalidate(stream);
+  std::string const text = message_of<usage_error>([&] { static_cast<void>(pool.claim(stream)); });
+  EXPECT_NE(text.find("invalidated"), std::string::npos) << text;
+  EXPECT_EQ(made(), 0);
+}
+
+TEST_F(CaptureMisuse, ALeaseReleasedOnItsInvalidatedCaptureComesBackWithTheGraphsEnd) {
+  block_pool pool = make_pool(1);
+  capture captured{stream, cudaStreamCaptureModeGlobal};
+  block_lease held = pool.claim(stream);
+  invalidate(stream);
+  EXPECT_NO_THROW(held.release());
+  EXPECT_NE(captured.end(), cudaSuccess);
+  EXPECT_TRUE(is_back(pool));
+}
+
+TEST_F(CaptureMisuse, ALeaseThatOutlivesItsInvalidatedCaptureComesBackAtItsRelease) {
+  block_pool pool = make_pool(1);
+  std::optional<capture> captured;
+  captured.emplace(stream, cudaStreamCaptureModeGlobal);
+  block_lease held = pool.claim(stream);
+  invalidate(stream);
+  EXPECT_NE(captured->end(), cudaSuccess);
+  captured.reset();
+  EXPECT_FALSE(is_back(pool));
+  held.release();
+  EXPECT_TRUE(is_back(pool));
+}
+
+TEST_F(CaptureMisuse, AnEagerLeaseIsKeptWhenItsStreamsCaptureWasInvalidated) {
+  block_pool pool = make_pool(1);
+  block_lease held = pool.claim(stream);
+  {
+    capture captured{stream, cudaStreamCaptureModeGlobal};
+    invalidate(stream);
+    EXPECT_THROW(held.release(), usage_error);
+    EXPECT_TRUE(held);
+  }
+  held.release();
+  EXPECT_TRUE(is_back(pool));
+}
+
+TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWorksAfterwards) {
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  block_pool pool = make_pool(2);
+  block_lease held = pool.claim(cudaStreamLegacy);
+  {
+    capture captured{blocking, cudaStreamCaptureModeGlobal};
+    for (std::function<void()> const& call :
+         {std::function<void()>([&] { static_cast<void>(pool.claim(cudaStreamLegacy)); }),
+          std::function<void()>([&] { held.also_used_on(cudaStreamLegacy); }),
+          std::function<void()>([&] { held.release(); })}) {
+      std::string const text = message_of<usage_error>(call);
+      EXPECT_NE(text.find("legacy"), std::string::npos) << text;
+      EXPECT_TRUE(captured.is_active());
+    }
+    library_work(pool, blocking, 1, mismatches);
+    EXPECT_EQ(captured.end(), cudaSuccess);
+  }
+  ASSERT_TRUE(held);
+  held.release();
+  EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
+}
+
+TEST_F(CaptureMisuse, AStreamOfALeaseThatBeginsToCaptureIsNotRecordedOn) {
+  block_pool pool = make_pool(2);
+  block_lease held = pool.claim(stream);
+  held.also_used_on(other);
+  capture captured{other, cudaStreamCaptureModeGlobal};
+  // An event recorded now would be the capture's, and asking about it later would kill the capture.
+  EXPECT_THROW(held.release(), usage_error);
+  EXPECT_TRUE(captured.is_active());
+  ASSERT_TRUE(held);
+  owned_stream const third = make_stream();
+  pool.claim(third).release();
+  EXPECT_TRUE(captured.is_active());
+  EXPECT_EQ(captured.end(), cudaSuccess);
+  held.release();
+  EXPECT_EQ(pool.stats().quarantined, 0u);
+}
+
+TEST_F(CaptureMisuse, ALeaseThatEndsWhileOneOfItsStreamsCapturesIsReportedAndNeverHandedOut) {
+  errors_expected = true;
+  lost = 1;
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = pool.claim(stream);
+  held->also_used_on(other);
+  capture captured{other, cudaStreamCaptureModeGlobal};
+  held.reset();
+  EXPECT_EQ(errors->size(), 1u) << errors->all();
+  EXPECT_FALSE(pool.try_claim(stream).has_value());
+  EXPECT_TRUE(captured.is_active());
+  EXPECT_EQ(pool.stats().quarantined, 1u);
+}
+
+TEST_F(CaptureMisuse, AThreadsOwnStreamInACaptureIsNotMistakenForAnotherThreads) {
+  block_pool pool = make_pool(4);
+  capture captured{stream, cudaStreamCaptureModeRelaxed};
+  must(launch_tiny(stream));
+  order(stream, cudaStreamPerThread);
+  block_lease held = pool.claim(stream);
+  int const number = held->number();
+  held.also_used_on(cudaStreamPerThread);
+  must(launch_tiny(cudaStreamPerThread));
+  std::thread{[&] {
+    try {
+      held.release();
+    } catch (usage_error const&) {
+      // As good: the release says that it cannot be done on this thread.
+    }
+  }}.join();
+  // The branch was not joined, so its slot is not free for the origin stream.
+  EXPECT_NE(pool.claim(stream)->number(), number);
+  order(cudaStreamPerThread, stream);
+  if (held) held.release();
+  EXPECT_EQ(captured.end(), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace escrow::test

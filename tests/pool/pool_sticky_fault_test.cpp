@@ -1,0 +1,187 @@
+// A device that fails for good under every operation of a pool: claims throw, nothing hangs.
+#include <optional>
+#include <thread>
+
+#include "fault_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class PoolStickyFault : public testing::TestWithParam<fault_scenario> {
+ protected:
+  void TearDown() override { sim::clear_faults(); }
+};
+
+TEST_P(PoolStickyFault, ClaimsThrowNothingHangsAndTheRestIsDestroyedOnce) {
+  {
+    fault_world world;
+    GetParam().prepare(world);
+    bool const has_pool = world.pool.has_value();
+    sim::fail_device(0, cudaErrorIllegalAddress);
+    static_cast<void>(thrown_by(GetParam(), world));
+    if (has_pool && world.pool && !world.is_closed) {
+      EXPECT_THROW(static_cast<void>(world.pool->claim(world.third)), cuda_error);
+      EXPECT_THROW(static_cast<void>(world.pool->try_claim_for(world.third, 60s)), cuda_error);
+    }
+    world.captured.reset();
+    world.held.reset();
+    world.kept.reset();
+    if (world.pool) {
+      EXPECT_LE(world.pool->close_for(10ms).size(), 1u);
+    }
+    world.pool.reset();
+    EXPECT_TRUE(world.worker->drain_for(generous));
+    EXPECT_LE(world.counts.destroyed.load(), world.counts.made.load());
+    EXPECT_EQ(world.counts.alive(), static_cast<int>(world.worker->stats().held));
+  }
+  EXPECT_EQ(sim::calls_in_callbacks(), 0u);
+}
+
+std::string name_of(testing::TestParamInfo<fault_scenario> const& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, PoolStickyFault, testing::ValuesIn(fault_scenarios()), name_of);
+
+TEST(PoolStickyFaultOnAWorker, ThreadsThatClaimAndReleaseAllEndWithErrors) {
+  {
+    tally counts;
+    deleter worker;
+    pool_options chosen;
+    chosen.slots_max = 3;
+    chosen.deleter = &worker;
+    chosen.host_wait_max = 60s;
+    std::atomic<int> rounds{0};
+    std::atomic<int> failed{0};
+    {
+      block_pool pool{chosen, [&] { return block{counts}; }};
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; ++i) {
+        threads.emplace_back([&] {
+          try {
+            owned_stream const stream = make_stream();
+            while (true) {
+              block_lease held = pool.claim(stream);
+              must(launch_tiny(stream));
+              held.release();
+              rounds.fetch_add(1);
+            }
+          } catch (std::exception const&) {
+            failed.fetch_add(1);
+          }
+        });
+      }
+      EXPECT_TRUE(wait_until([&] { return rounds.load() > 100; }));
+      sim::fail_device(0, cudaErrorIllegalAddress);
+      for (std::thread& each : threads) each.join();
+      EXPECT_EQ(failed.load(), 4);
+    }
+    EXPECT_TRUE(worker.drain_for(generous));
+    EXPECT_EQ(counts.alive(), static_cast<int>(worker.stats().held));
+  }
+  sim::clear_faults();
+}
+
+/// Two devices, one of which is lost while a kernel that waits runs on the other, 1.
+class PoolBesideALostDevice : public testing::Test {
+ protected:
+  PoolBesideALostDevice() {
+    must(cudaSetDevice(1));
+    of_1 = make_stream();
+    must(cudaSetDevice(0));
+    of_0 = make_stream();
+  }
+  ~PoolBesideALostDevice() override {
+    flag.raise();
+    sim::clear_faults();
+    static_cast<void>(cudaSetDevice(0));
+    static_cast<void>(cudaStreamSynchronize(of_1));  // before the flag goes
+    static_cast<void>(cudaGetLastError());
+  }
+  [[nodiscard]] std::optional<block_pool> pool_of(int device) {
+    pool_options chosen;
+    chosen.device = device;
+    chosen.deleter = &worker;
+    return std::make_optional<block_pool>(chosen, [this] { return block{counts}; });
+  }
+  void keep_busy() {
+    must(cudaSetDevice(1));
+    must(launch_wait_flag(of_1, flag.get()));
+    must(cudaSetDevice(0));
+  }
+  void expect_destroyed_after_the_work() {
+    EXPECT_TRUE(stays_false([&] { return counts.destroyed.load() != 0; })) << "while it is in use";
+    flag.raise();
+    EXPECT_TRUE(wait_until([&] { return counts.destroyed.load() == 1; })) << "never";
+    EXPECT_EQ(worker.stats().held, 0u);
+  }
+
+  pinned_flag flag;
+  tally counts;
+  deleter worker;
+  owned_stream of_0;
+  owned_stream of_1;
+};
+
+TEST_F(PoolBesideALostDevice, ALeaseThatEndsWhileTheCurrentDeviceIsLostIsDestroyedAfterItsWork) {
+  std::optional<block_pool> pool = pool_of(1);
+  std::optional<block_lease> held = pool->claim(of_1);
+  keep_busy();
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  held.reset();
+  pool.reset();
+  expect_destroyed_after_the_work();
+}
+
+TEST_F(PoolBesideALostDevice, ALeaseThatEndsWhileTheCurrentDeviceIsLostIsHandedOutAgain) {
+  std::optional<block_pool> pool = pool_of(1);
+  std::optional<block_lease> held = pool->claim(of_1);
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  held.reset();
+  EXPECT_EQ(worker.stats().errors, 0u);
+  EXPECT_EQ(pool->stats().quarantined, 0u);
+  must(cudaSetDevice(1));
+  EXPECT_EQ(pool->claim(of_1)->number(), 0);
+  pool.reset();
+  EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
+}
+
+TEST_F(PoolBesideALostDevice, ASlotAlsoUsedOnAnotherDeviceIsDestroyedAfterThatOnesWork) {
+  std::optional<block_pool> pool = pool_of(0);
+  {
+    block_lease held = pool->claim(of_0);
+    held.also_used_on(of_1);
+    keep_busy();
+  }
+  pool.reset();
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  expect_destroyed_after_the_work();
+}
+
+TEST_F(PoolBesideALostDevice, ALeaseThatEndsAfterwardsIsDestroyedAfterTheOtherDevicesWork) {
+  std::optional<block_pool> pool = pool_of(0);
+  std::optional<block_lease> held = pool->claim(of_0);
+  held->also_used_on(of_1);
+  keep_busy();
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  held.reset();
+  pool.reset();
+  expect_destroyed_after_the_work();
+}
+
+TEST_F(PoolBesideALostDevice,
+       ALeaseThatEndsWhenAnotherDeviceThatUsedItIsLostIsDestroyedAfterItsWork) {
+  std::optional<block_pool> pool = pool_of(1);
+  std::optional<block_lease> held = pool->claim(of_1);
+  held->also_used_on(of_0);
+  keep_busy();
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  held.reset();
+  pool.reset();
+  expect_destroyed_after_the_work();
+}
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,101 @@
+// Injected faults: calls that fail by number or by name, with no effect but the error.
+#include <gtest/gtest.h>
+
+#include "fresh_runtime.hpp"
+#include "handles.hpp"
+#include "kernels.hpp"
+
+namespace escrow::test {
+namespace {
+
+using Injection = fresh_runtime;
+
+TEST_F(Injection, TheNthCallFailsOnceWhateverItIs) {
+  sim::fail_nth(2, cudaErrorMemoryAllocation);
+  owned_stream const stream = make_stream();
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(cudaEventCreate(&event), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaEventCreate(&event), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+TEST_F(Injection, AFailedCallHasNoEffectButTheLastError) {
+  cudaEvent_t event = nullptr;
+  sim::fail_nth(1, cudaErrorUnknown);
+  EXPECT_EQ(cudaEventCreate(&event), cudaErrorUnknown);
+  EXPECT_EQ(event, nullptr);
+  EXPECT_EQ(sim::alive(), sim::counts{});
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorUnknown);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorUnknown);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(Injection, AFailedDestroyLeavesTheObjectAlive) {
+  owned_event const event = make_event();
+  sim::fail_call("cudaEventDestroy", cudaErrorUnknown);
+  EXPECT_EQ(cudaEventDestroy(event), cudaErrorUnknown);
+  EXPECT_EQ(sim::alive().events, 1U);
+}
+
+TEST_F(Injection, AFailedCaptureEndLeavesTheCaptureOpen) {
+  owned_stream const stream = make_stream();
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  sim::fail_call("cudaStreamEndCapture", cudaErrorUnknown);
+  owned_graph graph;
+  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaErrorUnknown);
+  EXPECT_EQ(sim::alive().captures, 1U);
+  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaSuccess);
+}
+
+TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAsked) {
+  owned_stream const stream = make_stream();
+  owned_event const event = make_event();
+  sim::fail_call("cudaEventRecord", cudaErrorLaunchFailure, 2, 2);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+}
+
+TEST_F(Injection, LastErrorAndErrorNamesNeverFailAndDoNotCount) {
+  sim::fail_nth(1, cudaErrorUnknown);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_STREQ(cudaGetErrorName(cudaErrorUnknown), "cudaErrorUnknown");
+  EXPECT_STREQ(cudaGetErrorString(cudaSuccess), "no error");
+  int device = 0;
+  EXPECT_EQ(cudaGetDevice(&device), cudaErrorUnknown);
+}
+
+TEST_F(Injection, ClearedFaultsDoNotHappen) {
+  sim::fail_nth(1, cudaErrorUnknown);
+  sim::fail_call("cudaGetDevice", cudaErrorUnknown);
+  sim::clear_faults();
+  int device = 0;
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+}
+
+TEST_F(Injection, FailingEachCallInTurnReachesEveryCall) {
+  auto const work = []() -> cudaError_t {
+    cudaStream_t stream = nullptr;
+    if (auto const error = cudaStreamCreate(&stream); error != cudaSuccess) return error;
+    auto result = launch_tiny(stream);
+    if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
+    // What a program does when its clean-up fails: it tries once more.
+    while (cudaStreamDestroy(stream) != cudaSuccess) result = cudaErrorUnknown;
+    return result;
+  };
+  std::uint64_t n = 1;
+  for (; n < 100; ++n) {
+    sim::fail_nth(n, cudaErrorUnknown);
+    auto const result = work();
+    sim::run_until_idle();
+    EXPECT_EQ(sim::alive(), sim::counts{}) << "call " << n;
+    if (result == cudaSuccess) break;
+  }
+  EXPECT_EQ(n, 5U);
+}
+
+}  // namespace
+}  // namespace escrow::test

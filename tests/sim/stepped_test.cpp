@@ -1,0 +1,183 @@
+// Stepped runs: one seeded choice at a time, virtual time, and a run that is a function of its
+// seed.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "build_graph.hpp"
+#include "fresh_runtime.hpp"
+#include "handles.hpp"
+#include "kernels.hpp"
+#include "memory.hpp"
+#include "witness.hpp"
+
+namespace escrow::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Stepped : public fresh_runtime {
+ protected:
+  static void start(std::uint64_t seed) { sim::reset({.stepped = true, .seed = seed}); }
+};
+
+void append(void* argument) {
+  auto& [order, letter] = *static_cast<std::pair<std::string*, char>*>(argument);
+  order->push_back(letter);
+}
+
+// In which order the host functions of three streams run, two on each.
+std::string order_of_a_run(std::uint64_t seed) {
+  sim::reset({.stepped = true, .seed = seed});
+  std::string order;
+  std::vector<std::pair<std::string*, char>> letters;
+  for (char const letter : std::string("aAbBcC")) letters.emplace_back(&order, letter);
+  std::vector<owned_stream> streams(3);
+  for (std::size_t i = 0; i < letters.size(); ++i) {
+    if (i % 2 == 0) streams[i / 2] = make_stream();
+    must(cudaLaunchHostFunc(streams[i / 2], append, &letters[i]));
+  }
+  must(cudaDeviceSynchronize());
+  return order;
+}
+
+TEST_F(Stepped, ARunIsAFunctionOfItsSeed) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(order_of_a_run(seed), order_of_a_run(seed)) << "seed " << seed;
+  }
+}
+
+TEST_F(Stepped, SeedsReachAllInterleavings) {
+  std::set<std::string> orders;
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) orders.insert(order_of_a_run(seed));
+  // Six operations in three pairs whose order is fixed: 6! / 2^3.
+  EXPECT_EQ(orders.size(), 90U);
+}
+
+TEST_F(Stepped, StreamOrderHoldsForEverySeed) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    auto const order = order_of_a_run(seed);
+    EXPECT_LT(order.find('a'), order.find('A')) << "seed " << seed;
+    EXPECT_LT(order.find('b'), order.find('B')) << "seed " << seed;
+  }
+}
+
+TEST_F(Stepped, NothingHappensBeforeAStep) {
+  start(1);
+  owned_stream const stream = make_stream();
+  owned_event const event = make_event();
+  must(launch_tiny(stream));
+  must(cudaEventRecord(event, stream));
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_TRUE(sim::step());
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_TRUE(sim::step());
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_FALSE(sim::step());
+}
+
+TEST_F(Stepped, ABlockingCallStepsUntilItIsSatisfied) {
+  start(1);
+  owned_stream const stream = make_stream();
+  pinned_ints cell;
+  must(launch_add(stream, cell.data(), 7));
+  EXPECT_EQ(cell.load(), 0);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cell.load(), 7);
+}
+
+TEST_F(Stepped, AKernelThatSleepsTakesVirtualTimeOnly) {
+  start(1);
+  owned_stream const stream = make_stream();
+  must(launch_sleep(stream, 5'000'000));
+  auto const before = sim::now();
+  must(cudaStreamSynchronize(stream));
+  EXPECT_GE(sim::now() - before, 5s);
+}
+
+TEST_F(Stepped, AKernelThatIsNotDoneDoesNotStopOtherStreams) {
+  start(1);
+  pinned_flag flag;
+  owned_stream const stuck = make_stream();
+  owned_stream const other = make_stream();
+  pinned_ints cell;
+  must(launch_wait_flag(stuck, flag.get()));
+  must(launch_add(other, cell.data(), 1));
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(cell.load(), 1);
+  EXPECT_EQ(cudaStreamQuery(stuck), cudaErrorNotReady);
+  flag.raise();
+  EXPECT_EQ(cudaStreamSynchronize(stuck), cudaSuccess);
+}
+
+TEST_F(Stepped, ADestructorOfALaunchedExecIsDueAfterItsDelay) {
+  start(1);
+  witness seen;
+  owned_stream const stream = make_stream();
+  owned_graph graph = chain({tiny_call()});
+  seen.move_to(graph);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  must(cudaGraphLaunch(exec, stream));
+  must(cudaStreamSynchronize(stream));
+  exec.reset();
+  EXPECT_FALSE(seen.ran());
+  sim::advance(1ms);
+  EXPECT_FALSE(seen.ran());
+  EXPECT_TRUE(sim::step());
+  EXPECT_TRUE(seen.ran_here());
+  EXPECT_FALSE(sim::step());
+}
+
+TEST_F(Stepped, RunUntilIdleLeavesNothingPending) {
+  start(3);
+  owned_stream const stream = make_stream();
+  for (int i = 0; i < 10; ++i) must(launch_tiny(stream));
+  sim::run_until_idle();
+  EXPECT_EQ(sim::alive().pending_ops, 0U);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
+}
+
+TEST_F(Stepped, AWaitThatNothingCanEndAbortsAndNamesTheSeed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        start(42);
+        pinned_ints flag;
+        owned_stream const stream = make_stream();
+        must(launch_wait_flag(stream, flag.data()));
+        must(cudaStreamSynchronize(stream));
+      },
+      "cudaStreamSynchronize blocks.*seed 42, stepped");
+}
+
+TEST_F(Stepped, TwoExecsOfOneGraphInterleaveAndOneExecDoesNot) {
+  // A graph that reads a cell and writes the sum back, in two kernels: two launches lose an update
+  // if they interleave.
+  auto const ends_with = [](std::uint64_t seed, bool same_exec) {
+    start(seed);
+    pinned_ints cells(2);
+    owned_stream const one = make_stream();
+    owned_stream const two = make_stream();
+    owned_graph const graph =
+        chain({copy_call(cells.data() + 1, cells.data(), 1), add_call(cells.data() + 1, 1),
+               copy_call(cells.data(), cells.data() + 1, 1)});
+    owned_exec const first = instantiate(graph);
+    owned_exec const second = instantiate(graph);
+    must(cudaGraphLaunch(first, one));
+    must(cudaGraphLaunch(same_exec ? first : second, two));
+    must(cudaDeviceSynchronize());
+    return cells.load();
+  };
+  std::set<int> results;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    EXPECT_EQ(ends_with(seed, true), 2) << "seed " << seed;
+    results.insert(ends_with(seed, false));
+  }
+  EXPECT_GT(results.size(), 1U);
+}
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,74 @@
+// Captures in tests: begun, inspected, killed and cleaned up.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "handles.hpp"
+#include "status.hpp"
+
+namespace escrow::test {
+
+/// Sets the calling thread's capture mode and restores the old one at its end, on the same thread.
+class thread_mode_scope {
+ public:
+  explicit thread_mode_scope(cudaStreamCaptureMode mode) : mode_{mode} {
+    must(cudaThreadExchangeStreamCaptureMode(&mode_));
+  }
+  thread_mode_scope(thread_mode_scope const&) = delete;
+  thread_mode_scope& operator=(thread_mode_scope const&) = delete;
+  ~thread_mode_scope() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+ private:
+  cudaStreamCaptureMode mode_;
+};
+
+/// What cudaStreamGetCaptureInfo says of a stream.
+struct capture_info {
+  cudaError_t error = cudaSuccess;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+};
+
+[[nodiscard]] inline capture_info info_of(cudaStream_t stream) {
+  capture_info result;
+  result.error = cudaStreamGetCaptureInfo(stream, &result.status, &result.id, &result.graph,
+                                          nullptr, nullptr, nullptr);
+  return result;
+}
+
+/// A capture on a stream. Its end ends the capture if the test did not, destroys the graph and
+/// clears the thread's last error, so that a killed capture does no harm to the next test.
+class capture {
+ public:
+  capture(cudaStream_t stream, cudaStreamCaptureMode mode) : stream_{stream} {
+    must(cudaStreamBeginCapture(stream, mode));
+  }
+  capture(capture const&) = delete;
+  capture& operator=(capture const&) = delete;
+  ~capture() {
+    if (open_) {
+      static_cast<void>(end());
+    }
+    static_cast<void>(cudaGetLastError());
+  }
+
+  [[nodiscard]] capture_info info() const { return info_of(stream_); }
+  [[nodiscard]] bool is_active() const {
+    capture_info const now = info();
+    return now.error == cudaSuccess && now.status == cudaStreamCaptureStatusActive;
+  }
+  /// Ends the capture; afterwards graph() has what came of it.
+  [[nodiscard]] cudaError_t end() {
+    open_ = false;
+    return cudaStreamEndCapture(stream_, graph_.out());
+  }
+  [[nodiscard]] owned_graph& graph() noexcept { return graph_; }
+
+ private:
+  cudaStream_t stream_;
+  bool open_ = true;
+  owned_graph graph_;
+};
+
+}  // namespace escrow::test

@@ -1,0 +1,139 @@
+// The kernels for a GPU.
+#include <fstream>
+
+#include "kernels.hpp"
+
+namespace escrow::test {
+namespace {
+
+__global__ void add_kernel(int* cell, int value) {
+  atomicAdd(cell, value);
+}
+
+__global__ void fill_kernel(int* data, std::size_t n, int value) {
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
+    data[i] = value;
+  }
+}
+
+__global__ void check_kernel(int const* data, std::size_t n, int expected, int* mismatches) {
+  int found = 0;
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
+    found += data[i] != expected;
+  }
+  if (found != 0) {
+    atomicAdd(mismatches, found);
+  }
+}
+
+__global__ void copy_kernel(int* to, int const* from, std::size_t n) {
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
+    to[i] = from[i];
+  }
+}
+
+__device__ unsigned long long now_ns() {
+  unsigned long long result = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(result));
+  return result;
+}
+
+// Host memory is read over the bus at each turn; the pause keeps the bus free for the host's write.
+// It gives up after a time that no test takes: a host call that waits for it fails its test then,
+// and hangs no machine.
+__global__ void wait_flag_kernel(int volatile* flag) {
+  constexpr unsigned long long patience_ns = 20'000'000'000;
+  unsigned long long const start = now_ns();
+  while (*flag == 0 && now_ns() - start < patience_ns) {
+    __nanosleep(200);
+  }
+}
+
+__global__ void tiny_kernel() {}
+
+__global__ void sleep_kernel(std::uint64_t microseconds) {
+  unsigned long long const start = now_ns();
+  while (now_ns() - start < microseconds * 1000ULL) {
+    __nanosleep(200);
+  }
+}
+
+__global__ void illegal_address_kernel(int) {
+  *reinterpret_cast<int volatile*>(std::uintptr_t{0x10}) = 1;
+}
+
+__global__ void set_condition_kernel(cudaGraphConditionalHandle condition, int const* cell) {
+  cudaGraphSetConditional(condition, static_cast<unsigned int>(*cell));
+}
+
+__global__ void set_condition_below_kernel(cudaGraphConditionalHandle condition, int const* cell,
+                                           int limit) {
+  cudaGraphSetConditional(condition, *cell < limit ? 1U : 0U);
+}
+
+template <class Kernel>
+void* address(Kernel* kernel) {
+  return reinterpret_cast<void*>(kernel);
+}
+
+// Compiled by the driver when it is loaded, for whatever GPU there is.
+constexpr char library_ptx[] = R"(
+.version 7.0
+.target sm_75
+.address_size 64
+
+.visible .entry library_add(.param .u64 cell, .param .u32 value) {
+  .reg .b64 %address;
+  .reg .b32 %value, %old;
+  ld.param.u64 %address, [cell];
+  ld.param.u32 %value, [value];
+  atom.add.u32 %old, [%address], %value;
+  ret;
+}
+
+.visible .entry library_tiny() {
+  ret;
+}
+)";
+
+}  // namespace
+
+void const* library_code() {
+  return library_ptx;
+}
+
+void provide_library_file(char const* path) {
+  std::ofstream{path} << library_ptx;
+}
+
+bool is_simulated() noexcept {
+  return false;
+}
+
+void* kernel_address(kernel_id id) {
+  switch (id) {
+    case kernel_id::add:
+      return address(&add_kernel);
+    case kernel_id::fill:
+      return address(&fill_kernel);
+    case kernel_id::check:
+      return address(&check_kernel);
+    case kernel_id::copy:
+      return address(&copy_kernel);
+    case kernel_id::wait_flag:
+      return address(&wait_flag_kernel);
+    case kernel_id::tiny:
+      return address(&tiny_kernel);
+    case kernel_id::sleep:
+      return address(&sleep_kernel);
+    case kernel_id::illegal_address:
+      return address(&illegal_address_kernel);
+    case kernel_id::set_condition:
+      return address(&set_condition_kernel);
+    case kernel_id::set_condition_below:
+      return address(&set_condition_below_kernel);
+  }
+  return nullptr;
+}
+
+}  // namespace escrow::test

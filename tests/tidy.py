@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Style as a test: who may include whom, lengths, first lines, banned words, tests that pages name."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+
+# Which parts each part may include. Tests and benches may include all.
+MAY_INCLUDE = {
+    "core": {"core"},
+    "deleter": {"core", "deleter"},
+    "pool": {"core", "deleter", "pool"},
+    "graph": {"core", "deleter", "graph"},
+    "sim": {"sim"},
+}
+LINE_MAX, FILE_MAX, FUNCTION_MAX = 100, 400, 70
+BANNED = {
+    r"\bTODO\b|\bFIXME\b|\bXXX\b": "finish it, or leave it out",
+    r"\bacquire\(\)": "acquire is a memory order; say claim",
+    r"memory_order_consume": "use acquire",
+}
+
+
+def sources():
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
+    ).stdout.split("\n")
+    names = [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    parts = (*MAY_INCLUDE, "tests", "bench")
+    for name in names:
+        path = ROOT / name
+        if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():
+            yield name, path.read_text().split("\n")
+
+
+def included_part(line):
+    match = re.match(r'#include [<"]escrow/(\w+)[./]', line)
+    if not match:
+        return None
+    return "core" if match[1] == "version" else match[1]
+
+
+def check_includes(name, lines):
+    allowed = MAY_INCLUDE.get(name.split("/")[0])
+    for number, line in enumerate(lines, 1):
+        part = included_part(line)
+        if allowed and part in MAY_INCLUDE and part not in allowed:
+            yield f"{name}:{number}: {name.split('/')[0]} may not include {part}"
+
+
+def check_atomics(name, lines):
+    if name.split("/")[0] not in MAY_INCLUDE:
+        return
+    for number, line in enumerate(lines, 1):
+        if re.search(r"\.(load|store|exchange|fetch_\w+|compare_exchange_\w+)\(", line):
+            call = " ".join(lines[number - 1 : number + 2])
+            if "memory_order" not in call:
+                yield f"{name}:{number}: an atomic operation without a named order"
+
+
+def check_lengths(name, lines):
+    if len(lines) > FILE_MAX:
+        yield f"{name}: {len(lines)} lines, at most {FILE_MAX}"
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE_MAX:
+            yield f"{name}:{number}: {len(line)} columns, at most {LINE_MAX}"
+    start = None
+    for number, line in enumerate(lines, 1):
+        if start is None and re.match(r"^(  )?[^\s#/}].*\) .*\{$|^(  )?[^\s#/}].*\) \{$", line):
+            start, indent = number, len(line) - len(line.lstrip())
+        elif start and line.startswith(" " * indent + "}"):
+            if number - start > FUNCTION_MAX:
+                yield f"{name}:{start}: a function of {number - start} lines, at most {FUNCTION_MAX}"
+            start = None
+
+
+def check_words(name, lines):
+    if not lines[0].startswith("//"):
+        yield f"{name}:1: the first line must say what the file is for"
+    if name.endswith(".hpp") and any(line.startswith("using namespace") for line in lines):
+        yield f"{name}: a header must not open a namespace for who includes it"
+    for number, line in enumerate(lines, 1):
+        for pattern, advice in BANNED.items():
+            if re.search(pattern, line):
+                yield f"{name}:{number}: '{pattern}': {advice}"
+
+
+def check_named_tests(all_sources):
+    """A page that names a test as proof names one that is there."""
+    tests = set()
+    for _, lines in all_sources:
+        found = re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", "\n".join(lines))
+        tests |= {f"{suite}.{test}" for suite, test in found} | {f"{suite}.*" for suite, _ in found}
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for named in re.findall(r"`([A-Z]\w*\.(?:\w+|\*))`", page.read_text()):
+            if named not in tests:
+                yield f"docs/{page.name}: there is no test {named}"
+
+
+def main():
+    checks = (check_includes, check_atomics, check_lengths, check_words)
+    all_sources = list(sources())
+    problems = [problem for each in all_sources for check in checks for problem in check(*each)]
+    problems += check_named_tests(all_sources)
+    for problem in problems:
+        print(problem)
+    print(f"{len(all_sources)} files, {len(problems)} problems")
+    return 1 if problems or not all_sources else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
