@@ -81,6 +81,7 @@ std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref 
   // Slots also become free without a return, when the event of one that a capture cannot wait for
   // is done.
   constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
+  require_open(call);  // closed since the claim began, it is not exhausted
   if (host_wait_max <= std::chrono::nanoseconds(0)) return std::nullopt;
   auto const begin = clock::now();
   // Relaxed: see state::waiters.
@@ -92,7 +93,7 @@ std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref 
   } const leaving{state_->waiters};
   while (true) {
     std::uint64_t const seen = state_->returns_seen();
-    require_open(call);  // what comes back to a closed pool makes room that nobody may use
+    require_open(call);
     if (auto claimed = claim_elsewhere(stream, capture, where)) return claimed;
     auto const left = host_wait_max - (clock::now() - begin);
     if (left <= std::chrono::nanoseconds(0)) return std::nullopt;
@@ -186,11 +187,12 @@ slot_pool::progress slot_pool::ask(slot& free) noexcept {
 }
 
 slot* slot_pool::grow() {
-  // Relaxed: only the value counts.
-  std::size_t count = state_->slots.load(std::memory_order_relaxed);
+  // Acquire: see state::slots. The room that a closed pool's slot left is nobody's.
+  std::size_t count = state_->slots.load(std::memory_order_acquire);
   do {
     if (count >= state_->options.slots_max) return nullptr;
-  } while (!state_->slots.compare_exchange_weak(count, count + 1, std::memory_order_relaxed));
+    if (state_->is_closed.load(std::memory_order_relaxed)) return nullptr;
+  } while (!state_->slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
   // Relaxed: the pool's owner holds a reference meanwhile.
   state_->references.fetch_add(1, std::memory_order_relaxed);
   try {

@@ -178,7 +178,7 @@ void slot_pool::record_beside_lost_device(slot_lease const& lease, slot& used) n
 }
 
 void slot_pool::destroy(slot& idle) noexcept {
-  state_->slots.fetch_sub(1, std::memory_order_relaxed);
+  state_->slots.fetch_sub(1, std::memory_order_release);  // see there
   state_->announce_return();
   if (!idle.is_done_) idle.reclaim_after(idle.ready_.get(), {});
   idle.push();
@@ -186,7 +186,7 @@ void slot_pool::destroy(slot& idle) noexcept {
 
 void slot_pool::leak(slot& unknown) noexcept {
   release_hub::keep_for_ever(unknown);
-  state_->slots.fetch_sub(1, std::memory_order_relaxed);
+  state_->slots.fetch_sub(1, std::memory_order_release);  // see there
   state_->announce_return();
 }
 

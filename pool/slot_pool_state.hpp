@@ -37,8 +37,9 @@ struct slot_pool::state {
 
   // The pool's owner and its slots; the last to go frees it. acq_rel, as for any shared owner.
   std::atomic<std::size_t> references{1};
-  // Slots that exist and were not handed to the worker for destruction. Relaxed: only its value
-  // counts.
+  // Slots that exist and were not handed to the worker for destruction. Who takes one off releases,
+  // who adds one acquires: a claim that finds the room of a closed pool's slot sees that it is
+  // closed.
   std::atomic<std::size_t> slots{0};
   // Relaxed: a claim beside the closing may still succeed; its slot is destroyed when it comes
   // back.

@@ -195,5 +195,28 @@ TEST_F(EagerWait, AClaimThatWaitsWhenThePoolIsClosedIsRefusedAndMakesNothing) {
   EXPECT_EQ(made(), 1);
 }
 
+TEST_F(EagerWait, ClaimsBesideTheClosingNeverUseTheRoomThatAClosedPoolsSlotLeft) {
+  constexpr int rounds = 300;
+  for (int round = 0; round < rounds; ++round) {
+    owned_stream const stream = make_stream();
+    block_pool pool = make_pool(1);
+    std::optional<block_lease> held = pool.claim(stream);
+    std::atomic<bool> has_begun{false};
+    std::thread claiming([&] {
+      auto const claim_until_refused = [&] {
+        while (!pool.try_claim(stream).has_value()) {
+          has_begun.store(true, std::memory_order_relaxed);
+        }
+      };
+      EXPECT_THROW(claim_until_refused(), usage_error);
+    });
+    EXPECT_TRUE(wait_until([&] { return has_begun.load(std::memory_order_relaxed); }));
+    static_cast<void>(pool.close_for(0ns));
+    held.reset();
+    claiming.join();
+    EXPECT_EQ(made(), round + 1);
+  }
+}
+
 }  // namespace
 }  // namespace escrow::test
