@@ -31,7 +31,7 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* out, void const*
   return with_code(__func__, func, out != nullptr, [&](kernel_code const&) {
     *out = {};
     // As a small kernel has them on an H200.
-    out->maxThreadsPerBlock = 1024;
+    out->maxThreadsPerBlock = max_threads_per_block;
     out->numRegs = 16;
     out->ptxVersion = 90;
     out->binaryVersion = 90;

@@ -1,11 +1,20 @@
 // Registered kernels, and what a launch of one copies.
 #include "kernels.hpp"
 
+#include <cstdint>
+
 namespace escrow::sim::model {
 namespace {
 
 bool is_empty(dim3 const& d) {
   return d.x == 0 || d.y == 0 || d.z == 0;
+}
+
+bool has_too_many_threads(dim3 const& block) {
+  constexpr std::uint64_t max = max_threads_per_block;
+  // One after the other: the product of all three may be more than the type holds.
+  auto const of_plane = std::uint64_t{block.x} * block.y;
+  return of_plane > max || of_plane * block.z > max;
 }
 
 }  // namespace
@@ -21,6 +30,7 @@ cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& ou
   auto const* const code = find_code(params.func);
   if (code == nullptr) return cudaErrorInvalidDeviceFunction;
   if (is_empty(params.gridDim) || is_empty(params.blockDim)) return cudaErrorInvalidConfiguration;
+  if (has_too_many_threads(params.blockDim)) return cudaErrorInvalidConfiguration;
   if (!code->arg_sizes.empty() && params.kernelParams == nullptr) return cudaErrorInvalidValue;
   out.code = code;
   out.args = kernel_args(code->arg_sizes, params.kernelParams);

@@ -41,8 +41,17 @@ bool is_inside(CUgraph_st const& graph, CUgraph_st const& other) {
   return false;
 }
 
+// Host memory may take the place of device memory and the other way round.
+bool is_on_same_device(memory_place const& old, memory_place const& now) {
+  constexpr auto on_device = cudaMemoryTypeDevice;
+  return old.type != on_device || now.type != on_device || old.device == now.device;
+}
+
+// The kind is compared as it was given: an explicit one does not replace cudaMemcpyDefault, though
+// it may mean the same.
 bool replaces(copy_work const& old, copy_work const& now) {
-  return old.to == now.to && old.from == now.from;
+  return old.shape.kind == now.shape.kind && is_on_same_device(old.to, now.to) &&
+         is_on_same_device(old.from, now.from);
 }
 
 bool replaces(fill_work const& old, fill_work const& now) {
@@ -77,7 +86,8 @@ cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
   kernel_work made;
   auto const error = make_kernel_work(params, made);
   what = std::move(made);
-  return error;
+  // A node's configuration is a value like others.
+  return error == cudaErrorInvalidConfiguration ? cudaErrorInvalidValue : error;
 }
 
 cudaError_t make_work(cudaMemsetParams const& p, work& what) {

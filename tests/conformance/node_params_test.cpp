@@ -44,6 +44,25 @@ TEST_F(NodeParams, OfAKernelAreReadBackAndSetAgain) {
   EXPECT_EQ(memory.read(), (std::vector<int>{0, 4, 0, 0}));
 }
 
+TEST_F(NodeParams, OfAKernelWithMoreThreadsThanABlockCanHaveAreRefusedAsItsLaunchIs) {
+  auto call = add_call(memory.data(), 1);
+  auto params = call.params();
+  params.blockDim = dim3{4096};
+  EXPECT_EQ(tried(cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
+                                   params.kernelParams, 0, stream)),
+            cudaErrorInvalidConfiguration);
+  cudaLaunchConfig_t config{};
+  config.gridDim = params.gridDim;
+  config.blockDim = params.blockDim;
+  config.stream = stream;
+  EXPECT_EQ(tried(cudaLaunchKernelExC(&config, params.func, params.kernelParams)),
+            cudaErrorInvalidConfiguration);
+  cudaGraphNode_t node = nullptr;
+  EXPECT_EQ(tried(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params)),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(memory.read(), (std::vector<int>{0, 0, 0, 0}));
+}
+
 TEST_F(NodeParams, OfAFillAreReadBackAndSetAgain) {
   auto* const node = add_fill(graph, fill_params(memory.data(), 3, 4, 2, 2, 2 * sizeof(int)));
   cudaMemsetParams read{};

@@ -205,10 +205,13 @@ TEST_F(Launch, KeepsWithTheProcessesOwnDeleterIfNoneIsNamed) {
 }
 
 TEST_F(Launch, ThatFailsKeepsNothingAndTakesNothing) {
-  kernel const none{static_cast<void const*>(&mismatches_)};
+  kernel const copy{kernel_address(kernel_id::copy)};
+  launch_config too_large = config();
+  too_large.block = {4096, 1, 1};
   auto mine = make_unique_int(fate_);
   auto const shared = make_shared_int(make_fate());
-  EXPECT_THROW(launch(stream_, none, config(), std::move(mine), shared), cuda_error);
+  EXPECT_THROW(launch(stream_, copy, too_large, std::move(mine), shared, std::size_t{1}),
+               cuda_error);
   ASSERT_NE(mine, nullptr);  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(shared.use_count(), 1);
   EXPECT_TRUE(lives());
