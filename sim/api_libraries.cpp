@@ -14,9 +14,7 @@ namespace {
 // Loading may take memory on the device and unloading give it back: neither is safe in a capture.
 cudaError_t load(api_call& c, cudaLibrary_t* out, void const* code) {
   if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
-  auto const library = load_library(code);
-  if (library == nullptr) return cudaErrorInvalidKernelImage;
-  *out = library.get();
+  *out = load_library(code).get();
   return cudaSuccess;
 }
 
@@ -61,6 +59,7 @@ cudaError_t CUDARTAPI cudaLibraryGetKernel(cudaKernel_t* out, cudaLibrary_t hand
     if (out == nullptr || name == nullptr) return cudaErrorInvalidValue;
     auto const library = find_library(handle);
     if (library == nullptr) return cudaErrorInvalidResourceHandle;
+    if (!library->is_code) return cudaErrorInvalidKernelImage;
     auto const found = std::ranges::find(library->kernels, std::string_view(name),
                                          [](auto const& each) { return each->code.name; });
     if (found == library->kernels.end()) return cudaErrorSymbolNotFound;

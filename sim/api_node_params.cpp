@@ -8,13 +8,20 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 
 namespace {
 
-// `put` hands out the node's work, if it is of the kind that is asked for.
+// `put` hands out the node's work, if it is of the kind that is asked for, or returns an error.
 template <class Work, class Out, class Put>
-cudaError_t get(char const* name, cudaGraphNode_t node, Out* out, Put put) {
+cudaError_t try_get(char const* name, cudaGraphNode_t node, Out* out, Put put) {
   return call(name, outlives_fault, [&](api_call&) {
     auto* const what = node == nullptr ? nullptr : std::get_if<Work>(&node->what);
-    if (what == nullptr || out == nullptr) return cudaErrorInvalidValue;
-    put(*what);
+    return what == nullptr || out == nullptr ? cudaErrorInvalidValue : put(*what);
+  });
+}
+
+// The same where `put` cannot fail.
+template <class Work, class Out, class Put>
+cudaError_t get(char const* name, cudaGraphNode_t node, Out* out, Put put) {
+  return try_get<Work>(name, node, out, [&](Work& what) {
+    put(what);
     return cudaSuccess;
   });
 }
@@ -45,10 +52,13 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
                                                    cudaKernelNodeParams* params) {
-  return get<kernel_work>(__func__, node, params, [&](kernel_work& kernel) {
+  return try_get<kernel_work>(__func__, node, params, [&](kernel_work& kernel) {
+    // The runtime looks for the symbol that the kernel is linked in under: a library's has none.
+    if (kernel.code->of_library) return cudaErrorInvalidDeviceFunction;
     kernel.pointers = kernel.args.pointers();
     *params = kernel.shape;
     params->kernelParams = kernel.pointers.data();
+    return cudaSuccess;
   });
 }
 

@@ -13,15 +13,17 @@ std::shared_ptr<CUlib_st> find_library(cudaLibrary_t handle) {
 std::shared_ptr<CUlib_st> load_library(void const* code) {
   auto& s = the();
   auto const image = s.images.find(code);
-  if (image == s.images.end()) return nullptr;
   auto library = std::make_shared<CUlib_st>();
+  library->is_code = image != s.images.end();
+  s.libraries.emplace(library.get(), library);
+  if (!library->is_code) return library;
   for (auto const& each : image->second) {
     auto loaded = std::make_shared<CUkern_st>(CUkern_st{each});
     loaded->code.address = loaded.get();
+    loaded->code.of_library = true;
     library->kernels.push_back(loaded);
     s.library_kernels.emplace(loaded.get(), loaded);
   }
-  s.libraries.emplace(library.get(), library);
   return library;
 }
 

@@ -9,7 +9,7 @@ namespace escrow::sim::model {
 
 /// Null if the handle is of no library that is loaded.
 std::shared_ptr<CUlib_st> find_library(cudaLibrary_t handle);
-/// Null if `code` is no image.
+/// Takes whatever `code` is: CUDA looks at it when a kernel is asked for.
 std::shared_ptr<CUlib_st> load_library(void const* code);
 /// The kernels stay known, so that a launch that comes too late is told from one of a kernel that
 /// never was.

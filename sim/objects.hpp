@@ -179,6 +179,8 @@ struct CUkern_st {
 };
 
 struct CUlib_st {
+  // False: it was loaded from what is no image, and has no kernels.
+  bool is_code = false;
   // In the order in which the image has them.
   std::vector<std::shared_ptr<CUkern_st>> kernels;
 };

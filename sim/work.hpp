@@ -18,6 +18,8 @@ struct kernel_code {
   kernel run = nullptr;
   std::vector<std::size_t> arg_sizes;
   std::string name;
+  // Loaded with a library, not linked into the program.
+  bool of_library = false;
   // Its library is gone. Guarded by the state's mutex.
   bool unloaded = false;
 };
@@ -61,7 +63,7 @@ struct memory_place {
 
 struct copy_work {
   cudaMemcpy3DParms shape{};
-  // Where the operands are: an exec's node keeps to that.
+  // Where the operands are: those in device memory stay on that device.
   memory_place to;
   memory_place from;
 };

@@ -95,9 +95,6 @@ TEST_F(Library, GivesKernelsToGraphsAndExecs) {
   cudaGraphNode_t node = nullptr;
   auto params = call.params();
   must(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
-  cudaKernelNodeParams read{};
-  must(cudaGraphKernelNodeGetParams(node, &read));
-  EXPECT_EQ(read.func, reinterpret_cast<void*>(call.handle()));
   owned_exec const exec = instantiate(graph);
   run(exec, stream);
   EXPECT_EQ(cell.load(), 3);
@@ -106,6 +103,60 @@ TEST_F(Library, GivesKernelsToGraphsAndExecs) {
   must(cudaGraphExecKernelNodeSetParams(exec, node, &params));
   run(exec, stream);
   EXPECT_EQ(cell.load(), 13);
+}
+
+// The same in the form that the calls for all kinds of node take.
+cudaGraphNodeParams as_any(cudaKernelNodeParams const& kernel) {
+  auto result = params_of(cudaGraphNodeTypeKernel);
+  result.kernel.func = kernel.func;
+  result.kernel.gridDim = kernel.gridDim;
+  result.kernel.blockDim = kernel.blockDim;
+  result.kernel.kernelParams = kernel.kernelParams;
+  return result;
+}
+
+TEST_F(Library, GivesKernelsToTheCallsForAllKindsOfNode) {
+  owned_library const library = load();
+  add_of_library call{library, cell.data(), 1};
+  owned_graph const graph = make_graph();
+  auto* const node = add_any(graph, as_any(call.params()));
+  add_of_library other{library, cell.data(), 10};
+  auto p = as_any(other.params());
+  EXPECT_EQ(tried(cudaGraphNodeSetParams(node, &p)), cudaSuccess);
+  owned_exec const exec = instantiate(graph);
+  run(exec, stream);
+  EXPECT_EQ(cell.load(), 10);
+  p = as_any(call.params());
+  EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, node, &p)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(cell.load(), 11);
+}
+
+TEST_F(Library, GivesKernelsToCapturesAndToNodesThatAreSetAgain) {
+  owned_library const library = load();
+  add_of_library call{library, cell.data(), 2};
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  EXPECT_EQ(call.launch(stream), cudaSuccess);
+  owned_graph graph;
+  must(cudaStreamEndCapture(stream, graph.out()));
+  auto* const node = add_any(graph, as_any(call.params()));
+  add_of_library other{library, cell.data(), 10};
+  auto const params = other.params();
+  EXPECT_EQ(tried(cudaGraphKernelNodeSetParams(node, &params)), cudaSuccess);
+  run(graph, stream);
+  EXPECT_EQ(cell.load(), 12);
+}
+
+TEST_F(Library, GivesKernelsThatCannotBeReadBackFromNodes) {
+  owned_library const library = load();
+  add_of_library call{library, cell.data(), 3};
+  owned_graph const graph = make_graph();
+  auto* const linked = add_kernel(graph, add_call(cell.data(), 1));
+  auto* const loaded = add_any(graph, as_any(call.params()), linked);
+  cudaKernelNodeParams read{};
+  EXPECT_EQ(tried(cudaGraphKernelNodeGetParams(loaded, &read)), cudaErrorInvalidDeviceFunction);
+  EXPECT_EQ(tried(cudaGraphKernelNodeGetParams(linked, &read)), cudaSuccess);
+  EXPECT_EQ(read.func, kernel_address(kernel_id::add));
 }
 
 TEST_F(Library, LoadedTwiceIsTwoLibraries) {
@@ -135,9 +186,9 @@ TEST_F(Library, IsLoadedFromAFileAsWell) {
 
 TEST_F(Library, FromAFileThatIsNotThereIsRefused) {
   owned_library library;
-  EXPECT_NE(tried(cudaLibraryLoadFromFile(library.out(), "/nowhere/at/all", nullptr, nullptr, 0,
+  EXPECT_EQ(tried(cudaLibraryLoadFromFile(library.out(), "/nowhere/at/all", nullptr, nullptr, 0,
                                           nullptr, nullptr, 0)),
-            cudaSuccess);
+            cudaErrorFileNotFound);
 }
 
 TEST_F(Library, FromAFileCannotBeAskedToKeepTheCallersCode) {
@@ -153,11 +204,16 @@ TEST_F(Library, FromAFileCannotBeAskedToKeepTheCallersCode) {
   static_cast<void>(std::remove(path.c_str()));
 }
 
-TEST_F(Library, OfWhatIsNoCodeIsRefused) {
-  owned_library library;
-  EXPECT_NE(tried(cudaLibraryLoadData(library.out(), "this is no code", nullptr, nullptr, 0,
-                                      nullptr, nullptr, 0)),
+TEST_F(Library, OfWhatIsNoCodeIsRefusedOnlyWhenAKernelIsAskedFor) {
+  cudaLibrary_t library = nullptr;
+  ASSERT_EQ(tried(cudaLibraryLoadData(&library, "this is no code", nullptr, nullptr, 0, nullptr,
+                                      nullptr, 0)),
             cudaSuccess);
+  unsigned count = 0;
+  EXPECT_EQ(tried(cudaLibraryGetKernelCount(&count, library)), cudaSuccess);
+  cudaKernel_t none = nullptr;
+  EXPECT_EQ(tried(cudaLibraryGetKernel(&none, library, "x")), cudaErrorInvalidKernelImage);
+  EXPECT_EQ(tried(cudaLibraryUnload(library)), cudaSuccess);
 }
 
 TEST(Function, OfALibraryHasTheNameItWasFoundBy) {

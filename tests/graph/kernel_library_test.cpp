@@ -97,12 +97,17 @@ TEST_F(Libraries, AreUnloadedWithTheLastOfTheirHandlesAndKernels) {
 }
 
 TEST_F(Libraries, StayWhileALaunchOfTheirKernelIsRunning) {
+  std::optional<kernel> add = found();
+  // A kernel's first launch loads its code, which waits for the kernels that run.
+  launch_add(*add, 1);
+  must(cudaStreamSynchronize(stream_));
   hold_up();
-  launch_add(found(), 3);
+  launch_add(*add, 3);
+  add.reset();
   EXPECT_TRUE(stays_loaded());
   flag_.raise();
   EXPECT_TRUE(is_unloaded_once());
-  EXPECT_EQ(cells_.load(), 3);
+  EXPECT_EQ(cells_.load(), 4);
 }
 
 TEST_F(Libraries, StayForAThousandLaunchesOfAGraphThatHasTheirKernel) {
@@ -168,11 +173,29 @@ TEST_F(Libraries, AreLoadedFromFiles) {
   EXPECT_TRUE(is_unloaded_once());
 }
 
-TEST_F(Libraries, ThatCannotBeLoadedAreErrorsAndLeaveNothing) {
-  EXPECT_THROW(static_cast<void>(library::load("this is no code", deleter_)), cuda_error);
-  EXPECT_THROW(static_cast<void>(library::load_file("/nowhere/at/all", deleter_)), cuda_error);
+TEST_F(Libraries, FromAFileThatIsNotThereAreErrorsAndLeaveNothing) {
+  try {
+    static_cast<void>(library::load_file("/nowhere/at/all", deleter_));
+    FAIL() << "loaded what is not there";
+  } catch (cuda_error const& error) {
+    EXPECT_EQ(error.status(), cudaErrorFileNotFound);
+  }
   EXPECT_EQ(unloads(), 0);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+TEST_F(Libraries, OfWhatIsNoCodeAreErrorsWhenAKernelIsAskedForAndAreUnloadedAllTheSame) {
+  std::optional<library> none = library::load("this is no code", deleter_);
+  try {
+    static_cast<void>(none->find("library_add"));
+    FAIL() << "found a kernel in what is no code";
+  } catch (cuda_error const& error) {
+    EXPECT_EQ(error.status(), cudaErrorInvalidKernelImage);
+  }
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(unloads(), 0);
+  none.reset();
+  EXPECT_TRUE(is_unloaded_once());
 }
 
 TEST_F(Libraries, SayWhichKernelTheyDoNotHave) {

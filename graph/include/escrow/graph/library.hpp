@@ -42,18 +42,20 @@ class loaded_library {
 // Lifetime: the code is unloaded by the deleter's worker, once, when this and its copies, the
 //   kernels found in it, their launches, and the graphs that have them are gone.
 // Capture: loading is capture-safe: it runs in Relaxed mode.
-// Errors: cuda_error, std::bad_alloc.
+// Errors: cuda_error, std::bad_alloc. What is no code may be noticed by find() only: CUDA loads
+//   lazily, and load() of anything succeeds then.
 class library {
  public:
-  // Loads the code at `image`, which need not stay. Any thread. Source: cudaLibraryLoadData.
+  // Loads the code at `image`, which need not stay. Any thread. Bad code may be noticed by find()
+  // only. Source: cudaLibraryLoadData.
   [[nodiscard]] static library load(void const* image, deleter& its = deleter::global());
   // Loads a file. Any thread. Source: cudaLibraryLoadFromFile.
   [[nodiscard]] static library load_file(std::filesystem::path const& file,
                                          deleter& its = deleter::global());
 
   // The kernel of that (mangled) name, which keeps the library. Throws cuda_error:
-  // cudaErrorSymbolNotFound if there is none; usage_error if this was moved from. Any thread.
-  // Source: cudaLibraryGetKernel.
+  // cudaErrorSymbolNotFound if there is none, cudaErrorInvalidKernelImage if what was loaded is no
+  // code; usage_error if this was moved from. Any thread. Source: cudaLibraryGetKernel.
   [[nodiscard]] kernel find(std::string const& name) const;
 
   // The CUDA handle. Never owning; null if moved from.
