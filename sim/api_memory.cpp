@@ -137,7 +137,8 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
 cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* out, void const* address) {
   return call(__func__, ordinary, [&](api_call&) {
     if (out == nullptr) return cudaErrorInvalidValue;
-    auto const place = place_of(address);
+    // CUDA does not know the addresses of graphs' memory here.
+    auto const place = find_block_around(address) != nullptr ? memory_place{} : place_of(address);
     auto* const pointer = const_cast<void*>(address);
     *out = {};
     out->type = place.type;

@@ -154,7 +154,7 @@ TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNode) {
   owned_graph copy;
   owned_graph const parent = make_graph();
   cudaGraphNode_t node = nullptr;
-  EXPECT_NE(tried(cudaGraphClone(copy.out(), graph)), cudaSuccess);
+  EXPECT_EQ(tried(cudaGraphClone(copy.out(), graph)), cudaErrorNotSupported);
   EXPECT_NE(tried(cudaGraphAddChildGraphNode(&node, parent, nullptr, 0, graph)), cudaSuccess);
 }
 
@@ -187,12 +187,16 @@ TEST_F(GraphMemory, LetsAGraphHaveOneExecAtATime) {
 TEST_F(GraphMemory, KeepsNodesAndEdgesFromBeingRemoved) {
   auto const memory = add_alloc(graph);
   auto* const behind = add_kernel(graph, tiny_call(), memory.node);
+  auto* const beside = add_any(graph, params_of(cudaGraphNodeTypeEmpty));
+  cudaGraphNode_t freed = nullptr;
+  must(cudaGraphAddMemFreeNode(&freed, graph, &behind, 1, memory.data));
+  for (auto* const each : {memory.node, freed, beside})
+    EXPECT_EQ(tried(cudaGraphDestroyNode(each)), cudaErrorNotSupported);
   EXPECT_NE(tried(cudaGraphDestroyNode(behind)), cudaSuccess);
-  EXPECT_NE(tried(cudaGraphDestroyNode(memory.node)), cudaSuccess);
   EXPECT_NE(tried(cudaGraphRemoveDependencies(graph, &memory.node, &behind, nullptr, 1)),
             cudaSuccess);
-  EXPECT_EQ(node_count(graph), 2U);
-  EXPECT_EQ(edge_count(graph), 1U);
+  EXPECT_EQ(node_count(graph), 4U);
+  EXPECT_EQ(edge_count(graph), 2U);
 }
 
 TEST_F(GraphMemory, NodesCannotBeSetAgain) {

@@ -47,12 +47,19 @@ TEST(PointerAttributes, OfOtherMemorySayThatItIsUnregistered) {
   EXPECT_EQ(attributes_of(&local).type, cudaMemoryTypeUnregistered);
 }
 
-TEST(PointerAttributes, OfAGraphsMemoryAreThoseOfDeviceMemory) {
+TEST(PointerAttributes, OfAGraphsMemorySayThatItIsUnregistered) {
+  owned_stream const stream = make_stream();
   owned_graph const graph = make_graph();
   auto params = alloc_params(64);
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &params));
-  EXPECT_EQ(attributes_of(params.dptr).type, cudaMemoryTypeDevice);
+  cudaGraphNode_t allocated = nullptr;
+  cudaGraphNode_t freed = nullptr;
+  must(cudaGraphAddMemAllocNode(&allocated, graph, nullptr, 0, &params));
+  must(cudaGraphAddMemFreeNode(&freed, graph, &allocated, 1, params.dptr));
+  EXPECT_EQ(attributes_of(params.dptr).type, cudaMemoryTypeUnregistered);
+  owned_exec const exec = instantiate(graph);
+  EXPECT_EQ(attributes_of(params.dptr).type, cudaMemoryTypeUnregistered);
+  run(exec, stream);
+  EXPECT_EQ(attributes_of(params.dptr).type, cudaMemoryTypeUnregistered);
 }
 
 TEST(Copies, OfRowsKeepToTheirPitches) {
