@@ -75,7 +75,7 @@ cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t handle) {
     auto const exec = find_exec(handle);
     if (exec == nullptr) return cudaErrorInvalidValue;
     if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
-    destroy_exec(exec, c.reclaimed);
+    destroy_exec(c, exec);
     return cudaSuccess;
   });
 }

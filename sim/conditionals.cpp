@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 namespace escrow::sim::model {
 namespace {
@@ -50,6 +51,16 @@ bool fits_in_a_body(CUgraphNode_st const& node) {
   });
 }
 
+void collect_conditions(CUgraph_st const& graph, std::set<cudaGraphConditionalHandle>& made,
+                        std::set<cudaGraphConditionalHandle>& used) {
+  for (auto const& [handle, condition] : graph.conditions) made.insert(handle);
+  for (auto const& node : graph.nodes) {
+    if (auto const* const what = std::get_if<conditional_work>(&node->what))
+      used.insert(what->handle);
+    for (auto const& inner : inner_graphs(*node)) collect_conditions(*inner, made, used);
+  }
+}
+
 CUgraph_st const* body_to_run(conditional_work const& what) {
   auto const value = the().conditions[what.handle];
   auto const& bodies = what.bodies;
@@ -74,6 +85,13 @@ cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodePa
   }
   what = std::move(made);
   return cudaSuccess;
+}
+
+bool conditions_are_used(CUgraph_st const& graph) {
+  std::set<cudaGraphConditionalHandle> made;
+  std::set<cudaGraphConditionalHandle> used;
+  collect_conditions(graph, made, used);
+  return std::ranges::includes(used, made);
 }
 
 bool bodies_are_legal(CUgraph_st const& graph) {

@@ -12,6 +12,10 @@ namespace escrow::sim::model {
 cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodeParams const& params,
                                   work& what);
 
+/// True if each condition that was made for the graph, or for one inside it, has a conditional node
+/// there. CUDA looks at it when the graph is instantiated.
+bool conditions_are_used(CUgraph_st const& graph);
+
 /// True if all that is in bodies, at any depth, is of the kinds that CUDA can run there. CUDA looks
 /// at it when the graph is instantiated.
 bool bodies_are_legal(CUgraph_st const& graph);

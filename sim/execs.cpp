@@ -101,7 +101,7 @@ cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags
                         callbacks& reclaimed, cudaGraphExec_t* handle) {
   if ((has_conditionals(source) || has_memory_nodes(source)) && *source.execs != 0)
     return cudaErrorNotSupported;
-  if (!bodies_are_legal(source)) return cudaErrorInvalidValue;
+  if (!bodies_are_legal(source) || !conditions_are_used(source)) return cudaErrorInvalidValue;
   auto exec = std::make_shared<CUgraphExec_st>();
   exec->graph = clone(source, false);
   if (!sort_nodes(*exec->graph)) {
@@ -117,13 +117,17 @@ cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags
   return cudaSuccess;
 }
 
-void destroy_exec(std::shared_ptr<CUgraphExec_st> const& exec, callbacks& reclaimed) {
+void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
   auto& s = the();
   exec->destroyed = true;
-  --*exec->execs_of_source;
   s.execs.erase(exec.get());
   if (exec->in_flight != 0) ++s.execs_in_flight;
-  retire(*exec, exec->graph, reclaimed);
+  if (has_conditionals(*exec->graph)) {
+    block(
+        c.lock, [&] { return exec->in_flight == 0; }, c.name);
+  }
+  --*exec->execs_of_source;
+  retire(*exec, exec->graph, c.reclaimed);
 }
 
 cudaError_t update(CUgraphExec_st& exec, CUgraph_st const& source,

@@ -1,7 +1,7 @@
 // Execs: instantiation, update, launch, and the end of their references.
 #pragma once
 
-#include "state.hpp"
+#include "call.hpp"
 
 #include <functional>
 
@@ -14,8 +14,9 @@ std::shared_ptr<CUgraphExec_st> find_exec(cudaGraphExec_t handle);
 cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags,
                         callbacks& reclaimed, cudaGraphExec_t* handle);
 /// The references go now, on the calling thread, if the exec was never launched; later, by CUDA's
-/// own thread, if it was.
-void destroy_exec(std::shared_ptr<CUgraphExec_st> const& exec, callbacks& reclaimed);
+/// own thread, if it was. Blocks, with the lock let go, until launches in flight are done if there
+/// are conditional nodes.
+void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec);
 
 /// Gives the exec the parameters and references of `source`, if that has the same shape.
 cudaError_t update(CUgraphExec_st& exec, CUgraph_st const& source,

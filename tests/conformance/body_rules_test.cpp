@@ -8,6 +8,7 @@
 
 #include "build_graph.hpp"
 #include "conditional_nodes.hpp"
+#include "graph_nodes.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
 
@@ -31,12 +32,6 @@ struct node_maker {
   friend void PrintTo(node_maker const& maker, std::ostream* out) { *out << maker.name; }
 };
 
-void add_copy(cudaGraph_t graph, void* to, void const* from) {
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddMemcpyNode1D(&node, graph, nullptr, 0, to, from, 4 * sizeof(int),
-                                cudaMemcpyDefault));
-}
-
 void add_host(operands&, cudaGraph_t graph) {
   cudaGraphNode_t node = nullptr;
   cudaHostNodeParams const params{&do_nothing, nullptr};
@@ -57,7 +52,7 @@ constexpr std::array forbidden{
                }},
     node_maker{"CopyOfPageableMemory",
                [](operands& all, cudaGraph_t graph) {
-                 add_copy(graph, all.device.data(), all.pageable.data());
+                 add_copy(graph, all.device.data(), all.pageable.data(), 4 * sizeof(int));
                }},
     node_maker{"ChildWithAHostFunction",
                [](operands& all, cudaGraph_t graph) {
@@ -157,6 +152,25 @@ TEST_F(BodyRules, AnIfHasOneBodyOrTwoAWhileOneASwitchAtLeastOne) {
   EXPECT_EQ(status(cudaGraphCondTypeWhile, 2), cudaErrorInvalidValue);
   EXPECT_EQ(status(cudaGraphCondTypeSwitch, 0), cudaErrorInvalidValue);
   EXPECT_EQ(status(cudaGraphCondTypeSwitch, 9), cudaSuccess);
+}
+
+TEST_F(BodyRules, AHandleWithoutANodeKeepsTheGraphFromBeingInstantiated) {
+  add_kernel(graph, tiny_call());
+  auto const condition = make_condition(graph, 1);
+  owned_exec exec;
+  EXPECT_EQ(tried(cudaGraphInstantiate(exec.out(), graph, 0)), cudaErrorInvalidValue);
+  ASSERT_EQ(add_with(graph, condition, cudaGraphCondTypeIf, 1), cudaSuccess);
+  EXPECT_EQ(tried(cudaGraphInstantiate(exec.out(), graph, 0)), cudaSuccess);
+}
+
+TEST_F(BodyRules, AHandleWhoseNodeWasDestroyedDoesSoAsWell) {
+  add_kernel(graph, tiny_call());
+  auto* const node =
+      add_conditional_node(graph, make_condition(graph, 1), cudaGraphCondTypeIf).node;
+  EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
+  EXPECT_EQ(node_count(graph), 1U);
+  owned_exec exec;
+  EXPECT_EQ(tried(cudaGraphInstantiate(exec.out(), graph, 0)), cudaErrorInvalidValue);
 }
 
 TEST_F(BodyRules, AHandleHasNoFlagsButTheDefaultsOne) {

@@ -3,9 +3,11 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hoist_fixture.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
@@ -137,21 +139,26 @@ TEST_P(BareBody, MayBeInstantiatedPlainlyAfterwards) {
 
 TEST_F(Bodies, InFlightKeepWhatTheyHoldUntilTheLaunchIsDone) {
   cargo taken = make_cargo();
-  {
-    graph const source;
-    std::vector<cudaGraph_t> const bodies = add_node(source.get(), if_taken);
-    capture_into(bodies[0], [&](cudaStream_t stream) {
-      must(launch_wait_flag(stream, flag.get()));
-      load(taken, stream);
-      must(launch_add(stream, cells.data(), 1));
-    });
-    graph_exec exec(source, naming(bodies));
-    EXPECT_TRUE(exec.is_bare());
-    exec.launch(two);
-  }
+  std::optional<graph> source(std::in_place);
+  std::vector<cudaGraph_t> const bodies = add_node(source->get(), if_taken);
+  capture_into(bodies[0], [&](cudaStream_t stream) {
+    must(launch_wait_flag(stream, flag.get()));
+    load(taken, stream);
+    must(launch_add(stream, cells.data(), 1));
+  });
+  std::optional<graph_exec> exec(std::in_place, *source, naming(bodies));
+  EXPECT_TRUE(exec->is_bare());
+  exec->launch(two);
+  source.reset();
   EXPECT_TRUE(stays_kept(taken));
-  EXPECT_EQ(cells.load(), 0);
-  flag.raise();
+  {
+    // On another thread, since it waits for the launch.
+    std::jthread const ending([&] { exec.reset(); });
+    EXPECT_TRUE(stays_false([&] { return taken.owner_is_gone(); }));
+    EXPECT_EQ(cells.load(), 0);
+    flag.raise();
+  }
+  EXPECT_EQ(cells.load(), 1);
   EXPECT_TRUE(comes_back(taken));
 }
 

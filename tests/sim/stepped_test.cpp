@@ -131,6 +131,24 @@ TEST_F(Stepped, ADestructorOfALaunchedExecIsDueAfterItsDelay) {
   EXPECT_FALSE(sim::step());
 }
 
+TEST_F(Stepped, TheDestroyOfAnExecStepsUntilItsLaunchIsDoneIfItHasConditionalNodes) {
+  for (bool const conditional : {false, true}) {
+    start(7);
+    pinned_ints cell;
+    owned_stream const stream = make_stream();
+    owned_graph const graph = make_graph();
+    cudaGraph_t const place = conditional ? add_conditional(graph) : graph.get();
+    add_kernel(place, add_call(cell.data(), 1));
+    owned_exec exec = instantiate(graph);
+    must(cudaGraphLaunch(exec, stream));
+    EXPECT_EQ(cell.load(), 0);
+    exec.reset();
+    EXPECT_EQ(cell.load(), conditional ? 1 : 0);
+    sim::run_until_idle();
+    EXPECT_EQ(sim::alive().execs_in_flight, 0U);
+  }
+}
+
 TEST_F(Stepped, RunUntilIdleLeavesNothingPending) {
   start(3);
   owned_stream const stream = make_stream();

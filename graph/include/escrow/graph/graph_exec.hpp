@@ -23,7 +23,9 @@ namespace escrow {
 //   demands.
 // Memory ordering: none.
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
-//   what it held is let go after its last launch, which an event after each launch tells.
+//   what it held is let go after its last launch, which an event after each launch tells. One with
+//   conditional nodes ends only after its launches: cudaGraphExecDestroy waits for them, and so
+//   does the destructor.
 // Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead.

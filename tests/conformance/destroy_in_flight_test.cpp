@@ -1,0 +1,101 @@
+// What is destroyed while a launch is in flight: an exec with conditional nodes waits for it, all
+// else does not.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "build_graph.hpp"
+#include "conditional_nodes.hpp"
+#include "handles.hpp"
+#include "memory.hpp"
+#include "wait_until.hpp"
+
+namespace escrow::test {
+namespace {
+
+// A call that another thread makes. Its end waits for the call's.
+class call_elsewhere {
+ public:
+  explicit call_elsewhere(std::function<cudaError_t()> call)
+      : caller_([this, made = std::move(call)] {
+          status_ = made();
+          // Release: whoever sees it sees the status, and what the launch wrote before the return.
+          returned_.store(true, std::memory_order_release);
+        }) {}
+
+  [[nodiscard]] bool stays_blocked() const {
+    return stays_false([this] { return has_returned(); });
+  }
+  [[nodiscard]] bool succeeds_soon() const {
+    return wait_until([this] { return has_returned(); }) && status_ == cudaSuccess;
+  }
+
+ private:
+  [[nodiscard]] bool has_returned() const { return returned_.load(std::memory_order_acquire); }
+
+  cudaError_t status_ = cudaErrorUnknown;
+  std::atomic<bool> returned_{false};
+  std::jthread caller_;  // the last: it uses the others
+};
+
+class DestroyInFlight : public testing::Test {
+ protected:
+  // Waits for the flag, then adds 1 to the cell.
+  void fill(cudaGraph_t into) {
+    add_kernel(into, add_call(cell.data(), 1), add_kernel(into, wait_flag_call(flag.get())));
+  }
+  void fill_conditional() {
+    fill(add_conditional_node(graph, make_condition(graph, 1), cudaGraphCondTypeIf).bodies[0]);
+  }
+
+  pinned_flag flag;
+  pinned_ints cell;
+  owned_stream stream = make_stream();
+  owned_graph graph = make_graph();
+};
+
+TEST_F(DestroyInFlight, OfAnExecWithConditionalNodesBlocksUntilTheLaunchIsDone) {
+  fill_conditional();
+  owned_exec exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  call_elsewhere const destroy([handle = exec.release()] { return cudaGraphExecDestroy(handle); });
+  EXPECT_TRUE(destroy.stays_blocked());
+  flag.raise();
+  EXPECT_TRUE(destroy.succeeds_soon());
+  EXPECT_EQ(cell.load(), 1);
+}
+
+TEST_F(DestroyInFlight, OfAnExecWithoutThemDoesNotBlock) {
+  fill(graph);
+  owned_exec exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  {
+    call_elsewhere const destroy(
+        [handle = exec.release()] { return cudaGraphExecDestroy(handle); });
+    EXPECT_TRUE(destroy.succeeds_soon());
+    EXPECT_EQ(cell.load(), 0);
+    flag.raise();
+  }
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cell.load(), 1);
+}
+
+TEST_F(DestroyInFlight, OfAGraphWithConditionalNodesDoesNotBlock) {
+  fill_conditional();
+  owned_exec const exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  {
+    call_elsewhere const destroy([handle = graph.release()] { return cudaGraphDestroy(handle); });
+    EXPECT_TRUE(destroy.succeeds_soon());
+    EXPECT_EQ(cell.load(), 0);
+    flag.raise();
+  }
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cell.load(), 1);
+}
+
+}  // namespace
+}  // namespace escrow::test
