@@ -120,8 +120,7 @@ void deleter::finish_with_graph(retirement&& begun) {
     node.push();  // owners are destroyed on the worker, this one too
     throw;
   }
-  node.in_graph_ = true;
-  hub_->count_in_graphs(+1);
+  node.enter_graph();
   object->move_to(begun.graph,
                   begun.graph_id);  // if this throws, ~user_object releases, and the node is pushed
 }

@@ -5,14 +5,18 @@
 
 namespace escrow {
 
-graph_bundle& graph_bundle::make(release_hub& hub, std::vector<graph_reference*> parts) {
-  graph_bundle& made = *new graph_bundle(hub, std::move(parts));
+graph_bundle& graph_bundle::make(release_hub& hub, std::vector<graph_reference*> parts,
+                                 std::shared_ptr<launch_order> order) {
+  graph_bundle& made = *new graph_bundle(hub, std::move(parts), std::move(order));
   for (graph_reference* const part : made.parts_) part->hold();
   return made;
 }
 
-graph_bundle::graph_bundle(release_hub& hub, std::vector<graph_reference*> parts)
-    : release_node(hub, release_lane::destroy, -1, &reclaim_bundle), parts_(std::move(parts)) {}
+graph_bundle::graph_bundle(release_hub& hub, std::vector<graph_reference*> parts,
+                           std::shared_ptr<launch_order> order)
+    : release_node(hub, release_lane::destroy, -1, &reclaim_bundle),
+      parts_(std::move(parts)),
+      order_(std::move(order)) {}
 
 void graph_bundle::let_go() noexcept {
   // As graph_reference::let_go().

@@ -105,6 +105,14 @@ void graph_registry::add(placed_bundle added, std::uint64_t id, cudaGraph_t grap
   added.bundle->graph_ids_.push_back(id);
 }
 
+void graph_registry::add_parts(std::span<graph_reference* const> parts) noexcept {
+  std::lock_guard const lock(mutex_);
+  for (graph_reference* const part : parts) {
+    if (part->graph_id_ == 0) ++references_;  // else it is in another bundle, too
+    part->graph_id_ = bundled;
+  }
+}
+
 void graph_registry::withdraw(graph_reference& node) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(std::exchange(node.graph_id_, 0));
@@ -184,6 +192,11 @@ std::vector<graph_registry::placed_bundle> graph_registry::bundles_of(std::uint6
   auto const found = entries_.find(id);
   if (found == entries_.end()) return {};
   return found->second.bundles;
+}
+
+bool graph_registry::is_on(graph_bundle const& bundle, std::uint64_t id) const noexcept {
+  std::lock_guard const lock(mutex_);
+  return std::ranges::find(bundle.graph_ids_, id) != bundle.graph_ids_.end();
 }
 
 bool graph_registry::may_know(cudaGraph_t graph) const noexcept {

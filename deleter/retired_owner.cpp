@@ -15,6 +15,11 @@ retired_owner::~retired_owner() {
   if (own_event_) event_cache::put(event_device_, std::move(own_event_));
 }
 
+void retired_owner::enter_graph() noexcept {
+  in_graph_ = true;
+  hub().count_in_graphs(+1);
+}
+
 void retired_owner::reclaim_owner(release_node& node) noexcept {
   auto& owner = static_cast<retired_owner&>(node);
   if (std::exchange(owner.in_graph_, false)) {

@@ -37,13 +37,13 @@ user_object::~user_object() {
   release_object(object_, reference_ != nullptr ? reference_->hub() : bundle_->hub());
 }
 
-void user_object::move_to(cudaGraph_t graph, std::uint64_t id) {
+cudaUserObject_t user_object::move_to(cudaGraph_t graph, std::uint64_t id) {
   // Noted first: once it is moved, nothing may fail, and the graph may go at any time.
   note(graph, id);
   cudaError_t const status = cudaGraphRetainUserObject(graph, object_, 1, cudaGraphUserObjectMove);
   if (status != cudaSuccess) withdraw(id);
   check(status, "cudaGraphRetainUserObject");
-  object_ = nullptr;
+  return std::exchange(object_, nullptr);
 }
 
 void user_object::note(cudaGraph_t graph, std::uint64_t id) {

@@ -2,6 +2,7 @@
 #include "exec_state.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "escrow/core/capture_info.hpp"
@@ -11,6 +12,7 @@
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
 
 namespace escrow {
@@ -51,25 +53,77 @@ void let_go_after(bundle_holds held, std::shared_ptr<launch_end> const& end) noe
   }
 }
 
+// Each once, by their addresses.
+void make_unique(launch_orders& orders) noexcept {
+  std::ranges::sort(orders);
+  auto const repeated = std::ranges::unique(orders);
+  orders.erase(repeated.begin(), repeated.end());
+}
+
+// What child graphs and bodies hold for themselves.
+std::vector<graph_bundle const*> bundles_of_inner_graphs(graph_survey const& survey,
+                                                         cudaGraph_t root) {
+  std::vector<graph_bundle const*> found;
+  for (auto const& each : survey.known) {
+    if (each.graph == root) continue;
+    for (auto const& placed : graph_registry::global().bundles_of(each.id)) {
+      found.push_back(placed.bundle);
+    }
+  }
+  return found;
+}
+
+// A payload that is held for the time of a call.
+class held_payload {
+ public:
+  explicit held_payload(detail::node_payload payload) noexcept : held_(payload.release()) {
+    if (held_ == nullptr) return;
+    held_->hold();
+    held_->enter_graph();
+  }
+  held_payload(held_payload&&) = delete;
+  ~held_payload() {
+    if (held_ != nullptr) held_->let_go();
+  }
+  [[nodiscard]] retired_owner* get() const noexcept { return held_; }
+
+ private:
+  retired_owner* held_;
+};
+
 }  // namespace
 
-launch_turn::launch_turn(bundle_holds const& held) : held_(held) {
-  for (auto const& each : held_) each->bundle().order().mutex.lock();
+launch_turn::launch_turn(launch_orders const& orders) : orders_(orders) {
+  for (launch_order* const each : orders_) each->mutex.lock();
 }
 
 launch_turn::~launch_turn() {
-  for (auto each = held_.rbegin(); each != held_.rend(); ++each) {
-    (*each)->bundle().order().mutex.unlock();
-  }
+  for (auto each = orders_.rbegin(); each != orders_.rend(); ++each) (*each)->mutex.unlock();
 }
 
-graph_exec::state::state(graph_survey const& survey, cudaGraph_t source, unsigned long long flags) {
+graph_exec::state::holding::holding(bundle_holds given, state const& before)
+    : held(std::move(given)), end(end_for(held)) {
+  // With room for what is held now: see hold_more().
+  held.reserve(held.size() + before.held_.size());
+  orders.reserve(held.size() + before.orders_.size());
+  for (auto const& each : held) orders.push_back(each->bundle().order().get());
+  make_unique(orders);
+}
+
+graph_exec::state::state(graph_survey const& survey, survey_root const& source,
+                         unsigned long long flags) {
   relaxed_capture_scope const relaxed;
   hoist_scope const off(survey);
-  held_ = hold_all(off.bundles());
-  end_ = end_for(held_);
+  holding next(hold_all(off.bundles()), *this);
+  next.of_inner_graphs = bundles_of_inner_graphs(survey, source.handle);
+  if (source.core != nullptr) {
+    next.payloads = source.core->snapshot();
+    source_ = source.core->weak_from_this();
+    source_order_ = source.core->order();
+  }
+  check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
   is_bare_ = off.is_bare();
-  check(cudaGraphInstantiate(&exec_, source, flags), "cudaGraphInstantiate");
+  hold(std::move(next));
 }
 
 graph_exec::state::~state() {
@@ -80,7 +134,7 @@ graph_exec::state::~state() {
 
 void graph_exec::state::launch(stream_ref stream) {
   if (held_.empty()) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
-  launch_turn const turn(held_);
+  launch_turn const turn(orders_);
   wait_for_others(stream);
   check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   note_launch(stream);
@@ -88,8 +142,8 @@ void graph_exec::state::launch(stream_ref stream) {
 
 void graph_exec::state::wait_for_others(stream_ref stream) const {
   launch_end const* waited_for = nullptr;
-  for (auto const& each : held_) {
-    launch_end const* const last = each->bundle().order().last.get();
+  for (launch_order const* const each : orders_) {
+    launch_end const* const last = each->last.get();
     if (last == nullptr || last == end_.get() || last == waited_for) continue;
     if (!last->was_launched) continue;
     if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
@@ -105,9 +159,8 @@ void graph_exec::state::wait_for_others(stream_ref stream) const {
 
 void graph_exec::state::note_launch(stream_ref stream) {
   end_->was_launched = true;
-  for (auto const& each : held_) {
-    std::shared_ptr<launch_end>& last = each->bundle().order().last;
-    if (last != end_) last = end_;
+  for (launch_order* const each : orders_) {
+    if (each->last != end_) each->last = end_;
   }
   record_result const result = record_ready(end_->ready, end_->device, stream.get());
   if (result.outcome == record_outcome::device_lost) end_->was_launched = false;  // nothing runs
@@ -115,31 +168,88 @@ void graph_exec::state::note_launch(stream_ref stream) {
   if (result.outcome != record_outcome::recorded_anew) check(result.status, "cudaEventRecord");
 }
 
-void graph_exec::state::update(graph_survey const& survey, cudaGraph_t source) {
+void graph_exec::state::update(graph_survey const& survey, survey_root const& source) {
   relaxed_capture_scope const relaxed;
   hoist_scope const off(survey);
-  bundle_holds held = hold_all(off.bundles());
-  std::shared_ptr<launch_end> end = end_for(held);
-  held.reserve(held.size() + held_.size());
+  holding next(hold_all(off.bundles()), *this);
+  next.of_inner_graphs = bundles_of_inner_graphs(survey, source.handle);
+  // Which nodes of another graph ours stand for now is not known.
+  bool const is_same = source.core != nullptr && source.core == source_.lock().get();
+  if (is_same) next.payloads = source.core->snapshot();
   cudaGraphExecUpdateResultInfo result{};
-  check(cudaGraphExecUpdate(exec_, source, &result), "cudaGraphExecUpdate");
+  check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
   is_bare_ = off.is_bare();
-  if (end_ != nullptr && end_->failure != cudaSuccess) return hold_more(std::move(held));
-  held_.swap(held);
-  end_.swap(end);
-  // Its own end, since the new one is recorded again and again.
-  let_go_after(std::move(held), end);
+  hold(std::move(next));
 }
 
-void graph_exec::state::hold_more(bundle_holds held) noexcept {
+void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
+                            detail::node_payload payload) {
+  relaxed_capture_scope const relaxed;
+  node_table::entry const* const old = payloads_ == nullptr ? nullptr : payloads_->find(node);
+  retired_owner* const dropped = old == nullptr ? nullptr : old->owner;
+  launch_params const* const launched = payload.launched();
+  held_payload const added(std::move(payload));
+  auto const table = payloads_ == nullptr ? std::make_shared<node_table>()
+                                          : std::make_shared<node_table>(*payloads_);
+  table->replace(node, {node, added.get(), launched});
+  std::optional<holding> next;
+  if (dropped != nullptr || added.get() != nullptr) {
+    next.emplace(holds_with(dropped, added.get()), *this);
+    next->of_inner_graphs = of_inner_graphs_;
+    next->payloads = table;
+  }
+  check(cudaGraphExecNodeSetParams(exec_, node, &params), "cudaGraphExecNodeSetParams");
+  if (next) hold(std::move(*next));
+}
+
+bundle_holds graph_exec::state::holds_with(retired_owner* dropped, retired_owner* added) const {
+  std::vector<graph_bundle::pointer> made;
+  std::vector<graph_bundle*> bundles;
+  auto const make = [&](release_hub& hub, std::vector<graph_reference*> parts,
+                        std::shared_ptr<launch_order> order) {
+    if (parts.empty()) return;
+    made.emplace_back(&graph_bundle::make(hub, std::move(parts), std::move(order)));
+    bundles.push_back(made.back().get());
+  };
+  for (auto const& each : held_) {
+    graph_bundle& bundle = each->bundle();
+    bool const has_dropped = std::ranges::find(bundle.parts(), dropped) != bundle.parts().end();
+    // What a child graph uses as well stays.
+    if (!has_dropped || std::ranges::find(of_inner_graphs_, &bundle) != of_inner_graphs_.end()) {
+      bundles.push_back(&bundle);
+      continue;
+    }
+    std::vector<graph_reference*> parts(bundle.parts().begin(), bundle.parts().end());
+    std::erase(parts, dropped);
+    if (added != nullptr) parts.push_back(std::exchange(added, nullptr));
+    make(bundle.hub(), std::move(parts), bundle.order());
+  }
+  if (added != nullptr) make(added->hub(), {added}, source_order_);
+  return hold_all(bundles);
+}
+
+void graph_exec::state::hold(holding next) noexcept {
+  payloads_ = std::move(next.payloads);
+  of_inner_graphs_ = std::move(next.of_inner_graphs);
+  if (end_ != nullptr && end_->failure != cudaSuccess) return hold_more(next);
+  held_.swap(next.held);
+  orders_.swap(next.orders);
+  end_.swap(next.end);
+  // Its own end, since the new one is recorded again and again.
+  let_go_after(std::move(next.held), next.end);
+}
+
+void graph_exec::state::hold_more(holding& next) noexcept {
   // Nothing tells when the last launch ends, but that it does before the next: so all stays until
   // then with the same end, which the next launch may record.
   for (auto& each : held_) {
     auto const is_same = [&](auto const& other) { return &other->bundle() == &each->bundle(); };
-    if (std::ranges::none_of(held, is_same)) held.push_back(std::move(each));
+    if (std::ranges::none_of(next.held, is_same)) next.held.push_back(std::move(each));
   }
-  std::ranges::sort(held, {}, [](auto const& each) { return &each->bundle(); });
-  held_.swap(held);
+  next.orders.insert(next.orders.end(), orders_.begin(), orders_.end());
+  make_unique(next.orders);
+  held_.swap(next.held);
+  orders_.swap(next.orders);
 }
 
 }  // namespace escrow

@@ -4,30 +4,35 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <vector>
 
 #include "escrow/core/stream_ref.hpp"
 #include "escrow/deleter/bundle_hold.hpp"
 #include "escrow/deleter/launch_order.hpp"
 #include "escrow/graph/graph_exec.hpp"
+#include "escrow/graph/node_payload.hpp"
+#include "graph_core.hpp"
 #include "hoist_scope.hpp"
 
 namespace escrow {
 
-// The turn of one launch among the execs that share something with it: locks the launch orders of
-// all that is held, in the order of their addresses.
+// The launch orders of all that an exec holds, each once, by their addresses.
+using launch_orders = std::vector<launch_order*>;
+
+// The turn of one launch among the execs that share something with it: locks the launch orders.
 class launch_turn {
  public:
-  explicit launch_turn(bundle_holds const& held);
+  explicit launch_turn(launch_orders const& orders);
   launch_turn(launch_turn&&) = delete;
   ~launch_turn();
 
  private:
-  bundle_holds const& held_;
+  launch_orders const& orders_;
 };
 
 class graph_exec::state {
  public:
-  state(graph_survey const& survey, cudaGraph_t source, unsigned long long flags);
+  state(graph_survey const& survey, survey_root const& source, unsigned long long flags);
   state(state&&) = delete;
   ~state();
 
@@ -36,17 +41,42 @@ class graph_exec::state {
   [[nodiscard]] bundle_holds const& held() const noexcept { return held_; }
 
   void launch(stream_ref stream);
-  void update(graph_survey const& survey, cudaGraph_t source);
+  void update(graph_survey const& survey, survey_root const& source);
+  void set(cudaGraphNode_t node, cudaGraphNodeParams& params, detail::node_payload payload);
+  // Whose nodes set() takes; null if the source was a plain handle.
+  [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
 
  private:
+  // What is held from some moment on, ready to take the place of what is held now.
+  struct holding {
+    holding(bundle_holds given, state const& before);
+
+    bundle_holds held;
+    launch_orders orders;
+    std::shared_ptr<launch_end> end;  // null if nothing is held
+    std::vector<graph_bundle const*> of_inner_graphs;
+    std::shared_ptr<node_table const> payloads;
+  };
+
+  // Holds as now, but for one payload, with another. Either may be null.
+  [[nodiscard]] bundle_holds holds_with(retired_owner* dropped, retired_owner* added) const;
+  void hold(holding next) noexcept;
+  void hold_more(holding& next) noexcept;
   void wait_for_others(stream_ref stream) const;
   void note_launch(stream_ref stream);
-  void hold_more(bundle_holds held) noexcept;
 
   cudaGraphExec_t exec_ = nullptr;
-  bundle_holds held_;                // by the address of the bundles
+  bundle_holds held_;
+  launch_orders orders_;             // of what is held
   std::shared_ptr<launch_end> end_;  // of this exec's launches; null if it holds nothing
   bool is_bare_ = false;
+
+  std::weak_ptr<graph_core> source_;
+  std::shared_ptr<launch_order> source_order_;
+  // Which payload of what is held is which node's; null if that is not known, and what set() takes
+  // the place of stays until the next update().
+  std::shared_ptr<node_table const> payloads_;
+  std::vector<graph_bundle const*> of_inner_graphs_;  // what child graphs and bodies hold, too
 };
 
 }  // namespace escrow

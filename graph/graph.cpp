@@ -2,13 +2,16 @@
 #include "escrow/graph/graph.hpp"
 
 #include <algorithm>
+#include <new>
 #include <set>
 #include <vector>
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
+#include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/graph_registry.hpp"
+#include "graph_core.hpp"
 #include "graph_survey.hpp"
 #include "hoist_scope.hpp"
 
@@ -26,24 +29,6 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
     return dependents != 0;
   });
   return nodes;
-}
-
-// A graph that `make` makes, identified. Asking for the id is a capture, which may be lost, and the
-// graph with it (graph_id_of): then another is made.
-template <class Make>
-graph make_identified(Make make) {
-  constexpr int attempts_max = 3;
-  for (int attempt = 1;; ++attempt) {
-    graph made(make());
-    try {
-      std::uint64_t const id = graph_id_of(made.get()).value_or(0);
-      return graph(made.detach(), id);
-    } catch (cuda_error const& error) {
-      if (error.status() != cudaErrorStreamCaptureInvalidated) throw;
-      static_cast<void>(made.detach());  // it is gone
-      if (attempt == attempts_max) throw;
-    }
-  }
 }
 
 // Notes for a copy what its original holds, all in bundles. `id` is the copy's, or 0.
@@ -80,49 +65,137 @@ graph_survey survey_for_copy(char const* call, graph const& original) {
   return survey;
 }
 
+cudaGraph_t new_graph() {
+  cudaGraph_t made = nullptr;
+  check(cudaGraphCreate(&made, 0), "cudaGraphCreate");
+  return made;
+}
+
+// Owns the graph from here on, whatever happens.
+std::shared_ptr<graph_core> core_of(cudaGraph_t native, std::uint64_t id, bool is_exposed) {
+  try {
+    return std::make_shared<graph_core>(native, id, is_exposed);
+  } catch (std::bad_alloc const&) {
+    insist_relaxed([native] { return cudaGraphDestroy(native); });
+    throw;
+  }
+}
+
 cudaGraph_t clone_of(cudaGraph_t original) {
   cudaGraph_t made = nullptr;
   check(cudaGraphClone(&made, original), "cudaGraphClone");
   return made;
 }
 
-}  // namespace
-
-graph::graph() : graph_(nullptr), is_original_(true) {
-  check(cudaGraphCreate(&graph_, 0), "cudaGraphCreate");
+// A graph that `make` makes, with its id. Asking for that is a capture, which may be lost, and the
+// graph with it (graph_id_of): then another is made.
+template <class Make>
+std::shared_ptr<graph_core> make_identified(Make make) {
+  constexpr int attempts_max = 3;
+  for (int attempt = 1;; ++attempt) {
+    auto const made = core_of(make(), 0, false);
+    try {
+      made->identify();
+      return made;
+    } catch (cuda_error const& error) {
+      if (error.status() != cudaErrorStreamCaptureInvalidated || attempt == attempts_max) throw;
+    }
+  }
 }
 
-graph::~graph() {
-  if (graph_ == nullptr) return;
-  insist_relaxed([this] { return cudaGraphDestroy(graph_); });
-  if (id_ != 0) graph_registry::global().forget_destroyed(id_);
+}  // namespace
+
+graph::graph(std::shared_ptr<graph_core> core) noexcept
+    : insertion_point(core, core->native(), nullptr), shared_(std::move(core)) {}
+
+graph::graph() : graph(core_of(new_graph(), 0, false)) {
+  shared_->is_original = true;
+}
+
+graph::graph(deleter& keeper) : graph() {
+  shared_->set_keeper(keeper.hub());
+}
+
+graph::graph(cudaGraph_t native, std::uint64_t id) : graph(core_of(native, id, true)) {}
+
+graph::graph(graph&& other) noexcept
+    : insertion_point(std::exchange(static_cast<insertion_point&>(other), insertion_point())),
+      shared_(std::move(other.shared_)) {}
+
+graph& graph::operator=(graph&& other) noexcept {
+  graph taken(std::move(other));
+  std::swap(static_cast<insertion_point&>(*this), static_cast<insertion_point&>(taken));
+  std::swap(shared_, taken.shared_);
+  return *this;
+}
+
+graph::~graph() = default;
+
+cudaGraph_t graph::get() const {
+  return shared_ == nullptr ? nullptr : shared_->expose();
+}
+
+std::uint64_t graph::id() const noexcept {
+  return shared_ == nullptr ? 0 : shared_->id();
+}
+
+cudaGraph_t graph::detach() {
+  return shared_ == nullptr ? nullptr : shared_->detach();
 }
 
 graph graph::clone() const {
+  std::shared_ptr<graph_core> const core = require("graph::clone");
   graph_survey const survey = survey_for_copy("graph::clone", *this);
-  bool const holds_something = survey.known_id(graph_) != 0;
-  graph copy = holds_something ? make_identified([this] { return clone_of(graph_); })
-                               : graph(clone_of(graph_));
-  note_copies(survey, graph_, copy.get(), copy.id_, copy.blank_copies_);
-  copy.is_original_ = !survey.is_unknown(graph_);
+  cudaGraph_t const original = core->native();
+  bool const holds_something = survey.known_id(original) != 0;
+  auto const make = [original] { return clone_of(original); };
+  graph copy(holds_something ? make_identified(make) : core_of(make(), 0, false));
+  graph_core& its = *copy.shared_;
+  note_copies(survey, original, its.native(), its.id(), its.blank_copies);
+  its.is_original = !survey.is_unknown(original);
+  its.copy_payloads(*core);
   return copy;
 }
 
-cudaGraphNode_t graph::add_child(graph const& child) {
-  graph_survey const survey = survey_for_copy("graph::add_child", child);
-  std::vector<cudaGraphNode_t> const last = last_nodes(graph_);
+cudaGraphNode_t graph::embed_in(graph_core& parent, cudaGraph_t in,
+                                std::span<cudaGraphNode_t const> after) const {
+  std::shared_ptr<graph_core> const core = require("graph::add_child");
+  graph_survey const survey = survey_for_copy("graph::add_child", *this);
   cudaGraphNode_t node = nullptr;
-  check(cudaGraphAddChildGraphNode(&node, graph_, last.data(), last.size(), child.get()),
+  check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core->native()),
         "cudaGraphAddChildGraphNode");
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    note_copies(survey, child.get(), copy, 0, blank_copies_);
+    note_copies(survey, core->native(), copy, 0, parent.blank_copies);
   } catch (...) {
     insist_relaxed([node] { return cudaGraphDestroyNode(node); });
     throw;
   }
   return node;
+}
+
+node graph::add_child(graph const& child) {
+  std::shared_ptr<graph_core> const core = require("graph::add_child");
+  std::vector<cudaGraphNode_t> const last = last_nodes(core->native());
+  return node_of(child.embed_in(*core, core->native(), last));
+}
+
+std::vector<node> graph::nodes() const {
+  return insertion_point::nodes_of(escrow::nodes_of(require("graph::nodes")->native()));
+}
+
+std::vector<std::pair<node, node>> graph::edges() const {
+  std::vector<std::pair<node, node>> result;
+  for (auto const& [from, to] : edges_of(require("graph::edges")->native())) {
+    result.emplace_back(node_of(from), node_of(to));
+  }
+  return result;
+}
+
+void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
+  check(cudaGraphDebugDotPrint(require("graph::write_dot")->native(), file.c_str(), flags),
+        "cudaGraphDebugDotPrint");
 }
 
 footprint graph::held() const {

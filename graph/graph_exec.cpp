@@ -13,11 +13,13 @@ constexpr char const* updating = "graph_exec::update";
 }  // namespace
 
 graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options)
-    : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source,
-                                     options.flags)) {}
+    : graph_exec(survey_root(source), options) {}
 
 graph_exec::graph_exec(graph const& source, instantiate_options const& options)
-    : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source.get(),
+    : graph_exec(survey_root(source), options) {}
+
+graph_exec::graph_exec(survey_root const& source, instantiate_options const& options)
+    : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source,
                                      options.flags)) {}
 
 graph_exec::graph_exec(graph_exec&& other) noexcept = default;
@@ -45,11 +47,44 @@ void graph_exec::upload(stream_ref stream) {
 }
 
 void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies) {
-  require(updating).update(survey_of(updating, source, bodies), source);
+  update(survey_root(source), bodies);
 }
 
 void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies) {
-  require(updating).update(survey_of(updating, source, bodies), source.get());
+  update(survey_root(source), bodies);
+}
+
+void graph_exec::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {
+  require(updating).update(survey_of(updating, source, bodies), source);
+}
+
+release_hub& graph_exec::keeper_for(node const& changed) const {
+  constexpr char const* call = "graph_exec::set";
+  std::shared_ptr<graph_core> const source = require(call).source();
+  if (source != nullptr && changed.core_.lock() == source) return source->keeper();
+  throw usage_error(call, "the node is not of the graph that the exec was made of, or that is gone",
+                    "make the exec of a `graph`, and keep that while nodes of it are used");
+}
+
+bool graph_exec::set(node const& changed, cudaGraphNodeParams& params,
+                     detail::node_payload payload) {
+  require("graph_exec::set").set(changed.get(), params, std::move(payload));
+  return true;
+}
+
+void graph_exec::set_call(node const& changed, cudaHostFn_t function, void const* data,
+                          std::size_t bytes) {
+  detail::apply_call(keeper_for(changed), setting(changed), function, data, bytes);
+}
+
+void graph_exec::set_event(node const& changed, shared_event event) {
+  release_hub& keeper = keeper_for(changed);
+  detail::apply_event(keeper, setting(changed), changed.event_params(), std::move(event));
+}
+
+void graph_exec::set_event(node const& changed, event_ref event) {
+  release_hub& keeper = keeper_for(changed);
+  detail::apply_event(keeper, setting(changed), changed.event_params(), event);
 }
 
 graph_exec::state& graph_exec::require(char const* call) const {

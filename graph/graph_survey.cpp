@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
+#include "graph_core.hpp"
 
 namespace escrow {
 
@@ -48,7 +50,7 @@ class walk {
   }
 
   [[nodiscard]] bool is_blank(cudaGraph_t child) const {
-    return root_.blank_copies != nullptr && root_.blank_copies->contains(child);
+    return root_.core != nullptr && root_.core->blank_copies.contains(child);
   }
 
   // The id of a graph that the registry may know; 0 for another.
@@ -84,6 +86,20 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
+std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges_of(cudaGraph_t graph) {
+  std::size_t count = 0;
+  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
+  std::vector<cudaGraphNode_t> from(count);
+  std::vector<cudaGraphNode_t> to(count);
+  if (count != 0) {
+    check(cudaGraphGetEdges(graph, from.data(), to.data(), nullptr, &count), "cudaGraphGetEdges");
+  }
+  std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges;
+  edges.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) edges.emplace_back(from[i], to[i]);
+  return edges;
+}
+
 inner_graphs inner_graphs_of(cudaGraph_t graph) {
   inner_graphs inner;
   for (cudaGraphNode_t const node : nodes_of(graph)) {
@@ -98,6 +114,14 @@ inner_graphs inner_graphs_of(cudaGraph_t graph) {
   return inner;
 }
 
+survey_root::survey_root(graph const& ours) : core(ours.shared_.get()) {
+  if (core == nullptr) return;
+  core->seal();
+  handle = core->native();
+  id = core->id();
+  is_original = core->is_original;
+}
+
 graph_survey survey_of(char const* call, survey_root const& root,
                        std::span<cudaGraph_t const> bodies) {
   graph_survey found;
@@ -107,8 +131,10 @@ graph_survey survey_of(char const* call, survey_root const& root,
   relaxed_capture_scope const relaxed;
   walk walking(call, root, found);
   walking.visit_root();
-  for (cudaGraph_t const body : bodies) walking.visit_body(body);
-  found.lacks_bodies = bodies.size() < walking.conditionals();
+  std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
+  if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
+  for (cudaGraph_t const body : all_bodies) walking.visit_body(body);
+  found.lacks_bodies = all_bodies.size() < walking.conditionals();
   return found;
 }
 

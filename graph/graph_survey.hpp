@@ -4,8 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "escrow/graph/graph.hpp"
@@ -38,17 +38,14 @@ struct graph_survey {
 struct survey_root {
   // NOLINTNEXTLINE(google-explicit-constructor): either is a graph.
   survey_root(cudaGraph_t plain) noexcept : handle(plain) {}
+  // Throws as graph::get().
   // NOLINTNEXTLINE(google-explicit-constructor)
-  survey_root(graph const& ours) noexcept
-      : handle(ours.graph_),
-        id(ours.id_),
-        is_original(ours.is_original_),
-        blank_copies(&ours.blank_copies_) {}
+  survey_root(graph const& ours);
 
-  cudaGraph_t handle;
+  cudaGraph_t handle = nullptr;
   std::uint64_t id = 0;  // 0: to be asked for
   bool is_original = false;
-  std::set<cudaGraph_t> const* blank_copies = nullptr;  // null: it has none
+  graph_core* core = nullptr;  // null: a plain handle
 };
 
 // Walks `root`, its child graphs, and `bodies`. `call` is named in the usage_error for a graph that
@@ -58,6 +55,9 @@ struct survey_root {
 
 // A graph's nodes, as CUDA orders them. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
+
+// From which node to which. Throws cuda_error, std::bad_alloc.
+[[nodiscard]] std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges_of(cudaGraph_t graph);
 
 // The embedded graphs of a graph's child nodes, in the order of its nodes, and how many conditional
 // nodes it has.

@@ -12,6 +12,7 @@
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/bundle_hold.hpp"
 #include "escrow/deleter/release_hub.hpp"
+#include "graph_core.hpp"
 #include "hoist_scope.hpp"
 
 namespace escrow {
@@ -60,6 +61,7 @@ hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& b
   hoist_scope off(survey_of("hoist", root, bodies));
   auto taken = std::make_unique<state>(hold_all(off.bundles()), off.is_bare());
   off.keep_off();
+  if (root.core != nullptr) root.core->forget_payloads();
   return hoisted(std::move(taken));
 }
 

@@ -9,6 +9,7 @@
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "handles.hpp"
@@ -105,7 +106,7 @@ TEST_F(Graph, AChildsCopyHoldsWhatTheChildHolds) {
   {
     graph const child(test::chain({test::add_call(cell_.data(), 5)}).release());
     deleter_.retire(child.get(), watched_.owner());
-    EXPECT_NE(parent.add_child(child), nullptr);
+    EXPECT_NE(parent.add_child(child).get(), nullptr);
   }
   EXPECT_TRUE(lives());
   EXPECT_EQ(run(parent), 5);
@@ -119,9 +120,9 @@ TEST_F(Graph, AChildComesAfterEverythingThatIsThere) {
   graph parent(test::make_graph().release());
   cudaGraphNode_t const left = test::add_kernel(parent.get(), test::tiny_call());
   cudaGraphNode_t const right = test::add_kernel(parent.get(), test::tiny_call());
-  cudaGraphNode_t const first = parent.add_child(graph(test::tiny_graph().release()));
+  cudaGraphNode_t const first = parent.add_child(graph(test::tiny_graph().release())).get();
   EXPECT_EQ(test::edge_count(parent.get()), 2U);
-  cudaGraphNode_t const second = parent.add_child(graph(test::tiny_graph().release()));
+  cudaGraphNode_t const second = parent.add_child(graph(test::tiny_graph().release())).get();
   EXPECT_EQ(test::edge_count(parent.get()), 3U);
   std::size_t count = 2;
   cudaGraphNode_t before[2] = {};
@@ -138,8 +139,8 @@ TEST_F(Graph, AChildComesAfterEverythingThatIsThere) {
 TEST_F(Graph, OperationsOnNothingAreErrors) {
   graph const nothing(cudaGraph_t{});
   graph parent;
-  EXPECT_THROW(static_cast<void>(nothing.clone()), cuda_error);
-  EXPECT_THROW(parent.add_child(nothing), cuda_error);
+  EXPECT_THROW(static_cast<void>(nothing.clone()), usage_error);
+  EXPECT_THROW(parent.add_child(nothing), usage_error);
   EXPECT_EQ(test::node_count(parent.get()), 0U);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }

@@ -12,6 +12,7 @@
 #include "escrow/core/insist.hpp"                 // IWYU pragma: export
 #include "escrow/core/ready_event.hpp"            // IWYU pragma: export
 #include "escrow/core/relaxed_capture_scope.hpp"  // IWYU pragma: export
+#include "escrow/core/shared_event.hpp"           // IWYU pragma: export
 #include "escrow/core/source_location.hpp"        // IWYU pragma: export
 #include "escrow/core/spin_lock.hpp"              // IWYU pragma: export
 #include "escrow/core/stream_ref.hpp"             // IWYU pragma: export

@@ -49,6 +49,8 @@ class graph_registry {
   // Notes what is about to be moved to `graph`.
   void add(single added, std::uint64_t id, cudaGraph_t graph);
   void add(placed_bundle added, std::uint64_t id, cudaGraph_t graph);
+  // Counts references that are about to be moved to a graph as parts of a bundle.
+  void add_parts(std::span<graph_reference* const> parts) noexcept;
   // Takes back what add() noted: it could not be moved.
   void withdraw(graph_reference& node) noexcept;
   void withdraw(graph_bundle& bundle, std::uint64_t id) noexcept;
@@ -66,6 +68,8 @@ class graph_registry {
   void keep_singles(std::uint64_t id, std::vector<single> kept) noexcept;
   [[nodiscard]] bool has_singles(std::uint64_t id) const noexcept;
   [[nodiscard]] std::vector<placed_bundle> bundles_of(std::uint64_t id) const;
+  // Whether the graph has the bundle, as far as that was noted.
+  [[nodiscard]] bool is_on(graph_bundle const& bundle, std::uint64_t id) const noexcept;
 
   // Whether a graph with this handle was ever noted and may be alive. If not, no graph of this
   // handle needs to be identified.

@@ -35,7 +35,7 @@ struct launch_end {
 //   across the calls of one launch (capture query, wait, launch, record), none of which runs a
 //   destructor.
 // Memory ordering: the mutex's.
-// Lifetime: part of a bundle.
+// Lifetime: shared by bundles that stand for the same things.
 // Capture: none.
 // Errors: none.
 struct launch_order {

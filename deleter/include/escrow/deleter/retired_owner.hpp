@@ -49,6 +49,10 @@ class alignas(64) retired_owner final : public graph_reference {
     }
   }
 
+  // From now on a graph or an exec holds it, until it is reclaimed: counted in
+  // deleter_stats::in_graphs.
+  void enter_graph() noexcept;
+
   // Destroys the owner, if there is one.
   void clear() noexcept {
     if (auto* const destroy = std::exchange(destroy_, nullptr)) destroy(storage_);

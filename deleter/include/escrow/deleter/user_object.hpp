@@ -36,9 +36,9 @@ class user_object {
   ~user_object();
 
   // Moves the reference to `graph`, which was captured under `id`, and has it noted in the
-  // registry. Throws std::bad_alloc, cuda_error. Source: cudaGraphRetainUserObject with
-  // cudaGraphUserObjectMove.
-  void move_to(cudaGraph_t graph, std::uint64_t id);
+  // registry; returns the object, which is the graph's. Throws std::bad_alloc, cuda_error. Source:
+  // cudaGraphRetainUserObject with cudaGraphUserObjectMove.
+  cudaUserObject_t move_to(cudaGraph_t graph, std::uint64_t id);
 
  private:
   void note(cudaGraph_t graph, std::uint64_t id);

@@ -4,63 +4,65 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <set>
+#include <filesystem>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "escrow/deleter/footprint.hpp"
+#include "escrow/graph/node.hpp"
 
 namespace escrow {
 
+class deleter;
 struct survey_root;
 
 // What: owns a cudaGraph_t, and with it the references that the graph has to leases and retired
-//   owners.
+//   owners, and to what the nodes keep that are added here: it is the place at the graph's
+//   beginning.
 // Thread safety: a value; CUDA lets one thread at a time use a graph.
 // Memory ordering: none.
 // Lifetime: the end destroys the graph. What it held comes back once its clones, execs and launches
-//   are gone too.
+//   are gone too. Bodies of its conditional nodes keep it.
 // Capture: everything here is capture-safe; what CUDA forbids in a capture runs in Relaxed mode.
-// Errors: cuda_error. The destructor ignores the status: there is no one to tell.
-class graph {
+// Errors: cuda_error, usage_error. The destructor ignores the status: there is no one to tell.
+//   What nodes keep is put on the graph when its handle is asked for, or it is instantiated or
+//   copied: that can fail, and asks the graph for its id (graph_id_of()).
+class graph : public insertion_point {
  public:
-  // A new, empty graph. Throws cuda_error. Source: cudaGraphCreate.
+  // A new, empty graph; what its nodes keep goes to the process's own deleter, or to `keeper`.
+  // Throws cuda_error, std::bad_alloc. Source: cudaGraphCreate.
   graph();
+  explicit graph(deleter& keeper);
   // Takes over a graph that somebody made, e.g. with cudaStreamEndCapture. `id` is its capture id,
-  // if the caller knows it.
-  explicit graph(cudaGraph_t native, std::uint64_t id = 0) noexcept
-      : graph_(native), id_(id), is_original_(id != 0) {}
-  graph(graph&& other) noexcept
-      : graph_(std::exchange(other.graph_, nullptr)),
-        id_(std::exchange(other.id_, 0)),
-        is_original_(other.is_original_),
-        blank_copies_(std::move(other.blank_copies_)) {}
-  graph& operator=(graph&& other) noexcept {
-    graph taken(std::move(other));
-    std::swap(graph_, taken.graph_);
-    std::swap(id_, taken.id_);
-    std::swap(is_original_, taken.is_original_);
-    std::swap(blank_copies_, taken.blank_copies_);
-    return *this;
-  }
+  // if the caller knows it. Throws std::bad_alloc; the graph is then destroyed.
+  explicit graph(cudaGraph_t native, std::uint64_t id = 0);
+  graph(graph&& other) noexcept;
+  graph& operator=(graph&& other) noexcept;
   ~graph();
 
-  // The CUDA handle. Never owning; null if moved from or detached.
-  [[nodiscard]] cudaGraph_t get() const noexcept { return graph_; }
+  // The CUDA handle. Never owning; null if moved from or detached. Throws cuda_error,
+  // std::bad_alloc.
+  [[nodiscard]] cudaGraph_t get() const;
   // The capture id, which identifies the graph for good; 0 if it is not known.
-  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
-  // Gives the handle up; the caller destroys it.
-  [[nodiscard]] cudaGraph_t detach() noexcept {
-    id_ = 0;
-    blank_copies_.clear();
-    return std::exchange(graph_, nullptr);
-  }
+  [[nodiscard]] std::uint64_t id() const noexcept;
+  // Gives the handle up; the caller destroys it. Throws as get(), and has changed nothing then.
+  [[nodiscard]] cudaGraph_t detach();
 
   // A copy, which holds what this one holds. Source: cudaGraphClone.
   [[nodiscard]] graph clone() const;
   // Adds a node that runs a copy of `child`, which holds what `child` holds, after the nodes that
   // are there now and have no successor. Returns the node, which belongs to this graph. Source:
   // cudaGraphAddChildGraphNode.
-  cudaGraphNode_t add_child(graph const& child);
+  node add_child(graph const& child);
+
+  // All nodes and edges, also of what was captured; not those of bodies and child graphs.
+  [[nodiscard]] std::vector<node> nodes() const;
+  [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
+  // Writes the graph in Graphviz's DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:
+  // cudaErrorOperatingSystem if the file cannot be written. Source: cudaGraphDebugDotPrint.
+  void write_dot(std::filesystem::path const& file, unsigned flags = 0) const;
 
   // What the graph, with its child graphs, keeps alive as far as Escrow knows: of what a plain
   // cudaGraphClone holds it knows nothing. Throws cuda_error, std::bad_alloc.
@@ -68,13 +70,14 @@ class graph {
 
  private:
   friend struct survey_root;
+  friend class insertion_point;
 
-  cudaGraph_t graph_;
-  std::uint64_t id_ = 0;
-  bool is_original_ = false;  // whether it holds nothing but what the registry knows, or will
-  // Graphs of child nodes, at any depth, that were copied by add_child() or clone() and held
-  // nothing then.
-  std::set<cudaGraph_t> blank_copies_;
+  explicit graph(std::shared_ptr<graph_core> core) noexcept;
+  // A node of `parent` with a copy of this graph.
+  [[nodiscard]] cudaGraphNode_t embed_in(graph_core& parent, cudaGraph_t in,
+                                         std::span<cudaGraphNode_t const> after) const;
+
+  std::shared_ptr<graph_core> shared_;  // null if moved from
 };
 
 }  // namespace escrow

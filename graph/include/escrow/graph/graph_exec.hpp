@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/stream_ref.hpp"
@@ -12,6 +14,8 @@
 #include "escrow/graph/instantiate_options.hpp"
 
 namespace escrow {
+
+struct survey_root;
 
 // What: owns a cudaGraphExec_t, and itself holds what the graph holds: the references are taken off
 //   the graph for the moment of instantiation (hoisted), so that no launch pays for user objects.
@@ -80,10 +84,60 @@ class graph_exec {
   void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {});
   void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {});
 
+  // Changes one node of this exec, from the next launch on, and what is kept for it: what was kept
+  // before is let go after the launches in flight. `changed` is a node of the graph, or of a body
+  // of it, that the exec was made of as a `graph`; the graph itself does not change. Arguments as
+  // of the function that adds such a node. Takes as long as the graph keeps owners. After update()
+  // with another graph, what that one kept for the node stays until the next update(). On failure
+  // throws usage_error, cuda_error, std::bad_alloc, and exec and owners are as before. Source:
+  // cudaGraphExecNodeSetParams.
+  template <class... Arguments>
+  void set_launch(node const& changed, kernel const& launched, launch_config const& config,
+                  Arguments&&... arguments) {
+    detail::apply_launch(keeper_for(changed), setting(changed), launched, config,
+                         std::tuple(detail::device_value_of(arguments)...),
+                         std::forward<Arguments>(arguments)...);
+  }
+  template <class... Parameters, class... Arguments>
+  void set_launch(node const& changed, void (*launched)(Parameters...),
+                  launch_config const& config, Arguments&&... arguments) {
+    static_assert(sizeof...(Parameters) == sizeof...(Arguments),
+                  "as many arguments as the kernel has parameters");
+    detail::apply_launch(keeper_for(changed), setting(changed), kernel(launched), config,
+                         std::tuple<Parameters...>(detail::device_value_of(arguments)...),
+                         std::forward<Arguments>(arguments)...);
+  }
+  template <class Destination>
+  void set_memset(node const& changed, Destination&& destination, memset_config const& config) {
+    detail::apply_memset(keeper_for(changed), setting(changed), config,
+                         std::forward<Destination>(destination));
+  }
+  template <class To, class From>
+  void set_memcpy(node const& changed, To&& to, From&& from, std::size_t bytes) {
+    detail::apply_memcpy(keeper_for(changed), setting(changed), bytes, std::forward<To>(to),
+                         std::forward<From>(from));
+  }
+  template <std::invocable Function>
+  void set_call(node const& changed, Function function) {
+    detail::apply_call(keeper_for(changed), setting(changed), std::move(function));
+  }
+  void set_call(node const& changed, cudaHostFn_t function, void const* data, std::size_t bytes);
+  void set_event(node const& changed, shared_event event);
+  void set_event(node const& changed, event_ref event);
+
  private:
   class state;
 
+  graph_exec(survey_root const& source, instantiate_options const& options);
+  void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
+  [[nodiscard]] release_hub& keeper_for(node const& changed) const;
+  bool set(node const& changed, cudaGraphNodeParams& params, detail::node_payload payload);
+  [[nodiscard]] auto setting(node const& changed) {
+    return [this, &changed](cudaGraphNodeParams& params, detail::node_payload payload) {
+      return set(changed, params, std::move(payload));
+    };
+  }
 
   std::unique_ptr<state> state_;  // null if moved from
 };

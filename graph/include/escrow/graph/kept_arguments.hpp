@@ -1,6 +1,7 @@
 // What a kernel gets for its arguments, and what of them is kept until it is done.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -27,6 +28,16 @@ auto device_value_of(T const& argument) {
                   "for a type that owns what the kernel uses");
     return argument;
   }
+}
+
+// The addresses of a kernel's values, as CUDA takes them.
+template <class... Values>
+std::array<void*, sizeof...(Values) + 1> addresses_of(std::tuple<Values...>& values) {
+  return std::apply(
+      [](auto&... each) {
+        return std::array<void*, sizeof...(Values) + 1>{std::addressof(each)..., nullptr};
+      },
+      values);
 }
 
 // Tells an argument that keeps itself.
@@ -79,15 +90,14 @@ requires(owning_argument<T> && !shareable_argument<T> &&
   std::optional<T> owner_;
 };
 
-// What: all that one launch keeps: the kernel's library, and what its arguments own.
+// What: all that is kept of some arguments.
 // Thread safety, Memory ordering, Lifetime, Capture: a value.
 // Errors: the constructor throws what taking a share throws; take() cannot fail.
 template <class... Arguments>
 class kept_arguments {
  public:
-  explicit kept_arguments(kernel const& launched,
-                          std::remove_cvref_t<Arguments> const&... arguments)
-      : library_(launched.library()), kept_(kept_argument<Arguments>(arguments)...) {}
+  explicit kept_arguments(std::remove_cvref_t<Arguments> const&... arguments)
+      : kept_(kept_argument<Arguments>(arguments)...) {}
 
   // Takes what could not be shared.
   void take(std::remove_reference_t<Arguments>&... arguments) noexcept {
@@ -95,8 +105,24 @@ class kept_arguments {
   }
 
  private:
-  std::shared_ptr<loaded_library const> library_;
   std::tuple<kept_argument<Arguments>...> kept_;
+};
+
+// What: all that one launch keeps: the kernel's library, and what its arguments own.
+// Thread safety, Memory ordering, Lifetime, Capture, Errors: as kept_arguments.
+template <class... Arguments>
+class kept_launch {
+ public:
+  explicit kept_launch(kernel const& launched, std::remove_cvref_t<Arguments> const&... arguments)
+      : library_(launched.library()), arguments_(arguments...) {}
+
+  void take(std::remove_reference_t<Arguments>&... arguments) noexcept {
+    arguments_.take(arguments...);
+  }
+
+ private:
+  std::shared_ptr<loaded_library const> library_;
+  kept_arguments<Arguments...> arguments_;
 };
 
 // Whether a launch with these arguments has anything to keep, besides a library.

@@ -27,18 +27,14 @@ template <class... Values, class... Arguments>
 void launch_keeping(stream_ref stream, kernel const& launched, launch_config const& config,
                     std::tuple<Values...> values, Arguments&&... arguments) {
   (announce_use(arguments, stream), ...);
-  auto pointers = std::apply(
-      [](auto&... each) {
-        return std::array<void*, sizeof...(Values) + 1>{std::addressof(each)..., nullptr};
-      },
-      values);
+  auto pointers = addresses_of(values);
   auto const enqueue = [&] { launch_values(stream, launched, config, pointers.data()); };
   if (!keeps_any<Arguments...> && launched.library() == nullptr) {
     static_cast<void>(usable_capture_of("launch", stream));  // else retire_around() asks
     return enqueue();
   }
 
-  using kept = kept_arguments<Arguments...>;
+  using kept = kept_launch<Arguments...>;
   auto const take = [&](kept& in_place) noexcept { in_place.take(arguments...); };
   deleter& keeper = config.keeper != nullptr ? *config.keeper : deleter::global();
   keeper.retire_around("launch", stream, kept(launched, arguments...), take, enqueue);

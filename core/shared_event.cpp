@@ -1,0 +1,81 @@
+// Shared events are found by their handles as long as somebody has a share.
+#include "escrow/core/shared_event.hpp"
+
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
+#include "escrow/core/event.hpp"
+
+namespace escrow {
+
+struct shared_event::state {
+  state(event given, unsigned its_flags, int its_device) noexcept
+      : owned(std::move(given)), flags(its_flags), device(its_device) {}
+  state(state&&) = delete;
+  ~state();
+
+  struct all_shared;
+  static all_shared& all() noexcept;
+
+  event owned;
+  unsigned flags;
+  int device;
+};
+
+// The events that have a share, by their handles.
+struct shared_event::state::all_shared {
+  std::mutex mutex;  // guards `events`; held across no call of CUDA
+  std::unordered_map<cudaEvent_t, std::weak_ptr<state const>> events;
+};
+
+shared_event::state::all_shared& shared_event::state::all() noexcept {
+  // Never destroyed: events may end until the very end of the process.
+  alignas(all_shared) static std::byte storage[sizeof(all_shared)];
+  static all_shared& kept = *::new (static_cast<void*>(storage)) all_shared;
+  return kept;
+}
+
+shared_event::state::~state() {
+  // Before the event goes: its handle may then be another's.
+  std::lock_guard const lock(all().mutex);
+  all().events.erase(owned.get());
+}
+
+shared_event shared_event::make(unsigned flags, source_location where) {
+  int const device = current_device();
+  cudaEvent_t made = nullptr;
+  check(cudaEventCreateWithFlags(&made, flags), "cudaEventCreateWithFlags", where);
+  event owned(made);
+  auto const shared = std::make_shared<state const>(std::move(owned), flags, device);
+  std::lock_guard const lock(state::all().mutex);
+  state::all().events.emplace(made, shared);
+  return shared_event(shared);
+}
+
+std::optional<shared_event> shared_event::find(cudaEvent_t handle) {
+  std::lock_guard const lock(state::all().mutex);
+  auto const found = state::all().events.find(handle);
+  if (found == state::all().events.end()) return std::nullopt;
+  auto shared = found->second.lock();
+  if (shared == nullptr) return std::nullopt;
+  return shared_event(std::move(shared));
+}
+
+cudaEvent_t shared_event::get() const noexcept {
+  return shared_ == nullptr ? nullptr : shared_->owned.get();
+}
+
+unsigned shared_event::flags() const noexcept {
+  return shared_ == nullptr ? 0 : shared_->flags;
+}
+
+int shared_event::device() const noexcept {
+  return shared_ == nullptr ? -1 : shared_->device;
+}
+
+}  // namespace escrow

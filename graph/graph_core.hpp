@@ -1,0 +1,96 @@
+// What a graph, its nodes and the bodies of its conditional nodes share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "escrow/deleter/graph_bundle.hpp"
+#include "escrow/deleter/graph_registry.hpp"
+#include "escrow/deleter/launch_order.hpp"
+#include "escrow/graph/node_payload.hpp"
+#include "node_table.hpp"
+
+namespace escrow {
+
+// What: owns a cudaGraph_t, and knows what each node made by hand keeps alive (its payload). As
+//   long as nobody else has the graph's handle, payloads are only collected here: one user object
+//   for all of them is put on the graph when the handle is asked for (seal, expose). Afterwards
+//   each goes on the graph before its node does. Owners of nodes in bodies are the graph's.
+// Thread safety: exclusive access, as CUDA demands for the graph.
+// Lifetime: shared by the graph and its bodies; nodes only look whether it is there. Its end
+//   destroys the graph.
+class graph_core : public std::enable_shared_from_this<graph_core> {
+ public:
+  // `is_exposed`: others may have the handle. `id`: 0 if it is not known.
+  graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed) noexcept;
+  graph_core(graph_core&&) = delete;
+  ~graph_core();
+
+  // Null once it was detached.
+  [[nodiscard]] cudaGraph_t native() const noexcept { return native_; }
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+  // Who destroys what nodes keep; the process's own deleter if nobody was named.
+  [[nodiscard]] release_hub& keeper();
+  void set_keeper(release_hub& keeper) noexcept;
+  // Learns the id. Throws cuda_error: with cudaErrorStreamCaptureInvalidated the graph is gone.
+  void identify();
+
+  // Sees to it that all that is kept is on the graph. Throws cuda_error, std::bad_alloc.
+  void seal();
+  // The handle, for others. Throws as seal().
+  [[nodiscard]] cudaGraph_t expose();
+  // The handle, which is not ours any more. Throws as seal(), and nothing has changed then.
+  [[nodiscard]] cudaGraph_t detach();
+  // After hoisting: the graph keeps nothing any more.
+  void forget_payloads() noexcept;
+
+  // A node in the graph or in one of its bodies. All three throw cuda_error, std::bad_alloc, and
+  // then neither the graph nor what it keeps has changed.
+  [[nodiscard]] cudaGraphNode_t add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
+                                    cudaGraphNodeParams& params, detail::node_payload payload);
+  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
+  void destroy(cudaGraphNode_t doomed);
+
+  // The payloads as they are now; null if there never was one. Throws as seal().
+  [[nodiscard]] std::shared_ptr<node_table const> snapshot();
+  // What a kernel node launches, if only the payload knows.
+  [[nodiscard]] launch_params const* launched(cudaGraphNode_t node) noexcept;
+  // The turns of execs that keep any of the payloads.
+  [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
+  // Knows the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.
+  void copy_payloads(graph_core& original);
+
+  // Bodies of conditional nodes made by hand, nested ones too.
+  std::vector<cudaGraph_t> bodies;
+  bool is_original = false;  // whether it holds nothing but what the registry knows, or will
+  // Graphs of child nodes, at any depth, that were copied by add_child() or clone() and held
+  // nothing then.
+  std::set<cudaGraph_t> blank_copies;
+
+ private:
+  class change;
+  using placed_bundle = graph_registry::placed_bundle;
+
+  // Puts a bundle of `parts` on the graph, and is one of its holders from then on.
+  graph_bundle& place(std::vector<graph_reference*> parts);
+  void take_off(graph_bundle& bundle) noexcept;
+  void let_go(placed_bundle const& placed) noexcept;
+  void drop_hoisted() noexcept;
+
+  cudaGraph_t native_;
+  std::uint64_t id_;  // 0: not known yet
+  bool is_exposed_;
+  release_hub* keeper_ = nullptr;  // null: nobody was named, and nothing is kept
+  node_table payloads_;
+  std::size_t pending_ = 0;             // payloads that are not on the graph
+  std::vector<placed_bundle> placed_;  // on the graph; each is held here, too
+  std::shared_ptr<launch_order> order_;
+  std::shared_ptr<node_table const> snapshot_;  // null: not made since the last change
+};
+
+}  // namespace escrow

@@ -1,0 +1,51 @@
+// What one version of a node's parameters keeps alive.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "escrow/deleter/release_hub.hpp"
+#include "escrow/deleter/retired_owner.hpp"
+#include "escrow/graph/launch_params.hpp"
+
+namespace escrow::detail {
+
+// What: an owner on its way to a graph, or nothing. It is made before the call of CUDA that may
+//   fail, so that nothing has to be allocated afterwards.
+// Thread safety: a value; needs exclusive access.
+// Memory ordering: none.
+// Lifetime: not handed on, the owner ends with it, on this thread.
+// Capture: calls no CUDA function but to learn the current device.
+// Errors: the constructor throws std::bad_alloc, cuda_error, and what moving the owner throws.
+class node_payload {
+ public:
+  // Nothing is kept.
+  node_payload() noexcept = default;
+  // `placed` is where the owner is from now on.
+  template <class Owner>
+  node_payload(release_hub& hub, Owner owner, Owner*& placed) : owner_(take(hub)) {
+    placed = &owner_->emplace(std::move(owner));
+  }
+
+  [[nodiscard]] retired_owner* get() const noexcept { return owner_.get(); }
+  // Hands the owner on, to be held and let go of as a graph_reference.
+  [[nodiscard]] retired_owner* release() noexcept { return owner_.release(); }
+
+  // What is launched, where CUDA does not tell: in the owner, or null.
+  [[nodiscard]] launch_params const* launched() const noexcept { return launched_; }
+  void set_launched(launch_params const* launched) noexcept { launched_ = launched; }
+
+ private:
+  struct put_back {
+    void operator()(retired_owner* unused) const noexcept;
+  };
+  using pointer = std::unique_ptr<retired_owner, put_back>;
+
+  // An empty one of the current device.
+  [[nodiscard]] static pointer take(release_hub& hub);
+
+  pointer owner_;
+  launch_params const* launched_ = nullptr;
+};
+
+}  // namespace escrow::detail

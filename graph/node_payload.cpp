@@ -1,0 +1,20 @@
+// Payloads come from the deleter's store, as retired owners do.
+#include "escrow/graph/node_payload.hpp"
+
+#include "escrow/core/device_scope.hpp"
+
+namespace escrow::detail {
+
+node_payload::pointer node_payload::take(release_hub& hub) {
+  int const device = current_device();
+  pointer taken(&hub.take_retired_owner(0, false));
+  taken->set_device(device);
+  return taken;
+}
+
+void node_payload::put_back::operator()(retired_owner* unused) const noexcept {
+  unused->clear();
+  unused->hub().put_retired_owner(*unused);
+}
+
+}  // namespace escrow::detail
