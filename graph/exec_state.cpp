@@ -208,8 +208,9 @@ bundle_holds graph_exec::state::holds_with(retired_owner* dropped, retired_owner
   auto const make = [&](release_hub& hub, std::vector<graph_reference*> parts,
                         std::shared_ptr<launch_order> order) {
     if (parts.empty()) return;
-    made.emplace_back(&graph_bundle::make(hub, std::move(parts), std::move(order)));
-    bundles.push_back(made.back().get());
+    graph_bundle::pointer bundle(&graph_bundle::make(hub, std::move(parts), std::move(order)));
+    bundles.push_back(bundle.get());
+    made.push_back(std::move(bundle));
   };
   for (auto const& each : held_) {
     graph_bundle& bundle = each->bundle();
