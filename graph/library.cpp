@@ -1,6 +1,12 @@
 // Loading and unloading code.
 #include "escrow/graph/library.hpp"
 
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
@@ -9,8 +15,30 @@
 
 namespace escrow {
 
+namespace {
+
+// The libraries of all kernels that were found, by the kernels' handles.
+struct found_kernels {
+  std::mutex mutex;  // guards `libraries`; held across no call of CUDA
+  std::unordered_map<void const*, std::weak_ptr<loaded_library const>> libraries;
+};
+
+found_kernels& all_found() noexcept {
+  // Never destroyed: libraries may end until the very end of the process.
+  alignas(found_kernels) static std::byte storage[sizeof(found_kernels)];
+  static found_kernels& kept = *::new (static_cast<void*>(storage)) found_kernels;
+  return kept;
+}
+
+}  // namespace
+
 loaded_library::~loaded_library() {
   if (handle_ == nullptr) return;
+  {
+    // Before it is unloaded: the handles may then be another library's.
+    std::lock_guard const lock(all_found().mutex);
+    std::erase_if(all_found().libraries, [](auto const& each) { return each.second.expired(); });
+  }
   cudaError_t status = cudaSuccess;
   bool const is_unloaded = insist([&] { return status = cudaLibraryUnload(handle_); });
   if (!is_unloaded) hub_.report(status, "cudaLibraryUnload");
@@ -40,7 +68,19 @@ kernel library::find(std::string const& name) const {
   }
   cudaKernel_t found = nullptr;
   check(cudaLibraryGetKernel(&found, loaded_->get(), name.c_str()), "cudaLibraryGetKernel");
-  return kernel(reinterpret_cast<void const*>(found), loaded_);
+  void const* const handle = reinterpret_cast<void const*>(found);
+  std::lock_guard const lock(all_found().mutex);
+  all_found().libraries.insert_or_assign(handle, loaded_);
+  return kernel(handle, loaded_);
+}
+
+std::optional<kernel> library::kernel_of(void const* handle) {
+  std::lock_guard const lock(all_found().mutex);
+  auto const found = all_found().libraries.find(handle);
+  if (found == all_found().libraries.end()) return std::nullopt;
+  auto its = found->second.lock();
+  if (its == nullptr) return std::nullopt;
+  return kernel(handle, std::move(its));
 }
 
 }  // namespace escrow

@@ -96,7 +96,7 @@ std::vector<holder> capture_ledger::holders(std::string const& label) const {
   std::lock_guard const lock(mutex_);
   std::vector<holder> result;
   for (auto const& [id, graph] : entries_) {
-    result.push_back({.capture_id = id,
+    result.push_back({.capture_id = id < first_share_id ? id : 0,
                       .label = label,
                       .slots = graph.held.size(),
                       .since = graph.since,

@@ -21,6 +21,9 @@ namespace escrow {
 // Thread safety: any thread. One lock, held across no call of CUDA.
 class capture_ledger {
  public:
+  // From here on, in place of a capture's id, that of a share for a node. CUDA counts from 1.
+  static constexpr std::uint64_t first_share_id = std::uint64_t{1} << 63;
+
   // Notes that the graph captured as `capture_id` holds `held` through `hold`, which is about to be
   // handed to the graph. Throws std::bad_alloc and then has noted nothing.
   void add(slot& held, graph_hold& hold, std::uint64_t capture_id, source_location where);

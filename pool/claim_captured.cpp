@@ -1,4 +1,5 @@
 // Which slot a claim in a capture gets, and how the captured graph comes to hold it.
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -40,25 +41,41 @@ void slot_pool::attach(slot& taken, capture_info const& capture, source_location
   }
 }
 
-void slot_pool::hold_in_graph(slot& taken, capture_info const& capture, source_location where) {
+graph_hold& slot_pool::make_hold(slot& taken, std::uint64_t id, source_location where) {
   graph_hold* hold = &taken.first_hold_;
   std::unique_ptr<graph_hold> extra;  // for a slot that another graph holds already
   if (state_->ledger.is_held(taken)) {
     extra = std::make_unique<graph_hold>(state_->hub, state_->options.device, taken);
     hold = extra.get();
   }
-  state_->ledger.add(taken, *hold, capture.id, where);
+  state_->ledger.add(taken, *hold, id, where);
+  static_cast<void>(extra.release());  // the ledger's from here on
+  return *hold;
+}
+
+void slot_pool::hold_in_graph(slot& taken, capture_info const& capture, source_location where) {
+  graph_hold& hold = make_hold(taken, capture.id, where);
   std::optional<user_object> object;
   try {
-    object.emplace(*hold);
+    object.emplace(hold);
   } catch (...) {
     static_cast<void>(state_->ledger.remove(taken, capture.id));
+    if (&hold != &taken.first_hold_) delete &hold;
     throw;
   }
-  static_cast<void>(extra.release());  // the user object's from here on
   state_->hub.count_in_graphs(+1);
   object->move_to(capture.graph,
                   capture.id);  // if this throws, ~user_object releases, and the hold is pushed
+}
+
+graph_share slot_pool::share(slot& leased) {
+  // Relaxed: only that each share has another id counts.
+  static std::atomic<std::uint64_t> last{capture_ledger::first_share_id};
+  std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
+  graph_hold& hold = make_hold(leased, id, {});
+  leased.was_shared_ = true;
+  state_->hub.count_in_graphs(+1);
+  return graph_share(hold);
 }
 
 slot* slot_pool::take_reusable(capture_info const& capture,

@@ -153,7 +153,7 @@ void slot_pool::abandon(slot_lease& lease, bool a_device_is_lost) noexcept {
   used.quarantine_ = slot::quarantine::for_ever;
   if (a_device_is_lost) record_beside_lost_device(lease, used);
   used.also_streams_.clear();
-  go_home(used);
+  end_lease(used, 0);
 }
 
 void slot_pool::record_beside_lost_device(slot_lease const& lease, slot& used) noexcept {

@@ -44,13 +44,9 @@ void slot_pool::release_eager(slot_lease& lease, stream_ref stream, std::uint64_
   }
   if (status != cudaSuccess) [[unlikely]]
     state_->hub.report(status, "cudaEventRecord");  // now: the pool may go with the slot
-  if (lease.capture_id_ != 0) {
-    // The capture is over and its graph holds the slot; what was enqueued since is covered by the
-    // event.
-    let_go(used, lease.capture_id_, false);
-  } else {
-    go_home(used);
-  }
+  // Of a capture that is over, the graph holds the slot; what was enqueued since is covered by the
+  // event.
+  end_lease(used, lease.capture_id_);
   check(status, "cudaEventRecord");
 }
 
@@ -167,6 +163,12 @@ void slot_pool::release_in_foreign_capture(slot_lease& lease, capture_info const
 
 void slot_pool::let_go(slot& used, std::uint64_t capture_id, bool reusable) noexcept {
   if (state_->ledger.end_lease(used, capture_id, reusable)) go_home(used);
+}
+
+void slot_pool::end_lease(slot& used, std::uint64_t capture_id) noexcept {
+  // Only what graphs may hold is in the ledger.
+  if (capture_id != 0 || used.was_shared_) return let_go(used, capture_id, false);
+  go_home(used);
 }
 
 void graph_hold::graph_is_gone(release_node& node) noexcept {

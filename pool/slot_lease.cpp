@@ -99,6 +99,11 @@ void slot_lease::about_to_be_used_on(stream_ref stream) {
   also_used_on(stream);
 }
 
+graph_share slot_lease::share_with_node() {
+  slot& used = held("node::launch");
+  return used.pool().share(used);
+}
+
 void slot_lease::release_at_end() noexcept {
   slot_pool& pool = slot_->pool();
   try {

@@ -8,6 +8,7 @@
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -196,6 +197,19 @@ TEST_F(Libraries, OfWhatIsNoCodeAreErrorsWhenAKernelIsAskedForAndAreUnloadedAllT
   EXPECT_EQ(unloads(), 0);
   none.reset();
   EXPECT_TRUE(is_unloaded_once());
+}
+
+TEST_F(Libraries, AreFoundAgainByTheHandlesOfTheirKernels) {
+  auto add = std::make_unique<kernel>(found());
+  void const* const handle = add->get();
+  EXPECT_FALSE(library::kernel_of(&handle).has_value()) << "no kernel";
+  auto again = std::make_unique<kernel>(library::kernel_of(handle).value());
+  EXPECT_EQ(again->library(), add->library());
+  add.reset();
+  EXPECT_EQ(unloads(), 0) << "what was found again keeps it";
+  again.reset();
+  EXPECT_TRUE(is_unloaded_once());
+  EXPECT_FALSE(library::kernel_of(handle).has_value());
 }
 
 TEST_F(Libraries, SayWhichKernelTheyDoNotHave) {

@@ -1,7 +1,9 @@
 // Leases as kernel arguments: the resource's device value is passed, and the slot is handed out
 // again only after the kernel, on whichever stream that ran.
+#include <chrono>
 #include <escrow/graph.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "capture_fixture.hpp"
@@ -99,6 +101,106 @@ TEST_F(LeaseArgument, MayBeABlockOfAScratchPool) {
   auto claimed = pool.claim(one, block::length * sizeof(int));
   launch_fill(one.get(), claimed, 5);
   launch_check(one.get(), claimed, 5);
+}
+
+class LeaseOfANode : public LeaseArgument {
+ protected:
+  // A graph whose only node fills the resource, of one of two streams.
+  [[nodiscard]] graph filling(block_lease& claimed, int value = 3) {
+    graph built(*worker);
+    built.launch(fill, {}, claimed, block::length, value);
+    return built;
+  }
+  [[nodiscard]] bool is_back(block_pool& pool) {
+    worker->drain();
+    return pool.try_claim(one).has_value();
+  }
+};
+
+TEST_F(LeaseOfANode, StaysWithTheGraphItsCloneTheirExecsAndLaunches) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  std::optional<graph> built = filling(*claimed);
+  std::optional<graph> copy = built->clone();
+  std::optional<graph_exec> exec(*copy);
+  EXPECT_TRUE(exec->is_bare());
+  claimed.reset();
+  EXPECT_FALSE(is_back(pool));
+  built.reset();
+  copy.reset();
+  EXPECT_FALSE(is_back(pool));
+  exec->launch(two.get());
+  EXPECT_FALSE(is_back(pool));
+  exec.reset();
+  EXPECT_TRUE(wait_until([&] { return is_back(pool); }));
+}
+
+TEST_F(LeaseOfANode, StaysWithTheLeaseThatOutlivesTheGraph) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  static_cast<void>(filling(*claimed));
+  EXPECT_FALSE(is_back(pool));
+  launch_fill(one.get(), *claimed, 4);
+  launch_check(one.get(), *claimed, 4);
+  claimed.reset();
+  EXPECT_TRUE(is_back(pool));
+  EXPECT_EQ(pool.stats().slots, 1U);
+}
+
+TEST_F(LeaseOfANode, IsGivenBackByANodeThatIsDestroyedOrChanged) {
+  block_pool pool = make_pool(2);
+  graph built(*worker);
+  auto const add_node = [&] {
+    auto claimed = pool.claim(one);
+    return built.launch(fill, {}, claimed, block::length, 3);
+  };
+  node const destroyed = add_node();
+  node const changed = add_node();
+  EXPECT_FALSE(is_back(pool));
+  destroyed.destroy();
+  EXPECT_TRUE(is_back(pool));
+  auto third = pool.claim(one);
+  changed.set_launch(fill, {}, third, block::length, 4);
+  EXPECT_TRUE(is_back(pool)) << "that of the changed node";
+}
+
+TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  std::optional<graph> first = filling(*claimed);
+  std::optional<graph> second = filling(*claimed);
+  second->launch(check, {}, *claimed, block::length, 3, mismatches.data());
+  claimed.reset();
+  first.reset();
+  EXPECT_FALSE(is_back(pool));
+  EXPECT_EQ(pool.stats().in_graphs, 1U);
+  second.reset();
+  EXPECT_TRUE(is_back(pool));
+  EXPECT_EQ(pool.stats().in_graphs, 0U);
+}
+
+TEST_F(LeaseOfANode, IsNamedByAPoolThatIsClosed) {
+  block_pool pool = make_pool(1);
+  std::optional<graph> built;
+  {
+    auto claimed = pool.claim(one);
+    built.emplace(filling(claimed));
+  }
+  auto const holders = pool.close_for(std::chrono::nanoseconds(0));
+  ASSERT_EQ(holders.size(), 1U);
+  EXPECT_EQ(holders[0].slots, 1U);
+  EXPECT_EQ(holders[0].capture_id, 0U);
+  EXPECT_NE(holders[0].since, std::chrono::steady_clock::time_point()) << "it is no lease";
+  built.reset();
+  worker->drain();
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+TEST_F(LeaseOfANode, ThatIsEmptyIsRefused) {
+  block_pool pool = make_pool(1);
+  auto claimed = pool.claim(one);
+  claimed.release();
+  EXPECT_THROW(static_cast<void>(filling(claimed)), usage_error);
 }
 
 }  // namespace

@@ -23,7 +23,12 @@ namespace escrow {
 // The first gives a share of what has to stay alive until the kernel is done: of the allocation,
 // not of its wrapper, so that a reset() of the wrapper frees nothing early. The second is for
 // objects that see to it themselves; it is called before the launch, and they stay with the caller.
-// An object with none of them has to be moved into the launch, and is kept as a whole.
+// An object with none of them has to be moved into the launch, and is kept as a whole. With the
+// second,
+//
+//   static O owner_for_node(T& object);
+//
+// gives the share that a node of a graph keeps, which is on no stream.
 template <class T>
 struct owner_of {};
 
@@ -83,6 +88,9 @@ struct owner_of<std::shared_ptr<T>> {
   static void about_to_be_used_on(std::shared_ptr<T> const& pointer,
                                   stream_ref stream) requires(self_keeping_argument<T>) {
     owner_of<std::remove_const_t<T>>::about_to_be_used_on(*pointer, stream);
+  }
+  static auto owner_for_node(std::shared_ptr<T> const& pointer) requires(self_keeping_argument<T>) {
+    return owner_of<std::remove_const_t<T>>::owner_for_node(*pointer);
   }
 };
 

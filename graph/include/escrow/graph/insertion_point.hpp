@@ -44,8 +44,9 @@ class insertion_point {
   [[nodiscard]] node join(std::initializer_list<node> others = {}) const;
   [[nodiscard]] node join(std::vector<node> const& others) const;
 
-  // A kernel; arguments as of escrow::launch(), but that a lease cannot be one. Attributes and
-  // keeper of `config` must be empty: the graph has a keeper.
+  // A kernel; arguments as of escrow::launch(). Of a lease the node keeps a share: the slot is
+  // handed out to nobody until that is gone, too. Attributes and keeper of `config` must be empty:
+  // the graph has a keeper.
   template <class... Arguments>
   node launch(kernel const& launched, launch_config const& config, Arguments&&... arguments) const;
   template <class... Parameters, class... Arguments>

@@ -90,23 +90,51 @@ requires(owning_argument<T> && !shareable_argument<T> &&
   std::optional<T> owner_;
 };
 
+// What a node keeps of an argument: the same, but for one that keeps itself on streams.
+template <class Argument, class T = std::remove_cvref_t<Argument>>
+class kept_node_argument : public kept_argument<Argument> {
+  using kept_argument<Argument>::kept_argument;
+};
+
+template <class Argument, class T>
+requires self_keeping_argument<T>
+class kept_node_argument<Argument, T> {
+  static_assert(
+      !std::is_const_v<std::remove_reference_t<Argument>> &&
+          requires(T & argument) { owner_of<T>::owner_for_node(argument); },
+      "this argument gives a node no share: it is const, or has no owner_for_node()");
+
+ public:
+  explicit kept_node_argument(T& argument) : owner_(owner_of<T>::owner_for_node(argument)) {}
+  void take(T const& /*argument*/) noexcept {}
+
+ private:
+  decltype(owner_of<T>::owner_for_node(std::declval<T&>())) owner_;
+};
+
 // What: all that is kept of some arguments.
 // Thread safety, Memory ordering, Lifetime, Capture: a value.
 // Errors: the constructor throws what taking a share throws; take() cannot fail.
-template <class... Arguments>
-class kept_arguments {
+template <class... Kept>
+class kept_of_each {
  public:
-  explicit kept_arguments(std::remove_cvref_t<Arguments> const&... arguments)
-      : kept_(kept_argument<Arguments>(arguments)...) {}
+  template <class... Arguments>
+  requires(sizeof...(Arguments) == sizeof...(Kept)) explicit kept_of_each(Arguments&... arguments)
+      : kept_(Kept(arguments)...) {}
 
   // Takes what could not be shared.
-  void take(std::remove_reference_t<Arguments>&... arguments) noexcept {
+  template <class... Arguments>
+  void take(Arguments&... arguments) noexcept {
     std::apply([&](auto&... kept) { (kept.take(arguments), ...); }, kept_);
   }
 
  private:
-  std::tuple<kept_argument<Arguments>...> kept_;
+  std::tuple<Kept...> kept_;
 };
+template <class... Arguments>
+using kept_arguments = kept_of_each<kept_argument<Arguments>...>;
+template <class... Arguments>
+using kept_node_arguments = kept_of_each<kept_node_argument<Arguments>...>;
 
 // What: all that one launch keeps: the kernel's library, and what its arguments own.
 // Thread safety, Memory ordering, Lifetime, Capture, Errors: as kept_arguments.
@@ -124,6 +152,10 @@ class kept_launch {
   std::shared_ptr<loaded_library const> library_;
   kept_arguments<Arguments...> arguments_;
 };
+
+// Whether a node with these arguments has anything to keep, besides a library.
+template <class... Arguments>
+inline constexpr bool node_keeps_any = (owning_argument<std::remove_cvref_t<Arguments>> || ...);
 
 // Whether a launch with these arguments has anything to keep, besides a library.
 template <class... Arguments>

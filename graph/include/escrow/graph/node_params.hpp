@@ -35,7 +35,7 @@ template <class... Arguments>
 class kept_node_launch {
  public:
   kept_node_launch(kernel const& launched, launch_config const& config,
-                   std::remove_cvref_t<Arguments> const&... arguments)
+                   std::remove_reference_t<Arguments>&... arguments)
       : params_{launched, config.grid, config.block, config.shared_bytes},
         arguments_(arguments...) {}
 
@@ -46,7 +46,7 @@ class kept_node_launch {
 
  private:
   launch_params params_;
-  kept_arguments<Arguments...> arguments_;
+  kept_node_arguments<Arguments...> arguments_;
 };
 
 // Calls `apply(cudaGraphNodeParams&, node_payload)`, which throws or keeps the payload, and returns
@@ -66,8 +66,6 @@ template <class Apply, class... Values, class... Arguments>
 auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
                   launch_config const& config, std::tuple<Values...> values,
                   Arguments&&... arguments) {
-  static_assert((!self_keeping_argument<std::remove_cvref_t<Arguments>> && ...),
-                "an argument that is used on a stream, as a lease is, cannot belong to a node");
   auto pointers = addresses_of(values);
   cudaGraphNodeParams params = kernel_params(launched, config, pointers.data());
   if (launched.library() != nullptr) {
@@ -75,8 +73,8 @@ auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
                          kept_node_launch<Arguments...>(launched, config, arguments...),
                          arguments...);
   }
-  if constexpr (keeps_any<Arguments...>) {
-    return apply_keeping(keeper, apply, params, kept_arguments<Arguments...>(arguments...),
+  if constexpr (node_keeps_any<Arguments...>) {
+    return apply_keeping(keeper, apply, params, kept_node_arguments<Arguments...>(arguments...),
                          arguments...);
   } else {
     return apply(params, node_payload());
@@ -86,8 +84,8 @@ auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
 template <class Apply, class... Arguments>
 auto apply_with(release_hub& keeper, Apply apply, cudaGraphNodeParams params,
                 Arguments&&... arguments) {
-  if constexpr (keeps_any<Arguments...>) {
-    return apply_keeping(keeper, apply, params, kept_arguments<Arguments...>(arguments...),
+  if constexpr (node_keeps_any<Arguments...>) {
+    return apply_keeping(keeper, apply, params, kept_node_arguments<Arguments...>(arguments...),
                          arguments...);
   } else {
     return apply(params, node_payload());

@@ -53,6 +53,11 @@ class lease : private slot_lease {
   // For launch(): also_used_on(), unless the stream is known to the lease.
   using slot_lease::about_to_be_used_on;  // void about_to_be_used_on(stream_ref stream);
 
+  // For nodes of graphs that are built by hand: until the share is gone too, the slot is handed out
+  // to nobody. The lease stays with the caller, who orders the graph's launches with other work on
+  // the resource.
+  using slot_lease::share_with_node;  // graph_share share_with_node();
+
   // False once released or moved from.
   using slot_lease::operator bool;
 
@@ -63,7 +68,7 @@ class lease : private slot_lease {
 };
 
 // A kernel gets what it gets for the resource. The lease stays with the caller, and is told of the
-// stream.
+// stream; a node keeps a share of its slot.
 template <class T>
 requires owning_argument<T>
 struct owner_of<lease<T>> {
@@ -73,6 +78,7 @@ struct owner_of<lease<T>> {
   static void about_to_be_used_on(lease<T>& claimed, stream_ref stream) {
     claimed.about_to_be_used_on(stream);
   }
+  static graph_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
 };
 
 template <class T>

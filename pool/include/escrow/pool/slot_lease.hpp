@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "escrow/core/stream_ref.hpp"
+#include "escrow/pool/graph_share.hpp"
 
 namespace escrow {
 
@@ -40,6 +41,10 @@ class slot_lease {
   void also_used_on(stream_ref stream);
   // The same unless it is known already, as that of the claim is.
   void about_to_be_used_on(stream_ref stream);
+
+  // A share for a node of a graph that is built by hand. Throws usage_error if the lease is empty,
+  // std::bad_alloc.
+  [[nodiscard]] graph_share share_with_node();
 
   [[nodiscard]] explicit operator bool() const noexcept { return slot_ != nullptr; }
 

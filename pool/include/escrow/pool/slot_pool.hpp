@@ -111,6 +111,9 @@ class slot_pool {
   void wait_or_quarantine(slot& taken, event const& ready, stream_ref stream);
   void attach(slot& taken, capture_info const& capture, source_location where);
   void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
+  // A hold that the ledger knows, with no holder yet.
+  [[nodiscard]] graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
+  [[nodiscard]] graph_share share(slot& leased);
   void require_open(char const* call) const;
   void require_device(char const* call, stream_ref stream, capture_info const& capture) const;
   [[nodiscard]] std::string describe_exhaustion() const;
@@ -128,6 +131,8 @@ class slot_pool {
   static cudaError_t record_use(slot& used, event& ready, int& device,
                                 cudaStream_t stream) noexcept;
   void let_go(slot& used, std::uint64_t capture_id, bool reusable) noexcept;
+  // The end of a lease that is no more than its capture, if it has one, can tell.
+  void end_lease(slot& used, std::uint64_t capture_id) noexcept;
   void graph_is_gone(graph_hold& hold) noexcept;
   void go_home(slot& idle) noexcept;
   void put_back(slot& idle) noexcept;
