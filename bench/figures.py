@@ -1,10 +1,13 @@
-"""The figures that have a goal, and how each is computed from what was measured."""
+"""The figures, most of which have a goal, and how each is computed from what was measured."""
 
 from dataclasses import dataclass
 from typing import Callable, Optional, Union
 
 from alike import likeness
 from measured import Measured
+
+
+NO_GOAL = "none"
 
 
 @dataclass(frozen=True)
@@ -132,4 +135,58 @@ RELAUNCH = [
            median("interference/bare_again", "p999_of_bare")),
 ]
 
-FIGURES = [*POOL_AND_DELETER, *RELAUNCH]
+CHAIN = "nodes:10000"
+
+
+def a_node(*fields, form="escrow"):
+    """A note of counters that have no goal, in nanoseconds a node."""
+    name = f"build/{form}/{CHAIN}"
+
+    def note(m):
+        there = [each for each in fields if each in m.fields(name)]
+        return ", ".join(f"{each} {m.median(name, each):.0f}" for each in there)
+
+    return note
+
+
+def build_note(m):
+    shares = []
+    for form in ("escrow_warm", "escrow_no_owners", "user_objects"):
+        if "of_bare" in m.fields(f"build/{form}/{CHAIN}"):
+            shares.append(f"{form} {m.median(f'build/{form}/{CHAIN}', 'of_bare'):.3g}")
+    parts = a_node("build_ns", "bare_build_ns", "seal_ns", "destroy_ns", "bare_destroy_ns")(m)
+    return "; ".join(filter(None, [
+        f"per node: {parts}" if parts else "",
+        f"others over bare: {', '.join(shares)}" if shares else ""]))
+
+
+def cuda_core_note(m):
+    """Why there is nothing, if there is nothing."""
+    if m.fields(f"build/cuda_core/{CHAIN}"):
+        return "from Python, whose own time is in it"
+    return next((problem for problem in m.problems if problem.startswith("cuda_core_build")),
+                "Python's cuda.core was not run")
+
+
+def retained_note(m):
+    name = "retained/escrow/nodes:64"
+    if "host_burst_of_bare" not in m.fields(name):
+        return ""
+    return (f"host time per launch over {m.fields(name)['host_launches']:.0f} launches from an idle "
+            f"stream; in bursts of 16 at most it is {m.median(name, 'host_burst_of_bare'):.3f}")
+
+
+BUILD = [
+    Figure("build_node_over_cuda", "<= 1.5", "ratio", "build_bench",
+           median(f"build/escrow/{CHAIN}", "of_bare"),
+           median(f"build/bare_again/{CHAIN}", "of_bare"), build_note),
+    Figure("build_cuda_core_over_escrow", ">= 3", "ratio", "cuda_core_build_bench",
+           ratio(f"build/cuda_core/{CHAIN}", f"build/escrow/{CHAIN}"), note=cuda_core_note),
+    Figure("retained_launch_host_k64", "<= 1.25", "ratio", "build_bench",
+           median("retained/escrow/nodes:64", "host_of_bare"),
+           median("retained/bare_again/nodes:64", "host_of_bare"), retained_note),
+    Figure("bytes_per_owner", NO_GOAL, "bytes", "build_bench",
+           median(f"memory/escrow/{CHAIN}", "bytes_per_owner")),
+]
+
+FIGURES = [*POOL_AND_DELETER, *RELAUNCH, *BUILD]

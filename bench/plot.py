@@ -110,15 +110,17 @@ def points_of(measured, prefix, field="time"):
 def plots(measured):
     """File name -> SVG, of what the folder has."""
     wanted = [
-        ("relaunch_host.svg", "Host time per relaunch", "kernels:", "relaunch/", "host_us"),
-        ("relaunch.svg", "Time per relaunch, many in a row", "kernels:", "relaunch/", "time"),
-        ("claim.svg", "Host time per claim and release", "threads:", "claim/", "time"),
+        ("relaunch_host.svg", "Host time per relaunch", "kernels:", "relaunch/", "host_us", "us"),
+        ("relaunch.svg", "Time per relaunch, many in a row", "kernels:", "relaunch/", "time", "us"),
+        ("claim.svg", "Host time per claim and release", "threads:", "claim/", "time", "us"),
+        ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns",
+         "ns"),
     ]
     result = {}
-    for file, title, label, prefix, field in wanted:
+    for file, title, label, prefix, field, unit in wanted:
         points = points_of(measured, prefix, field)
         if points:
-            result[file] = dot_plot(title, measured.origin(), label, "us", points)
+            result[file] = dot_plot(title, measured.origin(), label, unit, points)
     return result
 
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Prints what the relaunch bench found, for people.
+"""Prints what the relaunch bench and the build bench found, for people.
 
-    bench/relaunch_table.py FOLDER      reads FOLDER/relaunch_bench.json, and cuda_core_bench.json
+    bench/relaunch_table.py FOLDER
+
+reads FOLDER/relaunch_bench.json and build_bench.json, and what cuda.core's arms wrote beside them.
 """
 
 import argparse
@@ -20,6 +22,10 @@ OTHERS = {
                    "in_flight_extra_us"],
     "interference/": ["p50_us", "p99_us", "p999_us", "max_us", "bare_p999_us", "p999_of_bare",
                       "graphs_per_s", "bare_graphs_per_s", "samples"],
+    "build/": ["build_ns", "bare_build_ns", "of_bare", "seal_ns", "destroy_ns", "bare_destroy_ns"],
+    "retained/": ["host_us", "bare_host_us", "host_of_bare", "host_burst_of_bare",
+                  "throughput_of_bare", "destructors_owed"],
+    "memory/": ["bytes", "bytes_per_owner"],
 }
 
 
@@ -71,11 +77,11 @@ def main():
     print(measured.origin())
     print("Shares are of the bare graph that a form took turns with. bare and bare_again are bare")
     print("graphs too: their distance from 1 is noise.\n")
-    print(table(LAUNCHES, rows(measured)))
-    print()
-    for size in sizes(measured):
-        print(f"{size}: {likeness(measured, size)}.")
-    print()
+    if launches := rows(measured):
+        print(table(LAUNCHES, launches), end="\n\n")
+        for size in sizes(measured):
+            print(f"{size}: {likeness(measured, size)}.")
+        print()
     for line in others(measured):
         print(line)
     for problem, times in Counter(measured.problems).items():

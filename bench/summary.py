@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Boils the benches' results down to the figures that have a goal.
+"""Boils the benches' results down to a few figures, most of which have a goal.
 
     bench/summary.py FOLDER
 
@@ -12,7 +12,7 @@ import operator
 from collections import Counter
 from pathlib import Path
 
-from figures import FIGURES
+from figures import FIGURES, NO_GOAL
 from measured import Measured, NotMeasured, table
 
 COMPARE = {"<=": operator.le, ">=": operator.ge, ">": operator.gt, "=": operator.eq}
@@ -21,6 +21,12 @@ COMPARE = {"<=": operator.le, ">=": operator.ge, ">": operator.gt, "=": operator
 def is_met(value, goal):
     sign, bound = goal.split()
     return COMPARE[sign](value, float(bound))
+
+
+def verdict_on(value, goal):
+    if goal == NO_GOAL:
+        return ""
+    return "pass" if is_met(value, goal) else "MISS"
 
 
 def shown(value):
@@ -77,7 +83,7 @@ def report(summary, spreads):
         if value is None:
             rows.append([name, "-", each["goal"], each["unit"], "-", alike, "not measured"])
             continue
-        verdict = "pass" if is_met(value, each["goal"]) else "MISS"
+        verdict = verdict_on(value, each["goal"])
         spread = f"{spreads[name]:.1%}" if spreads[name] < 0.1 else f"{spreads[name]:.0%}"
         rows.append([name, shown(value), each["goal"], each["unit"], spread, alike, verdict])
     return table(["figure", "value", "goal", "unit", "spread", "A/A", ""], rows)

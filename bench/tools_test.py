@@ -3,9 +3,11 @@
 import json
 import sys
 import tempfile
+import types
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from unittest import mock
 
 import compact
 import plot
@@ -14,8 +16,9 @@ import relaunch_table
 import summary
 from measured import Measured, NotMeasured
 
-sys.path.append(str(Path(__file__).parent / "relaunch"))
+sys.path += [str(Path(__file__).parent / folder) for folder in ("relaunch", "build")]
 import cuda_core_arm
+import cuda_core_build_arm
 
 
 def runs(name, *values, **counters):
@@ -56,6 +59,17 @@ SAMPLE = {
         *runs("destructor/escrow_asleep", 2000.0, p50_ns=1500.0, p999_ns=6000.0),
         *runs("steady/allocations", 3.0, 3.0, allocations_per_million=0.0),
     ],
+    "build_bench": [
+        *runs("build/bare_again/nodes:10000", 500.0, of_bare=1.02),
+        *runs("build/escrow/nodes:10000", 700.0, 700.0, of_bare=1.4, build_ns=700.0,
+              bare_build_ns=500.0, seal_ns=40.0),
+        *runs("build/user_objects/nodes:10000", 1000.0, of_bare=2.0),
+        *runs("memory/escrow/nodes:10000", 20.0, bytes_per_owner=112.5),
+        *runs("retained/bare_again/nodes:64", 60.0, host_of_bare=0.99),
+        *runs("retained/escrow/nodes:64", 60.0, host_of_bare=1.3, host_burst_of_bare=1.2,
+              host_launches=200),
+    ],
+    "cuda_core_build_bench": [*runs("build/cuda_core/nodes:10000", 7000.0, build_ns=7000.0)],
 }
 
 
@@ -132,6 +146,30 @@ class SummaryTest(unittest.TestCase):
         self.assertTrue(summary.is_met(0, "= 0"))
         self.assertFalse(summary.is_met(1, "= 0"))
 
+    def test_building_is_compared_with_plain_calls_beside_it_and_with_cuda_core(self):
+        figure = self.summary["build_node_over_cuda"]
+        self.assertEqual((figure["value"], figure["noise"]), (1.4, 1.02))
+        self.assertIn("seal_ns 40", figure["note"])
+        self.assertIn("user_objects 2", figure["note"])
+        self.assertEqual(self.summary["build_cuda_core_over_escrow"]["value"], 10.0)
+        retained = self.summary["retained_launch_host_k64"]
+        self.assertEqual((retained["value"], retained["noise"]), (1.3, 0.99))
+        self.assertIn("1.200", retained["note"])
+
+    def test_a_figure_without_a_goal_is_neither_met_nor_missed(self):
+        lines = summary.report(self.summary, self.spreads).splitlines()
+        line = next(line for line in lines if line.startswith("bytes_per_owner"))
+        self.assertNotRegex(line, "pass|MISS")
+        row = readme_table.markdown({"bytes_per_owner": self.summary["bytes_per_owner"]})
+        self.assertTrue(row.endswith(" 112 bytes | none | - |"), row)
+
+    def test_without_cuda_core_the_summary_says_why(self):
+        with Folder() as folder:
+            (folder / "cuda_core_build_bench.json").write_text('{"skipped": "ImportError: no x"}')
+            figure = summary.summarize(Measured(folder), {})[0]["build_cuda_core_over_escrow"]
+        self.assertIsNone(figure["value"])
+        self.assertIn("ImportError: no x", figure["note"])
+
     def test_spread_is_the_distance_between_quartiles_over_the_median(self):
         self.assertAlmostEqual(self.spreads["claim_over_floor_1t"], 0.325 / 0.25)
 
@@ -196,6 +234,8 @@ class RelaunchTableTest(unittest.TestCase):
         lines = relaunch_table.others(self.measured)
         self.assertIn("run_ahead/escrow: launches 1000.00", lines)
         self.assertIn("objects64/update: plain_us 4.00, escrow_us 7.00, extra_us 3.00", lines)
+        self.assertIn("build/bare_again/nodes:10000: of_bare 1.02", lines)
+        self.assertIn("memory/escrow/nodes:10000: bytes_per_owner 112.50", lines)
 
 
 class CompactTest(unittest.TestCase):
@@ -232,6 +272,34 @@ class CudaCoreArmTest(unittest.TestCase):
             self.assertEqual(rows[0][5] == "-", bare is None)
 
 
+class CudaCoreBuildArmTest(unittest.TestCase):
+    def found(self, **classes):
+        module = types.ModuleType("a_graph_module")
+        for name, value in classes.items():
+            setattr(module, name, value)
+        with mock.patch.dict(sys.modules, {"a_graph_module": module}), mock.patch("builtins.print"):
+            return cuda_core_build_arm.attribute(("no_such_module", "a_graph_module"),
+                                                 cuda_core_build_arm.CLASSES, "explicit graphs")
+
+    def test_explicit_graphs_are_found_by_either_name(self):
+        self.assertEqual(self.found(GraphDef=1), 1)
+        self.assertEqual(self.found(GraphDef=1, GraphDefinition=2), 2)
+
+    def test_where_there_are_none_the_reason_says_what_there_is(self):
+        with self.assertRaisesRegex(ImportError, "no_such_module.*a_graph_module has GraphBuilder"):
+            self.found(GraphBuilder=1)
+
+    def test_its_repetitions_are_read_as_those_of_the_build_bench(self):
+        def chain(nodes):
+            return nodes / 5.0
+
+        recorded = cuda_core_build_arm.measured(chain, 10_000, 0)
+        self.assertEqual(len(recorded), 1)  # one, however little time there is
+        with Folder({**SAMPLE, "cuda_core_build_bench": recorded}) as folder:
+            measured = Measured(folder)
+        self.assertEqual(measured.median("build/cuda_core/nodes:10000"), 2000.0)
+
+
 class PlotTest(unittest.TestCase):
     def setUp(self):
         with Folder(runtime="simulated", device="<GPU>") as folder:
@@ -255,6 +323,10 @@ class PlotTest(unittest.TestCase):
     def test_other_kinds_of_claims_are_not_mixed_in(self):
         self.assertNotIn("77 us", self.plots["claim.svg"])
         self.assertIn("escrow, 1: 0.25 us", self.plots["claim.svg"])
+
+    def test_building_has_a_plot_in_its_own_unit(self):
+        self.assertIn("escrow, 10000: 700 ns", self.plots["build.svg"])
+        self.assertIn("cuda_core, 10000: 7e+03 ns", self.plots["build.svg"])
 
     def test_a_plot_says_that_numbers_are_simulated(self):
         for svg in self.plots.values():

@@ -1,5 +1,6 @@
-// The CUDA calls of Escrow's steady state, wrapped by the linker (--wrap), so that what a CUDA
-// runtime allocates is not taken for Escrow's. bench/CMakeLists.txt has the same list.
+// The CUDA calls of Escrow's steady state, and of building a graph, wrapped by the linker (--wrap),
+// so that what a CUDA runtime allocates is not taken for Escrow's. bench/CMakeLists.txt has the
+// same list.
 #include <cuda_runtime_api.h>
 
 #include "heap_count.hpp"
@@ -90,6 +91,56 @@ cudaError_t __real_cudaGetLastError();
 cudaError_t __wrap_cudaGetLastError() {
   inside_cuda const inside;
   return __real_cudaGetLastError();
+}
+
+cudaError_t __real_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                                 cudaGraphNode_t const* after,
+                                                 cudaGraphEdgeData const* edges, size_t count,
+                                                 cudaStreamCaptureMode mode);
+cudaError_t __wrap_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                                 cudaGraphNode_t const* after,
+                                                 cudaGraphEdgeData const* edges, size_t count,
+                                                 cudaStreamCaptureMode mode) {
+  inside_cuda const inside;
+  return __real_cudaStreamBeginCaptureToGraph(stream, graph, after, edges, count, mode);
+}
+
+cudaError_t __real_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  inside_cuda const inside;
+  return __real_cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t __real_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t __wrap_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  inside_cuda const inside;
+  return __real_cudaStreamEndCapture(stream, graph);
+}
+
+cudaError_t __real_cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                    cudaGraphNode_t const* after, cudaGraphEdgeData const* edges,
+                                    size_t count, cudaGraphNodeParams* params);
+cudaError_t __wrap_cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                    cudaGraphNode_t const* after, cudaGraphEdgeData const* edges,
+                                    size_t count, cudaGraphNodeParams* params) {
+  inside_cuda const inside;
+  return __real_cudaGraphAddNode(node, graph, after, edges, count, params);
+}
+
+cudaError_t __real_cudaUserObjectCreate(cudaUserObject_t* object, void* held, cudaHostFn_t destroy,
+                                        unsigned count, unsigned flags);
+cudaError_t __wrap_cudaUserObjectCreate(cudaUserObject_t* object, void* held, cudaHostFn_t destroy,
+                                        unsigned count, unsigned flags) {
+  inside_cuda const inside;
+  return __real_cudaUserObjectCreate(object, held, destroy, count, flags);
+}
+
+cudaError_t __real_cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                             unsigned count, unsigned flags);
+cudaError_t __wrap_cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                             unsigned count, unsigned flags) {
+  inside_cuda const inside;
+  return __real_cudaGraphRetainUserObject(graph, object, count, flags);
 }
 
 }  // extern "C"

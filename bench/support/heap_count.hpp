@@ -11,6 +11,8 @@ void count_on_this_thread(bool counts) noexcept;
 // Allocations counted so far, by malloc and all that leads to it, operator new among them; those
 // inside a CUDA call do not count.
 [[nodiscard]] std::uint64_t allocations_counted() noexcept;
+// Bytes that were taken meanwhile, as the heap has room for, less those that were given back.
+[[nodiscard]] std::int64_t bytes_counted() noexcept;
 
 // The calling thread is inside a CUDA call.
 class inside_cuda {
