@@ -30,7 +30,7 @@ cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& ou
   auto const* const code = find_code(params.func);
   if (code == nullptr) return cudaErrorInvalidDeviceFunction;
   if (is_empty(params.gridDim) || is_empty(params.blockDim)) return cudaErrorInvalidConfiguration;
-  if (has_too_many_threads(params.blockDim)) return cudaErrorInvalidConfiguration;
+  if (has_too_many_threads(params.blockDim)) return cudaErrorInvalidValue;
   if (!code->arg_sizes.empty() && params.kernelParams == nullptr) return cudaErrorInvalidValue;
   out.code = code;
   out.args = kernel_args(code->arg_sizes, params.kernelParams);

@@ -12,8 +12,8 @@ inline constexpr int max_threads_per_block = 1024;
 /// none. That of an unloaded library is found as well.
 kernel_code const* find_code(void const* func);
 
-/// Sets `out` to a launch of the kernel with copies of the arguments. Grids and blocks that cannot
-/// be are cudaErrorInvalidConfiguration.
+/// Sets `out` to a launch of the kernel with copies of the arguments. Empty grids and blocks are
+/// cudaErrorInvalidConfiguration, blocks that are too large cudaErrorInvalidValue.
 cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out);
 
 }  // namespace escrow::sim::model

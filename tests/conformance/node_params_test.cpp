@@ -50,13 +50,13 @@ TEST_F(NodeParams, OfAKernelWithMoreThreadsThanABlockCanHaveAreRefusedAsItsLaunc
   params.blockDim = dim3{4096};
   EXPECT_EQ(tried(cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
                                    params.kernelParams, 0, stream)),
-            cudaErrorInvalidConfiguration);
+            cudaErrorInvalidValue);
   cudaLaunchConfig_t config{};
   config.gridDim = params.gridDim;
   config.blockDim = params.blockDim;
   config.stream = stream;
   EXPECT_EQ(tried(cudaLaunchKernelExC(&config, params.func, params.kernelParams)),
-            cudaErrorInvalidConfiguration);
+            cudaErrorInvalidValue);
   cudaGraphNode_t node = nullptr;
   EXPECT_EQ(tried(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params)),
             cudaErrorInvalidValue);
