@@ -69,7 +69,7 @@ allocation insertion_point::alloc(std::size_t bytes) const {
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeMemAlloc;
   params.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
-  params.alloc.poolProps.location = {cudaMemLocationTypeDevice, {current_device()}};
+  params.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
   params.alloc.bytesize = bytes;
   node const made = add(*core, params, {});
   return allocation(made, params.alloc.dptr, bytes);

@@ -37,6 +37,13 @@ struct survey_root;
 //   being captured into; cuda_error. Asking a plain handle for its id may lose the graph: see
 //   graph_id_of(). The destructor ignores CUDA's status: there is no one to tell.
 class graph_exec {
+  // Stands before its uses: its type is deduced.
+  [[nodiscard]] auto setting(node const& changed) {
+    return [this, &changed](cudaGraphNodeParams& params, detail::node_payload payload) {
+      return set(changed, params, std::move(payload));
+    };
+  }
+
  public:
   // Takes any graph, also one that was captured with plain CUDA calls. On failure the graph and all
   // references are as before. Throws cuda_error, std::bad_alloc. Source: cudaGraphInstantiate.
@@ -133,11 +140,6 @@ class graph_exec {
   [[nodiscard]] state& require(char const* call) const;
   [[nodiscard]] release_hub& keeper_for(node const& changed) const;
   bool set(node const& changed, cudaGraphNodeParams& params, detail::node_payload payload);
-  [[nodiscard]] auto setting(node const& changed) {
-    return [this, &changed](cudaGraphNodeParams& params, detail::node_payload payload) {
-      return set(changed, params, std::move(payload));
-    };
-  }
 
   std::unique_ptr<state> state_;  // null if moved from
 };

@@ -23,6 +23,13 @@ namespace escrow {
 // Errors: as insertion_point; cuda_error: cudaErrorInvalidValue for parameters of another kind of
 //   node.
 class node : public insertion_point {
+  // Stands before its uses: its type is deduced.
+  [[nodiscard]] auto setting() const {
+    return [this](cudaGraphNodeParams& params, detail::node_payload payload) {
+      return set(params, std::move(payload));
+    };
+  }
+
  public:
   // A node that is none.
   node() noexcept = default;
@@ -106,11 +113,6 @@ class node : public insertion_point {
   bool set(cudaGraphNodeParams& params, detail::node_payload payload) const;
   // What makes the parameters for a node that records, or waits, as this one does.
   [[nodiscard]] auto event_params() const -> cudaGraphNodeParams (*)(cudaEvent_t);
-  [[nodiscard]] auto setting() const {
-    return [this](cudaGraphNodeParams& params, detail::node_payload payload) {
-      return set(params, std::move(payload));
-    };
-  }
 };
 
 template <class Apply>
