@@ -52,7 +52,7 @@ node insertion_point::join(std::vector<node> const& others) const {
   std::vector<cudaGraphNode_t> after;
   if (after_ != nullptr) after.push_back(after_);
   for (node const& each : others) {
-    if (each.in_ != in_) {
+    if (each.in_ != in_ || each.core_.lock() != core) {
       throw usage_error(call, "one of `others` is a node of another graph, or of another body",
                         "join nodes of one graph");
     }

@@ -54,8 +54,8 @@ std::vector<node> node::successors() const {
 }
 
 node const& node::after(node const& other) const {
-  static_cast<void>(require("node::after"));
-  if (other.in_ != in_) {
+  std::shared_ptr<graph_core> const core = require("node::after");
+  if (other.in_ != in_ || other.core_.lock() != core) {
     throw usage_error("node::after", "`other` is a node of another graph, or of another body",
                       "order nodes of one graph");
   }

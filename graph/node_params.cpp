@@ -1,6 +1,7 @@
 // CUDA's parameters of the nodes, and what is refused.
 #include "escrow/graph/node_params.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "escrow/core/usage_error.hpp"
@@ -77,6 +78,14 @@ cudaGraphNodeParams host_params(cudaHostFn_t function, void* data) {
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeHost);
   result.host = {function, data};
   return result;
+}
+
+std::unique_ptr<std::byte[]> copy_of(void const* data, std::size_t bytes) {
+  require(data != nullptr || bytes == 0, "node::call", "`data` is null, and `bytes` is not 0",
+          "pass data, or no bytes");
+  auto copy = std::make_unique<std::byte[]>(bytes);
+  std::copy_n(static_cast<std::byte const*>(data), bytes, copy.get());
+  return copy;
 }
 
 cudaGraphNodeParams record_params(cudaEvent_t event) {

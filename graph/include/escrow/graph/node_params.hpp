@@ -26,6 +26,8 @@ namespace escrow::detail {
 [[nodiscard]] cudaGraphNodeParams memset_params(void* destination, memset_config const& config);
 [[nodiscard]] cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes);
 [[nodiscard]] cudaGraphNodeParams host_params(cudaHostFn_t function, void* data);
+// What a C function is called with.
+[[nodiscard]] std::unique_ptr<std::byte[]> copy_of(void const* data, std::size_t bytes);
 [[nodiscard]] cudaGraphNodeParams record_params(cudaEvent_t event);
 [[nodiscard]] cudaGraphNodeParams wait_params(cudaEvent_t event);
 
@@ -119,9 +121,9 @@ auto apply_call(release_hub& keeper, auto apply, Function function) {
 // A C function with a copy of `bytes` bytes of data.
 auto apply_call(release_hub& keeper, auto apply, cudaHostFn_t function, void const* data,
                 std::size_t bytes) {
-  auto copy = std::make_unique<std::byte[]>(bytes);
-  std::copy_n(static_cast<std::byte const*>(data), bytes, copy.get());
-  cudaGraphNodeParams params = host_params(function, copy.get());
+  cudaGraphNodeParams params = host_params(function, nullptr);
+  auto copy = copy_of(data, bytes);
+  params.host.userData = copy.get();
   std::unique_ptr<std::byte[]>* placed = nullptr;
   return apply(params, node_payload(keeper, std::move(copy), placed));
 }
