@@ -56,8 +56,7 @@ void deleter::retirement::put_back::operator()(retired_owner* unused) const noex
 }
 
 void deleter::require_open(char const* call) const {
-  // Relaxed: see release_hub::state::refuses.
-  if (hub_->state_->refuses.load(std::memory_order_relaxed)) {
+  if (!hub_->is_open()) {
     throw usage_error(call, "the deleter was stopped",
                       "retire before stop(), or use another deleter");
   }

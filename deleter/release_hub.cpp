@@ -9,6 +9,7 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/event_cache.hpp"
+#include "owner_block.hpp"
 #include "release_hub_state.hpp"
 
 namespace escrow {
@@ -20,6 +21,12 @@ deleter_options in_order(deleter_options options) {
   options.poll_interval_min = std::max(options.poll_interval_min, std::chrono::microseconds(1));
   options.poll_interval_max = std::max(options.poll_interval_max, options.poll_interval_min);
   return options;
+}
+
+void destroy_all(release_list& owners) noexcept {
+  while (release_node* const node = owners.pop_front()) {
+    owner_block::destroy(static_cast<retired_owner&>(*node));
+  }
 }
 
 }  // namespace
@@ -50,6 +57,10 @@ void release_hub::await(bundle_hold& sent) noexcept {
 
 void release_hub::reclaim_awaited(bundle_hold& done) noexcept {
   state_->awaited.reclaim(done);
+}
+
+bool release_hub::is_open() const noexcept {
+  return !state_->refuses.load(std::memory_order_relaxed);  // see there
 }
 
 void release_hub::recycle() noexcept {
@@ -83,8 +94,8 @@ retired_owner& release_hub::take_retired_owner(std::uint64_t stream, bool with_e
     if (release_node* const next = shelf.idle.front())
       static_cast<retired_owner*>(next)->prefetch();
   }
-  if (node == nullptr) node = new retired_owner(*this);
-  node->shelf_ = index;
+  if (node == nullptr) node = &state_->make_owners(*this, shelf);
+  node->shelf_ = index & 31U;
   if (with_event && !node->own_event_) {
     try {
       int const device = current_device();
@@ -96,6 +107,17 @@ retired_owner& release_hub::take_retired_owner(std::uint64_t stream, bool with_e
     }
   }
   return *node;
+}
+
+retired_owner& release_hub::state::make_owners(release_hub& hub, shelf& of) {
+  release_list others;
+  retired_owner& first = owner_block::make(hub, others);
+  std::lock_guard const lock(of.lock);
+  for (release_node* each = others.pop_front(); each != nullptr; each = others.pop_front()) {
+    of.idle.push_back(*each);
+    ++of.idle_count;
+  }
+  return first;
 }
 
 void release_hub::push_retired(retired_owner& node) noexcept {
@@ -137,7 +159,7 @@ void release_hub::state::shelve_emptied() noexcept {
       each.idle.splice_back(each.emptied);
       each.idle_count += std::exchange(each.emptied_count, 0);
     }
-    while (release_node* const node = excess.pop_front()) delete static_cast<retired_owner*>(node);
+    destroy_all(excess);
   }
 }
 
@@ -167,7 +189,7 @@ void release_hub::state::trim() noexcept {
       idle.splice_back(each.idle);
       each.idle_count = 0;
     }
-    while (release_node* const node = idle.pop_front()) delete static_cast<retired_owner*>(node);
+    destroy_all(idle);
   }
 }
 

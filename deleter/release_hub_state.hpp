@@ -47,6 +47,9 @@ struct release_hub::state {
   static std::uint8_t shelf_index(std::uint64_t stream) noexcept {
     return static_cast<std::uint8_t>(stream % shelf_count);
   }
+  // Makes nodes for a shelf that has none: the first is returned, the others are put there. Throws
+  // std::bad_alloc.
+  [[nodiscard]] retired_owner& make_owners(release_hub& hub, shelf& of);
   // Whether the worker would find nothing.
   [[nodiscard]] bool nothing_arrived() const noexcept;
   // All that was retired eagerly. Worker.

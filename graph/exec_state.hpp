@@ -58,10 +58,15 @@ class graph_exec::state {
     std::shared_ptr<node_table const> payloads;
   };
 
+  // What is held of a graph whose references are off.
+  [[nodiscard]] holding holding_of(hoist_scope const& off, graph_survey const& survey,
+                                   survey_root const& source) const;
   // Holds as now, but for one payload, with another. Either may be null.
   [[nodiscard]] bundle_holds holds_with(retired_owner* dropped, retired_owner* added) const;
   void hold(holding next) noexcept;
   void hold_more(holding& next) noexcept;
+  // Lets go what was held, after the last launch, which `end` tells.
+  static void let_go_after(bundle_holds held, std::shared_ptr<launch_end> const& end) noexcept;
   void wait_for_others(stream_ref stream) const;
   void note_launch(stream_ref stream);
 

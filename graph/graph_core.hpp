@@ -37,7 +37,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Who destroys what nodes keep; the process's own deleter if nobody was named.
   [[nodiscard]] release_hub& keeper();
   void set_keeper(release_hub& keeper) noexcept;
-  // Learns the id. Throws cuda_error: with cudaErrorStreamCaptureInvalidated the graph is gone.
+  // Learns the id. Throws usage_error if the graph is being captured into, and cuda_error: with
+  // cudaErrorStreamCaptureInvalidated the graph is gone.
   void identify();
 
   // Sees to it that all that is kept is on the graph. Throws cuda_error, std::bad_alloc.
@@ -87,7 +88,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   bool is_exposed_;
   release_hub* keeper_ = nullptr;  // null: nobody was named, and nothing is kept
   node_table payloads_;
-  std::size_t pending_ = 0;             // payloads that are not on the graph
+  std::size_t pending_ = 0;            // payloads that are not on the graph
   std::vector<placed_bundle> placed_;  // on the graph; each is held here, too
   std::shared_ptr<launch_order> order_;
   std::shared_ptr<node_table const> snapshot_;  // null: not made since the last change

@@ -30,6 +30,16 @@ Params read(cudaGraphNode_t of, cudaError_t (*get)(cudaGraphNode_t, Params*), ch
   return result;
 }
 
+cudaGraph_t embedded_in(cudaGraphNode_t child) {
+  return read(child, &cudaGraphChildGraphNodeGetGraph, "cudaGraphChildGraphNodeGetGraph");
+}
+
+// The graph of a child node, with those of its own child nodes.
+void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
+  found.push_back(embedded);
+  for (cudaGraph_t const inner : inner_graphs_of(embedded).children) list_copies(inner, found);
+}
+
 }  // namespace
 
 release_hub& node::keeper() const {
@@ -43,8 +53,7 @@ cudaGraphNodeType node::type() const {
 
 std::vector<node> node::predecessors() const {
   static_cast<void>(require("node::predecessors"));
-  return nodes_of(
-      neighbours(get(), &cudaGraphNodeGetDependencies, "cudaGraphNodeGetDependencies"));
+  return nodes_of(neighbours(get(), &cudaGraphNodeGetDependencies, "cudaGraphNodeGetDependencies"));
 }
 
 std::vector<node> node::successors() const {
@@ -107,7 +116,7 @@ void* node::freed() const {
 
 cudaGraph_t node::embedded() const {
   static_cast<void>(require("node::embedded")->expose());
-  return read(get(), &cudaGraphChildGraphNodeGetGraph, "cudaGraphChildGraphNodeGetGraph");
+  return embedded_in(get());
 }
 
 bool node::set(cudaGraphNodeParams& params, detail::node_payload payload) const {
@@ -138,7 +147,11 @@ void node::destroy() const {
                       "build the graph anew: CUDA cannot instantiate one whose condition has no "
                       "node");
   }
+  std::vector<cudaGraph_t> copies;
+  if (type() == cudaGraphNodeTypeGraph) list_copies(embedded_in(get()), copies);
   core->destroy(get());
+  // Others may get their handles.
+  for (cudaGraph_t const each : copies) core->blank_copies.erase(each);
 }
 
 cudaGraph_t body_graph::get() const {

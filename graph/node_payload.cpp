@@ -2,10 +2,15 @@
 #include "escrow/graph/node_payload.hpp"
 
 #include "escrow/core/device_scope.hpp"
+#include "escrow/core/usage_error.hpp"
 
 namespace escrow::detail {
 
 node_payload::pointer node_payload::take(release_hub& hub) {
+  if (!hub.is_open()) {
+    throw usage_error("node", "the deleter that destroys what nodes keep was stopped",
+                      "add nodes before stop(), or make the graph with another deleter");
+  }
   int const device = current_device();
   pointer taken(&hub.take_retired_owner(0, false));
   taken->set_device(device);

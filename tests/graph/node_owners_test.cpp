@@ -1,5 +1,6 @@
 // What a node keeps: until the graph, its clones, execs and launches are gone, or the node changes.
 #include "build_graph.hpp"
+#include "escrow/core/usage_error.hpp"
 #include "node_owners_fixture.hpp"
 
 namespace escrow::test {
@@ -240,6 +241,29 @@ TEST_F(NodeOwners, AreTakenOffByHoistOfThePlainHandle) {
   EXPECT_TRUE(lives(third));
   built_.reset();
   EXPECT_TRUE(goes(third));
+}
+
+TEST_F(NodeOwners, AreRefusedOnceTheirDeleterWasStopped) {
+  add_node(*built_, first_);
+  deleter_.stop();
+  EXPECT_THROW(add_node(*built_, second_), usage_error);
+  EXPECT_EQ(second_->times(), 1) << "nobody took it";
+  built_->launch(add, {}, cells_.data(), 1);
+  EXPECT_FALSE(first_->was_destroyed());
+  built_.reset();
+  EXPECT_TRUE(first_->wait()) << "what a graph owes is reclaimed all the same";
+}
+
+TEST_F(NodeOwners, AreRefusedByAGraphThatIsBeingCapturedInto) {
+  cudaGraph_t const handle = built_->get();
+  must(cudaStreamBeginCaptureToGraph(stream_, handle, nullptr, nullptr, 0,
+                                     cudaStreamCaptureModeThreadLocal));
+  EXPECT_THROW(add_node(*built_, first_), usage_error);
+  cudaGraph_t same = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &same), cudaSuccess);
+  EXPECT_TRUE(goes(first_));
+  add_node(*built_, second_);
+  EXPECT_TRUE(lives(second_));
 }
 
 }  // namespace

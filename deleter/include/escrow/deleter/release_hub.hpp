@@ -33,6 +33,9 @@ class release_hub {
   void add_use() noexcept;
   void drop_use() noexcept;
 
+  // False once its deleter was stopped, or has ended: it takes nothing new.
+  [[nodiscard]] bool is_open() const noexcept;
+
   // Returns slots that wait in the release queue to their bins on the calling thread, unless
   // another thread is at it, and those of execs whose last launch is over. Recycling is thus never
   // behind a destroy that blocks the worker.

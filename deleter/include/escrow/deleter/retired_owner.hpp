@@ -60,6 +60,7 @@ class alignas(64) retired_owner final : public graph_reference {
 
  private:
   friend class deleter;
+  friend class owner_block;
   friend class release_hub;
 
   template <class T>
@@ -67,7 +68,8 @@ class alignas(64) retired_owner final : public graph_reference {
       // NOLINTNEXTLINE(misc-redundant-expression): not for every T
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
-  explicit retired_owner(release_hub& hub);
+  // `place`: in the block of nodes that this one is made in.
+  retired_owner(release_hub& hub, std::uint8_t place);
   ~retired_owner();
 
   // Starts to fetch the node into the cache, to be written.
@@ -82,8 +84,10 @@ class alignas(64) retired_owner final : public graph_reference {
 
   using destroy_function = void (*)(void*) noexcept;
 
-  std::uint8_t shelf_ = 0;  // where in the hub's store it goes back to
-  bool in_graph_ = false;   // held by a graph or an exec: counted in deleter_stats::in_graphs
+  // Small, for the size below.
+  std::uint8_t shelf_ : 5 = 0;  // where in the hub's store it goes back to
+  std::uint8_t place_ : 3;
+  bool in_graph_ = false;  // held by a graph or an exec: counted in deleter_stats::in_graphs
   std::int16_t event_device_ = -1;      // small, for the size below
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty

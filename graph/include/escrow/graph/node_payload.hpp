@@ -16,7 +16,8 @@ namespace escrow::detail {
 // Memory ordering: none.
 // Lifetime: not handed on, the owner ends with it, on this thread.
 // Capture: calls no CUDA function but to learn the current device.
-// Errors: the constructor throws std::bad_alloc, cuda_error, and what moving the owner throws.
+// Errors: the constructor throws usage_error if the deleter was stopped, std::bad_alloc,
+//   cuda_error, and what moving the owner throws.
 class node_payload {
  public:
   // Nothing is kept.

@@ -1,0 +1,123 @@
+// What happens to owners when a node is added, changed or destroyed.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "escrow/core/cuda_error.hpp"
+#include "graph_core.hpp"
+
+namespace escrow {
+
+// One change of what a graph keeps. What is to be kept afterwards is on the graph, where it has to
+// be, before CUDA is called; the end takes that back unless commit() was called, which cannot fail.
+class graph_core::change {
+ public:
+  // `node` is null for one that is yet to be made.
+  change(graph_core& core, cudaGraphNode_t node, detail::node_payload next);
+  change(change&&) = delete;
+  ~change();
+
+  void commit(cudaGraphNode_t node) noexcept;
+
+ private:
+  void replace_bundle();
+
+  graph_core& core_;
+  node_table::entry* old_;
+  retired_owner* next_ = nullptr;  // held here
+  launch_params const* launched_;
+  graph_bundle* placed_ = nullptr;  // takes the place of the old bundle, or has just the payload
+};
+
+graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)
+    : core_(core), launched_(next.launched()) {
+  core_.drop_hoisted();
+  core_.payloads_.reserve_one();
+  old_ = node == nullptr ? nullptr : core_.payloads_.find(node);
+  if (next.get() != nullptr) {
+    next_ = next.release();
+    next_->hold();
+    next_->enter_graph();
+  }
+  try {
+    replace_bundle();
+  } catch (...) {
+    if (next_ != nullptr) next_->let_go();
+    throw;
+  }
+}
+
+void graph_core::change::replace_bundle() {
+  bool const is_on_graph = old_ != nullptr && old_->bundle != nullptr;
+  std::vector<graph_reference*> parts;
+  if (is_on_graph) {
+    auto const all = old_->bundle->parts();
+    parts.reserve(all.size());
+    std::ranges::remove_copy(all, std::back_inserter(parts), old_->owner);
+  }
+  if (next_ != nullptr && (is_on_graph || core_.is_exposed_)) parts.push_back(next_);
+  if (parts.empty()) return;
+  placed_ = &core_.place(std::move(parts));
+}
+
+graph_core::change::~change() {
+  if (placed_ != nullptr) core_.take_off(*placed_);
+  if (next_ != nullptr) next_->let_go();
+}
+
+void graph_core::change::commit(cudaGraphNode_t node) noexcept {
+  core_.snapshot_.reset();
+  if (old_ != nullptr) {
+    graph_bundle* const replaced = old_->bundle;
+    retired_owner& dropped = *old_->owner;
+    core_.payloads_.erase(old_);
+    if (replaced == nullptr) {
+      --core_.pending_;
+      dropped.let_go();
+    } else {
+      for (auto& each : core_.payloads_.entries()) {
+        if (each.bundle == replaced) each.bundle = placed_;
+      }
+      core_.take_off(*replaced);
+    }
+  }
+  if (next_ != nullptr) {
+    core_.payloads_.insert({node, next_, launched_, placed_});
+    // One that is not on the graph is held by the graph's core instead.
+    placed_ != nullptr ? next_->let_go() : static_cast<void>(++core_.pending_);
+  }
+  placed_ = nullptr;
+  next_ = nullptr;
+}
+
+cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
+                                cudaGraphNodeParams& params, detail::node_payload payload) {
+  cudaGraphNode_t made = nullptr;
+  auto const call = [&] {
+    check(cudaGraphAddNode(&made, in, after.data(), nullptr, after.size(), &params),
+          "cudaGraphAddNode");
+  };
+  if (payload.get() == nullptr) {
+    call();
+  } else {
+    change keeping(*this, nullptr, std::move(payload));
+    call();
+    keeping.commit(made);
+  }
+  return made;
+}
+
+void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
+                     detail::node_payload payload) {
+  change keeping(*this, changed, std::move(payload));
+  check(cudaGraphNodeSetParams(changed, &params), "cudaGraphNodeSetParams");
+  keeping.commit(changed);
+}
+
+void graph_core::destroy(cudaGraphNode_t doomed) {
+  change keeping(*this, doomed, {});
+  check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
+  keeping.commit(doomed);
+}
+
+}  // namespace escrow
