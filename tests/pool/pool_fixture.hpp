@@ -21,6 +21,7 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "message_of.hpp"
 #include "status.hpp"
 #include "wait_until.hpp"
 
@@ -118,19 +119,6 @@ inline void sync(cudaStream_t stream) {
   }
   must(status);
   return true;
-}
-
-/// The message of what `call` throws, if it is an `Exception`; otherwise says what came instead.
-template <class Exception, class Call>
-[[nodiscard]] std::string message_of(Call&& call) {
-  try {
-    std::forward<Call>(call)();
-  } catch (Exception const& error) {
-    return error.what();
-  } catch (std::exception const& error) {
-    return std::string{"another exception: "} + error.what();
-  }
-  return "nothing was thrown";
 }
 
 /// A test with a deleter of its own. Pools that it makes use that deleter, and must be gone at the
