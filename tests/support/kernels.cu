@@ -71,6 +71,47 @@ __global__ void set_condition_below_kernel(cudaGraphConditionalHandle condition,
   cudaGraphSetConditional(condition, *cell < limit ? 1U : 0U);
 }
 
+// The differences are exact or rounded in one way, and the sum is fused in words: no compiler can
+// make this round differently.
+__global__ void heat_step_kernel(double* to, double const* from, std::size_t n, double ratio) {
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
+    bool const is_end = i == 0 || i + 1 == n;
+    to[i] = is_end ? from[i] : fma(ratio, (from[i - 1] - 2 * from[i]) + from[i + 1], from[i]);
+  }
+}
+
+// By one thread.
+__global__ void heat_go_on_kernel(cudaGraphConditionalHandle condition, heat_progress* progress,
+                                  heat_limits limits, double const* now, double const* before,
+                                  std::size_t n) {
+  double residual = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    residual = fmax(residual, fabs(now[i] - before[i]));
+  }
+  progress->residual = residual;
+  ++progress->rounds;
+  bool const go_on = residual > limits.residual && progress->rounds < limits.rounds_max;
+  cudaGraphSetConditional(condition, go_on ? 1U : 0U);
+}
+
+__device__ double value_of(cubic const& function, double x) {
+  return x * (x * x + function.p) + function.q;
+}
+
+__global__ void bisect_probe_kernel(cudaGraphConditionalHandle side, cudaGraphConditionalHandle hit,
+                                    bracket* around, cubic function) {
+  around->middle = around->low + (around->high - around->low) / 2;
+  double const value = value_of(function, around->middle);
+  bool const is_above = (value < 0) == (value_of(function, around->low) < 0);
+  cudaGraphSetConditional(side, is_above ? 1U : 0U);
+  cudaGraphSetConditional(hit, value == 0 ? 1U : 0U);
+}
+
+__global__ void bisect_go_on_kernel(cudaGraphConditionalHandle condition, bracket const* around,
+                                    double width) {
+  cudaGraphSetConditional(condition, around->high - around->low > width ? 1U : 0U);
+}
+
 template <class Kernel>
 void* address(Kernel* kernel) {
   return reinterpret_cast<void*>(kernel);
@@ -132,6 +173,14 @@ void* kernel_address(kernel_id id) {
       return address(&set_condition_kernel);
     case kernel_id::set_condition_below:
       return address(&set_condition_below_kernel);
+    case kernel_id::heat_step:
+      return address(&heat_step_kernel);
+    case kernel_id::heat_go_on:
+      return address(&heat_go_on_kernel);
+    case kernel_id::bisect_probe:
+      return address(&bisect_probe_kernel);
+    case kernel_id::bisect_go_on:
+      return address(&bisect_go_on_kernel);
   }
   return nullptr;
 }

@@ -25,7 +25,12 @@ enum class kernel_id {
   sleep,
   illegal_address,
   set_condition,
-  set_condition_below
+  set_condition_below,
+  // Those of whole computations, in "What the kernels of computations work on" below.
+  heat_step,
+  heat_go_on,
+  bisect_probe,
+  bisect_go_on
 };
 
 /// The address of a kernel. On the simulated runtime the first call registers all of them.
@@ -86,6 +91,44 @@ class kernel_call {
 /// Sets a conditional node's value to 1 if `*cell` is below `limit`, to 0 if not.
 [[nodiscard]] kernel_call set_condition_below_call(cudaGraphConditionalHandle condition,
                                                    int const* cell, int limit);
+
+// What the kernels of computations work on. They are launched as nodes, with these arguments:
+//   heat_step(double* to, double const* from, std::size_t n, double ratio): one explicit step of
+//   the
+//     1-D heat equation; the ends stay as they are. Rounds in one way everywhere.
+//   heat_go_on(cudaGraphConditionalHandle, heat_progress*, heat_limits, double const* now,
+//     double const* before, std::size_t n): counts a round, measures the residual, and sets the
+//     condition to whether there has to be another.
+//   bisect_probe(cudaGraphConditionalHandle side, cudaGraphConditionalHandle hit, bracket*,
+//     cubic): halves; `side` is whether the root is in the upper half, `hit` whether it is the
+//     middle.
+//   bisect_go_on(cudaGraphConditionalHandle, bracket const*, double width): sets the condition to
+//     whether the bracket is wider.
+
+/// How far a diffusion has come.
+struct heat_progress {
+  int rounds;
+  double residual;  // the largest change of an element
+};
+
+/// When a diffusion ends: after so many rounds, or with a residual that is no larger.
+struct heat_limits {
+  int rounds_max;
+  double residual;
+};
+
+/// Where a root is known to be, and what was probed last.
+struct bracket {
+  double low;
+  double high;
+  double middle;
+};
+
+/// x^3 + p x + q.
+struct cubic {
+  double p;
+  double q;
+};
 
 /// Code for cudaLibraryLoadData with two kernels: "library_add", which is add_call's, and
 /// "library_tiny".

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <escrow/sim.hpp>
 
 #include "kernels.hpp"
@@ -78,6 +79,56 @@ bool set_condition_below_kernel(void** args) {
   return true;
 }
 
+bool heat_step_kernel(void** args) {
+  auto* const to = argument<double*>(args, 0);
+  auto const* const from = argument<double const*>(args, 1);
+  auto const n = argument<std::size_t>(args, 2);
+  auto const ratio = argument<double>(args, 3);
+  for (std::size_t i = 0; i < n; ++i) {
+    bool const is_end = i == 0 || i + 1 == n;
+    to[i] = is_end ? from[i] : std::fma(ratio, (from[i - 1] - 2 * from[i]) + from[i + 1], from[i]);
+  }
+  return true;
+}
+
+bool heat_go_on_kernel(void** args) {
+  auto& progress = *argument<heat_progress*>(args, 1);
+  auto const limits = argument<heat_limits>(args, 2);
+  auto const* const now = argument<double const*>(args, 3);
+  auto const* const before = argument<double const*>(args, 4);
+  double residual = 0;
+  for (std::size_t i = 0; i < argument<std::size_t>(args, 5); ++i) {
+    residual = std::fmax(residual, std::fabs(now[i] - before[i]));
+  }
+  progress.residual = residual;
+  ++progress.rounds;
+  bool const go_on = residual > limits.residual && progress.rounds < limits.rounds_max;
+  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 0), go_on ? 1 : 0);
+  return true;
+}
+
+double value_of(cubic const& function, double x) {
+  return x * (x * x + function.p) + function.q;
+}
+
+bool bisect_probe_kernel(void** args) {
+  auto& around = *argument<bracket*>(args, 2);
+  auto const function = argument<cubic>(args, 3);
+  around.middle = around.low + (around.high - around.low) / 2;
+  double const value = value_of(function, around.middle);
+  bool const is_above = (value < 0) == (value_of(function, around.low) < 0);
+  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 0), is_above ? 1 : 0);
+  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 1), value == 0 ? 1 : 0);
+  return true;
+}
+
+bool bisect_go_on_kernel(void** args) {
+  auto const& around = *argument<bracket const*>(args, 1);
+  bool const is_wide = around.high - around.low > argument<double>(args, 2);
+  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 0), is_wide ? 1 : 0);
+  return true;
+}
+
 template <class... Arguments>
 void add_to_runtime(escrow::sim::kernel kernel, char const* name) {
   escrow::sim::register_kernel(reinterpret_cast<void const*>(kernel), kernel,
@@ -97,6 +148,14 @@ bool register_all() {
                                                          "set_condition_kernel");
   add_to_runtime<cudaGraphConditionalHandle, int const*, int>(&set_condition_below_kernel,
                                                               "set_condition_below_kernel");
+  add_to_runtime<double*, double const*, std::size_t, double>(&heat_step_kernel,
+                                                              "heat_step_kernel");
+  add_to_runtime<cudaGraphConditionalHandle, heat_progress*, heat_limits, double const*,
+                 double const*, std::size_t>(&heat_go_on_kernel, "heat_go_on_kernel");
+  add_to_runtime<cudaGraphConditionalHandle, cudaGraphConditionalHandle, bracket*, cubic>(
+      &bisect_probe_kernel, "bisect_probe_kernel");
+  add_to_runtime<cudaGraphConditionalHandle, bracket const*, double>(&bisect_go_on_kernel,
+                                                                     "bisect_go_on_kernel");
   return true;
 }
 
@@ -152,6 +211,14 @@ void* kernel_address(kernel_id id) {
       return address(&set_condition_kernel);
     case kernel_id::set_condition_below:
       return address(&set_condition_below_kernel);
+    case kernel_id::heat_step:
+      return address(&heat_step_kernel);
+    case kernel_id::heat_go_on:
+      return address(&heat_go_on_kernel);
+    case kernel_id::bisect_probe:
+      return address(&bisect_probe_kernel);
+    case kernel_id::bisect_go_on:
+      return address(&bisect_go_on_kernel);
   }
   return nullptr;
 }
