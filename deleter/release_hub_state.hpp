@@ -41,7 +41,7 @@ struct release_hub::state {
     std::size_t emptied_count = 0;
   };
   static constexpr std::size_t idle_max = 16384;  // nodes that a shelf keeps
-  static constexpr std::size_t shelf_count = 32;
+  static constexpr std::size_t shelf_count = 32;  // what retired_owner::shelf_ can tell
 
   // The place in `shelves` of what is used with the stream of that id.
   static std::uint8_t shelf_index(std::uint64_t stream) noexcept {

@@ -105,7 +105,7 @@ class node : public insertion_point {
   friend class insertion_point;
   friend class graph_exec;
 
-  explicit node(insertion_point const& place) noexcept : insertion_point(place) {}
+  explicit node(insertion_point&& place) noexcept : insertion_point(std::move(place)) {}
 
  private:
   // The deleter that destroys what the node keeps. The graph has to be there.
