@@ -25,11 +25,14 @@ TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {
   body_graph const body = built_.if_then(ours).body();
   condition const of_body = body.make_condition(1);
   constexpr char const* problem = "the condition is of another graph, or of another body";
-  for (auto const& [at, looked_at] : {std::pair<insertion_point, condition>(built_, of_other),
-                                      {built_, of_body},
-                                      {body, ours},
-                                      {body, of_other},
-                                      {built_.join(), of_body}}) {
+  struct wrong {
+    insertion_point at;
+    condition looked_at;
+  };
+  for (wrong const& each : {wrong{built_, of_other}, wrong{built_, of_body}, wrong{body, ours},
+                            wrong{body, of_other}, wrong{built_.join(), of_body}}) {
+    insertion_point const& at = each.at;
+    condition const& looked_at = each.looked_at;
     expect_refused([&] { static_cast<void>(at.if_then(looked_at)); }, "node::if_then", problem);
     expect_refused([&] { static_cast<void>(at.if_else(looked_at)); }, "node::if_else", problem);
     expect_refused([&] { static_cast<void>(at.while_loop(looked_at)); }, "node::while_loop",
@@ -146,9 +149,10 @@ TEST_F(BuildMisuse, ALaunchWithAttributesOrAKeeperIsRefused) {
   deleter its;
   launch_config with_keeper;
   with_keeper.keeper = &its;
-  for (auto const& [config, problem] :
+  for (auto const& [config, text] :
        {std::pair(with_attributes, "attributes"), std::pair(with_keeper, "keeper")}) {
     auto const& given = config;
+    char const* const problem = text;
     int* const cell = cells_.data();
     expect_refused([&] { built_.launch(add, given, cell, 1); }, "node::launch", problem);
     expect_refused([&] { made.set_launch(add, given, cell, 1); }, "node::launch", problem);
