@@ -226,8 +226,7 @@ footprint graph_registry::describe(std::span<std::uint64_t const> ids) const {
   }
   // A graph with the same child twice has the child's bundle twice.
   std::ranges::sort(bundles);
-  auto const repeated = std::ranges::unique(bundles);
-  bundles.erase(repeated.begin(), repeated.end());
+  bundles.erase(std::unique(bundles.begin(), bundles.end()), bundles.end());
   for (graph_bundle const* const each : bundles) describe(*each, sum);
   return sum;
 }

@@ -37,8 +37,7 @@ bool is_over(launch_end const& end) noexcept {
 // Each once, by their addresses.
 void make_unique(launch_orders& orders) noexcept {
   std::ranges::sort(orders);
-  auto const repeated = std::ranges::unique(orders);
-  orders.erase(repeated.begin(), repeated.end());
+  orders.erase(std::unique(orders.begin(), orders.end()), orders.end());
 }
 
 // What child graphs and bodies hold for themselves.
@@ -57,8 +56,9 @@ std::vector<graph_bundle const*> bundles_of_inner_graphs(graph_survey const& sur
 // A payload that is held for the time of a call.
 class held_payload {
  public:
-  explicit held_payload(detail::node_payload payload) noexcept : held_(payload.release()) {
+  held_payload(detail::node_payload payload, int device) noexcept : held_(payload.release()) {
     if (held_ == nullptr) return;
+    held_->set_device(device);
     held_->hold();
     held_->enter_graph();
   }
@@ -123,13 +123,14 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   node_table::entry const* const old = payloads_ == nullptr ? nullptr : payloads_->find(node);
   retired_owner* const dropped = old == nullptr ? nullptr : old->owner;
   launch_params const* const launched = payload.launched();
-  held_payload const added(std::move(payload));
+  std::shared_ptr<graph_core> const source = source_.lock();
+  held_payload const added(std::move(payload), source->device());
   auto const table = payloads_ == nullptr ? std::make_shared<node_table>()
                                           : std::make_shared<node_table>(*payloads_);
   table->replace(node, {node, added.get(), launched});
   std::optional<holding> next;
   if (dropped != nullptr || added.get() != nullptr) {
-    next.emplace(holds_with(dropped, added.get()), *this);
+    next.emplace(holds_with(dropped, added.get(), source->order()), *this);
     next->of_inner_graphs = of_inner_graphs_;
     next->payloads = table;
   }
@@ -137,13 +138,14 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   if (next) hold(std::move(*next));
 }
 
-bundle_holds graph_exec::state::holds_with(retired_owner* dropped, retired_owner* added) const {
+bundle_holds graph_exec::state::holds_with(retired_owner* dropped, retired_owner* added,
+                                           std::shared_ptr<launch_order> const& order) const {
   std::vector<graph_bundle::pointer> made;
   std::vector<graph_bundle*> bundles;
   auto const make = [&](release_hub& hub, std::vector<graph_reference*> parts,
-                        std::shared_ptr<launch_order> order) {
+                        std::shared_ptr<launch_order> its_order) {
     if (parts.empty()) return;
-    graph_bundle::pointer bundle(&graph_bundle::make(hub, std::move(parts), std::move(order)));
+    graph_bundle::pointer bundle(&graph_bundle::make(hub, std::move(parts), std::move(its_order)));
     bundles.push_back(bundle.get());
     made.push_back(std::move(bundle));
   };
@@ -160,7 +162,7 @@ bundle_holds graph_exec::state::holds_with(retired_owner* dropped, retired_owner
     if (added != nullptr) parts.push_back(std::exchange(added, nullptr));
     make(bundle.hub(), std::move(parts), bundle.order());
   }
-  if (added != nullptr) make(added->hub(), {added}, source_order_);
+  if (added != nullptr) make(added->hub(), {added}, order);
   return hold_all(bundles);
 }
 

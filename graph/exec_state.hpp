@@ -42,6 +42,7 @@ class graph_exec::state {
 
   void launch(stream_ref stream);
   void update(graph_survey const& survey, survey_root const& source);
+  // The source has to be there.
   void set(cudaGraphNode_t node, cudaGraphNodeParams& params, detail::node_payload payload);
   // Whose nodes set() takes; null if the source was a plain handle.
   [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
@@ -61,8 +62,10 @@ class graph_exec::state {
   // What is held of a graph whose references are off.
   [[nodiscard]] holding holding_of(hoist_scope const& off, graph_survey const& survey,
                                    survey_root const& source) const;
-  // Holds as now, but for one payload, with another. Either may be null.
-  [[nodiscard]] bundle_holds holds_with(retired_owner* dropped, retired_owner* added) const;
+  // Holds as now, but for one payload, with another, which has `order` if it is alone. Either may
+  // be null.
+  [[nodiscard]] bundle_holds holds_with(retired_owner* dropped, retired_owner* added,
+                                        std::shared_ptr<launch_order> const& order) const;
   void hold(holding next) noexcept;
   void hold_more(holding& next) noexcept;
   // Lets go what was held, after the last launch, which `end` tells.
@@ -77,7 +80,6 @@ class graph_exec::state {
   bool is_bare_ = false;
 
   std::weak_ptr<graph_core> source_;
-  std::shared_ptr<launch_order> source_order_;
   // Which payload of what is held is which node's; null if that is not known, and what set() takes
   // the place of stays until the next update().
   std::shared_ptr<node_table const> payloads_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/core/usage_error.hpp"
@@ -27,7 +28,10 @@ graph_core::~graph_core() {
 
 release_hub& graph_core::keeper() {
   if (keeper_ == nullptr) set_keeper(deleter::global().hub());
-  if (order_ == nullptr) order_ = std::make_shared<launch_order>();
+  if (order_ == nullptr) {
+    device_ = current_device();
+    order_ = std::make_shared<launch_order>();
+  }
   return *keeper_;
 }
 
@@ -155,6 +159,7 @@ void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
   if (original.payloads_.entries().empty()) return;
   order_ = original.order_;
+  device_ = original.device_;
   payloads_.entries().reserve(original.payloads_.entries().size());
   placed_ = graph_registry::global().bundles_of(id_);
   for (placed_bundle const& each : placed_) each.bundle->hold();

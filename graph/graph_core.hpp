@@ -36,6 +36,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   // Who destroys what nodes keep; the process's own deleter if nobody was named.
   [[nodiscard]] release_hub& keeper();
+  // Where what nodes keep is destroyed: the device that was current when the first was kept.
+  [[nodiscard]] int device() const noexcept { return device_; }
   void set_keeper(release_hub& keeper) noexcept;
   // Learns the id. Throws usage_error if the graph is being captured into, and cuda_error: with
   // cudaErrorStreamCaptureInvalidated the graph is gone.
@@ -87,6 +89,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
   release_hub* keeper_ = nullptr;  // null: nobody was named, and nothing is kept
+  int device_ = -1;
   node_table payloads_;
   std::size_t pending_ = 0;            // payloads that are not on the graph
   std::vector<placed_bundle> placed_;  // on the graph; each is held here, too

@@ -1,7 +1,6 @@
 // Payloads come from the deleter's store, as retired owners do.
 #include "escrow/graph/node_payload.hpp"
 
-#include "escrow/core/device_scope.hpp"
 #include "escrow/core/usage_error.hpp"
 
 namespace escrow::detail {
@@ -11,10 +10,7 @@ node_payload::pointer node_payload::take(release_hub& hub) {
     throw usage_error("node", "the deleter that destroys what nodes keep was stopped",
                       "add nodes before stop(), or make the graph with another deleter");
   }
-  int const device = current_device();
-  pointer taken(&hub.take_retired_owner(0, false));
-  taken->set_device(device);
-  return taken;
+  return pointer(&hub.take_retired_owner(0, false));
 }
 
 void node_payload::put_back::operator()(retired_owner* unused) const noexcept {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "../deleter/probe.hpp"
@@ -182,11 +183,13 @@ TEST_F(HeatDiffusion, DoesNotBeginBeforeItsInputIsThere) {
   expect_diffused(*exec, spike, by_rounds);  // every kernel is loaded
   must(launch_wait_flag(other_stream_, flag_.get()));
   must(cudaEventRecord(uploaded_.get(), other_stream_));
-  exec->launch(stream_);
   heat_.reset();
+  // Blocks until the copy to pageable memory is done.
+  std::thread launching([&] { exec->launch(stream_); });
   EXPECT_TRUE(stays_false(
       [&] { return callbacks_.load(std::memory_order_acquire) != 1 || fate_->was_destroyed(); }));
   flag_.raise();
+  launching.join();
   must(cudaStreamSynchronize(stream_));
   EXPECT_EQ(callbacks_.load(std::memory_order_acquire), 2);
   expect_kept_by(exec);

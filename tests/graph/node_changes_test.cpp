@@ -191,6 +191,21 @@ TEST_F(NodeChanges, AnExecMayBeChangedAgainAndAgain) {
   EXPECT_TRUE(lives(last));
 }
 
+TEST_F(NodeChanges, AnExecThatHeldNothingMayBeGivenOwners) {
+  node const changed = built_->launch(add, {}, cells_.data(), 1);
+  std::optional<graph_exec> exec(*built_);
+  EXPECT_EQ(exec->held().owners, 0U);
+  run(*exec);
+  set(*exec, changed, first_, 10);
+  EXPECT_TRUE(lives(first_));
+  run(*exec);
+  EXPECT_EQ(cells_.load(), 11);
+  built_.reset();
+  EXPECT_TRUE(lives(first_));
+  exec.reset();
+  EXPECT_TRUE(goes(first_));
+}
+
 TEST_F(NodeChanges, AnUpdateFromTheChangedGraphSwapsWhatTheExecKeeps) {
   node const changed = add_node(*built_, first_);
   graph_exec exec(*built_);

@@ -77,7 +77,8 @@ class graph_exec {
   // tell when it ends. Until this exec has been launched with success, others that share something
   // with it refuse to launch; if that never happens, what it holds is kept for ever. While another
   // thread launches an exec that shares something, this blocks the host, for as long as
-  // cudaGraphLaunch blocks that thread. Source: cudaGraphLaunch.
+  // cudaGraphLaunch blocks that thread: e.g. until a copy to pageable memory is done. Source:
+  // cudaGraphLaunch.
   void launch(stream_ref stream);
 
   // Copies the exec to the device ahead of its first launch on `stream`. Throws cuda_error. Source:
@@ -106,8 +107,8 @@ class graph_exec {
                          std::forward<Arguments>(arguments)...);
   }
   template <class... Parameters, class... Arguments>
-  void set_launch(node const& changed, void (*launched)(Parameters...),
-                  launch_config const& config, Arguments&&... arguments) {
+  void set_launch(node const& changed, void (*launched)(Parameters...), launch_config const& config,
+                  Arguments&&... arguments) {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                   "as many arguments as the kernel has parameters");
     detail::apply_launch(keeper_for(changed), setting(changed), kernel(launched), config,

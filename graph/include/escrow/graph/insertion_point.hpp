@@ -63,7 +63,8 @@ class insertion_point {
   template <class Destination>
   node memset(Destination&& destination, memset_config const& config) const;
   // Copies `bytes` bytes between any two of device, pinned and pageable memory, or owners of such;
-  // CUDA infers the kind.
+  // CUDA infers the kind. A launch of a graph that copies to pageable memory blocks the host until
+  // that copy is done (measured: cudaGraphLaunch).
   template <class To, class From>
   node memcpy(To&& to, From&& from, std::size_t bytes) const;
 
@@ -111,7 +112,6 @@ class insertion_point {
 
  private:
   friend class graph_exec;
-
 
   // Adds a node with these parameters, which are CUDA's afterwards.
   node add(graph_core& core, cudaGraphNodeParams& params, detail::node_payload payload) const;

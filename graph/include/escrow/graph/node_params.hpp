@@ -103,8 +103,7 @@ auto apply_memset(release_hub& keeper, Apply apply, memset_config const& config,
 
 template <class Apply, class To, class From>
 auto apply_memcpy(release_hub& keeper, Apply apply, std::size_t bytes, To&& to, From&& from) {
-  return apply_with(keeper, apply,
-                    memcpy_params(device_value_of(to), device_value_of(from), bytes),
+  return apply_with(keeper, apply, memcpy_params(device_value_of(to), device_value_of(from), bytes),
                     std::forward<To>(to), std::forward<From>(from));
 }
 
@@ -113,8 +112,8 @@ template <class Function>
 auto apply_call(release_hub& keeper, auto apply, Function function) {
   Function* placed = nullptr;
   node_payload payload(keeper, std::move(function), placed);
-  cudaGraphNodeParams params = host_params(
-      [](void* called) noexcept { (*static_cast<Function*>(called))(); }, placed);
+  cudaGraphNodeParams params =
+      host_params([](void* called) noexcept { (*static_cast<Function*>(called))(); }, placed);
   return apply(params, std::move(payload));
 }
 

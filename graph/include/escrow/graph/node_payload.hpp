@@ -15,9 +15,9 @@ namespace escrow::detail {
 // Thread safety: a value; needs exclusive access.
 // Memory ordering: none.
 // Lifetime: not handed on, the owner ends with it, on this thread.
-// Capture: calls no CUDA function but to learn the current device.
+// Capture: calls no CUDA function.
 // Errors: the constructor throws usage_error if the deleter was stopped, std::bad_alloc,
-//   cuda_error, and what moving the owner throws.
+//   and what moving the owner throws.
 class node_payload {
  public:
   // Nothing is kept.
@@ -29,7 +29,7 @@ class node_payload {
   }
 
   [[nodiscard]] retired_owner* get() const noexcept { return owner_.get(); }
-  // Hands the owner on, to be held and let go of as a graph_reference.
+  // Hands the owner on, which is of no device yet, to be held and let go of as a graph_reference.
   [[nodiscard]] retired_owner* release() noexcept { return owner_.release(); }
 
   // What is launched, where CUDA does not tell: in the owner, or null.
@@ -42,7 +42,6 @@ class node_payload {
   };
   using pointer = std::unique_ptr<retired_owner, put_back>;
 
-  // An empty one of the current device.
   [[nodiscard]] static pointer take(release_hub& hub);
 
   pointer owner_;
