@@ -46,9 +46,12 @@ bundle_holds hold_all(std::vector<graph_bundle*> const& bundles) {
 }
 
 footprint footprint_of(bundle_holds const& held) {
-  footprint sum;
-  for (auto const& each : held) graph_registry::describe(each->bundle(), sum);
-  return sum;
+  std::vector<graph_reference const*> found;
+  for (auto const& each : held) {
+    auto const parts = each->bundle().parts();
+    found.insert(found.end(), parts.begin(), parts.end());
+  }
+  return graph_registry::describe(std::move(found));
 }
 
 }  // namespace escrow

@@ -215,24 +215,26 @@ bool graph_registry::is_empty() const noexcept {
 }
 
 footprint graph_registry::describe(std::span<std::uint64_t const> ids) const {
-  footprint sum;
-  std::vector<graph_bundle const*> bundles;
+  std::vector<graph_reference const*> found;
   std::lock_guard const lock(mutex_);
   for (std::uint64_t const id : ids) {
-    auto const found = entries_.find(id);
-    if (found == entries_.end()) continue;
-    for (single const& each : found->second.singles) describe_reference(*each.node, sum);
-    for (placed_bundle const& each : found->second.bundles) bundles.push_back(each.bundle);
+    auto const its = entries_.find(id);
+    if (its == entries_.end()) continue;
+    for (single const& each : its->second.singles) found.push_back(each.node);
+    for (placed_bundle const& each : its->second.bundles) {
+      found.insert(found.end(), each.bundle->parts().begin(), each.bundle->parts().end());
+    }
   }
-  // A graph with the same child twice has the child's bundle twice.
-  std::ranges::sort(bundles);
-  bundles.erase(std::unique(bundles.begin(), bundles.end()), bundles.end());
-  for (graph_bundle const* const each : bundles) describe(*each, sum);
-  return sum;
+  return describe(std::move(found));
 }
 
-void graph_registry::describe(graph_bundle const& bundle, footprint& sum) {
-  for (graph_reference const* const part : bundle.parts()) describe_reference(*part, sum);
+footprint graph_registry::describe(std::vector<graph_reference const*> held) {
+  // Bundles may have parts in common, and a graph with the same child twice has its bundle twice.
+  std::ranges::sort(held);
+  held.erase(std::unique(held.begin(), held.end()), held.end());
+  footprint sum;
+  for (graph_reference const* const each : held) describe_reference(*each, sum);
+  return sum;
 }
 
 }  // namespace escrow

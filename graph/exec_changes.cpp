@@ -108,13 +108,17 @@ void graph_exec::state::update(graph_survey const& survey, survey_root const& so
   relaxed_capture_scope const relaxed;
   hoist_scope const off(survey);
   holding next = holding_of(off, survey, source);
-  // Which nodes of another graph ours stand for now is not known.
-  bool const is_same = source.core != nullptr && source.core == source_.lock().get();
-  if (is_same) next.payloads = source.core->snapshot();
+  if (is_unchanged(source.core)) next.payloads = source.core->snapshot();
   cudaGraphExecUpdateResultInfo result{};
   check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
   is_bare_ = off.is_bare();
   hold(std::move(next));
+}
+
+bool graph_exec::state::is_unchanged(graph_core const* source) const noexcept {
+  // An update goes by places in the graph, while nodes keep their names.
+  return source != nullptr && source == source_.lock().get() && !source->is_exposed() &&
+         source->shape() == source_shape_;
 }
 
 void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,

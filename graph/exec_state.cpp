@@ -34,6 +34,7 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
   if (source.core != nullptr) {
     next.payloads = source.core->snapshot();
     source_ = source.core->weak_from_this();
+    source_shape_ = source.core->shape();
   }
   check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
   is_bare_ = off.is_bare();

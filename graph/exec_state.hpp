@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -59,6 +60,8 @@ class graph_exec::state {
     std::shared_ptr<node_table const> payloads;
   };
 
+  // Whether the exec is of this graph, whose nodes are where they were then.
+  [[nodiscard]] bool is_unchanged(graph_core const* source) const noexcept;
   // What is held of a graph whose references are off.
   [[nodiscard]] holding holding_of(hoist_scope const& off, graph_survey const& survey,
                                    survey_root const& source) const;
@@ -80,6 +83,7 @@ class graph_exec::state {
   bool is_bare_ = false;
 
   std::weak_ptr<graph_core> source_;
+  std::uint64_t source_shape_ = 0;
   // Which payload of what is held is which node's; null if that is not known, and what set() takes
   // the place of stays until the next update().
   std::shared_ptr<node_table const> payloads_;

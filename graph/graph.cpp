@@ -2,7 +2,6 @@
 #include "escrow/graph/graph.hpp"
 
 #include <algorithm>
-#include <new>
 #include <set>
 #include <vector>
 
@@ -75,7 +74,7 @@ cudaGraph_t new_graph() {
 std::shared_ptr<graph_core> core_of(cudaGraph_t native, std::uint64_t id, bool is_exposed) {
   try {
     return std::make_shared<graph_core>(native, id, is_exposed);
-  } catch (std::bad_alloc const&) {
+  } catch (...) {
     insist_relaxed([native] { return cudaGraphDestroy(native); });
     throw;
   }
@@ -157,10 +156,10 @@ graph graph::clone() const {
   return copy;
 }
 
-cudaGraphNode_t graph::embed_in(graph_core& parent, cudaGraph_t in,
+cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
-  std::shared_ptr<graph_core> const core = require("graph::add_child");
-  graph_survey const survey = survey_for_copy("graph::add_child", *this);
+  std::shared_ptr<graph_core> const core = require(call);
+  graph_survey const survey = survey_for_copy(call, *this);
   cudaGraphNode_t node = nullptr;
   check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core->native()),
         "cudaGraphAddChildGraphNode");
@@ -172,13 +171,14 @@ cudaGraphNode_t graph::embed_in(graph_core& parent, cudaGraph_t in,
     insist_relaxed([node] { return cudaGraphDestroyNode(node); });
     throw;
   }
+  parent.note_reshaped();
   return node;
 }
 
 node graph::add_child(graph const& child) {
   std::shared_ptr<graph_core> const core = require("graph::add_child");
   std::vector<cudaGraphNode_t> const last = last_nodes(core->native());
-  return node_of(child.embed_in(*core, core->native(), last));
+  return node_of(child.embed_in("graph::add_child", *core, core->native(), last));
 }
 
 std::vector<node> graph::nodes() const {

@@ -14,7 +14,7 @@
 
 namespace escrow {
 
-graph_core::graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed) noexcept
+graph_core::graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed)
     : is_original(id != 0), native_(native), id_(id), is_exposed_(is_exposed) {}
 
 graph_core::~graph_core() {
@@ -27,12 +27,7 @@ graph_core::~graph_core() {
 }
 
 release_hub& graph_core::keeper() {
-  if (keeper_ == nullptr) set_keeper(deleter::global().hub());
-  if (order_ == nullptr) {
-    device_ = current_device();
-    order_ = std::make_shared<launch_order>();
-  }
-  return *keeper_;
+  return keeper_ != nullptr ? *keeper_ : deleter::global().hub();
 }
 
 void graph_core::set_keeper(release_hub& keeper) noexcept {
@@ -99,6 +94,7 @@ void graph_core::let_go(placed_bundle const& placed) noexcept {
 void graph_core::drop_hoisted() noexcept {
   // Others may have hoisted the graph by its handle.
   if (!is_exposed_ || placed_.empty()) return;
+  snapshot_.reset();
   std::erase_if(placed_, [this](placed_bundle const& each) {
     if (graph_registry::global().is_on(*each.bundle, id_)) return false;
     std::erase_if(payloads_.entries(),
@@ -144,7 +140,7 @@ std::shared_ptr<node_table const> graph_core::snapshot() {
   seal();
   drop_hoisted();
   payloads_.sort();
-  if (snapshot_ == nullptr && order_ != nullptr) {
+  if (snapshot_ == nullptr) {
     snapshot_ = std::make_shared<node_table const>(payloads_);
   }
   return snapshot_;
@@ -157,6 +153,7 @@ launch_params const* graph_core::launched(cudaGraphNode_t node) noexcept {
 
 void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
+  original.drop_hoisted();
   if (original.payloads_.entries().empty()) return;
   order_ = original.order_;
   device_ = original.device_;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "escrow/core/device_scope.hpp"
 #include "escrow/deleter/graph_bundle.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/launch_order.hpp"
@@ -27,7 +28,8 @@ namespace escrow {
 class graph_core : public std::enable_shared_from_this<graph_core> {
  public:
   // `is_exposed`: others may have the handle. `id`: 0 if it is not known.
-  graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed) noexcept;
+  // Throws std::bad_alloc, cuda_error, and then has not taken the graph.
+  graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed);
   graph_core(graph_core&&) = delete;
   ~graph_core();
 
@@ -36,7 +38,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   // Who destroys what nodes keep; the process's own deleter if nobody was named.
   [[nodiscard]] release_hub& keeper();
-  // Where what nodes keep is destroyed: the device that was current when the first was kept.
+  // Where what nodes keep is destroyed: the device that was current when the graph was made.
   [[nodiscard]] int device() const noexcept { return device_; }
   void set_keeper(release_hub& keeper) noexcept;
   // Learns the id. Throws usage_error if the graph is being captured into, and cuda_error: with
@@ -59,7 +61,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
   void destroy(cudaGraphNode_t doomed);
 
-  // The payloads as they are now; null if there never was one. Throws as seal().
+  // The payloads as they are now. Throws as seal().
   [[nodiscard]] std::shared_ptr<node_table const> snapshot();
   // What a kernel node launches, if only the payload knows.
   [[nodiscard]] launch_params const* launched(cudaGraphNode_t node) noexcept;
@@ -67,6 +69,11 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
   // Knows the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.
   void copy_payloads(graph_core& original);
+
+  // Counts the changes of nodes and edges. Others who have the handle can change them, too.
+  [[nodiscard]] std::uint64_t shape() const noexcept { return shape_; }
+  void note_reshaped() noexcept { ++shape_; }
+  [[nodiscard]] bool is_exposed() const noexcept { return is_exposed_; }
 
   // Bodies of conditional nodes made by hand, nested ones too.
   std::vector<cudaGraph_t> bodies;
@@ -88,12 +95,13 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   cudaGraph_t native_;
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
-  release_hub* keeper_ = nullptr;  // null: nobody was named, and nothing is kept
-  int device_ = -1;
+  std::uint64_t shape_ = 0;
+  release_hub* keeper_ = nullptr;  // null: nobody was named
+  int device_ = current_device();
   node_table payloads_;
   std::size_t pending_ = 0;            // payloads that are not on the graph
   std::vector<placed_bundle> placed_;  // on the graph; each is held here, too
-  std::shared_ptr<launch_order> order_;
+  std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
   std::shared_ptr<node_table const> snapshot_;  // null: not made since the last change
 };
 

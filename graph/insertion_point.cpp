@@ -92,35 +92,35 @@ node insertion_point::free(allocation const& allocated) const {
 
 node insertion_point::embed(graph const& child) const {
   std::shared_ptr<graph_core> const core = require("node::embed");
-  return node_of(child.embed_in(*core, in_, {&after_, after_ == nullptr ? 0U : 1U}));
+  return node_of(child.embed_in("node::embed", *core, in_, {&after_, after_ == nullptr ? 0U : 1U}));
 }
 
 node insertion_point::call(cudaHostFn_t function, void const* data, std::size_t bytes) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::call", [&](release_hub& keeper, auto apply) {
     return detail::apply_call(keeper, apply, function, data, bytes);
   });
 }
 
 node insertion_point::record(shared_event event) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::record", [&](release_hub& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::record_params, std::move(event));
   });
 }
 
 node insertion_point::record(event_ref event) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::record", [&](release_hub& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::record_params, event);
   });
 }
 
 node insertion_point::wait(shared_event event) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::wait", [&](release_hub& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::wait_params, std::move(event));
   });
 }
 
 node insertion_point::wait(event_ref event) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::wait", [&](release_hub& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::wait_params, event);
   });
 }

@@ -42,8 +42,8 @@ void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
 
 }  // namespace
 
-release_hub& node::keeper() const {
-  return keeper_of(*require("node::set"));
+release_hub& node::keeper(char const* call) const {
+  return keeper_of(*require(call));
 }
 
 cudaGraphNodeType node::type() const {
@@ -70,6 +70,7 @@ node const& node::after(node const& other) const {
   }
   check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
         "cudaGraphAddDependencies");
+  core->note_reshaped();
   return *this;
 }
 
@@ -125,7 +126,7 @@ bool node::set(cudaGraphNodeParams& params, detail::node_payload payload) const 
 }
 
 void node::set_call(cudaHostFn_t function, void const* data, std::size_t bytes) const {
-  detail::apply_call(keeper(), setting(), function, data, bytes);
+  detail::apply_call(keeper("node::set_call"), setting(), function, data, bytes);
 }
 
 auto node::event_params() const -> cudaGraphNodeParams (*)(cudaEvent_t) {
@@ -133,11 +134,11 @@ auto node::event_params() const -> cudaGraphNodeParams (*)(cudaEvent_t) {
 }
 
 void node::set_event(shared_event event) const {
-  detail::apply_event(keeper(), setting(), event_params(), std::move(event));
+  detail::apply_event(keeper("node::set_event"), setting(), event_params(), std::move(event));
 }
 
 void node::set_event(event_ref event) const {
-  detail::apply_event(keeper(), setting(), event_params(), event);
+  detail::apply_event(keeper("node::set_event"), setting(), event_params(), event);
 }
 
 void node::destroy() const {

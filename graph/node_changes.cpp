@@ -112,6 +112,7 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
     call();
     keeping.commit(made);
   }
+  note_reshaped();
   return made;
 }
 
@@ -126,6 +127,7 @@ void graph_core::destroy(cudaGraphNode_t doomed) {
   change keeping(*this, doomed, {});
   check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
   keeping.commit(doomed);
+  note_reshaped();
 }
 
 }  // namespace escrow

@@ -2,7 +2,7 @@
 #include "escrow/graph/node_params.hpp"
 
 #include <algorithm>
-#include <string>
+#include <limits>
 
 #include "escrow/core/usage_error.hpp"
 
@@ -34,6 +34,8 @@ cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& c
           "capture the launch with its attributes, and embed the graph");
   require(config.keeper == nullptr, "node::launch", "`config` names a keeper",
           "name it when the graph is made: graph(keeper)");
+  require(config.shared_bytes <= std::numeric_limits<unsigned>::max(), "node::launch",
+          "`shared_bytes` of `config` is 4 GiB or more", "no device has as much");
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeKernel);
   result.kernel.func = const_cast<void*>(launched.get());
   result.kernel.gridDim = config.grid;

@@ -49,7 +49,9 @@ bool capture_ledger::end_lease(slot& held, std::uint64_t capture_id, bool reusab
   held.is_leased_ = false;
   if (held.graph_holds_ == 0) return true;
   auto const found = entries_.find(capture_id);
-  if (reusable && found != entries_.end()) found->second.reusable.push_back(&held);
+  // One that others hold, too, serves no other claim.
+  bool const is_its_own = found != entries_.end() && held.graph_holds_ == 1;
+  if (reusable && is_its_own) found->second.reusable.push_back(&held);
   return false;
 }
 

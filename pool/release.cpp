@@ -162,7 +162,9 @@ void slot_pool::release_in_foreign_capture(slot_lease& lease, capture_info const
 }
 
 void slot_pool::let_go(slot& used, std::uint64_t capture_id, bool reusable) noexcept {
-  if (state_->ledger.end_lease(used, capture_id, reusable)) go_home(used);
+  if (!state_->ledger.end_lease(used, capture_id, reusable)) return;
+  used.was_shared_ = false;
+  go_home(used);
 }
 
 void slot_pool::end_lease(slot& used, std::uint64_t capture_id) noexcept {
@@ -188,6 +190,7 @@ void slot_pool::graph_is_gone(graph_hold& hold) noexcept {
   state_->references.fetch_add(1, std::memory_order_relaxed);
   state_->looked_at.fetch_add(1, std::memory_order_relaxed);
   if (state_->ledger.remove(held, capture_id)) {
+    held.was_shared_ = false;
     held.released_at_ = state_->stamp();
     // Idle: it belongs to no stream any more, whose busy slots would hide it.
     if (held.is_done_) held.stream_ = 0;

@@ -141,6 +141,13 @@ TEST_F(BuildMisuse, AKernelThatWasMovedFromIsRefused) {
   EXPECT_EQ(built_.nodes().size(), 1U);
 }
 
+TEST_F(BuildMisuse, MoreSharedMemoryThanCudaCanBeToldOfIsRefused) {
+  launch_config config;
+  config.shared_bytes = std::size_t{1} << 32;
+  expect_refused([&] { built_.launch(add, config, cells_.data(), 1); }, "node::launch",
+                 "`shared_bytes`");
+}
+
 TEST_F(BuildMisuse, ALaunchWithAttributesOrAKeeperIsRefused) {
   node const made = add_to(built_, 0, 1);
   graph_exec exec(built_);

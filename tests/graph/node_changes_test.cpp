@@ -1,4 +1,6 @@
 // Nodes that are changed or destroyed, in graphs and in execs: whose owners go, and whose stay.
+#include <thread>
+
 #include "escrow/core/cuda_error.hpp"
 #include "node_owners_fixture.hpp"
 
@@ -204,6 +206,35 @@ TEST_F(NodeChanges, AnExecThatHeldNothingMayBeGivenOwners) {
   EXPECT_TRUE(lives(first_));
   exec.reset();
   EXPECT_TRUE(goes(first_));
+}
+
+TEST_F(NodeChanges, AnExecOfACapturedGraphMayBeGivenOwnersByAnyThread) {
+  graph const captured = escrow::capture(
+      stream_, [&](stream_ref on) { must(launch_add(on.get(), cells_.data(), 1)); });
+  graph_exec one(captured);
+  graph_exec two(captured);
+  node const changed = sole_node(captured);
+  std::thread other([&] { set(one, changed, first_, 10); });
+  set(two, changed, second_, 100);
+  other.join();
+  run(one);
+  run(two);
+  EXPECT_EQ(cells_.load(), 110);
+}
+
+TEST_F(NodeChanges, AnUpdateAfterNodesWereAddedAndDestroyedLetsGoOfNothingThatIsInUse) {
+  node const doomed = add_node(*built_, make_fate(), 1, 0);
+  node const stays_there = add_node(*built_, first_, 1, 1);
+  graph_exec exec(*built_);
+  doomed.destroy();
+  add_node(*built_, second_, 1, 2);
+  exec.update(*built_);
+  exec.set_launch(stays_there, add, {}, shared(third_, 3), 5);
+  built_.reset();
+  run(exec);
+  // Which of the two the changed node stands for now is CUDA's affair.
+  EXPECT_EQ(cells_.load(1) + cells_.load(2), 1);
+  EXPECT_TRUE(lives(cells_.load(1) == 1 ? first_ : second_)) << "the exec adds to its cell";
 }
 
 TEST_F(NodeChanges, AnUpdateFromTheChangedGraphSwapsWhatTheExecKeeps) {

@@ -243,6 +243,52 @@ TEST_F(NodeOwners, AreTakenOffByHoistOfThePlainHandle) {
   EXPECT_TRUE(goes(third));
 }
 
+TEST_F(NodeOwners, OfACloneMadeAfterAHoistByHandleAreNone) {
+  add_node(*built_, first_);
+  hoist(built_->get()).release();
+  graph copy = built_->clone();
+  built_.reset();
+  EXPECT_TRUE(goes(first_));
+  copy.nodes().at(0).destroy();
+  EXPECT_EQ(copy.held().owners, 0U);
+}
+
+TEST_F(NodeOwners, OfExecsMadeAfterAHoistByHandleAreTheirOwn) {
+  node const one = add_node(*built_, first_);
+  node const two = one.launch(add, {}, cells_.data() + 1, 1);
+  { graph_exec const before(*built_); }
+  hoist(built_->get()).release();
+  { graph_exec const after(*built_); }
+  EXPECT_TRUE(goes(first_));
+  // What kept the first owner is used again, for another.
+  for (int i = 0; i < 64; ++i) {
+    fate_ptr const fate = make_fate();
+    graph_exec exec(*built_);
+    exec.set_launch(two, add, {}, shared(fate, 1), 1);
+    exec.set_launch(one, add, {}, cells_.data(), 1);
+    EXPECT_TRUE(lives(fate)) << "that of the other node";
+  }
+}
+
+TEST_F(NodeOwners, InSeveralPlacesAreCountedOnce) {
+  add_node(*built_, first_);
+  node const two = add_node(*built_, second_);
+  built_->embed(built_->clone());
+  EXPECT_EQ(built_->held().owners, 2U);
+  two.destroy();
+  EXPECT_EQ(built_->held().owners, 2U) << "the copy has it";
+  graph_exec const exec(*built_);
+  EXPECT_EQ(exec.held().owners, 2U);
+}
+
+TEST_F(NodeOwners, OfADetachedGraphAreNotChangedInAnExec) {
+  node const changed = add_node(*built_, first_);
+  graph_exec exec(*built_);
+  owned_graph detached;
+  *detached.out() = built_->detach();
+  EXPECT_THROW(exec.set_launch(changed, add, {}, cells_.data(), 1), usage_error);
+}
+
 TEST_F(NodeOwners, AreRefusedOnceTheirDeleterWasStopped) {
   add_node(*built_, first_);
   deleter_.stop();

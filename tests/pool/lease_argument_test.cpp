@@ -179,6 +179,31 @@ TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
   EXPECT_EQ(pool.stats().in_graphs, 0U);
 }
 
+TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {
+  block_pool pool = make_pool(2);
+  graph built(*worker);
+  graph const captured = escrow::capture(one.get(), [&](stream_ref stream) {
+    {
+      auto claimed = pool.claim(stream);
+      built.launch(fill, {}, claimed, block::length, 3);
+    }
+    static_cast<void>(pool.claim(stream));
+  });
+  EXPECT_EQ(pool.stats().slots, 2U);
+}
+
+TEST_F(LeaseOfANode, MayBeGivenThroughASharedPointer) {
+  block_pool pool = make_pool(1);
+  std::optional<graph> built(std::in_place, *worker);
+  {
+    auto const claimed = std::make_shared<block_lease>(pool.claim(one));
+    built->launch(fill, {}, claimed, block::length, 3);
+  }
+  EXPECT_FALSE(is_back(pool));
+  built.reset();
+  EXPECT_TRUE(is_back(pool));
+}
+
 TEST_F(LeaseOfANode, IsNamedByAPoolThatIsClosed) {
   block_pool pool = make_pool(1);
   std::optional<graph> built;

@@ -80,8 +80,8 @@ class graph_registry {
 
   // What the graphs hold, each thing once. Throws std::bad_alloc.
   [[nodiscard]] footprint describe(std::span<std::uint64_t const> ids) const;
-  // Adds to `sum` what the bundle stands for. Throws std::bad_alloc.
-  static void describe(graph_bundle const& bundle, footprint& sum);
+  // What these are, each once. Throws std::bad_alloc.
+  [[nodiscard]] static footprint describe(std::vector<graph_reference const*> held);
 
  private:
   // In place of a graph's id: the reference is in a bundle.

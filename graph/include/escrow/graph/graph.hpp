@@ -36,7 +36,7 @@ class graph : public insertion_point {
   graph();
   explicit graph(deleter& keeper);
   // Takes over a graph that somebody made, e.g. with cudaStreamEndCapture. `id` is its capture id,
-  // if the caller knows it. Throws std::bad_alloc; the graph is then destroyed.
+  // if the caller knows it. Throws std::bad_alloc, cuda_error; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0);
   graph(graph&& other) noexcept;
   graph& operator=(graph&& other) noexcept;
@@ -74,7 +74,7 @@ class graph : public insertion_point {
 
   explicit graph(std::shared_ptr<graph_core> core) noexcept;
   // A node of `parent` with a copy of this graph.
-  [[nodiscard]] cudaGraphNode_t embed_in(graph_core& parent, cudaGraph_t in,
+  [[nodiscard]] cudaGraphNode_t embed_in(char const* call, graph_core& parent, cudaGraph_t in,
                                          std::span<cudaGraphNode_t const> after) const;
 
   std::shared_ptr<graph_core> shared_;  // null if moved from

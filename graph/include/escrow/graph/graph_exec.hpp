@@ -21,10 +21,11 @@ struct survey_root;
 //   the graph for the moment of instantiation (hoisted), so that no launch pays for user objects.
 //   Execs that share something, as two execs of one graph do, take turns: a launch waits, in its
 //   stream, for the others' last launch. Not so with what Escrow cannot know to share: execs of
-//   plain copies (cudaGraphClone), plain launches, and execs made before hoist() took all.
+//   plain copies (cudaGraphClone), plain launches, execs made before hoist() took all, and execs of
+//   different graphs, built by hand, whose nodes were given the same owner or lease.
 // Thread safety: one thread at a time; different execs from different threads, also if they share
-//   something. Nobody else may use the source graph during instantiation and update(), as CUDA
-//   demands.
+//   something. Nobody else may use the source graph during instantiation, update() and set_...(),
+//   as CUDA demands.
 // Memory ordering: none.
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
 //   what it held is let go after its last launch, which an event after each launch tells. One with
@@ -96,14 +97,15 @@ class graph_exec {
   // before is let go after the launches in flight. `changed` is a node of the graph, or of a body
   // of it, that the exec was made of as a `graph`; the graph itself does not change. Arguments as
   // of the function that adds such a node. Takes as long as the graph keeps owners. After update()
-  // with another graph, what that one kept for the node stays until the next update(). On failure
-  // throws usage_error, cuda_error, std::bad_alloc, and exec and owners are as before. Source:
-  // cudaGraphExecNodeSetParams.
+  // with another graph, or with one whose nodes or edges changed since, or may have because its
+  // handle is out (graph::get()), what it kept for the node stays until the next update(). On
+  // failure throws usage_error, cuda_error, std::bad_alloc, and exec and owners are as before.
+  // Source: cudaGraphExecNodeSetParams.
   template <class... Arguments>
   void set_launch(node const& changed, kernel const& launched, launch_config const& config,
                   Arguments&&... arguments) {
-    detail::apply_launch(keeper_for(changed), setting(changed), launched, config,
-                         std::tuple(detail::device_value_of(arguments)...),
+    detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed), launched,
+                         config, std::tuple(detail::device_value_of(arguments)...),
                          std::forward<Arguments>(arguments)...);
   }
   template <class... Parameters, class... Arguments>
@@ -111,23 +113,25 @@ class graph_exec {
                   Arguments&&... arguments) {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                   "as many arguments as the kernel has parameters");
-    detail::apply_launch(keeper_for(changed), setting(changed), kernel(launched), config,
+    detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed),
+                         kernel(launched), config,
                          std::tuple<Parameters...>(detail::device_value_of(arguments)...),
                          std::forward<Arguments>(arguments)...);
   }
   template <class Destination>
   void set_memset(node const& changed, Destination&& destination, memset_config const& config) {
-    detail::apply_memset(keeper_for(changed), setting(changed), config,
+    detail::apply_memset(keeper_for("graph_exec::set_memset", changed), setting(changed), config,
                          std::forward<Destination>(destination));
   }
   template <class To, class From>
   void set_memcpy(node const& changed, To&& to, From&& from, std::size_t bytes) {
-    detail::apply_memcpy(keeper_for(changed), setting(changed), bytes, std::forward<To>(to),
-                         std::forward<From>(from));
+    detail::apply_memcpy(keeper_for("graph_exec::set_memcpy", changed), setting(changed), bytes,
+                         std::forward<To>(to), std::forward<From>(from));
   }
   template <std::invocable Function>
   void set_call(node const& changed, Function function) {
-    detail::apply_call(keeper_for(changed), setting(changed), std::move(function));
+    detail::apply_call(keeper_for("graph_exec::set_call", changed), setting(changed),
+                       std::move(function));
   }
   void set_call(node const& changed, cudaHostFn_t function, void const* data, std::size_t bytes);
   void set_event(node const& changed, shared_event event);
@@ -139,7 +143,7 @@ class graph_exec {
   graph_exec(survey_root const& source, instantiate_options const& options);
   void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
-  [[nodiscard]] release_hub& keeper_for(node const& changed) const;
+  [[nodiscard]] release_hub& keeper_for(char const* call, node const& changed) const;
   bool set(node const& changed, cudaGraphNodeParams& params, detail::node_payload payload);
 
   std::unique_ptr<state> state_;  // null if moved from

@@ -60,8 +60,10 @@ class hoisted {
 };
 
 // Takes the references of Escrow off `graph`, for good. `bodies`: see instantiate_options. On
-// failure the graph is as before. Clones and execs that were made earlier keep what they hold.
-// Throws usage_error, cuda_error, std::bad_alloc. Nobody else may use the graph meanwhile.
+// failure the graph is as before. Of a `graph`, give the graph and not its handle: what its nodes
+// keep would stay until it is used again, or ends. Clones and execs that were made earlier keep
+// what they hold. Throws usage_error, cuda_error, std::bad_alloc. Nobody else may use the graph
+// meanwhile.
 [[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
 [[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
 

@@ -33,7 +33,8 @@ class node;
 // Lifetime: a value, which does not keep its graph, but for bodies.
 // Capture: capture-safe.
 // Errors: usage_error if the graph is gone, and for what cannot be meant; cuda_error,
-//   std::bad_alloc. The graph and what it keeps are then as before, and nothing was moved from.
+//   std::bad_alloc. The graph and what it keeps are then as before, and nothing was moved from but
+//   what is taken by value.
 class insertion_point {
  public:
   // A place in no graph.
@@ -116,7 +117,7 @@ class insertion_point {
   // Adds a node with these parameters, which are CUDA's afterwards.
   node add(graph_core& core, cudaGraphNodeParams& params, detail::node_payload payload) const;
   template <class Apply>
-  node adding(Apply apply) const;
+  node adding(char const* call, Apply apply) const;
   [[nodiscard]] conditional_node add_conditional(char const* call, condition const& looked_at,
                                                  cudaGraphConditionalNodeType type,
                                                  unsigned bodies) const;

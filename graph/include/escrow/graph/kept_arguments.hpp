@@ -99,17 +99,17 @@ class kept_node_argument : public kept_argument<Argument> {
 template <class Argument, class T>
 requires self_keeping_argument<T>
 class kept_node_argument<Argument, T> {
+  using given = std::remove_reference_t<Argument>;
   static_assert(
-      !std::is_const_v<std::remove_reference_t<Argument>> &&
-          requires(T & argument) { owner_of<T>::owner_for_node(argument); },
+      requires(given & argument) { owner_of<T>::owner_for_node(argument); },
       "this argument gives a node no share: it is const, or has no owner_for_node()");
 
  public:
-  explicit kept_node_argument(T& argument) : owner_(owner_of<T>::owner_for_node(argument)) {}
+  explicit kept_node_argument(given& argument) : owner_(owner_of<T>::owner_for_node(argument)) {}
   void take(T const& /*argument*/) noexcept {}
 
  private:
-  decltype(owner_of<T>::owner_for_node(std::declval<T&>())) owner_;
+  decltype(owner_of<T>::owner_for_node(std::declval<given&>())) owner_;
 };
 
 // What: all that is kept of some arguments.

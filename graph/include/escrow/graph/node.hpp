@@ -66,7 +66,7 @@ class node : public insertion_point {
   template <class... Arguments>
   void set_launch(kernel const& launched, launch_config const& config,
                   Arguments&&... arguments) const {
-    detail::apply_launch(keeper(), setting(), launched, config,
+    detail::apply_launch(keeper("node::set_launch"), setting(), launched, config,
                          std::tuple(detail::device_value_of(arguments)...),
                          std::forward<Arguments>(arguments)...);
   }
@@ -75,22 +75,23 @@ class node : public insertion_point {
                   Arguments&&... arguments) const {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                   "as many arguments as the kernel has parameters");
-    detail::apply_launch(keeper(), setting(), kernel(launched), config,
+    detail::apply_launch(keeper("node::set_launch"), setting(), kernel(launched), config,
                          std::tuple<Parameters...>(detail::device_value_of(arguments)...),
                          std::forward<Arguments>(arguments)...);
   }
   template <class Destination>
   void set_memset(Destination&& destination, memset_config const& config) const {
-    detail::apply_memset(keeper(), setting(), config, std::forward<Destination>(destination));
+    detail::apply_memset(keeper("node::set_memset"), setting(), config,
+                         std::forward<Destination>(destination));
   }
   template <class To, class From>
   void set_memcpy(To&& to, From&& from, std::size_t bytes) const {
-    detail::apply_memcpy(keeper(), setting(), bytes, std::forward<To>(to),
+    detail::apply_memcpy(keeper("node::set_memcpy"), setting(), bytes, std::forward<To>(to),
                          std::forward<From>(from));
   }
   template <std::invocable Function>
   void set_call(Function function) const {
-    detail::apply_call(keeper(), setting(), std::move(function));
+    detail::apply_call(keeper("node::set_call"), setting(), std::move(function));
   }
   void set_call(cudaHostFn_t function, void const* data, std::size_t bytes) const;
   void set_event(shared_event event) const;
@@ -109,15 +110,15 @@ class node : public insertion_point {
 
  private:
   // The deleter that destroys what the node keeps. The graph has to be there.
-  [[nodiscard]] release_hub& keeper() const;
+  [[nodiscard]] release_hub& keeper(char const* call) const;
   bool set(cudaGraphNodeParams& params, detail::node_payload payload) const;
   // What makes the parameters for a node that records, or waits, as this one does.
   [[nodiscard]] auto event_params() const -> cudaGraphNodeParams (*)(cudaEvent_t);
 };
 
 template <class Apply>
-node insertion_point::adding(Apply apply) const {
-  std::shared_ptr<graph_core> const core = require("node::add");
+node insertion_point::adding(char const* call, Apply apply) const {
+  std::shared_ptr<graph_core> const core = require(call);
   return apply(keeper_of(*core), [&](cudaGraphNodeParams& params, detail::node_payload payload) {
     return add(*core, params, std::move(payload));
   });
@@ -126,7 +127,7 @@ node insertion_point::adding(Apply apply) const {
 template <class... Arguments>
 node insertion_point::launch(kernel const& launched, launch_config const& config,
                              Arguments&&... arguments) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::launch", [&](release_hub& keeper, auto apply) {
     return detail::apply_launch(keeper, apply, launched, config,
                                 std::tuple(detail::device_value_of(arguments)...),
                                 std::forward<Arguments>(arguments)...);
@@ -138,7 +139,7 @@ node insertion_point::launch(void (*launched)(Parameters...), launch_config cons
                              Arguments&&... arguments) const {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                 "as many arguments as the kernel has parameters");
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::launch", [&](release_hub& keeper, auto apply) {
     return detail::apply_launch(keeper, apply, kernel(launched), config,
                                 std::tuple<Parameters...>(detail::device_value_of(arguments)...),
                                 std::forward<Arguments>(arguments)...);
@@ -147,14 +148,14 @@ node insertion_point::launch(void (*launched)(Parameters...), launch_config cons
 
 template <class Destination>
 node insertion_point::memset(Destination&& destination, memset_config const& config) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::memset", [&](release_hub& keeper, auto apply) {
     return detail::apply_memset(keeper, apply, config, std::forward<Destination>(destination));
   });
 }
 
 template <class To, class From>
 node insertion_point::memcpy(To&& to, From&& from, std::size_t bytes) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::memcpy", [&](release_hub& keeper, auto apply) {
     return detail::apply_memcpy(keeper, apply, bytes, std::forward<To>(to),
                                 std::forward<From>(from));
   });
@@ -162,7 +163,7 @@ node insertion_point::memcpy(To&& to, From&& from, std::size_t bytes) const {
 
 template <std::invocable Function>
 node insertion_point::call(Function function) const {
-  return adding([&](release_hub& keeper, auto apply) {
+  return adding("node::call", [&](release_hub& keeper, auto apply) {
     return detail::apply_call(keeper, apply, std::move(function));
   });
 }

@@ -55,7 +55,7 @@ class lease : private slot_lease {
 
   // For nodes of graphs that are built by hand: until the share is gone too, the slot is handed out
   // to nobody. The lease stays with the caller, who orders the graph's launches with other work on
-  // the resource.
+  // the resource. The share goes with the node's other owners, on the worker, which may be busy.
   using slot_lease::share_with_node;  // graph_share share_with_node();
 
   // False once released or moved from.

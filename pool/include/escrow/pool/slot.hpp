@@ -84,7 +84,7 @@ class slot : public release_node {
   std::size_t also_count_ = 0;           // how many of them are in use
   bool is_done_ = true;                  // known to be idle: no event needs asking
   bool was_used_ = false;                // handed out before
-  bool was_shared_ = false;              // a lease of it was shared with a node, now or before
+  bool was_shared_ = false;              // nodes may have shares of it
   std::uint64_t stream_ = 0;             // id of the stream that it was released on; 0: none
   std::uint64_t released_at_ = 0;        // the pool's count of releases then
   struct used_stream {
