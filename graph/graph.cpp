@@ -94,7 +94,7 @@ std::shared_ptr<graph_core> make_identified(Make make) {
   for (int attempt = 1;; ++attempt) {
     auto const made = core_of(make(), 0, false);
     try {
-      made->identify();
+      made->try_identify();
       return made;
     } catch (cuda_error const& error) {
       if (error.status() != cudaErrorStreamCaptureInvalidated || attempt == attempts_max) throw;

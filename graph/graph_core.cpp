@@ -46,7 +46,7 @@ void graph_core::forget_payloads() noexcept {
   snapshot_.reset();
 }
 
-void graph_core::identify() {
+void graph_core::try_identify() {
   if (id_ != 0) return;
   try {
     id_ = graph_id_of(native_).value_or(0);
@@ -54,6 +54,10 @@ void graph_core::identify() {
     if (error.status() == cudaErrorStreamCaptureInvalidated) native_ = nullptr;  // it is gone
     throw;
   }
+}
+
+void graph_core::identify() {
+  try_identify();
   if (id_ == 0) {
     throw usage_error("graph", "the graph is being captured into", "end the capture first");
   }

@@ -41,9 +41,9 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Where what nodes keep is destroyed: the device that was current when the graph was made.
   [[nodiscard]] int device() const noexcept { return device_; }
   void set_keeper(release_hub& keeper) noexcept;
-  // Learns the id. Throws usage_error if the graph is being captured into, and cuda_error: with
+  // Learns the id, unless the graph is being captured into. Throws cuda_error: with
   // cudaErrorStreamCaptureInvalidated the graph is gone.
-  void identify();
+  void try_identify();
 
   // Sees to it that all that is kept is on the graph. Throws cuda_error, std::bad_alloc.
   void seal();
@@ -86,6 +86,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   class change;
   using placed_bundle = graph_registry::placed_bundle;
 
+  // The same; throws usage_error, too, if there is no id.
+  void identify();
   // Puts a bundle of `parts` on the graph, and is one of its holders from then on.
   graph_bundle& place(std::vector<graph_reference*> parts);
   void take_off(graph_bundle& bundle) noexcept;

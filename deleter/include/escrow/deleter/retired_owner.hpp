@@ -87,7 +87,7 @@ class alignas(64) retired_owner final : public graph_reference {
   // Small, for the size below.
   std::uint8_t shelf_ : 5 = 0;  // where in the hub's store it goes back to
   std::uint8_t place_ : 3;      // in its block
-  bool in_graph_ = false;  // held by a graph or an exec: counted in deleter_stats::in_graphs
+  bool in_graph_ = false;       // held by a graph or an exec: counted in deleter_stats::in_graphs
   std::int16_t event_device_ = -1;      // small, for the size below
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty

@@ -19,8 +19,8 @@ namespace escrow {
 struct holder {
   // The id under which the graph was captured; 0: leases, or a node of a graph built by hand.
   std::uint64_t capture_id = 0;
-  std::string label;             // the pool's label
-  std::size_t slots = 0;         // how many it holds
+  std::string label;                              // the pool's label
+  std::size_t slots = 0;                          // how many it holds
   std::chrono::steady_clock::time_point since{};  // of its first claim or share; zero for leases
   source_location where = {};                     // the line of its first claim, in a capture
 };
