@@ -1,31 +1,22 @@
 // Nodes know their place in the block, which leads back to it.
 #include "owner_block.hpp"
 
+#include <memory>
 #include <new>
 
 namespace escrow {
 
-retired_owner& owner_block::make(release_hub& hub, release_list& others) {
-  auto* const block = new owner_block;
-  retired_owner* first = nullptr;
-  for (std::size_t i = 0; i < nodes_max; ++i) {
-    try {
-      auto* const made = ::new (block->place(i)) retired_owner(hub, static_cast<std::uint8_t>(i));
-      // Relaxed: nobody else has any of the nodes yet, and this thread counts as one.
-      block->alive_.fetch_add(1, std::memory_order_relaxed);
-      if (first == nullptr) {
-        first = made;
-      } else {
-        others.push_back(*made);
-      }
-    } catch (...) {
-      if (first != nullptr) break;
-      delete block;
-      throw;
-    }
-  }
-  block->drop_node();
-  return *first;
+retired_owner& owner_block::make(release_hub& hub, release_queue& queue, release_list& others) {
+  std::unique_ptr<owner_block> made(new owner_block);
+  queue.reserve_places(nodes_max);
+  owner_block& block = *made.release();  // its nodes' from here on
+  auto const make_node = [&](std::size_t index) {
+    constexpr release_node::place_is_reserved reserved;
+    return ::new (block.place(index)) retired_owner(reserved, hub, index);
+  };
+  retired_owner& first = *make_node(0);
+  for (std::size_t i = 1; i < nodes_max; ++i) others.push_back(*make_node(i));
+  return first;
 }
 
 void owner_block::destroy(retired_owner& node) noexcept {

@@ -7,6 +7,7 @@
 
 #include "escrow/deleter/retired_owner.hpp"
 #include "release_list.hpp"
+#include "release_queue.hpp"
 
 namespace escrow {
 
@@ -19,12 +20,15 @@ class owner_block {
  public:
   static constexpr std::size_t nodes_max = 8;  // what retired_owner::place_ can tell
 
-  // Makes idle nodes of `hub`, and returns the first; the others, if there was memory for any, go
+  // Makes idle nodes of `hub`, with their places in `queue`, and returns the first; the others go
   // to `others`.
-  [[nodiscard]] static retired_owner& make(release_hub& hub, release_list& others);
+  [[nodiscard]] static retired_owner& make(release_hub& hub, release_queue& queue,
+                                           release_list& others);
   static void destroy(retired_owner& node) noexcept;
 
  private:
+  friend struct std::default_delete<owner_block>;
+
   owner_block() = default;
   ~owner_block() = default;
   [[nodiscard]] void* place(std::size_t index) noexcept {
@@ -32,7 +36,7 @@ class owner_block {
   }
   void drop_node() noexcept;
 
-  std::atomic<std::uint32_t> alive_{1};  // nodes, and make() while it runs
+  std::atomic<std::uint32_t> alive_{nodes_max};  // acq_rel: see drop_node()
   alignas(retired_owner) std::byte places_[nodes_max * sizeof(retired_owner)];
 };
 

@@ -111,7 +111,7 @@ retired_owner& release_hub::take_retired_owner(std::uint64_t stream, bool with_e
 
 retired_owner& release_hub::state::make_owners(release_hub& hub, shelf& of) {
   release_list others;
-  retired_owner& first = owner_block::make(hub, others);
+  retired_owner& first = owner_block::make(hub, destroyed, others);
   std::lock_guard const lock(of.lock);
   for (release_node* each = others.pop_front(); each != nullptr; each = others.pop_front()) {
     of.idle.push_back(*each);

@@ -8,7 +8,13 @@ namespace escrow {
 release_node::release_node(release_hub& hub, release_lane lane, int device,
                            reclaim_function reclaim)
     : hub_(&hub), reclaim_(reclaim), device_(device), lane_(lane) {
-  queue().reserve_place();
+  queue().reserve_places(1);
+  hub.add_use();
+}
+
+release_node::release_node(place_is_reserved /*reserved*/, release_hub& hub, release_lane lane,
+                           int device, reclaim_function reclaim) noexcept
+    : hub_(&hub), reclaim_(reclaim), device_(device), lane_(lane) {
   hub.add_use();
 }
 

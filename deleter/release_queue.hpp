@@ -25,17 +25,18 @@ class release_queue {
   release_queue() : stack_(0) {}
   release_queue(release_queue&&) = delete;
 
-  // Makes room for one node more. Any thread. Throws std::bad_alloc and then has reserved nothing.
-  void reserve_place() {
+  // Makes room for some nodes more. Any thread. Throws std::bad_alloc and then has reserved
+  // nothing.
+  void reserve_places(std::size_t count) {
     std::lock_guard const lock(mutex_);
-    if (places_ == capacity_) {
+    while (places_ + count > capacity_) {
       stack_.reserve(growth);  // thread-safe against push() and take_all()
       capacity_ += growth;
     }
-    ++places_;
+    places_ += count;
   }
 
-  // Gives the room of one node back, for the next reserve_place(). Any thread.
+  // Gives the room of one node back, for the next reserve_places(). Any thread.
   void cancel_place() noexcept {
     std::lock_guard const lock(mutex_);
     --places_;

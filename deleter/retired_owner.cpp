@@ -7,8 +7,10 @@
 
 namespace escrow {
 
-retired_owner::retired_owner(release_hub& hub, std::uint8_t place)
-    : graph_reference(hub, release_lane::destroy, -1, &reclaim_owner), place_(place & 7U) {}
+retired_owner::retired_owner(place_is_reserved reserved, release_hub& hub,
+                             std::size_t place) noexcept
+    : graph_reference(reserved, hub, release_lane::destroy, -1, &reclaim_owner),
+      place_(place & 7U) {}
 
 retired_owner::~retired_owner() {
   clear();

@@ -59,7 +59,7 @@ class held_payload {
   held_payload(detail::node_payload payload, int device) noexcept : held_(payload.release()) {
     if (held_ == nullptr) return;
     held_->set_device(device);
-    held_->hold();
+    held_->hold_first();
     held_->enter_graph();
   }
   held_payload(held_payload&&) = delete;

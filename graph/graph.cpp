@@ -105,7 +105,7 @@ std::shared_ptr<graph_core> make_identified(Make make) {
 }  // namespace
 
 graph::graph(std::shared_ptr<graph_core> core) noexcept
-    : insertion_point(core, core->native(), nullptr), shared_(std::move(core)) {}
+    : insertion_point(core, core->native()), shared_(std::move(core)) {}
 
 graph::graph() : graph(core_of(new_graph(), 0, false)) {
   shared_->is_original = true;
@@ -143,30 +143,30 @@ cudaGraph_t graph::detach() {
 }
 
 graph graph::clone() const {
-  std::shared_ptr<graph_core> const core = require("graph::clone");
+  graph_core& core = require("graph::clone");
   graph_survey const survey = survey_for_copy("graph::clone", *this);
-  cudaGraph_t const original = core->native();
+  cudaGraph_t const original = core.native();
   bool const holds_something = survey.known_id(original) != 0;
   auto const make = [original] { return clone_of(original); };
   graph copy(holds_something ? make_identified(make) : core_of(make(), 0, false));
   graph_core& its = *copy.shared_;
   note_copies(survey, original, its.native(), its.id(), its.blank_copies);
   its.is_original = !survey.is_unknown(original);
-  its.copy_payloads(*core);
+  its.copy_payloads(core);
   return copy;
 }
 
 cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
-  std::shared_ptr<graph_core> const core = require(call);
+  graph_core& core = require(call);
   graph_survey const survey = survey_for_copy(call, *this);
   cudaGraphNode_t node = nullptr;
-  check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core->native()),
+  check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native()),
         "cudaGraphAddChildGraphNode");
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    note_copies(survey, core->native(), copy, 0, parent.blank_copies);
+    note_copies(survey, core.native(), copy, 0, parent.blank_copies);
   } catch (...) {
     insist_relaxed([node] { return cudaGraphDestroyNode(node); });
     throw;
@@ -176,25 +176,25 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
 }
 
 node graph::add_child(graph const& child) {
-  std::shared_ptr<graph_core> const core = require("graph::add_child");
-  std::vector<cudaGraphNode_t> const last = last_nodes(core->native());
-  return node_of(child.embed_in("graph::add_child", *core, core->native(), last));
+  graph_core& core = require("graph::add_child");
+  std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
+  return node_of(child.embed_in("graph::add_child", core, core.native(), last));
 }
 
 std::vector<node> graph::nodes() const {
-  return insertion_point::nodes_of(escrow::nodes_of(require("graph::nodes")->native()));
+  return insertion_point::nodes_of(escrow::nodes_of(require("graph::nodes").native()));
 }
 
 std::vector<std::pair<node, node>> graph::edges() const {
   std::vector<std::pair<node, node>> result;
-  for (auto const& [from, to] : edges_of(require("graph::edges")->native())) {
+  for (auto const& [from, to] : edges_of(require("graph::edges").native())) {
     result.emplace_back(node_of(from), node_of(to));
   }
   return result;
 }
 
 void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
-  check(cudaGraphDebugDotPrint(require("graph::write_dot")->native(), file.c_str(), flags),
+  check(cudaGraphDebugDotPrint(require("graph::write_dot").native(), file.c_str(), flags),
         "cudaGraphDebugDotPrint");
 }
 

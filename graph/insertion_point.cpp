@@ -14,15 +14,14 @@
 
 namespace escrow {
 
-std::shared_ptr<graph_core> insertion_point::require(char const* call) const {
-  std::shared_ptr<graph_core> core = core_.lock();
-  if (core != nullptr && core->native() != nullptr) return core;
+graph_core& insertion_point::require(char const* call) const {
+  if (!core_.expired() && graph_->native() != nullptr) return *graph_;
   throw usage_error(call, "the graph is gone: it ended, or was moved from or detached",
                     "keep the graph while nodes of it are used");
 }
 
 node insertion_point::node_of(cudaGraphNode_t made) const noexcept {
-  return node(insertion_point(core_, in_, made));
+  return node(insertion_point(*this, made));
 }
 
 std::vector<node> insertion_point::nodes_of(std::vector<cudaGraphNode_t> const& found) const {
@@ -48,11 +47,11 @@ node insertion_point::join(std::initializer_list<node> others) const {
 
 node insertion_point::join(std::vector<node> const& others) const {
   constexpr char const* call = "node::join";
-  std::shared_ptr<graph_core> const core = require(call);
+  graph_core& core = require(call);
   std::vector<cudaGraphNode_t> after;
   if (after_ != nullptr) after.push_back(after_);
   for (node const& each : others) {
-    if (each.in_ != in_ || each.core_.lock() != core) {
+    if (each.in_ != in_ || each.core_.lock().get() != &core) {
       throw usage_error(call, "one of `others` is a node of another graph, or of another body",
                         "join nodes of one graph");
     }
@@ -60,30 +59,30 @@ node insertion_point::join(std::vector<node> const& others) const {
   }
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeEmpty;
-  return node_of(core->add(in_, after, params, {}));
+  return node_of(core.add(in_, after, params, {}));
 }
 
 allocation insertion_point::alloc(std::size_t bytes) const {
-  std::shared_ptr<graph_core> const core = require("node::alloc");
+  graph_core& core = require("node::alloc");
   if (bytes == 0) throw usage_error("node::alloc", "`bytes` is 0", "leave the node out");
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeMemAlloc;
   params.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
   params.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
   params.alloc.bytesize = bytes;
-  node const made = add(*core, params, {});
+  node const made = add(core, params, {});
   return allocation(made, params.alloc.dptr, bytes);
 }
 
 node insertion_point::free(void* address) const {
-  std::shared_ptr<graph_core> const core = require("node::free");
+  graph_core& core = require("node::free");
   if (address == nullptr) {
     throw usage_error("node::free", "`address` is null", "free what a node allocates");
   }
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeMemFree;
   params.free.dptr = address;
-  return add(*core, params, {});
+  return add(core, params, {});
 }
 
 node insertion_point::free(allocation const& allocated) const {
@@ -91,8 +90,8 @@ node insertion_point::free(allocation const& allocated) const {
 }
 
 node insertion_point::embed(graph const& child) const {
-  std::shared_ptr<graph_core> const core = require("node::embed");
-  return node_of(child.embed_in("node::embed", *core, in_, {&after_, after_ == nullptr ? 0U : 1U}));
+  graph_core& core = require("node::embed");
+  return node_of(child.embed_in("node::embed", core, in_, {&after_, after_ == nullptr ? 0U : 1U}));
 }
 
 node insertion_point::call(cudaHostFn_t function, void const* data, std::size_t bytes) const {
@@ -126,7 +125,7 @@ node insertion_point::wait(event_ref event) const {
 }
 
 condition insertion_point::make_condition(unsigned initial) const {
-  std::shared_ptr<graph_core> const core = require("node::make_condition");
+  static_cast<void>(require("node::make_condition"));
   cudaGraphConditionalHandle made{};
   check(cudaGraphConditionalHandleCreate(&made, in_, initial, cudaGraphCondAssignDefault),
         "cudaGraphConditionalHandleCreate");
@@ -152,25 +151,25 @@ conditional_node insertion_point::switch_to(condition const& looked_at, unsigned
 conditional_node insertion_point::add_conditional(char const* call, condition const& looked_at,
                                                   cudaGraphConditionalNodeType type,
                                                   unsigned bodies) const {
-  std::shared_ptr<graph_core> const core = require(call);
-  if (looked_at.in_ != in_ || looked_at.core_.lock() != core) {
+  graph_core& core = require(call);
+  if (looked_at.in_ != in_ || looked_at.core_.lock().get() != &core) {
     throw usage_error(call, "the condition is of another graph, or of another body",
                       "call make_condition() where the node is added");
   }
   if (bodies == 0) throw usage_error(call, "`bodies` is 0", "give at least one");
   std::vector<body_graph> made_bodies;
   made_bodies.reserve(bodies);
-  core->bodies.reserve(core->bodies.size() + bodies);
+  core.bodies.reserve(core.bodies.size() + bodies);
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeConditional;
   params.conditional.handle = looked_at.handle_;
   params.conditional.type = type;
   params.conditional.size = bodies;
-  node const made = add(*core, params, {});
+  node const made = add(core, params, {});
   for (unsigned i = 0; i < bodies; ++i) {
     cudaGraph_t const body = params.conditional.phGraph_out[i];
-    core->bodies.push_back(body);
-    made_bodies.push_back(body_graph(core, body));
+    core.bodies.push_back(body);
+    made_bodies.push_back(body_graph(core_.lock(), body));
   }
   return conditional_node(made, std::move(made_bodies));
 }

@@ -43,7 +43,7 @@ void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
 }  // namespace
 
 release_hub& node::keeper(char const* call) const {
-  return keeper_of(*require(call));
+  return keeper_of(require(call));
 }
 
 cudaGraphNodeType node::type() const {
@@ -63,20 +63,20 @@ std::vector<node> node::successors() const {
 }
 
 node const& node::after(node const& other) const {
-  std::shared_ptr<graph_core> const core = require("node::after");
-  if (other.in_ != in_ || other.core_.lock() != core) {
+  graph_core& core = require("node::after");
+  if (other.in_ != in_ || other.core_.lock().get() != &core) {
     throw usage_error("node::after", "`other` is a node of another graph, or of another body",
                       "order nodes of one graph");
   }
   check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
         "cudaGraphAddDependencies");
-  core->note_reshaped();
+  core.note_reshaped();
   return *this;
 }
 
 launch_params node::launch_parameters() const {
-  std::shared_ptr<graph_core> const core = require("node::launch_parameters");
-  if (launch_params const* const known = core->launched(get())) return *known;
+  graph_core& core = require("node::launch_parameters");
+  if (launch_params const* const known = core.launched(get())) return *known;
   auto const found = read(get(), &cudaGraphKernelNodeGetParams, "cudaGraphKernelNodeGetParams");
   return {kernel(found.func), found.gridDim, found.blockDim, found.sharedMemBytes};
 }
@@ -116,12 +116,12 @@ void* node::freed() const {
 }
 
 cudaGraph_t node::embedded() const {
-  static_cast<void>(require("node::embedded")->expose());
+  static_cast<void>(require("node::embedded").expose());
   return embedded_in(get());
 }
 
 bool node::set(cudaGraphNodeParams& params, detail::node_payload payload) const {
-  require("node::set")->set(get(), params, std::move(payload));
+  require("node::set").set(get(), params, std::move(payload));
   return true;
 }
 
@@ -142,7 +142,7 @@ void node::set_event(event_ref event) const {
 }
 
 void node::destroy() const {
-  std::shared_ptr<graph_core> const core = require("node::destroy");
+  graph_core& core = require("node::destroy");
   if (type() == cudaGraphNodeTypeConditional) {
     throw usage_error("node::destroy", "the node is conditional",
                       "build the graph anew: CUDA cannot instantiate one whose condition has no "
@@ -150,13 +150,13 @@ void node::destroy() const {
   }
   std::vector<cudaGraph_t> copies;
   if (type() == cudaGraphNodeTypeGraph) list_copies(embedded_in(get()), copies);
-  core->destroy(get());
+  core.destroy(get());
   // Others may get their handles.
-  for (cudaGraph_t const each : copies) core->blank_copies.erase(each);
+  for (cudaGraph_t const each : copies) core.blank_copies.erase(each);
 }
 
 cudaGraph_t body_graph::get() const {
-  static_cast<void>(require("body_graph::get")->expose());
+  static_cast<void>(require("body_graph::get").expose());
   return in_;
 }
 

@@ -37,7 +37,7 @@ graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_
   if (next.get() != nullptr) {
     next_ = next.release();
     next_->set_device(core_.device());
-    next_->hold();
+    next_->hold_first();
     next_->enter_graph();
   }
   try {

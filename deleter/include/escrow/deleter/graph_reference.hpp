@@ -24,6 +24,8 @@ class graph_reference : public release_node {
     // Relaxed: nobody else can let the last one go meanwhile.
     holders_.fetch_add(1, std::memory_order_relaxed);
   }
+  // The first holder of an idle node.
+  void hold_first() noexcept { holders_.store(1, std::memory_order_relaxed); }  // as in hold()
   // One holder less. The last one pushes the node, which may be gone then.
   void let_go() noexcept {
     // Release for what this holder did, acquire for what the others did, by the one who pushes.
@@ -36,6 +38,9 @@ class graph_reference : public release_node {
  protected:
   graph_reference(release_hub& hub, release_lane lane, int device, reclaim_function reclaim)
       : release_node(hub, lane, device, reclaim) {}
+  graph_reference(place_is_reserved reserved, release_hub& hub, release_lane lane, int device,
+                  reclaim_function reclaim) noexcept
+      : release_node(reserved, hub, lane, device, reclaim) {}
   ~graph_reference() = default;
 
  private:

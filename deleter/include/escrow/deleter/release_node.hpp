@@ -36,6 +36,9 @@ class release_node {
   release_node(release_hub& hub, release_lane lane, int device, reclaim_function reclaim);
   release_node(release_node&&) = delete;
 
+  // For one whose place was reserved with those of others.
+  struct place_is_reserved {};
+
   // Hands the node to the worker. Any thread, also from a destroy callback or a host function:
   // lock-free, no allocation, no lock, no CUDA call; wakes the worker if, and only if, it sleeps.
   void push() noexcept;
@@ -57,6 +60,8 @@ class release_node {
   void set_device(int device) noexcept { device_ = device; }
 
  protected:
+  release_node(place_is_reserved reserved, release_hub& hub, release_lane lane, int device,
+               reclaim_function reclaim) noexcept;
   ~release_node();
 
  private:

@@ -69,7 +69,8 @@ class alignas(64) retired_owner final : public graph_reference {
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
   // `place`: in its block of at most 8.
-  retired_owner(release_hub& hub, std::uint8_t place);
+  // In that place of its block.
+  retired_owner(place_is_reserved reserved, release_hub& hub, std::size_t place) noexcept;
   ~retired_owner();
 
   // Starts to fetch the node into the cache, to be written.

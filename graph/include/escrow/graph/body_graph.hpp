@@ -27,7 +27,7 @@ class body_graph : public insertion_point {
   friend class insertion_point;
 
   body_graph(std::shared_ptr<graph_core> core, cudaGraph_t body) noexcept
-      : insertion_point(core, body, nullptr), kept_(std::move(core)) {}
+      : insertion_point(core, body), kept_(std::move(core)) {}
 
   std::shared_ptr<graph_core> kept_;
 };

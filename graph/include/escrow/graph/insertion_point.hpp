@@ -97,17 +97,21 @@ class insertion_point {
   [[nodiscard]] conditional_node switch_to(condition const& looked_at, unsigned bodies) const;
 
  protected:
-  insertion_point(std::weak_ptr<graph_core> core, cudaGraph_t in, cudaGraphNode_t after) noexcept
-      : core_(std::move(core)), in_(in), after_(after) {}
+  insertion_point(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
+      : core_(core), graph_(core.get()), in_(in) {}
+  // After a node of the place's graph.
+  insertion_point(insertion_point const& place, cudaGraphNode_t after) noexcept
+      : core_(place.core_), graph_(place.graph_), in_(place.in_), after_(after) {}
 
   // The core, if the graph is there; else throws usage_error.
-  [[nodiscard]] std::shared_ptr<graph_core> require(char const* call) const;
+  [[nodiscard]] graph_core& require(char const* call) const;
   // The deleter that destroys what nodes of the graph keep.
   [[nodiscard]] static release_hub& keeper_of(graph_core& core);
   [[nodiscard]] node node_of(cudaGraphNode_t made) const noexcept;
   [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
 
   std::weak_ptr<graph_core> core_;
+  graph_core* graph_ = nullptr;      // what core_ has, if it is there
   cudaGraph_t in_ = nullptr;         // the graph, or the body
   cudaGraphNode_t after_ = nullptr;  // null: nothing
 

@@ -118,9 +118,9 @@ class node : public insertion_point {
 
 template <class Apply>
 node insertion_point::adding(char const* call, Apply apply) const {
-  std::shared_ptr<graph_core> const core = require(call);
-  return apply(keeper_of(*core), [&](cudaGraphNodeParams& params, detail::node_payload payload) {
-    return add(*core, params, std::move(payload));
+  graph_core& core = require(call);
+  return apply(keeper_of(core), [&](cudaGraphNodeParams& params, detail::node_payload payload) {
+    return add(core, params, std::move(payload));
   });
 }
 
