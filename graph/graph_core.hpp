@@ -27,8 +27,8 @@ namespace escrow {
 //   destroys the graph.
 class graph_core : public std::enable_shared_from_this<graph_core> {
  public:
-  // `is_exposed`: others may have the handle. `id`: 0 if it is not known.
-  // Throws std::bad_alloc, cuda_error, and then has not taken the graph.
+  // `id`: 0 if it is not known. `is_exposed`: others may have the handle. Throws std::bad_alloc,
+  // cuda_error, and then has not taken the graph.
   graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed);
   graph_core(graph_core&&) = delete;
   ~graph_core();

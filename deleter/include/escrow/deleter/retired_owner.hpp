@@ -68,7 +68,6 @@ class alignas(64) retired_owner final : public graph_reference {
       // NOLINTNEXTLINE(misc-redundant-expression): not for every T
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
-  // `place`: in its block of at most 8.
   // In that place of its block.
   retired_owner(place_is_reserved reserved, release_hub& hub, std::size_t place) noexcept;
   ~retired_owner();

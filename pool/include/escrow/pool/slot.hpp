@@ -18,7 +18,8 @@ namespace escrow {
 class slot;
 class slot_pool;
 
-// What: one graph's hold on a slot: the node of the user object that the graph keeps.
+// What: one graph's hold on a slot, let go by the user object that the graph keeps, or by the share
+//   that a node keeps.
 // Thread safety, Memory ordering, Lifetime, Capture, Errors: as graph_reference.
 class graph_hold final : public slot_reference {
  public:
