@@ -92,7 +92,7 @@ template <class Make>
 std::shared_ptr<graph_core> make_identified(Make make) {
   constexpr int attempts_max = 3;
   for (int attempt = 1;; ++attempt) {
-    auto const made = core_of(make(), 0, false);
+    auto made = core_of(make(), 0, false);
     try {
       made->try_identify();
       return made;
