@@ -1,7 +1,6 @@
 // Nodes know their place in the block, which leads back to it.
 #include "owner_block.hpp"
 
-#include <memory>
 #include <new>
 
 namespace escrow {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "escrow/deleter/retired_owner.hpp"
 #include "release_list.hpp"

@@ -56,12 +56,8 @@ std::vector<graph_bundle const*> bundles_of_inner_graphs(graph_survey const& sur
 // A payload that is held for the time of a call.
 class held_payload {
  public:
-  held_payload(detail::node_payload payload, int device) noexcept : held_(payload.release()) {
-    if (held_ == nullptr) return;
-    held_->set_device(device);
-    held_->hold_first();
-    held_->enter_graph();
-  }
+  held_payload(detail::node_payload payload, int device) noexcept
+      : held_(payload.hand_on(device)) {}
   held_payload(held_payload&&) = delete;
   ~held_payload() {
     if (held_ != nullptr) held_->let_go();
@@ -129,11 +125,11 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   launch_params const* const launched = payload.launched();
   std::shared_ptr<graph_core> const source = source_.lock();
   held_payload const added(std::move(payload), source->device());
-  auto const table = payloads_ == nullptr ? std::make_shared<node_table>()
-                                          : std::make_shared<node_table>(*payloads_);
-  table->replace(node, {node, added.get(), launched});
   std::optional<holding> next;
   if (dropped != nullptr || added.get() != nullptr) {
+    auto const table = payloads_ == nullptr ? std::make_shared<node_table>()
+                                            : std::make_shared<node_table>(*payloads_);
+    table->replace(node, {node, added.get(), launched});
     next.emplace(holds_with(dropped, added.get(), source->order()), *this);
     next->of_inner_graphs = of_inner_graphs_;
     next->payloads = table;
@@ -155,7 +151,8 @@ bundle_holds graph_exec::state::holds_with(retired_owner* dropped, retired_owner
   };
   for (auto const& each : held_) {
     graph_bundle& bundle = each->bundle();
-    bool const has_dropped = std::ranges::find(bundle.parts(), dropped) != bundle.parts().end();
+    bool const has_dropped =
+        dropped != nullptr && std::ranges::find(bundle.parts(), dropped) != bundle.parts().end();
     // What a child graph uses as well stays.
     if (!has_dropped || std::ranges::find(of_inner_graphs_, &bundle) != of_inner_graphs_.end()) {
       bundles.push_back(&bundle);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/core/usage_error.hpp"
@@ -144,9 +143,7 @@ std::shared_ptr<node_table const> graph_core::snapshot() {
   seal();
   drop_hoisted();
   payloads_.sort();
-  if (snapshot_ == nullptr) {
-    snapshot_ = std::make_shared<node_table const>(payloads_);
-  }
+  if (snapshot_ == nullptr) snapshot_ = std::make_shared<node_table const>(payloads_);
   return snapshot_;
 }
 

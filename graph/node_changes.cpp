@@ -34,12 +34,7 @@ graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_
   core_.drop_hoisted();
   core_.payloads_.reserve_one();
   old_ = node == nullptr ? nullptr : core_.payloads_.find(node);
-  if (next.get() != nullptr) {
-    next_ = next.release();
-    next_->set_device(core_.device());
-    next_->hold_first();
-    next_->enter_graph();
-  }
+  next_ = next.hand_on(core_.device());
   try {
     replace_bundle();
   } catch (...) {

@@ -13,6 +13,15 @@ node_payload::pointer node_payload::take(release_hub& hub) {
   return pointer(&hub.take_retired_owner(0, false));
 }
 
+retired_owner* node_payload::hand_on(int device) noexcept {
+  retired_owner* const handed_on = owner_.release();
+  if (handed_on == nullptr) return nullptr;
+  handed_on->set_device(device);
+  handed_on->hold_first();
+  handed_on->enter_graph();
+  return handed_on;
+}
+
 void node_payload::put_back::operator()(retired_owner* unused) const noexcept {
   unused->clear();
   unused->hub().put_retired_owner(*unused);

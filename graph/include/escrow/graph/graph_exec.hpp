@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,7 +62,8 @@ class graph_exec {
   // may be
   // - if the source, or the graph of a child node, is a plain handle of which Escrow knows no
   //   reference: it may be a plain copy of a graph that has some (use graph::clone(), add_child());
-  // - if fewer bodies were named in the options than there are conditional nodes.
+  // - if fewer bodies were named in the options, or made by the `graph` itself, than there are
+  //   conditional nodes.
   // What cannot be noticed: a body that was not named among others that were; a plain copy that got
   // more later, by a capture or retire(); a plain child node in the place of one of add_child()
   // that was destroyed.
@@ -105,18 +105,13 @@ class graph_exec {
   void set_launch(node const& changed, kernel const& launched, launch_config const& config,
                   Arguments&&... arguments) {
     detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed), launched,
-                         config, std::tuple(detail::device_value_of(arguments)...),
-                         std::forward<Arguments>(arguments)...);
+                         config, std::forward<Arguments>(arguments)...);
   }
   template <class... Parameters, class... Arguments>
   void set_launch(node const& changed, void (*launched)(Parameters...), launch_config const& config,
                   Arguments&&... arguments) {
-    static_assert(sizeof...(Parameters) == sizeof...(Arguments),
-                  "as many arguments as the kernel has parameters");
-    detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed),
-                         kernel(launched), config,
-                         std::tuple<Parameters...>(detail::device_value_of(arguments)...),
-                         std::forward<Arguments>(arguments)...);
+    detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed), launched,
+                         config, std::forward<Arguments>(arguments)...);
   }
   template <class Destination>
   void set_memset(node const& changed, Destination&& destination, memset_config const& config) {

@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -67,16 +66,12 @@ class node : public insertion_point {
   void set_launch(kernel const& launched, launch_config const& config,
                   Arguments&&... arguments) const {
     detail::apply_launch(keeper("node::set_launch"), setting(), launched, config,
-                         std::tuple(detail::device_value_of(arguments)...),
                          std::forward<Arguments>(arguments)...);
   }
   template <class... Parameters, class... Arguments>
   void set_launch(void (*launched)(Parameters...), launch_config const& config,
                   Arguments&&... arguments) const {
-    static_assert(sizeof...(Parameters) == sizeof...(Arguments),
-                  "as many arguments as the kernel has parameters");
-    detail::apply_launch(keeper("node::set_launch"), setting(), kernel(launched), config,
-                         std::tuple<Parameters...>(detail::device_value_of(arguments)...),
+    detail::apply_launch(keeper("node::set_launch"), setting(), launched, config,
                          std::forward<Arguments>(arguments)...);
   }
   template <class Destination>
@@ -129,7 +124,6 @@ node insertion_point::launch(kernel const& launched, launch_config const& config
                              Arguments&&... arguments) const {
   return adding("node::launch", [&](release_hub& keeper, auto apply) {
     return detail::apply_launch(keeper, apply, launched, config,
-                                std::tuple(detail::device_value_of(arguments)...),
                                 std::forward<Arguments>(arguments)...);
   });
 }
@@ -137,11 +131,8 @@ node insertion_point::launch(kernel const& launched, launch_config const& config
 template <class... Parameters, class... Arguments>
 node insertion_point::launch(void (*launched)(Parameters...), launch_config const& config,
                              Arguments&&... arguments) const {
-  static_assert(sizeof...(Parameters) == sizeof...(Arguments),
-                "as many arguments as the kernel has parameters");
   return adding("node::launch", [&](release_hub& keeper, auto apply) {
-    return detail::apply_launch(keeper, apply, kernel(launched), config,
-                                std::tuple<Parameters...>(detail::device_value_of(arguments)...),
+    return detail::apply_launch(keeper, apply, launched, config,
                                 std::forward<Arguments>(arguments)...);
   });
 }

@@ -64,10 +64,11 @@ auto apply_keeping(release_hub& keeper, Apply& apply, cudaGraphNodeParams& param
   return result;
 }
 
+// With the values that the kernel gets.
 template <class Apply, class... Values, class... Arguments>
-auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
-                  launch_config const& config, std::tuple<Values...> values,
-                  Arguments&&... arguments) {
+auto apply_launch_of(std::tuple<Values...> values, release_hub& keeper, Apply apply,
+                     kernel const& launched, launch_config const& config,
+                     Arguments&&... arguments) {
   auto pointers = addresses_of(values);
   cudaGraphNodeParams params = kernel_params(launched, config, pointers.data());
   if (launched.library() != nullptr) {
@@ -81,6 +82,23 @@ auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
   } else {
     return apply(params, node_payload());
   }
+}
+
+template <class Apply, class... Arguments>
+auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
+                  launch_config const& config, Arguments&&... arguments) {
+  return apply_launch_of(std::tuple(device_value_of(arguments)...), keeper, apply, launched, config,
+                         std::forward<Arguments>(arguments)...);
+}
+
+// The same for a __global__ function, whose parameters' types the arguments are converted to.
+template <class Apply, class... Parameters, class... Arguments>
+auto apply_launch(release_hub& keeper, Apply apply, void (*launched)(Parameters...),
+                  launch_config const& config, Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments),
+                "as many arguments as the kernel has parameters");
+  return apply_launch_of(std::tuple<Parameters...>(device_value_of(arguments)...), keeper, apply,
+                         kernel(launched), config, std::forward<Arguments>(arguments)...);
 }
 
 template <class Apply, class... Arguments>

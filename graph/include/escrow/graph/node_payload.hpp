@@ -29,8 +29,9 @@ class node_payload {
   }
 
   [[nodiscard]] retired_owner* get() const noexcept { return owner_.get(); }
-  // Hands the owner on, which is of no device yet, to be held and let go of as a graph_reference.
-  [[nodiscard]] retired_owner* release() noexcept { return owner_.release(); }
+  // Hands the owner on, if there is one: with one holder, who is to let go of it as a
+  // graph_reference. It is destroyed with `device` current.
+  [[nodiscard]] retired_owner* hand_on(int device) noexcept;
 
   // What is launched, where CUDA does not tell: in the owner, or null.
   [[nodiscard]] launch_params const* launched() const noexcept { return launched_; }
