@@ -58,7 +58,7 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
     std::shared_ptr<CUstream_st> stream;
     if (auto const error = get_launch(c, handle, on, exec, stream); error != cudaSuccess)
       return error;
-    return launch(exec, stream);
+    return launch(c, exec, stream);
   });
 }
 

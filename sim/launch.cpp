@@ -8,6 +8,7 @@
 #include "runner.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace escrow::sim::model {
@@ -80,7 +81,7 @@ void launch_ended(CUgraphExec_st& exec) {
 
 }  // namespace
 
-cudaError_t launch(std::shared_ptr<CUgraphExec_st> const& exec,
+cudaError_t launch(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec,
                    std::shared_ptr<CUstream_st> const& stream) {
   if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
   graph_blocks left;
@@ -101,7 +102,11 @@ cudaError_t launch(std::shared_ptr<CUgraphExec_st> const& exec,
   last->finished = [exec] { launch_ended(*exec); };
   std::vector<op_ptr> made;
   expand(*exec->graph, first, last, made);
+  std::vector<op_ptr> awaited;
+  std::ranges::copy_if(made, std::back_inserter(awaited),
+                       [](op_ptr const& o) { return blocks_caller(o->what); });
   release_all(first, last, made);
+  block_on(c.lock, awaited, c.name);
   return cudaSuccess;
 }
 

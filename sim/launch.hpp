@@ -32,7 +32,8 @@ cudaError_t update_child(CUgraphExec_st& exec, CUgraphNode_st& twin, CUgraph_st 
 /// then concerns later launches alone.
 void part_from_launches(CUgraphExec_st& exec, callbacks& reclaimed);
 
-cudaError_t launch(std::shared_ptr<CUgraphExec_st> const& exec,
+/// Blocks, with the lock let go, until copies to pageable memory are done.
+cudaError_t launch(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec,
                    std::shared_ptr<CUstream_st> const& stream);
 
 /// Runs a sorted graph as part of `o`, which is not completed by it; then calls `finished`.

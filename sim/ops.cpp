@@ -77,6 +77,12 @@ op_ptr submit(std::shared_ptr<CUstream_st> const& stream, work what,
   return o;
 }
 
+bool blocks_caller(work const& what) {
+  auto const* const copy = std::get_if<copy_work>(&what);
+  return copy != nullptr && copy->to.type == cudaMemoryTypeUnregistered &&
+         copy->from.type == cudaMemoryTypeDevice;
+}
+
 void complete(op_ptr const& o) {
   auto& s = the();
   o->done = true;

@@ -22,6 +22,10 @@ void link_stream_order(op_ptr const& o);
 op_ptr submit(std::shared_ptr<CUstream_st> const& stream, work what,
               std::span<op_ptr const> earlier = {});
 
+/// Whether the call that enqueues it blocks until it is done: a copy from the device to pageable
+/// memory.
+bool blocks_caller(work const& what);
+
 /// Marks `o` done and starts what waited for it alone.
 void complete(op_ptr const& o);
 

@@ -97,7 +97,9 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   if (stream->capturing != nullptr) return capture_work(*stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-  submit(stream, std::move(what));
+  bool const blocks = blocks_caller(what);
+  op_ptr const enqueued = submit(stream, std::move(what));
+  if (blocks) block_on(c.lock, {enqueued}, c.name);
   return cudaSuccess;
 }
 

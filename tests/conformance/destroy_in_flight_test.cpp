@@ -2,44 +2,14 @@
 // else does not.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <functional>
-#include <thread>
-#include <utility>
-
 #include "build_graph.hpp"
+#include "call_elsewhere.hpp"
 #include "conditional_nodes.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
-
-// A call that another thread makes. Its end waits for the call's.
-class call_elsewhere {
- public:
-  explicit call_elsewhere(std::function<cudaError_t()> call)
-      : caller_([this, made = std::move(call)] {
-          status_ = made();
-          // Release: whoever sees it sees the status, and what the launch wrote before the return.
-          returned_.store(true, std::memory_order_release);
-        }) {}
-
-  [[nodiscard]] bool stays_blocked() const {
-    return stays_false([this] { return has_returned(); });
-  }
-  [[nodiscard]] bool succeeds_soon() const {
-    return wait_until([this] { return has_returned(); }) && status_ == cudaSuccess;
-  }
-
- private:
-  [[nodiscard]] bool has_returned() const { return returned_.load(std::memory_order_acquire); }
-
-  cudaError_t status_ = cudaErrorUnknown;
-  std::atomic<bool> returned_{false};
-  std::jthread caller_;  // the last: it uses the others
-};
 
 class DestroyInFlight : public testing::Test {
  protected:
