@@ -23,6 +23,7 @@ retired_owner* node_payload::hand_on(int device) noexcept {
 }
 
 void node_payload::put_back::operator()(retired_owner* unused) const noexcept {
+  unused->let_go_parts();
   unused->clear();
   unused->hub().put_retired_owner(*unused);
 }

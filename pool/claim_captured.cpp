@@ -68,14 +68,14 @@ void slot_pool::hold_in_graph(slot& taken, capture_info const& capture, source_l
                   capture.id);  // if this throws, ~user_object releases, and the hold is pushed
 }
 
-graph_share slot_pool::share(slot& leased) {
+slot_share slot_pool::share(slot& leased) {
   // Relaxed: only that each share has another id counts.
   static std::atomic<std::uint64_t> last{capture_ledger::first_share_id};
   std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
   graph_hold& hold = make_hold(leased, id, {});
   leased.was_shared_ = true;
   state_->hub.count_in_graphs(+1);
-  return graph_share(hold);
+  return slot_share(hold);
 }
 
 slot* slot_pool::take_reusable(capture_info const& capture,

@@ -99,7 +99,7 @@ void slot_lease::about_to_be_used_on(stream_ref stream) {
   also_used_on(stream);
 }
 
-graph_share slot_lease::share_with_node() {
+slot_share slot_lease::share_with_node() {
   slot& used = held("node::launch");
   return used.pool().share(used);
 }

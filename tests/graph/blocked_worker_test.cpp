@@ -8,7 +8,9 @@
 #include "capturing.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/capture.hpp"
+#include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
+#include "escrow/pool/device_block.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
@@ -37,29 +39,71 @@ class blocker {
   std::atomic<bool>* may_go_;
 };
 
-TEST(BlockedWorker, AnExecsSlotIsClaimedAgainWhileTheWorkerIsStuck) {
-  std::atomic<bool> is_blocking{false};
-  std::atomic<bool> may_go{false};
-  test::pinned_flag flag;
-  test::owned_stream const stream = test::make_stream();
-  deleter worker;
-  resource_pool<int> pool({.slots_max = 1, .deleter = &worker}, [] { return 0; });
-  {
-    graph_exec exec(capture(stream.get(), [&](stream_ref on) {
-      auto const held = pool.claim(on);
-      test::must(test::launch_wait_flag(on.get(), flag.get()));
-    }));
-    exec.launch(stream.get());
-  }  // destroyed in flight: its slot is to come back after the launch
-  worker.retire(blocker(is_blocking, may_go));
-  ASSERT_TRUE(test::wait_until([&] { return is_blocking.load(); }));
-  EXPECT_FALSE(pool.try_claim(stream.get()).has_value()) << "the launch still uses it";
+class BlockedWorker : public testing::Test {
+ protected:
+  static constexpr std::size_t bytes = 256;
 
-  flag.raise();
-  test::must(cudaStreamSynchronize(stream));
-  EXPECT_TRUE(pool.try_claim(stream.get()).has_value());
-  may_go.store(true);
-  worker.drain();
+  void block_worker() {
+    worker_.retire(blocker(is_blocking_, may_go_));
+    ASSERT_TRUE(test::wait_until([this] { return is_blocking_.load(); }));
+  }
+  void expect_slot_after_the_launch() {
+    block_worker();
+    EXPECT_FALSE(has_free_slot()) << "the launch still uses it";
+    flag_.raise();
+    test::must(cudaStreamSynchronize(stream_));
+    EXPECT_TRUE(has_free_slot());
+  }
+  void TearDown() override {
+    flag_.raise();
+    may_go_.store(true);
+    worker_.drain();
+  }
+  [[nodiscard]] bool has_free_slot() { return pool_.try_claim(stream_.get()).has_value(); }
+
+  std::atomic<bool> is_blocking_{false};
+  std::atomic<bool> may_go_{false};
+  test::pinned_flag flag_;
+  test::owned_stream const stream_ = test::make_stream();
+  deleter worker_;
+  resource_pool<device_block> pool_{{.slots_max = 1, .deleter = &worker_},
+                                    [] { return device_block(bytes); }};
+};
+
+TEST_F(BlockedWorker, AnExecsSlotIsClaimedAgainWhileTheWorkerIsStuck) {
+  {
+    graph_exec exec(capture(stream_.get(), [&](stream_ref on) {
+      auto const held = pool_.claim(on);
+      test::must(test::launch_wait_flag(on.get(), flag_.get()));
+    }));
+    exec.launch(stream_.get());
+  }  // destroyed in flight: its slot is to come back after the launch
+  expect_slot_after_the_launch();
+}
+
+TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgainWhileTheWorkerIsStuck) {
+  {
+    graph built(worker_);
+    auto held = pool_.claim(stream_.get());
+    built.launch(kernel(test::kernel_address(test::kernel_id::wait_flag)), {}, flag_.get())
+        .memset(held, {.width = bytes});
+    graph_exec exec(built);
+    exec.launch(stream_.get());
+    held.release();
+  }
+  expect_slot_after_the_launch();
+}
+
+TEST_F(BlockedWorker, TheSlotOfAGraphThatWasNeverLaunchedIsClaimedAgainWhileTheWorkerIsStuck) {
+  block_worker();
+  graph built(worker_);
+  {
+    auto held = pool_.claim(stream_.get());
+    built.memset(held, {.width = bytes});
+  }
+  EXPECT_FALSE(has_free_slot()) << "the graph has a share";
+  built = graph(worker_);
+  EXPECT_TRUE(has_free_slot());
 }
 
 }  // namespace

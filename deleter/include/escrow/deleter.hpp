@@ -15,6 +15,7 @@
 #include "escrow/deleter/release_node.hpp"     // IWYU pragma: export
 #include "escrow/deleter/retain.hpp"           // IWYU pragma: export
 #include "escrow/deleter/retired_owner.hpp"    // IWYU pragma: export
+#include "escrow/deleter/slot_share.hpp"       // IWYU pragma: export
 #include "escrow/deleter/stream_shared.hpp"    // IWYU pragma: export
 #include "escrow/deleter/stream_uses.hpp"      // IWYU pragma: export
 #include "escrow/deleter/user_object.hpp"      // IWYU pragma: export

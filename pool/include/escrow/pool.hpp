@@ -2,7 +2,6 @@
 #pragma once
 
 #include "escrow/pool/device_block.hpp"    // IWYU pragma: export
-#include "escrow/pool/graph_share.hpp"     // IWYU pragma: export
 #include "escrow/pool/holder.hpp"          // IWYU pragma: export
 #include "escrow/pool/lease.hpp"           // IWYU pragma: export
 #include "escrow/pool/pool_exhausted.hpp"  // IWYU pragma: export

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "escrow/deleter/release_node.hpp"
 
@@ -29,7 +30,21 @@ class graph_reference : public release_node {
   // One holder less. The last one pushes the node, which may be gone then.
   void let_go() noexcept {
     // Release for what this holder did, acquire for what the others did, by the one who pushes.
-    if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) push();
+    if (holders_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    let_go_parts();
+    push();
+  }
+
+  // `part`, whose only holder the caller is, is let go where this is pushed. Nobody holds this yet.
+  void take_along(graph_reference& part) noexcept { part.next_ = std::exchange(next_, &part); }
+  // The same at once, for a node that nobody holds.
+  void let_go_parts() noexcept {
+    release_node* next = std::exchange(next_, nullptr);
+    while (next != nullptr) {
+      auto& part = static_cast<graph_reference&>(*next);
+      next = std::exchange(part.next_, nullptr);
+      part.let_go();
+    }
   }
 
   // Whether it is a pool's slot (slot_reference), else an owner.

@@ -28,7 +28,8 @@ namespace escrow {
 //
 //   static O owner_for_node(T& object);
 //
-// gives the share that a node of a graph keeps, which is on no stream.
+// gives the share that a node of a graph keeps, which is on no stream. A slot_share ends as soon as
+// nothing keeps the node's version any more, other owners when the worker destroys them.
 template <class T>
 struct owner_of {};
 

@@ -66,6 +66,7 @@ class release_node {
 
  private:
   friend class drain_marker;
+  friend class graph_reference;
   friend class pending_events;
   friend class reclaimer;
   friend class release_hub;
@@ -75,8 +76,9 @@ class release_node {
 
   release_hub* hub_;
   reclaim_function reclaim_;
-  release_node* next_ =
-      nullptr;                   // link of the one list that the node is in, once the worker has it
+  // Link of the one list that the node is in: the worker's, once that has it; before, while graphs
+  // hold the node, of what is let go with it.
+  release_node* next_ = nullptr;
   cudaEvent_t ready_ = nullptr;  // null: may be reclaimed at once
   release_order order_;
   std::uint64_t sequence_ = 0;  // order of arrival at the worker

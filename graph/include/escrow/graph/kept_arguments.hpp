@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -10,6 +11,8 @@
 
 #include "escrow/core/stream_ref.hpp"
 #include "escrow/deleter/owner_of.hpp"
+#include "escrow/deleter/retired_owner.hpp"
+#include "escrow/deleter/slot_share.hpp"
 #include "escrow/graph/kernel.hpp"
 
 namespace escrow::detail {
@@ -93,7 +96,9 @@ requires(owning_argument<T> && !shareable_argument<T> &&
 // What a node keeps of an argument: the same, but for one that keeps itself on streams.
 template <class Argument, class T = std::remove_cvref_t<Argument>>
 class kept_node_argument : public kept_argument<Argument> {
+ public:
   using kept_argument<Argument>::kept_argument;
+  void end_slot_share_with(retired_owner& /*payload*/) noexcept {}
 };
 
 template <class Argument, class T>
@@ -107,9 +112,15 @@ class kept_node_argument<Argument, T> {
  public:
   explicit kept_node_argument(given& argument) : owner_(owner_of<T>::owner_for_node(argument)) {}
   void take(T const& /*argument*/) noexcept {}
+  // A share of a slot ends with the node's payload, not with the owners in it.
+  void end_slot_share_with(retired_owner& payload) noexcept {
+    if constexpr (std::same_as<owner, slot_share>) owner_.end_with(payload);
+  }
 
  private:
-  decltype(owner_of<T>::owner_for_node(std::declval<given&>())) owner_;
+  using owner = decltype(owner_of<T>::owner_for_node(std::declval<given&>()));
+
+  owner owner_;
 };
 
 // What: all that is kept of some arguments.
@@ -126,6 +137,11 @@ class kept_of_each {
   template <class... Arguments>
   void take(Arguments&... arguments) noexcept {
     std::apply([&](auto&... kept) { (kept.take(arguments), ...); }, kept_);
+  }
+
+  // Of a node's: see kept_node_argument. Once it is where it stays.
+  void end_slot_shares_with(retired_owner& payload) noexcept {
+    std::apply([&](auto&... kept) { (kept.end_slot_share_with(payload), ...); }, kept_);
   }
 
  private:

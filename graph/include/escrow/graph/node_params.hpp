@@ -45,6 +45,9 @@ class kept_node_launch {
   void take(std::remove_reference_t<Arguments>&... arguments) noexcept {
     arguments_.take(arguments...);
   }
+  void end_slot_shares_with(retired_owner& payload) noexcept {
+    arguments_.end_slot_shares_with(payload);
+  }
 
  private:
   launch_params params_;
@@ -58,6 +61,7 @@ auto apply_keeping(release_hub& keeper, Apply& apply, cudaGraphNodeParams& param
                    Arguments&... arguments) {
   Kept* placed = nullptr;
   node_payload payload(keeper, std::move(kept), placed);
+  placed->end_slot_shares_with(*payload.get());
   if constexpr (requires { placed->params(); }) payload.set_launched(&placed->params());
   auto result = apply(params, std::move(payload));
   placed->take(arguments...);

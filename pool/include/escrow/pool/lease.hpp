@@ -5,6 +5,7 @@
 
 #include "escrow/core/stream_ref.hpp"
 #include "escrow/deleter/owner_of.hpp"
+#include "escrow/deleter/slot_share.hpp"
 #include "escrow/pool/slot_lease.hpp"
 #include "escrow/pool/typed_slot.hpp"
 
@@ -55,8 +56,9 @@ class lease : private slot_lease {
 
   // For nodes of graphs that are built by hand: until the share is gone too, the slot is handed out
   // to nobody. The lease stays with the caller, who orders the graph's launches with other work on
-  // the resource. The share goes with the node's other owners, on the worker, which may be busy.
-  using slot_lease::share_with_node;  // graph_share share_with_node();
+  // the resource. A share that a node keeps as an argument ends with the last graph, exec and
+  // launch that uses it, even while the worker is busy.
+  using slot_lease::share_with_node;  // slot_share share_with_node();
 
   // False once released or moved from.
   using slot_lease::operator bool;
@@ -78,7 +80,7 @@ struct owner_of<lease<T>> {
   static void about_to_be_used_on(lease<T>& claimed, stream_ref stream) {
     claimed.about_to_be_used_on(stream);
   }
-  static graph_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
+  static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
 };
 
 template <class T>

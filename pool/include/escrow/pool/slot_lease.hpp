@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/pool/graph_share.hpp"
+#include "escrow/deleter/slot_share.hpp"
 
 namespace escrow {
 
@@ -44,7 +44,7 @@ class slot_lease {
 
   // A share for a node of a graph that is built by hand. Throws usage_error if the lease is empty,
   // std::bad_alloc.
-  [[nodiscard]] graph_share share_with_node();
+  [[nodiscard]] slot_share share_with_node();
 
   [[nodiscard]] explicit operator bool() const noexcept { return slot_ != nullptr; }
 

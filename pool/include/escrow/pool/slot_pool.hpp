@@ -113,7 +113,7 @@ class slot_pool {
   void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
   // A hold that the ledger knows, with no holder yet.
   [[nodiscard]] graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
-  [[nodiscard]] graph_share share(slot& leased);
+  [[nodiscard]] slot_share share(slot& leased);
   void require_open(char const* call) const;
   void require_device(char const* call, stream_ref stream, capture_info const& capture) const;
   [[nodiscard]] std::string describe_exhaustion() const;
