@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "code_pin.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/event_cache.hpp"
@@ -32,7 +33,10 @@ void destroy_all(release_list& owners) noexcept {
 }  // namespace
 
 release_hub::release_hub(deleter_options options)
-    : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {}
+    : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {
+  // The worker and the destroy callbacks, which may run this code at any time, have a hub.
+  pin_this_code();
+}
 
 release_hub::~release_hub() {
   state_->trim();

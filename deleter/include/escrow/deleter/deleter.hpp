@@ -28,6 +28,11 @@ namespace escrow {
 //   by running work, is reclaimed all the same: the worker goes on by itself until nothing is owed.
 //   At process exit nothing more is reclaimed; what is left is leaked on purpose. An owner's
 //   destructor may call CUDA and may retire; it must not drain.
+//   With its first deleter, the module that Escrow is linked into is pinned: dlclose() leaves it
+//   loaded, since CUDA and the worker may call it at any time. The code of owners' destructors, if
+//   that is in another module, is for the caller to keep.
+//   A child of fork() may call nothing of it, as nothing of CUDA, before it runs another program;
+//   _exit() is fine.
 // Capture: retire() on a capturing stream moves a user object to the graph that is being captured.
 //   The worker is in Relaxed mode for good and harms no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
