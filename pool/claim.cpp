@@ -94,6 +94,7 @@ std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref 
   while (true) {
     std::uint64_t const seen = state_->returns_seen();
     require_open(call);
+    static_cast<void>(capture_of(stream));  // throws what nobody announces: the device is lost
     if (auto claimed = claim_elsewhere(stream, capture, where)) return claimed;
     auto const left = host_wait_max - (clock::now() - begin);
     if (left <= std::chrono::nanoseconds(0)) return std::nullopt;
