@@ -96,4 +96,10 @@ cudaError_t query_ready(cudaEvent_t ready, int device) noexcept {
   return working.status() == cudaSuccess ? cudaEventQuery(ready) : working.status();
 }
 
+ready_answer answer_of(cudaError_t query_status) noexcept {
+  if (query_status == cudaSuccess || is_sticky(query_status)) return ready_answer::done;
+  return query_status == cudaErrorInvalidResourceHandle ? ready_answer::gone
+                                                        : ready_answer::not_yet;
+}
+
 }  // namespace escrow

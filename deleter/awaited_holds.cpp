@@ -30,7 +30,10 @@ void awaited_holds::let_go_done() noexcept {
     // They cannot be asked: the worker will.
   }
   for (std::size_t i = 0; i < count; ++i) {
-    put_back(*looked_at[i], relaxed && succeeded(cudaEventQuery(looked_at[i]->awaited_)));
+    cudaError_t const status = relaxed ? cudaEventQuery(looked_at[i]->awaited_) : cudaErrorNotReady;
+    static_cast<void>(succeeded(status));
+    // A fault may be another device's: the worker knows how to ask then.
+    put_back(*looked_at[i], is_sticky(status) ? ready_answer::not_yet : answer_of(status));
   }
 }
 
@@ -43,13 +46,13 @@ bundle_hold* awaited_holds::take_next() noexcept {
   return taken;
 }
 
-void awaited_holds::put_back(bundle_hold& looked_at, bool is_done) noexcept {
+void awaited_holds::put_back(bundle_hold& looked_at, ready_answer answer) noexcept {
   {
     std::lock_guard const lock(mutex_);
     looked_at.is_looked_at_ = false;
-    if (is_done) let_go(looked_at);
+    if (answer == ready_answer::done) let_go(looked_at);
     if (!looked_at.is_reclaimed_) {
-      if (!looked_at.has_let_go_) link(looked_at);
+      if (answer == ready_answer::not_yet) link(looked_at);
       return;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <mutex>
 
+#include "escrow/core/ready_event.hpp"
 #include "escrow/deleter/bundle_hold.hpp"
 
 namespace escrow {
@@ -24,7 +25,8 @@ class awaited_holds {
 
  private:
   [[nodiscard]] bundle_hold* take_next() noexcept;
-  void put_back(bundle_hold& looked_at, bool is_done) noexcept;
+  // One whose event is gone is left to the worker, who keeps it for ever.
+  void put_back(bundle_hold& looked_at, ready_answer answer) noexcept;
   void link(bundle_hold& hold) noexcept;
   void unlink(bundle_hold& hold) noexcept;
   static void let_go(bundle_hold& hold) noexcept;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/ready_event.hpp"
+#include "escrow/deleter/release_hub.hpp"
 
 namespace escrow {
 
@@ -48,36 +48,53 @@ void pending_events::poll(release_list& ready, report_function const& report) no
 
 void pending_events::poll_line(line& polled, release_list& ready,
                                report_function const& report) noexcept {
+  bool is_one_gone = false;
   auto const first = polled.nodes.begin() + static_cast<std::ptrdiff_t>(polled.first);
-  auto const end = std::partition_point(first, polled.nodes.end(),
-                                        [&](release_node* node) { return is_done(*node, report); });
-  std::for_each(first, end, [&](release_node* node) { ready.push_back(*node); });
+  auto const end = std::partition_point(first, polled.nodes.end(), [&](release_node* node) {
+    ready_answer const answer = ask(*node, report);
+    is_one_gone |= answer == ready_answer::gone;
+    return answer != ready_answer::not_yet;
+  });
+  std::for_each(first, end, [&](release_node* node) {
+    // What comes before a done event is done, but what comes before one that is gone may be gone.
+    bool const is_gone = is_one_gone && ask(*node, report) == ready_answer::gone;
+    is_gone ? release_hub::keep_for_ever(*node) : ready.push_back(*node);
+  });
   auto const count = static_cast<std::size_t>(end - first);
   size_ -= count;
+  take(polled, count);
+}
+
+void pending_events::take(line& polled, std::size_t count) noexcept {
   polled.first += count;
   // The space of those gone is used again once they are the greater part.
-  if (polled.first > polled.nodes.size() / 2) {
-    polled.nodes.erase(polled.nodes.begin(), end);
-    polled.first = 0;
-  }
+  if (polled.first <= polled.nodes.size() / 2) return;
+  auto const begin = polled.nodes.begin();
+  polled.nodes.erase(begin, begin + static_cast<std::ptrdiff_t>(polled.first));
+  polled.first = 0;
 }
 
 void pending_events::poll_unordered(release_list& ready, report_function const& report) noexcept {
   release_list kept;
   while (release_node* const node = unordered_.pop_front()) {
-    bool const done = is_done(*node, report);
-    (done ? ready : kept).push_back(*node);
-    if (done) --size_;
+    ready_answer const answer = ask(*node, report);
+    if (answer == ready_answer::not_yet) {
+      kept.push_back(*node);
+      continue;
+    }
+    --size_;
+    answer == ready_answer::gone ? release_hub::keep_for_ever(*node) : ready.push_back(*node);
   }
   unordered_ = std::move(kept);
 }
 
-bool pending_events::is_done(release_node& node, report_function const& report) noexcept {
+ready_answer pending_events::ask(release_node& node, report_function const& report) noexcept {
   cudaError_t const status = query_ready(node.ready_, node.device_);
-  if (status == cudaSuccess) return true;
+  ready_answer answer = answer_of(status);
+  // Not at the first word: it is for ever.
+  if (answer == ready_answer::gone) answer = answer_of(query_ready(node.ready_, node.device_));
   static_cast<void>(cudaGetLastError());
-  if (status == cudaErrorNotReady) return false;
-  if (!node.is_reported_) {
+  if (status != cudaSuccess && status != cudaErrorNotReady && !node.is_reported_) {
     node.is_reported_ = true;
     try {
       report(cuda_error(status, "cudaEventQuery"));
@@ -85,7 +102,7 @@ bool pending_events::is_done(release_node& node, report_function const& report) 
       // There is no memory to describe the error with; it will show again elsewhere.
     }
   }
-  return is_sticky(status);
+  return answer;
 }
 
 release_node const* pending_events::any() const noexcept {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "escrow/core/ready_event.hpp"
 #include "release_list.hpp"
 
 namespace escrow {
@@ -26,7 +27,8 @@ class pending_events {
   void add(release_node& node) noexcept;
 
   // Moves every node whose event is done to the end of `ready`. An event that cannot be asked about
-  // is reported once and kept; after a sticky fault its device runs nothing, so it counts as done.
+  // is reported once and asked again; after a sticky fault its device runs nothing, so it counts as
+  // done. A node whose event is gone is kept for ever: see release_hub::keep_for_ever().
   void poll(release_list& ready, report_function const& report) noexcept;
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
@@ -44,9 +46,11 @@ class pending_events {
     [[nodiscard]] bool empty() const noexcept { return first == nodes.size(); }
   };
 
-  static bool is_done(release_node& node, report_function const& report) noexcept;
+  static ready_answer ask(release_node& node, report_function const& report) noexcept;
   line& line_of(release_order order);
   void poll_line(line& polled, release_list& ready, report_function const& report) noexcept;
+  // The first `count` nodes of the line leave it.
+  static void take(line& polled, std::size_t count) noexcept;
   void poll_unordered(release_list& ready, report_function const& report) noexcept;
 
   std::vector<line> lines_;

@@ -66,6 +66,32 @@ TEST_F(WorkerFault, AQueryThatFailsForAWhileIsReportedOnceAndTriedAgain) {
   EXPECT_EQ(deleter_.stats().errors, 1U);
 }
 
+TEST_F(WorkerFault, AnOwnerWhoseEventIsGoneIsKeptForEverAndHoldsNobodyUp) {
+  auto const fate = make_fate();
+  test::owned_event event = test::make_event();
+  test::must(test::launch_wait_flag(stream_, flag_.get()));
+  test::must(cudaEventRecord(event, stream_));
+  deleter_.retire_after(event.get(), probe(fate));
+  event.reset();  // too early: nobody can ask it any more
+  EXPECT_TRUE(deleter_.drain_for(test::generous));
+  EXPECT_FALSE(fate->was_destroyed());
+  EXPECT_EQ(deleter_.stats().held, 1U);
+  EXPECT_EQ(deleter_.stats().pending, 0U);
+  EXPECT_EQ(told("cudaEventQuery"), 1U);
+  flag_.raise();
+}
+
+TEST_F(WorkerFault, AQueryThatIsSentAwayOnceLosesNothing) {
+  auto const fate = make_fate();
+  test::must(test::launch_wait_flag(stream_, flag_.get()));
+  sim::fail_call("cudaEventQuery", cudaErrorInvalidResourceHandle);
+  deleter_.retire(stream_, probe(fate));
+  EXPECT_TRUE(test::wait_until([&] { return told("cudaEventQuery") != 0; }));
+  flag_.raise();
+  EXPECT_TRUE(fate->wait());
+  EXPECT_EQ(deleter_.stats().held, 0U);
+}
+
 TEST_F(WorkerFault, WithoutRelaxedModeTheWorkerWaitsUntilItGetsIt) {
   auto const fate = make_fate();
   sim::fail_call("cudaThreadExchangeStreamCaptureMode", cudaErrorUnknown, 1, 5);

@@ -24,7 +24,7 @@ int claims_throw() {
     must_throw_the_fault("try_claim_for",
                          [&] { static_cast<void>(world.pool->try_claim_for(on, 60s)); });
   }
-  must(world.counts.made.load() == 2, "no resource was made");
+  must(world.counts->made.load() == 2, "no resource was made");
   return as_expected;
 }
 
@@ -69,7 +69,7 @@ int nothing_is_handed_out_again() {
   world.end_holders();
   must(world.pool->close_for(generous).empty(), "all has come back");
   must(world.own.drain_for(generous), "the drain ends");
-  must(world.counts.alive() == 0, "both resources are destroyed");
+  must(world.counts->alive() == 0, "both resources are destroyed");
   return as_expected;
 }
 
@@ -93,7 +93,7 @@ int owners_go_once() {
   must(world.in_graph->thread_name == "escrow", "on the worker");
   must(world.own.drain_for(generous), "the drain ends");
   world.pool.reset();
-  must(wait_until([&] { return world.counts.alive() == 0; }), "each resource goes once");
+  must(wait_until([&] { return world.counts->alive() == 0; }), "each resource goes once");
   must(world.own.stats().held == 0, "nothing is kept for ever");
   must(world.own.stop_for(generous), "nothing is owed");
   return as_expected;

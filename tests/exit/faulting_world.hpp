@@ -46,14 +46,14 @@ class faulting_world {
   faulty which_;
   owned_stream stream = make_stream();
   owned_stream other = make_stream();
-  tally& counts = *new tally;  // never freed: a resource may be kept for ever
+  std::shared_ptr<tally> counts = std::make_shared<tally>();  // the pool's, too
   fate_ptr in_graph = make_fate();
   fate_ptr before = make_fate();
   fate_ptr behind = make_fate();
   std::shared_ptr<error_log> errors = std::make_shared<error_log>();
   deleter own{
       {.on_error = [log = errors](std::exception const& error) { log->add(error.what()); }}};
-  std::optional<block_pool> pool{std::in_place, options(), [this] { return block{counts}; }};
+  std::optional<block_pool> pool{std::in_place, options(), [its = counts] { return block{*its}; }};
   std::optional<block_lease> held{pool->claim(stream.get())};
   graph source;
   std::optional<graph_exec> bare;

@@ -81,6 +81,9 @@ class six_things {
     return counts_->alive() == 0 && counts_->destroyed.load(std::memory_order_acquire) == 2 &&
            captured_->times() == 1 && retired_->times() == 1;
   }
+  [[nodiscard]] bool is_one_gone_twice() const {
+    return counts_->alive() < 0 || captured_->times() > 1 || retired_->times() > 1;
+  }
 
  private:
   void capture_graph(pinned_ints& gate, pinned_ints& mismatches) {

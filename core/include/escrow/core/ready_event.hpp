@@ -43,4 +43,10 @@ namespace detail {
 // cudaEventQuery, it harms captures unless the thread is in Relaxed mode. Any thread.
 [[nodiscard]] cudaError_t query_ready(cudaEvent_t ready, int device) noexcept;
 
+// What the answer to such a question means: the work is not done, as far as is known; it is done,
+// or its device is lost and runs nothing any more; there is no such event (any more), as after
+// cudaDeviceReset, and nothing will ever tell.
+enum class ready_answer { not_yet, done, gone };
+[[nodiscard]] ready_answer answer_of(cudaError_t query_status) noexcept;
+
 }  // namespace escrow
