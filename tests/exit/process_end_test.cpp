@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "../support/build_graph.hpp"
 #include "belongings.hpp"
 #include "clean_end.hpp"
 
@@ -115,6 +116,27 @@ int exit_on_the_worker() {
   return 1;
 }
 
+/// Lets go, after Escrow's exit handler and before CUDA's, of what a graph holds.
+struct late_end {
+  ~late_end() {
+    graph.reset();
+    if (fate == nullptr) return;
+    bool const is_reclaimed = !stays_false([this] { return fate->was_destroyed(); });
+    if (is_reclaimed) std::_Exit(1);
+  }
+  owned_graph graph;
+  fate_ptr fate;
+};
+
+int let_go_after_the_exit_handler() {
+  must(cudaFree(nullptr));
+  static late_end kept;
+  kept.graph = tiny_graph();
+  kept.fate = make_fate();
+  deleter::global().retire(kept.graph.get(), probe(kept.fate));
+  return status;
+}
+
 int end_a_thread_with_its_own() {
   std::thread([] { kept_in(place_of::thread).emplace().launch(); }).join();
   return status;
@@ -145,6 +167,7 @@ constexpr std::array end_cases{
     end_case{"ExitWithThreadLocals", exiting<place_of::thread>},
     end_case{"QuickExit", &leave_in_flight<place_of::after_escrow, ending::quick_exit>},
     end_case{"ImmediateExit", &leave_in_flight<place_of::after_escrow, ending::immediate>},
+    end_case{"ReturnAndReclaimNothingAfterwards", &let_go_after_the_exit_handler},
     end_case{"ReturnAfterAThreadWithThreadLocals", &end_a_thread_with_its_own},
     end_case{"ReturnWhileAThreadUsesEverything", &leave_a_thread_behind},
     end_case{"ExitOnAThreadWhileMainUsesEverything", &exit_beside_main},

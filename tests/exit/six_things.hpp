@@ -36,7 +36,10 @@ class six_things {
     pool_options chosen;
     chosen.slots_max = 4;
     chosen.deleter = deleter_.get();
-    pool_ = std::make_unique<block_pool>(chosen, [counts = counts_] { return block{*counts}; });
+    // Counted before cudaFree, which would wait for work that still uses the resource.
+    pool_ = std::make_unique<block_pool>(
+        chosen, [counts = counts_] { return block{*counts}; }, block_pool::recycle_function{},
+        [ended = ended_](block&) { ended->fetch_add(1, std::memory_order_relaxed); });
     capture_graph(gate, mismatches);
     if (kind == exec_kind::bare) {
       exec_.emplace<graph_exec>(*graph_).launch(stream_.get());
@@ -74,12 +77,11 @@ class six_things {
 
   /// How many of the resources and owners are gone: two slots and two owners in all.
   [[nodiscard]] int gone() const {
-    return counts_->destroyed.load(std::memory_order_acquire) + captured_->times() +
-           retired_->times();
+    return ended_->load(std::memory_order_relaxed) + captured_->times() + retired_->times();
   }
   [[nodiscard]] bool are_all_gone_once() const {
     return counts_->alive() == 0 && counts_->destroyed.load(std::memory_order_acquire) == 2 &&
-           captured_->times() == 1 && retired_->times() == 1;
+           gone() == 4 && captured_->times() == 1 && retired_->times() == 1;
   }
   [[nodiscard]] bool is_one_gone_twice() const {
     return counts_->alive() < 0 || captured_->times() > 1 || retired_->times() > 1;
@@ -104,6 +106,7 @@ class six_things {
   cudaStream_t other_;
   // Shared, so that a resource that is destroyed too late, or twice, still finds them.
   std::shared_ptr<tally> counts_ = std::make_shared<tally>();
+  std::shared_ptr<std::atomic<int>> ended_ = std::make_shared<std::atomic<int>>(0);
   fate_ptr captured_ = make_fate();
   fate_ptr retired_ = make_fate();
 
