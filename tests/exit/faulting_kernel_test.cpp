@@ -141,6 +141,31 @@ int operations_keep_their_contracts() {
 }
 
 template <faulty which>
+int an_open_capture_ends() {
+  faulting_world world(which);
+  fate_ptr const fate = make_fate();
+  must(cudaStreamBeginCapture(world.other, cudaStreamCaptureModeRelaxed));
+  std::optional<block_lease> claimed = world.pool->claim(world.other.get());
+  fill(*claimed, world.other, 3);
+  world.own.retire(stream_ref(world.other.get()), probe(fate));
+  world.break_device();
+  must_throw_the_fault("claim", [&] { static_cast<void>(world.pool->claim(world.other.get())); });
+  claimed.reset();
+  cudaGraph_t captured = nullptr;
+  // Whether CUDA hands the graph out, destroys it or forgets it, the rest goes on.
+  if (cudaStreamEndCapture(world.other, &captured) == cudaSuccess) {
+    must(cudaGraphDestroy(captured));
+  }
+  static_cast<void>(cudaGetLastError());
+  world.end_holders();
+  must(wait_until([&] { return world.all_owners_went_once(); }), "each owner goes once");
+  must(world.own.drain_for(generous), "the drain ends");
+  must(world.pool->close_for(10ms).size() <= 1, "the capture is the only one that may hold a slot");
+  must(fate->times() <= 1, "its owner goes once at most");
+  return as_expected;
+}
+
+template <faulty which>
 int exits() {
   static faulting_world world(which);
   world.break_device();
@@ -164,6 +189,7 @@ void add_cases(std::vector<fault_case>& all, std::string const& launched) {
   all.push_back({"OwnersGoOnce" + launched, &owners_go_once<which>});
   all.push_back(
       {"OperationsKeepTheirContracts" + launched, &operations_keep_their_contracts<which>});
+  all.push_back({"AnOpenCaptureEnds" + launched, &an_open_capture_ends<which>});
   all.push_back({"TheProcessExits" + launched, &exits<which>});
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "six_things.hpp"
 
@@ -68,6 +69,34 @@ TEST_P(OrdersOfEnd, AreAllBoundedAndDestroyEverythingOnceAfterTheLaunch) {
   EXPECT_EQ(orders, 720);
   EXPECT_EQ(mismatches.load(), 0);
   EXPECT_TRUE(wait_until([&] { return graph_objects_alive() == before; }));
+}
+
+TEST_P(OrdersOfEnd, AreAllTheSameToThreadsThatEndEverythingAtOnce) {
+  constexpr int rounds = 200;
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    gate.store(0, 0);
+    six_things alive(GetParam(), gate, mismatches, other);
+    std::atomic<bool> go{false};
+    std::vector<std::thread> threads;
+    auto const add = [&](std::vector<thing> which) {
+      threads.emplace_back([&, its = std::move(which)] {
+        while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
+        for (thing each : its) alive.end(each);
+      });
+    };
+    add({thing::lease, thing::stream});  // in this order: the lease ends on the stream
+    add({thing::pool});
+    add({thing::deleter});
+    add({thing::graph});
+    add({thing::exec});
+    go.store(true, std::memory_order_release);
+    for (std::thread& each : threads) each.join();
+    EXPECT_EQ(alive.gone(), 0) << "gone while the launch was in flight";
+    gate.store(0, 1);
+    EXPECT_TRUE(wait_until([&] { return alive.are_all_gone_once(); })) << alive.gone() << " of 4";
+    open_gate();
+  }
+  EXPECT_EQ(mismatches.load(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Exec, OrdersOfEnd, testing::Values(exec_kind::bare, exec_kind::plain),

@@ -4,6 +4,9 @@
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 
+#include <cstdlib>
+#include <memory>
+
 #include "../support/handles.hpp"
 
 namespace {
@@ -38,6 +41,10 @@ escrow::resource_pool<resource>& pool() {
   static escrow::resource_pool<resource> only({.slots_max = 64}, [] { return resource{}; });
   return only;
 }
+
+// Some plugins have a deleter from their loading on.
+std::unique_ptr<escrow::deleter> const early =
+    std::getenv(plugin_early) == nullptr ? nullptr : std::make_unique<escrow::deleter>();
 
 void work(cudaStream_t stream) {
   escrow::lease<resource> held = pool().claim(stream);

@@ -28,3 +28,5 @@ using plugin_launch = void (*)(cudaStream_t stream);
 inline constexpr char const* plugin_count_in_name = "exit_plugin_count_in";
 inline constexpr char const* plugin_work_name = "exit_plugin_work";
 inline constexpr char const* plugin_launch_name = "exit_plugin_launch";
+/// With this in the environment, the plugin makes a deleter while it is loaded.
+inline constexpr char const* plugin_early = "ESCROW_EXIT_PLUGIN_EARLY";

@@ -2,6 +2,7 @@
 // loaded, all that it held comes back, and the program goes on and ends.
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -183,6 +184,16 @@ int close_what_a_relative_path_named() {
 }
 child_case const relative_path("close_relative_path", &close_what_a_relative_path_named);
 
+int close_what_had_a_deleter_at_once() {
+  must(setenv(plugin_early, "1", 1) == 0, "setenv");
+  plugin used;
+  std::this_thread::sleep_for(std::chrono::milliseconds{5});
+  used.close();
+  must(is_loaded(), "the worker's code is loaded");
+  return 0;
+}
+child_case const early_deleter("close_early_deleter", &close_what_had_a_deleter_at_once);
+
 int open_again() {
   owned_stream const stream = make_stream();
   for (int round = 1; round <= 3; ++round) {
@@ -215,6 +226,9 @@ TEST(Unloading, MayComeWhileALaunchOfThePluginsOwnExecIsInFlight) {
 }
 TEST(Unloading, LeavesAPluginWhoseNameLeadsNowhereAnyMore) {
   expect_clean_end("close_relative_path");
+}
+TEST(Unloading, LeavesAPluginThatHasADeleterFromItsLoadingOn) {
+  expect_clean_end("close_early_deleter");
 }
 TEST(Unloading, MayBeFollowedByAnotherLoad) {
   expect_clean_end("close_and_open_again");

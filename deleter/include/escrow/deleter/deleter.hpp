@@ -32,7 +32,8 @@ namespace escrow {
 //   loaded, since CUDA and the worker may call it at any time. The code of owners' destructors, if
 //   that is in another module, is for the caller to keep.
 //   A child of fork() may call nothing of it, as nothing of CUDA, before it runs another program;
-//   _exit() is fine.
+//   _exit() is fine. Before cudaDeviceReset(), end and drain what is of the device, and use it no
+//   more: what waits for an event that is gone is kept for ever and counted (deleter_stats::held).
 // Capture: retire() on a capturing stream moves a user object to the graph that is being captured.
 //   The worker is in Relaxed mode for good and harms no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
