@@ -90,11 +90,12 @@ void pending_events::poll_unordered(release_list& ready, report_function const& 
 
 ready_answer pending_events::ask(release_node& node, report_function const& report) noexcept {
   cudaError_t const status = query_ready(node.ready_, node.device_);
+  if (status == cudaSuccess) return ready_answer::done;
   ready_answer answer = answer_of(status);
   // Not at the first word: it is for ever.
   if (answer == ready_answer::gone) answer = answer_of(query_ready(node.ready_, node.device_));
   static_cast<void>(cudaGetLastError());
-  if (status != cudaSuccess && status != cudaErrorNotReady && !node.is_reported_) {
+  if (status != cudaErrorNotReady && !node.is_reported_) {
     node.is_reported_ = true;
     try {
       report(cuda_error(status, "cudaEventQuery"));
