@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The two commands of a fresh machine:
-#   ./build.sh bench   builds, runs the relaunch benchmark and prints a table
-#   ./build.sh test    builds and runs the whole suite
-# Both use the GPU where there is one, and the simulated CUDA runtime otherwise.
+# The commands of a fresh machine:
+#   ./build.sh bench        builds, runs the relaunch benchmark and prints a table
+#   ./build.sh test         builds and runs the whole suite
+#   ./build.sh deep [sim]   builds and runs the long runs, about an hour; results in build/<preset>/deep-results
+# All use the GPU where there is one, and the simulated CUDA runtime otherwise, or if `sim` says so.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -86,14 +87,25 @@ run_tests() {
   fi
 }
 
+deep() {
+  cmake --preset "$preset" -DESCROW_BUILD_BENCH=OFF
+  cmake --build --preset "$preset"
+  tests/deep/run.sh "build/$preset" "$preset"
+}
+
 command=${1:-}
-case $command in
-  bench | test) ;;
+case "$command ${2:-}" in
+  "bench " | "test " | "deep " | "deep sim") ;;
   *)
-    sed -n '2,5s/^# \{0,1\}//p' "$0"
+    sed -n '2,6s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
 install_what_is_missing
 choose_preset
-if [ "$command" = bench ]; then bench; else run_tests; fi
+preset=${2:-$preset}
+case $command in
+  bench) bench ;;
+  test) run_tests ;;
+  deep) deep ;;
+esac

@@ -1,22 +1,33 @@
-# escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [TIMEOUT seconds] [LINK targets...])
+# escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [TIMEOUT seconds] [DEEP seconds] [LINK targets...])
 #   builds <file>_sim (label sim), linked with escrow::sim, and, with ESCROW_GPU, the same source as <file>_gpu
 #   (label gpu), linked with cudart_static. A GPU test skips itself where there is no GPU.
 #   Every test links GTest's main and tests/support, which has the kernels for both runtimes.
+#   DEEP: the program has a full size, too, which ESCROW_DEEP=1 chooses. `ctest -C deep -L deep` runs it as
+#   deep.<file>_sim or _gpu, so many seconds at most; its figures go to <build>/deep-results. `./build.sh deep` is
+#   all of that; without -C deep there are no such tests.
 function(escrow_test source)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIM_ONLY;GPU_ONLY" "TIMEOUT" "LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIM_ONLY;GPU_ONLY" "TIMEOUT;DEEP" "LINK")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
   cmake_path(GET source STEM name)
   if(ESCROW_BUILD_SIM AND NOT arg_GPU_ONLY)
-    escrow_test_program(${name} sim ${source} ${arg_TIMEOUT} "${arg_LINK}")
+    escrow_test_program(${name} sim ${source} "${arg_LINK}")
   endif()
   if(ESCROW_GPU AND NOT arg_SIM_ONLY)
-    escrow_test_program(${name} gpu ${source} ${arg_TIMEOUT} "${arg_LINK}")
+    escrow_test_program(${name} gpu ${source} "${arg_LINK}")
   endif()
+  foreach(target ${name}_sim ${name}_gpu)
+    if(TARGET ${target})
+      escrow_test_run(${target} ${target} TIMEOUT ${arg_TIMEOUT})
+      if(arg_DEEP)
+        escrow_test_run(deep.${target} ${target} TIMEOUT ${arg_DEEP} DEEP)
+      endif()
+    endif()
+  endforeach()
 endfunction()
 
-function(escrow_test_program name runtime source timeout link)
+function(escrow_test_program name runtime source link)
   set(target ${name}_${runtime})
   add_executable(${target} ${source})
   target_link_libraries(${target} PRIVATE ${link} escrow_test_support_${runtime} GTest::gtest)
@@ -26,11 +37,26 @@ function(escrow_test_program name runtime source timeout link)
     target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,object-size)
   endif()
   target_precompile_headers(${target} REUSE_FROM escrow_test_support_${runtime})
-  add_test(NAME ${target} COMMAND ${target})
-  if(runtime STREQUAL gpu)
-    set_tests_properties(${target} PROPERTIES RESOURCE_LOCK gpu)  # kernels that spin would hold up others
+endfunction()
+
+# One run of a test program, with arguments if need be: escrow_test_run(name target TIMEOUT seconds [DEEP] [ARGS ...])
+function(escrow_test_run name target)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "DEEP" "TIMEOUT" "ARGS")
+  string(REGEX MATCH "sim$|gpu$" labels ${target})
+  if(labels STREQUAL gpu)
+    set(lock RESOURCE_LOCK gpu)  # kernels that spin would hold up others
   endif()
-  set_tests_properties(${target} PROPERTIES
-    LABELS ${runtime} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
-    ENVIRONMENT "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:halt_on_error=1:report_thread_leaks=0;ASAN_OPTIONS=detect_leaks=1;LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
+  set(environment
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:halt_on_error=1:report_thread_leaks=0"
+    "ASAN_OPTIONS=detect_leaks=1"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
+  if(arg_DEEP)
+    set(configurations CONFIGURATIONS deep)
+    list(APPEND labels deep)
+    list(APPEND environment ESCROW_DEEP=1 ESCROW_RESULTS=${PROJECT_BINARY_DIR}/deep-results)
+    set(lock RUN_SERIAL ON)  # the long runs measure
+  endif()
+  add_test(NAME ${name} ${configurations} COMMAND ${target} ${arg_ARGS})
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "${environment}" ${lock})
 endfunction()

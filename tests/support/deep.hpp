@@ -1,0 +1,75 @@
+// The full size of a test that has one, and its figures on paper.
+#pragma once
+
+#include <concepts>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "kernels.hpp"
+
+namespace escrow::test {
+
+/// Whether ESCROW_DEEP asks for the full sizes, which take minutes.
+[[nodiscard]] inline bool is_deep() {
+  char const* const given = std::getenv("ESCROW_DEEP");
+  return given != nullptr && std::string(given) != "" && std::string(given) != "0";
+}
+
+/// The one size or the other.
+template <class Size>
+[[nodiscard]] Size deep_size(Size usual, Size deep) {
+  return is_deep() ? deep : usual;
+}
+
+/// What a run found: printed line by line, and written as JSON to the folder that ESCROW_RESULTS
+/// names, if any, as <program>_<runtime>.json.
+class figures {
+ public:
+  explicit figures(std::string program)
+      : program_(std::move(program) + (is_simulated() ? "_sim" : "_gpu")) {
+    add("runtime", std::string(is_simulated() ? "simulated" : "GPU"));
+    add("deep", std::string(is_deep() ? "yes" : "no"));
+  }
+
+  void add(std::string const& name, std::string const& text) { put(name, '"' + text + '"'); }
+  template <std::integral Count>
+  void add(std::string const& name, Count count) {
+    put(name, std::to_string(count));
+  }
+  void add(std::string const& name, double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
+    put(name, text);
+  }
+  /// JSON as it is, which is not printed.
+  void add_json(std::string const& name, std::string const& json) { append(name, json); }
+
+  /// Call it once, at the end.
+  void write() const {
+    char const* const folder = std::getenv("ESCROW_RESULTS");
+    if (folder == nullptr || std::string(folder) == "") return;
+    std::string const path = std::string(folder) + "/" + program_ + ".json";
+    std::ofstream file(path);
+    file << "{\n" << json_ << "\n}\n";
+    if (!file.flush()) std::printf("cannot write %s\n", path.c_str());
+  }
+
+ private:
+  void put(std::string const& name, std::string const& value) {
+    std::printf("%s: %s = %s\n", program_.c_str(), name.c_str(), value.c_str());
+    std::fflush(stdout);
+    append(name, value);
+  }
+  void append(std::string const& name, std::string const& json) {
+    if (!json_.empty()) json_ += ",\n";
+    json_ += "  \"" + name + "\": " + json;
+  }
+
+  std::string program_;
+  std::string json_;
+};
+
+}  // namespace escrow::test
