@@ -60,3 +60,18 @@ function(escrow_test_run name target)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
     ENVIRONMENT "${environment}" ${lock})
 endfunction()
+
+# For a test of the law of destroy callbacks: the linker hands it every user object that is made, every lock and
+# every system call, so that it knows what happens inside a callback; on a GPU, CUPTI tells of CUDA calls.
+function(watch_callbacks name)
+  foreach(runtime sim gpu)
+    if(TARGET ${name}_${runtime})
+      target_sources(${name}_${runtime} PRIVATE ${PROJECT_SOURCE_DIR}/tests/deleter/callback_watch.cpp)
+      target_link_options(${name}_${runtime} PRIVATE
+        -Wl,--wrap=cudaUserObjectCreate,--wrap=pthread_mutex_lock,--wrap=syscall)
+    endif()
+  endforeach()
+  if(TARGET ${name}_gpu)
+    target_link_libraries(${name}_gpu PRIVATE CUDA::cupti)
+  endif()
+endfunction()

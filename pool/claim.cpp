@@ -50,7 +50,7 @@ std::optional<slot_lease> slot_pool::claim_other(char const* call, stream_ref st
                                                  capture_info const& capture,
                                                  std::chrono::nanoseconds host_wait_max,
                                                  source_location where) {
-  require_device(call, stream, capture);
+  require_device(call, stream, capture, "use a pool of the stream's device");
   if (auto claimed = claim_elsewhere(stream, capture, where)) return claimed;
   return claim_waiting(call, stream, capture, host_wait_max, where);
 }
@@ -63,14 +63,14 @@ void slot_pool::require_open(char const* call) const {
                     "claim before close_for()");
 }
 
-void slot_pool::require_device(char const* call, stream_ref stream,
-                               capture_info const& capture) const {
+void slot_pool::require_device(char const* call, stream_ref stream, capture_info const& capture,
+                               char const* remedy) const {
   int const device = state_->options.device;
   if (capture.is_active() ? is_captured_on(stream, device) : device_of(stream) == device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(device) + ", the pool \"" +
                         state_->options.label + "\" is",
-                    "use a pool of the stream's device");
+                    remedy);
 }
 
 std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref stream,

@@ -64,7 +64,9 @@ void slot_lease::release(stream_ref stream) {
   slot_pool& pool = held("lease::release").pool();
   capture_info const capture = capture_of(stream);
   if (capture.status != capture_status::invalidated) {
-    pool.require_device("lease::release", stream, capture);
+    pool.require_device("lease::release", stream, capture,
+                        "release on a stream of the pool's device, and tell also_used_on() of "
+                        "the other");
   }
   pool.release(*this, stream, 0);
 }

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -28,9 +30,12 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(void const vol
 namespace {
 
 constinit thread_local int depth = 0;
+constinit thread_local bool is_callers = false;  // the thread that asked to forget
 
 // Counts: relaxed, because they are read when the callbacks are over, which the test waits for.
 constinit std::atomic<std::uint64_t> callbacks{0};
+constinit std::atomic<std::uint64_t> elsewhere{0};
+constinit std::atomic<std::uint64_t> switches{0};
 constinit std::atomic<std::uint64_t> allocations{0};
 constinit std::atomic<std::uint64_t> locks{0};
 constinit std::atomic<std::uint64_t> system_calls{0};
@@ -44,11 +49,21 @@ struct watched {
   void* argument;
 };
 
+// How often this thread has slept or blocked so far.
+std::uint64_t voluntary_switches() {
+  rusage used{};
+  static_cast<void>(getrusage(RUSAGE_THREAD, &used));
+  return static_cast<std::uint64_t>(used.ru_nvcsw);
+}
+
 void run_watched(watched const& it) {
+  std::uint64_t const before = voluntary_switches();
   ++depth;
   count(callbacks);
+  if (!is_callers) count(elsewhere);
   it.destroy(it.argument);
   --depth;
+  switches.fetch_add(voluntary_switches() - before, std::memory_order_relaxed);
 }
 
 void CUDART_CB destroy_watched(void* argument) {
@@ -174,15 +189,19 @@ namespace escrow::test {
 
 callback_deeds deeds_in_callbacks() {
   return {.callbacks = callbacks.load(std::memory_order_relaxed),
+          .elsewhere = elsewhere.load(std::memory_order_relaxed),
           .allocations = allocations.load(std::memory_order_relaxed),
           .locks = locks.load(std::memory_order_relaxed),
           .system_calls = system_calls.load(std::memory_order_relaxed),
-          .cuda_calls = cuda_calls_now() - cuda_calls_before};
+          .cuda_calls = cuda_calls_now() - cuda_calls_before,
+          .switches = switches.load(std::memory_order_relaxed)};
 }
 
 void forget_deeds() {
   begin_to_watch_cuda();
-  for (auto* const each : {&callbacks, &allocations, &locks, &system_calls}) {
+  is_callers = true;
+  for (auto* const each :
+       {&callbacks, &elsewhere, &allocations, &locks, &system_calls, &switches}) {
     each->store(0, std::memory_order_relaxed);
   }
   cuda_calls_before = cuda_calls_now();

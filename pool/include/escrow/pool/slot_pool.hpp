@@ -115,7 +115,9 @@ class slot_pool {
   [[nodiscard]] graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
   [[nodiscard]] slot_share share(slot& leased);
   void require_open(char const* call) const;
-  void require_device(char const* call, stream_ref stream, capture_info const& capture) const;
+  // `remedy`: what to do instead, for the error.
+  void require_device(char const* call, stream_ref stream, capture_info const& capture,
+                      char const* remedy) const;
   [[nodiscard]] std::string describe_exhaustion() const;
 
   // release.cpp: for slot_lease. `id` is the stream's, 0 if it is to be asked for, which kills a

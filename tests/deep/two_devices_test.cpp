@@ -1,0 +1,426 @@
+// Two devices: pools of both under one deleter, graphs that span them, and every step done with the
+// other device current. Skips where there is one.
+#include <array>
+#include <escrow/graph.hpp>
+#include <optional>
+#include <thread>
+
+#include "../deleter/probe.hpp"
+#include "../pool/capture_fixture.hpp"
+#include "escrow/core/device_scope.hpp"
+
+namespace escrow::test {
+namespace {
+
+class AcrossDevices : public captured_pool_test {
+ protected:
+  static constexpr std::array devices{0, 1};
+
+  void SetUp() override {
+    int count = 0;
+    must(cudaGetDeviceCount(&count));
+    if (count < 2) GTEST_SKIP() << "needs two devices";
+    for (int const device : devices) {
+      device_scope const there(device);
+      streams[at(device)] = make_stream();
+      pools[at(device)].emplace(options_of(device), [this] { return block{counts}; });
+    }
+  }
+  void TearDown() override {
+    must(cudaSetDevice(0));
+    for (int const device : devices) {
+      device_scope const there(1 - device);
+      pools[at(device)].reset();
+    }
+    captured_pool_test::TearDown();
+  }
+
+  [[nodiscard]] static std::size_t at(int device) { return static_cast<std::size_t>(device); }
+  [[nodiscard]] pool_options options_of(int device, std::size_t slots_max = 4) {
+    pool_options result = options(slots_max);
+    result.device = device;
+    result.label = "blocks of " + std::to_string(device);
+    return result;
+  }
+  [[nodiscard]] block_pool& pool_of(int device) { return *pools[at(device)]; }
+  [[nodiscard]] cudaStream_t stream_of(int device) { return streams[at(device)]; }
+
+  // Makes `after` wait for `before`, which is of `device`, as an event has to be.
+  void order_from(int device, cudaStream_t before, cudaStream_t after) {
+    device_scope const there(device);
+    order(before, after);
+  }
+  // Kernels are launched with their stream's device current, as CUDA demands.
+  void work(int device, block_lease& held, int value) {
+    device_scope const there(device);
+    fill(held, stream_of(device), value);
+    check(held, stream_of(device), value, mismatches);
+  }
+  void sync_both() {
+    for (int const device : devices) sync(stream_of(device));
+  }
+  // One capture, begun on device 0, that claims and works on both and ends joined.
+  [[nodiscard]] graph captured_on_both() {
+    return escrow::capture(stream_of(0), [this](stream_ref) {
+      block_lease here = pool_of(0).claim(stream_of(0));
+      work(0, here, 1);
+      order_from(0, stream_of(0), stream_of(1));
+      block_lease there = pool_of(1).claim(stream_of(1));
+      work(1, there, 2);
+      work(0, here, 3);
+      there.release();
+      order_from(1, stream_of(1), stream_of(0));
+    });
+  }
+  [[nodiscard]] bool nothing_is_in_graphs() {
+    return wait_until([this] {
+      return pool_of(0).stats().in_graphs == 0 && pool_of(1).stats().in_graphs == 0 && drained();
+    });
+  }
+  [[nodiscard]] static int device_of_memory(void const* address) {
+    cudaPointerAttributes found{};
+    must(cudaPointerGetAttributes(&found, address));
+    return found.device;
+  }
+
+  kernel const fills{kernel_address(kernel_id::fill)};
+  kernel const adds{kernel_address(kernel_id::add)};
+  pinned_flag flag;
+  std::array<owned_stream, 2> streams;
+  std::array<std::optional<block_pool>, 2> pools;
+};
+
+TEST_F(AcrossDevices, EachPoolMakesOnItsOwnDeviceWhicheverIsCurrent) {
+  for (int const current : devices) {
+    device_scope const there(current);
+    for (int const device : devices) {
+      block_lease const one = pool_of(device).claim(stream_of(device));
+      block_lease const two = pool_of(device).claim(stream_of(device));
+      EXPECT_EQ(device_of_memory(one->data()), device);
+      EXPECT_EQ(device_of_memory(two->data()), device);
+    }
+    EXPECT_EQ(current_device(), current);
+  }
+  EXPECT_EQ(made(), 4);
+}
+
+TEST_F(AcrossDevices, ScratchOfEachDeviceIsThere) {
+  for (int const device : devices) {
+    scratch_pool scratch{options_of(device)};
+    device_scope const there(1 - device);
+    auto const held = scratch.claim(stream_of(device), 1000);
+    EXPECT_EQ(device_of_memory(held->data()), device);
+  }
+}
+
+TEST_F(AcrossDevices, OneDeletersOwnersAndResourcesAllEndOnTheirOwnDevice) {
+  std::array<fate_ptr, 2> retired;
+  std::array<fate_ptr, 2> pooled;
+  for (int const device : devices) {
+    retired[at(device)] = make_fate();
+    pooled[at(device)] = make_fate();
+    device_scope const there(1 - device);
+    worker->retire(stream_of(device), probe(retired[at(device)]));
+    resource_pool<probe> pool{options_of(device),
+                              [fate = pooled[at(device)]] { return probe(fate); }};
+    pool.claim(stream_of(device)).release();
+  }
+  EXPECT_TRUE(drained());
+  for (int const device : devices) {
+    ASSERT_TRUE(retired[at(device)]->wait());
+    ASSERT_TRUE(pooled[at(device)]->wait());
+    EXPECT_EQ(retired[at(device)]->device, device);
+    EXPECT_EQ(pooled[at(device)]->device, device);
+  }
+}
+
+TEST_F(AcrossDevices, ACaptureThatSpansBothHoldsSlotsOfBothUntilItsGraphIsGone) {
+  std::optional<graph> made = captured_on_both();
+  EXPECT_EQ(pool_of(0).stats().in_graphs, 1u);
+  EXPECT_EQ(pool_of(1).stats().in_graphs, 1u);
+  std::optional<graph_exec> exec{*made};
+  EXPECT_TRUE(exec->is_bare());
+  for (int const device : {0, 1, 1, 0}) {
+    device_scope const there(1 - device);
+    exec->launch(stream_of(device));
+  }
+  {
+    device_scope const there(1);
+    made.reset();
+    exec.reset();  // in flight
+  }
+  sync_both();
+  EXPECT_EQ(mismatches.load(), 0);
+  EXPECT_TRUE(nothing_is_in_graphs());
+  EXPECT_EQ(pool_of(0).claim(stream_of(0))->number() + pool_of(1).claim(stream_of(1))->number(), 1);
+}
+
+TEST_F(AcrossDevices, APlainExecOfSuchACaptureKeepsItsSlotsAsWell) {
+  owned_graph plain{captured_on_both().detach()};
+  owned_exec exec = test::instantiate(plain);
+  plain.reset();
+  for (int const device : devices) must(cudaGraphLaunch(exec, stream_of(device)));
+  EXPECT_TRUE(stays_false([this] { return pool_of(1).stats().in_graphs == 0; }));
+  {
+    device_scope const there(1);
+    exec.reset();
+  }
+  sync_both();
+  EXPECT_EQ(mismatches.load(), 0);
+  EXPECT_TRUE(nothing_is_in_graphs());
+}
+
+TEST_F(AcrossDevices, ASlotThatTheOtherDevicesBranchUsesServesAgainAfterTheJoin) {
+  graph const made = escrow::capture(stream_of(0), [this](stream_ref) {
+    block_lease held = pool_of(0).claim(stream_of(0));
+    int const first = held->number();
+    work(0, held, 1);
+    order_from(0, stream_of(0), stream_of(1));
+    held.also_used_on(stream_of(1));
+    {
+      device_scope const there(1);
+      must(launch_tiny(stream_of(1)));
+    }
+    held.release();
+    EXPECT_NE(pool_of(0).claim(stream_of(0))->number(), first);  // not joined yet
+    order_from(1, stream_of(1), stream_of(0));
+    block_lease const one = pool_of(0).claim(stream_of(0));
+    block_lease const two = pool_of(0).claim(stream_of(0));
+    EXPECT_TRUE(one->number() == first || two->number() == first);
+  });
+  EXPECT_EQ(pool_of(0).stats().in_graphs, 2u);
+}
+
+TEST_F(AcrossDevices, CopiesChildrenAndUpdatesOfSuchACaptureHoldItsSlotsToo) {
+  std::optional<graph> made = captured_on_both();
+  std::optional<graph> copy;
+  std::optional<graph_exec> exec;
+  {
+    device_scope const there(1);
+    copy = made->clone();
+    graph parent(*worker);
+    parent.add_child(*made);
+    exec.emplace(parent);
+    exec->launch(stream_of(1));
+    graph other(*worker);
+    other.add_child(captured_on_both());
+    exec->update(other);
+    exec->launch(stream_of(0));
+  }
+  made.reset();
+  EXPECT_TRUE(stays_false([this] { return pool_of(1).stats().in_graphs < 2; }));
+  copy.reset();
+  EXPECT_TRUE(wait_until([this] { return drained() && pool_of(1).stats().in_graphs == 1; }));
+  exec.reset();
+  sync_both();
+  EXPECT_EQ(mismatches.load(), 0);
+  EXPECT_TRUE(nothing_is_in_graphs());
+}
+
+TEST_F(AcrossDevices, AnExecInFlightOnTheOtherDevicesStreamIsWaitedFor) {
+  graph made = escrow::capture(stream_of(0), [this](stream_ref) {
+    block_lease held = pool_of(0).claim(stream_of(0));
+    work(0, held, 7);
+  });
+  std::optional<graph_exec> exec{made};
+  made = graph(*worker);
+  {
+    device_scope const there(1);
+    must(launch_wait_flag(stream_of(1), flag.get()));
+    exec->launch(stream_of(1));
+    exec.reset();
+  }
+  EXPECT_TRUE(stays_false([this] { return pool_of(0).stats().in_graphs == 0; }));
+  flag.raise();
+  sync_both();
+  EXPECT_TRUE(nothing_is_in_graphs());
+  EXPECT_EQ(mismatches.load(), 0);
+}
+
+TEST_F(AcrossDevices, WhatIsHoistedGoesAfterTheWorkOfTheOtherDevicesStream) {
+  graph const made = captured_on_both();
+  hoisted held = hoist(made);
+  owned_exec const exec = test::instantiate(made.get());
+  {
+    device_scope const there(1);
+    must(launch_wait_flag(stream_of(1), flag.get()));
+  }
+  must(cudaGraphLaunch(exec, stream_of(1)));
+  held.release_after(stream_of(1));  // device 0 is current
+  EXPECT_TRUE(stays_false([this] { return pool_of(0).stats().in_graphs == 0; }));
+  flag.raise();
+  EXPECT_TRUE(nothing_is_in_graphs());
+  sync_both();
+}
+
+TEST_F(AcrossDevices, AGraphBuiltByHandHasNodesOnBoth) {
+  constexpr std::size_t n = 4;
+  std::array<int*, 2> memory{};
+  std::array<std::shared_ptr<device_block>, 2> owners;
+  pinned_ints seen(2 * n);
+  graph built(*worker);
+  node last = built.join();
+  for (int const device : devices) {
+    device_scope const there(device);
+    owners[at(device)] = make_stream_shared_by<device_block>(*worker, n * sizeof(int));
+    memory[at(device)] = static_cast<int*>(owners[at(device)]->data());
+    std::shared_ptr<int> const kept(owners[at(device)], memory[at(device)]);
+    last = last.memset(kept, {.value = 0, .width = n * sizeof(int)})
+               .launch(fills, {}, kept, n, 10 + device)
+               .launch(adds, {}, memory[at(device)], 5)
+               .memcpy(seen.data() + at(device) * n, kept, n * sizeof(int));
+  }
+  for (auto& each : owners) each.reset();  // the nodes have them
+  std::optional<graph_exec> exec{built};
+  built = graph(*worker);
+  for (int const device : devices) {
+    device_scope const there(1 - device);
+    exec->launch(stream_of(device));
+    sync(stream_of(device));
+    EXPECT_EQ(seen.load(0), 15);
+    EXPECT_EQ(seen.load(1), 10);
+    EXPECT_EQ(seen.load(n), 16);
+    EXPECT_EQ(seen.load(n + 1), 11);
+  }
+  exec.reset();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().in_graphs, 0u);
+}
+
+TEST_F(AcrossDevices, MemoryOfAGraphIsOfTheDeviceThatIsCurrentWhenItsNodeIsAdded) {
+  constexpr std::size_t n = 4;
+  pinned_ints seen(n);
+  graph built(*worker);
+  {
+    device_scope const there(1);
+    allocation const memory = built.alloc(n * sizeof(int));
+    EXPECT_EQ(memory.alloc_parameters().poolProps.location.id, 1);
+    memory.launch(fills, {}, static_cast<int*>(memory.address()), n, 9)
+        .memcpy(seen.data(), memory.address(), n * sizeof(int))
+        .free(memory);
+  }
+  graph_exec exec{built};
+  exec.launch(stream_of(0));
+  sync(stream_of(0));
+  EXPECT_EQ(seen.load(n - 1), 9);
+}
+
+TEST_F(AcrossDevices, OwnersOfGraphsEndOnTheDeviceThatWasCurrentWhenTheyWereHandedOver) {
+  auto const of_node = make_fate();
+  auto const of_graph = make_fate();
+  {
+    device_scope const there(1);
+    graph built(*worker);
+    built.call([kept = std::make_shared<probe>(of_node)] {});
+    worker->retire(built.get(), probe(of_graph));
+    must(cudaSetDevice(0));
+    graph_exec exec{built};
+    exec.launch(stream_of(0));
+  }
+  sync(stream_of(0));
+  for (auto const& fate : {of_node, of_graph}) {
+    ASSERT_TRUE(fate->wait());
+    EXPECT_EQ(fate->device, 1);
+  }
+}
+
+TEST_F(AcrossDevices, RetireAfterWaitsForAnEventOfTheOtherDevice) {
+  auto const fate = make_fate();
+  owned_event ready;
+  {
+    device_scope const there(1);
+    ready = make_event();
+    must(launch_wait_flag(stream_of(1), flag.get()));
+    must(cudaEventRecord(ready, stream_of(1)));
+  }
+  worker->retire_after(ready.get(), probe(fate));
+  EXPECT_TRUE(stays_false([&] { return fate->was_destroyed(); }));
+  flag.raise();
+  ASSERT_TRUE(fate->wait());
+  EXPECT_EQ(fate->device, 0);
+  EXPECT_TRUE(drained());
+}
+
+TEST_F(AcrossDevices, BothAtOnceHarmNoCaptureAndLoseNothing) {
+  constexpr int rounds = 200;
+  std::array<std::atomic<int>, 2> harmed{};
+  std::vector<std::thread> threads;
+  for (int const device : devices) {
+    threads.emplace_back([this, device, &harmed] {
+      must(cudaSetDevice(device));
+      for (int i = 0; i < rounds; ++i) {
+        capture captured{stream_of(device), cudaStreamCaptureModeGlobal};
+        if (auto held = pool_of(device).try_claim(stream_of(device))) work(device, *held, i);
+        if (captured.end() != cudaSuccess) {
+          harmed[at(device)].fetch_add(1);
+          continue;
+        }
+        must(cudaSetDevice(1 - device));
+        graph_exec exec{captured.graph()};
+        exec.launch(stream_of(device));
+        worker->retire(stream_of(device), std::make_unique<int>(i));
+        must(cudaSetDevice(device));
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  sync_both();
+  for (auto const& each : harmed) EXPECT_EQ(each, 0);
+  EXPECT_EQ(mismatches.load(), 0);
+  EXPECT_TRUE(nothing_is_in_graphs());
+  EXPECT_EQ(worker->stats().held, 0u);
+}
+
+// A stream of the wrong device is refused in words that say which call, what, and what to do.
+class WrongDevice : public AcrossDevices {
+ protected:
+  template <class Call>
+  void expect_refused(Call call, char const* name, char const* remedy) {
+    std::string const text = message_of<usage_error>(call);
+    EXPECT_EQ(text.find(name), 0u) << text;
+    for (char const* part : {"`stream` is not of device 0", "\"blocks of 0", remedy}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+    }
+  }
+  static constexpr char const* another_pool = "use a pool of the stream's device";
+};
+
+TEST_F(WrongDevice, IsRefusedByAClaim) {
+  cudaStream_t const wrong = stream_of(1);
+  expect_refused([&] { static_cast<void>(pool_of(0).claim(wrong)); }, "resource_pool::claim",
+                 another_pool);
+  expect_refused([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
+                 "resource_pool::try_claim", another_pool);
+  scratch_pool scratch{options_of(0)};
+  expect_refused([&] { static_cast<void>(scratch.claim(wrong, 64)); }, "resource_pool::claim",
+                 another_pool);
+  EXPECT_EQ(made(), 0);
+}
+
+TEST_F(WrongDevice, IsRefusedByARelease) {
+  block_lease held = pool_of(0).claim(stream_of(0));
+  expect_refused([&] { held.release(stream_of(1)); }, "lease::release",
+                 "release on a stream of the pool's device");
+  ASSERT_TRUE(held);
+  held.also_used_on(stream_of(1));  // which is what to say instead
+  held.release();
+}
+
+TEST_F(WrongDevice, IsRefusedInACaptureThatSpansBothAndTheCaptureLives) {
+  capture captured{stream_of(0), cudaStreamCaptureModeGlobal};
+  must(launch_tiny(stream_of(0)));
+  order_from(0, stream_of(0), stream_of(1));
+  expect_refused([&] { static_cast<void>(pool_of(0).claim(stream_of(1))); }, "resource_pool::claim",
+                 another_pool);
+  EXPECT_TRUE(captured.is_active());
+  block_lease held = pool_of(0).claim(stream_of(0));
+  expect_refused([&] { held.release(stream_of(1)); }, "lease::release",
+                 "release on a stream of the pool's device");
+  EXPECT_TRUE(captured.is_active());
+  held.release();
+  order_from(1, stream_of(1), stream_of(0));
+  EXPECT_EQ(captured.end(), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace escrow::test
