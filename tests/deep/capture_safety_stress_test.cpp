@@ -65,15 +65,22 @@ class CaptureSafety : public captured_pool_test,
         claimed.fetch_add(1, std::memory_order_relaxed);
       }
     }
-    try {
-      auto const held = scratch->claim(stream, std::size_t{256} << (i % 4));
-    } catch (pool_exhausted const&) {  // graphs have them all
-    }
+    static_cast<void>(claimed_scratch(stream, std::size_t{256} << (i % 4)));
     if (i % 8 == 0) worker->retire(stream, relaxed([] { return device_block(256); }));
     worker->retire(stream, std::make_unique<int>(i));
     auto const shared = make_stream_shared_by<int>(*worker, i);
     escrow::check(launch_tiny(stream), "a kernel");
     used_on(shared, stream);
+  }
+
+  // Nothing if graphs have them all.
+  [[nodiscard]] std::optional<lease<device_block>> claimed_scratch(cudaStream_t stream,
+                                                                   std::size_t bytes) {
+    try {
+      return scratch->claim(stream, bytes);
+    } catch (pool_exhausted const&) {
+      return {};
+    }
   }
 
   // What a thread of the capturing ones does: its share of the captures, and more until all others
@@ -85,7 +92,9 @@ class CaptureSafety : public captured_pool_test,
          ++i) {
       if (!capture_one(stream, i)) harmed.fetch_add(1, std::memory_order_relaxed);
       captured.fetch_add(1, std::memory_order_relaxed);
-      if (i % 256 == 0) relaxed([&] { sync(stream); });
+      if (i % 256 != 0) continue;
+      relaxed([&] { sync(stream); });
+      static_cast<void>(worker->drain_for(std::chrono::milliseconds(100)));  // never far behind
     }
     relaxed([&] { sync(stream); });
   }
@@ -152,9 +161,6 @@ class CaptureSafety : public captured_pool_test,
     owned_stream const stream = make_stream();
     kernel const fills{kernel_address(kernel_id::fill)};
     std::size_t const n = 16;
-    pool_options waits = options(32);
-    waits.host_wait_max = generous;
-    scratch_pool own{waits};
     auto const memory = [] {
       auto block = std::make_shared<device_block>(relaxed([] { return device_block(256); }));
       int* const data = static_cast<int*>(block->data());
@@ -163,8 +169,7 @@ class CaptureSafety : public captured_pool_test,
     beside(3, [&](int i) {
       graph built(*worker);
       node const first = built.launch(fills, {}, memory(), n, i);
-      auto held = own.claim(stream.get(), 256);
-      first.launch(fills, {}, held, n, i);
+      if (auto held = claimed_scratch(stream, 256)) first.launch(fills, {}, *held, n, i);
       graph parent(*worker);
       parent.add_child(built);
       graph_exec exec{built};
