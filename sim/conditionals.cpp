@@ -110,6 +110,13 @@ void set_conditions(CUgraph_st const& graph) {
   }
 }
 
+void forget_conditions(CUgraph_st const& graph) {
+  for (auto const& [handle, condition] : graph.conditions) the().conditions.erase(handle);
+  for (auto const& node : graph.nodes) {
+    for (auto const& inner : inner_graphs(*node)) forget_conditions(*inner);
+  }
+}
+
 void run_conditional(op_ptr const& o) {
   auto const& what = std::get<conditional_work>(o->what);
   auto const* const body = is_abandoned(o) ? nullptr : body_to_run(what);

@@ -23,6 +23,10 @@ bool bodies_are_legal(CUgraph_st const& graph);
 /// Gives each condition that has a default its default; an execution begins with that.
 void set_conditions(CUgraph_st const& graph);
 
+/// Drops the values of conditions of an exec's graph, whose launches are done: handles are not
+/// given out twice.
+void forget_conditions(CUgraph_st const& graph);
+
 /// Decides what a conditional node's operation runs, and runs it; completes the operation after
 /// that.
 void run_conditional(op_ptr const& o);

@@ -54,6 +54,7 @@ counts alive() {
   now.captures = s.captures.size();
   now.pending_ops = s.pending_ops;
   now.libraries = s.libraries.size();
+  now.condition_values = s.conditions.size();
   now.pending_callbacks = s.callback_queue.size();
   return now;
 }

@@ -125,6 +125,7 @@ void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
   if (has_conditionals(*exec->graph)) {
     block(
         c.lock, [&] { return exec->in_flight == 0; }, c.name);
+    forget_conditions(*exec->graph);
   }
   --*exec->execs_of_source;
   retire(*exec, exec->graph, c.reclaimed);

@@ -49,6 +49,20 @@ TEST_F(Conditions, TwoLoopsAtOnceEachEndAtTheirOwnLimitWhateverTheOrder) {
   }
 }
 
+TEST_F(Conditions, AValueGoesWithTheExecThatHadItSoThatALongRunKeepsNone) {
+  pinned_ints cells;
+  owned_stream const stream = make_stream();
+  for (int round = 1; round <= 3; ++round) {
+    owned_graph graph = loop(cells.data(), 2 * round);
+    owned_exec exec = instantiate(graph);
+    graph.reset();
+    must(cudaGraphLaunch(exec, stream));
+    exec.reset();  // waits for the launch
+    EXPECT_EQ(cells.load(), 2 * round);
+    EXPECT_EQ(sim::alive().condition_values, 0U);
+  }
+}
+
 TEST_F(Conditions, ALoopEndsWhenItsDeviceFails) {
   pinned_ints cells;
   owned_stream const stream = make_stream();

@@ -30,6 +30,8 @@ struct counts {
   std::size_t pending_callbacks = 0;
   /// Libraries loaded and not unloaded.
   std::size_t libraries = 0;
+  /// Values of conditions, of execs that were launched.
+  std::size_t condition_values = 0;
 
   bool operator==(counts const&) const = default;
 };
