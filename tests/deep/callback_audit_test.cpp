@@ -59,7 +59,8 @@ class CallbackAudit : public testing::TestWithParam<holding> {
   [[nodiscard]] static std::uint64_t wanted() {
     bool const is_one_a_graph = GetParam() >= holding::bundles;
     if (is_sanitized) return is_one_a_graph ? 50 : 2'000;
-    return is_one_a_graph ? deep_size(500, 100'000) : deep_size(20'000, 1'000'000);
+    return is_one_a_graph ? deep_size<std::uint64_t>(500, 100'000)
+                          : deep_size<std::uint64_t>(20'000, 1'000'000);
   }
 
   [[nodiscard]] owned_graph made() {
