@@ -88,7 +88,7 @@ run_tests() {
 }
 
 deep() {
-  cmake --preset "$preset" -DESCROW_BUILD_BENCH=OFF
+  cmake --preset "$preset"
   cmake --build --preset "$preset"
   tests/deep/run.sh "build/$preset" "$preset"
 }
