@@ -105,6 +105,8 @@ void run_loads(world& all, std::vector<std::unique_ptr<site>>& sites, unsigned s
 // Everything comes back, and the books balance.
 void settle(world& all, std::vector<std::unique_ptr<site>>& sites, verdict& found) {
   for (auto const& each : sites) {
+    must(cudaSetDevice(each->device));
+    must(cudaDeviceSynchronize());
     static_cast<void>(each->pool.close_for(std::chrono::seconds(30)));
     static_cast<void>(each->scratch.close_for(std::chrono::seconds(30)));
   }

@@ -28,7 +28,7 @@ void claim_and_release(world& all, site& here, dice& random) {
   }
 }
 
-void retire_eagerly(world& all, site& here, dice& random) {
+void retire_eagerly(world& all, site& /*here*/, dice& random) {
   some_streams const streams = make_streams();
   for (unsigned i = 0; !all.ends(); ++i) {
     cudaStream_t const on = streams[random() % 3];
@@ -40,12 +40,10 @@ void retire_eagerly(world& all, site& here, dice& random) {
     all.did(deed::retire);
     if (i % 256 == 0) all.catch_up(all.worker);
   }
-  static_cast<void>(here);
 }
 
 void share_with_streams(world& all, site& here, dice& random) {
   some_streams const streams = make_streams();
-  pinned_ints cells;
   kernel const adds{kernel_address(kernel_id::add)};
   for (unsigned i = 0; !all.ends(); ++i) {
     auto const shared = make_stream_shared_by<counted>(all.worker, all.objects);
@@ -54,13 +52,11 @@ void share_with_streams(world& all, site& here, dice& random) {
       must(launch_tiny(each));
       used_on(shared, each.get());
     }
-    std::shared_ptr<int> const cell(shared, cells.data());
+    std::shared_ptr<int> const cell(shared, here.cells.data());
     launch(streams[0].get(), adds, {.keeper = &all.worker}, cell, 1);
     all.did(deed::share);
     if (i % 64 == 0) all.catch_up(all.worker);
   }
-  for (owned_stream const& each : streams) sync_relaxed(each);  // the cells end
-  static_cast<void>(here);
 }
 
 void use_scratch(world& all, site& here, dice& random) {

@@ -21,7 +21,7 @@ std::shared_ptr<int> shared_block(deleter& its) {
   return {std::move(block), data};
 }
 
-graph captured(world& all, site& here, cudaStream_t stream, dice& random, int* cell) {
+graph captured(world& all, site& here, cudaStream_t stream, dice& random) {
   kernel const adds{kernel_address(kernel_id::add)};
   auto const enqueue = [&](stream_ref on) {
     for (int call = 0; call < 2; ++call) {
@@ -32,7 +32,8 @@ graph captured(world& all, site& here, cudaStream_t stream, dice& random, int* c
     must(launch_fill(on.get(), static_cast<int*>(scratch->data()), 16, 1));
     all.worker.retire(on, counted(all.objects));
     auto const shared = make_stream_shared_by<counted>(all.worker, all.objects);
-    launch(on, adds, {.keeper = &all.worker}, std::shared_ptr<int>(shared, cell), 1);
+    launch(on, adds, {.keeper = &all.worker}, std::shared_ptr<int>(shared, here.cells.data() + 1),
+           1);
     used_on(shared, on);
   };
   graph result = escrow::capture(stream, enqueue, any_mode(random));
@@ -53,13 +54,12 @@ void launch_often(world& all, graph_exec& exec, unsigned long times, cudaStream_
 void capture_and_relaunch(world& all, site& here, dice& random) {
   owned_stream const stream = make_stream();
   owned_stream const other = make_stream();
-  pinned_ints cell;
   while (!all.ends()) {
-    graph made = captured(all, here, stream, random, cell.data());
+    graph made = captured(all, here, stream, random);
     graph_exec exec(made);
     launch_often(all, exec, 200 + random() % 2000, stream);
     if (random() % 2 == 0) {
-      graph const newer = captured(all, here, other, random, cell.data());
+      graph const newer = captured(all, here, other, random);
       exec.update(newer);
       launch_often(all, exec, 100, other);
     }
@@ -85,7 +85,6 @@ void capture_and_relaunch(world& all, site& here, dice& random) {
 
 void build_and_change(world& all, site& here, dice& random) {
   owned_stream const stream = make_stream();
-  pinned_ints cells(2);
   kernel const fills{kernel_address(kernel_id::fill)};
   kernel const adds{kernel_address(kernel_id::add)};
   std::size_t const n = 16;
@@ -96,8 +95,8 @@ void build_and_change(world& all, site& here, dice& random) {
     node const zeroed = built.memset(shared_block(all.freer), {.width = 64});
     node const filled = zeroed.launch(fills, {}, shared_block(all.freer), n, 1);
     node const last = filled.launch(fills, {}, scratch, n, 2)
-                          .launch(adds, {}, cells.data() + 1, 1)
-                          .memcpy(cells.data(), shared_block(all.freer), sizeof(int))
+                          .launch(adds, {}, here.cells.data() + 2, 1)
+                          .memcpy(here.cells.data() + 3, shared_block(all.freer), sizeof(int))
                           .call([kept = std::make_shared<counted>(all.objects)] {});
     unsigned long const kind = random() % 4;
     if (kind == 0) {
@@ -128,7 +127,6 @@ void build_and_change(world& all, site& here, dice& random) {
 }
 
 void come_and_go(world& all, site& here, dice& random) {
-  pinned_ints cell;
   while (!all.ends()) {
     owned_stream const stream = make_stream();
     deleter its(all.reporting());

@@ -129,6 +129,7 @@ struct site {
   }
 
   int device;
+  pinned_ints cells{4};  // made and freed while nobody captures
   pooled_pool pool;
   scratch_pool scratch;
 };
