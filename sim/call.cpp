@@ -3,7 +3,24 @@
 
 #include "runner.hpp"
 
+#include <algorithm>
+#include <array>
+
 namespace escrow::sim::model {
+namespace {
+
+// CUDA's descriptions of these say that the process is left in an inconsistent state.
+bool loses_device(cudaError_t error) {
+  constexpr std::array lasting{
+      cudaErrorIllegalAddress,      cudaErrorLaunchTimeout,      cudaErrorLaunchFailure,
+      cudaErrorAssert,              cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
+      cudaErrorMisalignedAddress,   cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
+      cudaErrorECCUncorrectable,    cudaErrorNvlinkUncorrectable, cudaErrorContextIsDestroyed,
+      cudaErrorContained,           cudaErrorTensorMemoryLeak,   cudaErrorExternalDevice};
+  return std::ranges::find(lasting, error) != lasting.end();
+}
+
+}  // namespace
 
 cudaError_t fault_of(int device) {
   return the().devices[static_cast<std::size_t>(device)].fault;
@@ -13,11 +30,18 @@ api_call::api_call(char const* function)
     : name(function), s(the()), lock(s.mutex), me(this_thread()) {}
 
 cudaError_t api_call::injected() {
+  if (s.recording) s.recorded.push_back({name, me.number});
+  return ordered_fault();
+}
+
+cudaError_t api_call::ordered_fault() {
   auto const number = ++s.injectable_calls;
   if (auto const found = s.faults_by_number.find(number); found != s.faults_by_number.end()) {
     auto const error = found->second;
     s.faults_by_number.erase(found);
-    return error;
+    if (!loses_device(error)) return error;
+    break_device(me.device, error);
+    return cudaSuccess;
   }
   auto const found = s.faults_by_name.find(std::string_view(name));
   if (found == s.faults_by_name.end()) return cudaSuccess;

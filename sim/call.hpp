@@ -38,7 +38,9 @@ class api_call {
   callbacks reclaimed;
 
  private:
+  // The fault that was ordered for this call; notes the call if calls are recorded.
   cudaError_t injected();
+  cudaError_t ordered_fault();
 };
 
 template <class Body>

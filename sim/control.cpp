@@ -1,9 +1,13 @@
-// Faults and counts: the part of the control interface that looks at the state or marks it.
+// Faults, recordings and counts: the part of the control interface that looks at the state or
+// marks it.
 #include "graph_memory.hpp"
 #include "runner.hpp"
 
 #include <escrow/sim/counts.hpp>
 #include <escrow/sim/faults.hpp>
+#include <escrow/sim/recording.hpp>
+
+#include <utility>
 
 namespace escrow::sim {
 void fail_nth(std::uint64_t n, cudaError_t error) {
@@ -30,6 +34,20 @@ void clear_faults() {
   s.faults_by_number.clear();
   s.faults_by_name.clear();
   for (auto& d : s.devices) d.fault = cudaSuccess;
+}
+
+void start_recording() {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  s.recording = true;
+  s.recorded.clear();
+}
+
+std::vector<recorded_call> stop_recording() {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  s.recording = false;
+  return std::exchange(s.recorded, {});
 }
 
 counts alive() {

@@ -77,6 +77,8 @@ void forget_records(state& s) {
   s.faults_by_number.clear();
   s.faults_by_name.clear();
   s.injectable_calls = 0;
+  s.recording = false;
+  s.recorded.clear();
   s.captures_invalidated = 0;
   s.unloaded_launches = 0;
   s.last_invalidation.clear();

@@ -5,6 +5,7 @@
 
 #include <escrow/sim/control.hpp>
 #include <escrow/sim/counts.hpp>
+#include <escrow/sim/recording.hpp>
 
 #include <condition_variable>
 #include <map>
@@ -111,6 +112,8 @@ struct state {
   std::map<std::uint64_t, cudaError_t> faults_by_number;
   std::uint64_t injectable_calls = 0;
   std::map<std::string, std::vector<call_fault>, std::less<>> faults_by_name;
+  bool recording = false;
+  std::vector<recorded_call> recorded;
   std::uint64_t captures_invalidated = 0;
   std::string last_invalidation;
 };

@@ -1,9 +1,12 @@
 // Injected faults: calls that fail by number or by name, with no effect but the error.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "fresh_runtime.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
+#include "memory.hpp"
 
 namespace escrow::test {
 namespace {
@@ -66,6 +69,64 @@ TEST_F(Injection, LastErrorAndErrorNamesNeverFailAndDoNotCount) {
   EXPECT_STREQ(cudaGetErrorString(cudaSuccess), "no error");
   int device = 0;
   EXPECT_EQ(cudaGetDevice(&device), cudaErrorUnknown);
+}
+
+TEST_F(Injection, AnErrorThatLosesTheDeviceAtTheNthCallLosesItAtThatVeryCall) {
+  owned_stream const stream = make_stream();
+  owned_event const event = make_event();
+  pinned_ints flag;
+  must(launch_wait_flag(stream, flag.data()));
+  sim::fail_nth(2, cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress) << "the work goes on";
+  sim::run_until_idle();
+}
+
+TEST_F(Injection, ACallThatOutlivesALostDeviceDoesItsWorkWhenTheDeviceIsLostAtIt) {
+  owned_graph graph = make_graph();
+  sim::fail_nth(1, cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGraphDestroy(graph.release()), cudaSuccess);
+  EXPECT_EQ(sim::alive().graphs, 0U);
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorIllegalAddress);
+}
+
+TEST_F(Injection, AnErrorThatLosesADeviceLosesTheOneThatIsCurrentForTheCall) {
+  must(cudaSetDevice(1));
+  sim::fail_nth(1, cudaErrorLaunchFailure);
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorLaunchFailure);
+  must(cudaSetDevice(0));
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaSuccess);
+  must(cudaFree(memory));
+}
+
+TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedInTheirOrder) {
+  owned_event const event = make_event();
+  sim::start_recording();
+  static_cast<void>(cudaEventQuery(event));
+  static_cast<void>(cudaGetLastError());  // cannot be failed
+  int device = 0;
+  std::thread([&] { static_cast<void>(cudaGetDevice(&device)); }).join();
+  auto const calls = sim::stop_recording();
+  static_cast<void>(cudaEventQuery(event));
+  ASSERT_EQ(calls.size(), 2U);
+  EXPECT_EQ(calls[0].api, "cudaEventQuery");
+  EXPECT_EQ(calls[1].api, "cudaGetDevice");
+  EXPECT_NE(calls[0].thread, calls[1].thread);
+  EXPECT_TRUE(sim::stop_recording().empty());
+}
+
+TEST_F(Injection, TheNthCallOfARecordingIsTheOneThatFails) {
+  owned_event const event = make_event();
+  sim::start_recording();
+  sim::fail_nth(2, cudaErrorUnknown);
+  int device = 0;
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
+  EXPECT_EQ(sim::stop_recording()[1].api, "cudaEventQuery");
 }
 
 TEST_F(Injection, ClearedFaultsDoNotHappen) {

@@ -6,3 +6,4 @@
 #include <escrow/sim/faults.hpp>
 #include <escrow/sim/kernel.hpp>
 #include <escrow/sim/library.hpp>
+#include <escrow/sim/recording.hpp>

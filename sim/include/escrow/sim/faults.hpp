@@ -12,7 +12,9 @@ namespace escrow::sim {
 // failed: cudaGetLastError, cudaPeekAtLastError, cudaGetErrorName, cudaGetErrorString. Any thread
 // may call these.
 
-/// The n-th API call from now fails once, whichever thread makes it; 1 is the next.
+/// The n-th API call from now fails once, whichever thread makes it; 1 is the next. An error that
+/// loses the device (fail_device) is no failure of one call: the device that is current for that
+/// call fails for good just before it, and the call answers as calls on a lost device do.
 void fail_nth(std::uint64_t n, cudaError_t error);
 
 /// Calls of `api` ("cudaEventRecord") fail: the `nth` from now and those after it, `times` in all.

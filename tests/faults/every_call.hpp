@@ -1,0 +1,49 @@
+// The tests of a program whose operations are made to fail, and what it prints at its end.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "fault_runner.hpp"
+
+namespace escrow::test {
+
+/// Each operation of the program.
+class EveryCall : public testing::TestWithParam<operation> {};
+
+TEST_P(EveryCall, FailsOnceWithEachErrorAndThePromiseIsKept) {
+  fault_runner(GetParam()).every_call();
+}
+
+TEST_P(EveryCall, RunsOutOfMemoryAtEachAllocationAndThePromiseIsKept) {
+  fault_runner(GetParam()).every_allocation();
+}
+
+/// The operation's name as GoogleTest takes it.
+inline std::string name_of(testing::TestParamInfo<operation> const& info) {
+  std::string name;
+  bool begins = true;
+  for (char const each : info.param.name) {
+    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
+    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
+    begins = !is_part;
+  }
+  return name;
+}
+
+/// Prints what all runs came to.
+class prints_totals : public testing::Environment {
+ public:
+  void TearDown() override {
+    fault_totals const& all = totals();
+    std::cout << "operations " << all.operations << ", call sites " << all.call_sites << ", errors "
+              << all.errors << ", runs " << all.call_runs << "; allocation sites "
+              << all.allocation_sites << ", runs " << all.allocation_runs << std::endl;
+  }
+};
+
+}  // namespace escrow::test

@@ -1,0 +1,300 @@
+// One run: a fresh world, one failure, and everything that must hold afterwards.
+#include "fault_runner.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <escrow/core.hpp>
+#include <escrow/pool.hpp>
+#include <exception>
+#include <new>
+#include <optional>
+#include <set>
+
+#include "../pool/allocation_watch.hpp"
+#include "documented_errors.hpp"
+#include "status.hpp"
+
+namespace escrow::test {
+namespace {
+
+constexpr std::uint64_t steps_max = 400;  // no operation has as many calls, or allocations
+constexpr unsigned run_seconds_max = 60;  // a run takes milliseconds
+
+fault_totals& mutable_totals() {
+  static fault_totals kept;
+  return kept;
+}
+
+/// Ends the program with the name of a run that hangs.
+class hang_alarm {
+ public:
+  explicit hang_alarm(std::string const& what) {
+    std::snprintf(text().data(), text().size(), "%s: hangs\n", what.c_str());
+    std::signal(SIGALRM, [](int) {
+      static_cast<void>(!::write(STDERR_FILENO, text().data(), std::strlen(text().data())));
+      ::_exit(1);
+    });
+    ::alarm(run_seconds_max);
+  }
+  hang_alarm(hang_alarm const&) = delete;
+  hang_alarm& operator=(hang_alarm const&) = delete;
+  ~hang_alarm() { ::alarm(0); }
+
+ private:
+  static std::array<char, 256>& text() {
+    static std::array<char, 256> kept{};
+    return kept;
+  }
+};
+
+/// No event is kept for reuse, so that the operation has to make its own, and events can be
+/// counted.
+void empty_event_cache() {
+  for (int device = 0; device < 2; ++device) {
+    std::uint64_t const before = sim::calls("cudaEventCreateWithFlags");
+    while (sim::calls("cudaEventCreateWithFlags") == before) {
+      static_cast<void>(event_cache::take(device));
+    }
+  }
+}
+
+std::string describe(operation const& it, fault const& failing) {
+  std::string text = it.name;
+  if (failing.call != 0) {
+    text += ", call " + std::to_string(failing.call) + ", " + failing.api + ": " +
+            cudaGetErrorName(failing.error);
+  }
+  if (failing.allocation != 0) {
+    text += ", allocation " + std::to_string(failing.allocation);
+    if (failing.times != 1) text += " and all that follow";
+  }
+  return text;
+}
+
+std::string describe(sim::counts const& it) {
+  std::string text;
+  auto const add = [&text](char const* name, std::size_t count) {
+    if (count != 0) text += " " + std::string(name) + " " + std::to_string(count);
+  };
+  add("streams", it.streams);
+  add("events", it.events);
+  add("graphs", it.graphs);
+  add("execs", it.execs + it.execs_in_flight);
+  add("user objects", it.user_objects);
+  add("device allocations", it.device_allocations);
+  add("bytes", it.device_bytes);
+  add("host allocations", it.host_allocations);
+  add("captures", it.captures);
+  add("operations", it.pending_ops + it.pending_callbacks);
+  add("libraries", it.libraries);
+  return text;
+}
+
+/// But for events, of which each thing that is kept has some.
+sim::counts sum(sim::counts of, leftovers const& more) {
+  of.streams += more.streams;
+  of.graphs += more.graphs;
+  of.execs += more.execs;
+  of.user_objects += more.user_objects;
+  of.device_allocations += more.device_allocations;
+  of.device_bytes += more.device_bytes;
+  of.libraries += more.libraries;
+  return of;
+}
+
+/// A failed call must be the reason for what was thrown.
+bool is_reason(fault const& failing, std::exception const& thrown) {
+  auto const* const from_cuda = dynamic_cast<cuda_error const*>(&thrown);
+  if (failing.allocation != 0) {
+    return dynamic_cast<std::bad_alloc const*>(&thrown) != nullptr ||
+           (from_cuda != nullptr && from_cuda->status() == cudaErrorMemoryAllocation);
+  }
+  // What CUDA says with these: the legacy stream while another captures, the stream of a device
+  // that is not the event's.
+  bool const is_about_a_stream = failing.error == cudaErrorStreamCaptureImplicit ||
+                                 failing.error == cudaErrorInvalidResourceHandle;
+  if (is_about_a_stream && dynamic_cast<usage_error const*>(&thrown) != nullptr) return true;
+  // A slot that cannot be asked for whether it is done is not free.
+  bool const is_of_a_question =
+      failing.api == "cudaEventQuery" || failing.api == "cudaThreadExchangeStreamCaptureMode";
+  if (is_of_a_question && dynamic_cast<pool_exhausted const*>(&thrown) != nullptr) return true;
+  return from_cuda != nullptr && from_cuda->status() == failing.error;
+}
+
+/// Whether the map has a word on failures of that call.
+bool serves(std::map<std::string, std::string> const& words, std::string const& api) {
+  return words.contains("*") || words.contains(api);
+}
+
+}  // namespace
+
+fault_totals const& totals() {
+  return mutable_totals();
+}
+
+fault_runner::fault_runner(operation const& it) : it_(it) {
+  fill();
+  auto const first = run({}, 0);
+  sites_ = first.calls;
+  auto const second = run({}, 0);
+  EXPECT_TRUE(second.calls == sites_) << it.name << " does not make the same calls each time";
+}
+
+void fault_runner::fill() {
+  fills_ = true;
+  static_cast<void>(run({}, 0));
+  fills_ = false;
+}
+
+void fault_runner::every_call() {
+  ASSERT_LT(sites_.size(), steps_max);
+  ++mutable_totals().operations;
+  mutable_totals().call_sites += sites_.size();
+  for (std::uint64_t n = 1; n <= sites_.size(); ++n) {
+    fail_call(n, sites_[n - 1].api);
+    if (testing::Test::HasFailure()) return;
+  }
+  run({.call = sites_.size() + 1, .api = "none", .error = cudaErrorIllegalAddress}, 0);
+  ++mutable_totals().call_runs;
+}
+
+void fault_runner::fail_call(std::uint64_t n, std::string const& api) {
+  static std::set<std::pair<std::string, cudaError_t>> met;
+  auto const errors = errors_of(api);
+  ASSERT_FALSE(errors.empty()) << api << " has no row in the table of documented errors";
+  for (cudaError_t const error : errors) {
+    if (met.emplace(api, error).second) ++mutable_totals().errors;
+    for (int way = 0; way < (is_sticky(error) ? 1 : it_.ways_to_end); ++way) {
+      auto const went = run({.call = n, .api = api, .error = error}, way);
+      ++mutable_totals().call_runs;
+      if (is_sticky(error)) fill();  // what the lost device has cost
+      ASSERT_GE(went.calls.size(), n) << it_.name << ": the call was not reached";
+      EXPECT_EQ(went.calls[n - 1].api, api);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+void fault_runner::every_allocation() {
+  for (std::uint64_t n = 1;; ++n) {
+    ASSERT_LT(n, steps_max);
+    bool is_reached = false;
+    for (std::uint64_t const times : {std::uint64_t{1}, allocation_watch::for_ever}) {
+      for (int way = 0; way < it_.ways_to_end; ++way) {
+        auto const went = run({.allocation = n, .times = times}, way);
+        is_reached |= went.allocations >= n;
+        if (is_reached) ++mutable_totals().allocation_runs;
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+    if (!is_reached) return;
+    ++mutable_totals().allocation_sites;
+  }
+}
+
+run_result fault_runner::run(fault const& failing, int way_to_end) {
+  std::string const what = describe(it_, failing);
+  SCOPED_TRACE(what);
+  hang_alarm const bound(what);
+  empty_event_cache();
+  sim::counts const before = sim::alive();
+  run_result went;
+  leftovers left;
+  bool const loses_device = failing.call != 0 && is_sticky(failing.error);
+  {
+    auto const in = it_.prepare();
+    std::string const seen = in->seen();
+    empty_event_cache();
+    went = act(*in, failing);
+    if (loses_device) {
+      left = in->end_after_loss();
+    } else {
+      EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+      expect_thread_as_before();
+      expect_promise(*in, failing, seen, went);
+      left = in->end(way_to_end);
+    }
+  }
+  sim::clear_faults();
+  static_cast<void>(cudaGetLastError());
+  if (loses_device) expect_thread_as_before();
+  sim::run_until_idle();
+  empty_event_cache();
+  sim::counts const after = sim::alive();
+  sim::counts expected = sum(before, left);
+  if (after.events <= before.events + left.events) expected.events = after.events;
+  EXPECT_TRUE(fills_ || after == expected)
+      << "before:" << describe(before) << "\nafter: " << describe(after)
+      << "\nkept on purpose:" << describe(left);
+  EXPECT_EQ(sim::calls_in_callbacks(), 0U);
+  return went;
+}
+
+run_result fault_runner::act(stage& in, fault const& failing) {
+  run_result went;
+  sim::start_recording();
+  if (failing.call != 0) sim::fail_nth(failing.call, failing.error);
+  std::optional<allocation_watch> watch;
+  try {
+    watch.emplace(failing.allocation, failing.times);
+    it_.act(in);
+    went.allocations = watch->count();
+    watch.reset();
+  } catch (std::exception const& thrown) {
+    went.allocations = watch->count();
+    watch.reset();
+    went.threw = true;
+    bool const is_refusal = it_.is_refused && dynamic_cast<usage_error const*>(&thrown) != nullptr;
+    EXPECT_TRUE(is_refusal || is_reason(failing, thrown)) << thrown.what();
+  }
+  went.calls = sim::stop_recording();
+  bool const is_reached = failing.call != 0 && failing.call <= went.calls.size();
+  // A lost device stays lost; a call that was not reached is not to fail later.
+  if (is_sticky(failing.error)) {
+    if (!is_reached) sim::fail_device(0, failing.error);
+  } else {
+    sim::clear_faults();
+  }
+  return went;
+}
+
+void fault_runner::expect_thread_as_before() const {
+  int device = -1;
+  must(cudaGetDevice(&device));
+  EXPECT_EQ(device, 0) << "another device is current";
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  must(cudaThreadExchangeStreamCaptureMode(&mode));
+  EXPECT_EQ(mode, cudaStreamCaptureModeGlobal);
+}
+
+void fault_runner::expect_promise(stage& in, fault const& failing, std::string const& before,
+                                  run_result const& went) {
+  std::string const seen = in.seen();
+  if (failing.is_none()) {
+    EXPECT_EQ(went.threw, it_.is_refused);
+    after_ = seen;
+    return;
+  }
+  if (it_.is_refused) return;
+  std::string const& api = failing.api;
+  if (!went.threw) {
+    if (seen == after_ || serves(it_.served_otherwise, api)) return;
+    EXPECT_TRUE(serves(it_.stated, api)) << "it did not throw, nor do its work:\n"
+                                         << seen << "\n"
+                                         << after_;
+    EXPECT_NE(in.reports(), 0U) << "nobody was told that it has not done its work";
+    return;
+  }
+  if (seen != before && serves(it_.stated, api)) return;
+  EXPECT_EQ(seen, before) << "it threw and has changed something";
+  EXPECT_NO_THROW(it_.act(in)) << "it cannot be done again";
+  EXPECT_EQ(in.seen(), after_) << "done again, it has not done its work";
+}
+
+}  // namespace escrow::test

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Checks that every public function has an operation whose calls are made to fail, or a reason why not.
+
+Reads the public headers of core, deleter, pool and graph, and the operations: `runs("resource_pool::claim")` in the
+sources of this folder. not_operations.txt has the exceptions, each with its reason.
+"""
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+KEYWORDS = {"if", "for", "while", "switch", "return", "requires", "decltype", "noexcept", "static_assert", "sizeof",
+            "alignas", "explicit", "catch", "constexpr", "operator"}
+
+
+def without_comments(text):
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.M)
+    return re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+
+
+def statements(text):
+    """The declarations of one scope, each as (head, body), body None if it ends with a semicolon."""
+    head, at = "", 0
+    while at < len(text):
+        char = text[at]
+        if char == ";":
+            yield head.strip(), None
+            head = ""
+        elif char == "{":
+            depth, end = 1, at + 1
+            while depth:
+                depth += {"{": 1, "}": -1}.get(text[end], 0)
+                end += 1
+            body, at = text[at + 1 : end - 1], end - 1
+            following = re.match(r"\s*[,{]", text[end:])
+            if following or re.search(r"[=(,]\s*$|\breturn\s*$", head) or is_open(head):
+                head += "{}"  # an initialiser
+            else:
+                yield head.strip(), body
+                head = ""
+        else:
+            head += char
+        at += 1
+
+
+def is_open(head):
+    return head.count("(") > head.count(")")
+
+
+def without_templates(head):
+    """The head without template parameters and constraints in front."""
+    while True:
+        head = head.strip()
+        if head.startswith("template"):
+            at = head.index("<")
+            depth = 0
+            for end in range(at, len(head)):
+                depth += {"<": 1, ">": -1}.get(head[end], 0)
+                if depth == 0:
+                    break
+            head = head[end + 1 :]
+        else:
+            return head
+
+
+def function_name(head):
+    head = re.sub(r"\[\[.*?\]\]", "", without_templates(head))
+    if re.search(r"\bstd::function<|\w+(?:<T>)?::\w+\(", head):
+        return None  # a member that is a function object, or a definition outside of its class
+    head = re.sub(r"^\s*requires[^;]*?(?=\b(?:void|auto|class|struct|std::shared_ptr<T>)\b)", "", head, flags=re.S)
+    conversion = re.search(r"\boperator\b\s*([^\s(]+)\s*\(", head)
+    if conversion:
+        return "operator " + conversion[1]
+    for found in re.finditer(r"(~?\w+)\s*\(", head):
+        if found[1] not in KEYWORDS:
+            return found[1]
+    return None
+
+
+def is_trivial(head, body):
+    """Deleted or defaulted, or an accessor: one line that returns what is there and calls nothing."""
+    if re.search(r"=\s*(default|delete)\s*$|\bfriend\b|^using\b|^typedef\b", head):
+        return True
+    return body is not None and re.fullmatch(r"\s*return\s+[\w.:\->]+(\(\))?(\s*[!=]=\s*[\w:.]+)?;\s*", body) is not None
+
+
+def functions_of(scope_name, text, is_public=True):
+    """Names of public functions, as Type::function or function."""
+    for raw, body in statements(text):
+        head = raw
+        while True:
+            label = re.match(r"\s*(public|private|protected)\s*:", head)
+            if not label:
+                break
+            is_public, head = label[1] == "public", head[label.end() :]
+        bare = re.sub(r"\[\[.*?\]\]|alignas\(\w+\)", "", without_templates(head)).strip()
+        bare = re.sub(r"^requires.*?(?=\b(?:class|struct)\b)", "", bare, flags=re.S)
+        nested = re.match(r"(class|struct)\s+(\w+)", bare)
+        if bare.startswith("namespace"):
+            if body is not None and not re.search(r"\bdetail\b", bare):
+                yield from functions_of("", body)
+        elif nested:
+            if is_public and body is not None and not (scope_name and nested[2].endswith("_now")):
+                yield from functions_of(nested[2], body, nested[1] == "struct")
+        elif is_public and not bare.startswith(("enum", "union", "concept", "extern")) and not is_trivial(bare, body):
+            name = function_name(head)
+            if name and "=" not in bare.split("(")[0]:
+                yield f"{scope_name}::{name}" if scope_name else name
+
+
+def public_functions():
+    found = set()
+    for part in ("core", "deleter", "pool", "graph"):
+        for header in sorted((ROOT / part / "include/escrow" / part).glob("*.hpp")):
+            found |= set(functions_of("", without_comments(header.read_text())))
+    return found
+
+
+def main():
+    there = public_functions()
+    run = set()
+    for source in (*HERE.glob("*.hpp"), *HERE.glob("*.cpp")):
+        for named in re.findall(r"\bruns\(([^()]*)\)", source.read_text()):
+            run |= set(re.findall(r'"([^"]+)"', named))
+    excepted = {}
+    for line in (HERE / "not_operations.txt").read_text().split("\n"):
+        if line and not line.startswith("#"):
+            name, _, reason = line.partition(": ")
+            excepted[name] = reason
+    # `type::*` stands for all that nothing runs.
+    reasoned = {name for name in there - run if name in excepted or name.split("::")[0] + "::*" in excepted}
+    used = reasoned | {name.split("::")[0] + "::*" for name in reasoned}
+    problems = [f"{name}: no operation runs it, and no reason why not is in not_operations.txt"
+                for name in sorted(there - run - reasoned)]
+    problems += [f"{name}: there is no such public function" for name in sorted(run - there)]
+    problems += [f"{name}: not_operations.txt excepts what is not there, or has an operation"
+                 for name in sorted(set(excepted) - used)]
+    problems += [f"{name}: an exception without a reason" for name, reason in excepted.items() if not reason]
+    for problem in problems:
+        print(problem)
+    print(f"{len(there)} public functions: {len(run)} have operations, {len(reasoned)} a reason why not")
+    return 1 if problems or len(there) < 100 else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["list"]:
+        print("\n".join(sorted(public_functions())))
+    else:
+        sys.exit(main())
