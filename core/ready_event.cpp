@@ -75,14 +75,12 @@ cudaError_t record_fresh(event& ready, int& device, cudaStream_t stream) noexcep
 record_result detail::record_ready_again(event& ready, int& device, cudaStream_t stream,
                                          cudaError_t first) noexcept {
   static_cast<void>(cudaGetLastError());
-  cudaError_t second = cudaSuccess;
-  if (is_sticky(first)) {
+  cudaError_t second = is_sticky(first) ? first : record_fresh(ready, device, stream);
+  if (is_sticky(second)) {
     // The fault may be the current device's alone, or that of the one which the event was made for.
     working_device_scope const working(device);
     second = working.status();
     if (second == cudaSuccess) second = record_fresh(ready, device, stream);
-  } else {
-    second = record_fresh(ready, device, stream);
   }
   if (second == cudaSuccess) return {record_outcome::recorded_anew, first};
   return {is_sticky(second) ? record_outcome::device_lost : record_outcome::failed, first};

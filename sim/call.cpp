@@ -30,15 +30,29 @@ api_call::api_call(char const* function)
     : name(function), s(the()), lock(s.mutex), me(this_thread()) {}
 
 cudaError_t api_call::injected() {
-  if (s.recording) s.recorded.push_back({name, me.number});
+  bool const is_recorded =
+      s.recording && (s.recorded_thread == 0 || s.recorded_thread == me.number);
+  if (is_recorded) s.recorded.push_back({name, me.number});
   return ordered_fault();
 }
 
+cudaError_t api_call::numbered_fault() {
+  auto const of_thread = s.faults_by_thread.find(me.number);
+  if (of_thread != s.faults_by_thread.end() && --of_thread->second.first == 0) {
+    auto const error = of_thread->second.second;
+    s.faults_by_thread.erase(of_thread);
+    return error;
+  }
+  auto const found = s.faults_by_number.find(s.injectable_calls);
+  if (found == s.faults_by_number.end()) return cudaSuccess;
+  auto const error = found->second;
+  s.faults_by_number.erase(found);
+  return error;
+}
+
 cudaError_t api_call::ordered_fault() {
-  auto const number = ++s.injectable_calls;
-  if (auto const found = s.faults_by_number.find(number); found != s.faults_by_number.end()) {
-    auto const error = found->second;
-    s.faults_by_number.erase(found);
+  ++s.injectable_calls;
+  if (auto const error = numbered_fault(); error != cudaSuccess) {
     if (!loses_device(error)) return error;
     break_device(me.device, error);
     return cudaSuccess;

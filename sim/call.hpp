@@ -41,6 +41,8 @@ class api_call {
   // The fault that was ordered for this call; notes the call if calls are recorded.
   cudaError_t injected();
   cudaError_t ordered_fault();
+  // By its number, or by its number on this thread; cudaSuccess if there is none.
+  cudaError_t numbered_fault();
 };
 
 template <class Body>

@@ -2,6 +2,7 @@
 // marks it.
 #include "graph_memory.hpp"
 #include "runner.hpp"
+#include "thread.hpp"
 
 #include <escrow/sim/counts.hpp>
 #include <escrow/sim/faults.hpp>
@@ -14,6 +15,12 @@ void fail_nth(std::uint64_t n, cudaError_t error) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_number[s.injectable_calls + n] = error;
+}
+
+void fail_nth_here(std::uint64_t n, cudaError_t error) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  s.faults_by_thread[model::this_thread().number] = {n, error};
 }
 
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth, std::uint64_t times) {
@@ -32,14 +39,16 @@ void clear_faults() {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_number.clear();
+  s.faults_by_thread.clear();
   s.faults_by_name.clear();
   for (auto& d : s.devices) d.fault = cudaSuccess;
 }
 
-void start_recording() {
+void start_recording(recorded_threads of) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.recording = true;
+  s.recorded_thread = of == recorded_threads::all ? 0 : model::this_thread().number;
   s.recorded.clear();
 }
 

@@ -75,6 +75,7 @@ void forget_records(state& s) {
   s.calls_in_callbacks = 0;
   s.calls_by_name.clear();
   s.faults_by_number.clear();
+  s.faults_by_thread.clear();
   s.faults_by_name.clear();
   s.injectable_calls = 0;
   s.recording = false;

@@ -112,7 +112,10 @@ struct state {
   std::map<std::uint64_t, cudaError_t> faults_by_number;
   std::uint64_t injectable_calls = 0;
   std::map<std::string, std::vector<call_fault>, std::less<>> faults_by_name;
+  // By the thread's number: calls still to come until one fails, and how.
+  std::map<std::uint64_t, std::pair<std::uint64_t, cudaError_t>> faults_by_thread;
   bool recording = false;
+  std::uint64_t recorded_thread = 0;  // 0: all
   std::vector<recorded_call> recorded;
   std::uint64_t captures_invalidated = 0;
   std::string last_invalidation;

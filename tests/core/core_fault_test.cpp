@@ -124,9 +124,26 @@ TEST_F(CoreFault, ALostDeviceIsToldApart) {
   sim::fail_device(0, cudaErrorIllegalAddress);
   EXPECT_EQ(record_ready(ready, device, stream_).outcome, record_outcome::device_lost);
   sim::clear_faults();
-  sim::fail_call("cudaEventRecord", cudaErrorInvalidValue, 1, 1);
-  sim::fail_call("cudaEventRecord", cudaErrorIllegalAddress, 2, 1);
+  // Refused first, and lost at the next call.
+  sim::fail_call("cudaEventRecord", cudaErrorInvalidValue);
+  sim::fail_nth(2, cudaErrorIllegalAddress);
   EXPECT_EQ(record_ready(ready, device, stream_).outcome, record_outcome::device_lost);
+}
+
+TEST_F(CoreFault, ACurrentDeviceThatIsLostDuringTheSecondTryIsNotTakenForTheStreamsOwn) {
+  event ready;
+  int device = 0;
+  test::owned_stream elsewhere;
+  {
+    device_scope const there(1);
+    elsewhere = test::make_stream();
+  }
+  // The first record is refused, as the event is device 0's; at the next call device 0 is lost.
+  sim::fail_nth(2, cudaErrorIllegalAddress);
+  EXPECT_EQ(record_ready(ready, device, elsewhere).outcome, record_outcome::recorded_anew);
+  EXPECT_EQ(device, 1);
+  sim::clear_faults();
+  EXPECT_TRUE(tracks_work(ready, 1, elsewhere));
 }
 
 TEST_F(CoreFault, AScopeThatCannotBeMadeHasChangedNothing) {

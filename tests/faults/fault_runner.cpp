@@ -238,8 +238,8 @@ run_result fault_runner::run(fault const& failing, int way_to_end) {
 
 run_result fault_runner::act(stage& in, fault const& failing) {
   run_result went;
-  sim::start_recording();
-  if (failing.call != 0) sim::fail_nth(failing.call, failing.error);
+  sim::start_recording(sim::recorded_threads::this_one);
+  if (failing.call != 0) sim::fail_nth_here(failing.call, failing.error);
   std::optional<allocation_watch> watch;
   try {
     watch.emplace(failing.allocation, failing.times);
@@ -251,7 +251,9 @@ run_result fault_runner::act(stage& in, fault const& failing) {
     watch.reset();
     went.threw = true;
     bool const is_refusal = it_.is_refused && dynamic_cast<usage_error const*>(&thrown) != nullptr;
-    EXPECT_TRUE(is_refusal || is_reason(failing, thrown)) << thrown.what();
+    auto const* const first = dynamic_cast<cuda_error const*>(&thrown);
+    bool const is_first = first != nullptr && first->status() == it_.refused_first;
+    EXPECT_TRUE(is_refusal || is_first || is_reason(failing, thrown)) << thrown.what();
   }
   went.calls = sim::stop_recording();
   bool const is_reached = failing.call != 0 && failing.call <= went.calls.size();
@@ -268,6 +270,7 @@ void fault_runner::expect_thread_as_before() const {
   int device = -1;
   must(cudaGetDevice(&device));
   EXPECT_EQ(device, 0) << "another device is current";
+  must(cudaSetDevice(0));
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   must(cudaThreadExchangeStreamCaptureMode(&mode));
   EXPECT_EQ(mode, cudaStreamCaptureModeGlobal);

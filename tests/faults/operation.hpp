@@ -1,6 +1,8 @@
 // What is made to fail: an operation of the library in a world of its own, and what it promises.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <escrow/sim.hpp>
 #include <functional>
@@ -50,6 +52,9 @@ struct operation {
   std::map<std::string, std::string> stated = {};
   /// Failures of these calls are answered in another way that serves as well: why.
   std::map<std::string, std::string> served_otherwise = {};
+  /// CUDA refuses a call also if nothing fails, and the library mends that; if it cannot, it throws
+  /// this error.
+  cudaError_t refused_first = cudaSuccess;
   /// It throws a usage_error also if nothing fails.
   bool is_refused = false;
   /// In how many ways its world can end.

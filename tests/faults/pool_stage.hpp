@@ -65,6 +65,7 @@ class pool_stage : public stage, public fault_world {
     EXPECT_TRUE(blocks == lost || has_scratch_);
     leftovers left = kept_for_ever(blocks);
     left.device_allocations = lost;
+    left.events = 3 * lost;
     left.device_bytes += (lost - blocks) * scratch_bytes;
     return left;
   }

@@ -1,4 +1,4 @@
-// A device that fails for good under every operation of a pool: claims throw, nothing hangs.
+// A device that fails for good under threads that claim and release, and beside another.
 #include <optional>
 #include <thread>
 
@@ -8,42 +8,6 @@ namespace escrow::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-class PoolStickyFault : public testing::TestWithParam<fault_scenario> {
- protected:
-  void TearDown() override { sim::clear_faults(); }
-};
-
-TEST_P(PoolStickyFault, ClaimsThrowNothingHangsAndTheRestIsDestroyedOnce) {
-  {
-    fault_world world;
-    GetParam().prepare(world);
-    bool const has_pool = world.pool.has_value();
-    sim::fail_device(0, cudaErrorIllegalAddress);
-    static_cast<void>(thrown_by(GetParam(), world));
-    if (has_pool && world.pool && !world.is_closed) {
-      EXPECT_THROW(static_cast<void>(world.pool->claim(world.third)), cuda_error);
-      EXPECT_THROW(static_cast<void>(world.pool->try_claim_for(world.third, 60s)), cuda_error);
-    }
-    world.captured.reset();
-    world.held.reset();
-    world.kept.reset();
-    if (world.pool) {
-      EXPECT_LE(world.pool->close_for(10ms).size(), 1u);
-    }
-    world.pool.reset();
-    EXPECT_TRUE(world.worker->drain_for(generous));
-    EXPECT_LE(world.counts.destroyed.load(), world.counts.made.load());
-    EXPECT_EQ(world.counts.alive(), static_cast<int>(world.worker->stats().held));
-  }
-  EXPECT_EQ(sim::calls_in_callbacks(), 0u);
-}
-
-std::string name_of(testing::TestParamInfo<fault_scenario> const& info) {
-  return info.param.name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, PoolStickyFault, testing::ValuesIn(fault_scenarios()), name_of);
 
 TEST(PoolStickyFaultOnAWorker, ThreadsThatClaimAndReleaseAllEndWithErrors) {
   {

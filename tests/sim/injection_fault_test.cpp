@@ -129,6 +129,24 @@ TEST_F(Injection, TheNthCallOfARecordingIsTheOneThatFails) {
   EXPECT_EQ(sim::stop_recording()[1].api, "cudaEventQuery");
 }
 
+TEST_F(Injection, OfOneThreadTheNthCallIsFailedAndRecordedWhateverOthersDo) {
+  auto const elsewhere = [] {
+    std::thread([] {
+      int device = 0;
+      EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+    }).join();
+  };
+  owned_event const event = make_event();
+  sim::start_recording(sim::recorded_threads::this_one);
+  sim::fail_nth_here(2, cudaErrorUnknown);
+  elsewhere();
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  elsewhere();
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(sim::stop_recording().size(), 3U);
+}
+
 TEST_F(Injection, ClearedFaultsDoNotHappen) {
   sim::fail_nth(1, cudaErrorUnknown);
   sim::fail_call("cudaGetDevice", cudaErrorUnknown);

@@ -17,6 +17,9 @@ namespace escrow::sim {
 /// call fails for good just before it, and the call answers as calls on a lost device do.
 void fail_nth(std::uint64_t n, cudaError_t error);
 
+/// The same for the n-th call that the calling thread makes.
+void fail_nth_here(std::uint64_t n, cudaError_t error);
+
 /// Calls of `api` ("cudaEventRecord") fail: the `nth` from now and those after it, `times` in all.
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
                std::uint64_t times = 1);

@@ -1,0 +1,224 @@
+// Operations on graphs, execs and hoisted references.
+#pragma once
+
+#include "exec_stage.hpp"
+
+namespace escrow::test {
+
+inline void add_instantiates(operations_in<exec_stage>& all) {
+  auto const of_source = [](auto& in) { in.exec.emplace(*in.source); };
+  all.add(
+      "instantiate", runs({"graph_exec::graph_exec"}), [](auto&) {}, of_source);
+  all.add(
+      "instantiate by handle", runs({"graph_exec::graph_exec"}), [](auto&) {},
+      [](auto& in) { in.exec.emplace(in.source->get()); });
+  all.add(
+      "instantiate with a bundle", runs({"graph_exec::graph_exec"}),
+      [](auto& in) { in.rival.emplace(*in.source); }, of_source);
+  all.add(
+      "instantiate with a rival in flight", runs({"graph_exec::graph_exec"}),
+      [](auto& in) {
+        in.rival.emplace(*in.source);
+        in.launch(*in.rival, in.other);
+      },
+      of_source);
+  all.add(
+      "instantiate a clone", runs({"graph_exec::graph_exec"}),
+      [](auto& in) { in.copy.emplace(in.source->clone()); },
+      [](auto& in) { in.exec.emplace(*in.copy); });
+  all.add(
+      "instantiate a parent", runs({"graph_exec::graph_exec"}),
+      [](auto& in) {
+        in.second.emplace(in.captured(2));
+        in.parent.emplace();
+        in.parent->add_child(*in.source);
+        in.parent->add_child(*in.second);
+      },
+      [](auto& in) { in.exec.emplace(*in.parent); });
+  all.add(
+      "instantiate a plain parent", runs({"graph_exec::graph_exec"}),
+      [](auto& in) {
+        in.plain = make_graph();
+        test::add_child(in.plain, in.source->get());
+        add_kernel(in.plain, tiny_call());
+      },
+      [](auto& in) { in.exec.emplace(in.plain.get()); });
+  all.add(
+      "instantiate after more was captured", runs({"graph_exec::graph_exec"}),
+      [](auto& in) {
+        in.rival.emplace(*in.source);
+        in.owners.emplace_back();
+        in.worker->retire(in.source->get(), in.owners.back().owner());
+      },
+      of_source);
+}
+
+inline void add_launches(operations_in<exec_stage>& all) {
+  all.add(
+      "launch", runs({"graph_exec::launch"}), [](auto& in) { in.exec.emplace(*in.source); },
+      [](auto& in) { in.launch(*in.exec, in.one); });
+  all.add(
+      "launch again", runs({"graph_exec::launch"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.launch(*in.exec, in.one);
+      },
+      [](auto& in) { in.launch(*in.exec, in.other); });
+  all.add(
+      "launch behind a rival", runs({"graph_exec::launch"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.rival.emplace(*in.source);
+        in.launch(*in.rival, in.other);
+      },
+      [](auto& in) { in.launch(*in.exec, in.one); });
+  all.add(
+      "launch behind a rival that ended", runs({"graph_exec::launch"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.rival.emplace(in.source->clone());
+        in.launch(*in.rival, in.other);
+        in.rival.reset();
+      },
+      [](auto& in) { in.launch(*in.exec, in.one); });
+  all.add(
+      "upload", runs({"graph_exec::upload"}), [](auto& in) { in.exec.emplace(*in.source); },
+      [](auto& in) { in.exec->upload(in.one); });
+}
+
+inline void add_updates(operations_in<exec_stage>& all) {
+  auto const to_second = [](auto& in) { in.exec->update(*in.second); };
+  auto const with_both = [](auto& in) {
+    in.second.emplace(in.captured(2));
+    in.exec.emplace(*in.source);
+  };
+  all.add("update", runs({"graph_exec::update"}), with_both, to_second);
+  all.add("update by handle", runs({"graph_exec::update"}), with_both,
+          [](auto& in) { in.exec->update(in.second->get()); });
+  all.add(
+      "update to a bundle", runs({"graph_exec::update"}),
+      [=](auto& in) {
+        with_both(in);
+        in.rival.emplace(*in.second);
+        in.launch(*in.rival, in.other, 1);
+      },
+      to_second);
+  all.add(
+      "update in flight", runs({"graph_exec::update"}),
+      [=](auto& in) {
+        with_both(in);
+        in.launch(*in.exec, in.one);
+      },
+      to_second);
+  all.add(
+      "update to the same in flight", runs({"graph_exec::update"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.launch(*in.exec, in.one);
+      },
+      [](auto& in) { in.exec->update(*in.source); });
+  all.add(
+      "update to a clone in flight", runs({"graph_exec::update"}),
+      [](auto& in) {
+        in.copy.emplace(in.source->clone());
+        in.exec.emplace(*in.source);
+        in.launch(*in.exec, in.one);
+      },
+      [](auto& in) { in.exec->update(*in.copy); });
+}
+
+inline void add_ends(operations_in<exec_stage>& all) {
+  auto const ending = [](auto& in) { in.exec.reset(); };
+  all.add(
+      "destroy idle", runs({"graph_exec::~graph_exec"}),
+      [](auto& in) { in.exec.emplace(*in.source); }, ending);
+  all.add(
+      "destroy in flight", runs({"graph_exec::~graph_exec"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.launch(*in.exec, in.one);
+      },
+      ending);
+  all.add(
+      "destroy in flight with a rival", runs({"graph_exec::~graph_exec"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.rival.emplace(*in.source);
+        in.launch(*in.rival, in.other);
+        in.launch(*in.exec, in.one);
+      },
+      ending);
+  all.add(
+      "destroy the graph", runs({"graph::~graph"}),
+      [](auto& in) {
+        in.exec.emplace(*in.source);
+        in.launch(*in.exec, in.one);
+      },
+      [](auto& in) {
+        in.source_holds = false;
+        in.source.reset();
+      });
+}
+
+inline void add_copies(operations_in<exec_stage>& all) {
+  auto const cloning = [](auto& in) { in.copy.emplace(in.source->clone()); };
+  all.add(
+      "clone", runs({"graph::clone"}), [](auto&) {}, cloning);
+  all.add(
+      "clone with a bundle", runs({"graph::clone"}), [](auto& in) { in.exec.emplace(*in.source); },
+      cloning);
+  all.add(
+      "clone a parent", runs({"graph::clone"}),
+      [](auto& in) {
+        in.parent.emplace();
+        in.parent->add_child(*in.source);
+      },
+      [](auto& in) { in.copy.emplace(in.parent->clone()); });
+  all.add(
+      "add a child", runs({"graph::add_child"}),
+      [](auto& in) {
+        in.parent.emplace();
+        add_kernel(in.parent->get(), tiny_call());
+      },
+      [](auto& in) { in.parent->add_child(*in.source); });
+  all.add(
+      "add a parent as child", runs({"graph::add_child"}),
+      [](auto& in) {
+        in.copy.emplace();
+        in.copy->add_child(*in.source);
+        in.parent.emplace();
+      },
+      [](auto& in) { in.parent->add_child(*in.copy); });
+}
+
+inline void add_hoists(operations_in<exec_stage>& all) {
+  auto const hoisting = [](auto& in) {
+    in.handle.emplace(hoist(*in.source));
+    in.source_holds = false;
+  };
+  auto const hoisted_in_flight = [=](auto& in) {
+    hoisting(in);
+    owned_exec const launched = instantiate(in.source->get());
+    must(cudaGraphLaunch(launched, in.one));
+    must(cudaEventRecord(in.event, in.one));
+    in.flying[0] = true;
+    ++in.expected_runs;
+  };
+  all.add(
+      "hoist", runs({"hoist"}), [](auto&) {}, hoisting);
+  all.add(
+      "hoist with a rival", runs({"hoist"}),
+      [](auto& in) {
+        in.rival.emplace(*in.source);
+        in.launch(*in.rival, in.other);
+      },
+      hoisting);
+  all.add("release after the stream", runs({"hoisted::release_after"}), hoisted_in_flight,
+          [](auto& in) { in.handle->release_after(stream_ref(in.one)); });
+  all.add("release after an event", runs({"hoisted::release_after"}), hoisted_in_flight,
+          [](auto& in) { in.handle->release_after(event_ref(in.event)); });
+  all.add("release now", runs({"hoisted::release"}), hoisting,
+          [](auto& in) { in.handle->release(); });
+}
+
+}  // namespace escrow::test
