@@ -7,6 +7,15 @@
 
 namespace escrow {
 
+namespace {
+
+// Not with a `graph`, whose making may fail.
+void destroy(cudaGraph_t dropped) noexcept {
+  if (dropped != nullptr) insist_relaxed([dropped] { return cudaGraphDestroy(dropped); });
+}
+
+}  // namespace
+
 capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode)
     : stream_(stream.get()) {
   check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture");
@@ -17,7 +26,10 @@ graph capture_scope::end() {
   std::uint64_t const id = id_of_capture();
   cudaGraph_t captured = nullptr;
   cudaError_t const status = cudaStreamEndCapture(stream_, &captured);
-  if (status != cudaSuccess) drop();
+  if (status != cudaSuccess) {
+    destroy(captured);  // there is one if the error is that of earlier work
+    drop();
+  }
   check(status, "cudaStreamEndCapture");
   return graph(captured, id);
 }
@@ -40,10 +52,13 @@ void capture_scope::drop() noexcept {
   insist([this] {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaError_t const status = cudaStreamIsCapturing(stream_, &state);
-    if (status != cudaSuccess || state == cudaStreamCaptureStatusNone) return status;
+    // A lost device says nothing else, and what was captured has to go all the same.
+    bool const may_capture =
+        status == cudaSuccess ? state != cudaStreamCaptureStatusNone : is_sticky(status);
+    if (!may_capture) return status;
     cudaGraph_t dropped = nullptr;
     cudaError_t const ended = cudaStreamEndCapture(stream_, &dropped);
-    if (dropped != nullptr) static_cast<void>(graph(dropped));
+    destroy(dropped);
     return ended;
   });
 }

@@ -105,6 +105,25 @@ TEST_F(GraphFault, AnEndThatFailsIsOver) {
   EXPECT_TRUE(capture_of(stream_).is_none()) << "the capture goes on";
 }
 
+TEST_F(GraphFault, ACaptureOnALostDeviceIsOverAndItsGraphIsGone) {
+  sim::counts const before = sim::alive();
+  {
+    capture_scope const dropped(stream_);
+    sim::fail_device(0, cudaErrorIllegalAddress);
+  }
+  sim::clear_faults();
+  EXPECT_TRUE(capture_of(stream_).is_none()) << "the capture goes on";
+  EXPECT_TRUE(sim::alive() == before) << "something is left";
+  {
+    capture_scope scope(stream_);
+    sim::fail_device(0, cudaErrorIllegalAddress);
+    EXPECT_THROW(static_cast<void>(scope.end()), cuda_error);
+  }
+  sim::clear_faults();
+  EXPECT_TRUE(capture_of(stream_).is_none()) << "the capture goes on";
+  EXPECT_TRUE(sim::alive() == before) << "something is left";
+}
+
 TEST_F(GraphFault, MakingAndCloningLeavesNothing) {
   for_each_call([] {
     graph const it;

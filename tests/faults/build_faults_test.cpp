@@ -1,0 +1,34 @@
+// Every call of every operation on graphs built by hand, captures, launches and libraries fails
+// once.
+#include "every_call.hpp"
+#include "graph_operations.hpp"
+#include "kind_operations.hpp"
+#include "launch_operations.hpp"
+#include "owner_operations.hpp"
+
+namespace escrow::test {
+namespace {
+
+std::vector<operation> const& operations() {
+  static operations_in<build_stage> const all = [] {
+    operations_in<build_stage> joined;
+    add_kinds(joined);
+    add_other_kinds(joined);
+    add_conditions(joined);
+    add_owners(joined, false);
+    add_owners(joined, true);
+    add_graphs(joined);
+    add_questions(joined);
+    add_captures(joined);
+    add_launches(joined);
+    add_libraries(joined);
+    return joined;
+  }();
+  return all.all();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+auto* const printer = testing::AddGlobalTestEnvironment(new prints_totals);
+
+}  // namespace
+}  // namespace escrow::test
