@@ -14,6 +14,7 @@ std::vector<operation> const& operations() {
     add_ends(joined);
     add_copies(joined);
     add_hoists(joined);
+    add_reclaimed_holds(joined);
     std::vector<operation> result = joined.all();
     // While launches are in flight, and execs first, with the graph there.
     for (operation& each : result) each.ways_to_end = 2;

@@ -24,7 +24,7 @@ namespace escrow::test {
 namespace {
 
 constexpr std::uint64_t steps_max = 400;  // no operation has as many calls, or allocations
-constexpr unsigned run_seconds_max = 60;  // a run takes milliseconds
+unsigned run_seconds_max = 60;            // a run takes milliseconds
 
 fault_totals& mutable_totals() {
   static fault_totals kept;
@@ -133,6 +133,10 @@ bool serves(std::map<std::string, std::string> const& words, std::string const& 
 }
 
 }  // namespace
+
+void limit_runs_to(unsigned seconds) {
+  run_seconds_max = seconds;
+}
 
 fault_totals const& totals() {
   return mutable_totals();

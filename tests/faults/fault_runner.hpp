@@ -41,6 +41,9 @@ struct fault_totals {
 };
 [[nodiscard]] fault_totals const& totals();
 
+/// How long one run may take before it is taken to hang; the program then ends.
+void limit_runs_to(unsigned seconds);
+
 /// The runs of one operation. What goes wrong is a failure of the running test.
 class fault_runner {
  public:

@@ -67,7 +67,7 @@ def without_templates(head):
 
 def function_name(head):
     head = re.sub(r"\[\[.*?\]\]", "", without_templates(head))
-    if re.search(r"\bstd::function<|\w+(?:<T>)?::\w+\(", head):
+    if re.search(r"\bstd::function<|^[^(]*\w(?:<T>)?::\w+\(", head):
         return None  # a member that is a function object, or a definition outside of its class
     head = re.sub(r"^\s*requires[^;]*?(?=\b(?:void|auto|class|struct|std::shared_ptr<T>)\b)", "", head, flags=re.S)
     conversion = re.search(r"\boperator\b\s*([^\s(]+)\s*\(", head)
