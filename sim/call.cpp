@@ -11,12 +11,14 @@ namespace {
 
 // CUDA's descriptions of these say that the process is left in an inconsistent state.
 bool loses_device(cudaError_t error) {
-  constexpr std::array lasting{
-      cudaErrorIllegalAddress,      cudaErrorLaunchTimeout,      cudaErrorLaunchFailure,
-      cudaErrorAssert,              cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
-      cudaErrorMisalignedAddress,   cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
-      cudaErrorECCUncorrectable,    cudaErrorNvlinkUncorrectable, cudaErrorContextIsDestroyed,
-      cudaErrorContained,           cudaErrorTensorMemoryLeak,   cudaErrorExternalDevice};
+  constexpr std::array lasting{cudaErrorIllegalAddress,      cudaErrorLaunchTimeout,
+                               cudaErrorLaunchFailure,       cudaErrorAssert,
+                               cudaErrorHardwareStackError,  cudaErrorIllegalInstruction,
+                               cudaErrorMisalignedAddress,   cudaErrorInvalidAddressSpace,
+                               cudaErrorInvalidPc,           cudaErrorECCUncorrectable,
+                               cudaErrorNvlinkUncorrectable, cudaErrorContextIsDestroyed,
+                               cudaErrorContained,           cudaErrorTensorMemoryLeak,
+                               cudaErrorExternalDevice};
   return std::ranges::find(lasting, error) != lasting.end();
 }
 

@@ -15,8 +15,10 @@ std::vector<operation> const& operations() {
     add_kinds(joined);
     add_other_kinds(joined);
     add_conditions(joined);
-    add_owners(joined, false);
-    add_owners(joined, true);
+    for (bool const is_exposed : {false, true}) {
+      add_owners(joined, is_exposed);
+      add_owned_graphs(joined, is_exposed);
+    }
     add_graphs(joined);
     add_questions(joined);
     add_captures(joined);

@@ -93,7 +93,7 @@ class deleter_stage : public stage {
   }
   [[nodiscard]] leftovers end_after_loss() override {
     shared.reset();
-    if (is_busy_elsewhere && worker != nullptr && !is_lost(1)) {
+    if (is_busy_elsewhere && worker != nullptr && is_working(1)) {
       try {
         worker->poll();
         worker->poll();
@@ -108,13 +108,6 @@ class deleter_stage : public stage {
  private:
   [[nodiscard]] int owns() const { return (mine && mine->is_owner() ? 1 : 0) + owns_large(); }
   [[nodiscard]] int owns_large() const { return large && large->owned.is_owner() ? 1 : 0; }
-  static bool is_lost(int device) {
-    cudaStreamCaptureStatus ignored = cudaStreamCaptureStatusNone;
-    bool const is_lost = cudaSetDevice(device) != cudaSuccess ||
-                         cudaStreamIsCapturing(cudaStreamPerThread, &ignored) != cudaSuccess;
-    static_cast<void>(cudaSetDevice(0));
-    return is_lost;
-  }
   void expect_nothing_destroyed() const {
     for (fate_ptr const& each : fates) EXPECT_EQ(each->times(), 0) << "destroyed while in use";
   }

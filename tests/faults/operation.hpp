@@ -39,6 +39,15 @@ class stage {
   [[nodiscard]] virtual leftovers end_after_loss() = 0;
 };
 
+/// Whether a device is not lost. The current device is 0 afterwards.
+[[nodiscard]] inline bool is_working(int device) {
+  cudaStreamCaptureStatus ignored = cudaStreamCaptureStatusNone;
+  bool const works = cudaSetDevice(device) == cudaSuccess &&
+                     cudaStreamIsCapturing(cudaStreamPerThread, &ignored) == cudaSuccess;
+  static_cast<void>(cudaSetDevice(0));
+  return works;
+}
+
 /// One public function in one of its ways.
 struct operation {
   std::string name;

@@ -5,17 +5,22 @@
 
 namespace escrow::test {
 
+inline std::string where_of(bool is_exposed) {
+  return is_exposed ? ", the handle is out" : "";
+}
+
+/// A node with an owner, and another owner that is to be taken. Before the handle was given away
+/// nothing is on the graph.
+inline void build_with_owners(build_stage& in, bool is_exposed) {
+  in.build_one();
+  in.mine = in.unique_owner();
+  if (is_exposed) static_cast<void>(in.built->get());
+}
+
+/// Nodes that take owners, or lose theirs.
 inline void add_owners(operations_in<build_stage>& all, bool is_exposed) {
-  std::string const where = is_exposed ? ", the handle is out" : "";
-  auto const one = [=](build_stage& in) {
-    in.build_one();
-    in.mine = in.unique_owner();
-    if (is_exposed) static_cast<void>(in.built->get());
-  };
-  auto const exec = [=](build_stage& in) {
-    one(in);
-    in.exec.emplace(*in.built);
-  };
+  std::string const where = where_of(is_exposed);
+  auto const one = [=](build_stage& in) { build_with_owners(in, is_exposed); };
   all.add(
       "owner, added" + where, runs({"insertion_point::launch"}),
       [=](auto& in) {
@@ -43,10 +48,21 @@ inline void add_owners(operations_in<build_stage>& all, bool is_exposed) {
   all.add(
       "owner, changed in an exec" + where, runs({"graph_exec::set_launch"}),
       [=](auto& in) {
-        exec(in);
+        one(in);
+        in.exec.emplace(*in.built);
         in.expected = 10;
       },
       [](auto& in) { in.exec->set_launch(*in.first, in.add, {}, std::move(in.mine), 10); });
+}
+
+/// Graphs and execs that have owners.
+inline void add_owned_graphs(operations_in<build_stage>& all, bool is_exposed) {
+  std::string const where = where_of(is_exposed);
+  auto const one = [=](build_stage& in) { build_with_owners(in, is_exposed); };
+  auto const exec = [=](build_stage& in) {
+    one(in);
+    in.exec.emplace(*in.built);
+  };
   all.add(
       "exec, made of owners" + where, runs({"graph_exec::graph_exec"}),
       [=](auto& in) {

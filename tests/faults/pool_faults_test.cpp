@@ -14,6 +14,7 @@ std::vector<operation> const& operations() {
     add_tried_claims(joined);
     add_scratch(joined);
     add_eager_releases(joined);
+    add_releases_beside_another_device(joined);
     add_captured_releases(joined);
     add_uses(joined);
     add_pools(joined);

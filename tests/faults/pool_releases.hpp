@@ -77,6 +77,33 @@ inline void add_eager_releases(operations_in<pool_stage>& all) {
       .stated = told();
 }
 
+/// The slot is used by another device, too, which goes on if the pool's is lost.
+inline void add_releases_beside_another_device(operations_in<pool_stage>& all) {
+  auto const busy = [](pool_stage& in) {
+    in.make_pool(1);
+    claim_on(in, in.one);
+    in.keep_busy_elsewhere();
+    in.claimed_on.reset();
+  };
+  all.add("release, used on another device", runs({"slot_lease::release"}), busy,
+          [](auto& in) { in.held->release(); })
+      .stated = unrecorded();
+  all.add("lease, ended, used on another device", runs({"slot_lease::~slot_lease"}), busy,
+          [](auto& in) { in.held.reset(); })
+      .stated = told();
+  all.add("also used on another device", runs({"slot_lease::also_used_on"}), busy,
+          [](auto& in) { in.held->also_used_on(in.elsewhere); });
+  all.add(
+         "poll, a slot in use on another device", runs({"deleter::poll"}),
+         [=](auto& in) {
+           busy(in);
+           in.held.reset();
+           in.pool.reset();
+         },
+         [](auto& in) { in.worker->poll(); })
+      .served_otherwise = {{"*", "what could not be reclaimed is at the next poll"}};
+}
+
 inline void add_captured_releases(operations_in<pool_stage>& all) {
   auto const release = runs({"slot_lease::release"});
   auto const now = [](pool_stage& in) { in.held->release(); };

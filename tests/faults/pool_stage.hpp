@@ -15,7 +15,16 @@ class pool_stage : public stage, public fault_world {
   std::optional<lease<device_block>> memory;  // of `scratch`
   std::optional<graph_share> share;
   std::optional<device_block> single;
+  owned_stream elsewhere;          // of device 1; if it is there, its work uses the held slot
   bool recycles_when_seen = true;  // not if that is the operation
+
+  /// Work of device 1 uses what is held, until the flag is raised.
+  void keep_busy_elsewhere() {
+    device_scope const there(1);
+    elsewhere = make_stream();
+    held->also_used_on(elsewhere);
+    must(launch_wait_flag(elsewhere, flag.get()));
+  }
 
   [[nodiscard]] std::string seen() override {
     if (recycles_when_seen) worker->hub().recycle();
@@ -42,7 +51,7 @@ class pool_stage : public stage, public fault_world {
     return kept_for_ever(static_cast<std::size_t>(end_world(*this)));
   }
   [[nodiscard]] leftovers end_after_loss() override {
-    if (pool && !is_closed) {
+    if (pool && !is_closed && !is_working(0)) {
       // At once, though it might wait for a minute: the lost device gives nothing back.
       EXPECT_THROW(static_cast<void>(pool->claim(third)), std::exception);
       EXPECT_THROW(static_cast<void>(pool->try_claim_for(third, std::chrono::minutes(1))),
@@ -58,6 +67,8 @@ class pool_stage : public stage, public fault_world {
       EXPECT_LE(pool->close_for(std::chrono::milliseconds(10)).size(), 1U);
     }
     pool.reset();
+    if (elsewhere.get() != nullptr && is_working(1)) expect_nothing_destroyed();
+    flag.raise();
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
     auto const lost = static_cast<std::size_t>(worker->stats().held);
     auto const blocks = static_cast<std::size_t>(counts.alive());
@@ -71,6 +82,14 @@ class pool_stage : public stage, public fault_world {
   }
 
  private:
+  void expect_nothing_destroyed() {
+    try {
+      worker->poll();
+      worker->poll();
+    } catch (cuda_error const&) {  // the thread could not be made ready for it
+    }
+    EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the other device's work may run";
+  }
   static constexpr std::size_t scratch_bytes = 512;  // of what claims of up to so many get
 
   void end_scratch() {
