@@ -17,6 +17,15 @@ class doorbell_store {
   [[nodiscard]] static doorbell& take();
   // Gives it back.
   static void put(doorbell& unused) noexcept;
+
+  // One that is taken for as long as this lasts, also if its owner's construction fails later.
+  struct loan {
+    loan() : bell(take()) {}
+    loan(loan&&) = delete;
+    ~loan() { put(bell); }
+
+    doorbell& bell;
+  };
 };
 
 }  // namespace escrow

@@ -23,7 +23,6 @@ struct release_hub::state {
   state(release_hub& hub, deleter_options given)
       : options(std::move(given)), reclaiming(hub), thread(hub) {}
   state(state&&) = delete;
-  ~state() { doorbell_store::put(bell); }
 
   // What eager retirements of some streams need, so that each costs two short locks and touches no
   // memory that retirements on other streams touch. Destroy callbacks never come here: they use the
@@ -69,7 +68,8 @@ struct release_hub::state {
   awaited_holds awaited;
   release_queue recycled;
   release_queue destroyed;
-  doorbell& bell{doorbell_store::take()};
+  doorbell_store::loan bell_loan;
+  doorbell& bell{bell_loan.bell};
   // Who can still push: the deleter, nodes, pools. Release when dropped, acquire where the worker
   // reads it before it frees the hub, so that everything done with the hub happens before its end.
   alignas(64) std::atomic<std::size_t> uses{0};

@@ -51,6 +51,7 @@ class build_stage : public stage {
   std::string answer = "none";     // what a question gave
   std::optional<int> expected;     // what a run of the graph adds to the first cell
   std::function<void()> at_end;    // expects what the operation has done
+  bool polls_when_seen = true;     // not if that is the operation
   bool may_lose = false;           // owners go if it fails
   std::vector<std::size_t> going;  // the numbers of the fates of owners that the operation lets go
 
@@ -66,7 +67,9 @@ class build_stage : public stage {
   }
 
   [[nodiscard]] std::string seen() override {
-    std::string text = "answer " + answer + " mine " + std::to_string(mine != nullptr);
+    if (polls_when_seen) reclaim();
+    std::string text = "answer " + answer + " mine " + std::to_string(mine != nullptr) + " gone";
+    for (fate_ptr const& each : fates) text += " " + std::to_string(each->times());
     add_size(text, "nodes", built);
     add_size(text, "copy", copy);
     if (body) text += " body " + std::to_string(body->nodes().size());

@@ -94,6 +94,7 @@ inline void add_libraries(operations_in<build_stage>& all) {
          "library, unloaded", runs({"loaded_library::~loaded_library"}),
          [=](auto& in) {
            load(in);
+           in.polls_when_seen = false;
            in.loaded.reset();
          },
          [](auto& in) { in.keeper.poll(); })

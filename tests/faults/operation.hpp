@@ -17,7 +17,7 @@
 namespace escrow::test {
 
 /// What is left on purpose, once all has ended: nothing tells when the GPU is done with it. Of
-/// events, as many at most.
+/// events and streams, as many at most.
 using leftovers = sim::counts;
 
 /// All that an operation needs. Made and prepared while nothing fails.
