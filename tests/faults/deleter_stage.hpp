@@ -125,6 +125,7 @@ class deleter_stage : public stage {
       held = worker->stats().held;
     }
     EXPECT_TRUE(deleter::global().drain_for(generous));
+    sim::run_until_idle();  // before the flag goes
     for (fate_ptr const& each : fates) {
       EXPECT_TRUE(!is_reclaimed_apart || each->wait());
     }

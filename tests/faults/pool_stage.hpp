@@ -48,7 +48,9 @@ class pool_stage : public stage, public fault_world {
     expect_unharmed_capture(*this);
     captured.reset();
     end_scratch();
-    return kept_for_ever(static_cast<std::size_t>(end_world(*this)));
+    auto const lost = static_cast<std::size_t>(end_world(*this));
+    sim::run_until_idle();  // before the flag goes
+    return kept_for_ever(lost);
   }
   [[nodiscard]] leftovers end_after_loss() override {
     if (pool && !is_closed && !is_working(0)) {
@@ -70,6 +72,7 @@ class pool_stage : public stage, public fault_world {
     if (elsewhere.get() != nullptr && is_working(1)) expect_nothing_destroyed();
     flag.raise();
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
+    sim::run_until_idle();  // before the flag goes
     auto const lost = static_cast<std::size_t>(worker->stats().held);
     auto const blocks = static_cast<std::size_t>(counts.alive());
     EXPECT_LE(blocks, lost);
