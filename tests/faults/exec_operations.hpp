@@ -267,4 +267,22 @@ inline void add_reclaimed_holds(operations_in<exec_stage>& all) {
       .served_otherwise = later;
 }
 
+/// All of them, each of which can end while launches are in flight, or execs first.
+inline std::vector<operation> const& exec_operations() {
+  static std::vector<operation> const all = [] {
+    operations_in<exec_stage> joined;
+    add_instantiates(joined);
+    add_launches(joined);
+    add_updates(joined);
+    add_ends(joined);
+    add_copies(joined);
+    add_hoists(joined);
+    add_reclaimed_holds(joined);
+    std::vector<operation> result = joined.all();
+    for (operation& each : result) each.ways_to_end = 2;
+    return result;
+  }();
+  return all;
+}
+
 }  // namespace escrow::test

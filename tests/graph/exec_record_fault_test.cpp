@@ -2,7 +2,7 @@
 // and cannot.
 #include <array>
 
-#include "exec_scenarios.hpp"
+#include "../faults/exec_operations.hpp"
 
 namespace escrow::test {
 namespace {
@@ -104,7 +104,7 @@ TEST_F(UnrecordedLaunch, LeavesAnExecUsableAfterAnUpdateToAnotherGraph) {
 }
 
 // Every call of one function fails while the operation lasts, however often it is tried.
-class ExecCallFault : public testing::TestWithParam<std::tuple<exec_scenario, char const*>> {
+class ExecCallFault : public testing::TestWithParam<std::tuple<operation, char const*>> {
  protected:
   void TearDown() override { sim::clear_faults(); }
 
@@ -133,8 +133,8 @@ TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
   auto const& [scenario, api] = GetParam();
   sim::counts const before = sim::alive();
   {
-    exec_world world;
-    scenario.prepare(world);
+    auto const prepared = scenario.prepare();
+    auto& world = static_cast<exec_stage&>(*prepared);
     sim::fail_call(api, cudaErrorUnknown, 1, for_good);
     bool threw = false;
     try {
@@ -167,13 +167,13 @@ TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
   EXPECT_EQ(sim::calls_in_callbacks(), 0u);
 }
 
-std::string name_of(testing::TestParamInfo<std::tuple<exec_scenario, char const*>> const& info) {
-  return std::string{std::get<0>(info.param).name} + "_" + std::get<1>(info.param);
+std::string name_of(testing::TestParamInfo<std::tuple<operation, char const*>> const& info) {
+  return identifier_of(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Every, ExecCallFault,
-    testing::Combine(testing::ValuesIn(exec_scenarios()),
+    testing::Combine(testing::ValuesIn(exec_operations()),
                      testing::Values("cudaEventQuery", "cudaEventRecord", "cudaGetDevice",
                                      "cudaGraphAddChildGraphNode",
                                      "cudaGraphChildGraphNodeGetGraph", "cudaGraphClone",
