@@ -48,6 +48,7 @@ inline void add_eager_retirements(operations_in<deleter_stage>& all) {
       },
       [](auto& in) { in.worker->retire(in.other, std::move(*in.mine)); });
   elsewhere.stated = {{"*", "if nothing can be recorded, the owner is kept for ever and counted"}};
+  elsewhere.stated_shows = "held 1";
   elsewhere.refused_first = cudaErrorInvalidResourceHandle;  // the record with our device's event
   all.add("retire, without a stream", retire, idle,
           [](auto& in) { in.worker->retire(std::move(*in.mine)); });

@@ -1,6 +1,7 @@
 // A deleter with owners, streams, a capture and a graph, for the fault runner.
 #pragma once
 
+#include <escrow/deleter/graph_registry.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,7 +72,9 @@ class deleter_stage : public stage {
     if (worker == nullptr) return text + " no deleter";
     deleter_stats const now = worker->stats();
     return text + " in graphs " + std::to_string(now.in_graphs) + " held " +
-           std::to_string(now.held) + " open " + std::to_string(worker->hub().is_open());
+           std::to_string(now.held) + " noted " +
+           std::to_string(!graph_registry::global().is_empty()) + " open " +
+           std::to_string(worker->hub().is_open());
   }
   [[nodiscard]] std::size_t reports() const override {
     return worker == nullptr ? 0 : worker->stats().errors;

@@ -295,10 +295,14 @@ void fault_runner::expect_promise(stage& in, fault const& failing, std::string c
     EXPECT_TRUE(serves(it_.stated, api)) << "it did not throw, nor do its work:\n"
                                          << seen << "\n"
                                          << after_;
+    EXPECT_NE(seen.find(it_.stated_shows), std::string::npos) << "it is not as stated: " << seen;
     EXPECT_NE(in.reports(), 0U) << "nobody was told that it has not done its work";
     return;
   }
-  if (seen != before && serves(it_.stated, api)) return;
+  if (seen != before && serves(it_.stated, api)) {
+    EXPECT_NE(seen.find(it_.stated_shows), std::string::npos) << "it is not as stated: " << seen;
+    return;
+  }
   EXPECT_EQ(seen, before) << "it threw and has changed something";
   EXPECT_NO_THROW(it_.act(in)) << "it cannot be done again";
   EXPECT_EQ(in.seen(), after_) << "done again, it has not done its work";

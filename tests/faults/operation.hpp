@@ -60,6 +60,8 @@ struct operation {
   /// throw has done what it does when nothing fails. But for failures of these calls ("*": of all)
   /// the header says something else, which is quoted.
   std::map<std::string, std::string> stated = {};
+  /// What is then seen, among other things, if anything has changed.
+  std::string stated_shows = "";
   /// Failures of these calls are answered in another way that serves as well: why.
   std::map<std::string, std::string> served_otherwise = {};
   /// CUDA refuses a call also if nothing fails, and the library mends that; if it cannot, it throws
