@@ -64,7 +64,9 @@ class deleter_stage : public stage {
   [[nodiscard]] std::string seen() override {
     if (polls_when_seen) worker->poll();
     std::string text = "destroyed";
-    for (fate_ptr const& each : fates) text += " " + std::to_string(each->times());
+    for (fate_ptr const& each : fates) {
+      text += " " + (is_reclaimed_apart ? "some time" : std::to_string(each->times()));
+    }
     text += " mine " + std::to_string(owns()) + " shared " + std::to_string(shared != nullptr) +
             " drained " + std::to_string(has_drained) + " other " +
             std::to_string(other_worker != nullptr) + " capture " +

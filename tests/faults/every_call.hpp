@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "deep.hpp"
 #include "fault_runner.hpp"
+#include "sanitizers.hpp"
 
 namespace escrow::test {
 
@@ -29,6 +31,10 @@ inline std::string name_of(testing::TestParamInfo<operation> const& info) {
 /// Prints what all runs came to.
 class prints_totals : public testing::Environment {
  public:
+  void SetUp() override {
+    // ThreadSanitizer takes ten times as long, to see one thread.
+    if (built_with_tsan && !is_deep()) make_one_run_in(5);
+  }
   void TearDown() override {
     fault_totals const& all = totals();
     std::cout << "operations " << all.operations << ", call sites " << all.call_sites << ", errors "

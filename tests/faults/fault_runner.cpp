@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::uint64_t steps_max = 400;  // no operation has as many calls, or allocations
 unsigned run_seconds_max = 60;            // a run takes milliseconds
+unsigned one_run_in = 1;
 
 fault_totals& mutable_totals() {
   static fault_totals kept;
@@ -52,6 +53,12 @@ class hang_alarm {
     return kept;
   }
 };
+
+/// Whether this run is among those that are made.
+bool has_its_turn() {
+  static std::uint64_t asked = 0;
+  return asked++ % one_run_in == 0;
+}
 
 /// No event is kept for reuse, so that the operation has to make its own, and events can be
 /// counted.
@@ -137,6 +144,10 @@ void limit_runs_to(unsigned seconds) {
   run_seconds_max = seconds;
 }
 
+void make_one_run_in(unsigned so_many) {
+  one_run_in = so_many;
+}
+
 fault_totals const& totals() {
   return mutable_totals();
 }
@@ -172,6 +183,7 @@ void fault_runner::fail_call(std::uint64_t n, std::string const& api) {
   auto const errors = errors_of(api);
   ASSERT_FALSE(errors.empty()) << api << " has no row in the table of documented errors";
   for (cudaError_t const error : errors) {
+    if (!has_its_turn()) continue;
     if (met.emplace(api, error).second) ++mutable_totals().errors;
     for (int way = 0; way < (is_sticky(error) ? 1 : it_.ways_to_end); ++way) {
       auto const went = run({.call = n, .api = api, .error = error}, way);
@@ -190,6 +202,8 @@ void fault_runner::every_allocation() {
     bool is_reached = false;
     for (std::uint64_t const times : {std::uint64_t{1}, allocation_watch::for_ever}) {
       for (int way = 0; way < it_.ways_to_end; ++way) {
+        bool const ends_the_search = times == 1 && way == 0;
+        if (!has_its_turn() && !ends_the_search) continue;
         auto const went = run({.allocation = n, .times = times}, way);
         is_reached |= went.allocations >= n;
         if (is_reached) ++mutable_totals().allocation_runs;

@@ -44,6 +44,9 @@ struct fault_totals {
 /// How long one run may take before it is taken to hang; the program then ends.
 void limit_runs_to(unsigned seconds);
 
+/// Only one run in so many is made from now on.
+void make_one_run_in(unsigned so_many);
+
 /// The runs of one operation. What goes wrong is a failure of the running test.
 class fault_runner {
  public:

@@ -13,7 +13,7 @@ class pool_stage : public stage, public fault_world {
  public:
   std::optional<scratch_pool> scratch;
   std::optional<lease<device_block>> memory;  // of `scratch`
-  std::optional<graph_share> share;
+  std::optional<slot_share> share;
   std::optional<device_block> single;
   owned_stream elsewhere;          // of device 1; if it is there, its work uses the held slot
   bool recycles_when_seen = true;  // not if that is the operation
