@@ -37,7 +37,7 @@ void note_two(world& all, shared& s) {
 using outcomes = std::set<std::string>;
 
 report all_of(std::string const& name, program const& explored) {
-  options const how{.name = name};
+  options const how{.name = name, .has_fences = true};
   report const result = explore(how, explored);
   print(how, result);
   EXPECT_TRUE(result.is_complete) << result.trace;

@@ -57,12 +57,13 @@ report engine::explore(options const& how, program const& explored) {
   std::uint64_t seed = only_seed != 0 ? only_seed : how.seed;
   std::uint64_t const last_seed = only_seed != 0 ? only_seed : how.seed + how.random - 1;
   double const begin = seconds();
+  set_up(explored);
   how.random != 0 ? way_.begin_random(seed) : way_.begin_all();
   while (true) {
     ++result_.executions;
-    if (!run_once(explored)) {
+    if (!run_once()) {
       result_.seed = seed;
-      describe_failure(how, explored);
+      describe_failure(how);
       break;
     }
     if (how.random != 0) {
@@ -87,10 +88,17 @@ report explore(options const& how, program const& explored) {
 void require(bool holds, char const* what) {
   if (holds) return;
   engine& all = engine::the();
-  if (!all.is_running()) return all.fail(what);
+  if (!is_in_model()) return all.fail(what);
   in_checker const mine;
   all.fail(what);
   all.end_execution();
+}
+
+void forget(std::uint64_t all_that_counts) {
+  if (!is_in_model()) return;
+  model_thread& self = engine::the().self();
+  self.history = mixed(4, all_that_counts);
+  self.spin_site = nullptr;
 }
 
 void note(std::string const& outcome) {

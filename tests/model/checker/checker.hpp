@@ -54,8 +54,10 @@ struct options {
   std::uint64_t executions_max = 50'000'000;  // all there are: at most so many
   std::size_t steps_max = 20'000;  // an execution that takes more has no end
   std::optional<std::size_t> switches_max = {};  // away from a thread that could go on
+  std::optional<std::size_t> older_max = {};     // reads that are not of the newest value
   std::optional<weakening> planted = {};
   bool lists_sites = false;
+  bool has_fences = false;  // the program uses fences, which makes more states
 };
 
 struct report {
@@ -95,8 +97,24 @@ using program = std::function<void(world&)>;
 
 // In a program's threads: the execution fails unless `holds`.
 void require(bool holds, char const* what);
+// In a thread: what it does from here on depends on nothing that it has read so far, but on this
+// and on what is in memory. Lets more states be known for the same.
+void forget(std::uint64_t all_that_counts);
+// A futex without the standard library around it.
+void sleep_while(void const* word, std::uint32_t value);
+void wake_one(void const* word);
 // Adds to report::outcomes.
 void note(std::string const& outcome);
+// Plants each weaker order at each operation that the program makes, one at a time, and says which
+// of these bugs were found.
+struct planted {
+  weakening bug;
+  report found;
+};
+[[nodiscard]] std::vector<planted> plant_each(options const& how, program const& explored);
+// One line for people.
+void print(planted const& each);
+
 // Whether the executions of ESCROW_DEEP=1 are asked for.
 [[nodiscard]] bool is_deep();
 // One line for people: what was explored, how far, and how long it took.

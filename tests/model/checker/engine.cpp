@@ -9,34 +9,9 @@ namespace escrow::model {
 
 namespace {
 
-constinit bool works_for_itself = true;
 constinit engine* made_engine = nullptr;
 
 }  // namespace
-
-in_checker::in_checker() noexcept {
-  works_for_itself = true;
-}
-
-in_checker::~in_checker() {
-  works_for_itself = false;
-}
-
-// Calls into the program, from the checker.
-class running_checker {
- public:
-  running_checker() noexcept { works_for_itself = false; }
-  running_checker(running_checker&&) = delete;
-  ~running_checker() { works_for_itself = true; }
-};
-
-bool is_in_model() noexcept {
-  return !works_for_itself && made_engine->is_running();
-}
-
-bool is_in_setup() noexcept {
-  return !works_for_itself && made_engine->uses_heap() && !made_engine->is_running();
-}
 
 engine* engine::if_any() noexcept {
   return made_engine;
@@ -53,77 +28,94 @@ std::uint32_t engine::add_thread(std::string const& name, std::function<void()> 
   if (threads_[index] == nullptr) threads_[index] = std::make_unique<model_thread>();
   model_thread& made = *threads_[index];
   made.name = name;
-  made.body = [this, index, body = std::move(body)] {
-    threads_[index]->history = mixed(threads_[index]->history, 0);  // begun: another state
-    works_for_itself = false;
-    body();
-    works_for_itself = true;
-    model_thread& ended = *threads_[index];
-    step(0);
-    ended.now = status::ended;
-    ++changes_;
-    go_to(next_thread());
-    std::abort();  // an ended thread is not gone back to
-  };
-  made.runs.prepare(&made.body);
-  made.now = status::ready;
-  made.was_woken = false;
-  made.known = made.fenced = made.glimpsed = {};
-  made.operations = 0;
-  made.history = mixed(3, index);
-  made.rested_at = made.time = 0;
-  made.spin_site = nullptr;
-  made.is_mistaken = false;
-  if (is_running_) {
+  made.body = std::move(body);
+  made.may_be_joined = false;
+  made.runs_body = [this, index] { run_body(index); };
+  begin_thread(index);
+  if (now_runs.is_thread) {
     // What its maker did happened before.
     step(index);
     made.known = self().known;
-    ++changes_;
+    changed();
   }
   return index;
+}
+
+void engine::begin_thread(std::uint32_t index) {
+  model_thread& begun = *threads_[index];
+  begun.runs.prepare(&begun.runs_body);
+  begun.now = status::ready;
+  begun.object = 0;
+  begun.was_woken = false;
+  begun.known = begun.fenced = begun.glimpsed = {};
+  begun.operations = 0;
+  begun.history = mixed(3, index);
+  begun.rested_at = begun.time = 0;
+  begun.spin_site = nullptr;
+  begun.calls.clear();
+  begun.is_mistaken = false;
+}
+
+void engine::run_body(std::uint32_t index) {
+  now_runs.is_checker = false;
+  threads_[index]->body();
+  now_runs.is_checker = true;
+  static_cast<void>(step(0));
+  threads_[index]->now = status::ended;
+  changed();
+  go_to(next_thread());
+  std::abort();  // an ended thread is not gone back to
 }
 
 void engine::call(void const* where, std::size_t size, std::string const& name) {
   names_.push_back({reinterpret_cast<std::uintptr_t>(where), size, name});
 }
 
-void engine::begin_execution() {
-  restore_library_data();
+// Once for an exploration: what a setup makes is put back for every execution.
+void engine::set_up(program const& explored) {
+  reset_library_data();
   heap_.clear();
+  names_.clear();
+  at_end_.clear();
+  count_ = 0;
+  world made;
+  now_runs = {.is_checker = false, .is_setup = true};
+  explored(made);
+  now_runs = {};
+  heap_.keep_setup();
+  keep_library_data();
+  count_after_setup_ = count_;
+}
+
+void engine::begin_execution() {
+  // Statics of the test program, which the library's data does not include.
+  for (std::size_t i = 0; i < locations_.size(); ++i) {
+    location const& each = locations_[i];
+    __builtin_memcpy(reinterpret_cast<void*>(each.where), &each.messages.front().value, each.size);
+  }
+  restore_library_data();
+  heap_.restore_setup();
   locations_.clear();
   locks_.clear();
   shadow_.clear();
   fences_ = {};
-  fence_count_ = 0;
-  names_.clear();
-  at_end_.clear();
-  count_ = 0;
+  count_ = count_after_setup_;
+  for (std::uint32_t i = 0; i < count_; ++i) begin_thread(i);
   running_ = 0;
-  steps_ = switches_ = 0;
+  steps_ = switches_ = older_reads_ = 0;
   changes_ = 0;
   is_cut_short_ = false;
   result_.error.clear();
 }
 
-void engine::set_up(program const& explored) {
-  world made;
-  uses_heap_ = true;
-  {
-    running_checker const in_program;
-    explored(made);
-  }
-}
-
-bool engine::run_once(program const& explored) {
+bool engine::run_once() {
   begin_execution();
-  set_up(explored);
-  is_running_ = true;
+  now_runs.is_thread = true;
   if (std::uint32_t const first = next_thread(); first < count_) {
     running_ = first;
     threads_[first]->runs.resume_from(main_);
   }
-  is_running_ = false;
-  uses_heap_ = false;
+  now_runs = {};
   result_.steps += steps_;
   if (result_.error.empty() && !is_cut_short_) {
     for (auto const& check : at_end_) check();
@@ -142,11 +134,11 @@ bool engine::can_run(model_thread const& thread) noexcept {
     case status::sleeps_awhile:
       return thread.was_woken || thread.rested_at != changes_;
     case status::spins:
-      return locations_.at(thread.object).messages.back().value != thread.value;
+      return locations_.find(thread.object)->messages.back().value != thread.value;
     case status::rests:
       if (thread.was_woken) return true;
       if (thread.object == 0) return thread.rested_at != changes_;
-      return locations_.at(thread.object).messages.back().value != thread.value;
+      return locations_.find(thread.object)->messages.back().value != thread.value;
     case status::joins:
       return threads_[thread.value]->now == status::ended;
     case status::ended:
@@ -204,19 +196,7 @@ std::uint32_t engine::next_thread() {
 
 bool engine::is_known_state() {
   if (way_.is_random() || is_traced_ || way_.is_known_way()) return false;
-  std::uint64_t hash = how_.switches_max ? mixed(switches_, running_) : 0;
-  for (std::size_t i = 0; i < count_; ++i) {
-    model_thread const& each = *threads_[i];
-    bool const rests_still =
-        (each.now == status::rests || each.now == status::sleeps_awhile) && !can_run(each);
-    std::uint64_t const what = (static_cast<std::uint64_t>(each.now) << 2U) |
-                               (each.was_woken ? 2U : 0U) | (rests_still ? 1U : 0U);
-    hash = mixed(mixed(hash, each.history), what ^ each.object);
-  }
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < locations_.size(); ++i) sum += locations_[i].state();
-  for (std::size_t i = 0; i < locks_.size(); ++i) sum += locks_[i].history;
-  return !states_.insert(mixed(hash, sum)).second;
+  return !states_.insert(state()).second;
 }
 
 void engine::go_to(std::uint32_t next) {
@@ -250,6 +230,13 @@ void engine::wait(status why, std::uintptr_t object, std::uint64_t value) {
   waiting.now = status::ready;
 }
 
+std::size_t engine::choose_message(std::size_t oldest, std::size_t newest) {
+  if (how_.older_max && older_reads_ >= *how_.older_max) return newest;
+  std::size_t const read = newest - way_.choose(newest - oldest + 1);
+  if (read != newest) ++older_reads_;
+  return read;
+}
+
 moment engine::step(std::uint64_t seen) {
   model_thread& thread = self();
   moment const now{running_, ++thread.operations};
@@ -276,6 +263,7 @@ location& engine::at(std::uintptr_t address, std::size_t size, void const* calle
     message first;
     __builtin_memcpy(&first.value, reinterpret_cast<void const*>(address), size);
     found.messages.push_back(first);
+    found.size = size;
   }
   return found;
 }
@@ -283,6 +271,14 @@ location& engine::at(std::uintptr_t address, std::size_t size, void const* calle
 void engine::plain(std::uintptr_t address, std::size_t size, access_kind kind, void const* caller) {
   if (is_on_a_stack(address)) return;
   model_thread& thread = self();
+  if (kind == access_kind::read) {
+    for (std::size_t i = 0; i < size; i += sizeof(std::uint64_t)) {
+      std::uint64_t value = 0;
+      __builtin_memcpy(&value, reinterpret_cast<char const*>(address) + i,
+                       std::min(size - i, sizeof(value)));
+      thread.history = mixed(thread.history, value);
+    }
+  }
   // It happens before what the thread does next, and after what it did last.
   moment const now{running_, thread.operations + 1};
   clock next;
@@ -303,14 +299,15 @@ void engine::plain(std::uintptr_t address, std::size_t size, access_kind kind, v
   end_execution();
 }
 
-void engine::freed(std::uintptr_t address, std::size_t size) {
+void engine::freed(std::uintptr_t address, std::size_t size, void const* caller) {
   knowledge const& known = self().known;
-  fault found = shadow_.end(address, size, known.happened);
+  fault found = shadow_.end(address, size, running_, known.happened);
   for (std::size_t i = 0; i < locations_.size(); ++i) {
     location const& each = locations_[i];
     if (each.where - address < size && !each.is_known_to(known.happened)) found = fault::race;
   }
   if (found == fault::none) return;
+  trace(caller, "free", address, "<- here");
   fail(found == fault::race ? "memory is freed that others used, and nothing orders the two"
                             : "memory is freed twice");
   end_execution();

@@ -20,6 +20,23 @@
 
 namespace escrow::model {
 
+// What runs.
+struct mode {
+  bool is_checker = true;  // the checker itself, or what is not the model's
+  bool is_thread = false;  // if not: a thread of the model
+  bool is_setup = false;   // if not: the setup of a program
+};
+inline constinit mode now_runs;
+
+// Whether a call comes from a thread of the model, and is the checker's to answer.
+[[nodiscard]] inline bool is_in_model() noexcept {
+  return !now_runs.is_checker && now_runs.is_thread;
+}
+// Whether it comes from a program that is being set up.
+[[nodiscard]] inline bool is_in_setup() noexcept {
+  return !now_runs.is_checker && now_runs.is_setup;
+}
+
 enum class status : std::uint8_t {
   ready,         // can go on
   wants_lock,    // until the lock at `object` is free
@@ -35,11 +52,14 @@ enum class status : std::uint8_t {
 struct model_thread {
   std::string name;
   std::function<void()> body;
+  std::function<void()> runs_body;  // and what comes after it
   fibre runs;
+
   status now = status::ready;
   std::uintptr_t object = 0;
   std::uint64_t value = 0;
   bool was_woken = false;
+  bool may_be_joined = false;
 
   knowledge known;
   knowledge fenced;    // at its last release fence
@@ -47,6 +67,7 @@ struct model_thread {
   std::uint32_t operations = 0;
   std::uint64_t history = 0;  // all that it has read, as a hash: what it does next follows from it
   std::uint64_t rested_at = 0;
+  std::vector<void const*> calls;  // where the functions that it is in return to
   std::uint64_t time = 0;  // that passed for it, in nanoseconds
 
   // The last load, to tell spinning.
@@ -62,13 +83,13 @@ struct model_thread {
 // A mutex, or the guard of a static.
 struct model_lock {
   void begin(std::uintptr_t address) noexcept {
+    where = address;
     owner = 0;
     released = {};
-    history = mixed(2, address);
   }
+  std::uintptr_t where = 0;
   std::uint32_t owner = 0;  // a thread's number plus one
   knowledge released;
-  std::uint64_t history = 0;
 };
 
 class engine {
@@ -85,10 +106,6 @@ class engine {
   void call(void const* where, std::size_t size, std::string const& name);
   void at_end(std::function<void()> check) { at_end_.push_back(std::move(check)); }
 
-  // Whether a thread of the model runs, and its calls are the checker's.
-  [[nodiscard]] bool is_running() const noexcept { return is_running_; }
-  // Whether the program is set up: allocations are the execution's.
-  [[nodiscard]] bool uses_heap() const noexcept { return uses_heap_; }
   [[nodiscard]] heap& memory() noexcept { return heap_; }
   [[nodiscard]] model_thread& self() noexcept { return *threads_[running_]; }
   [[nodiscard]] std::uint32_t running() const noexcept { return running_; }
@@ -101,7 +118,7 @@ class engine {
   void after_step();
   // The running thread goes on after what it waits for.
   void wait(status why, std::uintptr_t object = 0, std::uint64_t value = 0);
-  // Counts an operation of the running thread, and mixes `seen` into its history.
+  // Counts an operation of the running thread, and notes what it has seen.
   moment step(std::uint64_t seen);
   void changed() noexcept { ++changes_; }
   // Ends the execution as failed; does not return when a thread runs.
@@ -111,9 +128,11 @@ class engine {
   location& at(std::uintptr_t address, std::size_t size, void const* caller);
   model_lock& lock_at(std::uintptr_t address) { return locks_.at(address); }
   void plain(std::uintptr_t address, std::size_t size, access_kind kind, void const* caller);
-  void freed(std::uintptr_t address, std::size_t size);
+  void freed(std::uintptr_t address, std::size_t size, void const* caller);
+  // One of the messages from `oldest` to `newest`, that one first.
+  std::size_t choose_message(std::size_t oldest, std::size_t newest);
   knowledge& fences() noexcept { return fences_; }
-  std::uint64_t next_fence() noexcept { return ++fence_count_; }
+  [[nodiscard]] options const& how() const noexcept { return how_; }
 
   std::memory_order order_at(void const* caller, location const& where, char const* operation,
                              std::memory_order order);
@@ -122,20 +141,22 @@ class engine {
   void trace(void const* caller, std::string const& operation, std::uintptr_t where,
              std::string const& how);
   [[nodiscard]] std::string name_at(std::uintptr_t where) const;
+  // Where the program is: `caller`, or who called the standard library there.
+  [[nodiscard]] void const* place_of(void const* caller);
 
  private:
-  friend class running_checker;
-
-  bool run_once(program const& explored);
+  bool run_once();
   void set_up(program const& explored);
   void begin_execution();
-  void run_fibre(std::uint32_t index);
+  void begin_thread(std::uint32_t index);
+  void run_body(std::uint32_t index);
   void go_to(std::uint32_t next);
   [[nodiscard]] bool can_run(model_thread const& thread) noexcept;
   std::uint32_t next_thread();
   void wake_resting() noexcept;
   [[nodiscard]] bool is_known_state();
-  void describe_failure(options const& how, program const& explored);
+  [[nodiscard]] std::uint64_t state();
+  void describe_failure(options const& how);
   std::string describe_waiting();
   [[nodiscard]] bool is_on_a_stack(std::uintptr_t address) const noexcept;
 
@@ -145,12 +166,12 @@ class engine {
   heap heap_;
   std::array<std::unique_ptr<model_thread>, threads_max> threads_;
   std::size_t count_ = 0;
+  std::size_t count_after_setup_ = 0;
   std::uint32_t running_ = 0;
   std::size_t steps_ = 0;
   std::size_t switches_ = 0;
+  std::size_t older_reads_ = 0;
   std::uint64_t changes_ = 0;
-  bool is_running_ = false;
-  bool uses_heap_ = false;
   bool is_traced_ = false;
   bool is_cut_short_ = false;
   fibre main_{fibre::of_the_program{}};
@@ -159,7 +180,6 @@ class engine {
   table<model_lock> locks_;
   shadow shadow_;
   knowledge fences_;
-  std::uint64_t fence_count_ = 0;
   std::vector<std::function<void()>> at_end_;
   std::unordered_set<std::uint64_t> states_;
 
@@ -173,17 +193,12 @@ class engine {
   std::string trace_;
 };
 
-// Whether a call comes from a thread of the model, and is the checker's to answer.
-[[nodiscard]] bool is_in_model() noexcept;
-// Whether it comes from a program that is being set up.
-[[nodiscard]] bool is_in_setup() noexcept;
-
 // While the checker itself works on behalf of a thread: its own calls are its own.
 class in_checker {
  public:
-  in_checker() noexcept;
+  in_checker() noexcept { now_runs.is_checker = true; }
   in_checker(in_checker&&) = delete;
-  ~in_checker();
+  ~in_checker() { now_runs.is_checker = false; }
 };
 
 }  // namespace escrow::model

@@ -37,6 +37,8 @@ void fibre::resume_from(fibre& from) noexcept {
 
 void fibre::begin() noexcept {
   is_fresh_ = false;
+  if (was_entered_) _longjmp(origin_, 1);
+  was_entered_ = true;
   ucontext_t fresh;
   if (::getcontext(&fresh) != 0) std::abort();
   fresh.uc_stack.ss_sp = stack_;
@@ -53,6 +55,7 @@ void fibre::begin() noexcept {
 void fibre::enter(unsigned int low, unsigned int high) {
   auto* const self =
       reinterpret_cast<fibre*>(std::uintptr_t{low} | (std::uintptr_t{high} << 32U));
+  static_cast<void>(_setjmp(self->origin_));  // another body begins here again
   (*self->body_)();
   std::abort();  // the body never returns
 }

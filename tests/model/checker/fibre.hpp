@@ -40,6 +40,8 @@ class fibre {
   std::byte* stack_;
   std::function<void()> const* body_ = nullptr;
   bool is_fresh_ = false;
+  bool was_entered_ = false;
+  std::jmp_buf origin_{};  // where its stack begins
   std::jmp_buf state_{};
   exceptions_in_flight exceptions_;
 };

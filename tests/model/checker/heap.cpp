@@ -30,6 +30,17 @@ void* heap::allocate(std::size_t part, std::size_t size, std::size_t alignment) 
   return block;
 }
 
+void heap::keep_setup() {
+  std::byte const* const begin = begin_ + setup_part * part_bytes;
+  kept_.assign(begin, begin + used_[setup_part]);
+}
+
+void heap::restore_setup() noexcept {
+  used_ = {};
+  used_[setup_part] = kept_.size();
+  std::memcpy(begin_ + setup_part * part_bytes, kept_.data(), kept_.size());
+}
+
 std::size_t heap::size_of(void const* address) noexcept {
   std::size_t size = 0;
   std::memcpy(&size, static_cast<std::byte const*>(address) - sizeof(size), sizeof(size));

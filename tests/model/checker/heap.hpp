@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "clocks.hpp"
 
@@ -17,22 +18,29 @@ class heap {
   heap(heap&&) = delete;
   ~heap();
 
+  // Drops all.
   void clear() noexcept { used_ = {}; }
+  // Notes what the setup has made, and puts that back, and only that.
+  void keep_setup();
+  void restore_setup() noexcept;
   // Never fails but by ending the program: a model that needs more is too large.
   [[nodiscard]] void* allocate(std::size_t part, std::size_t size, std::size_t alignment) noexcept;
   [[nodiscard]] bool has(void const* address) const noexcept {
     return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(begin_) <
            part_bytes * parts;
   }
+  [[nodiscard]] std::size_t used(std::size_t part) const noexcept { return used_[part]; }
   // What was asked for.
   [[nodiscard]] static std::size_t size_of(void const* address) noexcept;
 
  private:
-  static constexpr std::size_t parts = threads_max + 1;  // the last is the setup's
+  static constexpr std::size_t setup_part = threads_max;
+  static constexpr std::size_t parts = threads_max + 1;
   static constexpr std::size_t part_bytes = std::size_t{4} << 20U;
 
   std::byte* begin_;
   std::array<std::size_t, parts> used_{};
+  std::vector<std::byte> kept_;
 };
 
 }  // namespace escrow::model

@@ -32,6 +32,16 @@ void plain(void const* where, std::size_t size, access_kind kind, void const* ca
   engine::the().plain(reinterpret_cast<std::uintptr_t>(where), size, kind, caller);
 }
 
+void enter(void const* return_address) {
+  in_checker const mine;
+  engine::the().self().calls.push_back(return_address);
+}
+
+void leave() {
+  auto& calls = engine::the().self().calls;
+  if (!calls.empty()) calls.pop_back();
+}
+
 std::memory_order order_of(int given) {
   return static_cast<std::memory_order>(given & 0x7);
 }
@@ -104,8 +114,12 @@ namespace model = escrow::model;
 extern "C" {
 
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* return_address) {
+  if (model::is_in_model()) model::enter(return_address);
+}
+void __tsan_func_exit() {
+  if (model::is_in_model()) model::leave();
+}
 void __tsan_vptr_read(void** where) {
   model::plain(where, sizeof(void*), access_kind::read, CALLER);
 }

@@ -47,17 +47,44 @@ int note_segments(dl_phdr_info* info, std::size_t /*size*/, void* segments) {
   return 0;
 }
 
-}  // namespace
+using segments = std::vector<segment>;
 
-void restore_library_data() {
-  static std::vector<segment> const& at_first = [] {
-    auto& found = *new std::vector<segment>;
+// At first.
+segments const& original() {
+  static segments const& noted = [] {
+    auto& found = *new segments;
     dl_iterate_phdr(&note_segments, &found);
     return found;
   }();
-  for (segment const& each : at_first) {
+  return noted;
+}
+
+segments& after_setup() {
+  static segments& kept = *new segments;
+  return kept;
+}
+
+void put_back(segments const& noted) {
+  for (segment const& each : noted) {
     std::memcpy(reinterpret_cast<void*>(each.where), each.bytes.data(), each.bytes.size());
   }
+}
+
+}  // namespace
+
+void reset_library_data() {
+  put_back(original());
+}
+
+void keep_library_data() {
+  after_setup() = original();
+  for (segment& each : after_setup()) {
+    std::memcpy(each.bytes.data(), reinterpret_cast<void const*>(each.where), each.bytes.size());
+  }
+}
+
+void restore_library_data() {
+  put_back(after_setup());
 }
 
 }  // namespace escrow::model

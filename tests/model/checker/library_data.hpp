@@ -1,9 +1,12 @@
-// The statics of the library under test, which every execution finds as they were at first.
+// The statics of the library under test, which every execution finds as they were.
 #pragma once
 
 namespace escrow::model {
 
-// Puts them back; the first call notes how they are.
+// Puts them back as they were when the program began; the first call notes how that is.
+void reset_library_data();
+// Notes how they are after a setup, and puts that back.
+void keep_library_data();
 void restore_library_data();
 
 }  // namespace escrow::model

@@ -36,7 +36,6 @@ class location {
     messages.clear();
     for (auto& log : seen_) log.clear();
     sequential_ = 0;
-    history = mixed(1, address);
   }
 
   [[nodiscard]] std::size_t newest() const noexcept { return messages.size() - 1; }
@@ -58,10 +57,7 @@ class location {
     seen_[by.thread].push_back({by.when, index});
     if (order == std::memory_order_seq_cst) sequential_ = std::max(sequential_, index);
   }
-  void append(message const& stored) {
-    messages.push_back(stored);
-    history = mixed(history, (std::uint64_t{stored.by.thread} << 32U) | stored.by.when);
-  }
+  void append(message const& stored) { messages.push_back(stored); }
   // The last access that is not part of what is known; for the end of the object.
   [[nodiscard]] bool is_known_to(clock const& known) const noexcept {
     for (std::size_t thread = 0; thread < threads_max; ++thread) {
@@ -69,11 +65,11 @@ class location {
     }
     return true;
   }
-  [[nodiscard]] std::uint64_t state() const noexcept { return mixed(history, sequential_); }
+  [[nodiscard]] std::size_t sequential() const noexcept { return sequential_; }
 
   std::uintptr_t where = 0;
+  std::size_t size = 0;
   std::vector<message> messages;
-  std::uint64_t history = 0;  // of the modification order, as a hash
 
  private:
   struct access {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -14,9 +15,9 @@ namespace escrow::model {
 
 namespace {
 
-// For the history: which store was read.
+// For the history.
 std::uint64_t identity(location const& where, message const& read) {
-  return mixed(where.where, (std::uint64_t{read.by.thread} << 32U) | read.by.when);
+  return mixed(where.where, read.value);
 }
 
 std::uint64_t masked(std::uint64_t value, std::size_t size) {
@@ -84,7 +85,7 @@ std::uint64_t atomic_load(target const& at, std::memory_order order) {
   // that an earlier one may. But what others read sequentially consistently tells of this one.
   oldest = std::max(oldest, where->oldest_for(reader.known.seen, order));
   std::size_t const newest = where->newest();
-  std::size_t const read = newest - all.way().choose(newest - oldest + 1);
+  std::size_t const read = all.choose_message(oldest, newest);
   message const& found = where->messages[read];
   moment const now = all.step(identity(*where, found));
   where->note(now, read, order);
@@ -128,9 +129,11 @@ bool atomic_compare_exchange(target const& at, std::uint64_t& expected, std::uin
   location& where = all.at(at.where, at.size, at.caller);
   model_thread& self = all.self();
   success = all.order_at(at.caller, where, "compare_exchange", success);
-  // It takes the newest value if that is the expected one, or fails with any that is not.
+  // It takes the newest value if that is the expected one, or fails with any that is not; where
+  // all ways are gone, with the newest only: ours are tried again then, and nothing else follows.
   std::size_t const newest = where.newest();
-  std::size_t const oldest = where.oldest_for(self.known.seen, failure);
+  std::size_t const oldest =
+      all.way().is_random() ? where.oldest_for(self.known.seen, failure) : newest;
   std::vector<std::size_t> ways;
   for (std::size_t i = newest + 1; i-- > oldest;) {
     if (i == newest || where.messages[i].value != expected) ways.push_back(i);
@@ -162,12 +165,12 @@ bool atomic_compare_exchange(target const& at, std::uint64_t& expected, std::uin
 void atomic_fence(std::memory_order order) {
   engine& all = engine::the();
   model_thread& self = all.self();
+  if (!all.how().has_fences) std::abort();  // see options
   static_cast<void>(all.step(static_cast<std::uint64_t>(order)));
   if (acquires(order)) self.known.join(self.glimpsed);
   if (order == std::memory_order_seq_cst) {
     self.known.seen.join(all.fences().seen);
     all.fences().seen = self.known.seen;
-    self.history = mixed(self.history, all.next_fence());
     all.changed();
   }
   if (releases(order)) self.fenced = self.known;

@@ -7,8 +7,6 @@ namespace escrow::model {
 
 namespace {
 
-constexpr std::uintptr_t granule_bytes = 8;
-
 bool conflict(access_kind one, access_kind other) noexcept {
   if (one == access_kind::write || other == access_kind::write) return true;
   return false;  // reads with reads, and atomic operations with atomic ones or plain reads
@@ -57,12 +55,13 @@ fault shadow::access_granule(granule& cell, std::uint8_t bytes, access_kind kind
   return fault::none;
 }
 
-fault shadow::end(std::uintptr_t address, std::size_t size, clock const& known) {
+fault shadow::end(std::uintptr_t address, std::size_t size, std::uint32_t thread,
+                  clock const& known) {
   for (std::uintptr_t at = address; at < address + size; at += granule_bytes) {
     granule& cell = granules_.at(at / granule_bytes);
     if (cell.is_freed) return fault::freed;
     for (granule::access const& each : cell.accesses) {
-      if (!each.by.is_in(known)) return fault::race;
+      if (each.by.thread != thread && !each.by.is_in(known)) return fault::race;
     }
     cell.is_freed = true;
   }

@@ -40,8 +40,7 @@ void own(model_lock& taken) {
   engine& all = engine::the();
   taken.owner = all.running() + 1;
   all.self().known.join(taken.released);
-  moment const now = all.step(taken.history);
-  taken.history = mixed(taken.history, (std::uint64_t{now.thread} << 32U) | now.when);
+  static_cast<void>(all.step(taken.where));
   all.changed();
 }
 
@@ -114,6 +113,17 @@ void yield() {
 }
 
 }  // namespace
+
+void sleep_while(void const* word, std::uint32_t value) {
+  in_checker const mine;
+  static_cast<void>(
+      sleep_on({address(word), sizeof(value), __builtin_return_address(0)}, value, false));
+}
+
+void wake_one(void const* word) {
+  in_checker const mine;
+  static_cast<void>(wake(address(word), 1, __builtin_return_address(0)));
+}
 
 void (*exit_handler())() {
   return at_exit;
@@ -242,6 +252,7 @@ void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_
     in_checker const mine;
     std::thread::_State* const kept = state->release();
     number = engine::the().add_thread("thread", [kept] { kept->_M_run(); });
+    engine::the().thread(number).may_be_joined = true;
     if (is_running) engine::the().after_step();
   }
   pthread_t const id = number + 1;
@@ -313,13 +324,13 @@ void* allocate(std::size_t size, std::size_t alignment) {
   return block;
 }
 
-void release(void* block) noexcept {
+void release(void* block, void const* caller) noexcept {
   if (block == nullptr) return;
   engine* const all = engine::if_any();
   if (all == nullptr || !all->memory().has(block)) return std::free(block);
   if (!is_in_model()) return;
   in_checker const mine;
-  all->freed(model::address(block), model::heap::size_of(block));
+  all->freed(model::address(block), model::heap::size_of(block), caller);
 }
 
 }  // namespace
@@ -334,14 +345,14 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   return allocate(size, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* block) noexcept {
-  release(block);
+  release(block, __builtin_return_address(0));
 }
 void operator delete(void* block, std::size_t /*size*/) noexcept {
-  release(block);
+  release(block, __builtin_return_address(0));
 }
 void operator delete(void* block, std::align_val_t /*alignment*/) noexcept {
-  release(block);
+  release(block, __builtin_return_address(0));
 }
 void operator delete(void* block, std::size_t /*size*/, std::align_val_t /*alignment*/) noexcept {
-  release(block);
+  release(block, __builtin_return_address(0));
 }

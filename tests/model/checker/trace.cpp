@@ -69,9 +69,18 @@ std::string engine::name_at(std::uintptr_t where) const {
   return heap_.has(reinterpret_cast<void const*>(where)) ? "the heap" : "a static";
 }
 
+void const* engine::place_of(void const* caller) {
+  auto const& calls = self().calls;
+  for (std::size_t depth = calls.size(); depth > 0 && function_at(caller).starts_with("std::");) {
+    caller = calls[--depth];
+  }
+  return caller;
+}
+
 std::memory_order engine::order_at(void const* caller, location const& where, char const* operation,
                                    std::memory_order order) {
   if (!how_.lists_sites && !how_.planted) return order;
+  caller = place_of(caller);
   std::uint64_t const key = mixed(reinterpret_cast<std::uintptr_t>(caller),
                                   mixed(where.where, static_cast<std::uint64_t>(order)));
   if (auto const known = orders_.find(key); known != orders_.end()) return known->second;
@@ -88,7 +97,7 @@ void engine::trace(void const* caller, std::string const& operation, std::uintpt
   static_cast<void>(std::snprintf(line.data(), line.size(), "  %4zu %-12s %-17s %-18s %-40s %s\n",
                                   steps_, self().name.c_str(), operation.c_str(),
                                   name_at(where).c_str(), how.c_str(),
-                                  function_at(caller).c_str()));
+                                  function_at(place_of(caller)).c_str()));
   trace_ += line.data();
 }
 
@@ -111,12 +120,12 @@ std::string engine::describe_waiting() {
 }
 
 // The same way once more, this time written down.
-void engine::describe_failure(options const& how, program const& explored) {
+void engine::describe_failure(options const& how) {
   std::string const error = result_.error;
   trace_.clear();
   is_traced_ = true;
   way_.begin_again();
-  static_cast<void>(run_once(explored));
+  static_cast<void>(run_once());
   is_traced_ = false;
   if (result_.error != error) result_.error = error + " (and then: " + result_.error + ")";
   result_.trace = "   step thread       operation         where\n" + trace_ + "  " + result_.error;

@@ -1,0 +1,132 @@
+// The pool: claims and releases beside the closing, the library's own objects.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checker.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/deleter.hpp"
+#include "escrow/pool/pool_exhausted.hpp"
+#include "escrow/pool/resource_pool.hpp"
+
+namespace escrow::model {
+namespace {
+
+struct resource {
+  explicit resource(std::atomic<int>& of) : alive(&of) {
+    alive->fetch_add(1, std::memory_order_relaxed);
+  }
+  ~resource() { alive->fetch_sub(1, std::memory_order_relaxed); }
+  std::atomic<int>* alive;
+  int used = 0;  // plain: two holders at a time would race
+};
+
+using pool_of = resource_pool<std::unique_ptr<resource>>;
+
+struct shared_pool {
+  shared_pool()
+      : reclaims(deleter_options{.own_worker = false}),
+        pool(std::make_unique<pool_of>(
+            pool_options{.slots_max = 1, .deleter = &reclaims},
+            [this] { return std::make_unique<resource>(alive); })) {}
+
+  std::atomic<int> alive{0};
+  deleter reclaims;
+  std::unique_ptr<pool_of> pool;
+  std::atomic<int> leases{0};
+};
+
+cudaStream_t stream_number(std::uintptr_t number) {
+  return reinterpret_cast<cudaStream_t>(number * 16);
+}
+
+// Claims, uses, releases; may find no slot, or the pool closed.
+void use(shared_pool& shared, std::uintptr_t stream) {
+  try {
+    auto lease = shared.pool->try_claim(stream_ref(stream_number(stream)));
+    if (!lease) return;
+    ++(**lease)->used;
+    shared.leases.fetch_add(1, std::memory_order_relaxed);
+  } catch (usage_error const&) {
+    // closed
+  }
+}
+
+void expect_fine(options const& how, program const& what) {
+  report const result = explore(how, what);
+  print(how, result);
+  EXPECT_EQ(result.error, "") << result.trace;
+  EXPECT_TRUE(result.is_complete || how.random != 0);
+}
+
+std::uint64_t executions(std::uint64_t usual) { return is_deep() ? usual * 50 : usual; }
+
+void claim_beside_claim(world& all) {
+  auto& shared = all.make<shared_pool>("pool");
+  for (std::uintptr_t i = 1; i <= 2; ++i) {
+    all.thread("claimer " + std::to_string(i), [&shared, i] {
+      for (int round = 0; round < 2; ++round) use(shared, i);
+    });
+  }
+  all.at_end([&shared] { require(shared.alive.load() <= 1, "more slots than slots_max"); });
+}
+
+// The pool is closed while two claim, and what is left is reclaimed.
+void close_beside_claims(world& all) {
+  auto& shared = all.make<shared_pool>("pool");
+  all.thread("claimer 1", [&shared] { use(shared, 1); });
+  all.thread("claimer 2", [&shared] { use(shared, 2); });
+  all.thread("closer", [&shared] {
+    static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0)));
+    shared.reclaims.poll();
+  });
+  all.at_end([&shared] {
+    shared.reclaims.poll();
+    require(shared.pool->stats().slots == 0 && shared.alive.load() == 0,
+            "a slot is left in a closed pool");
+  });
+}
+
+TEST(Pool, NeverGivesASlotToTwoInManyExecutions) {
+  expect_fine({.name = "two claim one slot", .random = executions(500)}, claim_beside_claim);
+}
+
+TEST(Pool, LeavesNoSlotBehindWhenItIsClosedBesideClaims) {
+  expect_fine({.name = "two claim, the pool is closed", .random = executions(500)},
+              close_beside_claims);
+}
+
+bool finds(options how, program const& what, char const* function, std::memory_order from) {
+  options listing = how;
+  listing.lists_sites = true;
+  report const all = explore(listing, what);
+  bool is_found = false;
+  for (site const& at : all.sites) {
+    if (at.function.find(function) == std::string::npos || at.order != from) continue;
+    how.planted = weakening{at, std::memory_order_relaxed};
+    planted const each{*how.planted, explore(how, what)};
+    print(each);
+    is_found |= !each.found.error.empty();
+  }
+  return is_found;
+}
+
+TEST(PlantedInThePool, ALockWithoutAcquireOrReleaseIsFound) {
+  EXPECT_TRUE(finds({.name = "lock", .random = 500}, claim_beside_claim, "spin_lock::try_lock",
+                    std::memory_order_acquire));
+  EXPECT_TRUE(finds({.name = "unlock", .random = 500}, claim_beside_claim, "spin_lock::unlock",
+                    std::memory_order_release));
+}
+
+TEST(PlantedInThePool, ARelaxedCountOfSlotsIsFound) {
+  EXPECT_TRUE(finds({.name = "slots", .random = 20'000}, close_beside_claims, "slot_pool::destroy",
+                    std::memory_order_release) ||
+              finds({.name = "slots", .random = 20'000}, close_beside_claims, "slot_pool::grow",
+                    std::memory_order_acquire));
+}
+
+}  // namespace
+}  // namespace escrow::model

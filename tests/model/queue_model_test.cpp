@@ -1,0 +1,199 @@
+// The release queue, which is Boost's stack, with the doorbell: nothing is lost, nobody sleeps on
+// work.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checker.hpp"
+#include "doorbell.hpp"
+#include "escrow/deleter/deleter.hpp"
+#include "model_atomic.hpp"
+#include "release_queue.hpp"
+
+namespace escrow::model {
+namespace {
+
+// What a node carries is plain: whoever takes it must have seen what the pusher wrote.
+struct numbered final : release_node {
+  explicit numbered(release_hub& hub)
+      : release_node(hub, release_lane::destroy, -1, [](release_node&) noexcept {}) {}
+  std::size_t producer = 0;
+  int index = 0;
+};
+
+template <class Bell>
+struct meeting {
+  meeting(std::size_t producers, std::size_t items)
+      : nodes_of(deleter_options{.own_worker = false}), items_each(items), next(producers, 0) {
+    for (std::size_t i = 0; i < producers * items; ++i) {
+      nodes.push_back(std::make_unique<numbered>(nodes_of.hub()));
+      queue.reserve_places(1);
+    }
+  }
+
+  void produce(std::size_t producer) {
+    for (std::size_t i = 0; i < items_each; ++i) {
+      forget(i);
+      numbered& node = *nodes[producer * items_each + i];
+      node.producer = producer;
+      node.index = static_cast<int>(i);
+      queue.push(node);
+      bell.ring();
+    }
+  }
+
+  // As the worker does, until all have come.
+  void consume() {
+    for (std::size_t taken = 0; taken < nodes.size();) {
+      forget(taken);
+      release_list all = queue.take_all();
+      bool const was_empty = all.empty();
+      while (release_node* const each = all.pop_front()) {
+        auto const& node = static_cast<numbered&>(*each);
+        require(node.index == next[node.producer]++,
+                "a producer's items are out of order, or one is lost or comes twice");
+        ++taken;
+      }
+      if (was_empty && bell.try_sleep([this] { return queue.empty(); })) bell.wait_for_ring();
+    }
+  }
+
+  release_queue queue;
+  Bell bell;
+  deleter nodes_of;
+  std::vector<std::unique_ptr<numbered>> nodes;
+  std::size_t items_each;
+  std::vector<int> next;
+};
+
+template <class Bell>
+program of(std::size_t producers, std::size_t items) {
+  return [=](world& all) {
+    auto& met = all.make<meeting<Bell>>("meeting", producers, items);
+    all.call(&met.queue, sizeof(met.queue), "queue");
+    all.call(&met.queue, 8, "top");
+    all.call(reinterpret_cast<char*>(&met.queue) + 64, 8, "free list");
+    all.call(&met.bell, sizeof(met.bell), "bell");
+    for (std::size_t i = 0; i < producers; ++i) {
+      all.thread("producer " + std::to_string(i), [&met, i] { met.produce(i); });
+    }
+    all.thread("consumer", [&met] { met.consume(); });
+  };
+}
+
+using bare_doorbell = basic_doorbell<bare_atomic>;
+
+void expect_all(options const& how, program const& what) {
+  report const result = explore(how, what);
+  print(how, result);
+  EXPECT_EQ(result.error, "") << result.trace;
+  EXPECT_TRUE(result.is_complete || how.random != 0);
+}
+
+TEST(Queue, LosesNothingWhateverOneProducerAndASleepingConsumerDo) {
+  expect_all({.name = "queue, std doorbell: 1 producer x 1"}, of<doorbell>(1, 1));
+  expect_all({.name = "queue, std doorbell: 1 producer x 2"}, of<doorbell>(1, 2));
+  expect_all({.name = "queue, doorbell: 1 producer x 2"}, of<bare_doorbell>(1, 2));
+}
+
+TEST(Queue, LosesNothingWhateverTwoProducersAndASleepingConsumerDo) {
+  expect_all({.name = "queue, doorbell: 2 producers x 1, <= 1 old read", .older_max = 1},
+             of<bare_doorbell>(2, 1));
+  if (is_deep()) {
+    expect_all({.name = "queue, doorbell: 2 producers x 1"}, of<bare_doorbell>(2, 1));
+    expect_all({.name = "queue, doorbell: 2 producers x 2, no old read", .older_max = 0},
+               of<bare_doorbell>(2, 2));
+  } else {
+    expect_all({.name = "queue, doorbell: 2 x 2, <= 3 switches, <= 1 old", .switches_max = 3,
+                .older_max = 1},
+               of<bare_doorbell>(2, 2));
+  }
+}
+
+TEST(Queue, LosesNothingInManyExecutionsAtRandom) {
+  std::uint64_t const many = is_deep() ? 200'000 : 4'000;
+  expect_all({.name = "queue, std doorbell: 2 producers x 2", .random = many},
+             of<doorbell>(2, 2));
+  expect_all({.name = "queue, std doorbell: 3 producers x 3", .random = many},
+             of<doorbell>(3, 3));
+  expect_all({.name = "queue, std doorbell: 4 producers x 4", .random = many},
+             of<doorbell>(4, 4));
+}
+
+// Planted: looks for work before it says that it sleeps.
+struct looks_first : bare_doorbell {
+  template <class IsEmpty>
+  bool try_sleep(IsEmpty is_empty) noexcept {
+    return is_empty() && bare_doorbell::try_sleep([] { return true; });
+  }
+};
+
+// Planted: stores where the doorbell exchanges.
+struct stores {
+  void ring() noexcept {
+    if (state.load(std::memory_order_acquire) == 1) {
+      state.store(0, std::memory_order_release);
+      state.notify_one();
+    }
+  }
+  template <class IsEmpty>
+  bool try_sleep(IsEmpty is_empty) noexcept {
+    state.store(1, std::memory_order_release);
+    if (is_empty()) return true;
+    state.store(0, std::memory_order_relaxed);
+    return false;
+  }
+  void wait_for_ring() noexcept {
+    while (state.load(std::memory_order_acquire) == 1) {
+      state.wait(1, std::memory_order_acquire);
+    }
+  }
+  bare_atomic<std::uint32_t> state{0};
+};
+
+// Planted: rings before it pushes.
+struct rings_first : meeting<bare_doorbell> {
+  using meeting<bare_doorbell>::meeting;
+  void produce(std::size_t /*producer*/) {
+    bell.ring();
+    queue.push(*nodes[0]);
+  }
+};
+
+void expect_lost_wake_up(std::string const& name, program const& what) {
+  options const how{.name = "planted: " + name};
+  report const result = explore(how, what);
+  print(how, result);
+  EXPECT_NE(result.error.find("nobody can go on"), std::string::npos) << result.error;
+}
+
+TEST(PlantedInTheDoorbell, ALostWakeUpIsFound) {
+  expect_lost_wake_up("looks before it says asleep", of<looks_first>(1, 1));
+  expect_lost_wake_up("stores instead of exchanges", of<stores>(1, 1));
+  expect_lost_wake_up("rings before it pushes", [](world& all) {
+    auto& met = all.make<rings_first>("meeting", std::size_t{1}, std::size_t{1});
+    all.thread("producer", [&met] { met.produce(0); });
+    all.thread("consumer", [&met] { met.consume(); });
+  });
+}
+
+TEST(PlantedInTheQueue, WeakerOrdersAreFoundWhereTheyMatter) {
+  std::size_t found = 0;
+  for (planted const& each : plant_each({.name = "queue", .random = 2'000}, of<doorbell>(2, 2))) {
+    print(each);
+    if (!each.found.error.empty()) ++found;
+    bool const is_push = each.bug.at.location == "top" &&
+                         each.bug.at.function.find("link_nodes") != std::string::npos;
+    if (is_push && each.bug.to == std::memory_order_relaxed) EXPECT_NE(each.found.error, "");
+    if (each.bug.at.function.find("doorbell::ring") != std::string::npos &&
+        each.bug.to == std::memory_order_acquire) {
+      EXPECT_NE(each.found.error, "");
+    }
+  }
+  EXPECT_GE(found, 4U);
+}
+
+}  // namespace
+}  // namespace escrow::model
