@@ -18,7 +18,9 @@ namespace escrow {
 //   release_node taken can be pushed again, so the free list is never short of what is reserved.
 // - Nothing is ever popped singly, so the stack itself has no ABA problem. Its free list has one in
 //   theory: tags of 16 bits, so a pusher would have to be held up between two instructions for
-//   exactly a multiple of 65,536 pushes, with the same node on top again.
+//   exactly a multiple of 65,536 pushes, with the same node on top again. The model tests cover
+//   the list below that number: what a pusher read of a node that somebody else has taken
+//   meanwhile is never used.
 // Progress: push is lock-free; take_all is lock-free; reserve may allocate and lock.
 class release_queue {
  public:

@@ -4,13 +4,13 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <utility>
 
+#include "pass_gate.hpp"
 #include "release_hub_state.hpp"
 
 namespace escrow {
@@ -18,18 +18,15 @@ namespace escrow {
 namespace {
 
 // At process exit CUDA may be torn down under a worker. From the exit handler on no pass begins,
-// and the handler waits for the passes that have begun, for a bounded time. Both variables use
-// sequentially consistent order, because each side writes one and then reads the other.
-std::atomic<bool> process_is_exiting{false};
-std::atomic<int> passes_begun{0};
+// and the handler waits for the passes that have begun, for a bounded time.
+constinit pass_gate passes;
 
 void end_passes_at_exit() {
   constexpr auto patience =
       std::chrono::seconds(1);  // a pass may be stuck in somebody's destructor
-  process_is_exiting.store(true, std::memory_order_seq_cst);
+  passes.close();
   auto const deadline = std::chrono::steady_clock::now() + patience;
-  while (passes_begun.load(std::memory_order_seq_cst) != 0 &&
-         std::chrono::steady_clock::now() < deadline) {
+  while (!passes.is_empty() && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
@@ -49,22 +46,21 @@ void register_exit_handler() {
 std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
   // Acquire: pairs with the release below; what the last thread left in the reclaimer is seen.
   if (is_reclaiming.exchange(true, std::memory_order_acquire)) return 0;
-  passes_begun.fetch_add(1, std::memory_order_seq_cst);
   std::size_t count = 0;
-  if (!process_is_exiting.load(std::memory_order_seq_cst)) {
+  if (passes.try_enter()) {
     reclaiming_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
     count = reclaiming.pass(is_thread_relaxed);
     // Release: pairs with the acquire in rest(), so that who sees this sees what the pass took.
     has_pending.store(reclaiming.has_pending(), std::memory_order_release);
     reclaiming_thread.store(std::thread::id{}, std::memory_order_relaxed);
+    passes.leave();
   }
-  passes_begun.fetch_sub(1, std::memory_order_seq_cst);
   is_reclaiming.store(false, std::memory_order_release);
   return count;
 }
 
 bool worker::is_process_exiting() noexcept {
-  return process_is_exiting.load(std::memory_order_seq_cst);
+  return passes.is_closed();
 }
 
 void worker::start() {
@@ -108,12 +104,13 @@ void worker::work() noexcept {
     bool const did_something = hub.guarded_pass(is_relaxed_) != 0;
     // Acquire: pairs with the releases of stop_and_join() and leave_to_itself().
     if (hub.is_ending.load(std::memory_order_acquire)) return;
-    if (hub.is_left_alone.load(std::memory_order_acquire)) {
+    bool const is_left_alone = hub.is_left_alone.load(std::memory_order_acquire);
+    if (is_left_alone) {
       hub.trim();
       // Acquire: pairs with drop_use(). Nobody can push once there is no use.
       if (hub.uses.load(std::memory_order_acquire) == 0) return end_hub();
     }
-    rest(did_something);
+    rest(did_something, is_left_alone);
   }
 }
 
@@ -127,7 +124,7 @@ void worker::end_hub() noexcept {
   delete &hub_;
 }
 
-void worker::rest(bool did_something) noexcept {
+void worker::rest(bool did_something, bool was_left_alone) noexcept {
   using clock = std::chrono::steady_clock;
   release_hub::state& hub = *hub_.state_;
   deleter_options const& options = hub.options;
@@ -136,8 +133,8 @@ void worker::rest(bool did_something) noexcept {
   bool const has_pending = hub.has_pending.load(std::memory_order_acquire);
   if (did_something || has_pending) last_work_ = now;
 
-  // Left to itself, it sleeps as long as somebody has a use of the hub: who drops one rings.
-  bool const was_left_alone = hub.is_left_alone.load(std::memory_order_acquire);
+  // Left to itself, it sleeps as long as somebody has a use of the hub: who drops one rings. What
+  // counts is how it was before the last trim(): idle nodes have uses, too, and never ring.
   auto const may_end = [&] {
     return was_left_alone && hub.uses.load(std::memory_order_acquire) == 0;
   };

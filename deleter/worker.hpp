@@ -31,7 +31,7 @@ class worker {
   void run() noexcept;
   void work() noexcept;
   void end_hub() noexcept;  // frees it, and this
-  void rest(bool did_something) noexcept;
+  void rest(bool did_something, bool was_left_alone) noexcept;
 
   release_hub& hub_;
   std::thread thread_;

@@ -3,13 +3,16 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 
 #include "checker.hpp"
 #include "doorbell_store.hpp"
 #include "escrow/core/spin_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "model_atomic.hpp"
+#include "pass_gate.hpp"
 #include "system.hpp"
 
 namespace escrow::model {
@@ -22,7 +25,9 @@ void expect_fine(options const& how, program const& what) {
   EXPECT_TRUE(result.is_complete || how.random != 0);
 }
 
-std::uint64_t executions(std::uint64_t usual) { return is_deep() ? usual * 50 : usual; }
+std::uint64_t executions(std::uint64_t usual) {
+  return is_deep() ? usual * 50 : usual;
+}
 
 // Writes down that it is destroyed, in plain memory.
 struct witness {
@@ -104,6 +109,20 @@ TEST(Hub, APusherNeverTouchesTheHubAfterItsLastPush) {
               push_while_the_deleter_ends);
 }
 
+// A node that is never pushed, and whose use of the hub another thread drops.
+void drop_while_the_deleter_ends(world& all) {
+  auto& shared = all.make<owned_with_nodes>("test");
+  shared.owner = std::make_unique<deleter>(quick());
+  shared.nodes[0] = new late_node(shared.owner->hub(), shared.ended[0]);
+  all.thread("user", [&shared] { delete shared.nodes[0]; });
+  all.thread("owner", [&shared] { shared.owner.reset(); });
+}
+
+TEST(Hub, WhatIsDoneWithItHappensBeforeItsEnd) {
+  expect_fine({.name = "a use is dropped, the deleter ends", .random = executions(1'500)},
+              drop_while_the_deleter_ends);
+}
+
 // The exit handler, while the worker is in a pass: once it has returned nothing is reclaimed.
 struct exiting {
   std::unique_ptr<deleter> owner;
@@ -121,9 +140,7 @@ struct sees_exit {
 void exit_beside_a_pass(world& all) {
   auto& shared = all.make<exiting>("test");
   shared.owner = std::make_unique<deleter>(quick());
-  all.thread("retirer", [&shared] {
-    shared.owner->retire(std::make_unique<sees_exit>(shared));
-  });
+  all.thread("retirer", [&shared] { shared.owner->retire(std::make_unique<sees_exit>(shared)); });
   all.thread("exit", [&shared] {
     exit_handler()();
     shared.has_exited = true;
@@ -131,38 +148,59 @@ void exit_beside_a_pass(world& all) {
 }
 
 TEST(Hub, NothingIsReclaimedAfterTheExitHandlerHasReturned) {
-  expect_fine({.name = "the process exits beside a pass", .random = executions(2'000)},
+  expect_fine({.name = "the process exits beside a pass",
+               .random = executions(1'500),
+               .workers_may_sleep = true},
               exit_beside_a_pass);
-}
-
-bool finds(options how, program const& what, char const* function, std::memory_order from,
-           std::memory_order to) {
-  options listing = how;
-  listing.lists_sites = true;
-  report const all = explore(listing, what);
-  bool is_found = false;
-  for (site const& at : all.sites) {
-    if (at.function.find(function) == std::string::npos || at.order != from) continue;
-    how.planted = weakening{at, to};
-    planted const each{*how.planted, explore(how, what)};
-    print(each);
-    is_found |= !each.found.error.empty();
-  }
-  return is_found;
 }
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
 TEST(PlantedInTheHub, ARelaxedDropOfTheLastUseIsFound) {
-  EXPECT_TRUE(finds({.name = "drop_use", .random = 4'000}, push_while_the_deleter_ends,
-                    "release_hub::drop_use", std::memory_order_release, relaxed));
-  EXPECT_TRUE(finds({.name = "work", .random = 4'000}, push_while_the_deleter_ends, "worker::work",
-                    std::memory_order_acquire, relaxed));
+  EXPECT_TRUE(finds_planted({.name = "drop_use", .random = 5'000}, drop_while_the_deleter_ends,
+                            "release_hub::drop_use", std::memory_order_release, relaxed));
+  EXPECT_TRUE(finds_planted({.name = "work", .random = 5'000}, drop_while_the_deleter_ends,
+                            "worker::work", std::memory_order_acquire, relaxed));
 }
 
-TEST(PlantedInTheHub, WeakerOrdersAtTheExitAreFound) {
-  EXPECT_TRUE(finds({.name = "exit", .random = 20'000}, exit_beside_a_pass, "guarded_pass",
-                    std::memory_order_seq_cst, std::memory_order_acq_rel));
+// The gate alone: a pass writes what it destroys, the end of the process what it takes down.
+struct gated {
+  pass_gate gate;
+  int used = 0;
+};
+
+void pass_beside_the_end(world& all) {
+  auto& shared = all.make<gated>("gate");
+  for (int i = 0; i < 2; ++i) {
+    all.thread("pass " + std::to_string(i), [&shared, i] {
+      if (!shared.gate.try_enter()) return;
+      if (i == 0) ++shared.used;
+      shared.gate.leave();
+    });
+  }
+  all.thread("exit", [&shared] {
+    shared.gate.close();
+    while (!shared.gate.is_empty()) std::this_thread::yield();
+    ++shared.used;
+  });
+}
+
+TEST(PassGate, KeepsPassesAndTheEndApartWhateverThreadsDo) {
+  expect_fine({.name = "pass gate: 2 passes, 1 end"}, pass_beside_the_end);
+}
+
+TEST(PlantedInThePassGate, WeakerOrdersAreFound) {
+  std::set<std::string> found;
+  for (planted const& each : plant_each({.name = "gate"}, pass_beside_the_end)) {
+    print(each);
+    if (!each.found.error.empty()) {
+      found.insert(each.bug.at.function + " " + name_of(each.bug.to));
+    }
+  }
+  EXPECT_TRUE(found.contains("pass_gate::try_enter acq_rel"));
+  EXPECT_TRUE(found.contains("pass_gate::close acq_rel"));
+  EXPECT_TRUE(found.contains("pass_gate::is_empty acq_rel"));
+  EXPECT_TRUE(found.contains("pass_gate::leave relaxed"));
 }
 
 // Planted: what drop_use() must not do.
@@ -231,8 +269,9 @@ TEST(SpinLock, LetsOneInAtATimeWhateverThreadsDo) {
 TEST(PlantedInTheSpinLock, WeakerOrdersAreFound) {
   for (char const* const function : {"spin_lock::try_lock", "spin_lock::unlock"}) {
     bool const is_lock = std::string(function).ends_with("try_lock");
-    EXPECT_TRUE(finds({.name = function}, contend(2), function,
-                      is_lock ? std::memory_order_acquire : std::memory_order_release, relaxed));
+    EXPECT_TRUE(finds_planted({.name = function}, contend(2), function,
+                              is_lock ? std::memory_order_acquire : std::memory_order_release,
+                              relaxed));
   }
 }
 

@@ -251,9 +251,8 @@ TEST(Litmus, TwoPlusTwoWritesEndWithALastStore) {
       s.y.store(1, relaxed);
       s.x.store(2, relaxed);
     });
-    all.at_end([&s] {
-      note(std::to_string(s.x.load(relaxed)) + std::to_string(s.y.load(relaxed)));
-    });
+    all.at_end(
+        [&s] { note(std::to_string(s.x.load(relaxed)) + std::to_string(s.y.load(relaxed))); });
   });
   EXPECT_EQ(found.outcomes, (outcomes{"12", "21", "22"})) << "11 is allowed by the standard";
 }

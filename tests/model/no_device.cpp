@@ -1,5 +1,5 @@
-// The calls of the CUDA runtime that the library makes, for a device whose work is always done: what
-// is explored here is what happens between the library's own threads.
+// The calls of the CUDA runtime that the library makes, for a device whose work is always done:
+// what is explored here is what happens between the library's own threads.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -20,10 +20,18 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int /*flags*/)
   *event = next_event();
   return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t /*event*/) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t /*event*/) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t /*event*/) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t /*event*/) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) {
+  return cudaSuccess;
+}
 cudaError_t cudaFree(void* block) {
   std::free(block);
   return cudaSuccess;
@@ -40,10 +48,18 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
-char const* cudaGetErrorName(cudaError_t /*error*/) { return "no name"; }
-char const* cudaGetErrorString(cudaError_t /*error*/) { return "no text"; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaSetDevice(int /*device*/) { return cudaSuccess; }
+char const* cudaGetErrorName(cudaError_t /*error*/) {
+  return "no name";
+}
+char const* cudaGetErrorString(cudaError_t /*error*/) {
+  return "no text";
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int /*device*/) {
+  return cudaSuccess;
+}
 cudaError_t cudaStreamGetDevice(cudaStream_t /*stream*/, int* device) {
   *device = 0;
   return cudaSuccess;
@@ -71,21 +87,27 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return cudaSuccess;
 }
 
-
 // What only captures need: no program here captures.
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned int) { std::abort(); }
-cudaError_t cudaStreamDestroy(cudaStream_t) { std::abort(); }
-cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t, cudaGraph_t, cudaGraphNode_t const*,
-                                          cudaGraphEdgeData const*, size_t,
-                                          cudaStreamCaptureMode) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned int) {
   std::abort();
 }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { std::abort(); }
+cudaError_t cudaStreamDestroy(cudaStream_t) {
+  std::abort();
+}
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t, cudaGraph_t, cudaGraphNode_t const*,
+                                          cudaGraphEdgeData const*, size_t, cudaStreamCaptureMode) {
+  std::abort();
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
+  std::abort();
+}
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*,
                                                 cudaGraphEdgeData const*, size_t, unsigned int) {
   std::abort();
 }
-cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t*) { std::abort(); }
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t*) {
+  std::abort();
+}
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*,
                                          size_t*) {
   std::abort();
@@ -97,6 +119,8 @@ cudaError_t cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigne
                                  unsigned int) {
   std::abort();
 }
-cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned int) { std::abort(); }
+cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned int) {
+  std::abort();
+}
 
 }  // extern "C"

@@ -99,14 +99,19 @@ TEST(Queue, LosesNothingWhateverOneProducerAndASleepingConsumerDo) {
 }
 
 TEST(Queue, LosesNothingWhateverTwoProducersAndASleepingConsumerDo) {
-  expect_all({.name = "queue, doorbell: 2 producers x 1, <= 1 old read", .older_max = 1},
-             of<bare_doorbell>(2, 1));
   if (is_deep()) {
     expect_all({.name = "queue, doorbell: 2 producers x 1"}, of<bare_doorbell>(2, 1));
     expect_all({.name = "queue, doorbell: 2 producers x 2, no old read", .older_max = 0},
                of<bare_doorbell>(2, 2));
+    expect_all({.name = "queue, doorbell: 2 x 2, <= 3 switches, <= 2 old",
+                .switches_max = 3,
+                .older_max = 2},
+               of<bare_doorbell>(2, 2));
   } else {
-    expect_all({.name = "queue, doorbell: 2 x 2, <= 3 switches, <= 1 old", .switches_max = 3,
+    expect_all({.name = "queue, doorbell: 2 producers x 1, <= 1 old read", .older_max = 1},
+               of<bare_doorbell>(2, 1));
+    expect_all({.name = "queue, doorbell: 2 x 2, <= 2 switches, <= 1 old",
+                .switches_max = 2,
                 .older_max = 1},
                of<bare_doorbell>(2, 2));
   }
@@ -114,12 +119,9 @@ TEST(Queue, LosesNothingWhateverTwoProducersAndASleepingConsumerDo) {
 
 TEST(Queue, LosesNothingInManyExecutionsAtRandom) {
   std::uint64_t const many = is_deep() ? 200'000 : 4'000;
-  expect_all({.name = "queue, std doorbell: 2 producers x 2", .random = many},
-             of<doorbell>(2, 2));
-  expect_all({.name = "queue, std doorbell: 3 producers x 3", .random = many},
-             of<doorbell>(3, 3));
-  expect_all({.name = "queue, std doorbell: 4 producers x 4", .random = many},
-             of<doorbell>(4, 4));
+  expect_all({.name = "queue, std doorbell: 2 producers x 2", .random = many}, of<doorbell>(2, 2));
+  expect_all({.name = "queue, std doorbell: 3 producers x 3", .random = many}, of<doorbell>(3, 3));
+  expect_all({.name = "queue, std doorbell: 4 producers x 4", .random = many}, of<doorbell>(4, 4));
 }
 
 // Planted: looks for work before it says that it sleeps.
@@ -180,19 +182,66 @@ TEST(PlantedInTheDoorbell, ALostWakeUpIsFound) {
 }
 
 TEST(PlantedInTheQueue, WeakerOrdersAreFoundWhereTheyMatter) {
-  std::size_t found = 0;
-  for (planted const& each : plant_each({.name = "queue", .random = 2'000}, of<doorbell>(2, 2))) {
+  bool finds_push = false;
+  bool finds_free_list = false;
+  for (planted const& each : plant_each({.name = "queue", .random = 1'000}, of<doorbell>(2, 2))) {
     print(each);
-    if (!each.found.error.empty()) ++found;
-    bool const is_push = each.bug.at.location == "top" &&
-                         each.bug.at.function.find("link_nodes") != std::string::npos;
-    if (is_push && each.bug.to == std::memory_order_relaxed) EXPECT_NE(each.found.error, "");
-    if (each.bug.at.function.find("doorbell::ring") != std::string::npos &&
-        each.bug.to == std::memory_order_acquire) {
-      EXPECT_NE(each.found.error, "");
-    }
+    bool const is_found = !each.found.error.empty();
+    bool const is_relaxed = each.bug.to == std::memory_order_relaxed;
+    std::string const& function = each.bug.at.function;
+    finds_push |= is_found && is_relaxed && function == "stack::link_nodes_atomic";
+    finds_free_list |= is_found && is_relaxed && function == "freelist_stack::deallocate_impl";
   }
-  EXPECT_GE(found, 4U);
+  EXPECT_TRUE(finds_push);
+  EXPECT_TRUE(finds_free_list);
+}
+
+// The doorbell alone, with work that is seen through it only, as that of the hub's shelves: the
+// flag is relaxed, where Boost's stack is sequentially consistent and would hide a weak doorbell.
+struct flagged_work {
+  bare_doorbell bell;
+  std::atomic<std::uint32_t> has_work[2] = {};
+};
+
+void flags_and_a_doorbell(world& all) {
+  auto& shared = all.make<flagged_work>("work");
+  all.call(&shared.bell, sizeof(shared.bell), "bell");
+  for (std::size_t i = 0; i < 2; ++i) {
+    all.thread("pusher " + std::to_string(i), [&shared, i] {
+      shared.has_work[i].store(1, std::memory_order_relaxed);
+      shared.bell.ring();
+    });
+  }
+  all.thread("worker", [&shared] {
+    std::uint32_t taken = 0;
+    while (taken < 2) {
+      forget(taken);
+      for (auto& flag : shared.has_work) taken += flag.exchange(0, std::memory_order_relaxed);
+      auto const is_empty = [&shared] {
+        return shared.has_work[0].load(std::memory_order_relaxed) == 0 &&
+               shared.has_work[1].load(std::memory_order_relaxed) == 0;
+      };
+      if (taken < 2 && shared.bell.try_sleep(is_empty)) shared.bell.wait_for_ring();
+    }
+  });
+}
+
+TEST(Doorbell, LosesNoWakeUpForWorkThatIsSeenThroughItOnly) {
+  expect_all({.name = "doorbell, relaxed flags: 2 pushers"}, flags_and_a_doorbell);
+}
+
+TEST(PlantedInTheDoorbell, WeakerOrdersAreFoundWhereTheyMatter) {
+  std::size_t found = 0;
+  bool finds_ring = false;
+  for (planted const& each : plant_each({.name = "doorbell"}, flags_and_a_doorbell)) {
+    print(each);
+    if (each.found.error.empty()) continue;
+    ++found;
+    finds_ring |=
+        each.bug.at.function == "basic_doorbell::ring" && each.bug.to == std::memory_order_acquire;
+  }
+  EXPECT_TRUE(finds_ring);
+  EXPECT_GE(found, 2U);
 }
 
 }  // namespace

@@ -110,8 +110,8 @@ bool is_deep() {
 }
 
 void print(options const& how, report const& result) {
-  std::string const extent = how.random != 0       ? "at random"
-                             : result.is_complete  ? "all there are"
+  std::string const extent = how.random != 0        ? "at random"
+                             : result.is_complete   ? "all there are"
                              : result.error.empty() ? "NOT ALL"
                                                     : "until it failed";
   std::printf("  %-44s %10llu executions %10llu states %12llu steps %8.2f s  %s%s%s\n",

@@ -48,16 +48,18 @@ struct weakening {
 };
 
 struct options {
-  std::string name;                // of what is explored, for the report
-  std::uint64_t random = 0;        // how many executions at random; 0: all there are
-  std::uint64_t seed = 1;          // of the first of those
-  std::uint64_t executions_max = 50'000'000;  // all there are: at most so many
-  std::size_t steps_max = 20'000;  // an execution that takes more has no end
+  std::string name;                              // of what is explored, for the report
+  std::uint64_t random = 0;                      // how many executions at random; 0: all there are
+  std::uint64_t seed = 1;                        // of the first of those
+  std::uint64_t executions_max = 50'000'000;     // all there are: at most so many
+  std::size_t steps_max = 20'000;                // an execution that takes more has no end
   std::optional<std::size_t> switches_max = {};  // away from a thread that could go on
   std::optional<std::size_t> older_max = {};     // reads that are not of the newest value
+  bool knows_states = true;  // ends an execution where another has been; costs time at each step
   std::optional<weakening> planted = {};
   bool lists_sites = false;
-  bool has_fences = false;  // the program uses fences, which makes more states
+  bool workers_may_sleep = false;  // at the end, threads that std::thread started
+  bool has_fences = false;         // the program uses fences, which makes more states
 };
 
 struct report {
@@ -112,6 +114,10 @@ struct planted {
   report found;
 };
 [[nodiscard]] std::vector<planted> plant_each(options const& how, program const& explored);
+// The same for the operations of that order in one function, until one such bug is found.
+[[nodiscard]] bool finds_planted(options const& how, program const& explored,
+                                 std::string const& function, std::memory_order from,
+                                 std::memory_order to);
 // One line for people.
 void print(planted const& each);
 

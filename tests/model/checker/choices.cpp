@@ -20,7 +20,7 @@ void choices::begin_random(std::uint64_t seed) noexcept {
   next_ = known_ = 0;
   random_state_ = mixed(seed, 0);
   // Some bugs need many switches, others long stretches without one.
-  constexpr std::array<std::uint64_t, 4> odds{230, 128, 48, 16};
+  constexpr std::array<std::uint64_t, 5> odds{230, 128, 48, 16, 3};
   switch_odds_ = odds[random() % odds.size()];
 }
 

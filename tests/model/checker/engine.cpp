@@ -29,7 +29,7 @@ std::uint32_t engine::add_thread(std::string const& name, std::function<void()> 
   model_thread& made = *threads_[index];
   made.name = name;
   made.body = std::move(body);
-  made.may_be_joined = false;
+  made.is_started = false;
   made.runs_body = [this, index] { run_body(index); };
   begin_thread(index);
   if (now_runs.is_thread) {
@@ -147,11 +147,20 @@ bool engine::can_run(model_thread const& thread) noexcept {
   return false;
 }
 
+// Time passes: who rests goes on, and sees all that was stored until now, though nothing orders it.
 void engine::wake_resting() noexcept {
+  clock all;
+  for (std::size_t i = 0; i < count_; ++i) all.at[i] = threads_[i]->operations;
   for (std::size_t i = 0; i < count_; ++i) {
-    status const now = threads_[i]->now;
-    if (now == status::rests) threads_[i]->was_woken = true;
-    if (now == status::sleeps_awhile) threads_[i]->rested_at = ~changes_;
+    model_thread& each = *threads_[i];
+    if (each.now == status::rests) {
+      each.was_woken = true;
+    } else if (each.now == status::sleeps_awhile) {
+      each.rested_at = ~changes_;
+    } else {
+      continue;
+    }
+    each.known.seen.join(all);
   }
 }
 
@@ -180,7 +189,11 @@ std::uint32_t engine::next_thread() {
   }
   if (count == 0) {
     bool all_ended = true;
-    for (std::size_t i = 0; i < count_; ++i) all_ended &= threads_[i]->now == status::ended;
+    for (std::size_t i = 0; i < count_; ++i) {
+      model_thread const& each = *threads_[i];
+      bool const is_idle = how_.workers_may_sleep && each.is_started && each.now == status::sleeps;
+      all_ended &= each.now == status::ended || is_idle;
+    }
     if (!all_ended) fail("nobody can go on:" + describe_waiting());
     return none;
   }
@@ -195,7 +208,7 @@ std::uint32_t engine::next_thread() {
 }
 
 bool engine::is_known_state() {
-  if (way_.is_random() || is_traced_ || way_.is_known_way()) return false;
+  if (!how_.knows_states || way_.is_random() || is_traced_ || way_.is_known_way()) return false;
   return !states_.insert(state()).second;
 }
 
@@ -249,13 +262,6 @@ moment engine::step(std::uint64_t seen) {
   return now;
 }
 
-bool engine::is_on_a_stack(std::uintptr_t address) const noexcept {
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (threads_[i]->runs.has(address)) return true;
-  }
-  return false;
-}
-
 location& engine::at(std::uintptr_t address, std::size_t size, void const* caller) {
   plain(address, size, access_kind::atomic, caller);
   location& found = locations_.at(address);
@@ -269,7 +275,8 @@ location& engine::at(std::uintptr_t address, std::size_t size, void const* calle
 }
 
 void engine::plain(std::uintptr_t address, std::size_t size, access_kind kind, void const* caller) {
-  if (is_on_a_stack(address)) return;
+  // Neither stacks, nor what the C and C++ run times have for themselves.
+  if (!heap_.has(reinterpret_cast<void const*>(address)) && !is_library_data(address)) return;
   model_thread& thread = self();
   if (kind == access_kind::read) {
     for (std::size_t i = 0; i < size; i += sizeof(std::uint64_t)) {

@@ -38,14 +38,14 @@ inline constinit mode now_runs;
 }
 
 enum class status : std::uint8_t {
-  ready,         // can go on
-  wants_lock,    // until the lock at `object` is free
-  sleeps,        // on the word at `object`, until it is woken
-  sleeps_awhile, // the same, or until time has passed
-  spins,         // until the atomic at `object` has another value than `value`
-  rests,         // until another thread has done something, or the atomic at `object`, if there is
-                 // one, has another value
-  joins,         // until thread `value` has ended
+  ready,          // can go on
+  wants_lock,     // until the lock at `object` is free
+  sleeps,         // on the word at `object`, until it is woken
+  sleeps_awhile,  // the same, or until time has passed
+  spins,          // until the atomic at `object` has another value than `value`
+  rests,          // until another thread has done something, or the atomic at `object`, if there is
+                  // one, has another value
+  joins,          // until thread `value` has ended
   ended,
 };
 
@@ -59,7 +59,7 @@ struct model_thread {
   std::uintptr_t object = 0;
   std::uint64_t value = 0;
   bool was_woken = false;
-  bool may_be_joined = false;
+  bool is_started = false;  // by std::thread
 
   knowledge known;
   knowledge fenced;    // at its last release fence
@@ -68,7 +68,7 @@ struct model_thread {
   std::uint64_t history = 0;  // all that it has read, as a hash: what it does next follows from it
   std::uint64_t rested_at = 0;
   std::vector<void const*> calls;  // where the functions that it is in return to
-  std::uint64_t time = 0;  // that passed for it, in nanoseconds
+  std::uint64_t time = 0;          // that passed for it, in nanoseconds
 
   // The last load, to tell spinning.
   void const* spin_site = nullptr;
@@ -155,10 +155,11 @@ class engine {
   std::uint32_t next_thread();
   void wake_resting() noexcept;
   [[nodiscard]] bool is_known_state();
+  struct holder;
   [[nodiscard]] std::uint64_t state();
+  [[nodiscard]] std::uint64_t state_of_plain(std::vector<holder> const& holders);
   void describe_failure(options const& how);
   std::string describe_waiting();
-  [[nodiscard]] bool is_on_a_stack(std::uintptr_t address) const noexcept;
 
   options how_;
   choices way_;

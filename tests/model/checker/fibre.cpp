@@ -53,8 +53,7 @@ void fibre::begin() noexcept {
 }
 
 void fibre::enter(unsigned int low, unsigned int high) {
-  auto* const self =
-      reinterpret_cast<fibre*>(std::uintptr_t{low} | (std::uintptr_t{high} << 32U));
+  auto* const self = reinterpret_cast<fibre*>(std::uintptr_t{low} | (std::uintptr_t{high} << 32U));
   static_cast<void>(_setjmp(self->origin_));  // another body begins here again
   (*self->body_)();
   std::abort();  // the body never returns

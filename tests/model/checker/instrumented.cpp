@@ -148,18 +148,18 @@ void* __tsan_memset(void* to, int value, std::size_t size) {
 }
 
 // One function for each size, as the compilers call them.
-#define PLAIN(size)                                             \
-  void __tsan_read##size(void* where) {                         \
-    model::plain(where, size, access_kind::read, CALLER);       \
-  }                                                             \
-  void __tsan_write##size(void* where) {                        \
-    model::plain(where, size, access_kind::write, CALLER);      \
-  }                                                             \
-  void __tsan_unaligned_read##size(void* where) {               \
-    model::plain(where, size, access_kind::read, CALLER);       \
-  }                                                             \
-  void __tsan_unaligned_write##size(void* where) {              \
-    model::plain(where, size, access_kind::write, CALLER);      \
+#define PLAIN(size)                                        \
+  void __tsan_read##size(void* where) {                    \
+    model::plain(where, size, access_kind::read, CALLER);  \
+  }                                                        \
+  void __tsan_write##size(void* where) {                   \
+    model::plain(where, size, access_kind::write, CALLER); \
+  }                                                        \
+  void __tsan_unaligned_read##size(void* where) {          \
+    model::plain(where, size, access_kind::read, CALLER);  \
+  }                                                        \
+  void __tsan_unaligned_write##size(void* where) {         \
+    model::plain(where, size, access_kind::write, CALLER); \
   }
 PLAIN(1)
 PLAIN(2)
@@ -167,47 +167,45 @@ PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 
-#define MODIFY(bits, name, said, expression)                                                   \
-  std::uint##bits##_t __tsan_atomic##bits##_##name(std::uint##bits##_t volatile* where,        \
-                                                   std::uint##bits##_t value, int order) {     \
-    return model::modify(where, said, order, CALLER, [value](std::uint##bits##_t before) {     \
-      static_cast<void>(before);                                                               \
-      return static_cast<std::uint##bits##_t>(expression);                                     \
-    });                                                                                        \
+#define MODIFY(bits, name, said, expression)                                               \
+  std::uint##bits##_t __tsan_atomic##bits##_##name(std::uint##bits##_t volatile* where,    \
+                                                   std::uint##bits##_t value, int order) { \
+    return model::modify(where, said, order, CALLER, [value](std::uint##bits##_t before) { \
+      static_cast<void>(before);                                                           \
+      return static_cast<std::uint##bits##_t>(expression);                                 \
+    });                                                                                    \
   }
 
-#define ATOMIC(bits)                                                                           \
-  std::uint##bits##_t __tsan_atomic##bits##_load(std::uint##bits##_t const volatile* where,    \
-                                                 int order) {                                  \
-    return model::load(const_cast<std::uint##bits##_t volatile*>(where), order, CALLER);       \
-  }                                                                                            \
-  void __tsan_atomic##bits##_store(std::uint##bits##_t volatile* where,                        \
-                                   std::uint##bits##_t value, int order) {                     \
-    model::store(where, value, order, CALLER);                                                 \
-  }                                                                                            \
-  MODIFY(bits, exchange, "exchange", value)                                                    \
-  MODIFY(bits, fetch_add, "fetch_add", before + value)                                         \
-  MODIFY(bits, fetch_sub, "fetch_sub", before - value)                                         \
-  MODIFY(bits, fetch_and, "fetch_and", before & value)                                         \
-  MODIFY(bits, fetch_or, "fetch_or", before | value)                                           \
-  MODIFY(bits, fetch_xor, "fetch_xor", before ^ value)                                         \
-  int __tsan_atomic##bits##_compare_exchange_strong(                                           \
-      std::uint##bits##_t volatile* where, std::uint##bits##_t* expected,                      \
-      std::uint##bits##_t desired, int success, int failure) {                                 \
-    return model::compare_exchange(where, expected, desired, success, failure, CALLER) ? 1     \
-                                                                                       : 0;    \
-  }                                                                                            \
-  int __tsan_atomic##bits##_compare_exchange_weak(                                             \
-      std::uint##bits##_t volatile* where, std::uint##bits##_t* expected,                      \
-      std::uint##bits##_t desired, int success, int failure) {                                 \
-    return model::compare_exchange(where, expected, desired, success, failure, CALLER) ? 1     \
-                                                                                       : 0;    \
-  }                                                                                            \
-  std::uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(                              \
-      std::uint##bits##_t volatile* where, std::uint##bits##_t expected,                       \
-      std::uint##bits##_t desired, int success, int failure) {                                 \
-    model::compare_exchange(where, &expected, desired, success, failure, CALLER);              \
-    return expected;                                                                           \
+#define ATOMIC(bits)                                                                               \
+  std::uint##bits##_t __tsan_atomic##bits##_load(std::uint##bits##_t const volatile* where,        \
+                                                 int order) {                                      \
+    return model::load(const_cast<std::uint##bits##_t volatile*>(where), order, CALLER);           \
+  }                                                                                                \
+  void __tsan_atomic##bits##_store(std::uint##bits##_t volatile* where, std::uint##bits##_t value, \
+                                   int order) {                                                    \
+    model::store(where, value, order, CALLER);                                                     \
+  }                                                                                                \
+  MODIFY(bits, exchange, "exchange", value)                                                        \
+  MODIFY(bits, fetch_add, "fetch_add", before + value)                                             \
+  MODIFY(bits, fetch_sub, "fetch_sub", before - value)                                             \
+  MODIFY(bits, fetch_and, "fetch_and", before& value)                                              \
+  MODIFY(bits, fetch_or, "fetch_or", before | value)                                               \
+  MODIFY(bits, fetch_xor, "fetch_xor", before ^ value)                                             \
+  int __tsan_atomic##bits##_compare_exchange_strong(                                               \
+      std::uint##bits##_t volatile* where, std::uint##bits##_t* expected,                          \
+      std::uint##bits##_t desired, int success, int failure) {                                     \
+    return model::compare_exchange(where, expected, desired, success, failure, CALLER) ? 1 : 0;    \
+  }                                                                                                \
+  int __tsan_atomic##bits##_compare_exchange_weak(                                                 \
+      std::uint##bits##_t volatile* where, std::uint##bits##_t* expected,                          \
+      std::uint##bits##_t desired, int success, int failure) {                                     \
+    return model::compare_exchange(where, expected, desired, success, failure, CALLER) ? 1 : 0;    \
+  }                                                                                                \
+  std::uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(                                  \
+      std::uint##bits##_t volatile* where, std::uint##bits##_t expected,                           \
+      std::uint##bits##_t desired, int success, int failure) {                                     \
+    model::compare_exchange(where, &expected, desired, success, failure, CALLER);                  \
+    return expected;                                                                               \
   }
 ATOMIC(8)
 ATOMIC(16)

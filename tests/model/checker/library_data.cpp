@@ -42,7 +42,8 @@ int note_segments(dl_phdr_info* info, std::size_t /*size*/, void* segments) {
     if (begin < readable_only_until) begin = readable_only_until;
     if (begin >= end) continue;
     char const* const first = reinterpret_cast<char const*>(begin);
-    static_cast<std::vector<segment>*>(segments)->push_back({begin, {first, first + (end - begin)}});
+    static_cast<std::vector<segment>*>(segments)->push_back(
+        {begin, {first, first + (end - begin)}});
   }
   return 0;
 }
@@ -81,6 +82,13 @@ void keep_library_data() {
   for (segment& each : after_setup()) {
     std::memcpy(each.bytes.data(), reinterpret_cast<void const*>(each.where), each.bytes.size());
   }
+}
+
+bool is_library_data(std::uintptr_t address) noexcept {
+  for (segment const& each : original()) {
+    if (address - each.where < each.bytes.size()) return true;
+  }
+  return false;
 }
 
 void restore_library_data() {

@@ -28,12 +28,13 @@ void learn(model_thread& reader, message const& read, std::memory_order order) {
   (acquires(order) ? reader.known : reader.glimpsed).join(read.released);
 }
 
-void write(location& to, target const& at, std::uint64_t value, moment now,
-           std::memory_order order, message const* replaced) {
+void write(location& to, target const& at, std::uint64_t value, moment now, std::memory_order order,
+           message const* replaced) {
   engine& all = engine::the();
   model_thread& writer = all.self();
   message stored{masked(value, at.size), now, releases(order) ? writer.known : writer.fenced};
-  if (replaced != nullptr) stored.released.join(knowledge(replaced->released));  // a release sequence
+  if (replaced != nullptr)
+    stored.released.join(knowledge(replaced->released));  // a release sequence
   to.append(stored);
   to.note(now, to.newest(), order);
   std::memcpy(reinterpret_cast<void*>(at.where), &stored.value, at.size);

@@ -1,4 +1,5 @@
 // Bugs planted one at a time: an operation with a weaker order.
+#include <algorithm>
 #include <cstdio>
 
 #include "checker.hpp"
@@ -21,14 +22,17 @@ std::vector<std::memory_order> weaker(std::memory_order order) {
   }
 }
 
+std::set<site> sites_of(options how, program const& explored) {
+  how.lists_sites = true;
+  how.random = std::min<std::uint64_t>(how.random, 100);
+  return explore(how, explored).sites;
+}
+
 }  // namespace
 
 std::vector<planted> plant_each(options const& how, program const& explored) {
-  options first = how;
-  first.lists_sites = true;
-  report const all = explore(first, explored);
   std::vector<planted> result;
-  for (site const& at : all.sites) {
+  for (site const& at : sites_of(how, explored)) {
     for (std::memory_order const to : weaker(at.order)) {
       options weakened = how;
       weakened.planted = weakening{at, to};
@@ -36,6 +40,19 @@ std::vector<planted> plant_each(options const& how, program const& explored) {
     }
   }
   return result;
+}
+
+bool finds_planted(options const& how, program const& explored, std::string const& function,
+                   std::memory_order from, std::memory_order to) {
+  for (site const& at : sites_of(how, explored)) {
+    if (at.function != function || at.order != from) continue;
+    options weakened = how;
+    weakened.planted = weakening{at, to};
+    planted const each{*weakened.planted, explore(weakened, explored)};
+    print(each);
+    if (!each.found.error.empty()) return true;
+  }
+  return false;
 }
 
 void print(planted const& each) {

@@ -7,24 +7,60 @@
 
 namespace escrow::model {
 
-namespace {
-
 // Somebody or something that knows: a thread, a message that may yet be read, a lock.
-struct holder {
+struct engine::holder {
   std::uint64_t tag;
   knowledge const* knows;
   std::uint32_t thread;  // threads_max: none
 };
 
+namespace {
+
 std::uint64_t tag_of(std::uint64_t kind, std::uint64_t which) {
   return mixed(mixed(0, kind), which);
 }
 
-std::size_t oldest_for(location const& where, holder const& reader) {
-  return where.oldest_for(reader.knows->seen, std::memory_order_relaxed);
+std::size_t oldest_for(location const& where, knowledge const* reader) {
+  return where.oldest_for(reader->seen, std::memory_order_relaxed);
 }
 
 }  // namespace
+
+// Plain memory: what is in it, and who knows of which access.
+std::uint64_t engine::state_of_plain(std::vector<holder> const& holders) {
+  std::uint64_t sum = 0;
+  table<granule>& granules = shadow_.granules();
+  for (std::size_t i = 0; i < granules.size(); ++i) {
+    granule const& cell = granules[i];
+    std::uint64_t content = 0;
+    if (!cell.is_freed) {
+      std::memcpy(&content, reinterpret_cast<void const*>(cell.where * shadow::granule_bytes),
+                  sizeof(content));
+    }
+    sum += mixed(tag_of(10, cell.where), cell.is_freed ? 1 : mixed(2, content));
+    for (granule::access const& each : cell.accesses) {
+      if (cell.is_freed) break;
+      bool const is_open = each.kind == access_kind::speculative &&
+                           each.by.when == threads_[each.by.thread]->operations + 1;
+      std::uint64_t const what = mixed(
+          mixed(cell.where, each.by.thread),
+          (each.bytes << 8U) | (static_cast<unsigned>(each.kind) << 1U) | (is_open ? 1U : 0U));
+      std::uint64_t known_to = 0;
+      bool is_known_to_all = true;
+      for (holder const& one : holders) {
+        if (one.thread == each.by.thread) continue;
+        if (each.by.is_in(one.knows->happened)) {
+          known_to += one.tag;
+        } else if (one.thread != threads_max) {
+          is_known_to_all = false;
+        }
+      }
+      // What all threads know can race with nothing.
+      if (!is_known_to_all) sum += mixed(what, known_to);
+    }
+  }
+  return sum;
+}
 
 // Everything is counted from what is newest, and knowledge is told as what it leaves to be read and
 // which accesses it orders, so that the number of operations that led here does not count.
@@ -38,13 +74,12 @@ std::uint64_t engine::state() {
     model_thread const& each = *threads_[i];
     bool const waits = each.now != status::ready && each.now != status::ended;
     std::uint64_t const flags = (waits && can_run(each) ? 1U : 0U) |
-                                (waits && each.was_woken ? 2U : 0U) |
-                                (each.is_mistaken ? 4U : 0U) |
+                                (waits && each.was_woken ? 2U : 0U) | (each.is_mistaken ? 4U : 0U) |
                                 (static_cast<std::uint64_t>(each.now) << 3U);
     bool const is_over = each.now == status::ended;
     std::uint64_t const hash = mixed(mixed(tag_of(1, i), flags), is_over ? 0 : each.history);
     sum += mixed(mixed(hash, waits ? each.object : 0), heap_.used(i) + (each.time << 24U));
-    if (is_over && !each.may_be_joined) continue;
+    if (is_over && !each.is_started) continue;
     holders.push_back({tag_of(2, i), &each.known, i});
     if (!how_.has_fences) continue;
     holders.push_back({tag_of(3, i), &each.fenced, threads_max});
@@ -64,7 +99,7 @@ std::uint64_t engine::state() {
     location& where = locations_[i];
     std::size_t oldest = where.newest();
     for (std::size_t j = 0; j < readers && !reads_newest; ++j) {
-      oldest = std::min(oldest, oldest_for(where, holders[j]));
+      oldest = std::min(oldest, oldest_for(where, holders[j].knows));
     }
     for (std::size_t message = oldest; message <= where.newest(); ++message) {
       std::uint64_t const tag = tag_of(8, where.where + ((where.newest() - message) << 52U));
@@ -78,40 +113,10 @@ std::uint64_t engine::state() {
   for (std::size_t i = 0; i < locations_.size() && !reads_newest; ++i) {
     location const& where = locations_[i];
     for (holder const& each : holders) {
-      sum += mixed(each.tag ^ where.where, where.newest() - oldest_for(where, each));
+      sum += mixed(each.tag ^ where.where, where.newest() - oldest_for(where, each.knows));
     }
   }
-  table<granule>& granules = shadow_.granules();
-  for (std::size_t i = 0; i < granules.size(); ++i) {
-    granule const& cell = granules[i];
-    std::uint64_t content = 0;
-    if (!cell.is_freed) {
-      std::memcpy(&content, reinterpret_cast<void const*>(cell.where * shadow::granule_bytes),
-                  sizeof(content));
-    }
-    sum += mixed(tag_of(10, cell.where), cell.is_freed ? 1 : mixed(2, content));
-    for (granule::access const& each : cell.accesses) {
-      if (cell.is_freed) break;
-      bool const is_open = each.kind == access_kind::speculative &&
-                           each.by.when == threads_[each.by.thread]->operations + 1;
-      std::uint64_t const what = mixed(mixed(cell.where, each.by.thread),
-                                       (each.bytes << 8U) | (static_cast<unsigned>(each.kind) << 1U) |
-                                           (is_open ? 1U : 0U));
-      std::uint64_t known_to = 0;
-      bool is_known_to_all = true;
-      for (holder const& one : holders) {
-        if (one.thread == each.by.thread) continue;
-        if (each.by.is_in(one.knows->happened)) {
-          known_to += one.tag;
-        } else if (one.thread != threads_max) {
-          is_known_to_all = false;
-        }
-      }
-      // What all threads know can race with nothing.
-      if (!is_known_to_all) sum += mixed(what, known_to);
-    }
-  }
-  return sum;
+  return sum + state_of_plain(holders);
 }
 
 }  // namespace escrow::model

@@ -218,8 +218,7 @@ long __wrap_syscall(long number, ...) {
   auto const where = static_cast<std::uintptr_t>(arguments[0]);
   void* const caller = __builtin_return_address(0);
   if ((arguments[1] & FUTEX_CMD_MASK) == FUTEX_WAKE) {
-    return static_cast<long>(
-        model::wake(where, static_cast<std::size_t>(arguments[2]), caller));
+    return static_cast<long>(model::wake(where, static_cast<std::size_t>(arguments[2]), caller));
   }
   auto const value = static_cast<std::uint32_t>(arguments[2]);
   if (model::sleep_on({where, sizeof(value), caller}, value, arguments[3] != 0)) return 0;
@@ -240,11 +239,12 @@ int __wrap_pthread_setname_np(pthread_t thread, char const* name) {
 using start_state = std::unique_ptr<std::thread::_State>;
 void __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
     std::thread* made, start_state* state, void (*depend)());
+constexpr auto really_start =
+    &__real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE;
 void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
     std::thread* made, start_state* state, void (*depend)()) {
   if (!is_in_model() && !model::is_in_setup()) {
-    return __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
-        made, state, depend);
+    return really_start(made, state, depend);
   }
   bool const is_running = is_in_model();
   std::uint32_t number = 0;
@@ -252,7 +252,7 @@ void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_
     in_checker const mine;
     std::thread::_State* const kept = state->release();
     number = engine::the().add_thread("thread", [kept] { kept->_M_run(); });
-    engine::the().thread(number).may_be_joined = true;
+    engine::the().thread(number).is_started = true;
     if (is_running) engine::the().after_step();
   }
   pthread_t const id = number + 1;
@@ -317,9 +317,10 @@ void* allocate(std::size_t size, std::size_t alignment) {
     std::size_t const part = is_in_model() ? all.running() : model::threads_max;
     return all.memory().allocate(part, size, alignment);
   }
-  void* const block = alignment <= alignof(std::max_align_t)
-                          ? std::malloc(size)
-                          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  void* const block =
+      alignment <= alignof(std::max_align_t)
+          ? std::malloc(size)
+          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (block == nullptr) std::abort();
   return block;
 }

@@ -49,7 +49,8 @@ std::string resolved(void const* caller) {
 std::string const& function_at(void const* caller) {
   static auto& names = *new std::unordered_map<void const*, std::string>;
   auto const found = names.find(caller);
-  return found != names.end() ? found->second : names.emplace(caller, resolved(caller)).first->second;
+  return found != names.end() ? found->second
+                              : names.emplace(caller, resolved(caller)).first->second;
 }
 
 char const* name_of(std::memory_order order) noexcept {
@@ -110,8 +111,8 @@ std::string engine::describe_waiting() {
   for (std::size_t i = 0; i < count_; ++i) {
     model_thread const& each = *threads_[i];
     constexpr std::array<char const*, 8> what{
-        "can go on",   "wants a lock",  "sleeps", "sleeps until a time",
-        "spins",       "rests",         "joins",  "has ended"};
+        "can go on", "wants a lock", "sleeps", "sleeps until a time",
+        "spins",     "rests",        "joins",  "has ended"};
     text += " " + each.name + " " + what[static_cast<std::size_t>(each.now)];
     if (each.object != 0) text += " at " + name_at(each.object);
     text += ";";
