@@ -42,9 +42,10 @@ std::uint64_t engine::state_of_plain(std::vector<holder> const& holders) {
       if (cell.is_freed) break;
       bool const is_open = each.kind == access_kind::speculative &&
                            each.by.when == threads_[each.by.thread]->operations + 1;
-      std::uint64_t const what = mixed(
-          mixed(cell.where, each.by.thread),
-          (each.bytes << 8U) | (static_cast<unsigned>(each.kind) << 1U) | (is_open ? 1U : 0U));
+      std::uint64_t const what =
+          mixed(mixed(cell.where, each.by.thread), (static_cast<unsigned>(each.bytes) << 8U) |
+                                                       (static_cast<unsigned>(each.kind) << 1U) |
+                                                       (is_open ? 1U : 0U));
       std::uint64_t known_to = 0;
       bool is_known_to_all = true;
       for (holder const& one : holders) {
