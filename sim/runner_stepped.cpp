@@ -74,6 +74,15 @@ bool step_once(std::unique_lock<std::mutex>& lock) {
 
 namespace escrow::sim {
 
+void reseed(std::uint64_t seed) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  if (!s.how.stepped) model::give_up("reseed() on a runtime that runs free");
+  s.how.seed = seed;
+  s.random.seed(seed);
+  s.fruitless = 0;
+}
+
 bool step() {
   auto& s = model::the();
   std::unique_lock lock(s.mutex);

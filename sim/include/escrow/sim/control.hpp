@@ -29,6 +29,10 @@ void reset(options const& how = {});
 /// What the last reset() asked for.
 [[nodiscard]] options current_options();
 
+/// Stepped only: from now on choices are those of a run with this seed. All else stays: handles,
+/// time, and what is pending. For many runs in one process, whose libraries keep handles.
+void reseed(std::uint64_t seed);
+
 /// Stepped only: makes one seeded choice among what could happen next and does it. Returns false if
 /// nothing is pending. Time moves by a microsecond, or on to the next thing that is due.
 bool step();

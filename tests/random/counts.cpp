@@ -1,0 +1,79 @@
+// Counts, added up and printed.
+#include "counts.hpp"
+
+#include <iomanip>
+#include <sstream>
+
+namespace escrow::test {
+
+std::string_view name_of(situation met) {
+  constexpr std::array<std::string_view, situation_count> names{
+      "a fault was injected",
+      "a device was lost",
+      "a claim waited in its stream",
+      "a claim added an edge",
+      "a slot was claimed again in its capture",
+      "a slot of a graph was claimed again",
+      "an eager slot went to a capture",
+      "a claim on a forked stream",
+      "a lease outlived its capture",
+      "an owner was retired into a fork",
+      "all shares were gone while work went on",
+      "a capture was abandoned with things",
+      "a capture was ended by another thread",
+      "a graph was captured into again",
+      "a graph was gone before its exec",
+      "an exec was gone in flight",
+      "an exec was updated in flight",
+      "an exec was updated from a reshaped graph",
+      "an exec's node was set after an update",
+      "an exec's node was set in flight",
+      "hoisted after changes of nodes",
+      "hoisted by handle after changes of nodes",
+      "a handle was exposed between changes",
+      "a lease was shared by two nodes",
+      "a node was changed with an exec there",
+      "a plain exec was launched",
+      "a hoisted graph was launched plainly",
+      "a pool was gone with slots out",
+      "a pool was closed with slots in graphs",
+      "retired to a stopped deleter",
+      "things on a parent graph"};
+  static_assert(!names.back().empty());
+  return names.at(static_cast<std::size_t>(met));
+}
+
+void run_counts::add(run_counts const& other) {
+  programs += other.programs;
+  steps += other.steps;
+  kernels += other.kernels;
+  things += other.things;
+  for (std::size_t i = 0; i < op_count; ++i) {
+    for (std::size_t k = 0; k < operations[i].size(); ++k)
+      operations[i][k] += other.operations[i][k];
+  }
+  for (std::size_t i = 0; i < situation_count; ++i) situations[i] += other.situations[i];
+}
+
+std::string to_text(run_counts const& counted) {
+  std::ostringstream text;
+  text << counted.programs << " programs, " << counted.steps << " single steps, "
+       << counted.kernels << " kernels run, " << counted.things << " things\n"
+       << std::left << std::setw(20) << "operation" << std::right;
+  for (char const* const each : {"done", "refused", "exhausted", "failed", "skipped"})
+    text << std::setw(10) << each;
+  text << '\n';
+  for (std::size_t i = 0; i < op_count; ++i) {
+    text << std::left << std::setw(20) << spec_of(static_cast<op>(i)).name << std::right;
+    for (outcome const each : {outcome::done, outcome::refused, outcome::exhausted,
+                               outcome::failed, outcome::skipped})
+      text << std::setw(10) << counted.operations[i][static_cast<std::size_t>(each)];
+    text << '\n';
+  }
+  for (std::size_t i = 0; i < situation_count; ++i)
+    text << std::setw(10) << counted.situations[i] << "  " << name_of(static_cast<situation>(i))
+         << '\n';
+  return text.str();
+}
+
+}  // namespace escrow::test

@@ -1,0 +1,70 @@
+// How often what happened in programs: what was never reached proves nothing.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "program.hpp"
+
+namespace escrow::test {
+
+/// What became of an operation.
+enum class outcome : std::uint8_t { skipped, done, refused, exhausted, failed, count };
+
+/// What is worth to be met.
+enum class situation : std::uint8_t {
+  fault_injected,
+  device_lost,
+  claim_waited_in_its_stream,
+  claim_added_an_edge,
+  slot_claimed_again_in_its_capture,
+  slot_of_a_graph_claimed_again,
+  eager_slot_went_to_a_capture,
+  claim_on_a_forked_stream,
+  lease_outlived_its_capture,
+  owner_retired_into_a_fork,
+  shares_gone_while_work_goes_on,
+  capture_abandoned_with_things,
+  capture_ended_by_another_thread,
+  graph_captured_into_again,
+  graph_gone_before_its_exec,
+  exec_gone_in_flight,
+  exec_updated_in_flight,
+  exec_updated_from_a_reshaped_graph,
+  exec_set_after_an_update,
+  exec_set_in_flight,
+  hoisted_after_changes_of_nodes,
+  hoisted_by_handle_after_changes_of_nodes,
+  handle_exposed_between_changes,
+  lease_shared_by_two_nodes,
+  node_changed_with_an_exec_there,
+  plain_exec_launched,
+  hoisted_graph_launched_plainly,
+  pool_gone_with_slots_out,
+  pool_closed_with_slots_in_graphs,
+  retired_to_a_stopped_deleter,
+  things_on_a_parent_graph,
+  count
+};
+inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);
+[[nodiscard]] std::string_view name_of(situation met);
+
+struct run_counts {
+  std::uint64_t programs = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t kernels = 0;
+  std::uint64_t things = 0;
+  std::array<std::array<std::uint64_t, static_cast<std::size_t>(outcome::count)>, op_count>
+      operations{};
+  std::array<std::uint64_t, situation_count> situations{};
+
+  void meet(situation met) { ++situations[static_cast<std::size_t>(met)]; }
+  void add(run_counts const& other);
+};
+
+/// The counts for people, a line each.
+[[nodiscard]] std::string to_text(run_counts const& counted);
+
+}  // namespace escrow::test

@@ -1,0 +1,150 @@
+// The text form of programs, and the table of operations.
+#include "program.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <stdexcept>
+
+namespace escrow::test {
+
+namespace {
+
+constexpr std::array<op_spec, op_count> specs{{
+    {"step", "k", 14, false},
+    {"work", "s", 8, false},
+    {"poll", "", 10, true},
+    {"settle", "", 2, false},
+    {"drain", "", 1, false},
+    {"stop", "", 1, false},
+    {"fail_device", "w", 1, false},
+    {"claim", "lps", 12, true},
+    {"touch", "ls", 4, true},
+    {"release", "l", 6, true},
+    {"release_on", "ls", 4, true},
+    {"drop_lease", "l", 3, true},
+    {"close_pool", "p", 1, true},
+    {"destroy_pool", "p", 1, true},
+    {"make_pool", "p", 1, true},
+    {"retire", "s", 6, true},
+    {"retire_now", "", 1, true},
+    {"retire_after", "s", 2, true},
+    {"retire_graph", "g", 2, true},
+    {"own", "o", 6, false},
+    {"disown", "o", 4, false},
+    {"keep", "sow", 4, true},
+    {"launch_lease", "ls", 3, true},
+    {"share", "x", 3, true},
+    {"use_shared", "xs", 4, true},
+    {"unshare", "x", 2, false},
+    {"begin", "sm", 9, false},
+    {"begin_into", "sg", 1, false},
+    {"fork", "ss", 6, false},
+    {"join", "ss", 5, false},
+    {"end", "sgw", 10, false},
+    {"invalidate", "s", 1, false},
+    {"destroy_stream", "s", 1, false},
+    {"make_graph", "g", 5, true},
+    {"expose", "g", 2, true},
+    {"clone", "ggw", 4, true},
+    {"child", "ggw", 3, true},
+    {"destroy_graph", "g", 4, false},
+    {"instantiate", "egw", 9, true},
+    {"launch", "esw", 12, true},
+    {"update", "egw", 4, true},
+    {"destroy_exec", "e", 6, false},
+    {"hoist", "hgw", 3, true},
+    {"let_go", "hsw", 3, true},
+    {"drop_hoisted", "h", 1, false},
+    {"add_node", "ngow", 9, true},
+    {"add_node_of_lease", "ngl", 4, true},
+    {"set_node", "now", 4, true},
+    {"set_node_of_lease", "nl", 2, true},
+    {"destroy_node", "n", 3, true},
+    {"exec_set", "enow", 5, true},
+    {"exec_set_of_lease", "enl", 2, true},
+}};
+static_assert(!specs.back().name.empty());
+
+[[noreturn]] void refuse(std::string const& line, char const* why) {
+  throw std::runtime_error("not a program: " + line + ": " + why);
+}
+
+unsigned number_in(std::string_view word, std::string const& line) {
+  unsigned value = 0;
+  auto const result = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (result.ec != std::errc{} || result.ptr != word.data() + word.size() || value > 255)
+    refuse(line, "a number");
+  return value;
+}
+
+operation read_operation(std::string const& line) {
+  std::istringstream words(line);
+  std::string word;
+  words >> word;
+  if (word.size() < 2 || word[0] != 't') refuse(line, "a thread");
+  operation read;
+  read.thread =
+      static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
+                                program::threads_max);
+  words >> word;
+  auto const found =
+      std::ranges::find_if(specs, [&](op_spec const& each) { return each.name == word; });
+  if (found == specs.end()) refuse(line, "an operation");
+  read.kind = static_cast<op>(found - specs.begin());
+  for (std::size_t i = 0; i < found->arguments.size(); ++i) {
+    if (!(words >> word) || word[0] != found->arguments[i]) refuse(line, "an argument");
+    read.arguments[i] =
+        static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
+                                  places_of(word[0]));
+  }
+  if (words >> word) {
+    if (word[0] != '!') refuse(line, "a failing call");
+    read.failing_call = static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line));
+  }
+  return read;
+}
+
+}  // namespace
+
+op_spec const& spec_of(op kind) {
+  return specs.at(static_cast<std::size_t>(kind));
+}
+
+std::string to_text(operation const& written) {
+  op_spec const& spec = spec_of(written.kind);
+  std::ostringstream text;
+  text << 't' << unsigned{written.thread} << ' ' << spec.name;
+  for (std::size_t i = 0; i < spec.arguments.size(); ++i)
+    text << ' ' << spec.arguments[i] << unsigned{written.arguments[i]};
+  if (written.failing_call != 0) text << " !" << unsigned{written.failing_call};
+  return text.str();
+}
+
+std::string to_text(program const& written) {
+  std::ostringstream text;
+  text << "seed " << written.seed << "\nslots " << written.slots << '\n';
+  for (operation const& each : written.operations) text << to_text(each) << '\n';
+  return text.str();
+}
+
+program read_program(std::string_view text) {
+  program read;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    line = line.substr(0, line.find('#'));
+    std::istringstream words(line);
+    std::string first;
+    if (!(words >> first)) continue;
+    if (first == "seed") {
+      if (!(words >> read.seed)) refuse(line, "a seed");
+    } else if (first == "slots") {
+      if (!(words >> read.slots) || read.slots == 0) refuse(line, "a number of slots");
+    } else {
+      read.operations.push_back(read_operation(line));
+    }
+  }
+  return read;
+}
+
+}  // namespace escrow::test

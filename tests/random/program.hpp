@@ -1,0 +1,137 @@
+// A random program: a list of operations of several threads, with a form that people can read.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace escrow::test {
+
+/// What an operation does. Objects have fixed places, so that an operation means the same when
+/// others are taken away; one whose places are empty, or full where they must not be, does nothing.
+enum class op : std::uint8_t {
+  // the machine and the worker
+  step,
+  work,
+  poll,
+  settle,
+  drain,
+  stop,
+  fail_device,
+  // pools
+  claim,
+  touch,
+  release,
+  release_on,
+  drop_lease,
+  close_pool,
+  destroy_pool,
+  make_pool,
+  // owners
+  retire,
+  retire_now,
+  retire_after,
+  retire_graph,
+  own,
+  disown,
+  keep,
+  launch_lease,
+  share,
+  use_shared,
+  unshare,
+  // captures
+  begin,
+  begin_into,
+  fork,
+  join,
+  end,
+  invalidate,
+  destroy_stream,
+  // graphs and execs
+  make_graph,
+  expose,
+  clone,
+  child,
+  destroy_graph,
+  instantiate,
+  launch,
+  update,
+  destroy_exec,
+  hoist,
+  let_go,
+  drop_hoisted,
+  // nodes
+  add_node,
+  add_node_of_lease,
+  set_node,
+  set_node_of_lease,
+  destroy_node,
+  exec_set,
+  exec_set_of_lease,
+  count
+};
+inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
+
+/// How many places there are of each kind, by the letter that stands for it in the text form.
+[[nodiscard]] constexpr unsigned places_of(char letter) {
+  switch (letter) {
+    case 's':  // streams; the last is of device 1
+    case 'g':  // graphs
+    case 'e':  // execs
+    case 'l':  // leases
+      return 4;
+    case 'n':  // nodes
+      return 6;
+    case 'p':  // pools
+    case 'h':  // hoisted
+    case 'o':  // owners of nodes and launches
+    case 'x':  // objects of make_stream_shared()
+      return 2;
+    case 'm':  // capture modes
+      return 3;
+    case 'w':  // ways to do it
+      return 4;
+    case 'k':  // steps
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+struct op_spec {
+  std::string_view name;
+  std::string_view arguments;  // a letter for each
+  unsigned weight;             // in programs of all kinds
+  bool can_fail;               // a call of CUDA in it may be made to fail
+};
+[[nodiscard]] op_spec const& spec_of(op kind);
+
+struct operation {
+  op kind = op::step;
+  std::uint8_t thread = 0;
+  std::array<std::uint8_t, 4> arguments{};
+  std::uint8_t failing_call = 0;  // the CUDA call of the operation that fails; 0: none
+
+  bool operator==(operation const&) const = default;
+};
+
+struct program {
+  static constexpr std::size_t threads_max = 3;
+
+  std::uint64_t seed = 1;  // of the machine's choices
+  unsigned slots = 2;      // of each pool
+  std::vector<operation> operations;
+
+  bool operator==(program const&) const = default;
+};
+
+/// One operation a line.
+[[nodiscard]] std::string to_text(program const& written);
+[[nodiscard]] std::string to_text(operation const& written);
+/// Reads what to_text() wrote; '#' begins a comment. Throws std::runtime_error with the line.
+[[nodiscard]] program read_program(std::string_view text);
+
+}  // namespace escrow::test

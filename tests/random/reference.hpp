@@ -1,0 +1,108 @@
+// The reference model: who must be alive, and who may be, as the public contracts have it. Plain
+// sets, and nothing of the library.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace escrow::test {
+
+/// One thing that a graph, an exec, a capture or a hoisted keeps.
+struct entry {
+  int thing = 0;
+  int node = 0;         // the node that it is kept for; 0: the graph as a whole
+  bool known = true;    // false: came with a plain copy, which hoisting cannot find
+  bool by_exec = false;  // set in the exec itself
+};
+using entries = std::vector<entry>;
+
+/// What a graph and the like keep.
+struct contents {
+  entries held;        // must be alive
+  entries lingering;   // may be
+  entries needed;      // what the kernels use, whether it is held or not
+  bool exists = false;
+
+  void clear() { *this = {}; }
+};
+
+/// What: the things of a run with all that keeps them: the test's own handles, captures, graphs,
+/// execs, hoisted, launches in flight of execs that are gone, and work on streams, by marks that
+/// kernels set.
+/// Thread safety: none; one operation at a time, and the machine between them.
+class reference {
+ public:
+  enum class kind : std::uint8_t { owner, slot };
+  struct thing_state {
+    kind is = kind::owner;
+    int handles = 0;         // in the test's hands: a share, a lease
+    bool gone = false;       // destroyed
+    std::vector<int> marks;  // of the work that uses it
+    bool is_pooled = false;  // a slot of a pool that is there: may stay
+  };
+
+  [[nodiscard]] int add(kind is);
+  [[nodiscard]] thing_state& state_of(int thing) { return things_.at(static_cast<std::size_t>(thing)); }
+  [[nodiscard]] std::size_t size() const { return things_.size(); }
+  /// A mark that no kernel has set yet.
+  [[nodiscard]] int add_mark(int device);
+  void set_mark(int mark) { marks_.at(static_cast<std::size_t>(mark)).done = true; }
+  [[nodiscard]] bool is_done(int mark) const { return marks_.at(static_cast<std::size_t>(mark)).done; }
+  /// The work of a device was dropped.
+  void drop_work(int device);
+  /// The thing is used by the work up to the mark.
+  void pend(int thing, int mark);
+  [[nodiscard]] bool is_pending(int thing) const;
+
+  [[nodiscard]] contents& capture_of(std::uint64_t id) { return captures_[id]; }
+  void forget_capture(std::uint64_t id) { captures_.erase(id); }
+
+  // Exec changes: what was held before stays for the launches in flight, which have not ended
+  // before `behind`, a mark.
+  void keep_for_launches(entries const& held, int behind);
+  /// The machine is idle and the worker has nothing left: no launch is in flight.
+  void settle() { in_flight_.clear(); }
+  [[nodiscard]] bool anything_held() const;
+
+  /// Why the thing must be alive; empty if it need not be. A graph of the capture `but_not` does
+  /// not count.
+  [[nodiscard]] std::string why_alive(int thing, contents const* but_not = nullptr) const;
+  /// Whether anything may keep it.
+  [[nodiscard]] bool may_live(int thing) const;
+  /// Who has it, for messages.
+  [[nodiscard]] bool is_held_by_graphs(int thing) const;
+
+  std::array<contents, 4> graphs;
+  std::array<contents, 4> execs;
+  std::array<contents, 2> hoisted;
+
+ private:
+  struct mark_state {
+    bool done = false;
+    int device = 0;
+  };
+  struct flight {
+    entries held;
+    int behind;
+  };
+
+  template <class Look>
+  void each_contents(Look look) const;
+
+  std::vector<thing_state> things_;
+  std::vector<mark_state> marks_{mark_state{true, 0}};  // the first is always done
+  std::map<std::uint64_t, contents> captures_;
+  std::vector<flight> in_flight_;
+};
+
+[[nodiscard]] bool has(entries const& list, int thing);
+/// Takes the entries of a node out of a list; returns them.
+entries take_node(entries& list, int node);
+void append(entries& to, entries const& from);
+
+}  // namespace escrow::test

@@ -1,0 +1,18 @@
+// Threads that do what they are told, one at a time.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace escrow::test {
+
+/// What: the threads of programs: CUDA's captures know who began them. Number 0 is the caller. They
+/// stay for the next program.
+/// Thread safety: one caller.
+class team {
+ public:
+  /// Runs `work` on that thread, and returns when it is done.
+  static void on(std::size_t thread, std::function<void()> const& work);
+};
+
+}  // namespace escrow::test

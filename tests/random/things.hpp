@@ -1,0 +1,130 @@
+// What the programs use: owners and slots that tell when they go, and kernels that check what they
+// find when they run.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <escrow/deleter.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reference.hpp"
+
+namespace escrow::test {
+
+class things;
+
+/// The one owner of a thing: its end is the thing's.
+class token {
+ public:
+  token(things& all, int thing) noexcept : all_(&all), thing_(thing) {}
+  token(token&& other) noexcept : all_(std::exchange(other.all_, nullptr)), thing_(other.thing_) {}
+  token& operator=(token&&) = delete;
+  ~token();
+
+  [[nodiscard]] int thing() const noexcept { return thing_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return all_ != nullptr; }
+
+ private:
+  things* all_;
+  int thing_;
+};
+
+/// An argument that shares a thing.
+struct shared_token {
+  std::shared_ptr<token> share;
+};
+
+/// What one kernel does, and what it uses.
+struct piece_of_work {
+  enum class role : std::uint8_t { plain, fill, look, close };
+  struct use {
+    int thing = 0;
+    int generation = -1;  // of a slot that a graph has: it is in nobody else's hands; -1: any
+  };
+
+  things* all = nullptr;
+  int mark = 0;  // set when it has run
+  std::vector<use> uses;
+  role what = role::plain;
+  int slot = -1;
+  int value = 0;  // that of the lease
+};
+
+/// What: all things of a run, the work, and the first thing that went wrong.
+/// Thread safety: none; one operation at a time.
+class things {
+ public:
+  struct slot_state {
+    int generation = 0;  // counts those that were handed it, but one capture's counts once
+    int value = 0;       // what the last fill wrote
+    int open = 0;        // the lease whose use has begun and not ended on the device; 0: none
+    bool racy = false;   // its uses are in no order, and nobody said that they would be
+    std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
+    bool leased = false;
+  };
+
+  reference model;
+
+  [[nodiscard]] token make(reference::kind is);
+  [[nodiscard]] slot_state& slot_of(int thing);
+  /// A new value for a lease.
+  [[nodiscard]] int begin_use();
+  /// Its last piece of work is on its way.
+  void will_close(int value) { closes_.at(static_cast<std::size_t>(value)) = true; }
+
+  [[nodiscard]] piece_of_work& add_work() {
+    work_.emplace_back().all = this;
+    return work_.back();
+  }
+  /// A kernel's run; false if it goes on.
+  bool run(piece_of_work const& work, int& rounds_left);
+  void gone(int thing) noexcept;
+
+  void fail(std::string what);
+  [[nodiscard]] std::string const& failure() const { return failure_; }
+  [[nodiscard]] std::size_t runs() const { return runs_; }
+
+  bool values_count = true;  // false: a device has failed, and its events order nothing
+  bool frees_early = false;  // planted: an owner is taken for destroyed when it is handed over
+
+ private:
+  void check_uses(piece_of_work const& work);
+  void check_value(piece_of_work const& work);
+
+  std::deque<piece_of_work> work_;
+  std::vector<slot_state> slots_;
+  std::vector<bool> closes_{false};
+  std::string failure_;
+  std::size_t runs_ = 0;
+};
+
+/// The kernels: (work, rounds), and the same with something that is kept.
+using plain_kernel = void (*)(piece_of_work*, int);
+using keeping_kernel = void (*)(piece_of_work*, int, int);
+[[nodiscard]] plain_kernel work_kernel();
+[[nodiscard]] keeping_kernel work_kernel_that_keeps();
+
+}  // namespace escrow::test
+
+namespace escrow {
+
+template <>
+struct owner_of<test::shared_token> {
+  static int device_value(test::shared_token const& shared) { return shared.share->thing(); }
+  static std::shared_ptr<test::token> owner(test::shared_token const& shared) {
+    return shared.share;
+  }
+};
+
+template <>
+struct owner_of<test::token> {
+  static int device_value(test::token const& owned) { return owned.thing(); }
+};
+
+}  // namespace escrow

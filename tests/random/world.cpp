@@ -1,0 +1,316 @@
+// A program's run: one operation after the other, the machine's and the worker's, and the end.
+#include "world.hpp"
+
+#include <algorithm>
+#include <escrow/core/event_cache.hpp>
+#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/sim.hpp>
+
+#include "attempt.hpp"
+
+namespace escrow::test {
+
+namespace {
+
+/// The machine is not reset between programs, because the library keeps a stream and events of it.
+/// Nothing of that differs from program to program: there is one such stream a device, and no event.
+void begin_machine(std::uint64_t seed) {
+  [[maybe_unused]] static bool const is_first = [] {
+    sim::options how;
+    how.stepped = true;
+    sim::reset(how);
+    return true;
+  }();
+  sim::reseed(seed);
+  for (int const device : {1, 0}) {
+    must(cudaSetDevice(device));
+    owned_graph const probed = make_graph();
+    static_cast<void>(graph_id_of(probed));
+  }
+}
+
+}  // namespace
+
+world::world(program const& run, planted bug)
+    : run_(run), planted_(bug), is_careless_(run.seed % 8 == 0) {
+  begin_machine(run.seed);
+  at_begin_ = sim::alive();
+  invalidated_ = sim::captures_invalidated();
+  deleter_options chosen;
+  chosen.own_worker = false;
+  worker_ = std::make_unique<deleter>(chosen);
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    streams_[i].device = i + 1 == streams_.size() ? 1 : 0;
+    make_stream(i);
+  }
+  for (std::size_t i = 0; i < pools_.size(); ++i) make_pool(i);
+}
+
+world::~world() {
+  if (worker_ == nullptr) return;
+  // What is owed for ever would get a thread to see to it: leaked instead, with the deleter.
+  deleter_stats const owed = worker_->stats();
+  if (owed.held != 0 || owed.in_graphs != 0 || owed.pending != 0 || !failure().empty())
+    static_cast<void>(worker_.release());
+}
+
+void world::arm_fault() {
+  if (now_ == nullptr || now_->failing_call == 0 || lost_[0] || lost_[1]) return;
+  constexpr std::array errors{cudaErrorMemoryAllocation, cudaErrorUnknown, cudaErrorInvalidValue};
+  fault_calls_ = sim::calls();
+  sim::fail_nth(now_->failing_call, errors[now_->failing_call % errors.size()]);
+}
+
+bool world::disarm_fault() {
+  if (now_ == nullptr || now_->failing_call == 0 || lost_[0] || lost_[1]) return false;
+  sim::clear_faults();
+  static_cast<void>(cudaGetLastError());
+  if (sim::calls() - fault_calls_ < now_->failing_call) return false;
+  counts_.meet(situation::fault_injected);
+  is_disturbed_ = true;
+  return true;
+}
+
+void world::check_captures() {
+  std::uint64_t const seen = sim::captures_invalidated();
+  if (seen != invalidated_)
+    all_.fail("a capture was harmed by " + sim::last_invalidation());
+  invalidated_ = seen;
+}
+
+void world::perform(operation const& next) {
+  now_ = &next;
+  thread_ = next.thread;
+  outcome const result = dispatch(next);
+  if (result != outcome::skipped) sweep_captures();
+  check_captures();
+  now_ = nullptr;
+  ++counts_.operations[static_cast<std::size_t>(next.kind)][static_cast<std::size_t>(result)];
+}
+
+outcome world::do_step(unsigned count) {
+  for (unsigned i = 0; i <= count; ++i) {
+    if (!sim::step()) break;
+    ++counts_.steps;
+  }
+  return outcome::done;
+}
+
+outcome world::do_poll() {
+  return attempt(false, false, [&] { static_cast<void>(worker_->poll()); });
+}
+
+void world::poll_until_nothing() {
+  for (int idle = 0; idle < 3;) {
+    sim::run_until_idle();
+    idle = worker_->poll() == 0 ? idle + 1 : 0;
+  }
+}
+
+outcome world::do_settle() {
+  poll_until_nothing();
+  all_.model.settle();
+  expect_nothing_overdue();
+  return outcome::done;
+}
+
+void world::expect_nothing_overdue() {
+  std::size_t overdue = 0;
+  std::string which;
+  for (std::size_t i = 0; i < all_.model.size(); ++i) {
+    int const thing = static_cast<int>(i);
+    if (all_.model.state_of(thing).gone || all_.model.may_live(thing)) continue;
+    ++overdue;
+    which += " " + std::to_string(thing);
+  }
+  deleter_stats const now = worker_->stats();
+  if (overdue > now.held) all_.fail("nothing keeps these, and they are not destroyed:" + which);
+  if (!all_.model.anything_held() && now.in_graphs != 0 && !is_disturbed_ && !is_careless_)
+    all_.fail("no graph is there, and the deleter says that graphs hold something");
+}
+
+outcome world::do_drain() {
+  bool drained = false;
+  outcome const result =
+      attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::nanoseconds(0)); });
+  return result != outcome::done || drained ? result : outcome::exhausted;
+}
+
+outcome world::do_stop() {
+  is_stopped_ = true;
+  return attempt(false, false,
+                 [&] { static_cast<void>(worker_->stop_for(std::chrono::nanoseconds(0))); });
+}
+
+outcome world::do_fail_device(unsigned way) {
+  if (is_disturbed_) return outcome::skipped;
+  int const device = static_cast<int>(way % 2);
+  sim::fail_device(device, cudaErrorIllegalAddress);
+  lost_[static_cast<std::size_t>(device)] = true;
+  all_.values_count = false;
+  all_.model.drop_work(device);
+  counts_.meet(situation::device_lost);
+  return outcome::done;
+}
+
+void world::end_captures() {
+  while (!captures_.empty()) {
+    open_capture const ended = captures_.back();
+    cudaGraph_t native = nullptr;
+    static_cast<void>(cudaStreamEndCapture(streams_[ended.origin].handle, &native));
+    bool const is_ours = ended.into.has_value();
+    all_.model.forget_capture(ended.id);
+    captures_.pop_back();
+    if (is_ours) {
+      graph_place& place = graphs_[*ended.into];
+      place.is_captured_into = false;
+      if (native == nullptr) {
+        place.plain = nullptr;
+        all_.model.graphs[*ended.into].clear();
+      }
+    } else if (native != nullptr) {
+      static_cast<void>(cudaGraphDestroy(native));
+    }
+  }
+  static_cast<void>(cudaGetLastError());
+  invalidated_ = sim::captures_invalidated();
+}
+
+void world::end_leases() {
+  for (lease_place& each : leases_) {
+    if (!each.held) continue;
+    note_release(each, each.stream);
+    each.held.reset();
+  }
+}
+
+void world::finish() {
+  bool const is_lost = lost_[0] || lost_[1];
+  end_captures();
+  end_leases();
+  for (std::size_t i = 0; i < execs_.size(); ++i) drop_exec(i);
+  for (std::size_t i = 0; i < graphs_.size(); ++i) drop_graph(i);
+  for (std::size_t i = 0; i < owners_.size(); ++i) static_cast<void>(do_disown(i));
+  for (std::size_t i = 0; i < shared_.size(); ++i) static_cast<void>(do_unshare(i));
+  sim::run_until_idle();
+  for (std::size_t i = 0; i < hoisted_.size(); ++i) {
+    if (!hoisted_[i]) continue;
+    all_.model.hoisted[i].clear();
+    static_cast<void>(attempt(false, false, [&] { hoisted_[i]->release(); }));
+    hoisted_[i].reset();
+  }
+  for (token const& each : survivors_) all_.model.state_of(each.thing()).handles = 0;
+  for (auto const& each : surviving_shares_) all_.model.state_of(each->thing()).handles = 0;
+  survivors_.clear();
+  surviving_shares_.clear();
+  for (std::size_t i = 0; i < pools_.size(); ++i) leave_pool(i);
+  for (stream_place& each : streams_) static_cast<void>(cudaStreamDestroy(each.handle));
+  events_.clear();
+  poll_until_nothing();
+  all_.model.settle();
+  if (!is_lost) expect_all_gone();
+  counts_.kernels = all_.runs();
+  counts_.things = all_.model.size();
+  counts_.programs = 1;
+  static_cast<void>(cudaGetLastError());
+  if (is_lost) sim::clear_faults();
+  drop_cached_events();
+}
+
+void world::expect_all_gone() {
+  std::size_t left = 0;
+  std::string which;
+  for (std::size_t i = 0; i < all_.model.size(); ++i) {
+    if (all_.model.state_of(static_cast<int>(i)).gone) continue;
+    ++left;
+    which += " " + std::to_string(i);
+  }
+  deleter_stats const now = worker_->stats();
+  if (left > now.held) all_.fail("everything has ended, and these are not destroyed:" + which);
+  if (now.held != 0 && !is_disturbed_ && !is_careless_)
+    all_.fail("the deleter keeps something for ever, for no reason");
+  if (now.held != 0) return;
+  if (now.in_graphs != 0 || now.pending != 0) all_.fail("the deleter's counts do not return to 0");
+  if (!graph_registry::global().is_empty()) all_.fail("the registry of graphs is not empty");
+}
+
+// The cache is the process's; the next program's machine knows nothing of these events.
+void world::drop_cached_events() {
+  bool const has_debts = worker_->stats().held != 0;
+  if (!has_debts) worker_.reset();
+  for (int device = 0; device < 2; ++device) {
+    for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
+      static_cast<void>(event_cache::take(device));
+      before = std::exchange(left, sim::alive().events);
+    }
+  }
+  if (has_debts || lost_[0] || lost_[1] || is_disturbed_ || !failure().empty()) return;
+  if (sim::counts const now = sim::alive(); now != at_begin_) {
+    all_.fail("left in the machine: " + std::to_string(now.events) + " events, " +
+              std::to_string(now.graphs) + " graphs, " + std::to_string(now.execs) + " execs, " +
+              std::to_string(now.user_objects) + " user objects, " +
+              std::to_string(now.streams) + " streams");
+  }
+}
+
+outcome world::dispatch(operation const& next) {
+  auto const& a = next.arguments;
+  switch (next.kind) {
+    case op::step: return do_step(a[0]);
+    case op::work: return do_work(a[0]);
+    case op::poll: return do_poll();
+    case op::settle: return do_settle();
+    case op::drain: return do_drain();
+    case op::stop: return do_stop();
+    case op::fail_device: return do_fail_device(a[0]);
+    case op::claim: return do_claim(a[0], a[1], a[2]);
+    case op::touch: return do_touch(a[0], a[1]);
+    case op::release: return do_release(a[0], leases_[a[0]].stream, 0);
+    case op::release_on: return do_release(a[0], a[1], 1);
+    case op::drop_lease: return do_release(a[0], leases_[a[0]].stream, 2);
+    case op::close_pool: return do_close_pool(a[0]);
+    case op::destroy_pool: return do_destroy_pool(a[0]);
+    case op::make_pool: return do_make_pool(a[0]);
+    case op::retire: return do_retire(a[0]);
+    case op::retire_now: return do_retire_now();
+    case op::retire_after: return do_retire_after(a[0]);
+    case op::retire_graph: return do_retire_graph(a[0]);
+    case op::own: return do_own(a[0]);
+    case op::disown: return do_disown(a[0]);
+    case op::keep: return do_keep(a[0], a[1], a[2]);
+    case op::launch_lease: return do_launch_lease(a[0], a[1]);
+    case op::share: return do_share(a[0]);
+    case op::use_shared: return do_use_shared(a[0], a[1]);
+    case op::unshare: return do_unshare(a[0]);
+    case op::begin: return do_begin(a[0], a[1]);
+    case op::begin_into: return do_begin_into(a[0], a[1]);
+    case op::fork: return do_fork(a[0], a[1]);
+    case op::join: return do_join(a[0], a[1]);
+    case op::end: return do_end(a[0], a[1], a[2]);
+    case op::invalidate: return do_invalidate(a[0]);
+    case op::destroy_stream: return do_destroy_stream(a[0]);
+    case op::make_graph: return do_make_graph(a[0]);
+    case op::expose: return do_expose(a[0]);
+    case op::clone: return do_clone(a[0], a[1], a[2]);
+    case op::child: return do_child(a[0], a[1], a[2]);
+    case op::destroy_graph: return do_destroy_graph(a[0]);
+    case op::instantiate: return do_instantiate(a[0], a[1], a[2]);
+    case op::launch: return do_launch(a[0], a[1], a[2]);
+    case op::update: return do_update(a[0], a[1], a[2]);
+    case op::destroy_exec: return do_destroy_exec(a[0]);
+    case op::hoist: return do_hoist(a[0], a[1], a[2]);
+    case op::let_go: return do_let_go(a[0], a[1], a[2]);
+    case op::drop_hoisted: return do_drop_hoisted(a[0]);
+    case op::add_node: return do_add_node(a[0], a[1], a[2], a[3]);
+    case op::add_node_of_lease: return do_add_node_of_lease(a[0], a[1], a[2]);
+    case op::set_node: return do_set_node(a[0], a[1], a[2]);
+    case op::set_node_of_lease: return do_set_node_of_lease(a[0], a[1]);
+    case op::destroy_node: return do_destroy_node(a[0]);
+    case op::exec_set: return do_exec_set(a[0], a[1], a[2]);
+    case op::exec_set_of_lease: return do_exec_set_of_lease(a[0], a[1], a[2]);
+    case op::count: break;
+  }
+  return outcome::skipped;
+}
+
+}  // namespace escrow::test

@@ -1,0 +1,263 @@
+// The world of a program: the library's objects in their places, and the operations on them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <escrow/core.hpp>
+#include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
+#include <escrow/pool.hpp>
+#include <escrow/sim.hpp>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "counts.hpp"
+#include "handles.hpp"
+#include "program.hpp"
+#include "things.hpp"
+
+namespace escrow::test {
+
+/// A fault of the test's own, to show that it is found.
+enum class planted : std::uint8_t {
+  none,
+  owner_ends_early,     // an owner is destroyed when it should be handed over
+  use_is_not_ordered,   // work on another stream does not wait for the claim
+  model_forgets_execs,  // the model does not know that execs keep what their graph has
+};
+
+/// What: runs one program on the stepped simulator. After each operation, and inside the kernels
+/// and destructors, it is checked against the reference model.
+/// Thread safety: operations run one at a time; run() by any thread.
+class world {
+ public:
+  world(program const& run, planted bug);
+  world(world&&) = delete;
+  ~world();
+
+  /// Does one operation on the calling thread.
+  void perform(operation const& next);
+  /// Ends everything, and looks whether all has gone.
+  void finish();
+
+  [[nodiscard]] std::string const& failure() const { return all_.failure(); }
+  [[nodiscard]] run_counts const& counts() const { return counts_; }
+
+ private:
+  struct capture_state {
+    enum class kind : std::uint8_t { none, active, invalid } is = kind::none;
+    std::uint64_t id = 0;
+    [[nodiscard]] bool is_none() const { return is == kind::none; }
+    [[nodiscard]] bool is_active() const { return is == kind::active; }
+    [[nodiscard]] bool is_invalid() const { return is == kind::invalid; }
+  };
+  struct stream_place {
+    cudaStream_t handle = nullptr;
+    int device = 0;
+    int mark = 0;  // the last that its work sets
+  };
+  struct lease_place {
+    std::optional<lease<token>> held;
+    int slot = 0;
+    int value = 0;
+    std::size_t stream = 0;
+    std::uint64_t capture = 0;
+    std::vector<std::size_t> others;  // streams that also use it
+    int nodes = 0;                    // that have a share
+  };
+  struct graph_place {
+    std::optional<graph> own;
+    cudaGraph_t plain = nullptr;
+    std::uint64_t serial = 0;  // another for each graph
+    unsigned shape = 0;        // counts changes of nodes and edges
+    unsigned changes = 0;      // of nodes' owners too
+    bool is_built = false;     // its deleter is ours: nodes with owners may be added
+    bool is_exposed = false;
+    bool is_captured_into = false;
+    bool is_hoisted = false;
+    bool is_parent = false;
+    [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
+  };
+  struct exec_place {
+    std::optional<graph_exec> own;
+    cudaGraphExec_t plain = nullptr;
+    std::uint64_t made_of = 0;  // the graph's serial
+    unsigned shape = 0;         // the graph's then
+    bool is_exact = true;       // it is known which node is which: not after some updates
+    bool was_updated = false;
+    bool of_hoisted = false;
+    int behind = 0;    // a mark before its last launch
+    int launched = 0;  // a mark after its last launch, if there was one
+    [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
+  };
+  struct node_place {
+    node handle;
+    std::size_t graph = 0;
+    std::uint64_t serial = 0;
+    int id = 0;  // 0: none
+    bool is_call = false;
+  };
+  struct open_capture {
+    std::uint64_t id;
+    std::size_t origin;
+    std::size_t thread;
+    bool is_relaxed;
+    std::optional<std::size_t> into;  // a graph that was there
+  };
+  struct retired_with_event {
+    token owner;
+    owned_event event;
+  };
+
+  // world.cpp
+  outcome dispatch(operation const& next);
+  template <class Action>
+  outcome attempt(bool may_refuse, bool may_fail, Action action);
+  void arm_fault();
+  [[nodiscard]] bool disarm_fault();
+  void check_captures();
+  outcome do_step(unsigned count);
+  outcome do_poll();
+  outcome do_settle();
+  outcome do_drain();
+  outcome do_stop();
+  outcome do_fail_device(unsigned way);
+  void poll_until_nothing();
+  void expect_nothing_overdue();
+  void end_captures();
+  void end_leases();
+  void expect_all_gone();
+  void drop_cached_events();
+
+  // world_streams.cpp
+  [[nodiscard]] capture_state capture_at(std::size_t stream) const;
+  [[nodiscard]] bool is_any_capturing() const;
+  bool enqueue(std::size_t stream, piece_of_work& work);
+  piece_of_work& piece(std::size_t stream, std::vector<int> const& uses);
+  piece_of_work& slot_piece(std::size_t stream, lease_place const& of, piece_of_work::role what);
+  void note_use(std::size_t stream, piece_of_work const& work);
+  void use_slot_on(std::size_t stream, lease_place const& of, piece_of_work::role what);
+  [[nodiscard]] int rounds_of(piece_of_work const& work) const { return work.mark % 3; }
+  void order(std::size_t before, std::size_t after);
+  void make_stream(std::size_t stream);
+  void sweep_captures();
+  outcome do_work(std::size_t stream);
+  outcome do_begin(std::size_t stream, unsigned mode);
+  outcome do_begin_into(std::size_t stream, std::size_t graph);
+  outcome do_fork(std::size_t from, std::size_t to);
+  outcome do_join(std::size_t at, std::size_t ended);
+  outcome do_end(std::size_t stream, std::size_t graph, unsigned way);
+  void take_captured(open_capture const& ended, cudaGraph_t native, std::size_t graph, bool own);
+  outcome do_invalidate(std::size_t stream);
+  outcome do_destroy_stream(std::size_t stream);
+
+  // world_pools.cpp
+  void make_pool(std::size_t pool);
+  outcome do_make_pool(std::size_t pool);
+  outcome do_close_pool(std::size_t pool);
+  outcome do_destroy_pool(std::size_t pool);
+  void leave_pool(std::size_t pool);
+  outcome do_claim(std::size_t lease, std::size_t pool, std::size_t stream);
+  void check_claimed(int slot, capture_state const& capture);
+  void expect_exhausted(std::size_t pool, capture_state const& capture);
+  [[nodiscard]] bool matches(lease_place const& held, std::size_t stream) const;
+  outcome do_touch(std::size_t lease, std::size_t stream);
+  outcome do_release(std::size_t lease, std::size_t stream, unsigned way);
+  void note_release(lease_place& held, std::size_t stream);
+  outcome do_launch_lease(std::size_t lease, std::size_t stream);
+
+  // world_owners.cpp
+  outcome do_retire(std::size_t stream);
+  outcome do_retire_now();
+  outcome do_retire_after(std::size_t stream);
+  outcome do_retire_graph(std::size_t graph);
+  outcome do_own(std::size_t owner);
+  outcome do_disown(std::size_t owner);
+  outcome do_keep(std::size_t stream, std::size_t owner, unsigned way);
+  outcome do_share(std::size_t shared);
+  outcome do_use_shared(std::size_t shared, std::size_t stream);
+  outcome do_unshare(std::size_t shared);
+  void hand_to_stream(int thing, std::size_t stream, piece_of_work const& work);
+  void survive(token&& kept);
+
+  // world_graphs.cpp
+  [[nodiscard]] cudaGraph_t handle_of(graph_place& place);
+  [[nodiscard]] bool is_usable(std::size_t graph) const;
+  void make_racy(entries const& needed);
+  outcome do_make_graph(std::size_t graph);
+  outcome do_expose(std::size_t graph);
+  outcome do_clone(std::size_t to, std::size_t from, unsigned way);
+  outcome do_child(std::size_t parent, std::size_t child, unsigned way);
+  outcome do_destroy_graph(std::size_t graph);
+  void drop_graph(std::size_t graph);
+  outcome do_hoist(std::size_t hoisted, std::size_t graph, unsigned way);
+  void note_hoist(std::size_t hoisted, std::size_t graph, bool by_handle);
+  outcome do_let_go(std::size_t hoisted, std::size_t stream, unsigned way);
+  outcome do_drop_hoisted(std::size_t hoisted);
+
+  // world_execs.cpp
+  outcome do_instantiate(std::size_t exec, std::size_t graph, unsigned way);
+  outcome do_launch(std::size_t exec, std::size_t stream, unsigned way);
+  [[nodiscard]] bool is_covered(contents const& exec) const;
+  outcome do_update(std::size_t exec, std::size_t graph, unsigned way);
+  void note_update(std::size_t exec, std::size_t graph);
+  outcome do_destroy_exec(std::size_t exec);
+  void drop_exec(std::size_t exec);
+  [[nodiscard]] bool is_in_flight(exec_place const& place) const;
+
+  // world_nodes.cpp
+  [[nodiscard]] bool is_there(node_place const& place) const;
+  void drop_nodes_of(std::size_t graph);
+  outcome do_add_node(std::size_t node, std::size_t graph, std::size_t owner, unsigned way);
+  outcome do_add_node_of_lease(std::size_t node, std::size_t graph, std::size_t lease);
+  void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, bool is_call);
+  outcome do_set_node(std::size_t node, std::size_t owner, unsigned way);
+  outcome do_set_node_of_lease(std::size_t node, std::size_t lease);
+  void note_set(node_place const& at, entries const& kept);
+  outcome do_destroy_node(std::size_t node);
+  outcome do_exec_set(std::size_t exec, std::size_t node, std::size_t owner);
+  outcome do_exec_set_of_lease(std::size_t exec, std::size_t node, std::size_t lease);
+  void note_exec_set(std::size_t exec, node_place const& at, entries const& kept);
+  entries share_slot(lease_place& of, piece_of_work& work);
+
+  things all_;
+  run_counts counts_;
+  program const& run_;
+  planted const planted_;
+  operation const* now_ = nullptr;
+  std::size_t thread_ = 0;
+  bool is_careless_;          // things that cost a slot for ever are done too
+  bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
+  bool is_stopped_ = false;
+  std::array<bool, 2> lost_{};
+  sim::counts at_begin_;
+  std::uint64_t fault_calls_ = 0;
+  std::uint64_t invalidated_ = 0;  // captures, on purpose
+  std::uint64_t serials_ = 0;
+  int node_ids_ = 0;
+
+  std::unique_ptr<deleter> worker_;
+  std::array<stream_place, 4> streams_;
+  std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
+  std::array<bool, 2> is_closed_{};
+  std::vector<int> pool_of_slot_;  // by thing; -1: none
+  std::array<lease_place, 4> leases_;
+  std::array<graph_place, 4> graphs_;
+  std::array<exec_place, 4> execs_;
+  std::array<std::optional<hoisted>, 2> hoisted_;
+  std::array<node_place, 6> nodes_;
+  std::array<shared_token, 2> owners_;
+  std::array<std::shared_ptr<token>, 2> shared_;
+  std::vector<open_capture> captures_;
+  std::vector<token> survivors_;  // not taken, and work uses them
+  std::vector<std::shared_ptr<token>> surviving_shares_;
+  std::vector<owned_event> events_;
+};
+
+}  // namespace escrow::test

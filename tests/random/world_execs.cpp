@@ -1,0 +1,132 @@
+// Execs: instantiated, launched, updated, and ended in flight.
+#include <algorithm>
+
+#include "attempt.hpp"
+#include "relaxed_scope.hpp"
+
+namespace escrow::test {
+
+bool world::is_in_flight(exec_place const& place) const {
+  return place.launched != 0 && !all_.model.is_done(place.launched);
+}
+
+// Ways 0 and 1: graph_exec of the `graph`, or of what handle there is; 2: of the handle; 3: plain.
+outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
+  exec_place& place = execs_[e];
+  if (place.is_there() || !is_usable(g)) return outcome::skipped;
+  graph_place& source = graphs_[g];
+  outcome const result = attempt(false, false, [&] {
+    if (way == 3) {
+      cudaGraph_t const native = handle_of(source);
+      relaxed_scope const relaxed;
+      escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
+    } else if (way == 2 || !source.own) {
+      place.own.emplace(handle_of(source));
+    } else {
+      place.own.emplace(*source.own);
+    }
+  });
+  if (result != outcome::done) {
+    place = {};
+    return result;
+  }
+  place.made_of = source.serial;
+  place.shape = source.shape;
+  place.of_hoisted = source.is_hoisted;
+  all_.model.execs[e] = all_.model.graphs[g];
+  if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
+  return result;
+}
+
+/// Whether everything that its kernels use is kept by the exec, or by what was hoisted.
+bool world::is_covered(contents const& exec) const {
+  return std::ranges::all_of(exec.needed, [&](entry const& each) {
+    return has(exec.held, each.thing) ||
+           std::ranges::any_of(all_.model.hoisted, [&](contents const& hoisted) {
+             return has(hoisted.held, each.thing);
+           });
+  });
+}
+
+// Way 1 and 3: with work of its own behind it.
+outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
+  exec_place& place = execs_[e];
+  contents const& kept = all_.model.execs[e];
+  if (!place.is_there() || !capture_at(s).is_none() || lost_[0] || lost_[1])
+    return outcome::skipped;
+  bool const is_right = planted_ == planted::model_forgets_execs || is_covered(kept);
+  if (!is_right) return outcome::skipped;
+  if (place.plain != nullptr) make_racy(kept.needed);
+  int const behind = streams_[s].mark;
+  outcome const result = attempt(false, false, [&] {
+    if (place.own) return place.own->launch(streams_[s].handle);
+    escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
+  });
+  if (result != outcome::done) return result;
+  if (place.plain != nullptr) {
+    counts_.meet(situation::plain_exec_launched);
+    if (place.of_hoisted) counts_.meet(situation::hoisted_graph_launched_plainly);
+  }
+  if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
+  if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+  return result;
+}
+
+void world::note_update(std::size_t e, std::size_t g) {
+  exec_place& place = execs_[e];
+  graph_place const& source = graphs_[g];
+  if (is_in_flight(place)) counts_.meet(situation::exec_updated_in_flight);
+  bool const is_same = source.serial == place.made_of;
+  if (is_same && source.shape != place.shape)
+    counts_.meet(situation::exec_updated_from_a_reshaped_graph);
+  all_.model.keep_for_launches(all_.model.execs[e].held, place.behind);
+  entries const may_stay = all_.model.execs[e].held;
+  all_.model.execs[e] = all_.model.graphs[g];
+  place.is_exact = place.is_exact && is_same && source.shape == place.shape && !source.is_exposed;
+  place.was_updated = true;
+  place.of_hoisted = source.is_hoisted;
+}
+
+// Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
+outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
+  exec_place& place = execs_[e];
+  if (!place.is_there() || !is_usable(g)) return outcome::skipped;
+  graph_place& source = graphs_[g];
+  // Only a graph of the same form will do.
+  outcome const result = attempt(true, true, [&] {
+    if (!place.own) {
+      cudaGraph_t const native = handle_of(source);
+      relaxed_scope const relaxed;
+      cudaGraphExecUpdateResultInfo info{};
+      return escrow::check(cudaGraphExecUpdate(place.plain, native, &info), "cudaGraphExecUpdate");
+    }
+    if (way < 2 && source.own) return place.own->update(*source.own);
+    place.own->update(handle_of(source));
+  });
+  if (result == outcome::done) note_update(e, g);
+  return result;
+}
+
+void world::drop_exec(std::size_t e) {
+  exec_place& place = execs_[e];
+  if (!place.is_there()) return;
+  if (is_in_flight(place)) counts_.meet(situation::exec_gone_in_flight);
+  contents& kept = all_.model.execs[e];
+  append(kept.held, kept.lingering);
+  entries hard = kept.held;
+  std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
+  all_.model.keep_for_launches(hard, place.behind);
+  kept.clear();
+  if (place.plain != nullptr) {
+    relaxed_scope const relaxed;
+    static_cast<void>(cudaGraphExecDestroy(place.plain));
+  }
+  place = {};
+}
+
+outcome world::do_destroy_exec(std::size_t e) {
+  if (!execs_[e].is_there()) return outcome::skipped;
+  return attempt(false, false, [&] { drop_exec(e); });
+}
+
+}  // namespace escrow::test

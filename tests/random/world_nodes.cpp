@@ -1,0 +1,223 @@
+// Nodes of graphs that are built by hand, and their owners.
+#include "attempt.hpp"
+
+namespace escrow::test {
+
+namespace {
+
+/// What a host node calls; it owns what it uses.
+struct called_work {
+  piece_of_work* work;
+  shared_token kept;
+  void operator()() const {
+    int rounds = 0;
+    static_cast<void>(work->all->run(*work, rounds));
+  }
+};
+
+}  // namespace
+
+bool world::is_there(node_place const& place) const {
+  return place.id != 0 && graphs_[place.graph].serial == place.serial &&
+         !graphs_[place.graph].is_captured_into;
+}
+
+void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, bool is_call) {
+  node_place& place = nodes_[n];
+  graph_place& in = graphs_[g];
+  place.handle = std::move(made);
+  place.graph = g;
+  place.serial = in.serial;
+  place.id = ++node_ids_;
+  place.is_call = is_call;
+  ++in.shape;
+  ++in.changes;
+  for (entry each : kept) {
+    each.node = place.id;
+    all_.model.graphs[g].held.push_back(each);
+    all_.model.graphs[g].needed.push_back(each);
+  }
+}
+
+// Way 0: a kernel at the beginning, 1: after the node in the place before, 2: one that keeps
+// nothing, 3: a call of the host.
+outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned way) {
+  graph_place& in = graphs_[g];
+  if (!is_usable(g) || !in.is_built || (way != 2 && !owners_[o].share)) return outcome::skipped;
+  piece_of_work& work = all_.add_work();
+  entries kept;
+  if (way != 2) {
+    int const thing = owners_[o].share->thing();
+    work.uses.push_back({thing});
+    kept.push_back({.thing = thing});
+  }
+  node_place const& before = nodes_[(n + nodes_.size() - 1) % nodes_.size()];
+  bool const is_chained = way == 1 && is_there(before) && before.graph == g;
+  node made;
+  outcome const result = attempt(is_stopped_, false, [&] {
+    if (way == 2) {
+      made = in.own->launch(work_kernel(), {}, &work, 1);
+    } else if (way == 3) {
+      made = in.own->call(called_work{&work, owners_[o]});
+    } else if (is_chained) {
+      made = before.handle.launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
+    } else {
+      made = in.own->launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
+    }
+  });
+  if (result == outcome::done) note_node(n, g, made, kept, way == 3);
+  return result;
+}
+
+/// The slot is the node's too; its uses are in whatever order the caller makes.
+entries world::share_slot(lease_place& of, piece_of_work& work) {
+  things::slot_state& slot = all_.slot_of(of.slot);
+  slot.racy = true;
+  work.uses.push_back({of.slot, slot.generation});
+  return {{.thing = of.slot}};
+}
+
+outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l) {
+  graph_place& in = graphs_[g];
+  lease_place& from = leases_[l];
+  if (!is_usable(g) || !in.is_built || !from.held) return outcome::skipped;
+  piece_of_work& work = all_.add_work();
+  entries const kept = share_slot(from, work);
+  node made;
+  outcome const result = attempt(is_stopped_, false, [&] {
+    made = in.own->launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
+  });
+  if (result != outcome::done) return result;
+  if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
+  note_node(n, g, made, kept, false);
+  return result;
+}
+
+void world::note_set(node_place const& at, entries const& kept) {
+  contents& in = all_.model.graphs[at.graph];
+  static_cast<void>(take_node(in.held, at.id));
+  static_cast<void>(take_node(in.needed, at.id));
+  for (entry each : kept) {
+    each.node = at.id;
+    in.held.push_back(each);
+    in.needed.push_back(each);
+  }
+  ++graphs_[at.graph].changes;
+  for (exec_place const& each : execs_) {
+    if (each.is_there() && each.made_of == at.serial)
+      counts_.meet(situation::node_changed_with_an_exec_there);
+  }
+}
+
+outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
+  node_place& at = nodes_[n];
+  bool const keeps = way != 2 || at.is_call;
+  if (!is_there(at) || (keeps && !owners_[o].share)) return outcome::skipped;
+  piece_of_work& work = all_.add_work();
+  entries kept;
+  if (keeps) {
+    int const thing = owners_[o].share->thing();
+    work.uses.push_back({thing});
+    kept.push_back({.thing = thing});
+  }
+  outcome const result = attempt(is_stopped_, false, [&] {
+    if (at.is_call) return at.handle.set_call(called_work{&work, owners_[o]});
+    if (!keeps) return at.handle.set_launch(work_kernel(), {}, &work, 0);
+    at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
+  });
+  if (result == outcome::done) note_set(at, kept);
+  return result;
+}
+
+outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
+  node_place& at = nodes_[n];
+  lease_place& from = leases_[l];
+  if (!is_there(at) || !from.held || at.is_call) return outcome::skipped;
+  piece_of_work& work = all_.add_work();
+  entries const kept = share_slot(from, work);
+  outcome const result = attempt(is_stopped_, false, [&] {
+    at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
+  });
+  if (result != outcome::done) return result;
+  if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
+  note_set(at, kept);
+  return result;
+}
+
+outcome world::do_destroy_node(std::size_t n) {
+  node_place& at = nodes_[n];
+  if (!is_there(at)) return outcome::skipped;
+  node const gone = at.handle;
+  entries& held = all_.model.graphs[at.graph].held;
+  entries const before = held;
+  static_cast<void>(take_node(held, at.id));
+  outcome const result = attempt(false, false, [&] { gone.destroy(); });
+  if (result != outcome::done) {
+    held = before;
+    return result;
+  }
+  note_set(at, {});
+  ++graphs_[at.graph].shape;
+  at.id = 0;
+  return result;
+}
+
+/// The exec has the new owners, and what it had for the node goes after the launches in flight, or
+/// stays, where nobody can tell any more what was whose.
+void world::note_exec_set(std::size_t e, node_place const& at, entries const& kept) {
+  exec_place& place = execs_[e];
+  contents& in = all_.model.execs[e];
+  if (is_in_flight(place)) counts_.meet(situation::exec_set_in_flight);
+  if (place.was_updated) counts_.meet(situation::exec_set_after_an_update);
+  auto const is_replaced = [&](entry const& each) {
+    return each.node == at.id && (place.is_exact || each.by_exec);
+  };
+  entries old;
+  for (entry const& each : in.held)
+    if (is_replaced(each)) old.push_back(each);
+  std::erase_if(in.held, is_replaced);
+  std::erase_if(in.needed, is_replaced);
+  if (place.is_exact) {
+    all_.model.keep_for_launches(old, place.behind);
+  } else {
+    append(in.lingering, old);
+  }
+  for (entry each : kept) {
+    each.node = at.id;
+    each.by_exec = true;
+    in.held.push_back(each);
+    in.needed.push_back(each);
+  }
+}
+
+outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
+  exec_place& place = execs_[e];
+  node_place const& at = nodes_[n];
+  if (!place.own || !is_there(at) || !owners_[o].share) return outcome::skipped;
+  piece_of_work& work = all_.add_work();
+  int const thing = owners_[o].share->thing();
+  work.uses.push_back({thing});
+  // The exec may be another graph's, or be older than the node.
+  outcome const result = attempt(true, true, [&] {
+    if (at.is_call) return place.own->set_call(at.handle, called_work{&work, owners_[o]});
+    place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
+  });
+  if (result == outcome::done) note_exec_set(e, at, {{.thing = thing}});
+  return result;
+}
+
+outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l) {
+  exec_place& place = execs_[e];
+  node_place const& at = nodes_[n];
+  lease_place& from = leases_[l];
+  if (!place.own || !is_there(at) || !from.held || at.is_call) return outcome::skipped;
+  piece_of_work& work = all_.add_work();
+  entries const kept = share_slot(from, work);
+  outcome const result = attempt(true, true, [&] {
+    place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, *from.held);
+  });
+  if (result == outcome::done) note_exec_set(e, at, kept);
+  return result;
+}
+
+}  // namespace escrow::test

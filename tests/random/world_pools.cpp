@@ -1,0 +1,242 @@
+// Pools: claims, uses on several streams, releases, and ends.
+#include <algorithm>
+#include <escrow/sim.hpp>
+
+#include "attempt.hpp"
+
+namespace escrow::test {
+
+void world::make_pool(std::size_t p) {
+  pool_options chosen;
+  chosen.slots_max = run_.slots;
+  chosen.device = 0;
+  chosen.deleter = worker_.get();
+  auto made = std::make_unique<resource_pool<token>>(chosen, [this, p] {
+    token slot = all_.make(reference::kind::slot);
+    pool_of_slot_.resize(static_cast<std::size_t>(slot.thing()) + 1, -1);
+    pool_of_slot_[static_cast<std::size_t>(slot.thing())] = static_cast<int>(p);
+    all_.model.state_of(slot.thing()).is_pooled = true;
+    return slot;
+  });
+  pools_[p] = std::move(made);
+  is_closed_[p] = false;
+}
+
+outcome world::do_make_pool(std::size_t p) {
+  if (pools_[p] != nullptr || is_stopped_) return outcome::skipped;
+  return attempt(false, false, [&] { make_pool(p); });
+}
+
+/// From now on its slots go when nothing uses them.
+void world::leave_pool(std::size_t p) {
+  if (pools_[p] == nullptr) return;
+  pool_stats const now = pools_[p]->stats();
+  for (std::size_t i = 0; i < now.stream_waits; ++i)
+    counts_.meet(situation::claim_waited_in_its_stream);
+  for (std::size_t i = 0; i < now.edges_added; ++i) counts_.meet(situation::claim_added_an_edge);
+  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
+    if (pool_of_slot_[i] != static_cast<int>(p)) continue;
+    pool_of_slot_[i] = -1;
+    all_.model.state_of(static_cast<int>(i)).is_pooled = false;
+    if (!all_.model.state_of(static_cast<int>(i)).gone && all_.slot_of(static_cast<int>(i)).leased)
+      counts_.meet(situation::pool_gone_with_slots_out);
+  }
+  pools_[p].reset();
+}
+
+outcome world::do_destroy_pool(std::size_t p) {
+  if (pools_[p] == nullptr) return outcome::skipped;
+  return attempt(false, false, [&] { leave_pool(p); });
+}
+
+outcome world::do_close_pool(std::size_t p) {
+  if (pools_[p] == nullptr) return outcome::skipped;
+  is_closed_[p] = true;
+  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
+    if (pool_of_slot_[i] == static_cast<int>(p))
+      all_.model.state_of(static_cast<int>(i)).is_pooled = false;
+  }
+  std::vector<holder> left;
+  outcome const result = attempt(
+      false, false, [&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
+  if (std::ranges::any_of(left, [](holder const& each) { return each.capture_id != 0; }))
+    counts_.meet(situation::pool_closed_with_slots_in_graphs);
+  return result;
+}
+
+/// No slot may be kept from a claim when nothing keeps it and nothing goes on.
+void world::expect_exhausted(std::size_t p, capture_state const& /*capture*/) {
+  sim::counts const machine = sim::alive();
+  if (is_disturbed_ || is_careless_ || lost_[0] || lost_[1] || machine.pending_ops != 0 ||
+      machine.pending_callbacks != 0)
+    return;
+  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
+    if (pool_of_slot_[i] != static_cast<int>(p)) continue;
+    reference::thing_state const& slot = all_.model.state_of(static_cast<int>(i));
+    if (slot.handles == 0 && !all_.model.is_held_by_graphs(static_cast<int>(i)) && !slot.gone)
+      return;  // it may be on its way through the worker
+  }
+  // All are held: right. Fewer than the limit is wrong.
+  auto const made = std::ranges::count(pool_of_slot_, static_cast<int>(p));
+  if (made < static_cast<std::ptrdiff_t>(run_.slots))
+    all_.fail("a claim found the pool exhausted with fewer slots than its limit");
+}
+
+void world::check_claimed(int slot, capture_state const& capture) {
+  things::slot_state& state = all_.slot_of(slot);
+  std::string const name = "slot " + std::to_string(slot);
+  if (state.leased) return all_.fail(name + " was handed out twice");
+  if (all_.model.state_of(slot).gone) return all_.fail(name + " was handed out, and is destroyed");
+  bool const is_same = capture.is_active() && state.capture == capture.id;
+  if (is_same) return counts_.meet(situation::slot_claimed_again_in_its_capture);
+  if (capture.is_active() && state.capture == 0 && state.value != 0)
+    counts_.meet(situation::eager_slot_went_to_a_capture);
+  if (state.capture != 0) counts_.meet(situation::slot_of_a_graph_claimed_again);
+  if (capture.is_active() && all_.values_count && all_.model.is_pending(slot))
+    return all_.fail(name + " went to a capture while work uses it");
+  if (all_.values_count || !all_.model.is_pending(slot)) {
+    // Work of before is waited for in the stream.
+    std::vector<int> const marks = std::exchange(all_.model.state_of(slot).marks, {});
+    std::string const why = all_.model.why_alive(slot);
+    all_.model.state_of(slot).marks = marks;
+    if (!why.empty()) all_.fail(name + " was handed out, but " + why + " keeps it");
+  }
+  ++state.generation;
+  if (state.racy) state.open = 0;
+  state.racy = false;
+}
+
+outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
+  lease_place& place = leases_[l];
+  if (place.held || pools_[p] == nullptr) return outcome::skipped;
+  capture_state const capture = capture_at(s);
+  bool const is_wrong = capture.is_invalid() || is_closed_[p] || streams_[s].device != 0;
+  outcome const result = attempt(is_wrong, false, [&] {
+    place.held.emplace(pools_[p]->claim(streams_[s].handle));
+  });
+  if (result == outcome::exhausted) expect_exhausted(p, capture);
+  if (result != outcome::done) return result;
+  // A fork of a capture onto another device's stream cannot be asked for its device.
+  if (capture.is_invalid() || is_closed_[p] || (streams_[s].device != 0 && capture.is_none()))
+    all_.fail("a claim succeeded that must be refused");
+  place.slot = (*place.held)->thing();
+  check_claimed(place.slot, capture);
+  things::slot_state& slot = all_.slot_of(place.slot);
+  slot.leased = true;
+  slot.capture = capture.is_active() ? capture.id : 0;
+  ++all_.model.state_of(place.slot).handles;
+  place.value = all_.begin_use();
+  place.stream = s;
+  place.capture = slot.capture;
+  place.others.clear();
+  place.nodes = 0;
+  if (capture.is_active()) {
+    contents& kept = all_.model.capture_of(capture.id);
+    if (!has(kept.held, place.slot)) kept.held.push_back({.thing = place.slot});
+    bool const is_origin = std::ranges::any_of(
+        captures_, [&](open_capture const& each) { return each.origin == s; });
+    if (!is_origin) counts_.meet(situation::claim_on_a_forked_stream);
+  }
+  use_slot_on(s, place, piece_of_work::role::fill);
+  return result;
+}
+
+/// Whether work on the stream may use the slot, in order after its claim.
+bool world::matches(lease_place const& held, std::size_t s) const {
+  capture_state const at = capture_at(s);
+  capture_state const claimed = capture_at(held.stream);
+  return !at.is_invalid() && !claimed.is_invalid() && at.id == held.capture &&
+         claimed.id == held.capture;
+}
+
+outcome world::do_touch(std::size_t l, std::size_t s) {
+  lease_place& place = leases_[l];
+  if (!place.held) return outcome::skipped;
+  bool const is_right = matches(place, s);
+  capture_state const at = capture_at(s);
+  outcome const result =
+      attempt(at.is_invalid() || at.id != place.capture, false,
+              [&] { place.held->also_used_on(streams_[s].handle); });
+  if (result != outcome::done) return result;
+  place.others.push_back(s);
+  if (!is_right) return result;
+  if (planted_ != planted::use_is_not_ordered) order(place.stream, s);
+  use_slot_on(s, place, piece_of_work::role::look);
+  return result;
+}
+
+/// The slot is in nobody's hands; work may go on with it.
+void world::note_release(lease_place& place, std::size_t s) {
+  things::slot_state& slot = all_.slot_of(place.slot);
+  slot.leased = false;
+  --all_.model.state_of(place.slot).handles;
+  if (place.capture != 0) {
+    if (capture_at(s).id != place.capture) {
+      slot.racy = true;  // its graph's launches are in no order with the lease's work
+      counts_.meet(situation::lease_outlived_its_capture);
+      if (capture_at(s).is_none()) all_.model.pend(place.slot, streams_[s].mark);
+    }
+    return;
+  }
+  if (capture_at(s).is_none()) all_.model.pend(place.slot, streams_[s].mark);
+  for (std::size_t const other : place.others)
+    if (capture_at(other).is_none()) all_.model.pend(place.slot, streams_[other].mark);
+}
+
+// Way 0 and 1: release(), with and without a stream; 2: the end of the lease.
+outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
+  lease_place& place = leases_[l];
+  if (!place.held) return outcome::skipped;
+  bool const is_right = matches(place, s);
+  capture_state const at = capture_at(s);
+  bool const is_foreign = at.is_active() && at.id != place.capture;
+  bool const is_other_captured =
+      std::ranges::any_of(place.others, [&](std::size_t other) {
+        return capture_at(other).id != place.capture;
+      });
+  if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
+    return outcome::skipped;
+  if (is_right) {
+    if (way == 1) order(place.stream, s);
+    use_slot_on(s, place, piece_of_work::role::close);
+  }
+  bool const may_refuse =
+      is_foreign || is_other_captured || at.is_invalid() || streams_[s].device != 0;
+  lease_place const before{std::nullopt,  place.slot,    place.value, place.stream,
+                           place.capture, place.others, place.nodes};
+  note_release(place, s);
+  outcome const result = attempt(may_refuse, false, [&] {
+    if (way == 0) place.held->release();
+    if (way == 1) place.held->release(streams_[s].handle);
+    if (way == 2) place.held.reset();
+  });
+  if (place.held && *place.held) {  // the lease still has it
+    all_.slot_of(place.slot).leased = true;
+    ++all_.model.state_of(place.slot).handles;
+    return result;
+  }
+  place.held.reset();
+  return result;
+}
+
+outcome world::do_launch_lease(std::size_t l, std::size_t s) {
+  lease_place& place = leases_[l];
+  if (!place.held || !matches(place, s)) return outcome::skipped;
+  order(place.stream, s);
+  piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
+  launch_config chosen;
+  chosen.keeper = worker_.get();
+  outcome const result = attempt(is_stopped_, false, [&] {
+    launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
+           *place.held);
+  });
+  place.others.push_back(s);  // the lease may have been told before it failed
+  if (result != outcome::done) {
+    all_.model.set_mark(work.mark);
+    return result;
+  }
+  note_use(s, work);
+  return result;
+}
+
+}  // namespace escrow::test
