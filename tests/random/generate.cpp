@@ -73,6 +73,7 @@ program generate(std::uint64_t seed) {
 
 program decode(std::span<std::uint8_t const> bytes) {
   program decoded;
+  decoded.is_exact = false;
   if (bytes.size() < header_bytes) return decoded;
   decoded.seed = 0;
   for (std::size_t i = 0; i < 8; ++i) decoded.seed |= std::uint64_t{bytes[i]} << (8 * i);
@@ -84,7 +85,7 @@ program decode(std::span<std::uint8_t const> bytes) {
     next.thread = static_cast<std::uint8_t>(bytes[1] % program::threads_max);
     op_spec const& spec = spec_of(next.kind);
     for (std::size_t i = 0; i < spec.arguments.size(); ++i)
-      next.arguments[i] = static_cast<std::uint8_t>(bytes[2 + i] % places_of(spec.arguments[i]));
+      next.arguments[i] = static_cast<std::uint8_t>(bytes[2 + i] % places_of(letter_of(spec.arguments[i])));
     if (spec.can_fail) next.failing_call = static_cast<std::uint8_t>(bytes[6] % 16);
     decoded.operations.push_back(next);
   }

@@ -18,51 +18,51 @@ constexpr std::array<op_spec, op_count> specs{{
     {"drain", "", 1, false},
     {"stop", "", 1, false},
     {"fail_device", "w", 1, false},
-    {"claim", "lps", 12, true},
-    {"touch", "ls", 4, true},
-    {"release", "l", 6, true},
+    {"claim", "Lps", 14, true},
+    {"touch", "ls", 6, true},
+    {"release", "l", 5, true},
     {"release_on", "ls", 4, true},
     {"drop_lease", "l", 3, true},
     {"close_pool", "p", 1, true},
     {"destroy_pool", "p", 1, true},
-    {"make_pool", "p", 1, true},
+    {"make_pool", "P", 1, true},
     {"retire", "s", 6, true},
     {"retire_now", "", 1, true},
-    {"retire_after", "s", 2, true},
+    {"retire_after", "i", 2, true},
     {"retire_graph", "g", 2, true},
-    {"own", "o", 6, false},
-    {"disown", "o", 4, false},
+    {"own", "O", 6, false},
+    {"disown", "o", 3, false},
     {"keep", "sow", 4, true},
     {"launch_lease", "ls", 3, true},
-    {"share", "x", 3, true},
-    {"use_shared", "xs", 4, true},
+    {"share", "X", 3, true},
+    {"use_shared", "xs", 5, true},
     {"unshare", "x", 2, false},
-    {"begin", "sm", 9, false},
-    {"begin_into", "sg", 1, false},
-    {"fork", "ss", 6, false},
-    {"join", "ss", 5, false},
-    {"end", "sgw", 10, false},
-    {"invalidate", "s", 1, false},
+    {"begin", "im", 5, false},
+    {"begin_into", "ig", 2, false},
+    {"fork", "ci", 6, false},
+    {"join", "cc", 5, false},
+    {"end", "rGw", 10, false},
+    {"invalidate", "c", 1, false},
     {"destroy_stream", "s", 1, false},
-    {"make_graph", "g", 5, true},
+    {"make_graph", "G", 5, true},
     {"expose", "g", 2, true},
-    {"clone", "ggw", 4, true},
-    {"child", "ggw", 3, true},
+    {"clone", "Ggw", 4, true},
+    {"child", "ggw", 4, true},
     {"destroy_graph", "g", 4, false},
-    {"instantiate", "egw", 9, true},
-    {"launch", "esw", 12, true},
-    {"update", "egw", 4, true},
+    {"instantiate", "Egw", 9, true},
+    {"launch", "eiw", 14, true},
+    {"update", "egw", 5, true},
     {"destroy_exec", "e", 6, false},
-    {"hoist", "hgw", 3, true},
-    {"let_go", "hsw", 3, true},
+    {"hoist", "Hgw", 3, true},
+    {"let_go", "hiw", 4, true},
     {"drop_hoisted", "h", 1, false},
-    {"add_node", "ngow", 9, true},
-    {"add_node_of_lease", "ngl", 4, true},
-    {"set_node", "now", 4, true},
-    {"set_node_of_lease", "nl", 2, true},
+    {"add_node", "Ngow", 10, true},
+    {"add_node_of_lease", "Ngl", 5, true},
+    {"set_node", "now", 5, true},
+    {"set_node_of_lease", "nl", 3, true},
     {"destroy_node", "n", 3, true},
-    {"exec_set", "enow", 5, true},
-    {"exec_set_of_lease", "enl", 2, true},
+    {"exec_set", "enow", 6, true},
+    {"exec_set_of_lease", "enl", 3, true},
 }};
 static_assert(!specs.back().name.empty());
 
@@ -93,7 +93,7 @@ operation read_operation(std::string const& line) {
   if (found == specs.end()) refuse(line, "an operation");
   read.kind = static_cast<op>(found - specs.begin());
   for (std::size_t i = 0; i < found->arguments.size(); ++i) {
-    if (!(words >> word) || word[0] != found->arguments[i]) refuse(line, "an argument");
+    if (!(words >> word) || word[0] != letter_of(found->arguments[i])) refuse(line, "an argument");
     read.arguments[i] =
         static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
                                   places_of(word[0]));
@@ -116,7 +116,7 @@ std::string to_text(operation const& written) {
   std::ostringstream text;
   text << 't' << unsigned{written.thread} << ' ' << spec.name;
   for (std::size_t i = 0; i < spec.arguments.size(); ++i)
-    text << ' ' << spec.arguments[i] << unsigned{written.arguments[i]};
+    text << ' ' << letter_of(spec.arguments[i]) << unsigned{written.arguments[i]};
   if (written.failing_call != 0) text << " !" << unsigned{written.failing_call};
   return text.str();
 }

@@ -101,9 +101,23 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
   }
 }
 
+/// What an argument asks for: 'g' is the place of a graph, 'G' an empty one; 'c' is a stream that
+/// is being captured, 'r' one that a capture began on, 'i' one that is not captured. In the text
+/// form they are g and s.
+[[nodiscard]] constexpr char letter_of(char asked) {
+  switch (asked) {
+    case 'c':
+    case 'r':
+    case 'i':
+      return 's';
+    default:
+      return asked >= 'A' && asked <= 'Z' ? static_cast<char>(asked - 'A' + 'a') : asked;
+  }
+}
+
 struct op_spec {
   std::string_view name;
-  std::string_view arguments;  // a letter for each
+  std::string_view arguments;  // a letter for each: see letter_of()
   unsigned weight;             // in programs of all kinds
   bool can_fail;               // a call of CUDA in it may be made to fail
 };
@@ -124,6 +138,9 @@ struct program {
   std::uint64_t seed = 1;  // of the machine's choices
   unsigned slots = 2;      // of each pool
   std::vector<operation> operations;
+  // An operation means the places that it names. If not, the next ones that have what it needs: so
+  // that programs that are drawn do more. Not part of the text form, which is exact.
+  bool is_exact = true;
 
   bool operator==(program const&) const = default;
 };

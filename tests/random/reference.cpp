@@ -50,6 +50,13 @@ void reference::keep_for_launches(entries const& held, int behind) {
   in_flight_.push_back({held, behind});
 }
 
+void reference::doubt_captures() {
+  for (auto& [id, captured] : captures_) {
+    append(captured.lingering, captured.held);
+    captured.held.clear();
+  }
+}
+
 template <class Look>
 void reference::each_contents(Look look) const {
   auto const all = [&](auto const& list, char const* what) {

@@ -61,6 +61,8 @@ class reference {
 
   [[nodiscard]] contents& capture_of(std::uint64_t id) { return captures_[id]; }
   void forget_capture(std::uint64_t id) { captures_.erase(id); }
+  /// A device was lost, and with it perhaps captures.
+  void doubt_captures();
 
   // Exec changes: what was held before stays for the launches in flight, which have not ended
   // before `behind`, a mark.

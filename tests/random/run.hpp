@@ -14,6 +14,7 @@ struct verdict {
   std::string failure;  // empty: none
   std::size_t at = 0;   // the operation after which it was seen; their number: the end
   run_counts counts;
+  program exact;  // with the places that were meant
 };
 
 /// Runs it on the calling thread and, for the operations of other threads, on those.

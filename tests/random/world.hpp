@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/deleter/graph_registry.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
@@ -41,8 +42,9 @@ class world {
   world(world&&) = delete;
   ~world();
 
-  /// Does one operation on the calling thread.
-  void perform(operation const& next);
+  /// Does one operation on the calling thread. If the program is not exact, `next` names the places
+  /// that were meant afterwards.
+  void perform(operation& next);
   /// Ends everything, and looks whether all has gone.
   void finish();
 
@@ -114,6 +116,10 @@ class world {
     token owner;
     owned_event event;
   };
+
+  // places.cpp
+  void resolve(operation& next) const;
+  [[nodiscard]] bool has_what_is_asked(char asked, std::size_t place) const;
 
   // world.cpp
   outcome dispatch(operation const& next);
@@ -235,8 +241,10 @@ class world {
   bool is_careless_;          // things that cost a slot for ever are done too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
+  std::size_t kept_for_ever_ = 0;  // by hoisteds that just ended
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;
+  bool was_empty_ = graph_registry::global().is_empty();
   std::uint64_t fault_calls_ = 0;
   std::uint64_t invalidated_ = 0;  // captures, on purpose
   std::uint64_t serials_ = 0;

@@ -204,6 +204,8 @@ outcome world::do_let_go(std::size_t h, std::size_t s, unsigned way) {
 
 outcome world::do_drop_hoisted(std::size_t h) {
   if (!hoisted_[h] || !is_careless_) return outcome::skipped;
+  // One that just ends counts once, whatever it keeps for ever.
+  kept_for_ever_ += all_.model.hoisted[h].held.size() + all_.model.hoisted[h].lingering.size();
   all_.model.hoisted[h].clear();
   hoisted_[h].reset();
   return outcome::done;

@@ -187,14 +187,17 @@ void world::note_release(lease_place& place, std::size_t s) {
 outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   lease_place& place = leases_[l];
   if (!place.held) return outcome::skipped;
-  bool const is_right = matches(place, s);
+  bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
   capture_state const at = capture_at(s);
   bool const is_foreign = at.is_active() && at.id != place.capture;
   bool const is_other_captured =
       std::ranges::any_of(place.others, [&](std::size_t other) {
-        return capture_at(other).id != place.capture;
+        return capture_at(other).id != place.capture || capture_at(other).id != at.id;
       });
   if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
+    return outcome::skipped;
+  // The stream has to come after the claim's, which can be in no order with it while it captures.
+  if (way == 1 && place.capture == 0 && at.is_none() && !capture_at(place.stream).is_none())
     return outcome::skipped;
   if (is_right) {
     if (way == 1) order(place.stream, s);
@@ -213,9 +216,19 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   if (place.held && *place.held) {  // the lease still has it
     all_.slot_of(place.slot).leased = true;
     ++all_.model.state_of(place.slot).handles;
+    if (is_right && way == 1) {  // the stream was used all the same
+      try {
+        place.held->also_used_on(streams_[s].handle);
+      } catch (std::exception const&) {
+        all_.slot_of(place.slot).racy = true;  // a device is lost
+      }
+      place.others.push_back(s);
+    }
     return result;
   }
   place.held.reset();
+  if (is_foreign)  // that graph has it too, until it is quarantined
+    all_.model.capture_of(at.id).lingering.push_back({.thing = place.slot});
   return result;
 }
 

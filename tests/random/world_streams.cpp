@@ -156,6 +156,7 @@ void world::take_captured(open_capture const& ended, cudaGraph_t native, std::si
   contents& kept = all_.model.graphs[at];
   if (!ended.into) kept.clear();
   append(kept.held, captured.held);
+  append(kept.lingering, captured.lingering);
   append(kept.needed, captured.needed);
   graph_place& place = graphs_[at];
   place.is_captured_into = false;
@@ -225,6 +226,7 @@ outcome world::do_destroy_stream(std::size_t s) {
 
 /// Forgets the captures that are over without a graph.
 void world::sweep_captures() {
+  if (lost_[0] || lost_[1]) all_.model.doubt_captures();
   for (std::size_t i = 0; i < captures_.size();) {
     open_capture const each = captures_[i];
     bool const is_gone = streams_[each.origin].handle == nullptr;
