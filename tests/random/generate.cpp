@@ -24,6 +24,52 @@ unsigned below(std::mt19937_64& random, unsigned limit) {
   return static_cast<unsigned>(random() % limit);
 }
 
+using sequence = std::vector<op>;
+
+/// Operations that go together: what a program of single ones would seldom come to. What lies
+/// between them is as random as the places.
+std::vector<sequence> const& sequences() {
+  static std::vector<sequence> const all{
+      {op::own, op::make_graph, op::add_node, op::add_node, op::instantiate, op::launch},
+      {op::own, op::make_graph, op::add_node, op::own, op::add_node, op::instantiate, op::launch,
+       op::exec_set, op::launch, op::destroy_exec},
+      {op::own, op::make_graph, op::add_node, op::add_node, op::instantiate, op::destroy_node,
+       op::add_node, op::update, op::exec_set, op::launch, op::disown, op::settle},
+      {op::own, op::make_graph, op::add_node, op::expose, op::set_node, op::disown, op::instantiate,
+       op::launch, op::destroy_graph},
+      {op::own, op::make_graph, op::add_node, op::instantiate, op::set_node, op::hoist,
+       op::instantiate, op::launch, op::let_go, op::settle},
+      {op::claim, op::make_graph, op::add_node_of_lease, op::add_node_of_lease, op::release,
+       op::instantiate, op::launch, op::destroy_graph, op::destroy_exec, op::poll},
+      {op::begin, op::claim, op::release, op::claim, op::fork, op::claim, op::release, op::join,
+       op::claim, op::end, op::instantiate, op::launch, op::launch},
+      {op::begin, op::fork, op::claim, op::release, op::fork, op::claim, op::release, op::retire,
+       op::end, op::clone, op::instantiate, op::instantiate, op::launch, op::launch},
+      {op::begin, op::retire, op::claim, op::drop_lease, op::end, op::child, op::instantiate,
+       op::launch, op::destroy_graph, op::destroy_exec},
+      {op::begin, op::claim, op::keep, op::release, op::end, op::instantiate, op::launch,
+       op::destroy_graph, op::destroy_exec, op::step, op::poll, op::claim},
+      {op::claim, op::release, op::claim, op::touch, op::release_on, op::claim, op::release},
+      {op::claim, op::launch_lease, op::step, op::release, op::begin, op::claim, op::end},
+      {op::begin, op::claim, op::release, op::end, op::begin_into, op::claim, op::release, op::end},
+      {op::share, op::use_shared, op::use_shared, op::unshare, op::step, op::poll},
+  };
+  return all;
+}
+
+/// Three of the five fields of work, more or less.
+constexpr std::array field_begins{op::claim, op::retire, op::begin, op::make_graph, op::add_node,
+                                  op::count};
+
+void favour_fields(std::array<unsigned, op_count>& weights, std::mt19937_64& random) {
+  for (std::size_t field = 0; field + 1 < field_begins.size(); ++field) {
+    unsigned const percent = std::array{20U, 100U, 100U, 250U}[below(random, 4)];
+    for (auto i = static_cast<std::size_t>(field_begins[field]);
+         i < static_cast<std::size_t>(field_begins[field + 1]); ++i)
+      weights[i] = weights[i] * percent / 100;
+  }
+}
+
 style style_of(std::mt19937_64& random) {
   style chosen;
   for (std::size_t i = 0; i < op_count; ++i) {
@@ -32,12 +78,23 @@ style style_of(std::mt19937_64& random) {
     unsigned const luck = below(random, 8);
     chosen.weights[i] = luck == 0 ? 0 : luck == 1 && weight > 8 ? weight * 3 : weight;
   }
+  favour_fields(chosen.weights, random);
   if (random() % 16 != 0) chosen.weights[static_cast<std::size_t>(op::fail_device)] = 0;
   if (random() % 8 != 0) chosen.weights[static_cast<std::size_t>(op::stop)] = 0;
   if (random() % 8 != 0) chosen.weights[static_cast<std::size_t>(op::drop_hoisted)] = 0;
   chosen.threads = random() % 4 == 0 ? 1 + below(random, program::threads_max) : 1;
   chosen.faults_of_256 = random() % 4 == 0 ? 24 : 0;
   return chosen;
+}
+
+/// Bytes of one operation.
+void draw(std::vector<std::uint8_t>& bytes, std::uint8_t kind, std::mt19937_64& random,
+          style const& chosen) {
+  bytes.push_back(kind);
+  bytes.push_back(static_cast<std::uint8_t>(below(random, chosen.threads)));
+  for (int k = 0; k < 4; ++k) bytes.push_back(static_cast<std::uint8_t>(random()));
+  bool const fails = below(random, 256) < chosen.faults_of_256;
+  bytes.push_back(fails ? static_cast<std::uint8_t>(1 + below(random, 15)) : std::uint8_t{0});
 }
 
 std::uint8_t draw_kind(std::mt19937_64& random, style const& chosen, unsigned total) {
@@ -57,16 +114,19 @@ program generate(std::uint64_t seed) {
   unsigned total = 0;
   for (unsigned const weight : chosen.weights) total += weight;
   std::vector<std::uint8_t> bytes;
-  std::size_t const count = 8 + random() % 56;
+  std::size_t const count = 8 + below(random, 80);
   bytes.reserve(header_bytes + count * operation_bytes);
   for (std::size_t i = 0; i < 8; ++i) bytes.push_back(static_cast<std::uint8_t>(seed >> (8 * i)));
   bytes.push_back(static_cast<std::uint8_t>(random()));
   for (std::size_t i = 0; i < count; ++i) {
-    bytes.push_back(draw_kind(random, chosen, total));
-    bytes.push_back(static_cast<std::uint8_t>(random() % chosen.threads));
-    for (int k = 0; k < 4; ++k) bytes.push_back(static_cast<std::uint8_t>(random()));
-    bool const fails = random() % 256 < chosen.faults_of_256;
-    bytes.push_back(fails ? static_cast<std::uint8_t>(1 + random() % 12) : std::uint8_t{0});
+    if (below(random, 24) == 0) {
+      for (op const each : sequences()[below(random, static_cast<unsigned>(sequences().size()))]) {
+        draw(bytes, static_cast<std::uint8_t>(each), random, chosen);
+        if (below(random, 3) == 0)
+          draw(bytes, draw_kind(random, chosen, total), random, chosen);
+      }
+    }
+    draw(bytes, draw_kind(random, chosen, total), random, chosen);
   }
   return decode(bytes);
 }

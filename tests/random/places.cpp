@@ -5,7 +5,7 @@
 
 namespace escrow::test {
 
-bool world::has_what_is_asked(char asked, std::size_t at) const {
+bool world::has_what_is_asked(char asked, std::size_t at, operation const& by) const {
   switch (asked) {
     case 'c':
       return capture_at(at).is_active();
@@ -26,6 +26,11 @@ bool world::has_what_is_asked(char asked, std::size_t at) const {
       return leases_[at].held.has_value();
     case 'L':
       return !leases_[at].held;
+    case 'u':  // now and then another
+      return is_usable(at) &&
+             (by.arguments[2] == 3 || graphs_[at].serial == execs_[by.arguments[0]].made_of);
+    case 'q':
+      return is_there(nodes_[at]) && nodes_[at].serial == execs_[by.arguments[0]].made_of;
     case 'n':
       return is_there(nodes_[at]);
     case 'N':
@@ -60,7 +65,7 @@ void world::resolve(operation& next) const {
       // Two of a kind are not the same: a graph is not its own child.
       if (i == 1 && asked[0] == asked[1] && place == next.arguments[0] && tried + 1 < places)
         continue;
-      if (!has_what_is_asked(asked[i], place)) continue;
+      if (!has_what_is_asked(asked[i], place, next)) continue;
       next.arguments[i] = static_cast<std::uint8_t>(place);
       break;
     }

@@ -51,7 +51,7 @@ constexpr std::array<op_spec, op_count> specs{{
     {"destroy_graph", "g", 4, false},
     {"instantiate", "Egw", 9, true},
     {"launch", "eiw", 14, true},
-    {"update", "egw", 5, true},
+    {"update", "euw", 6, true},
     {"destroy_exec", "e", 6, false},
     {"hoist", "Hgw", 3, true},
     {"let_go", "hiw", 4, true},
@@ -61,8 +61,8 @@ constexpr std::array<op_spec, op_count> specs{{
     {"set_node", "now", 5, true},
     {"set_node_of_lease", "nl", 3, true},
     {"destroy_node", "n", 3, true},
-    {"exec_set", "enow", 6, true},
-    {"exec_set_of_lease", "enl", 3, true},
+    {"exec_set", "eqo", 6, true},
+    {"exec_set_of_lease", "eql", 3, true},
 }};
 static_assert(!specs.back().name.empty());
 

@@ -102,14 +102,19 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
 }
 
 /// What an argument asks for: 'g' is the place of a graph, 'G' an empty one; 'c' is a stream that
-/// is being captured, 'r' one that a capture began on, 'i' one that is not captured. In the text
-/// form they are g and s.
+/// is being captured, 'r' one that a capture began on, 'i' one that is not captured; 'q' is a node
+/// of the graph that the exec in the first argument was made of, 'u' that graph. In the text form
+/// they are g, s and n.
 [[nodiscard]] constexpr char letter_of(char asked) {
   switch (asked) {
     case 'c':
     case 'r':
     case 'i':
       return 's';
+    case 'q':
+      return 'n';
+    case 'u':
+      return 'g';
     default:
       return asked >= 'A' && asked <= 'Z' ? static_cast<char>(asked - 'A' + 'a') : asked;
   }

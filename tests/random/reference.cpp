@@ -47,7 +47,15 @@ bool reference::is_pending(int thing) const {
 }
 
 void reference::keep_for_launches(entries const& held, int behind) {
-  in_flight_.push_back({held, behind});
+  entries unused = held;
+  entries const used = [&] {
+    entries list = held;
+    std::erase_if(list, [](entry const& each) { return !each.launched; });
+    return list;
+  }();
+  std::erase_if(unused, [](entry const& each) { return each.launched; });
+  in_flight_.push_back({used, behind});
+  in_flight_.push_back({unused, 0});
 }
 
 void reference::doubt_captures() {

@@ -18,6 +18,7 @@ struct entry {
   int node = 0;         // the node that it is kept for; 0: the graph as a whole
   bool known = true;    // false: came with a plain copy, which hoisting cannot find
   bool by_exec = false;  // set in the exec itself
+  bool launched = false;  // the exec was launched with it
 };
 using entries = std::vector<entry>;
 

@@ -91,7 +91,6 @@ class things {
   [[nodiscard]] std::size_t runs() const { return runs_; }
 
   bool values_count = true;  // false: a device has failed, and its events order nothing
-  bool frees_early = false;  // planted: an owner is taken for destroyed when it is handed over
 
  private:
   void check_uses(piece_of_work const& work);

@@ -42,9 +42,10 @@ class world {
   world(world&&) = delete;
   ~world();
 
-  /// Does one operation on the calling thread. If the program is not exact, `next` names the places
-  /// that were meant afterwards.
-  void perform(operation& next);
+  /// Makes an operation of a program that is not exact name the places that it means.
+  void resolve(operation& next) const;
+  /// Does one operation on the calling thread.
+  void perform(operation const& next);
   /// Ends everything, and looks whether all has gone.
   void finish();
 
@@ -91,6 +92,7 @@ class world {
     cudaGraphExec_t plain = nullptr;
     std::uint64_t made_of = 0;  // the graph's serial
     unsigned shape = 0;         // the graph's then
+    int nodes_then = 0;         // the last node's id then
     bool is_exact = true;       // it is known which node is which: not after some updates
     bool was_updated = false;
     bool of_hoisted = false;
@@ -118,8 +120,7 @@ class world {
   };
 
   // places.cpp
-  void resolve(operation& next) const;
-  [[nodiscard]] bool has_what_is_asked(char asked, std::size_t place) const;
+  [[nodiscard]] bool has_what_is_asked(char asked, std::size_t place, operation const& by) const;
 
   // world.cpp
   outcome dispatch(operation const& next);
@@ -135,6 +136,7 @@ class world {
   outcome do_stop();
   outcome do_fail_device(unsigned way);
   void poll_until_nothing();
+  [[nodiscard]] bool is_accounted_for(std::size_t left, deleter_stats const& now) const;
   void expect_nothing_overdue();
   void end_captures();
   void end_leases();
@@ -229,7 +231,10 @@ class world {
   outcome do_destroy_node(std::size_t node);
   outcome do_exec_set(std::size_t exec, std::size_t node, std::size_t owner);
   outcome do_exec_set_of_lease(std::size_t exec, std::size_t node, std::size_t lease);
+  [[nodiscard]] bool may_set(exec_place const& place, node_place const& at) const;
   void note_exec_set(std::size_t exec, node_place const& at, entries const& kept);
+  entries use_owner(std::size_t owner, std::optional<token> const& callable,
+                    piece_of_work& work) const;
   entries share_slot(lease_place& of, piece_of_work& work);
 
   things all_;

@@ -32,6 +32,7 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
   }
   place.made_of = source.serial;
   place.shape = source.shape;
+  place.nodes_then = node_ids_;
   place.of_hoisted = source.is_hoisted;
   all_.model.execs[e] = all_.model.graphs[g];
   if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
@@ -63,6 +64,7 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
     escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
   });
   if (result != outcome::done) return result;
+  for (entry& each : all_.model.execs[e].held) each.launched = true;
   if (place.plain != nullptr) {
     counts_.meet(situation::plain_exec_launched);
     if (place.of_hoisted) counts_.meet(situation::hoisted_graph_launched_plainly);
@@ -80,7 +82,6 @@ void world::note_update(std::size_t e, std::size_t g) {
   if (is_same && source.shape != place.shape)
     counts_.meet(situation::exec_updated_from_a_reshaped_graph);
   all_.model.keep_for_launches(all_.model.execs[e].held, place.behind);
-  entries const may_stay = all_.model.execs[e].held;
   all_.model.execs[e] = all_.model.graphs[g];
   place.is_exact = place.is_exact && is_same && source.shape == place.shape && !source.is_exposed;
   place.was_updated = true;

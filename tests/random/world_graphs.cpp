@@ -109,7 +109,8 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   append(kept.lingering, added.lingering);
   append(kept.needed, added.needed);
   if (!added.held.empty()) counts_.meet(situation::things_on_a_parent_graph);
-  if (!is_known) make_racy(added.needed);
+  // add_child() comes after all that is there, which may use the same; the others do not.
+  if (!is_known || way == 2) make_racy(added.needed);
   return result;
 }
 

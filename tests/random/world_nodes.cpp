@@ -5,10 +5,11 @@ namespace escrow::test {
 
 namespace {
 
-/// What a host node calls; it owns what it uses.
+/// What a host node calls; it owns what it uses, and is a thing itself.
 struct called_work {
   piece_of_work* work;
   shared_token kept;
+  token itself;
   void operator()() const {
     int rounds = 0;
     static_cast<void>(work->all->run(*work, rounds));
@@ -46,11 +47,9 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
   if (!is_usable(g) || !in.is_built || (way != 2 && !owners_[o].share)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries kept;
-  if (way != 2) {
-    int const thing = owners_[o].share->thing();
-    work.uses.push_back({thing});
-    kept.push_back({.thing = thing});
-  }
+  std::optional<token> callable;
+  if (way == 3) callable.emplace(all_.make(reference::kind::owner));
+  if (way != 2) kept = use_owner(o, callable, work);
   node_place const& before = nodes_[(n + nodes_.size() - 1) % nodes_.size()];
   bool const is_chained = way == 1 && is_there(before) && before.graph == g;
   node made;
@@ -58,7 +57,7 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
     if (way == 2) {
       made = in.own->launch(work_kernel(), {}, &work, 1);
     } else if (way == 3) {
-      made = in.own->call(called_work{&work, owners_[o]});
+      made = in.own->call(called_work{&work, owners_[o], std::move(*callable)});
     } else if (is_chained) {
       made = before.handle.launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
     } else {
@@ -67,6 +66,15 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
   });
   if (result == outcome::done) note_node(n, g, made, kept, way == 3);
   return result;
+}
+
+/// The work uses the owner, and the callable that it is made of, if there is one.
+entries world::use_owner(std::size_t o, std::optional<token> const& callable,
+                         piece_of_work& work) const {
+  entries kept{{.thing = owners_[o].share->thing()}};
+  if (callable) kept.push_back({.thing = callable->thing()});
+  for (entry const& each : kept) work.uses.push_back({each.thing});
+  return kept;
 }
 
 /// The slot is the node's too; its uses are in whatever order the caller makes.
@@ -115,13 +123,11 @@ outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
   if (!is_there(at) || (keeps && !owners_[o].share)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries kept;
-  if (keeps) {
-    int const thing = owners_[o].share->thing();
-    work.uses.push_back({thing});
-    kept.push_back({.thing = thing});
-  }
+  std::optional<token> callable;
+  if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
+  if (keeps) kept = use_owner(o, callable, work);
   outcome const result = attempt(is_stopped_, false, [&] {
-    if (at.is_call) return at.handle.set_call(called_work{&work, owners_[o]});
+    if (at.is_call) return at.handle.set_call(called_work{&work, owners_[o], std::move(*callable)});
     if (!keeps) return at.handle.set_launch(work_kernel(), {}, &work, 0);
     at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });
@@ -162,6 +168,12 @@ outcome world::do_destroy_node(std::size_t n) {
   return result;
 }
 
+/// An exec has the nodes that its graph had, and perhaps what updates made of them: a later node may
+/// have the handle of one that was destroyed.
+bool world::may_set(exec_place const& place, node_place const& at) const {
+  return place.own && is_there(at) && (at.id <= place.nodes_then || !place.is_exact);
+}
+
 /// The exec has the new owners, and what it had for the node goes after the launches in flight, or
 /// stays, where nobody can tell any more what was whose.
 void world::note_exec_set(std::size_t e, node_place const& at, entries const& kept) {
@@ -193,16 +205,20 @@ void world::note_exec_set(std::size_t e, node_place const& at, entries const& ke
 outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   exec_place& place = execs_[e];
   node_place const& at = nodes_[n];
-  if (!place.own || !is_there(at) || !owners_[o].share) return outcome::skipped;
+  if (!may_set(place, at) || !owners_[o].share) return outcome::skipped;
   piece_of_work& work = all_.add_work();
-  int const thing = owners_[o].share->thing();
-  work.uses.push_back({thing});
+  std::optional<token> callable;
+  if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
+  entries const kept = use_owner(o, callable, work);
   // The exec may be another graph's, or be older than the node.
   outcome const result = attempt(true, true, [&] {
-    if (at.is_call) return place.own->set_call(at.handle, called_work{&work, owners_[o]});
+    if (at.is_call) {
+      return place.own->set_call(at.handle,
+                                 called_work{&work, owners_[o], std::move(*callable)});
+    }
     place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });
-  if (result == outcome::done) note_exec_set(e, at, {{.thing = thing}});
+  if (result == outcome::done) note_exec_set(e, at, kept);
   return result;
 }
 
@@ -210,7 +226,7 @@ outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l)
   exec_place& place = execs_[e];
   node_place const& at = nodes_[n];
   lease_place& from = leases_[l];
-  if (!place.own || !is_there(at) || !from.held || at.is_call) return outcome::skipped;
+  if (!may_set(place, at) || !from.held || at.is_call) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   outcome const result = attempt(true, true, [&] {

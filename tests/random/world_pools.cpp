@@ -205,8 +205,7 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   }
   bool const may_refuse =
       is_foreign || is_other_captured || at.is_invalid() || streams_[s].device != 0;
-  lease_place const before{std::nullopt,  place.slot,    place.value, place.stream,
-                           place.capture, place.others, place.nodes};
+  std::vector<int> const marks = all_.model.state_of(place.slot).marks;
   note_release(place, s);
   outcome const result = attempt(may_refuse, false, [&] {
     if (way == 0) place.held->release();
@@ -216,6 +215,7 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   if (place.held && *place.held) {  // the lease still has it
     all_.slot_of(place.slot).leased = true;
     ++all_.model.state_of(place.slot).handles;
+    all_.model.state_of(place.slot).marks = marks;
     if (is_right && way == 1) {  // the stream was used all the same
       try {
         place.held->also_used_on(streams_[s].handle);

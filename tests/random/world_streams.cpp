@@ -124,8 +124,18 @@ outcome world::do_begin_into(std::size_t s, std::size_t g) {
   graph_place& place = graphs_[g];
   if (!capture_at(s).is_none() || place.plain == nullptr || !is_usable(g) || lost_[0] || lost_[1])
     return outcome::skipped;
-  if (cudaStreamBeginCaptureToGraph(streams_[s].handle, place.plain, nullptr, nullptr, 0,
-                                    cudaStreamCaptureModeRelaxed) != cudaSuccess) {
+  // A lease that is still out is used in the order of the graph: that is the caller's to see to.
+  bool const is_leased = std::ranges::any_of(
+      leases_, [](lease_place const& each) { return each.held && each.capture != 0; });
+  std::vector<cudaGraphNode_t> after;
+  if (is_leased) {
+    std::size_t count = 0;
+    must(cudaGraphGetNodes(place.plain, nullptr, &count));
+    after.resize(count);
+    must(cudaGraphGetNodes(place.plain, after.data(), &count));
+  }
+  if (cudaStreamBeginCaptureToGraph(streams_[s].handle, place.plain, after.data(), nullptr,
+                                    after.size(), cudaStreamCaptureModeRelaxed) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     return outcome::failed;
   }
@@ -192,6 +202,9 @@ outcome world::do_end(std::size_t s, std::size_t g, unsigned way) {
     return outcome::failed;
   }
   captures_.erase(found);
+  // The graph has the beginning of a use whose end it does not have, or not before it is reopened.
+  for (lease_place const& each : leases_)
+    if (each.held && each.capture == ended.id) all_.slot_of(each.slot).racy = true;
   take_captured(ended, native, g, way < 2);
   return outcome::done;
 }

@@ -1,0 +1,60 @@
+// Planted faults are found and shrunk, and what was found once stays mended.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "generate.hpp"
+#include "run.hpp"
+
+namespace escrow::test {
+namespace {
+
+/// The program of the first seed that finds the fault, shrunk, is small and fails as expected.
+void expect_found(planted bug, std::string const& failure, std::size_t operations_max) {
+  constexpr std::uint64_t programs_max = 20'000;
+  for (std::uint64_t seed = 1; seed <= programs_max; ++seed) {
+    verdict const seen = run(generate(seed), bug);
+    if (seen.failure.find(failure) == std::string::npos) continue;
+    program const small = shrink(seen.exact, [&](program const& tried) {
+      return run(tried, bug).failure.find(failure) != std::string::npos;
+    });
+    EXPECT_LE(small.operations.size(), operations_max) << to_text(small);
+    EXPECT_TRUE(run(small).failure.empty()) << "fails without the fault, too";
+    std::printf("found with seed %llu, %zu operations left\n",
+                static_cast<unsigned long long>(seed), small.operations.size());
+    return;
+  }
+  FAIL() << "not found by " << programs_max << " programs";
+}
+
+TEST(PlantedFault, OfAnOwnerThatEndsEarlyIsFound) {
+  expect_found(planted::owner_ends_early, "was destroyed, but", 2);
+}
+
+TEST(PlantedFault, OfAUseThatIsNotOrderedIsFound) {
+  expect_found(planted::use_is_not_ordered, "slot", 12);
+}
+
+TEST(PlantedFault, OfAModelThatForgetsExecsIsFound) {
+  expect_found(planted::model_forgets_execs, "nothing keeps these", 8);
+}
+
+TEST(RandomCases, ThatFailedOncePass) {
+  std::size_t cases = 0;
+  for (auto const& each : std::filesystem::directory_iterator(ESCROW_RANDOM_CASES)) {
+    if (each.path().extension() != ".txt") continue;
+    std::ostringstream text;
+    text << std::ifstream(each.path()).rdbuf();
+    verdict const seen = run(read_program(text.str()));
+    EXPECT_TRUE(seen.failure.empty()) << each.path() << ": " << seen.failure;
+    ++cases;
+  }
+  EXPECT_GT(cases, 0U);
+}
+
+}  // namespace
+}  // namespace escrow::test
