@@ -26,8 +26,8 @@ outcome world::attempt(bool may_refuse, bool may_fail, Action action) {
     what = error.what();
   }
   bool const disturbed = disarm_fault() || is_disturbed_ || lost_[0] || lost_[1];
-  if (!disturbed && ((result == outcome::refused && !may_refuse) ||
-                     (result == outcome::failed && !may_fail)))
+  if (!disturbed &&
+      ((result == outcome::refused && !may_refuse) || (result == outcome::failed && !may_fail)))
     all_.fail("an operation threw for no reason: " + what);
   check_captures();
   return result;

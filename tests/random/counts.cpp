@@ -57,16 +57,16 @@ void run_counts::add(run_counts const& other) {
 
 std::string to_text(run_counts const& counted) {
   std::ostringstream text;
-  text << counted.programs << " programs, " << counted.steps << " single steps, "
-       << counted.kernels << " kernels run, " << counted.things << " things\n"
+  text << counted.programs << " programs, " << counted.steps << " single steps, " << counted.kernels
+       << " kernels run, " << counted.things << " things\n"
        << std::left << std::setw(20) << "operation" << std::right;
   for (char const* const each : {"done", "refused", "exhausted", "failed", "skipped"})
     text << std::setw(10) << each;
   text << '\n';
   for (std::size_t i = 0; i < op_count; ++i) {
     text << std::left << std::setw(20) << spec_of(static_cast<op>(i)).name << std::right;
-    for (outcome const each : {outcome::done, outcome::refused, outcome::exhausted,
-                               outcome::failed, outcome::skipped})
+    for (outcome const each :
+         {outcome::done, outcome::refused, outcome::exhausted, outcome::failed, outcome::skipped})
       text << std::setw(10) << counted.operations[i][static_cast<std::size_t>(each)];
     text << '\n';
   }

@@ -58,8 +58,8 @@ std::vector<sequence> const& sequences() {
 }
 
 /// Three of the five fields of work, more or less.
-constexpr std::array field_begins{op::claim, op::retire, op::begin, op::make_graph, op::add_node,
-                                  op::count};
+constexpr std::array field_begins{op::claim,      op::retire,   op::begin,
+                                  op::make_graph, op::add_node, op::count};
 
 void favour_fields(std::array<unsigned, op_count>& weights, std::mt19937_64& random) {
   for (std::size_t field = 0; field + 1 < field_begins.size(); ++field) {
@@ -122,8 +122,7 @@ program generate(std::uint64_t seed) {
     if (below(random, 24) == 0) {
       for (op const each : sequences()[below(random, static_cast<unsigned>(sequences().size()))]) {
         draw(bytes, static_cast<std::uint8_t>(each), random, chosen);
-        if (below(random, 3) == 0)
-          draw(bytes, draw_kind(random, chosen, total), random, chosen);
+        if (below(random, 3) == 0) draw(bytes, draw_kind(random, chosen, total), random, chosen);
       }
     }
     draw(bytes, draw_kind(random, chosen, total), random, chosen);
@@ -145,7 +144,8 @@ program decode(std::span<std::uint8_t const> bytes) {
     next.thread = static_cast<std::uint8_t>(bytes[1] % program::threads_max);
     op_spec const& spec = spec_of(next.kind);
     for (std::size_t i = 0; i < spec.arguments.size(); ++i)
-      next.arguments[i] = static_cast<std::uint8_t>(bytes[2 + i] % places_of(letter_of(spec.arguments[i])));
+      next.arguments[i] =
+          static_cast<std::uint8_t>(bytes[2 + i] % places_of(letter_of(spec.arguments[i])));
     if (spec.can_fail) next.failing_call = static_cast<std::uint8_t>(bytes[6] % 16);
     decoded.operations.push_back(next);
   }

@@ -84,9 +84,8 @@ operation read_operation(std::string const& line) {
   words >> word;
   if (word.size() < 2 || word[0] != 't') refuse(line, "a thread");
   operation read;
-  read.thread =
-      static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
-                                program::threads_max);
+  read.thread = static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
+                                          program::threads_max);
   words >> word;
   auto const found =
       std::ranges::find_if(specs, [&](op_spec const& each) { return each.name == word; });
@@ -94,13 +93,13 @@ operation read_operation(std::string const& line) {
   read.kind = static_cast<op>(found - specs.begin());
   for (std::size_t i = 0; i < found->arguments.size(); ++i) {
     if (!(words >> word) || word[0] != letter_of(found->arguments[i])) refuse(line, "an argument");
-    read.arguments[i] =
-        static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
-                                  places_of(word[0]));
+    read.arguments[i] = static_cast<std::uint8_t>(
+        number_in(std::string_view(word).substr(1), line) % places_of(word[0]));
   }
   if (words >> word) {
     if (word[0] != '!') refuse(line, "a failing call");
-    read.failing_call = static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line));
+    read.failing_call =
+        static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line));
   }
   return read;
 }

@@ -15,18 +15,19 @@ namespace escrow::test {
 /// One thing that a graph, an exec, a capture or a hoisted keeps.
 struct entry {
   int thing = 0;
-  int node = 0;         // the node that it is kept for; 0: the graph as a whole
-  bool known = true;    // false: came with a plain copy, which hoisting cannot find
-  bool by_exec = false;  // set in the exec itself
+  int generation = 0;     // of a slot: the holder that it was handed to
+  int node = 0;           // the node that it is kept for; 0: the graph as a whole
+  bool known = true;      // false: came with a plain copy, which hoisting cannot find
+  bool by_exec = false;   // set in the exec itself
   bool launched = false;  // the exec was launched with it
 };
 using entries = std::vector<entry>;
 
 /// What a graph and the like keep.
 struct contents {
-  entries held;        // must be alive
-  entries lingering;   // may be
-  entries needed;      // what the kernels use, whether it is held or not
+  entries held;       // must be alive
+  entries lingering;  // may be
+  entries needed;     // what the kernels use, whether it is held or not
   bool exists = false;
 
   void clear() { *this = {}; }
@@ -48,12 +49,16 @@ class reference {
   };
 
   [[nodiscard]] int add(kind is);
-  [[nodiscard]] thing_state& state_of(int thing) { return things_.at(static_cast<std::size_t>(thing)); }
+  [[nodiscard]] thing_state& state_of(int thing) {
+    return things_.at(static_cast<std::size_t>(thing));
+  }
   [[nodiscard]] std::size_t size() const { return things_.size(); }
   /// A mark that no kernel has set yet.
   [[nodiscard]] int add_mark(int device);
   void set_mark(int mark) { marks_.at(static_cast<std::size_t>(mark)).done = true; }
-  [[nodiscard]] bool is_done(int mark) const { return marks_.at(static_cast<std::size_t>(mark)).done; }
+  [[nodiscard]] bool is_done(int mark) const {
+    return marks_.at(static_cast<std::size_t>(mark)).done;
+  }
   /// The work of a device was dropped.
   void drop_work(int device);
   /// The thing is used by the work up to the mark.

@@ -52,13 +52,14 @@ std::uint64_t seed_of_this_run() noexcept {
 std::string describe(program const& failing, verdict const& seen, planted bug,
                      verdict (*runner)(program const&, planted)) {
   std::string const kind = kind_of(seen.failure);
-  program const small = shrink(
-      seen.exact, [&](program const& tried) { return kind_of(runner(tried, bug).failure) == kind; });
+  program const small = shrink(seen.exact, [&](program const& tried) {
+    return kind_of(runner(tried, bug).failure) == kind;
+  });
   std::string const why = runner(small, bug).failure;
   return "seed " + std::to_string(failing.seed) + ": " + seen.failure +
          "\nrepeat it: ESCROW_SEED=" + std::to_string(failing.seed) +
-         " ESCROW_PROGRAMS=1 random_test_sim --gtest_filter='RandomPrograms.*'\n" +
-         "of " + std::to_string(failing.operations.size()) + " operations " +
+         " ESCROW_PROGRAMS=1 random_test_sim --gtest_filter='RandomPrograms.*'\n" + "of " +
+         std::to_string(failing.operations.size()) + " operations " +
          std::to_string(small.operations.size()) + " are left, with which: " + why +
          "\nas a case for tests/random/cases:\n" + to_text(small);
 }

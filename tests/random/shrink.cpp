@@ -54,8 +54,7 @@ program shrink(program const& failing, std::function<bool(program const&)> const
   program smallest = failing;
   for (bool any = true; any;) {
     any = false;
-    for (std::size_t size = std::max<std::size_t>(smallest.operations.size() / 2, 1);;
-         size /= 2) {
+    for (std::size_t size = std::max<std::size_t>(smallest.operations.size() / 2, 1);; size /= 2) {
       any = take_parts(smallest, size, fails) || any;
       if (size == 1) break;
     }

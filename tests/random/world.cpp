@@ -13,7 +13,8 @@ namespace escrow::test {
 namespace {
 
 /// The machine is not reset between programs, because the library keeps a stream and events of it.
-/// Nothing of that differs from program to program: there is one such stream a device, and no event.
+/// Nothing of that differs from program to program: there is one such stream a device, and no
+/// event.
 void begin_machine(std::uint64_t seed) {
   [[maybe_unused]] static bool const is_first = [] {
     sim::options how;
@@ -49,10 +50,9 @@ world::world(program const& run, planted bug)
 
 world::~world() {
   if (worker_ == nullptr) return;
-  // What is owed for ever would get a thread to see to it: leaked instead, with the deleter.
-  deleter_stats const owed = worker_->stats();
-  if (owed.held != 0 || owed.in_graphs != 0 || owed.pending != 0 || !failure().empty())
-    static_cast<void>(worker_.release());
+  // One that owes something would get a thread to see to it. It stays as it is, with what it owes.
+  static auto& left = *new std::vector<std::unique_ptr<deleter>>;
+  left.push_back(std::move(worker_));
 }
 
 void world::arm_fault() {
@@ -74,8 +74,7 @@ bool world::disarm_fault() {
 
 void world::check_captures() {
   std::uint64_t const seen = sim::captures_invalidated();
-  if (seen != invalidated_)
-    all_.fail("a capture was harmed by " + sim::last_invalidation());
+  if (seen != invalidated_) all_.fail("a capture was harmed by " + sim::last_invalidation());
   invalidated_ = seen;
 }
 
@@ -132,7 +131,8 @@ void world::expect_nothing_overdue() {
     which += " " + std::to_string(thing);
   }
   deleter_stats const now = worker_->stats();
-  if (!is_accounted_for(overdue, now)) all_.fail("nothing keeps these, and they are not destroyed:" + which);
+  if (!is_accounted_for(overdue, now))
+    all_.fail("nothing keeps these, and they are not destroyed:" + which);
   if (!all_.model.anything_held() && now.in_graphs != 0 && !is_disturbed_ && !is_careless_)
     all_.fail("no graph is there, and the deleter says that graphs hold something");
 }
@@ -141,8 +141,8 @@ outcome world::do_drain() {
   bool drained = false;
   sim::counts const machine = sim::alive();
   if (machine.pending_ops == 0 && machine.pending_callbacks == 0) {
-    outcome const result = attempt(
-        false, false, [&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
+    outcome const result =
+        attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
     if (!drained && !is_disturbed_ && !lost_[0] && !lost_[1])
       all_.fail("nothing goes on, and a drain does not come to its end");
     all_.model.settle();
@@ -244,17 +244,21 @@ void world::expect_all_gone() {
     which += " " + std::to_string(i);
   }
   deleter_stats const now = worker_->stats();
-  if (!is_accounted_for(left, now)) all_.fail("everything has ended, and these are not destroyed:" + which);
+  if (!is_accounted_for(left, now))
+    all_.fail("everything has ended, and these are not destroyed:" + which);
   if (now.held != 0 && !is_disturbed_ && !is_careless_)
     all_.fail("the deleter keeps something for ever, for no reason");
   if (now.held != 0) return;
   if (now.in_graphs != 0 || now.pending != 0) all_.fail("the deleter's counts do not return to 0");
-  if (was_empty_ && !graph_registry::global().is_empty()) all_.fail("the registry of graphs is not empty");
+  if (was_empty_ && !graph_registry::global().is_empty())
+    all_.fail("the registry of graphs is not empty");
 }
 
 // The cache is the process's; the next program's machine knows nothing of these events.
 void world::drop_cached_events() {
-  bool const has_debts = worker_->stats().held != 0 || !failure().empty();
+  deleter_stats const owed = worker_->stats();
+  bool const has_debts = owed.held != 0 || owed.in_graphs != 0 || owed.pending != 0 || lost_[0] ||
+                         lost_[1] || !failure().empty();
   if (!has_debts) worker_.reset();
   for (int device = 0; device < 2; ++device) {
     for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
@@ -266,69 +270,9 @@ void world::drop_cached_events() {
   if (sim::counts const now = sim::alive(); now != at_begin_) {
     all_.fail("left in the machine: " + std::to_string(now.events) + " events, " +
               std::to_string(now.graphs) + " graphs, " + std::to_string(now.execs) + " execs, " +
-              std::to_string(now.user_objects) + " user objects, " +
-              std::to_string(now.streams) + " streams");
+              std::to_string(now.user_objects) + " user objects, " + std::to_string(now.streams) +
+              " streams");
   }
-}
-
-outcome world::dispatch(operation const& next) {
-  auto const& a = next.arguments;
-  switch (next.kind) {
-    case op::step: return do_step(a[0]);
-    case op::work: return do_work(a[0]);
-    case op::poll: return do_poll();
-    case op::settle: return do_settle();
-    case op::drain: return do_drain();
-    case op::stop: return do_stop();
-    case op::fail_device: return do_fail_device(a[0]);
-    case op::claim: return do_claim(a[0], a[1], a[2]);
-    case op::touch: return do_touch(a[0], a[1]);
-    case op::release: return do_release(a[0], leases_[a[0]].stream, 0);
-    case op::release_on: return do_release(a[0], a[1], 1);
-    case op::drop_lease: return do_release(a[0], leases_[a[0]].stream, 2);
-    case op::close_pool: return do_close_pool(a[0]);
-    case op::destroy_pool: return do_destroy_pool(a[0]);
-    case op::make_pool: return do_make_pool(a[0]);
-    case op::retire: return do_retire(a[0]);
-    case op::retire_now: return do_retire_now();
-    case op::retire_after: return do_retire_after(a[0]);
-    case op::retire_graph: return do_retire_graph(a[0]);
-    case op::own: return do_own(a[0]);
-    case op::disown: return do_disown(a[0]);
-    case op::keep: return do_keep(a[0], a[1], a[2]);
-    case op::launch_lease: return do_launch_lease(a[0], a[1]);
-    case op::share: return do_share(a[0]);
-    case op::use_shared: return do_use_shared(a[0], a[1]);
-    case op::unshare: return do_unshare(a[0]);
-    case op::begin: return do_begin(a[0], a[1]);
-    case op::begin_into: return do_begin_into(a[0], a[1]);
-    case op::fork: return do_fork(a[0], a[1]);
-    case op::join: return do_join(a[0], a[1]);
-    case op::end: return do_end(a[0], a[1], a[2]);
-    case op::invalidate: return do_invalidate(a[0]);
-    case op::destroy_stream: return do_destroy_stream(a[0]);
-    case op::make_graph: return do_make_graph(a[0]);
-    case op::expose: return do_expose(a[0]);
-    case op::clone: return do_clone(a[0], a[1], a[2]);
-    case op::child: return do_child(a[0], a[1], a[2]);
-    case op::destroy_graph: return do_destroy_graph(a[0]);
-    case op::instantiate: return do_instantiate(a[0], a[1], a[2]);
-    case op::launch: return do_launch(a[0], a[1], a[2]);
-    case op::update: return do_update(a[0], a[1], a[2]);
-    case op::destroy_exec: return do_destroy_exec(a[0]);
-    case op::hoist: return do_hoist(a[0], a[1], a[2]);
-    case op::let_go: return do_let_go(a[0], a[1], a[2]);
-    case op::drop_hoisted: return do_drop_hoisted(a[0]);
-    case op::add_node: return do_add_node(a[0], a[1], a[2], a[3]);
-    case op::add_node_of_lease: return do_add_node_of_lease(a[0], a[1], a[2]);
-    case op::set_node: return do_set_node(a[0], a[1], a[2]);
-    case op::set_node_of_lease: return do_set_node_of_lease(a[0], a[1]);
-    case op::destroy_node: return do_destroy_node(a[0]);
-    case op::exec_set: return do_exec_set(a[0], a[1], a[2]);
-    case op::exec_set_of_lease: return do_exec_set_of_lease(a[0], a[1], a[2]);
-    case op::count: break;
-  }
-  return outcome::skipped;
 }
 
 }  // namespace escrow::test

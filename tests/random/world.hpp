@@ -96,8 +96,9 @@ class world {
     bool is_exact = true;       // it is known which node is which: not after some updates
     bool was_updated = false;
     bool of_hoisted = false;
-    int behind = 0;    // a mark before its last launch
-    int launched = 0;  // a mark after its last launch, if there was one
+    bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
+    int behind = 0;               // a mark before its last launch
+    int launched = 0;             // a mark after its last launch, if there was one
     [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
   };
   struct node_place {
@@ -124,6 +125,8 @@ class world {
 
   // world.cpp
   outcome dispatch(operation const& next);
+  outcome dispatch_owners(operation const& next);
+  outcome dispatch_graphs(operation const& next);
   template <class Action>
   outcome attempt(bool may_refuse, bool may_fail, Action action);
   void arm_fault();
@@ -243,7 +246,7 @@ class world {
   planted const planted_;
   operation const* now_ = nullptr;
   std::size_t thread_ = 0;
-  bool is_careless_;          // things that cost a slot for ever are done too
+  bool is_careless_;           // things that cost a slot for ever are done too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
   std::size_t kept_for_ever_ = 0;  // by hoisteds that just ended

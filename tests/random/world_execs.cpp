@@ -41,11 +41,15 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
 
 /// Whether everything that its kernels use is kept by the exec, or by what was hoisted.
 bool world::is_covered(contents const& exec) const {
+  auto const is_in = [](entries const& list, entry const& needed) {
+    return std::ranges::any_of(list, [&](entry const& each) {
+      return each.thing == needed.thing && each.generation == needed.generation;
+    });
+  };
   return std::ranges::all_of(exec.needed, [&](entry const& each) {
-    return has(exec.held, each.thing) ||
-           std::ranges::any_of(all_.model.hoisted, [&](contents const& hoisted) {
-             return has(hoisted.held, each.thing);
-           });
+    return is_in(exec.held, each) ||
+           std::ranges::any_of(all_.model.hoisted,
+                               [&](contents const& hoisted) { return is_in(hoisted.held, each); });
   });
 }
 
@@ -63,6 +67,7 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
     if (place.own) return place.own->launch(streams_[s].handle);
     escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
   });
+  place.is_end_unknown = result != outcome::done;
   if (result != outcome::done) return result;
   for (entry& each : all_.model.execs[e].held) each.launched = true;
   if (place.plain != nullptr) {
@@ -82,7 +87,9 @@ void world::note_update(std::size_t e, std::size_t g) {
   if (is_same && source.shape != place.shape)
     counts_.meet(situation::exec_updated_from_a_reshaped_graph);
   all_.model.keep_for_launches(all_.model.execs[e].held, place.behind);
+  entries const before = all_.model.execs[e].held;
   all_.model.execs[e] = all_.model.graphs[g];
+  if (place.is_end_unknown) append(all_.model.execs[e].lingering, before);
   place.is_exact = place.is_exact && is_same && source.shape == place.shape && !source.is_exposed;
   place.was_updated = true;
   place.of_hoisted = source.is_hoisted;

@@ -91,9 +91,9 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   outcome const result = attempt(false, false, [&] {
     if (!is_known) {
       cudaGraphNode_t made = nullptr;
-      escrow::check(cudaGraphAddChildGraphNode(&made, handle_of(outer), nullptr, 0,
-                                               handle_of(inner)),
-                    "cudaGraphAddChildGraphNode");
+      escrow::check(
+          cudaGraphAddChildGraphNode(&made, handle_of(outer), nullptr, 0, handle_of(inner)),
+          "cudaGraphAddChildGraphNode");
     } else if (way == 2) {
       static_cast<void>(outer.own->embed(*inner.own));
     } else {

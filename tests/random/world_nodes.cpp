@@ -82,7 +82,7 @@ entries world::share_slot(lease_place& of, piece_of_work& work) {
   things::slot_state& slot = all_.slot_of(of.slot);
   slot.racy = true;
   work.uses.push_back({of.slot, slot.generation});
-  return {{.thing = of.slot}};
+  return {{.thing = of.slot, .generation = slot.generation}};
 }
 
 outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l) {
@@ -168,8 +168,8 @@ outcome world::do_destroy_node(std::size_t n) {
   return result;
 }
 
-/// An exec has the nodes that its graph had, and perhaps what updates made of them: a later node may
-/// have the handle of one that was destroyed.
+/// An exec has the nodes that its graph had, and perhaps what updates made of them: a later node
+/// may have the handle of one that was destroyed.
 bool world::may_set(exec_place const& place, node_place const& at) const {
   return place.own && is_there(at) && (at.id <= place.nodes_then || !place.is_exact);
 }
@@ -191,9 +191,8 @@ void world::note_exec_set(std::size_t e, node_place const& at, entries const& ke
   std::erase_if(in.needed, is_replaced);
   if (place.is_exact) {
     all_.model.keep_for_launches(old, place.behind);
-  } else {
-    append(in.lingering, old);
   }
+  if (!place.is_exact || place.is_end_unknown) append(in.lingering, old);
   for (entry each : kept) {
     each.node = at.id;
     each.by_exec = true;
@@ -213,8 +212,7 @@ outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   // The exec may be another graph's, or be older than the node.
   outcome const result = attempt(true, true, [&] {
     if (at.is_call) {
-      return place.own->set_call(at.handle,
-                                 called_work{&work, owners_[o], std::move(*callable)});
+      return place.own->set_call(at.handle, called_work{&work, owners_[o], std::move(*callable)});
     }
     place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });

@@ -5,6 +5,16 @@
 
 namespace escrow::test {
 
+namespace {
+
+/// A call failed after it was given something: the graph may have it or not.
+void doubt_last(contents& captured) {
+  captured.lingering.push_back(captured.held.back());
+  captured.held.pop_back();
+}
+
+}  // namespace
+
 void world::survive(token&& kept) {
   if (!kept) return;
   all_.model.state_of(kept.thing()).handles = 1;
@@ -16,8 +26,8 @@ void world::hand_to_stream(int thing, std::size_t s, piece_of_work const& work) 
   capture_state const capture = capture_at(s);
   if (capture.is_active()) {
     all_.model.capture_of(capture.id).held.push_back({.thing = thing});
-    bool const is_fork = std::ranges::none_of(
-        captures_, [&](open_capture const& each) { return each.origin == s; });
+    bool const is_fork =
+        std::ranges::none_of(captures_, [&](open_capture const& each) { return each.origin == s; });
     if (is_fork) counts_.meet(situation::owner_retired_into_a_fork);
   } else {
     all_.model.pend(thing, work.mark);
@@ -64,9 +74,8 @@ outcome world::do_retire_after(std::size_t s) {
   static_cast<void>(cudaGetLastError());
   if (!is_ready) return outcome::failed;
   all_.model.pend(thing, work.mark);
-  outcome const result = attempt(is_stopped_, false, [&] {
-    worker_->retire_after(event_ref(made), std::move(owner));
-  });
+  outcome const result = attempt(is_stopped_, false,
+                                 [&] { worker_->retire_after(event_ref(made), std::move(owner)); });
   if (result != outcome::done) survive(std::move(owner.owner));
   return result;
 }
@@ -76,9 +85,8 @@ outcome world::do_retire_graph(std::size_t g) {
   token owner = all_.make(reference::kind::owner);
   entries& held = all_.model.graphs[g].held;
   held.push_back({.thing = owner.thing()});
-  outcome const result = attempt(is_stopped_, false, [&] {
-    worker_->retire(handle_of(graphs_[g]), std::move(owner));
-  });
+  outcome const result = attempt(is_stopped_, false,
+                                 [&] { worker_->retire(handle_of(graphs_[g]), std::move(owner)); });
   if (result != outcome::done) held.pop_back();
   return result;
 }
@@ -123,7 +131,7 @@ outcome world::do_keep(std::size_t s, std::size_t o, unsigned way) {
     return result;
   }
   all_.model.set_mark(work.mark);
-  if (capture.is_active()) all_.model.capture_of(capture.id).held.pop_back();
+  if (capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
   return result;
 }
 
@@ -148,7 +156,7 @@ outcome world::do_use_shared(std::size_t x, std::size_t s) {
   outcome const result = attempt(capture.is_invalid() || (is_stopped_ && capture.is_active()),
                                  false, [&] { used_on(shared_[x], streams_[s].handle); });
   if (result == outcome::done) return result;
-  if (capture.is_active()) all_.model.capture_of(capture.id).held.pop_back();
+  if (capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
   if (is_used) surviving_shares_.push_back(shared_[x]);  // the work uses it all the same
   return result;
 }

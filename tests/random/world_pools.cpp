@@ -57,8 +57,8 @@ outcome world::do_close_pool(std::size_t p) {
       all_.model.state_of(static_cast<int>(i)).is_pooled = false;
   }
   std::vector<holder> left;
-  outcome const result = attempt(
-      false, false, [&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
+  outcome const result =
+      attempt(false, false, [&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
   if (std::ranges::any_of(left, [](holder const& each) { return each.capture_id != 0; }))
     counts_.meet(situation::pool_closed_with_slots_in_graphs);
   return result;
@@ -111,9 +111,8 @@ outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
   if (place.held || pools_[p] == nullptr) return outcome::skipped;
   capture_state const capture = capture_at(s);
   bool const is_wrong = capture.is_invalid() || is_closed_[p] || streams_[s].device != 0;
-  outcome const result = attempt(is_wrong, false, [&] {
-    place.held.emplace(pools_[p]->claim(streams_[s].handle));
-  });
+  outcome const result =
+      attempt(is_wrong, false, [&] { place.held.emplace(pools_[p]->claim(streams_[s].handle)); });
   if (result == outcome::exhausted) expect_exhausted(p, capture);
   if (result != outcome::done) return result;
   // A fork of a capture onto another device's stream cannot be asked for its device.
@@ -132,9 +131,10 @@ outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
   place.nodes = 0;
   if (capture.is_active()) {
     contents& kept = all_.model.capture_of(capture.id);
-    if (!has(kept.held, place.slot)) kept.held.push_back({.thing = place.slot});
-    bool const is_origin = std::ranges::any_of(
-        captures_, [&](open_capture const& each) { return each.origin == s; });
+    if (!has(kept.held, place.slot))
+      kept.held.push_back({.thing = place.slot, .generation = slot.generation});
+    bool const is_origin =
+        std::ranges::any_of(captures_, [&](open_capture const& each) { return each.origin == s; });
     if (!is_origin) counts_.meet(situation::claim_on_a_forked_stream);
   }
   use_slot_on(s, place, piece_of_work::role::fill);
@@ -154,9 +154,8 @@ outcome world::do_touch(std::size_t l, std::size_t s) {
   if (!place.held) return outcome::skipped;
   bool const is_right = matches(place, s);
   capture_state const at = capture_at(s);
-  outcome const result =
-      attempt(at.is_invalid() || at.id != place.capture, false,
-              [&] { place.held->also_used_on(streams_[s].handle); });
+  outcome const result = attempt(at.is_invalid() || at.id != place.capture, false,
+                                 [&] { place.held->also_used_on(streams_[s].handle); });
   if (result != outcome::done) return result;
   place.others.push_back(s);
   if (!is_right) return result;
@@ -190,10 +189,9 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
   capture_state const at = capture_at(s);
   bool const is_foreign = at.is_active() && at.id != place.capture;
-  bool const is_other_captured =
-      std::ranges::any_of(place.others, [&](std::size_t other) {
-        return capture_at(other).id != place.capture || capture_at(other).id != at.id;
-      });
+  bool const is_other_captured = std::ranges::any_of(place.others, [&](std::size_t other) {
+    return capture_at(other).id != place.capture || capture_at(other).id != at.id;
+  });
   if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
     return outcome::skipped;
   // The stream has to come after the claim's, which can be in no order with it while it captures.

@@ -67,7 +67,8 @@ void world::note_use(std::size_t stream, piece_of_work const& work) {
   capture_state const capture = capture_at(stream);
   if (!capture.is_active()) return;
   for (piece_of_work::use const& each : work.uses)
-    all_.model.capture_of(capture.id).needed.push_back({.thing = each.thing});
+    all_.model.capture_of(capture.id)
+        .needed.push_back({.thing = each.thing, .generation = all_.slot_of(each.thing).generation});
 }
 
 bool world::enqueue(std::size_t stream, piece_of_work& work) {
@@ -182,8 +183,8 @@ void world::take_captured(open_capture const& ended, cudaGraph_t native, std::si
 }
 
 outcome world::do_end(std::size_t s, std::size_t g, unsigned way) {
-  auto const found = std::ranges::find_if(
-      captures_, [&](open_capture const& each) { return each.origin == s; });
+  auto const found =
+      std::ranges::find_if(captures_, [&](open_capture const& each) { return each.origin == s; });
   if (found == captures_.end()) return outcome::skipped;
   open_capture const ended = *found;
   if (!ended.into && graphs_[g].is_there()) return outcome::skipped;
@@ -222,8 +223,8 @@ outcome world::do_destroy_stream(std::size_t s) {
     if (!each.held) continue;
     if (each.stream == s || std::ranges::count(each.others, s) != 0) return outcome::skipped;
   }
-  bool const is_origin = std::ranges::any_of(
-      captures_, [&](open_capture const& each) { return each.origin == s; });
+  bool const is_origin =
+      std::ranges::any_of(captures_, [&](open_capture const& each) { return each.origin == s; });
   if ((!capture_at(s).is_none() && !is_origin) || lost_[0] || lost_[1]) return outcome::skipped;
   {
     relaxed_scope const relaxed;
