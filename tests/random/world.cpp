@@ -161,7 +161,9 @@ outcome world::do_stop() {
 }
 
 outcome world::do_fail_device(unsigned way) {
-  if (is_disturbed_) return outcome::skipped;
+  // One event tells the end of all launches of an exec; it says nothing of the launches on a device
+  // that lives, once the other is lost.
+  if (is_disturbed_ || has_exec_of_two_devices_) return outcome::skipped;
   int const device = static_cast<int>(way % 2);
   sim::fail_device(device, cudaErrorIllegalAddress);
   lost_[static_cast<std::size_t>(device)] = true;
