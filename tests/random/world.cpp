@@ -161,9 +161,9 @@ outcome world::do_stop() {
 }
 
 outcome world::do_fail_device(unsigned way) {
-  // One event tells the end of all launches of an exec; it says nothing of the launches on a device
-  // that lives, once the other is lost.
-  if (is_disturbed_ || has_exec_of_two_devices_) return outcome::skipped;
+  // An event of a stream that waited for another device's says nothing, once its own device is
+  // lost, of the work that goes on there: what it stood for is let go too early.
+  if (is_disturbed_ || has_crossed_devices_) return outcome::skipped;
   int const device = static_cast<int>(way % 2);
   sim::fail_device(device, cudaErrorIllegalAddress);
   lost_[static_cast<std::size_t>(device)] = true;

@@ -250,7 +250,7 @@ class world {
   bool is_careless_;           // things that cost a slot for ever are done too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
-  bool has_exec_of_two_devices_ = false;
+  bool has_crossed_devices_ = false;
   std::size_t kept_for_ever_ = 0;  // by hoisteds that just ended
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;
