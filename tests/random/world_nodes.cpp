@@ -171,7 +171,7 @@ outcome world::do_destroy_node(std::size_t n) {
 /// An exec has the nodes that its graph had, and perhaps what updates made of them: a later node
 /// may have the handle of one that was destroyed.
 bool world::may_set(exec_place const& place, node_place const& at) const {
-  return place.own && is_there(at) && (at.id <= place.nodes_then || !place.is_exact);
+  return place.own && is_there(at) && at.id <= place.nodes_then;
 }
 
 /// The exec has the new owners, and what it had for the node goes after the launches in flight, or
