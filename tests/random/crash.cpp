@@ -1,4 +1,5 @@
-// Crashes: said with their seed, and caught in a child process to be shrunk.
+// Crashes, and programs that hang: said with their seed, and caught in a child process to be
+// shrunk.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,15 +13,15 @@ namespace escrow::test {
 
 namespace {
 
-constexpr std::array fatal_signals{SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
+constexpr std::array fatal_signals{SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGALRM};
 
 void say_seed(int signal) {
   std::array<char, 200> text{};
-  int const length = std::snprintf(
-      text.data(), text.size(),
-      "seed %llu crashed; shrink it: ESCROW_IN_CHILD=1 ESCROW_SEED=%llu ESCROW_PROGRAMS=1\n",
-      static_cast<unsigned long long>(seed_of_this_run()),
-      static_cast<unsigned long long>(seed_of_this_run()));
+  int const length = std::snprintf(text.data(), text.size(),
+                                   "seed %llu crashed, or hung; shrink it: ESCROW_IN_CHILD=1 "
+                                   "ESCROW_SEED=%llu ESCROW_PROGRAMS=1\n",
+                                   static_cast<unsigned long long>(seed_of_this_run()),
+                                   static_cast<unsigned long long>(seed_of_this_run()));
   static_cast<void>(!write(STDERR_FILENO, text.data(), static_cast<std::size_t>(length)));
   static_cast<void>(std::signal(signal, SIG_DFL));
   static_cast<void>(raise(signal));

@@ -1,6 +1,8 @@
 // One program from its beginning to its end, with a thread for each of its threads.
 #include "run.hpp"
 
+#include <unistd.h>
+
 #include <atomic>
 
 #include "team.hpp"
@@ -12,6 +14,9 @@ namespace {
 /// For a crash: plain to read in a signal handler. Relaxed: one thread writes it, and the one that
 /// crashes is that one, or waits for it.
 std::atomic<std::uint64_t> running_seed{0};
+
+/// Of one program, which takes less than a millisecond.
+constexpr unsigned seconds_max = 60;
 
 /// Failures are of one kind if they differ in numbers only.
 std::string kind_of(std::string failure) {
@@ -28,6 +33,7 @@ verdict run(program const& given, planted bug) {
 verdict run_watched(program const& given, planted bug,
                     std::function<void(operation const&)> const& before) {
   verdict seen;
+  alarm(seconds_max);
   running_seed.store(given.seed, std::memory_order_relaxed);
   world in(given, bug);
   seen.exact = given;
@@ -42,6 +48,7 @@ verdict run_watched(program const& given, planted bug,
   in.finish();
   seen.failure = in.failure();
   seen.counts = in.counts();
+  alarm(0);
   return seen;
 }
 
