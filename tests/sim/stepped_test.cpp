@@ -29,8 +29,7 @@ void append(void* argument) {
 }
 
 // In which order the host functions of three streams run, two on each.
-std::string order_of_a_run(std::uint64_t seed) {
-  sim::reset({.stepped = true, .seed = seed});
+std::string order_of_this_run() {
   std::string order;
   std::vector<std::pair<std::string*, char>> letters;
   for (char const letter : std::string("aAbBcC")) letters.emplace_back(&order, letter);
@@ -43,9 +42,26 @@ std::string order_of_a_run(std::uint64_t seed) {
   return order;
 }
 
+std::string order_of_a_run(std::uint64_t seed) {
+  sim::reset({.stepped = true, .seed = seed});
+  return order_of_this_run();
+}
+
 TEST_F(Stepped, ARunIsAFunctionOfItsSeed) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     EXPECT_EQ(order_of_a_run(seed), order_of_a_run(seed)) << "seed " << seed;
+  }
+}
+
+TEST_F(Stepped, ANewSeedBeginsAnotherRunAndKeepsWhatIsThere) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    std::string const alone = order_of_a_run(seed);
+    start(100);
+    owned_event const kept = make_event();
+    static_cast<void>(order_of_this_run());
+    sim::reseed(seed);
+    EXPECT_EQ(order_of_this_run(), alone) << "seed " << seed;
+    EXPECT_EQ(cudaEventQuery(kept), cudaSuccess);
   }
 }
 
