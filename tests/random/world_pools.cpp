@@ -241,11 +241,11 @@ outcome world::do_launch_lease(std::size_t l, std::size_t s) {
     launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
            *place.held);
   });
-  place.others.push_back(s);  // the lease may have been told before it failed
   if (result != outcome::done) {
     all_.model.set_mark(work.mark);
     return result;
   }
+  place.others.push_back(s);
   note_use(s, work);
   return result;
 }
