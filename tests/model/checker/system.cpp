@@ -236,7 +236,12 @@ int __wrap_pthread_setname_np(pthread_t thread, char const* name) {
   return is_in_model() ? 0 : __real_pthread_setname_np(thread, name);
 }
 
-using start_state = std::unique_ptr<std::thread::_State>;
+// What a std::thread runs, by its table of virtual functions: the library's own type is private.
+struct thread_state {
+  virtual ~thread_state() = default;
+  virtual void run() = 0;
+};
+using start_state = std::unique_ptr<thread_state>;
 void __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
     std::thread* made, start_state* state, void (*depend)());
 constexpr auto really_start =
@@ -250,8 +255,8 @@ void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_
   std::uint32_t number = 0;
   {
     in_checker const mine;
-    std::thread::_State* const kept = state->release();
-    number = engine::the().add_thread("thread", [kept] { kept->_M_run(); });
+    thread_state* const kept = state->release();
+    number = engine::the().add_thread("thread", [kept] { kept->run(); });
     engine::the().thread(number).is_started = true;
     if (is_running) engine::the().after_step();
   }
