@@ -3,6 +3,7 @@
 // deleters that come and go, execs destroyed in flight. At the end nothing may be left, and neither
 // memory nor latency may have crept up. A program of its own: exit status 1 if it did.
 //   ESCROW_SECONDS  how long (5; 600 with ESCROW_DEEP=1); ESCROW_SEED repeats the choices
+//   ESCROW_LOADS    which loads, by name ("come_and_go,use_scratch"), to see which creeps up
 //   --leak          leaks 100 bytes at each retirement, which has to be noticed
 #include <cuda_runtime_api.h>
 
@@ -14,8 +15,10 @@
 #include <cstring>
 #include <escrow/deleter/graph_registry.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "deep.hpp"
@@ -79,11 +82,29 @@ void run_load(load one, world& all, site& here, unsigned seed) {
   }
 }
 
+// All loads, or those that ESCROW_LOADS names.
+std::vector<load> chosen_loads() {
+  constexpr std::array<std::pair<char const*, load>, 7> all{{
+      {"claim_and_release", claim_and_release},
+      {"retire_eagerly", retire_eagerly},
+      {"share_with_streams", share_with_streams},
+      {"use_scratch", use_scratch},
+      {"capture_and_relaunch", capture_and_relaunch},
+      {"build_and_change", build_and_change},
+      {"come_and_go", come_and_go},
+  }};
+  char const* const names = std::getenv("ESCROW_LOADS");
+  std::vector<load> chosen;
+  for (auto const& [name, its] : all) {
+    if (names == nullptr || std::strstr(names, name) != nullptr) chosen.push_back(its);
+  }
+  if (chosen.empty()) throw std::invalid_argument("ESCROW_LOADS names no load");
+  return chosen;
+}
+
 void run_loads(world& all, std::vector<std::unique_ptr<site>>& sites, unsigned seed, double seconds,
                samples& measured) {
-  constexpr std::array loads{claim_and_release, retire_eagerly,       share_with_streams,
-                             use_scratch,       capture_and_relaunch, build_and_change,
-                             come_and_go};
+  std::vector<load> const loads = chosen_loads();
   // Each load on each device, or on one of them where there are few cores.
   bool const has_cores = std::thread::hardware_concurrency() >= loads.size() * sites.size();
   std::vector<std::thread> threads;
