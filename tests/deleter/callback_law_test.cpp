@@ -132,11 +132,11 @@ TEST_F(CallbackLaw, HoldsOnTheThreadThatDestroysTheGraph) {
 
 TEST_F(CallbackLaw, HoldsOnCudasOwnThread) {
   constexpr int count = 1000;
-  {
-    test::owned_graph const graph = graph_with(count);
-    test::owned_exec const exec = test::instantiate(graph);
-    test::must(cudaGraphLaunch(exec, stream_));
-  }
+  test::owned_graph graph = graph_with(count);
+  test::owned_exec exec = test::instantiate(graph);
+  graph.reset();  // so that the exec has the last references
+  test::must(cudaGraphLaunch(exec, stream_));
+  exec.reset();
   EXPECT_TRUE(all_destroyed(count));
   test::callback_deeds const deeds = test::deeds_in_callbacks();
   EXPECT_EQ(deeds.callbacks, static_cast<std::uint64_t>(count));
