@@ -191,7 +191,6 @@ std::vector<operation> const& operations() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
-auto* const printer = testing::AddGlobalTestEnvironment(new prints_totals);
 
 }  // namespace
 }  // namespace escrow::test

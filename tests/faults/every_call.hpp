@@ -42,5 +42,6 @@ class prints_totals : public testing::Environment {
               << all.allocation_sites << ", runs " << all.allocation_runs << std::endl;
   }
 };
+inline auto* const printer = testing::AddGlobalTestEnvironment(new prints_totals);
 
 }  // namespace escrow::test

@@ -6,7 +6,6 @@ namespace escrow::test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(exec_operations()), name_of);
-auto* const printer = testing::AddGlobalTestEnvironment(new prints_totals);
 
 }  // namespace
 }  // namespace escrow::test

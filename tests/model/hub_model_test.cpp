@@ -7,27 +7,16 @@
 #include <string>
 #include <thread>
 
-#include "checker.hpp"
 #include "doorbell_store.hpp"
 #include "escrow/core/spin_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "expect_fine.hpp"
 #include "model_atomic.hpp"
 #include "pass_gate.hpp"
 #include "system.hpp"
 
 namespace escrow::model {
 namespace {
-
-void expect_fine(options const& how, program const& what) {
-  report const result = explore(how, what);
-  print(how, result);
-  EXPECT_EQ(result.error, "") << result.trace;
-  EXPECT_TRUE(result.is_complete || how.random != 0);
-}
-
-std::uint64_t executions(std::uint64_t usual) {
-  return is_deep() ? usual * 50 : usual;
-}
 
 // Writes down that it is destroyed, in plain memory.
 struct witness {

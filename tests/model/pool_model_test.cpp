@@ -6,11 +6,11 @@
 #include <optional>
 #include <string>
 
-#include "checker.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/pool/pool_exhausted.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "expect_fine.hpp"
 
 namespace escrow::model {
 namespace {
@@ -52,17 +52,6 @@ void use(shared_pool& shared, std::uintptr_t stream) {
   } catch (usage_error const&) {
     // closed
   }
-}
-
-void expect_fine(options const& how, program const& what) {
-  report const result = explore(how, what);
-  print(how, result);
-  EXPECT_EQ(result.error, "") << result.trace;
-  EXPECT_TRUE(result.is_complete || how.random != 0);
-}
-
-std::uint64_t executions(std::uint64_t usual) {
-  return is_deep() ? usual * 50 : usual;
 }
 
 void claim_beside_claim(world& all) {

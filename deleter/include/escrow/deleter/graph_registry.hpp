@@ -19,9 +19,8 @@ namespace escrow {
 // What: the references in each graph with its user objects, by the id under which the graph was
 //   captured: ids are never reused, handles are. A graph gets single references, which a bundle
 //   takes the place of the first time that somebody hoists or copies the graph, and bundles of what
-//   its nodes keep. Knows nothing of
-//   clones that were made with plain cudaGraphClone; one that is captured into later is taken for
-//   an original.
+//   its nodes keep. Knows nothing of clones that were made with plain cudaGraphClone; one that is
+//   captured into later is taken for an original.
 // Thread safety: any thread. One lock, held across no call of CUDA, and never taken in a destroy
 //   callback.
 // Memory ordering: the lock's.
