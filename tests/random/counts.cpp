@@ -38,7 +38,24 @@ std::string_view name_of(situation met) {
       "a pool was gone with slots out",
       "a pool was closed with slots in graphs",
       "retired to a stopped deleter",
-      "things on a parent graph"};
+      "things on a parent graph",
+      "an operation waited for a lock of another",
+      "a pool was closed inside a claim",
+      "a claim inside a claim",
+      "a release inside a claim",
+      "a claim inside a release",
+      "a pool was gone inside a release",
+      "a capture was begun inside a claim",
+      "a poll inside a retire",
+      "a poll inside a poll",
+      "a poll inside an update",
+      "a retire inside a drain",
+      "the last share was gone inside a use",
+      "a launch inside one of an exec of the same graph",
+      "an exec gone inside a launch of one of the same graph",
+      "a destroy callback inside a claim",
+      "a destroy callback inside an instantiation",
+      "a kernel inside a launch"};
   static_assert(!names.back().empty());
   return names.at(static_cast<std::size_t>(met));
 }
@@ -53,12 +70,26 @@ void run_counts::add(run_counts const& other) {
       operations[i][k] += other.operations[i][k];
   }
   for (std::size_t i = 0; i < situation_count; ++i) situations[i] += other.situations[i];
+  groups += other.groups;
+  if (other.groups == 0) return;
+  for (std::size_t i = 0; i < op_count; ++i)
+    for (std::size_t k = 0; k < op_count; ++k) inside[i][k] += other.inside[i][k];
 }
 
 std::string to_text(run_counts const& counted) {
   std::ostringstream text;
+  std::uint64_t pairs = 0;
+  std::size_t kinds = 0;
+  for (auto const& row : counted.inside) {
+    for (std::uint32_t const each : row) {
+      pairs += each;
+      kinds += each != 0 ? 1 : 0;
+    }
+  }
   text << counted.programs << " programs, " << counted.steps << " single steps, " << counted.kernels
        << " kernels run, " << counted.things << " things\n"
+       << pairs << " operations inside calls of others, of " << kinds << " pairs of kinds, in "
+       << counted.groups << " groups\n"
        << std::left << std::setw(20) << "operation" << std::right;
   for (char const* const each : {"done", "refused", "exhausted", "failed", "skipped"})
     text << std::setw(10) << each;

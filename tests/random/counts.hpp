@@ -46,6 +46,24 @@ enum class situation : std::uint8_t {
   pool_closed_with_slots_in_graphs,
   retired_to_a_stopped_deleter,
   things_on_a_parent_graph,
+  // one operation inside a call of another
+  waited_for_a_lock,
+  pool_closed_inside_a_claim,
+  claim_inside_a_claim,
+  release_inside_a_claim,
+  claim_inside_a_release,
+  pool_gone_inside_a_release,
+  capture_begun_inside_a_claim,
+  poll_inside_a_retire,
+  poll_inside_a_poll,
+  poll_inside_an_update,
+  retire_inside_a_drain,
+  last_share_gone_inside_a_use,
+  launch_inside_a_launch_of_a_sibling,
+  exec_gone_inside_a_launch_of_a_sibling,
+  callback_inside_a_claim,
+  callback_inside_an_instantiate,
+  kernel_inside_a_launch,
   count
 };
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);
@@ -59,6 +77,9 @@ struct run_counts {
   std::array<std::array<std::uint64_t, static_cast<std::size_t>(outcome::count)>, op_count>
       operations{};
   std::array<std::uint64_t, situation_count> situations{};
+  std::uint64_t groups = 0;  // of operations that ran together
+  // How often the second was done inside a call of the first.
+  std::array<std::array<std::uint32_t, op_count>, op_count> inside{};
 
   void meet(situation met) { ++situations[static_cast<std::size_t>(met)]; }
   void add(run_counts const& other);

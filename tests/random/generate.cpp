@@ -3,20 +3,25 @@
 
 #include <array>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace escrow::test {
 
 namespace {
 
-constexpr std::size_t header_bytes = 9;     // seed, slots
-constexpr std::size_t operation_bytes = 7;  // kind, thread, arguments, failing call
+constexpr std::size_t header_bytes = 9;  // seed, slots
+// Kind, thread, arguments, failing call; whether it joins the one before, and at which points it
+// lets others go on.
+constexpr std::size_t operation_bytes = 16;
 
 /// What the seed decides for the whole program.
 struct style {
   std::array<unsigned, op_count> weights{};
   unsigned threads = 1;
   unsigned faults_of_256 = 0;  // operations with a failing call
+  unsigned joins_of_256 = 0;   // operations that run together with the one before
+  unsigned rarity = 0;         // of the points where they let others go on
 };
 
 /// A number below `limit`.
@@ -57,6 +62,84 @@ std::vector<sequence> const& sequences() {
   return all;
 }
 
+/// Operations that meet when they run together, and what comes before them, one by one.
+struct meeting {
+  sequence before;
+  sequence together;
+};
+
+sequence const slots_in_use{op::claim, op::release, op::claim};
+sequence const slot_in_graph{op::claim,       op::make_graph, op::add_node_of_lease,
+                             op::instantiate, op::release,    op::instantiate};
+sequence const two_execs{op::own,         op::make_graph,  op::add_node,
+                         op::instantiate, op::instantiate, op::launch};
+sequence const exec_gone{op::own,           op::make_graph,   op::add_node, op::instantiate,
+                         op::launch,        op::step,         op::step,     op::disown,
+                         op::destroy_graph, op::destroy_exec, op::step};
+sequence const capture_gone{op::begin, op::claim,         op::retire,       op::release,
+                            op::end,   op::instantiate,   op::launch,       op::step,
+                            op::step,  op::destroy_graph, op::destroy_exec, op::step};
+
+std::vector<meeting> const& meetings() {
+  static std::vector<meeting> const all{
+      {{}, {op::claim, op::close_pool}},
+      {{}, {op::claim, op::claim, op::close_pool}},
+      {slots_in_use, {op::claim, op::claim}},
+      {slots_in_use, {op::claim, op::release}},
+      {slots_in_use, {op::release, op::claim}},
+      {slots_in_use, {op::release, op::release, op::claim}},
+      {slots_in_use, {op::release_on, op::claim, op::poll}},
+      {slots_in_use, {op::release, op::close_pool}},
+      {{op::claim}, {op::drop_lease, op::destroy_pool}},
+      {{op::claim}, {op::drop_lease, op::destroy_pool, op::poll}},
+      {{op::claim}, {op::launch_lease, op::poll}},
+      {{}, {op::claim, op::begin}},
+      {{}, {op::claim, op::poll}},
+      {exec_gone, {op::claim, op::step}},
+      {capture_gone, {op::claim, op::step}},
+      {capture_gone, {op::claim, op::step, op::poll}},
+      {capture_gone, {op::claim, op::claim, op::step}},
+      {capture_gone, {op::close_pool, op::step, op::poll}},
+      {{op::begin, op::claim, op::release, op::end}, {op::claim, op::destroy_graph}},
+      {exec_gone, {op::retire, op::step}},
+      {exec_gone, {op::instantiate, op::step}},
+      {exec_gone, {op::drain, op::step}},
+      {exec_gone, {op::poll, op::step}},
+      {{}, {op::retire, op::poll}},
+      {{}, {op::retire, op::step, op::poll}},
+      {{}, {op::retire, op::retire, op::poll}},
+      {{}, {op::drain, op::retire}},
+      {{op::settle}, {op::poll, op::retire_now, op::drain}},
+      {{op::retire, op::settle}, {op::poll, op::drain}},
+      {{}, {op::poll, op::poll}},
+      {{}, {op::keep, op::poll}},
+      {{op::share}, {op::use_shared, op::unshare}},
+      {{op::share, op::use_shared}, {op::use_shared, op::unshare, op::poll}},
+      {{op::share, op::use_shared}, {op::use_shared, op::use_shared, op::unshare}},
+      {two_execs, {op::launch, op::launch}},
+      {two_execs, {op::launch, op::destroy_exec}},
+      {two_execs, {op::launch, op::launch, op::destroy_exec}},
+      {two_execs, {op::launch, op::step}},
+      {two_execs, {op::launch, op::update}},
+      {two_execs, {op::launch, op::destroy_graph, op::poll}},
+      {two_execs, {op::destroy_exec, op::poll}},
+      {two_execs, {op::destroy_exec, op::destroy_graph}},
+      {two_execs, {op::update, op::poll}},
+      {two_execs, {op::update, op::step, op::poll}},
+      {two_execs, {op::exec_set, op::poll}},
+      {two_execs, {op::set_node, op::poll}},
+      {two_execs, {op::hoist, op::poll}},
+      {two_execs, {op::instantiate, op::poll, op::step}},
+      {slot_in_graph, {op::launch, op::launch}},
+      {slot_in_graph, {op::launch, op::launch, op::step}},
+      {slot_in_graph, {op::destroy_exec, op::destroy_exec, op::claim}},
+      {slot_in_graph, {op::destroy_graph, op::claim}},
+      {slot_in_graph, {op::claim, op::destroy_exec, op::poll}},
+      {{op::hoist}, {op::let_go, op::poll}},
+  };
+  return all;
+}
+
 /// Three of the five fields of work, more or less.
 constexpr std::array field_begins{op::claim,      op::retire,   op::begin,
                                   op::make_graph, op::add_node, op::count};
@@ -87,14 +170,43 @@ style style_of(std::mt19937_64& random) {
   return chosen;
 }
 
+/// In one program of three operations run together. The choice is beside the others, so that the
+/// programs of the other seeds are what they would be without.
+void overlap(style& chosen, std::uint64_t seed) {
+  if (seed % 3 != 0) return;
+  std::mt19937_64 random(~seed);
+  chosen.threads = program::threads_max;
+  chosen.joins_of_256 = 32U << below(random, 3);
+  chosen.rarity = below(random, 4);
+}
+
+/// Points at which an operation lets others go on: few, or many.
+std::uint64_t draw_passes(std::mt19937_64& random, unsigned rarity) {
+  constexpr unsigned early = 24;  // most have no more points
+  if (rarity == 0) return std::uint64_t{1} << below(random, early);
+  std::uint64_t bits = random();
+  for (unsigned i = 1; i < rarity; ++i) bits &= random();
+  return bits;
+}
+
 /// Bytes of one operation.
 void draw(std::vector<std::uint8_t>& bytes, std::uint8_t kind, std::mt19937_64& random,
-          style const& chosen) {
+          style const& chosen, bool joins = false) {
+  std::size_t const begin = bytes.size();
   bytes.push_back(kind);
   bytes.push_back(static_cast<std::uint8_t>(below(random, chosen.threads)));
   for (int k = 0; k < 4; ++k) bytes.push_back(static_cast<std::uint8_t>(random()));
   bool const fails = below(random, 256) < chosen.faults_of_256;
   bytes.push_back(fails ? static_cast<std::uint8_t>(1 + below(random, 15)) : std::uint8_t{0});
+  if (chosen.joins_of_256 == 0) return bytes.resize(begin + operation_bytes);
+  joins = (joins || below(random, 256) < chosen.joins_of_256) && begin > header_bytes;
+  // On a thread of its own.
+  if (joins)
+    bytes[begin + 1] =
+        static_cast<std::uint8_t>((bytes[begin - operation_bytes + 1] + 1) % program::threads_max);
+  bytes.push_back(joins ? 1 : 0);
+  std::uint64_t const passes = draw_passes(random, chosen.rarity);
+  for (unsigned i = 0; i < 8; ++i) bytes.push_back(static_cast<std::uint8_t>(passes >> (8 * i)));
 }
 
 std::uint8_t draw_kind(std::mt19937_64& random, style const& chosen, unsigned total) {
@@ -110,7 +222,8 @@ std::uint8_t draw_kind(std::mt19937_64& random, style const& chosen, unsigned to
 
 program generate(std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  style const chosen = style_of(random);
+  style chosen = style_of(random);
+  overlap(chosen, seed);
   unsigned total = 0;
   for (unsigned const weight : chosen.weights) total += weight;
   std::vector<std::uint8_t> bytes;
@@ -119,6 +232,13 @@ program generate(std::uint64_t seed) {
   for (std::size_t i = 0; i < 8; ++i) bytes.push_back(static_cast<std::uint8_t>(seed >> (8 * i)));
   bytes.push_back(static_cast<std::uint8_t>(random()));
   for (std::size_t i = 0; i < count; ++i) {
+    if (chosen.joins_of_256 != 0 && below(random, 10) == 0) {
+      meeting const& met = meetings()[below(random, static_cast<unsigned>(meetings().size()))];
+      for (op const each : met.before) draw(bytes, static_cast<std::uint8_t>(each), random, chosen);
+      bool joins = false;
+      for (op const each : met.together)
+        draw(bytes, static_cast<std::uint8_t>(each), random, chosen, std::exchange(joins, true));
+    }
     if (below(random, 24) == 0) {
       for (op const each : sequences()[below(random, static_cast<unsigned>(sequences().size()))]) {
         draw(bytes, static_cast<std::uint8_t>(each), random, chosen);
@@ -147,6 +267,8 @@ program decode(std::span<std::uint8_t const> bytes) {
       next.arguments[i] =
           static_cast<std::uint8_t>(bytes[2 + i] % places_of(letter_of(spec.arguments[i])));
     if (spec.can_fail) next.failing_call = static_cast<std::uint8_t>(bytes[6] % 16);
+    next.joins = bytes[7] % 4 == 1;
+    for (std::size_t i = 0; i < 8; ++i) next.passes |= std::uint64_t{bytes[8 + i]} << (8 * i);
     decoded.operations.push_back(next);
   }
   return decoded;

@@ -78,6 +78,24 @@ unsigned number_in(std::string_view word, std::string const& line) {
   return value;
 }
 
+/// What may follow the arguments: "!3", the call that fails; "&", together with the operation
+/// before; "@1f", the points at which it lets others go on.
+void read_mark(operation& read, std::string_view word, std::string const& line) {
+  if (word == "&") {
+    read.joins = true;
+  } else if (word[0] == '!') {
+    read.failing_call = static_cast<std::uint8_t>(number_in(word.substr(1), line));
+  } else if (word[0] == '@') {
+    constexpr int hexadecimal = 16;
+    auto const result =
+        std::from_chars(word.data() + 1, word.data() + word.size(), read.passes, hexadecimal);
+    if (result.ec != std::errc{} || result.ptr != word.data() + word.size())
+      refuse(line, "points, as bits");
+  } else {
+    refuse(line, "a mark");
+  }
+}
+
 operation read_operation(std::string const& line) {
   std::istringstream words(line);
   std::string word;
@@ -96,11 +114,7 @@ operation read_operation(std::string const& line) {
     read.arguments[i] = static_cast<std::uint8_t>(
         number_in(std::string_view(word).substr(1), line) % places_of(word[0]));
   }
-  if (words >> word) {
-    if (word[0] != '!') refuse(line, "a failing call");
-    read.failing_call =
-        static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line));
-  }
+  while (words >> word) read_mark(read, word, line);
   return read;
 }
 
@@ -117,6 +131,8 @@ std::string to_text(operation const& written) {
   for (std::size_t i = 0; i < spec.arguments.size(); ++i)
     text << ' ' << letter_of(spec.arguments[i]) << unsigned{written.arguments[i]};
   if (written.failing_call != 0) text << " !" << unsigned{written.failing_call};
+  if (written.joins) text << " &";
+  if (written.passes != 0) text << " @" << std::hex << written.passes;
   return text.str();
 }
 

@@ -133,6 +133,8 @@ struct operation {
   std::uint8_t thread = 0;
   std::array<std::uint8_t, 4> arguments{};
   std::uint8_t failing_call = 0;  // the CUDA call of the operation that fails; 0: none
+  bool joins = false;             // it runs together with the one before, if both may
+  std::uint64_t passes = 0;       // at which of its switch points it lets others go on: see baton
 
   bool operator==(operation const&) const = default;
 };

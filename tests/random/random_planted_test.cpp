@@ -14,7 +14,7 @@ namespace escrow::test {
 namespace {
 
 /// The program of the first seed that finds the fault, shrunk, is small and fails as expected.
-void expect_found(planted bug, std::string const& failure, std::size_t operations_max) {
+program expect_found(planted bug, std::string const& failure, std::size_t operations_max) {
   constexpr std::uint64_t programs_max = 20'000;
   for (std::uint64_t seed = 1; seed <= programs_max; ++seed) {
     verdict const seen = run(generate(seed), bug);
@@ -26,21 +26,30 @@ void expect_found(planted bug, std::string const& failure, std::size_t operation
     EXPECT_TRUE(run(small).failure.empty()) << "fails without the fault, too";
     std::printf("found with seed %llu, %zu operations left\n",
                 static_cast<unsigned long long>(seed), small.operations.size());
-    return;
+    return small;
   }
-  FAIL() << "not found by " << programs_max << " programs";
+  ADD_FAILURE() << "not found by " << programs_max << " programs";
+  return {};
 }
 
 TEST(PlantedFault, OfAnOwnerThatEndsEarlyIsFound) {
-  expect_found(planted::owner_ends_early, "was destroyed, but", 2);
+  static_cast<void>(expect_found(planted::owner_ends_early, "was destroyed, but", 2));
 }
 
 TEST(PlantedFault, OfAUseThatIsNotOrderedIsFound) {
-  expect_found(planted::use_is_not_ordered, "slot", 12);
+  static_cast<void>(expect_found(planted::use_is_not_ordered, "slot", 12));
 }
 
 TEST(PlantedFault, OfAModelThatForgetsExecsIsFound) {
-  expect_found(planted::model_forgets_execs, "nothing keeps these", 8);
+  static_cast<void>(expect_found(planted::model_forgets_execs, "nothing keeps these", 8));
+}
+
+TEST(PlantedFault, ThatOnlyShowsInsideAnOperationIsFound) {
+  program found = expect_found(planted::release_noted_late, "was handed out twice", 6);
+  for (operation& each : found.operations) each.joins = false;
+  EXPECT_TRUE(run(found, planted::release_noted_late).failure.empty())
+      << "fails when each operation is alone, too:\n"
+      << to_text(found);
 }
 
 TEST(RandomCases, ThatFailedOncePass) {

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <span>
+#include <vector>
 
+#include "baton.hpp"
 #include "team.hpp"
 
 namespace escrow::test {
@@ -24,6 +27,32 @@ std::string kind_of(std::string failure) {
   return failure;
 }
 
+/// The operation there, and those after it that run together with it. Those that must not, do not.
+std::span<operation const> group_at(world& in, program const& given, std::vector<operation>& all,
+                                    std::size_t at) {
+  if (!given.is_exact) in.resolve(all[at]);
+  std::size_t end = at + 1;
+  for (; end < all.size() && end - at < program::threads_max && all[end].joins; ++end) {
+    operation next = all[end];
+    if (!given.is_exact) in.resolve(next);
+    if (!in.may_join({all.data() + at, end - at}, next)) {
+      all[end].joins = false;
+      break;
+    }
+    all[end] = next;
+  }
+  return {all.data() + at, end - at};
+}
+
+void perform(world& in, std::span<operation const> group) {
+  if (group.size() == 1) return team::on(group.front().thread, [&] { in.perform(group.front()); });
+  std::vector<baton::runner> runners;
+  for (operation const& each : group)
+    runners.push_back({each.thread, each.passes, [&in, &each] { in.perform(each); }});
+  baton::run(runners);
+  in.note_group();
+}
+
 }  // namespace
 
 verdict run(program const& given, planted bug) {
@@ -38,12 +67,13 @@ verdict run_watched(program const& given, planted bug,
   world in(given, bug);
   seen.exact = given;
   seen.exact.is_exact = true;
-  for (operation& each : seen.exact.operations) {
-    if (!given.is_exact) in.resolve(each);
-    before(each);
-    team::on(each.thread, [&] { in.perform(each); });
+  std::vector<operation>& all = seen.exact.operations;
+  while (seen.at < all.size()) {
+    std::span const group = group_at(in, given, all, seen.at);
+    for (operation const& each : group) before(each);
+    perform(in, group);
     if (!in.failure().empty()) break;
-    ++seen.at;
+    seen.at += group.size();
   }
   in.finish();
   seen.failure = in.failure();

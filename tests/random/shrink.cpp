@@ -30,20 +30,37 @@ bool take_parts(program& smallest, std::size_t size,
   return any;
 }
 
+/// Fewer points at which others go on.
+bool take_passes(program& smallest, std::size_t at,
+                 std::function<bool(program const&)> const& fails) {
+  bool any = false;
+  for (std::uint64_t left = smallest.operations[at].passes; left != 0; left &= left - 1) {
+    program tried = smallest;
+    tried.operations[at].passes &= ~(left & (~left + 1));  // without the lowest bit that is left
+    if (!fails(tried)) continue;
+    smallest = tried;
+    any = true;
+  }
+  return any;
+}
+
 /// One thread, no fault, fewer steps: whatever does not matter becomes plain.
 bool make_plainer(program& smallest, std::function<bool(program const&)> const& fails) {
   bool any = false;
   for (std::size_t i = 0; i < smallest.operations.size(); ++i) {
-    for (int what = 0; what < 3; ++what) {
+    for (int what = 0; what < 5; ++what) {
       program tried = smallest;
       operation& each = tried.operations[i];
       if (what == 0) each.thread = 0;
       if (what == 1) each.failing_call = 0;
       if (what == 2 && each.kind == op::step) each.arguments[0] /= 2;
+      if (what == 3) each.joins = false;
+      if (what == 4) each.passes = 0;
       if (tried == smallest || !fails(tried)) continue;
       smallest = tried;
       any = true;
     }
+    any = take_passes(smallest, i, fails) || any;
   }
   return any;
 }

@@ -1,4 +1,4 @@
-// Threads that do what they are told, one at a time.
+// Threads that do what they are told.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,10 @@ class team {
  public:
   /// Runs `work` on that thread, and returns when it is done.
   static void on(std::size_t thread, std::function<void()> const& work);
+  /// Lets that thread begin with `work`, which must stay until await(); not number 0.
+  static void start(std::size_t thread, std::function<void()> const& work);
+  /// Waits until the thread has done what it was started with.
+  static void await(std::size_t thread);
 };
 
 }  // namespace escrow::test

@@ -7,14 +7,45 @@
 #include <escrow/sim.hpp>
 
 #include "attempt.hpp"
+#include "baton.hpp"
 
 namespace escrow::test {
 
 namespace {
 
+/// As many graphs of a device are asked for their ids at the same time as there are threads: the
+/// library keeps a stream for each.
+void probe_together(int device) {
+  std::vector<baton::runner> group(program::threads_max);
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    group[i].thread = i;
+    group[i].passes = ~std::uint64_t{0};
+    group[i].work = [device] {
+      must(cudaSetDevice(device));
+      owned_graph const probed = make_graph();
+      open_points const others_may_go_on;
+      static_cast<void>(graph_id_of(probed));
+      must(cudaSetDevice(0));
+    };
+  }
+  baton::run(group);
+}
+
+/// The library spreads streams by their ids, which are never reused: a program has the same ones,
+/// as far as that goes, whatever ran before.
+void align_stream_ids() {
+  constexpr unsigned long long spread = 64;
+  for (unsigned long long id = 1; id % spread != 0;) {
+    cudaStream_t made = nullptr;
+    must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    must(cudaStreamGetId(made, &id));
+    must(cudaStreamDestroy(made));
+  }
+}
+
 /// The machine is not reset between programs, because the library keeps a stream and events of it.
-/// Nothing of that differs from program to program: there is one such stream a device, and no
-/// event.
+/// Nothing of that differs from program to program: there is such a stream for each device and
+/// thread, and no event.
 void begin_machine(std::uint64_t seed) {
   [[maybe_unused]] static bool const is_first = [] {
     sim::options how;
@@ -23,11 +54,10 @@ void begin_machine(std::uint64_t seed) {
     return true;
   }();
   sim::reseed(seed);
-  for (int const device : {1, 0}) {
-    must(cudaSetDevice(device));
-    owned_graph const probed = make_graph();
-    static_cast<void>(graph_id_of(probed));
-  }
+  constexpr std::size_t kept = 2 * program::threads_max;
+  if (sim::alive().streams < kept)  // the first program, or a fault has cost some
+    for (int const device : {1, 0}) probe_together(device);
+  align_stream_ids();
 }
 
 }  // namespace
@@ -81,17 +111,25 @@ void world::check_captures() {
 void world::perform(operation const& next) {
   now_ = &next;
   thread_ = next.thread;
+  begin_running(next);
   outcome const result = dispatch(next);
   if (result != outcome::skipped) sweep_captures();
   check_captures();
+  end_running(result == outcome::done);
   now_ = nullptr;
   ++counts_.operations[static_cast<std::size_t>(next.kind)][static_cast<std::size_t>(result)];
 }
 
 outcome world::do_step(unsigned count) {
   for (unsigned i = 0; i <= count; ++i) {
-    if (!sim::step()) break;
+    std::size_t const callbacks = mine_->has_met ? sim::alive().pending_callbacks : 0;
+    std::size_t const kernels = all_.runs();
+    {
+      inside_call const inside;
+      if (!sim::step()) break;
+    }
     ++counts_.steps;
+    if (mine_->has_met) note_step(callbacks, kernels);
   }
   return outcome::done;
 }
@@ -137,18 +175,48 @@ void world::expect_nothing_overdue() {
     all_.fail("no graph is there, and the deleter says that graphs hold something");
 }
 
+/// What has to be destroyed as soon as the machine is idle and the worker was there.
+std::vector<int> world::due_when_settled() const {
+  reference settled = all_.model;
+  settled.settle();
+  std::vector<int> due;
+  for (int thing = 0; thing < static_cast<int>(settled.size()); ++thing)
+    if (!settled.state_of(thing).gone && !settled.may_live(thing)) due.push_back(thing);
+  return due;
+}
+
+void world::expect_gone(std::vector<int> const& due) {
+  auto const left =
+      std::ranges::count_if(due, [&](int thing) { return !all_.model.state_of(thing).gone; });
+  if (!is_accounted_for(static_cast<std::size_t>(left), worker_->stats()))
+    all_.fail("a drain has come to its end, and not all that was due when it began is destroyed");
+}
+
+/// A drain when nothing goes on on the machine. Others that are under way may be about to hand
+/// something over, but not those that only move the worker and the machine.
+outcome world::drain_idle() {
+  bool drained = false;
+  bool const is_all_handed_over = std::ranges::all_of(running_, [](running const& each) {
+    return &each == mine_ || each.what == nullptr || each.what->kind == op::poll ||
+           each.what->kind == op::step;
+  });
+  std::vector<int> due;
+  if (is_all_handed_over && !lost_[0] && !lost_[1]) due = due_when_settled();
+  outcome const result =
+      attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
+  if (!drained && !is_disturbed_ && !lost_[0] && !lost_[1])
+    all_.fail("nothing goes on, and a drain does not come to its end");
+  if (drained) expect_gone(due);
+  if (mine_->has_met) return result;
+  all_.model.settle();
+  if (drained) expect_nothing_overdue();
+  return result;
+}
+
 outcome world::do_drain() {
   bool drained = false;
   sim::counts const machine = sim::alive();
-  if (machine.pending_ops == 0 && machine.pending_callbacks == 0) {
-    outcome const result =
-        attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
-    if (!drained && !is_disturbed_ && !lost_[0] && !lost_[1])
-      all_.fail("nothing goes on, and a drain does not come to its end");
-    all_.model.settle();
-    if (drained) expect_nothing_overdue();
-    return result;
-  }
+  if (machine.pending_ops == 0 && machine.pending_callbacks == 0) return drain_idle();
   outcome const result =
       attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::nanoseconds(0)); });
   return result != outcome::done || drained ? result : outcome::exhausted;

@@ -15,6 +15,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,11 +32,12 @@ enum class planted : std::uint8_t {
   owner_ends_early,     // an owner is destroyed when it should be handed over
   use_is_not_ordered,   // work on another stream does not wait for the claim
   model_forgets_execs,  // the model does not know that execs keep what their graph has
+  release_noted_late,   // the model has a release from its end, not from its beginning
 };
 
 /// What: runs one program on the stepped simulator. After each operation, and inside the kernels
 /// and destructors, it is checked against the reference model.
-/// Thread safety: operations run one at a time; run() by any thread.
+/// Thread safety: one thread at a time has the baton; operations may be under way on others.
 class world {
  public:
   world(program const& run, planted bug);
@@ -44,8 +46,13 @@ class world {
 
   /// Makes an operation of a program that is not exact name the places that it means.
   void resolve(operation& next) const;
-  /// Does one operation on the calling thread.
+  /// Does one operation on the calling thread. Several may be under way on their threads, if
+  /// may_join() said so before they began, and the baton is passed on between them.
   void perform(operation const& next);
+  /// Whether `next` may run at the same time as all of `group`.
+  [[nodiscard]] bool may_join(std::span<operation const> group, operation const& next) const;
+  /// A group of operations was under way together.
+  void note_group();
   /// Ends everything, and looks whether all has gone.
   void finish();
 
@@ -121,6 +128,30 @@ class world {
     owned_event event;
   };
 
+  /// An operation of a thread, from its beginning to its end.
+  struct running {
+    operation const* what = nullptr;  // null: none
+    bool is_inside = false;           // a call of the library, where others may go on
+    bool has_met = false;             // others are, or were, under way meanwhile
+    bool is_shared = true;            // the object that it uses is anybody else's, too
+    std::uint64_t made_of = 0;        // the graph of its exec
+  };
+  /// Marks a call inside of which others may go on.
+  class inside_call;
+  /// What an operation uses, a bit for each place: alone, or beside others who do no more.
+  struct reach {
+    std::uint64_t alone = 0;
+    std::uint64_t shared = 0;
+  };
+
+  // overlap.cpp
+  void reach_stream(reach& all, std::size_t stream, bool is_changed) const;
+  [[nodiscard]] reach reach_of(operation const& next) const;
+  void begin_running(operation const& next);
+  void end_running(bool is_done);
+  void note_inside(running const& outer, running const& inner);
+  void note_step(std::size_t callbacks_before, std::size_t kernels_before);
+
   // places.cpp
   [[nodiscard]] bool has_what_is_asked(char asked, std::size_t place, operation const& by) const;
 
@@ -128,8 +159,8 @@ class world {
   outcome dispatch(operation const& next);
   outcome dispatch_owners(operation const& next);
   outcome dispatch_graphs(operation const& next);
-  template <class Action>
-  outcome attempt(bool may_refuse, bool may_fail, Action action);
+  template <class Permission, class Action>
+  outcome attempt(Permission may_refuse, bool may_fail, Action action);
   void arm_fault();
   [[nodiscard]] bool disarm_fault();
   void check_captures();
@@ -142,6 +173,9 @@ class world {
   void poll_until_nothing();
   [[nodiscard]] bool is_accounted_for(std::size_t left, deleter_stats const& now) const;
   void expect_nothing_overdue();
+  outcome drain_idle();
+  [[nodiscard]] std::vector<int> due_when_settled() const;
+  void expect_gone(std::vector<int> const& due);
   void end_captures();
   void end_leases();
   void expect_all_gone();
@@ -171,6 +205,7 @@ class world {
 
   // world_pools.cpp
   void make_pool(std::size_t pool);
+  void expect_within_limit(std::size_t pool);
   outcome do_make_pool(std::size_t pool);
   outcome do_close_pool(std::size_t pool);
   outcome do_destroy_pool(std::size_t pool);
@@ -218,7 +253,7 @@ class world {
   outcome do_launch(std::size_t exec, std::size_t stream, unsigned way);
   [[nodiscard]] bool is_covered(contents const& exec) const;
   outcome do_update(std::size_t exec, std::size_t graph, unsigned way);
-  void note_update(std::size_t exec, std::size_t graph);
+  void note_update(std::size_t exec, std::size_t graph, entries const& before);
   outcome do_destroy_exec(std::size_t exec);
   void drop_exec(std::size_t exec);
   [[nodiscard]] bool is_in_flight(exec_place const& place) const;
@@ -231,18 +266,26 @@ class world {
   void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, bool is_call);
   outcome do_set_node(std::size_t node, std::size_t owner, unsigned way);
   outcome do_set_node_of_lease(std::size_t node, std::size_t lease);
+  [[nodiscard]] entries begin_set(node_place const& at);
+  void end_set(node_place const& at, entries const& old, bool is_done);
   void note_set(node_place const& at, entries const& kept);
   outcome do_destroy_node(std::size_t node);
   outcome do_exec_set(std::size_t exec, std::size_t node, std::size_t owner);
   outcome do_exec_set_of_lease(std::size_t exec, std::size_t node, std::size_t lease);
   [[nodiscard]] bool may_set(exec_place const& place, node_place const& at) const;
-  void note_exec_set(std::size_t exec, node_place const& at, entries const& kept);
+  [[nodiscard]] static bool is_replaced(exec_place const& place, node_place const& at,
+                                        entry const& each);
+  [[nodiscard]] entries begin_exec_set(std::size_t exec, node_place const& at);
+  void end_exec_set(std::size_t exec, node_place const& at, entries const& old, entries const& kept,
+                    bool is_done);
   entries use_owner(std::size_t owner, std::optional<token> const& callable,
                     piece_of_work& work) const;
   entries share_slot(lease_place& of, piece_of_work& work);
 
   things all_;
   run_counts counts_;
+  std::array<running, program::threads_max> running_;
+  static thread_local running* mine_;
   program const& run_;
   planted const planted_;
   operation const* now_ = nullptr;
@@ -263,8 +306,9 @@ class world {
   std::unique_ptr<deleter> worker_;
   std::array<stream_place, 4> streams_;
   std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
-  std::array<bool, 2> is_closed_{};
-  std::vector<int> pool_of_slot_;  // by thing; -1: none
+  std::array<bool, 2> is_closed_{};   // or about to be
+  std::array<bool, 2> was_closed_{};  // the call is over
+  std::vector<int> pool_of_slot_;     // by thing; -1: none
   std::array<lease_place, 4> leases_;
   std::array<graph_place, 4> graphs_;
   std::array<exec_place, 4> execs_;

@@ -81,15 +81,13 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
   return result;
 }
 
-void world::note_update(std::size_t e, std::size_t g) {
+void world::note_update(std::size_t e, std::size_t g, entries const& before) {
   exec_place& place = execs_[e];
   graph_place const& source = graphs_[g];
   if (is_in_flight(place)) counts_.meet(situation::exec_updated_in_flight);
   bool const is_same = source.serial == place.made_of;
   if (is_same && source.shape != place.shape)
     counts_.meet(situation::exec_updated_from_a_reshaped_graph);
-  all_.model.keep_for_launches(all_.model.execs[e].held, place.behind);
-  entries const before = all_.model.execs[e].held;
   all_.model.execs[e] = all_.model.graphs[g];
   if (place.is_end_unknown) append(all_.model.execs[e].lingering, before);
   place.is_exact = place.is_exact && is_same && source.shape == place.shape && !source.is_exposed;
@@ -103,6 +101,11 @@ outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
   exec_place& place = execs_[e];
   if (!place.is_there() || !is_usable(g)) return outcome::skipped;
   graph_place& source = graphs_[g];
+  // What it had may go from the beginning of the call, but for launches in flight.
+  contents& kept = all_.model.execs[e];
+  contents const before = kept;
+  all_.model.keep_for_launches(before.held, place.behind);
+  append(kept.lingering, std::exchange(kept.held, {}));
   // Only a graph of the same form will do.
   outcome const result = attempt(true, true, [&] {
     if (!place.own) {
@@ -114,7 +117,11 @@ outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
     if (way < 2 && source.own) return place.own->update(*source.own);
     place.own->update(handle_of(source));
   });
-  if (result == outcome::done) note_update(e, g);
+  if (result == outcome::done) {
+    note_update(e, g, before.held);
+  } else {
+    kept = before;
+  }
   return result;
 }
 

@@ -101,6 +101,21 @@ outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l)
   return result;
 }
 
+/// What the graph has for the node may go from the beginning of a call that sets it; returns that.
+entries world::begin_set(node_place const& at) {
+  contents& in = all_.model.graphs[at.graph];
+  entries old = take_node(in.held, at.id);
+  append(in.lingering, old);
+  return old;
+}
+
+/// The end of the call. If it failed, the graph has it as before.
+void world::end_set(node_place const& at, entries const& old, bool is_done) {
+  contents& in = all_.model.graphs[at.graph];
+  in.lingering.resize(in.lingering.size() - old.size());
+  if (!is_done) append(in.held, old);
+}
+
 void world::note_set(node_place const& at, entries const& kept) {
   contents& in = all_.model.graphs[at.graph];
   static_cast<void>(take_node(in.held, at.id));
@@ -126,11 +141,13 @@ outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
   std::optional<token> callable;
   if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
   if (keeps) kept = use_owner(o, callable, work);
+  entries const old = begin_set(at);
   outcome const result = attempt(is_stopped_, false, [&] {
     if (at.is_call) return at.handle.set_call(called_work{&work, owners_[o], std::move(*callable)});
     if (!keeps) return at.handle.set_launch(work_kernel(), {}, &work, 0);
     at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });
+  end_set(at, old, result == outcome::done);
   if (result == outcome::done) note_set(at, kept);
   return result;
 }
@@ -141,9 +158,11 @@ outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
   if (!is_there(at) || !from.held || at.is_call) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
+  entries const old = begin_set(at);
   outcome const result = attempt(is_stopped_, false, [&] {
     at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
   });
+  end_set(at, old, result == outcome::done);
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
   note_set(at, kept);
@@ -174,24 +193,36 @@ bool world::may_set(exec_place const& place, node_place const& at) const {
   return place.own && is_there(at) && at.id <= place.nodes_then;
 }
 
-/// The exec has the new owners, and what it had for the node goes after the launches in flight, or
-/// stays, where nobody can tell any more what was whose.
-void world::note_exec_set(std::size_t e, node_place const& at, entries const& kept) {
-  exec_place& place = execs_[e];
+/// What an exec has for a node, in case it is set; where nobody can tell any more what was whose,
+/// only what was set in it.
+bool world::is_replaced(exec_place const& place, node_place const& at, entry const& each) {
+  return each.node == at.id && (place.is_exact || each.by_exec);
+}
+
+/// That may go from the beginning of the call, but for launches in flight; returns it.
+entries world::begin_exec_set(std::size_t e, node_place const& at) {
+  exec_place const& place = execs_[e];
   contents& in = all_.model.execs[e];
-  if (is_in_flight(place)) counts_.meet(situation::exec_set_in_flight);
-  if (place.was_updated) counts_.meet(situation::exec_set_after_an_update);
-  auto const is_replaced = [&](entry const& each) {
-    return each.node == at.id && (place.is_exact || each.by_exec);
-  };
   entries old;
   for (entry const& each : in.held)
-    if (is_replaced(each)) old.push_back(each);
-  std::erase_if(in.held, is_replaced);
-  std::erase_if(in.needed, is_replaced);
-  if (place.is_exact) {
-    all_.model.keep_for_launches(old, place.behind);
-  }
+    if (is_replaced(place, at, each)) old.push_back(each);
+  std::erase_if(in.held, [&](entry const& each) { return is_replaced(place, at, each); });
+  if (place.is_exact) all_.model.keep_for_launches(old, place.behind);
+  append(in.lingering, old);
+  return old;
+}
+
+/// The exec has the new owners, and what it had for the node goes after the launches in flight, or
+/// stays, where nobody can tell any more what was whose. If the call failed, all is as before.
+void world::end_exec_set(std::size_t e, node_place const& at, entries const& old,
+                         entries const& kept, bool is_done) {
+  exec_place const& place = execs_[e];
+  contents& in = all_.model.execs[e];
+  in.lingering.resize(in.lingering.size() - old.size());
+  if (!is_done) return append(in.held, old);
+  if (is_in_flight(place)) counts_.meet(situation::exec_set_in_flight);
+  if (place.was_updated) counts_.meet(situation::exec_set_after_an_update);
+  std::erase_if(in.needed, [&](entry const& each) { return is_replaced(place, at, each); });
   if (!place.is_exact || place.is_end_unknown) append(in.lingering, old);
   for (entry each : kept) {
     each.node = at.id;
@@ -209,6 +240,7 @@ outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   std::optional<token> callable;
   if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
   entries const kept = use_owner(o, callable, work);
+  entries const old = begin_exec_set(e, at);
   // The exec may be another graph's, or be older than the node.
   outcome const result = attempt(true, true, [&] {
     if (at.is_call) {
@@ -216,7 +248,7 @@ outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
     }
     place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });
-  if (result == outcome::done) note_exec_set(e, at, kept);
+  end_exec_set(e, at, old, kept, result == outcome::done);
   return result;
 }
 
@@ -227,10 +259,11 @@ outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l)
   if (!may_set(place, at) || !from.held || at.is_call) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
+  entries const old = begin_exec_set(e, at);
   outcome const result = attempt(true, true, [&] {
     place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, *from.held);
   });
-  if (result == outcome::done) note_exec_set(e, at, kept);
+  end_exec_set(e, at, old, kept, result == outcome::done);
   return result;
 }
 

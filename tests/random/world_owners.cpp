@@ -148,27 +148,34 @@ outcome world::do_share(std::size_t x) {
 
 outcome world::do_use_shared(std::size_t x, std::size_t s) {
   if (shared_[x] == nullptr) return outcome::skipped;
-  int const thing = shared_[x]->thing();
+  std::shared_ptr<token> const own = shared_[x];  // another thread may end its share meanwhile
+  int const thing = own->thing();
+  ++all_.model.state_of(thing).handles;
   capture_state const capture = capture_at(s);
   piece_of_work& work = piece(s, {thing});
   bool const is_used = enqueue(s, work);
   hand_to_stream(thing, s, work);
   outcome const result = attempt(capture.is_invalid() || (is_stopped_ && capture.is_active()),
-                                 false, [&] { used_on(shared_[x], streams_[s].handle); });
-  if (result == outcome::done) return result;
-  if (capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
-  if (is_used) surviving_shares_.push_back(shared_[x]);  // the work uses it all the same
+                                 false, [&] { used_on(own, streams_[s].handle); });
+  if (result != outcome::done && capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
+  if (result != outcome::done && is_used) {
+    surviving_shares_.push_back(own);  // the work uses it all the same
+    return result;
+  }
+  --all_.model.state_of(thing).handles;
   return result;
 }
 
 outcome world::do_unshare(std::size_t x) {
   if (shared_[x] == nullptr) return outcome::skipped;
   int const thing = shared_[x]->thing();
-  bool survives = false;
-  for (auto const& each : surviving_shares_) survives = survives || each == shared_[x];
-  if (!survives) all_.model.state_of(thing).handles = 0;
-  if (!survives && all_.model.is_pending(thing))
+  int const left = --all_.model.state_of(thing).handles;
+  if (left == 0 && all_.model.is_pending(thing))
     counts_.meet(situation::shares_gone_while_work_goes_on);
+  for (running& each : running_)
+    if (&each != mine_ && each.what != nullptr && each.what->kind == op::use_shared &&
+        each.what->arguments[0] == x)
+      each.is_shared = false;
   shared_[x].reset();
   return outcome::done;
 }

@@ -15,11 +15,22 @@ void world::make_pool(std::size_t p) {
     token slot = all_.make(reference::kind::slot);
     pool_of_slot_.resize(static_cast<std::size_t>(slot.thing()) + 1, -1);
     pool_of_slot_[static_cast<std::size_t>(slot.thing())] = static_cast<int>(p);
-    all_.model.state_of(slot.thing()).is_pooled = true;
+    all_.model.state_of(slot.thing()).is_pooled = !is_closed_[p];
+    expect_within_limit(p);
     return slot;
   });
   pools_[p] = std::move(made);
-  is_closed_[p] = false;
+  is_closed_[p] = was_closed_[p] = false;
+}
+
+/// A pool that is open has at most so many slots that are not destroyed.
+void world::expect_within_limit(std::size_t p) {
+  if (is_closed_[p]) return;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i)
+    if (pool_of_slot_[i] == static_cast<int>(p) && !all_.model.state_of(static_cast<int>(i)).gone)
+      ++count;
+  if (count > run_.slots) all_.fail("a pool made more slots than its limit");
 }
 
 outcome world::do_make_pool(std::size_t p) {
@@ -59,6 +70,7 @@ outcome world::do_close_pool(std::size_t p) {
   std::vector<holder> left;
   outcome const result =
       attempt(false, false, [&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
+  was_closed_[p] = true;
   if (std::ranges::any_of(left, [](holder const& each) { return each.capture_id != 0; }))
     counts_.meet(situation::pool_closed_with_slots_in_graphs);
   return result;
@@ -110,13 +122,17 @@ outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
   lease_place& place = leases_[l];
   if (place.held || pools_[p] == nullptr) return outcome::skipped;
   capture_state const capture = capture_at(s);
-  bool const is_wrong = capture.is_invalid() || is_closed_[p] || streams_[s].device != 0;
+  bool const was_closed = was_closed_[p];
+  // Closed meanwhile, either is right.
+  auto const may_refuse = [&] {
+    return capture.is_invalid() || is_closed_[p] || streams_[s].device != 0;
+  };
   outcome const result =
-      attempt(is_wrong, false, [&] { place.held.emplace(pools_[p]->claim(streams_[s].handle)); });
-  if (result == outcome::exhausted) expect_exhausted(p, capture);
+      attempt(may_refuse, false, [&] { place.held.emplace(pools_[p]->claim(streams_[s].handle)); });
+  if (result == outcome::exhausted && !mine_->has_met) expect_exhausted(p, capture);
   if (result != outcome::done) return result;
   // A fork of a capture onto another device's stream cannot be asked for its device.
-  if (capture.is_invalid() || is_closed_[p] || (streams_[s].device != 0 && capture.is_none()))
+  if (capture.is_invalid() || was_closed || (streams_[s].device != 0 && capture.is_none()))
     all_.fail("a claim succeeded that must be refused");
   place.slot = (*place.held)->thing();
   check_claimed(place.slot, capture);
@@ -204,12 +220,14 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   bool const may_refuse =
       is_foreign || is_other_captured || at.is_invalid() || streams_[s].device != 0;
   std::vector<int> const marks = all_.model.state_of(place.slot).marks;
-  note_release(place, s);
+  bool const is_late = planted_ == planted::release_noted_late;
+  if (!is_late) note_release(place, s);
   outcome const result = attempt(may_refuse, false, [&] {
     if (way == 0) place.held->release();
     if (way == 1) place.held->release(streams_[s].handle);
     if (way == 2) place.held.reset();
   });
+  if (is_late) note_release(place, s);
   if (place.held && *place.held) {  // the lease still has it
     all_.slot_of(place.slot).leased = true;
     ++all_.model.state_of(place.slot).handles;

@@ -1,0 +1,92 @@
+// What the library and the simulator wait on, for the linker to put in place of the real ones
+// (--wrap, see CMakeLists.txt): inside a group of operations that run together, each lets others go
+// on, one at a time. Everywhere else they are the real ones.
+#include <pthread.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <ctime>
+#include <escrow/sim.hpp>
+
+#include "baton.hpp"
+
+using escrow::test::baton;
+
+extern "C" {
+
+// The names are the linker's.
+int __real_pthread_mutex_lock(pthread_mutex_t*);
+int __real_pthread_mutex_unlock(pthread_mutex_t*);
+int __real_pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, timespec const*);
+int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, timespec const*);
+int __real_sched_yield();
+
+}  // extern "C"
+
+namespace {
+
+int lock_in_turn(pthread_mutex_t* mutex) {
+  int result = pthread_mutex_trylock(mutex);
+  if (result == EBUSY) baton::count_lock_wait();
+  for (; result == EBUSY; result = pthread_mutex_trylock(mutex)) baton::wait();
+  baton::go_on();
+  return result;
+}
+
+/// Who waits for a very short time waits for it, so that it looks once, and not by luck twice.
+void await_if_near(clockid_t clock, timespec const& until) {
+  constexpr long near = 100'000;  // ns
+  auto const left = [&] {
+    timespec now{};
+    static_cast<void>(clock_gettime(clock, &now));
+    return (until.tv_sec - now.tv_sec) * 1'000'000'000L + (until.tv_nsec - now.tv_nsec);
+  };
+  if (left() > near) return;
+  while (left() >= 0) continue;
+}
+
+/// A wait that always comes to its end at once. Others go on meanwhile, and so does the machine.
+int wait_in_turn(pthread_mutex_t* mutex, clockid_t clock, timespec const& until) {
+  static_cast<void>(__real_pthread_mutex_unlock(mutex));
+  static_cast<void>(escrow::sim::step());
+  baton::wait();
+  await_if_near(clock, until);
+  static_cast<void>(lock_in_turn(mutex));
+  return ETIMEDOUT;
+}
+
+}  // namespace
+
+extern "C" {
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  if (!baton::is_in_group()) return __real_pthread_mutex_lock(mutex);
+  baton::point();
+  return lock_in_turn(mutex);
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
+  int const result = __real_pthread_mutex_unlock(mutex);
+  baton::point();
+  return result;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                  timespec const* until) {
+  if (!baton::is_in_group()) return __real_pthread_cond_timedwait(condition, mutex, until);
+  return wait_in_turn(mutex, CLOCK_REALTIME, *until);
+}
+
+int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                  clockid_t clock, timespec const* until) {
+  if (!baton::is_in_group()) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  return wait_in_turn(mutex, clock, *until);
+}
+
+int __wrap_sched_yield() {
+  if (!baton::is_in_group()) return __real_sched_yield();
+  baton::wait();
+  return 0;
+}
+
+}  // extern "C"
