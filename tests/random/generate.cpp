@@ -71,6 +71,8 @@ struct meeting {
 sequence const slots_in_use{op::claim, op::release, op::claim};
 sequence const slot_in_graph{op::claim,       op::make_graph, op::add_node_of_lease,
                              op::instantiate, op::release,    op::instantiate};
+sequence const slot_in_two_execs{op::begin, op::claim,       op::release,
+                                 op::end,   op::instantiate, op::instantiate};
 sequence const two_execs{op::own,         op::make_graph,  op::add_node,
                          op::instantiate, op::instantiate, op::launch};
 sequence const exec_gone{op::own,           op::make_graph,   op::add_node, op::instantiate,
@@ -104,6 +106,7 @@ std::vector<meeting> const& meetings() {
       {exec_gone, {op::retire, op::step}},
       {exec_gone, {op::instantiate, op::step}},
       {exec_gone, {op::drain, op::step}},
+      {exec_gone, {op::instantiate, op::destroy_graph, op::destroy_exec}},
       {exec_gone, {op::poll, op::step}},
       {{}, {op::retire, op::poll}},
       {{}, {op::retire, op::step, op::poll}},
@@ -131,6 +134,9 @@ std::vector<meeting> const& meetings() {
       {two_execs, {op::hoist, op::poll}},
       {two_execs, {op::instantiate, op::poll, op::step}},
       {slot_in_graph, {op::launch, op::launch}},
+      {slot_in_two_execs, {op::launch, op::launch}},
+      {slot_in_two_execs, {op::launch, op::launch, op::step}},
+      {slot_in_two_execs, {op::launch, op::destroy_exec, op::claim}},
       {slot_in_graph, {op::launch, op::launch, op::step}},
       {slot_in_graph, {op::destroy_exec, op::destroy_exec, op::claim}},
       {slot_in_graph, {op::destroy_graph, op::claim}},

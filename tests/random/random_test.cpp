@@ -50,7 +50,7 @@ TEST(RandomPrograms, KeepAliveWhatIsUsedAndDestroyTheRestOnce) {
   }
   std::printf("seeds %llu to %llu\n%s", static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(first + count - 1), to_text(met).c_str());
-  if (count >= 20'000 && !in_child) expect_all_met(met);
+  if (count >= 45'000 && !in_child) expect_all_met(met);
 }
 
 TEST(RandomPrograms, AreFunctionsOfTheirSeeds) {
