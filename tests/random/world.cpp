@@ -7,60 +7,9 @@
 #include <escrow/sim.hpp>
 
 #include "attempt.hpp"
-#include "baton.hpp"
+#include "machine.hpp"
 
 namespace escrow::test {
-
-namespace {
-
-/// As many graphs of a device are asked for their ids at the same time as there are threads: the
-/// library keeps a stream for each.
-void probe_together(int device) {
-  std::vector<baton::runner> group(program::threads_max);
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    group[i].thread = i;
-    group[i].passes = ~std::uint64_t{0};
-    group[i].work = [device] {
-      must(cudaSetDevice(device));
-      owned_graph const probed = make_graph();
-      open_points const others_may_go_on;
-      static_cast<void>(graph_id_of(probed));
-      must(cudaSetDevice(0));
-    };
-  }
-  baton::run(group);
-}
-
-/// The library spreads streams by their ids, which are never reused: a program has the same ones,
-/// as far as that goes, whatever ran before.
-void align_stream_ids() {
-  constexpr unsigned long long spread = 64;
-  for (unsigned long long id = 1; id % spread != 0;) {
-    cudaStream_t made = nullptr;
-    must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
-    must(cudaStreamGetId(made, &id));
-    must(cudaStreamDestroy(made));
-  }
-}
-
-/// The machine is not reset between programs, because the library keeps a stream and events of it.
-/// Nothing of that differs from program to program: there is such a stream for each device and
-/// thread, and no event.
-void begin_machine(std::uint64_t seed) {
-  [[maybe_unused]] static bool const is_first = [] {
-    sim::options how;
-    how.stepped = true;
-    sim::reset(how);
-    return true;
-  }();
-  sim::reseed(seed);
-  constexpr std::size_t kept = 2 * program::threads_max;
-  if (sim::alive().streams < kept)  // the first program, or a fault has cost some
-    for (int const device : {1, 0}) probe_together(device);
-  align_stream_ids();
-}
-
-}  // namespace
 
 world::world(program const& run, planted bug)
     : run_(run), planted_(bug), is_careless_(run.seed % 8 == 0) {
