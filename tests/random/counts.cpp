@@ -55,7 +55,8 @@ std::string_view name_of(situation met) {
       "an exec gone inside a launch of one of the same graph",
       "a destroy callback inside a claim",
       "a destroy callback inside an instantiation",
-      "a kernel inside a launch"};
+      "a kernel inside a launch",
+      "a fault was ordered for an operation among others"};
   static_assert(!names.back().empty());
   return names.at(static_cast<std::size_t>(met));
 }

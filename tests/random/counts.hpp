@@ -64,6 +64,7 @@ enum class situation : std::uint8_t {
   callback_inside_a_claim,
   callback_inside_an_instantiate,
   kernel_inside_a_launch,
+  fault_among_others,
   count
 };
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);

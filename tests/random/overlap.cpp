@@ -151,12 +151,11 @@ world::reach world::reach_of(operation const& next) const {
 bool world::may_join(std::span<operation const> group, operation const& next) const {
   if (lost_[0] || lost_[1]) return false;
   reach const its = reach_of(next);
-  return next.failing_call == 0 && std::ranges::none_of(group, [&](operation const& each) {
-           reach const other = reach_of(each);
-           return each.thread == next.thread || each.failing_call != 0 ||
-                  (its.alone & (other.alone | other.shared)) != 0 ||
-                  (its.shared & other.alone) != 0;
-         });
+  return std::ranges::none_of(group, [&](operation const& each) {
+    reach const other = reach_of(each);
+    return each.thread == next.thread || (each.failing_call != 0 && next.failing_call != 0) ||
+           (its.alone & (other.alone | other.shared)) != 0 || (its.shared & other.alone) != 0;
+  });
 }
 
 thread_local world::running* world::mine_ = nullptr;

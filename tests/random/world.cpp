@@ -7,6 +7,7 @@
 #include <escrow/sim.hpp>
 
 #include "attempt.hpp"
+#include "baton.hpp"
 #include "machine.hpp"
 
 namespace escrow::test {
@@ -35,17 +36,24 @@ world::~world() {
 }
 
 void world::arm_fault() {
-  if (now_ == nullptr || now_->failing_call == 0 || lost_[0] || lost_[1]) return;
+  if (mine_ == nullptr || mine_->what->failing_call == 0 || lost_[0] || lost_[1]) return;
   constexpr std::array errors{cudaErrorMemoryAllocation, cudaErrorUnknown, cudaErrorInvalidValue};
+  std::uint8_t const nth = mine_->what->failing_call;
   fault_calls_ = sim::calls();
-  sim::fail_nth(now_->failing_call, errors[now_->failing_call % errors.size()]);
+  sim::fail_nth_here(nth, errors[nth % errors.size()]);
+  // Others may meet what comes of it before this one has ended.
+  if (baton::is_in_group()) is_disturbed_ = true;
 }
 
 bool world::disarm_fault() {
-  if (now_ == nullptr || now_->failing_call == 0 || lost_[0] || lost_[1]) return false;
+  if (mine_ == nullptr || mine_->what->failing_call == 0 || lost_[0] || lost_[1]) return false;
   sim::clear_faults();
   static_cast<void>(cudaGetLastError());
-  if (sim::calls() - fault_calls_ < now_->failing_call) return false;
+  if (baton::is_in_group()) {
+    counts_.meet(situation::fault_among_others);
+    return true;
+  }
+  if (sim::calls() - fault_calls_ < mine_->what->failing_call) return false;
   counts_.meet(situation::fault_injected);
   is_disturbed_ = true;
   return true;
@@ -58,14 +66,12 @@ void world::check_captures() {
 }
 
 void world::perform(operation const& next) {
-  now_ = &next;
   thread_ = next.thread;
   begin_running(next);
   outcome const result = dispatch(next);
   if (result != outcome::skipped) sweep_captures();
   check_captures();
   end_running(result == outcome::done);
-  now_ = nullptr;
   ++counts_.operations[static_cast<std::size_t>(next.kind)][static_cast<std::size_t>(result)];
 }
 

@@ -288,7 +288,6 @@ class world {
   static thread_local running* mine_;
   program const& run_;
   planted const planted_;
-  operation const* now_ = nullptr;
   std::size_t thread_ = 0;
   bool is_careless_;           // things that cost a slot for ever are done too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
