@@ -41,6 +41,7 @@ void clear_faults() {
   s.faults_by_number.clear();
   s.faults_by_thread.clear();
   s.faults_by_name.clear();
+  s.fault = cudaSuccess;
   for (auto& d : s.devices) d.fault = cudaSuccess;
 }
 
