@@ -85,7 +85,7 @@ cudaError_t api_call::admit(unsigned which) {
     if (auto const error = injected(); error != cudaSuccess) return error;
   }
   if ((which & (outlives_fault | frees)) != 0) return cudaSuccess;
-  s.devices[static_cast<std::size_t>(me.device)].has_context = true;
+  if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
   return fault();
 }
 

@@ -35,6 +35,18 @@ void fail_device(int device, cudaError_t sticky) {
   model::break_device(device, sticky);
 }
 
+bool has_failed(int device) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  return s.devices.at(static_cast<std::size_t>(device)).fault != cudaSuccess;
+}
+
+bool has_context(int device) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  return s.devices.at(static_cast<std::size_t>(device)).has_context;
+}
+
 void clear_faults() {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);

@@ -29,6 +29,9 @@ void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
 /// they were given.
 void fail_device(int device, cudaError_t sticky);
 
+/// Whether the device failed for good, and runs nothing any more.
+[[nodiscard]] bool has_failed(int device);
+
 /// No fault is waiting any more, and the process and every device work again.
 void clear_faults();
 
