@@ -167,15 +167,15 @@ void add_questions(operations_in<core_stage>& all) {
 }
 
 std::vector<operation> const& operations() {
-  static operations_in<core_stage> const all = [] {
+  static std::vector<operation> const all = [] {
     operations_in<core_stage> joined;
     add_events(joined);
     add_ready_events(joined);
     add_scopes(joined);
     add_questions(joined);
-    return joined;
+    return joined.all();
   }();
-  return all.all();
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
