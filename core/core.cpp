@@ -104,7 +104,10 @@ event::~event() {
 device_scope::device_scope(int device) {
   previous_ = current_device();
   if (previous_ == device) return;
-  check(cudaSetDevice(device), "cudaSetDevice");
+  cudaError_t const status = cudaSetDevice(device);
+  // With a fault that came before, it may have been changed all the same.
+  if (status != cudaSuccess) insist([this] { return cudaSetDevice(previous_); });
+  check(status, "cudaSetDevice");
   changed_ = true;
 }
 

@@ -32,8 +32,7 @@ void awaited_holds::let_go_done() noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     cudaError_t const status = relaxed ? cudaEventQuery(looked_at[i]->awaited_) : cudaErrorNotReady;
     static_cast<void>(succeeded(status));
-    // A fault may be another device's: the worker knows how to ask then.
-    put_back(*looked_at[i], is_sticky(status) ? ready_answer::not_yet : answer_of(status));
+    put_back(*looked_at[i], answer_of(status));
   }
 }
 

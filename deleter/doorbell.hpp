@@ -36,8 +36,9 @@ class basic_doorbell {
     state_.exchange(asleep, std::memory_order_acq_rel);
     if (is_empty()) return true;
     // An exchange, not a store, so that a ring that came meanwhile is read from at the next (2).
-    // Relaxed: that (2) acquires.
-    state_.exchange(awake, std::memory_order_relaxed);
+    // Relaxed would do, as that (2) acquires; but of a relaxed exchange whose result nobody wants
+    // clang makes a store. Acquire keeps it.
+    state_.exchange(awake, std::memory_order_acquire);
     return false;
   }
 

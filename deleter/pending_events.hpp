@@ -27,8 +27,9 @@ class pending_events {
   void add(release_node& node) noexcept;
 
   // Moves every node whose event is done to the end of `ready`. An event that cannot be asked about
-  // is reported once and asked again; after a sticky fault its device runs nothing, so it counts as
-  // done. A node whose event is gone is kept for ever: see release_hub::keep_for_ever().
+  // is reported once and asked again; after a sticky fault in a process with one device nothing
+  // runs, so it counts as done. A node whose event nothing will ever tell of is kept for ever: see
+  // release_hub::keep_for_ever().
   void poll(release_list& ready, report_function const& report) noexcept;
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }

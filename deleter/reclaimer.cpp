@@ -15,7 +15,6 @@ std::size_t reclaimer::pass(bool& is_thread_relaxed) noexcept {
   std::size_t count = 0;
   if (prepare_thread(is_thread_relaxed)) {
     pending_.poll(ready_, [this](std::exception const& error) { hub_.report(error); });
-    device_ = -1;  // a poll that meets a lost device may have changed it
     while (release_node* const node = ready_.pop_front()) {
       if (reclaim(*node)) ++count;
       // A destroy may block, in cudaFree for one: what can be recycled meanwhile is, before the

@@ -1,6 +1,7 @@
 // What the worker does with an owner.
 #include "escrow/deleter/retired_owner.hpp"
 
+#include "escrow/core/after_fault.hpp"
 #include "escrow/core/event_cache.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
@@ -27,6 +28,8 @@ void retired_owner::reclaim_owner(release_node& node) noexcept {
   if (std::exchange(owner.in_graph_, false)) {
     owner.hub().count_in_graphs(-1);
     graph_registry::global().remove(owner);
+    // CUDA let it go, perhaps too early.
+    if (may_work_go_on_untold()) return release_hub::keep_for_ever(owner);
   }
   owner.clear();
   owner.hub().put_after_pass(owner);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "escrow/core/after_fault.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/ready_event.hpp"
@@ -142,39 +143,17 @@ void slot_pool::avoid_legacy(slot_lease& lease) {
   for (slot::used_stream& also : lease.slot_->also_streams_) replace(also.handle, also.device);
 }
 
-void slot_pool::abandon(slot_lease& lease, bool a_device_is_lost) noexcept {
+void slot_pool::abandon(slot_lease& lease, bool nothing_runs) noexcept {
   slot& used = *std::exchange(lease.slot_, nullptr);
+  used.also_streams_.clear();
   if (lease.capture_id_ != 0) {
-    used.also_streams_.clear();
     // After its capture, the lease may have been used eagerly, which no event covers.
     if (!is_still_captured(lease)) used.quarantine_ = slot::quarantine::for_ever;
     return let_go(used, lease.capture_id_, false);
   }
-  used.quarantine_ = slot::quarantine::for_ever;
-  if (a_device_is_lost) record_beside_lost_device(lease, used);
-  used.also_streams_.clear();
+  used.quarantine_ = nothing_runs ? slot::quarantine::until_done : slot::quarantine::for_ever;
+  used.is_done_ = nothing_runs;
   end_lease(used, 0);
-}
-
-void slot_pool::record_beside_lost_device(slot_lease const& lease, slot& used) noexcept {
-  used.quarantine_ = slot::quarantine::until_done;
-  used.is_done_ = false;
-  auto const record = [&used](slot::used_stream const& on, auto const& record_it) {
-    try {
-      require_recordable(on);
-      static_cast<void>(record_it());  // where it fails, the slot's quarantine says so
-    } catch (std::exception const& error) {
-      auto const* const from_cuda = dynamic_cast<cuda_error const*>(&error);
-      bool const runs_nothing = from_cuda != nullptr && is_sticky(from_cuda->status());
-      if (!runs_nothing) used.quarantine_ = slot::quarantine::for_ever;
-    }
-  };
-  int own_device = device();
-  record({lease.stream_, lease.thread_, own_device},
-         [&] { return record_use(used, used.ready_, own_device, lease.stream_); });
-  for (slot::used_stream const& also : used.also_streams_) {
-    record(also, [&] { return record_other_use(used, also); });
-  }
 }
 
 void slot_pool::destroy(slot& idle) noexcept {
@@ -192,11 +171,13 @@ void slot_pool::leak(slot& unknown) noexcept {
 
 void slot_pool::destroy_slot(release_node& node) noexcept {
   auto& idle = static_cast<slot&>(node);
+  // A graph may have had it last, and CUDA let it go, perhaps too early.
+  if (may_work_go_on_untold()) return release_hub::keep_for_ever(idle);
   for (; idle.also_count_ > 0; --idle.also_count_) {
-    slot::other_event const& other = idle.also_ready_[idle.also_count_ - 1];
-    cudaError_t const status = query_ready(other.ready.get(), other.device);
-    if (!succeeded(status) && !is_sticky(status)) {
-      return idle.reclaim_again_after(other.ready.get());
+    cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
+    cudaError_t const status = cudaEventQuery(other);
+    if (!succeeded(status) && answer_of(status) != ready_answer::done) {
+      return idle.reclaim_again_after(other);
     }
   }
   slot_pool& pool = idle.pool_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "capture_order.hpp"
+#include "escrow/core/after_fault.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/event_cache.hpp"
@@ -93,8 +94,9 @@ cudaError_t slot_pool::record_other_use(slot& used, slot::used_stream const& als
   } catch (std::exception const&) {
     // No memory: as `status` says.
   }
-  used.quarantine_ = std::max(used.quarantine_, is_sticky(status) ? slot::quarantine::until_done
-                                                                  : slot::quarantine::for_ever);
+  used.quarantine_ =
+      std::max(used.quarantine_, runs_nothing_after(status) ? slot::quarantine::until_done
+                                                            : slot::quarantine::for_ever);
   return status;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "escrow/core/after_fault.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/usage_error.hpp"
@@ -113,8 +114,7 @@ void slot_lease::release_at_end() noexcept {
   } catch (std::exception const&) {
     if (slot_ == nullptr) return;  // released and reported
   }
-  // Nobody is there to try again: it may be the current device that is lost, and not the pool's,
-  // and what cannot be recorded on the legacy stream can be elsewhere.
+  // Nobody is there to try again: what cannot be recorded on the legacy stream can be elsewhere.
   try {
     device_scope const device(pool.device());
     pool.avoid_legacy(*this);
@@ -123,7 +123,7 @@ void slot_lease::release_at_end() noexcept {
     if (slot_ == nullptr) return;
     auto const* const from_cuda = dynamic_cast<cuda_error const*>(&error);
     pool.hub().report(error);
-    pool.abandon(*this, from_cuda != nullptr && is_sticky(from_cuda->status()));
+    pool.abandon(*this, from_cuda != nullptr && runs_nothing_after(from_cuda->status()));
   }
 }
 

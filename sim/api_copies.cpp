@@ -23,9 +23,8 @@ cudaError_t run_and_wait(char const* name, cudaGraphNodeType type, Params const&
   return call(name, ordinary, [&](api_call& c) {
     if (auto const error = enqueue_with(c, cudaStreamLegacy, type, params); error != cudaSuccess)
       return error;
-    auto const device = c.me.device;
     if (auto const last = find_stream(c, cudaStreamLegacy)->tail) block_on(c.lock, {last}, c.name);
-    return fault_of(device);
+    return fault();
   });
 }
 

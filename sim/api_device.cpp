@@ -4,8 +4,11 @@
 #include "ops.hpp"
 #include "runner.hpp"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 namespace escrow::sim::model {
 namespace {
@@ -64,7 +67,20 @@ void forget_device(state& s, int device) {
   });
   std::erase_if(s.callback_queue, [](auto const& each) { return each.second.of == nullptr; });
   forget_allocations(s, device);
-  s.devices[static_cast<std::size_t>(device)].fault = cudaSuccess;
+  auto& d = s.devices[static_cast<std::size_t>(device)];
+  d.fault = cudaSuccess;  // there is nothing left to drop; the process keeps its fault
+  d.has_context = false;
+}
+
+// The driver's function, which the runtime lends. It answers in every state, and makes no context.
+CUresult CUDAAPI primary_context_state(CUdevice device, unsigned* flags, int* active) {
+  auto& s = the();
+  std::lock_guard const lock(s.mutex);
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_device(s, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = s.devices[static_cast<std::size_t>(device)].has_context ? 1 : 0;
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -86,7 +102,8 @@ cudaError_t CUDARTAPI cudaSetDevice(int device) {
   return call(__func__, outlives_fault, [&](api_call& c) {
     if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
     c.me.device = device;
-    return fault_of(device);
+    if (fault() == cudaSuccess) c.s.devices[static_cast<std::size_t>(device)].has_context = true;
+    return fault();
   });
 }
 
@@ -103,7 +120,7 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize() {
     auto const device = c.me.device;
     if (auto const error = forbid_all(c, device); error != cudaSuccess) return error;
     block_on(c.lock, device_tails(device), c.name);
-    return fault_of(device);
+    return fault();
   });
 }
 
@@ -154,6 +171,20 @@ cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
     if (version == nullptr) return cudaErrorInvalidValue;
     *version = CUDART_VERSION;
     return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(char const* symbol, void** function,
+                                                       unsigned int, unsigned long long flags,
+                                                       cudaDriverEntryPointQueryResult* result) {
+  return call(__func__, outlives_fault, [&](api_call&) {
+    if (symbol == nullptr || function == nullptr || flags > cudaEnablePerThreadDefaultStream)
+      return cudaErrorInvalidValue;
+    bool const is_there = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
+    *function = is_there ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
+    if (result != nullptr)
+      *result = is_there ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return is_there ? cudaSuccess : cudaErrorSymbolNotFound;
   });
 }
 

@@ -204,7 +204,7 @@ cudaError_t last_error(bool clear) {
   return call(clear ? "cudaGetLastError" : "cudaPeekAtLastError",
               in_callbacks | outlives_fault | never_failed, [&](api_call& c) {
                 auto const error = c.me.last_error;
-                if (clear && error != fault_of(c.me.device)) c.me.last_error = cudaSuccess;
+                if (clear && error != fault()) c.me.last_error = cudaSuccess;
                 return error;
               });
 }

@@ -64,10 +64,9 @@ cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
   return call(__func__, frees, [&](api_call& c) {
     auto const found = c.s.events.find(event);
     if (found == c.s.events.end()) return cudaErrorInvalidResourceHandle;
-    auto const device = found->second->device;
     found->second->destroyed = true;
     c.s.events.erase(found);
-    return fault_of(device);
+    return fault();
   });
 }
 
@@ -95,7 +94,7 @@ cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
     if (what->last != nullptr) block_on(c.lock, {what->last}, c.name);
-    return fault_of(what->device);
+    return fault();
   });
 }
 

@@ -93,7 +93,7 @@ cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t handle) {
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_wait(c, *stream); error != cudaSuccess) return error;
     block_on(c.lock, tails(*stream), c.name);
-    return fault_of(stream->device);
+    return fault();
   });
 }
 

@@ -24,8 +24,8 @@ bool loses_device(cudaError_t error) {
 
 }  // namespace
 
-cudaError_t fault_of(int device) {
-  return the().devices[static_cast<std::size_t>(device)].fault;
+cudaError_t fault() {
+  return the().fault;
 }
 
 api_call::api_call(char const* function)
@@ -84,11 +84,13 @@ cudaError_t api_call::admit(unsigned which) {
   if ((which & never_failed) == 0) {
     if (auto const error = injected(); error != cudaSuccess) return error;
   }
-  return (which & (outlives_fault | frees)) != 0 ? cudaSuccess : fault_of(me.device);
+  if ((which & (outlives_fault | frees)) != 0) return cudaSuccess;
+  if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
+  return fault();
 }
 
 cudaError_t api_call::finish(cudaError_t result, unsigned which) {
-  if (result == cudaSuccess && (which & frees) != 0 && !s.exiting) result = fault_of(me.device);
+  if (result == cudaSuccess && (which & frees) != 0 && !s.exiting) result = fault();
   lock.unlock();
   run_callbacks(reclaimed);
   // Not ready is an answer, not an error.

@@ -53,7 +53,7 @@ cudaError_t call(char const* name, unsigned which, Body body) {
   return c.finish(result, which);
 }
 
-/// The failure a device is in for good, or cudaSuccess.
-cudaError_t fault_of(int device);
+/// The failure that the process is in for good because a device is, or cudaSuccess.
+cudaError_t fault();
 
 }  // namespace escrow::sim::model

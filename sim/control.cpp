@@ -35,12 +35,25 @@ void fail_device(int device, cudaError_t sticky) {
   model::break_device(device, sticky);
 }
 
+bool has_failed(int device) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  return s.devices.at(static_cast<std::size_t>(device)).fault != cudaSuccess;
+}
+
+bool has_context(int device) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  return s.devices.at(static_cast<std::size_t>(device)).has_context;
+}
+
 void clear_faults() {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_number.clear();
   s.faults_by_thread.clear();
   s.faults_by_name.clear();
+  s.fault = cudaSuccess;
   for (auto& d : s.devices) d.fault = cudaSuccess;
 }
 

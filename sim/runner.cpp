@@ -87,7 +87,8 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
 
 void run_callback_unlocked(std::unique_lock<std::mutex>& lock, callback const& what) {
   auto& s = the();
-  if (what.of == nullptr || !abandoned(what.of)) {
+  // After a fault no host function runs, not even those of a device that goes on.
+  if (what.of == nullptr || (!abandoned(what.of) && s.fault == cudaSuccess)) {
     ++s.running;
     lock.unlock();
     run_callbacks({&what, 1});
@@ -111,6 +112,7 @@ void break_device(int device, cudaError_t fault) {
   auto& s = the();
   auto& d = s.devices.at(static_cast<std::size_t>(device));
   d.fault = fault;
+  if (s.fault == cudaSuccess) s.fault = fault;
   std::vector<op_ptr> waiting;
   for (auto const& [id, stream] : d.streams) {
     waiting.insert(waiting.end(), stream->runs_on->ready.begin(), stream->runs_on->ready.end());

@@ -132,6 +132,7 @@ void reset(options const& how) {
   s.virtual_now = {};
   s.fruitless = 0;
   s.started = std::chrono::steady_clock::now();
+  s.fault = cudaSuccess;
   model::fresh_devices(s);
 }
 

@@ -21,7 +21,9 @@
 namespace escrow::sim::model {
 
 struct device {
+  // Why it runs nothing any more.
   cudaError_t fault = cudaSuccess;
+  bool has_context = false;
   std::shared_ptr<CUstream_st> legacy;
   // All streams with or without a handle, by id: destroyed ones stay until their work is done.
   std::map<std::uint64_t, std::shared_ptr<CUstream_st>> streams;
@@ -55,6 +57,8 @@ struct state {
   options how;
   // Counts resets; a thread that carries an older number starts afresh.
   std::uint64_t epoch = 0;
+  // What every call returns once a device has failed, whichever device it is about.
+  cudaError_t fault = cudaSuccess;
   // Pending work is being thrown away, by reset() or at exit.
   bool dropping = false;
   bool exiting = false;

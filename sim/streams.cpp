@@ -60,14 +60,14 @@ std::shared_ptr<CUstream_st> find_stream(api_call& c, cudaStream_t handle) {
 
 cudaError_t get_stream(api_call& c, cudaStream_t handle, std::shared_ptr<CUstream_st>& stream) {
   stream = find_stream(c, handle);
-  return stream == nullptr ? cudaErrorInvalidResourceHandle : fault_of(stream->device);
+  return stream == nullptr ? cudaErrorInvalidResourceHandle : fault();
 }
 
 cudaError_t get_event(api_call& c, cudaEvent_t handle, std::shared_ptr<CUevent_st>& event) {
   auto const found = c.s.events.find(handle);
   if (found == c.s.events.end()) return cudaErrorInvalidResourceHandle;
   event = found->second;
-  return fault_of(event->device);
+  return fault();
 }
 
 std::shared_ptr<CUstream_st> make_stream(int device, unsigned int flags, int priority) {

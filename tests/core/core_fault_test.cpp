@@ -118,34 +118,6 @@ TEST_F(CoreFault, NoFreshEventIsAFailureToo) {
   }
 }
 
-TEST_F(CoreFault, ALostDeviceIsToldApart) {
-  event ready;
-  int device = 0;
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  EXPECT_EQ(record_ready(ready, device, stream_).outcome, record_outcome::device_lost);
-  sim::clear_faults();
-  // Refused first, and lost at the next call.
-  sim::fail_call("cudaEventRecord", cudaErrorInvalidValue);
-  sim::fail_nth(2, cudaErrorIllegalAddress);
-  EXPECT_EQ(record_ready(ready, device, stream_).outcome, record_outcome::device_lost);
-}
-
-TEST_F(CoreFault, ACurrentDeviceThatIsLostDuringTheSecondTryIsNotTakenForTheStreamsOwn) {
-  event ready;
-  int device = 0;
-  test::owned_stream elsewhere;
-  {
-    device_scope const there(1);
-    elsewhere = test::make_stream();
-  }
-  // The first record is refused, as the event is device 0's; at the next call device 0 is lost.
-  sim::fail_nth(2, cudaErrorIllegalAddress);
-  EXPECT_EQ(record_ready(ready, device, elsewhere).outcome, record_outcome::recorded_anew);
-  EXPECT_EQ(device, 1);
-  sim::clear_faults();
-  EXPECT_TRUE(tracks_work(ready, 1, elsewhere));
-}
-
 TEST_F(CoreFault, AScopeThatCannotBeMadeHasChangedNothing) {
   for (char const* call : {"cudaGetDevice", "cudaSetDevice"}) {
     sim::fail_call(call, cudaErrorUnknown);

@@ -247,6 +247,7 @@ int run(bool leaks) {
 
   measured.print_table();
   for (std::size_t i = 0; i < deeds; ++i) report.add(deed_names[i], all->done[i].load());
+  report.add("CUDA leaves of each plain exec, bytes", measured.bytes_left_by_cuda());
   report.add("objects made", all->objects.made.load());
   report.add("objects destroyed", all->objects.destroyed.load());
   report.add("reclaimed by the worker", all->worker.stats().reclaimed);

@@ -1,11 +1,13 @@
-// A device that is lost while another works on: what only looks lost, because the current device
-// is, is not destroyed early, and goes when its own work is done.
+// A device that is lost while another works on: nothing tells any more when that is done, so that
+// what it may use is kept for ever, and what no work uses goes as always.
 #include <gtest/gtest.h>
 
 #include <escrow/sim.hpp>
 #include <optional>
 #include <utility>
 
+#include "build_graph.hpp"
+#include "escrow/core/after_fault.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
@@ -62,18 +64,10 @@ class LostDevice : public testing::TestWithParam<bool> {
     static_cast<void>(cudaGetLastError());
   }
 
-  void expect_to_go_when_its_work_is_done(test::fate_ptr const& fate) {
-    EXPECT_TRUE(test::stays_false([&] {
-      poll();
-      return fate->was_destroyed();
-    })) << "destroyed while the kernel runs";
-    flag.raise();
-    EXPECT_TRUE(test::wait_until([&] {
-      poll();
-      return fate->was_destroyed();
-    })) << "never destroyed";
-    EXPECT_EQ(fate->times(), 1);
-    EXPECT_EQ(deleter_->stats().held, 0U);
+  void expect_to_be_kept(test::fate_ptr const& fate) {
+    EXPECT_TRUE(deleter_->drain_for(test::generous)) << "a drain waits for what nothing tells";
+    EXPECT_EQ(fate->times(), 0) << "destroyed while the kernel runs";
+    EXPECT_EQ(deleter_->stats().held, 1U);
   }
 
   test::pinned_flag flag;
@@ -90,52 +84,58 @@ class LostDevice : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Worker, LostDevice, testing::Values(true, false),
                          [](auto const& which) { return which.param ? "Own" : "Polled"; });
 
-TEST_P(LostDevice, AnOwnerRetiredAfterAHealthyDevicesEventWaitsForIt) {
+TEST_P(LostDevice, AnOwnerRetiredAfterAHealthyDevicesEventIsKept) {
   auto const fate = make_fate();
   lose_device_0();
   deleter_->retire_after(event.get(), probe(fate));
-  expect_to_go_when_its_work_is_done(fate);
+  expect_to_be_kept(fate);
 }
 
-TEST_P(LostDevice, AnOwnerThatWasRetiredBeforeWaitsForItsEventAllTheSame) {
+TEST_P(LostDevice, AnOwnerThatWasRetiredBeforeIsKept) {
   auto const fate = make_fate();
   deleter_->retire_after(event.get(), probe(fate));
   lose_device_0();
-  expect_to_go_when_its_work_is_done(fate);
+  expect_to_be_kept(fate);
 }
 
-TEST_P(LostDevice, AnOwnerRetiredOnAHealthyStreamWaitsForItThoughTheCurrentDeviceIsLostMeanwhile) {
+TEST_P(LostDevice, AnOwnerThatWasTakenBeforeItsEventIsRecordedIsKeptAndTheErrorThrown) {
   auto const fate = make_fate();
-  deleter_->retire(stream, unlucky_owner(fate));
-  expect_to_go_when_its_work_is_done(fate);
+  EXPECT_THROW(deleter_->retire(stream, unlucky_owner(fate)), cuda_error);
+  expect_to_be_kept(fate);
 }
 
-TEST_P(LostDevice, AnOwnerOnAHealthyStreamIsKeptByTheCallerOrWaitsThoughTheCurrentDeviceIsLost) {
+TEST_P(LostDevice, AnOwnerThatIsNotTakenStaysWithTheCaller) {
   auto const fate = make_fate();
   probe owner(fate);
   lose_device_0();
-  EXPECT_THROW(deleter_->retire(stream, std::move(owner)), cuda_error);
-  ASSERT_TRUE(owner.is_owner());  // NOLINT(bugprone-use-after-move): that is the question
-  test::must(cudaSetDevice(healthy));
-  static_cast<void>(cudaGetLastError());
-  deleter_->retire(stream, std::move(owner));
-  expect_to_go_when_its_work_is_done(fate);
-  test::must(cudaSetDevice(healthy));
+  for (int const current : {0, healthy}) {
+    static_cast<void>(cudaSetDevice(current));
+    EXPECT_THROW(deleter_->retire(stream, std::move(owner)), cuda_error);
+    ASSERT_TRUE(owner.is_owner());  // NOLINT(bugprone-use-after-move): that is the question
+  }
 }
 
-TEST_P(LostDevice, AnOwnerOfTheLostDeviceGoesAtOnceThoughAnotherDeviceIsCurrent) {
-  test::owned_stream const lost = test::make_stream();
-  test::owned_event const lost_event = test::make_event();
-  test::pinned_flag never;
-  test::must(test::launch_wait_flag(lost, never.get()));
-  test::must(cudaEventRecord(lost_event, lost));
+TEST_P(LostDevice, AnOwnerThatCudaLetsGoTooEarlyIsKept) {
   auto const fate = make_fate();
-  test::must(cudaSetDevice(healthy));
-  deleter_->retire_after(lost_event.get(), probe(fate));
+  test::owned_graph graph = test::chain({test::wait_flag_call(flag.get())});
+  deleter_->retire(graph.get(), probe(fate));
+  test::owned_exec exec = test::instantiate(graph);
+  graph.reset();
+  test::must(cudaGraphLaunch(exec, stream));
   lose_device_0();
-  EXPECT_TRUE(deleter_->drain_for(test::generous));
-  EXPECT_EQ(fate->times(), 1);
-  flag.raise();  // the end of `never` waits for the current device, which is the healthy one
+  exec.reset();  // CUDA destroys its user objects, and its launch goes on
+  expect_to_be_kept(fate);
+  EXPECT_EQ(deleter_->stats().in_graphs, 0U);
+}
+
+TEST_P(LostDevice, AFailedDeviceThatIsResetChangesNothing) {
+  auto const fate = make_fate();
+  deleter_->retire_after(event.get(), probe(fate));
+  lose_device_0();
+  EXPECT_FALSE(runs_nothing_after(cudaErrorIllegalAddress));
+  test::must(cudaDeviceReset());  // of device 0
+  EXPECT_FALSE(runs_nothing_after(cudaErrorIllegalAddress)) << "the other still runs";
+  expect_to_be_kept(fate);
 }
 
 TEST_P(LostDevice, AnOwnerThatNoWorkUsesGoesAtOnce) {

@@ -238,50 +238,5 @@ TEST_F(RetireFault, EventsDoNotPileUp) {
   EXPECT_LE(sim::alive().events, before + 1);
 }
 
-TEST_F(RetireFault, ALostDeviceLosesNoOwnerAtAnyMoment) {
-  for (int moment = 0; moment < 4; ++moment) {
-    SCOPED_TRACE(moment);
-    test::pinned_flag flag;
-    deleter its;
-    auto const eager = make_fate();
-    auto const owed = make_fate();
-    auto const late = make_fate();
-    auto const lose = [moment](int now) {
-      if (moment == now) sim::fail_device(0, cudaErrorIllegalAddress);
-    };
-    {
-      probe late_owner(late);
-      test::owned_graph graph = test::tiny_graph();
-      test::must(test::launch_wait_flag(stream_, flag.get()));
-      its.retire(graph.get(), probe(owed));
-      its.retire(stream_, probe(eager));
-      lose(0);
-      if (moment == 0) {
-        EXPECT_THROW(its.retire(stream_, std::move(late_owner)), cuda_error);
-        EXPECT_TRUE(late_owner.is_owner());  // NOLINT(bugprone-use-after-move)
-      } else {
-        its.retire(stream_, std::move(late_owner));
-      }
-      lose(1);
-      if (moment > 1) {
-        flag.raise();
-        EXPECT_TRUE(its.drain_for(test::generous));
-      }
-      lose(2);
-      graph.reset();
-      lose(3);
-      EXPECT_TRUE(its.drain_for(test::generous)) << "a drain hangs on a lost device";
-      EXPECT_TRUE(owed->wait());
-    }
-    EXPECT_EQ(eager->times() + owed->times() + late->times(), 3);
-    sim::clear_faults();
-    auto const after = make_fate();
-    deleter fresh;
-    fresh.retire(stream_, probe(after));
-    EXPECT_TRUE(fresh.drain_for(test::generous));
-    EXPECT_EQ(after->times(), 1);
-  }
-}
-
 }  // namespace
 }  // namespace escrow

@@ -119,51 +119,6 @@ TEST_F(WorkerFault, ADeviceThatCannotBeSetOnceIsSetAtTheNextTry) {
   EXPECT_EQ(told("cudaSetDevice"), 1U);
 }
 
-TEST_F(WorkerFault, ALostDeviceGivesItsOwnersBack) {
-  std::vector<test::fate_ptr> fates;
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  for (int i = 0; i < 10; ++i) deleter_.retire(stream_, probe(fates.emplace_back(make_fate())));
-  test::owned_event const recorded = test::make_event();
-  test::must(cudaEventRecord(recorded, stream_));
-  deleter_.retire_after(recorded.get(), probe(fates.emplace_back(make_fate())));
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  EXPECT_TRUE(deleter_.drain_for(test::generous));
-  for (auto const& fate : fates) EXPECT_EQ(fate->times(), 1);
-  EXPECT_GE(deleter_.stats().errors, 1U);
-}
-
-TEST_F(WorkerFault, ALostDeviceDoesNotFreeWhatAnotherDeviceStillUses) {
-  auto const warm = make_fate();
-  deleter_.retire(stream_, probe(warm));
-  ASSERT_TRUE(warm->wait());  // the worker's current device is 0 now
-  auto const fate = make_fate();
-  {
-    device_scope const there(1);
-    test::must(test::launch_wait_flag(elsewhere_, flag_.get()));
-    deleter_.retire(elsewhere_, probe(fate));
-  }
-  auto const lost = make_fate();
-  deleter_.retire(stream_, probe(lost));
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  EXPECT_TRUE(lost->wait());
-  EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); }));
-  flag_.raise();
-  EXPECT_TRUE(fate->wait());
-  sim::clear_faults();
-  device_scope const there(1);
-  test::must(cudaStreamSynchronize(elsewhere_));
-}
-
-TEST_F(WorkerFault, AfterALostDeviceGraphsStillGiveBack) {
-  auto const fate = make_fate();
-  test::owned_graph graph = test::tiny_graph();
-  deleter_.retire(graph.get(), probe(fate));
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  graph.reset();
-  EXPECT_TRUE(fate->wait());
-  EXPECT_TRUE(deleter_.stop_for(test::generous));
-}
-
 TEST_F(WorkerFault, AHandlerThatThrowsStopsNothing) {
   deleter its(deleter_options{.on_error = [](std::exception const&) {
     throw std::runtime_error("a handler must not do this");

@@ -10,7 +10,7 @@ namespace escrow::test {
 namespace {
 
 std::vector<operation> const& operations() {
-  static operations_in<build_stage> const all = [] {
+  static std::vector<operation> const all = [] {
     operations_in<build_stage> joined;
     add_kinds(joined);
     add_other_kinds(joined);
@@ -24,9 +24,9 @@ std::vector<operation> const& operations() {
     add_captures(joined);
     add_launches(joined);
     add_libraries(joined);
-    return joined;
+    return joined.all();
   }();
-  return all.all();
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);

@@ -106,18 +106,6 @@ void add_ready_events(operations_in<core_stage>& all) {
                1 + static_cast<std::uint64_t>(record_ready(*in.mine, device, in.one).outcome);
          })
       .served_otherwise = {{"*", "a second try that fails is a failure, which is said"}};
-  all.add(
-      "ready event, asked", runs({"query_ready"}),
-      [](auto& in) {
-        in.mine.emplace();
-        in.mine->ref().record(in.one);
-        must(cudaStreamSynchronize(in.one));
-      },
-      [](auto& in) { escrow::check(query_ready(in.mine->get(), 0), "cudaEventQuery"); });
-  all.add(
-      "ready event, asked, of another device", runs({"query_ready"}),
-      [](auto& in) { in.mine.emplace(event_cache::take(1)); },
-      [](auto& in) { escrow::check(query_ready(in.mine->get(), -1), "cudaEventQuery"); });
 }
 
 void add_scopes(operations_in<core_stage>& all) {
@@ -179,15 +167,15 @@ void add_questions(operations_in<core_stage>& all) {
 }
 
 std::vector<operation> const& operations() {
-  static operations_in<core_stage> const all = [] {
+  static std::vector<operation> const all = [] {
     operations_in<core_stage> joined;
     add_events(joined);
     add_ready_events(joined);
     add_scopes(joined);
     add_questions(joined);
-    return joined;
+    return joined.all();
   }();
-  return all.all();
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);

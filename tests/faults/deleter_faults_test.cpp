@@ -7,7 +7,7 @@ namespace escrow::test {
 namespace {
 
 std::vector<operation> const& operations() {
-  static operations_in<deleter_stage> const all = [] {
+  static std::vector<operation> const all = [] {
     operations_in<deleter_stage> joined;
     add_eager_retirements(joined);
     add_captured_retirements(joined);
@@ -15,9 +15,9 @@ std::vector<operation> const& operations() {
     add_busy_polls(joined);
     add_reclaims(joined);
     add_deleters(joined);
-    return joined;
+    return joined.all();
   }();
-  return all.all();
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);

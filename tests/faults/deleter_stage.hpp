@@ -98,7 +98,7 @@ class deleter_stage : public stage {
   }
   [[nodiscard]] leftovers end_after_loss() override {
     shared.reset();
-    if (is_busy_elsewhere && worker != nullptr && is_working(1)) {
+    if (is_busy_elsewhere && worker != nullptr && !sim::has_failed(1)) {
       try {
         worker->poll();
         worker->poll();
@@ -107,7 +107,7 @@ class deleter_stage : public stage {
       expect_nothing_destroyed();
     }
     flag.raise();
-    return end_all();
+    return end_all(!sim::has_context(1));
   }
 
  private:
@@ -116,7 +116,8 @@ class deleter_stage : public stage {
   void expect_nothing_destroyed() const {
     for (fate_ptr const& each : fates) EXPECT_EQ(each->times(), 0) << "destroyed while in use";
   }
-  leftovers end_all() {
+  /// Nothing is known of the end of work after a fault in a process that uses two devices.
+  leftovers end_all(bool is_anything_known = true) {
     captured.reset();
     plain.reset();
     mine.reset();
@@ -132,16 +133,20 @@ class deleter_stage : public stage {
     EXPECT_TRUE(deleter::global().drain_for(generous));
     sim::run_until_idle();  // before the flag goes
     for (fate_ptr const& each : fates) {
-      EXPECT_TRUE(!is_reclaimed_apart || each->wait());
+      EXPECT_TRUE(!is_reclaimed_apart || !is_anything_known || each->wait());
     }
     std::uint64_t kept = 0;
     for (fate_ptr const& each : fates) {
       EXPECT_LE(each->times(), 1) << "destroyed twice";
       kept += each->was_destroyed() ? 0U : 1U;
     }
-    EXPECT_EQ(kept, held) << "an owner is lost, and nobody was told";
+    if (is_anything_known) {
+      EXPECT_EQ(kept, held) << "an owner is lost, and nobody was told";
+    } else if (worker != nullptr) {
+      EXPECT_LE(kept, held) << "an owner is lost, and nobody was told";
+    }
     leftovers left;
-    left.events = 6 * held + (uses_global ? 1 : 0);
+    left.events = 6 * std::max(held, kept) + (uses_global ? 1 : 0);
     return left;
   }
 };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 
 #include "checker.hpp"
@@ -305,6 +306,40 @@ TEST(Checker, FindsTheUseOfWhatIsGone) {
   EXPECT_EQ(with(acq_rel).error, "");
   EXPECT_NE(with(release).error, "");
   EXPECT_NE(with(acquire).error, "");
+}
+
+// Boost's free lists come from posix_memalign() since 1.81, and their nodes are plain memory.
+TEST(Checker, PutsBackAndWatchesWhatTheCLibraryAllocates) {
+  using allocation = int* (*)();
+  allocation const from_malloc = [] { return static_cast<int*>(std::malloc(sizeof(int))); };
+  allocation const from_aligned_alloc = [] {
+    return static_cast<int*>(std::aligned_alloc(64, 64));
+  };
+  allocation const from_posix_memalign = [] {
+    void* block = nullptr;
+    return ::posix_memalign(&block, 64, sizeof(int)) == 0 ? static_cast<int*>(block) : nullptr;
+  };
+  auto const with = [](order dropped, allocation allocate) {
+    return explore({.name = "C memory"}, [dropped, allocate](world& all) {
+      auto& count = all.make<std::atomic<int>>("count", 2);
+      int*& data = all.make<int*>("data", allocate());
+      *data = 0;
+      for (char const* const name : {"one", "other"}) {
+        all.thread(name, [&count, &data, dropped] {
+          static_cast<void>(*static_cast<int volatile*>(data));
+          if (count.fetch_sub(1, dropped) != 1) return;
+          require(++*data == 1, "memory is as another execution left it");
+          std::free(data);
+        });
+      }
+    });
+  };
+  for (allocation const each : {from_malloc, from_aligned_alloc, from_posix_memalign}) {
+    report const fine = with(acq_rel, each);
+    EXPECT_EQ(fine.error, "") << fine.trace;
+    EXPECT_GT(fine.executions, 1U);
+    EXPECT_NE(with(relaxed, each).error, "");
+  }
 }
 
 TEST(Checker, FindsADeadlock) {

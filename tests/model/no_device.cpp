@@ -48,6 +48,12 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
+cudaError_t cudaGetDriverEntryPointByVersion(char const* /*symbol*/, void** function,
+                                             unsigned int /*version*/, unsigned long long /*flags*/,
+                                             cudaDriverEntryPointQueryResult* /*result*/) {
+  *function = nullptr;
+  return cudaErrorSymbolNotFound;
+}
 char const* cudaGetErrorName(cudaError_t /*error*/) {
   return "no name";
 }

@@ -48,7 +48,8 @@ TEST(PoolStickyFaultOnAWorker, ThreadsThatClaimAndReleaseAllEndWithErrors) {
   sim::clear_faults();
 }
 
-/// Two devices, one of which is lost while a kernel that waits runs on the other, 1.
+/// Two devices, one of which is lost while a kernel that waits runs on the other, 1: nothing tells
+/// any more when that is done.
 class PoolBesideALostDevice : public testing::Test {
  protected:
   PoolBesideALostDevice() {
@@ -75,11 +76,10 @@ class PoolBesideALostDevice : public testing::Test {
     must(launch_wait_flag(of_1, flag.get()));
     must(cudaSetDevice(0));
   }
-  void expect_destroyed_after_the_work() {
-    EXPECT_TRUE(stays_false([&] { return counts.destroyed.load() != 0; })) << "while it is in use";
-    flag.raise();
-    EXPECT_TRUE(wait_until([&] { return counts.destroyed.load() == 1; })) << "never";
-    EXPECT_EQ(worker.stats().held, 0u);
+  void expect_kept_for_ever() {
+    EXPECT_TRUE(worker.drain_for(generous)) << "a drain waits for what nothing tells";
+    EXPECT_EQ(counts.destroyed.load(), 0) << "while it is in use";
+    EXPECT_EQ(worker.stats().held, 1u);
   }
 
   pinned_flag flag;
@@ -89,62 +89,48 @@ class PoolBesideALostDevice : public testing::Test {
   owned_stream of_1;
 };
 
-TEST_F(PoolBesideALostDevice, ALeaseThatEndsWhileTheCurrentDeviceIsLostIsDestroyedAfterItsWork) {
+TEST_F(PoolBesideALostDevice, ASlotThatWasReleasedBeforeIsKeptForEver) {
   std::optional<block_pool> pool = pool_of(1);
-  std::optional<block_lease> held = pool->claim(of_1);
-  keep_busy();
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  held.reset();
-  pool.reset();
-  expect_destroyed_after_the_work();
-}
-
-TEST_F(PoolBesideALostDevice, ALeaseThatEndsWhileTheCurrentDeviceIsLostIsHandedOutAgain) {
-  std::optional<block_pool> pool = pool_of(1);
-  std::optional<block_lease> held = pool->claim(of_1);
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  held.reset();
-  EXPECT_EQ(worker.stats().errors, 0u);
-  EXPECT_EQ(pool->stats().quarantined, 0u);
-  must(cudaSetDevice(1));
-  EXPECT_EQ(pool->claim(of_1)->number(), 0);
-  pool.reset();
-  EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
-}
-
-TEST_F(PoolBesideALostDevice, ASlotAlsoUsedOnAnotherDeviceIsDestroyedAfterThatOnesWork) {
-  std::optional<block_pool> pool = pool_of(0);
   {
-    block_lease held = pool->claim(of_0);
-    held.also_used_on(of_1);
+    block_lease const held = pool->claim(of_1);
     keep_busy();
   }
-  pool.reset();
   sim::fail_device(0, cudaErrorIllegalAddress);
-  expect_destroyed_after_the_work();
+  pool.reset();
+  expect_kept_for_ever();
 }
 
-TEST_F(PoolBesideALostDevice, ALeaseThatEndsAfterwardsIsDestroyedAfterTheOtherDevicesWork) {
-  std::optional<block_pool> pool = pool_of(0);
-  std::optional<block_lease> held = pool->claim(of_0);
-  held->also_used_on(of_1);
-  keep_busy();
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  held.reset();
-  pool.reset();
-  expect_destroyed_after_the_work();
-}
-
-TEST_F(PoolBesideALostDevice,
-       ALeaseThatEndsWhenAnotherDeviceThatUsedItIsLostIsDestroyedAfterItsWork) {
+TEST_F(PoolBesideALostDevice, ALeaseThatEndsAfterwardsIsKeptForEver) {
   std::optional<block_pool> pool = pool_of(1);
   std::optional<block_lease> held = pool->claim(of_1);
-  held->also_used_on(of_0);
   keep_busy();
   sim::fail_device(0, cudaErrorIllegalAddress);
   held.reset();
+  EXPECT_EQ(pool->stats().quarantined, 1u);
+  for (int const current : {0, 1}) {
+    static_cast<void>(cudaSetDevice(current));
+    EXPECT_THROW(static_cast<void>(pool->claim(of_1)), cuda_error);
+  }
   pool.reset();
-  expect_destroyed_after_the_work();
+  expect_kept_for_ever();
+}
+
+TEST_F(PoolBesideALostDevice, ASlotThatWasAlsoUsedOnTheOtherDeviceIsKeptForEver) {
+  for (bool const ends_before : {true, false}) {
+    std::optional<block_pool> pool = pool_of(0);
+    std::optional<block_lease> held = pool->claim(of_0);
+    held->also_used_on(of_1);
+    keep_busy();
+    if (ends_before) held.reset();
+    sim::fail_device(0, cudaErrorIllegalAddress);
+    held.reset();
+    pool.reset();
+    EXPECT_TRUE(worker.drain_for(generous));
+    EXPECT_EQ(counts.destroyed.load(), 0);
+    sim::clear_faults();
+    static_cast<void>(cudaSetDevice(0));
+  }
+  EXPECT_EQ(worker.stats().held, 2u);
 }
 
 }  // namespace

@@ -184,9 +184,7 @@ outcome world::do_stop() {
 }
 
 outcome world::do_fail_device(unsigned way) {
-  // An event of a stream that waited for another device's says nothing, once its own device is
-  // lost, of the work that goes on there: what it stood for is let go too early.
-  if (is_disturbed_ || has_crossed_devices_) return outcome::skipped;
+  if (is_disturbed_) return outcome::skipped;
   int const device = static_cast<int>(way % 2);
   sim::fail_device(device, cudaErrorIllegalAddress);
   lost_[static_cast<std::size_t>(device)] = true;

@@ -103,10 +103,9 @@ class world {
     bool is_exact = true;       // it is known which node is which: not after some updates
     bool was_updated = false;
     bool of_hoisted = false;
-    bool is_end_unknown = false;    // a launch failed: what it used may stay until the next
-    std::array<bool, 2> devices{};  // that it was launched on
-    int behind = 0;                 // a mark before its last launch
-    int launched = 0;               // a mark after its last launch, if there was one
+    bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
+    int behind = 0;               // a mark before its last launch
+    int launched = 0;             // a mark after its last launch, if there was one
     [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
   };
   struct node_place {
@@ -292,7 +291,6 @@ class world {
   bool is_careless_;           // things that cost a slot for ever are done too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
-  bool has_crossed_devices_ = false;
   std::size_t kept_for_ever_ = 0;  // by hoisteds that just ended
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;

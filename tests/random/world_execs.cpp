@@ -69,8 +69,6 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
   });
   place.is_end_unknown = result != outcome::done;
   if (result != outcome::done) return result;
-  place.devices[static_cast<std::size_t>(streams_[s].device)] = true;
-  if (place.devices[0] && place.devices[1]) has_crossed_devices_ = true;
   for (entry& each : all_.model.execs[e].held) each.launched = true;
   if (place.plain != nullptr) {
     counts_.meet(situation::plain_exec_launched);

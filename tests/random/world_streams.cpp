@@ -94,7 +94,6 @@ void world::use_slot_on(std::size_t stream, lease_place const& of, piece_of_work
 
 void world::order(std::size_t before, std::size_t after) {
   if (before == after) return;
-  if (streams_[before].device != streams_[after].device) has_crossed_devices_ = true;
   static_cast<void>(cudaSetDevice(streams_[before].device));
   cudaEvent_t made = nullptr;
   if (cudaEventCreateWithFlags(&made, cudaEventDisableTiming) == cudaSuccess) {

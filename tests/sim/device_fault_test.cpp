@@ -1,5 +1,5 @@
-// A device that fails for good: what is dropped, what is still freed, and that the other device
-// goes on.
+// A device that fails for good: what every call says, what is dropped, what is still freed, and
+// that the other device goes on.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -43,7 +43,7 @@ TEST_F(DeviceFault, DropsPendingHostFunctions) {
   EXPECT_FALSE(ran.load(std::memory_order_relaxed));
 }
 
-TEST_F(DeviceFault, IsReportedByEveryCallThatNeedsTheDeviceUntilCleared) {
+TEST_F(DeviceFault, IsReportedByEveryCallThatNeedsADeviceUntilCleared) {
   owned_event const event = make_event();
   sim::fail_device(0, cudaErrorIllegalAddress);
   void* memory = nullptr;
@@ -56,14 +56,26 @@ TEST_F(DeviceFault, IsReportedByEveryCallThatNeedsTheDeviceUntilCleared) {
   EXPECT_EQ(cudaFree(memory), cudaSuccess);
 }
 
-TEST_F(DeviceFault, LeavesTheOtherDeviceAlone) {
-  sim::fail_device(1, cudaErrorIllegalAddress);
+TEST_F(DeviceFault, IsReportedOfEveryDeviceAndEndsTheWorkOfItsOwnAlone) {
   owned_stream const stream = make_stream();
+  pinned_ints flag;
   pinned_ints cell;
+  must(launch_wait_flag(stream, flag.data()));
   must(launch_add(stream, cell.data(), 1));
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  EXPECT_EQ(cell.load(), 1);
+  sim::fail_device(1, cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaSetDevice(1), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaSetDevice(0), cudaErrorIllegalAddress);
+  flag.store(0, 1);
+  sim::run_until_idle();
+  EXPECT_EQ(cell.load(), 1);
+}
+
+TEST_F(DeviceFault, StaysWithTheProcessWhenItsDeviceIsReset) {
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorIllegalAddress);
 }
 
 TEST_F(DeviceFault, LetsGoOfWhatIsDestroyedAndReportsTheFaultAllTheSame) {

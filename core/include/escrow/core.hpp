@@ -1,6 +1,7 @@
 // Umbrella of core: errors, streams, events and capture queries over plain CUDA.
 #pragma once
 
+#include "escrow/core/after_fault.hpp"            // IWYU pragma: export
 #include "escrow/core/capture_device.hpp"         // IWYU pragma: export
 #include "escrow/core/capture_info.hpp"           // IWYU pragma: export
 #include "escrow/core/cuda_error.hpp"             // IWYU pragma: export

@@ -76,6 +76,7 @@ void capture_and_relaunch(world& all, site& here, dice& random) {
       must(cudaGraphLaunch(plain_exec, stream));
       sync_relaxed(stream);
       relaxed([&] { plain_exec.reset(); });
+      all.did(deed::plain);
     }
     exec.launch(stream.get());  // and ends in flight
   }

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "plain_exec_leftover.hpp"
+
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>
 #endif
@@ -31,11 +33,6 @@ double rss_kib_now() {
   double resident = 0;
   file >> total >> resident;
   return resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / kib;
-}
-
-double heap_kib_now() {
-  struct mallinfo2 const found = mallinfo2();
-  return static_cast<double>(found.uordblks + found.hblkhd) / kib;
 }
 
 double threads_now() {
@@ -73,6 +70,11 @@ double slope(std::vector<double> const& x, std::vector<double> const& y) {
 
 }  // namespace
 
+double heap_kib_now() {
+  struct mallinfo2 const found = mallinfo2();
+  return static_cast<double>(found.uordblks + found.hblkhd) / kib;
+}
+
 double device_kib_now(std::size_t devices) {
   double used = 0;
   for (std::size_t device = 0; device < devices; ++device) {
@@ -86,7 +88,10 @@ double device_kib_now(std::size_t devices) {
 }
 
 samples::samples(world& all, double seconds, std::size_t devices)
-    : all_(all), devices_(devices), begin_(seconds_now()) {
+    : all_(all),
+      devices_(devices),
+      left_by_cuda_(bytes_left_by_a_plain_exec()),
+      begin_(seconds_now()) {
   taken_.reserve(static_cast<std::size_t>(seconds * 10) + 100);  // measuring must not grow
 }
 
@@ -95,7 +100,7 @@ void samples::take() {
   double const before = taken_.empty() ? 0 : taken_.back().seconds;
   now.seconds = seconds_now() - begin_;
   now.rss_kib = rss_kib_now();
-  now.heap_kib = heap_kib_now();
+  now.heap_kib = heap_kib_now() - left_by_cuda_ / kib * all_.count_of(deed::plain);
   now.device_kib = relaxed([this] { return device_kib_now(devices_); });
   now.threads = threads_now();
   now.events = events_now();

@@ -14,7 +14,7 @@ namespace escrow::test {
 struct sample {
   double seconds = 0;
   double rss_kib = 0;
-  double heap_kib = 0;    // in use, as malloc sees it
+  double heap_kib = 0;    // in use, as malloc sees it, but for what CUDA leaves of plain execs
   double device_kib = 0;  // in use on all devices
   double threads = 0;
   double events = 0;  // of the simulated runtime; 0 on a GPU, which does not tell
@@ -46,6 +46,9 @@ class samples {
   /// Of all kinds together, in the second half.
   [[nodiscard]] double operations_per_minute() const;
 
+  /// What CUDA leaves of each plain exec, which does not count as memory in use.
+  [[nodiscard]] double bytes_left_by_cuda() const noexcept { return left_by_cuda_; }
+
   [[nodiscard]] std::string json() const;
   void print_table() const;
 
@@ -55,10 +58,14 @@ class samples {
 
   world& all_;
   std::size_t devices_;
+  double left_by_cuda_;
   double begin_;
   std::array<std::uint64_t, deeds> counted_{};
   std::vector<sample> taken_;
 };
+
+/// Memory in use on the heap, as malloc sees it.
+[[nodiscard]] double heap_kib_now();
 
 /// Memory in use on all devices. Leaves the last one current.
 [[nodiscard]] double device_kib_now(std::size_t devices);

@@ -26,9 +26,10 @@ namespace escrow::test {
 using dice = std::minstd_rand;
 
 /// Kinds of operations that are counted.
-enum class deed { claim, retire, share, scratch, capture, launch, build, pool, count };
-inline constexpr std::array deed_names{"claims",   "retirements", "shares",       "scratch",
-                                       "captures", "launches",    "graphs built", "pools"};
+enum class deed { claim, retire, share, scratch, capture, launch, build, pool, plain, count };
+inline constexpr std::array deed_names{"claims",       "retirements", "shares",
+                                       "scratch",      "captures",    "launches",
+                                       "graphs built", "pools",       "plain execs"};
 inline constexpr std::size_t deeds = static_cast<std::size_t>(deed::count);
 
 /// How many objects were made and destroyed.
@@ -75,6 +76,10 @@ struct world {
   void did(deed what) {
     done[static_cast<std::size_t>(what)].fetch_add(1, std::memory_order_relaxed);
     if (leaks) leaked = new std::array<char, 100>;
+  }
+  [[nodiscard]] double count_of(deed what) const {
+    return static_cast<double>(
+        done[static_cast<std::size_t>(what)].load(std::memory_order_relaxed));
   }
   [[nodiscard]] bool ends() const { return stop.load(std::memory_order_relaxed); }
   /// So that nobody is ever far ahead of a deleter.

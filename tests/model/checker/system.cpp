@@ -314,6 +314,14 @@ void __wrap___cxa_guard_release(char* guard) {
 }  // extern "C"
 
 // What the program allocates goes with the execution; what it frees must not be used again.
+extern "C" {
+
+void* __real_malloc(std::size_t size);
+void* __real_aligned_alloc(std::size_t alignment, std::size_t size);
+void __real_free(void* block);
+
+}  // extern "C"
+
 namespace {
 
 void* allocate(std::size_t size, std::size_t alignment) {
@@ -322,10 +330,13 @@ void* allocate(std::size_t size, std::size_t alignment) {
     std::size_t const part = is_in_model() ? all.running() : model::threads_max;
     return all.memory().allocate(part, size, alignment);
   }
-  void* const block =
-      alignment <= alignof(std::max_align_t)
-          ? std::malloc(size)
-          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  return alignment <= alignof(std::max_align_t)
+             ? __real_malloc(size)
+             : __real_aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+void* allocate_or_end(std::size_t size, std::size_t alignment) {
+  void* const block = allocate(size, alignment);
   if (block == nullptr) std::abort();
   return block;
 }
@@ -333,7 +344,7 @@ void* allocate(std::size_t size, std::size_t alignment) {
 void release(void* block, void const* caller) noexcept {
   if (block == nullptr) return;
   engine* const all = engine::if_any();
-  if (all == nullptr || !all->memory().has(block)) return std::free(block);
+  if (all == nullptr || !all->memory().has(block)) return __real_free(block);
   if (!is_in_model()) return;
   in_checker const mine;
   all->freed(model::address(block), model::heap::size_of(block), caller);
@@ -341,14 +352,33 @@ void release(void* block, void const* caller) noexcept {
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+extern "C" {
+
+// Boost's aligned allocator comes here, which its free lists have since 1.81.
+int __wrap_posix_memalign(void** block, std::size_t alignment, std::size_t size) {
+  *block = allocate(size, alignment);
+  return *block == nullptr ? ENOMEM : 0;
+}
+void* __wrap_aligned_alloc(std::size_t alignment, std::size_t size) {
+  return allocate(size, alignment);
+}
+void* __wrap_malloc(std::size_t size) {
   return allocate(size, alignof(std::max_align_t));
+}
+void __wrap_free(void* block) {
+  release(block, __builtin_return_address(0));
+}
+
+}  // extern "C"
+
+void* operator new(std::size_t size) {
+  return allocate_or_end(size, alignof(std::max_align_t));
 }
 void* operator new(std::size_t size, std::nothrow_t const& /*tag*/) noexcept {
-  return allocate(size, alignof(std::max_align_t));
+  return allocate_or_end(size, alignof(std::max_align_t));
 }
 void* operator new(std::size_t size, std::align_val_t alignment) {
-  return allocate(size, static_cast<std::size_t>(alignment));
+  return allocate_or_end(size, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* block) noexcept {
   release(block, __builtin_return_address(0));

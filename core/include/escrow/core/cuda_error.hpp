@@ -56,9 +56,9 @@ inline bool succeeded(cudaError_t status) noexcept {
   return false;
 }
 
-// Whether `status` means that the device is lost to this process: its work has stopped for good,
-// every later call on it fails, and nothing that its memory holds is in use any more. Source: the
-// error descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
+// Whether `status` means that a device is lost to this process: its work has stopped for good, and
+// every later call fails. Other devices may go on: see after_fault.hpp. Source: the error
+// descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
 [[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
 
 }  // namespace escrow

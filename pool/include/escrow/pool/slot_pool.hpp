@@ -144,8 +144,7 @@ class slot_pool {
   void close() noexcept;
   [[nodiscard]] static bool is_still_captured(slot_lease const& lease) noexcept;
   static void avoid_legacy(slot_lease& lease);
-  void abandon(slot_lease& lease, bool a_device_is_lost) noexcept;
-  void record_beside_lost_device(slot_lease const& lease, slot& used) noexcept;
+  void abandon(slot_lease& lease, bool nothing_runs) noexcept;
   void put_in_quarantine(slot& suspect, slot::quarantine kind) noexcept;
   void destroy(slot& idle) noexcept;
   void leak(slot& unknown) noexcept;

@@ -42,6 +42,8 @@ struct counts {
 [[nodiscard]] std::uint64_t calls();
 /// The calls of one function, by its name: "cudaEventRecord".
 [[nodiscard]] std::uint64_t calls(std::string_view api);
+/// Whether the process uses the device: it has a context there.
+[[nodiscard]] bool has_context(int device);
 /// API calls made from inside a user-object destructor or a host function, allowed there or not.
 [[nodiscard]] std::uint64_t calls_in_callbacks();
 

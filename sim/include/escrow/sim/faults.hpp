@@ -24,11 +24,15 @@ void fail_nth_here(std::uint64_t n, cudaError_t error);
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
                std::uint64_t times = 1);
 
-/// The device fails for good, as after an illegal address: its pending work is dropped and its
-/// calls return `sticky`.
+/// The device fails for good, as after an illegal address: its pending work is dropped, and the
+/// process's calls return `sticky`, whichever device they are about. Other devices go on with what
+/// they were given.
 void fail_device(int device, cudaError_t sticky);
 
-/// No fault is waiting any more, and every device works again.
+/// Whether the device failed for good, and runs nothing any more.
+[[nodiscard]] bool has_failed(int device);
+
+/// No fault is waiting any more, and the process and every device work again.
 void clear_faults();
 
 }  // namespace escrow::sim
