@@ -38,7 +38,11 @@ std::string_view name_of(situation met) {
       "a pool was gone with slots out",
       "a pool was closed with slots in graphs",
       "retired to a stopped deleter",
-      "things on a parent graph"};
+      "things on a parent graph",
+      "memory was claimed again in its capture",
+      "memory of two sizes in a capture",
+      "memory was freed",
+      "a scratch pool was gone with blocks out"};
   static_assert(!names.back().empty());
   return names.at(static_cast<std::size_t>(met));
 }

@@ -46,6 +46,10 @@ enum class situation : std::uint8_t {
   pool_closed_with_slots_in_graphs,
   retired_to_a_stopped_deleter,
   things_on_a_parent_graph,
+  memory_claimed_again_in_its_capture,
+  memory_of_two_sizes_in_a_capture,
+  memory_freed,
+  scratch_pool_gone_with_blocks_out,
   count
 };
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);

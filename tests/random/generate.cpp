@@ -53,13 +53,19 @@ std::vector<sequence> const& sequences() {
       {op::claim, op::launch_lease, op::step, op::release, op::begin, op::claim, op::end},
       {op::begin, op::claim, op::release, op::end, op::begin_into, op::claim, op::release, op::end},
       {op::share, op::use_shared, op::use_shared, op::unshare, op::step, op::poll},
+      {op::claim_scratch, op::touch, op::release, op::claim_scratch, op::release_on,
+       op::claim_scratch},
+      {op::begin, op::claim_scratch, op::release, op::claim_scratch, op::fork, op::claim_scratch,
+       op::release, op::join, op::claim_scratch, op::end, op::instantiate, op::launch, op::launch},
+      {op::claim_scratch, op::make_graph, op::add_node_of_lease, op::release, op::instantiate,
+       op::launch, op::destroy_graph, op::destroy_exec, op::poll, op::claim_scratch},
   };
   return all;
 }
 
-/// Three of the five fields of work, more or less.
-constexpr std::array field_begins{op::claim,      op::retire,   op::begin,
-                                  op::make_graph, op::add_node, op::count};
+/// Three quarters of the fields of work, more or less.
+constexpr std::array field_begins{op::claim,    op::retire,        op::begin, op::make_graph,
+                                  op::add_node, op::claim_scratch, op::count};
 
 void favour_fields(std::array<unsigned, op_count>& weights, std::mt19937_64& random) {
   for (std::size_t field = 0; field + 1 < field_begins.size(); ++field) {
@@ -82,6 +88,7 @@ style style_of(std::mt19937_64& random) {
   if (random() % 16 != 0) chosen.weights[static_cast<std::size_t>(op::fail_device)] = 0;
   if (random() % 8 != 0) chosen.weights[static_cast<std::size_t>(op::stop)] = 0;
   if (random() % 8 != 0) chosen.weights[static_cast<std::size_t>(op::drop_hoisted)] = 0;
+  if (random() % 4 != 0) chosen.weights[static_cast<std::size_t>(op::close_scratch)] = 0;
   chosen.threads = random() % 4 == 0 ? 1 + below(random, program::threads_max) : 1;
   chosen.faults_of_256 = random() % 4 == 0 ? 24 : 0;
   return chosen;

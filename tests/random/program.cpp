@@ -63,6 +63,9 @@ constexpr std::array<op_spec, op_count> specs{{
     {"destroy_node", "n", 3, true},
     {"exec_set", "eqo", 6, true},
     {"exec_set_of_lease", "eql", 3, true},
+    {"claim_scratch", "Lzs", 10, true},
+    {"close_scratch", "", 1, true},
+    {"destroy_scratch", "", 1, true},
 }};
 static_assert(!specs.back().name.empty());
 

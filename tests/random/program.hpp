@@ -71,6 +71,10 @@ enum class op : std::uint8_t {
   destroy_node,
   exec_set,
   exec_set_of_lease,
+  // scratch memory
+  claim_scratch,
+  close_scratch,
+  destroy_scratch,
   count
 };
 inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
@@ -93,6 +97,7 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
     case 'm':  // capture modes
       return 3;
     case 'w':  // ways to do it
+    case 'z':  // sizes of memory
       return 4;
     case 'k':  // steps
       return 16;

@@ -2,6 +2,7 @@
 #include "things.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <escrow/sim.hpp>
 
 namespace escrow::test {
@@ -22,6 +23,13 @@ bool run_keeping_work(void** arguments) {
   return run_work(arguments);
 }
 
+bool run_memory_work(void** arguments) {
+  piece_of_work& work = *argument<piece_of_work*>(arguments, 0);
+  if (work.memory != nullptr && argument<void*>(arguments, 2) != work.memory)
+    work.all->fail("a kernel got another address than that of its lease");
+  return run_work(arguments);
+}
+
 }  // namespace
 
 token::~token() {
@@ -29,9 +37,13 @@ token::~token() {
 }
 
 token things::make(reference::kind is) {
+  return {*this, make_bare(is)};
+}
+
+int things::make_bare(reference::kind is) {
   int const thing = model.add(is);
   slots_.resize(static_cast<std::size_t>(thing) + 1);
-  return {*this, thing};
+  return thing;
 }
 
 things::slot_state& things::slot_of(int thing) {
@@ -55,19 +67,25 @@ void things::gone(int thing) noexcept {
   state.gone = true;
 }
 
-void things::check_uses(piece_of_work const& work) {
+bool things::check_uses(piece_of_work const& work) {
+  bool all_there = true;
   for (piece_of_work::use const& each : work.uses) {
-    if (model.state_of(each.thing).gone)
+    if (model.state_of(each.thing).gone) {
       fail("work runs whose thing " + std::to_string(each.thing) + " is destroyed");
+      all_there = false;
+    }
     if (each.generation >= 0 && slot_of(each.thing).generation != each.generation)
       fail("a graph runs whose slot " + std::to_string(each.thing) + " was handed out again");
   }
+  return all_there;
 }
 
 void things::check_value(piece_of_work const& work) {
   slot_state& slot = slot_of(work.slot);
   std::string const name = "slot " + std::to_string(work.slot);
   bool const counts = values_count && !slot.racy;
+  int found = slot.value;
+  if (work.memory != nullptr) std::memcpy(&found, work.memory, sizeof found);
   switch (work.what) {
     case piece_of_work::role::plain:
       return;
@@ -76,20 +94,21 @@ void things::check_value(piece_of_work const& work) {
         fail(name + " is written by one use while another goes on");
       slot.value = work.value;
       slot.open = work.value;
+      if (work.memory != nullptr) std::memcpy(work.memory, &work.value, sizeof work.value);
       return;
     case piece_of_work::role::close:
-      if (counts && slot.value != work.value) fail(name + " was written by another use");
+      if (counts && found != work.value) fail(name + " was written by another use");
       slot.open = 0;
       return;
     case piece_of_work::role::look:
-      if (counts && slot.value != work.value) fail(name + " was written before its use was over");
+      if (counts && found != work.value) fail(name + " was written before its use was over");
   }
 }
 
 bool things::run(piece_of_work const& work, int& rounds_left) {
-  check_uses(work);
+  bool const all_there = check_uses(work);
   if (rounds_left-- > 0) return false;
-  if (work.slot >= 0) check_value(work);
+  if (work.slot >= 0 && all_there) check_value(work);
   model.set_mark(work.mark);
   ++runs_;
   return true;
@@ -111,6 +130,15 @@ keeping_kernel work_kernel_that_keeps() {
        true);
   static_cast<void>(registered);
   return reinterpret_cast<keeping_kernel>(reinterpret_cast<void*>(&run_keeping_work));
+}
+
+memory_kernel work_kernel_of_memory() {
+  static bool const registered =
+      (sim::register_kernel(reinterpret_cast<void const*>(&run_memory_work), &run_memory_work,
+                            {sizeof(piece_of_work*), sizeof(int), sizeof(void*)}, "memory_work"),
+       true);
+  static_cast<void>(registered);
+  return reinterpret_cast<memory_kernel>(reinterpret_cast<void*>(&run_memory_work));
 }
 
 }  // namespace escrow::test

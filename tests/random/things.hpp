@@ -53,7 +53,8 @@ struct piece_of_work {
   std::vector<use> uses;
   role what = role::plain;
   int slot = -1;
-  int value = 0;  // that of the lease
+  int value = 0;           // that of the lease
+  void* memory = nullptr;  // of a block, which is written and read
 };
 
 /// What: all things of a run, the work, and the first thing that went wrong.
@@ -72,6 +73,8 @@ class things {
   reference model;
 
   [[nodiscard]] token make(reference::kind is);
+  /// A thing without a token: its end is to be noticed.
+  [[nodiscard]] int make_bare(reference::kind is);
   [[nodiscard]] slot_state& slot_of(int thing);
   /// A new value for a lease.
   [[nodiscard]] int begin_use();
@@ -93,7 +96,7 @@ class things {
   bool values_count = true;  // false: a device has failed, and its events order nothing
 
  private:
-  void check_uses(piece_of_work const& work);
+  [[nodiscard]] bool check_uses(piece_of_work const& work);
   void check_value(piece_of_work const& work);
 
   std::deque<piece_of_work> work_;
@@ -106,8 +109,10 @@ class things {
 /// The kernels: (work, rounds), and the same with something that is kept.
 using plain_kernel = void (*)(piece_of_work*, int);
 using keeping_kernel = void (*)(piece_of_work*, int, int);
+using memory_kernel = void (*)(piece_of_work*, int, void*);
 [[nodiscard]] plain_kernel work_kernel();
 [[nodiscard]] keeping_kernel work_kernel_that_keeps();
+[[nodiscard]] memory_kernel work_kernel_of_memory();
 
 }  // namespace escrow::test
 

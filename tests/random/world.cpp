@@ -82,6 +82,7 @@ void world::perform(operation const& next) {
   now_ = &next;
   thread_ = next.thread;
   outcome const result = dispatch(next);
+  notice_ends();
   if (result != outcome::skipped) sweep_captures();
   check_captures();
   now_ = nullptr;
@@ -105,6 +106,7 @@ void world::poll_until_nothing() {
     sim::run_until_idle();
     idle = worker_->poll() == 0 ? idle + 1 : 0;
   }
+  notice_ends();
 }
 
 outcome world::do_settle() {
@@ -122,6 +124,7 @@ bool world::is_accounted_for(std::size_t left, deleter_stats const& now) const {
 
 void world::expect_nothing_overdue() {
   if (lost_[0] || lost_[1]) return;  // a lost device does not even tell which captures there are
+  notice_ends();
   std::size_t overdue = 0;
   std::string which;
   for (std::size_t i = 0; i < all_.model.size(); ++i) {
@@ -224,6 +227,7 @@ void world::finish() {
   survivors_.clear();
   surviving_shares_.clear();
   for (std::size_t i = 0; i < pools_.size(); ++i) leave_pool(i);
+  leave_scratch();
   for (stream_place& each : streams_) static_cast<void>(cudaStreamDestroy(each.handle));
   poll_until_nothing();
   events_.clear();

@@ -12,7 +12,7 @@
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +20,7 @@
 
 #include "counts.hpp"
 #include "handles.hpp"
+#include "held_lease.hpp"
 #include "program.hpp"
 #include "things.hpp"
 
@@ -66,13 +67,14 @@ class world {
     int mark = 0;  // the last that its work sets
   };
   struct lease_place {
-    std::optional<lease<token>> held;
+    std::optional<held_lease> held;
     int slot = 0;
     int value = 0;
     std::size_t stream = 0;
     std::uint64_t capture = 0;
     std::vector<std::size_t> others;  // streams that also use it
     int nodes = 0;                    // that have a share
+    void* memory = nullptr;           // of a block
   };
   struct graph_place {
     std::optional<graph> own;
@@ -128,6 +130,7 @@ class world {
   outcome dispatch(operation const& next);
   outcome dispatch_owners(operation const& next);
   outcome dispatch_graphs(operation const& next);
+  outcome dispatch_kinds(operation const& next);
   template <class Action>
   outcome attempt(bool may_refuse, bool may_fail, Action action);
   void arm_fault();
@@ -176,6 +179,8 @@ class world {
   outcome do_destroy_pool(std::size_t pool);
   void leave_pool(std::size_t pool);
   outcome do_claim(std::size_t lease, std::size_t pool, std::size_t stream);
+  void note_claim(lease_place& place, std::size_t stream, capture_state const& capture);
+  [[nodiscard]] bool unpool(int pool);
   void check_claimed(int slot, capture_state const& capture);
   void expect_exhausted(std::size_t pool, capture_state const& capture);
   [[nodiscard]] bool matches(lease_place const& held, std::size_t stream) const;
@@ -241,6 +246,15 @@ class world {
                     piece_of_work& work) const;
   entries share_slot(lease_place& of, piece_of_work& work);
 
+  // world_scratch.cpp
+  outcome do_claim_scratch(std::size_t lease, std::size_t size, std::size_t stream);
+  [[nodiscard]] int thing_at(void* block, std::size_t size);
+  void note_memory_of(std::uint64_t capture, int block);
+  outcome do_close_scratch();
+  outcome do_destroy_scratch();
+  void leave_scratch();
+  void notice_ends();
+
   things all_;
   run_counts counts_;
   program const& run_;
@@ -265,6 +279,9 @@ class world {
   std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
   std::array<bool, 2> is_closed_{};
   std::vector<int> pool_of_slot_;  // by thing; -1: none
+  std::optional<scratch_pool> scratch_;
+  bool is_scratch_closed_ = false;
+  std::map<void*, int> blocks_;  // that are there, and their things
   std::array<lease_place, 4> leases_;
   std::array<graph_place, 4> graphs_;
   std::array<exec_place, 4> execs_;

@@ -93,7 +93,8 @@ outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l)
   entries const kept = share_slot(from, work);
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = in.own->launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
+    made = from.held->with(
+        [&](auto& held) { return in.own->launch(kernel_for(held), {}, &work, 1, held); });
   });
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
@@ -142,7 +143,8 @@ outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   outcome const result = attempt(is_stopped_, false, [&] {
-    at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
+    from.held->with(
+        [&](auto& held) { at.handle.set_launch(kernel_for(held), {}, &work, 1, held); });
   });
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
@@ -228,7 +230,9 @@ outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l)
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   outcome const result = attempt(true, true, [&] {
-    place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, *from.held);
+    from.held->with([&](auto& held) {
+      place.own->set_launch(at.handle, kernel_for(held), {}, &work, 1, held);
+    });
   });
   if (result == outcome::done) note_exec_set(e, at, kept);
   return result;

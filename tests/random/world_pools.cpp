@@ -34,14 +34,21 @@ void world::leave_pool(std::size_t p) {
   for (std::size_t i = 0; i < now.stream_waits; ++i)
     counts_.meet(situation::claim_waited_in_its_stream);
   for (std::size_t i = 0; i < now.edges_added; ++i) counts_.meet(situation::claim_added_an_edge);
-  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
-    if (pool_of_slot_[i] != static_cast<int>(p)) continue;
-    pool_of_slot_[i] = -1;
-    all_.model.state_of(static_cast<int>(i)).is_pooled = false;
-    if (!all_.model.state_of(static_cast<int>(i)).gone && all_.slot_of(static_cast<int>(i)).leased)
-      counts_.meet(situation::pool_gone_with_slots_out);
-  }
+  if (unpool(static_cast<int>(p))) counts_.meet(situation::pool_gone_with_slots_out);
   pools_[p].reset();
+}
+
+/// The slots of that pool are nobody's from now on; whether any is out.
+bool world::unpool(int pool) {
+  bool any_out = false;
+  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
+    if (pool_of_slot_[i] != pool) continue;
+    pool_of_slot_[i] = -1;
+    reference::thing_state& slot = all_.model.state_of(static_cast<int>(i));
+    slot.is_pooled = false;
+    any_out = any_out || (!slot.gone && all_.slot_of(static_cast<int>(i)).leased);
+  }
+  return any_out;
 }
 
 outcome world::do_destroy_pool(std::size_t p) {
@@ -118,7 +125,16 @@ outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
   // A fork of a capture onto another device's stream cannot be asked for its device.
   if (capture.is_invalid() || is_closed_[p] || (streams_[s].device != 0 && capture.is_none()))
     all_.fail("a claim succeeded that must be refused");
-  place.slot = (*place.held)->thing();
+  place.held->with([&](auto& held) {
+    if constexpr (requires { held->thing(); }) place.slot = held->thing();
+  });
+  place.memory = nullptr;
+  note_claim(place, s, capture);
+  return result;
+}
+
+/// The lease has the slot, for work on the stream.
+void world::note_claim(lease_place& place, std::size_t s, capture_state const& capture) {
   check_claimed(place.slot, capture);
   things::slot_state& slot = all_.slot_of(place.slot);
   slot.leased = true;
@@ -138,7 +154,6 @@ outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
     if (!is_origin) counts_.meet(situation::claim_on_a_forked_stream);
   }
   use_slot_on(s, place, piece_of_work::role::fill);
-  return result;
 }
 
 /// Whether work on the stream may use the slot, in order after its claim.
@@ -238,8 +253,9 @@ outcome world::do_launch_lease(std::size_t l, std::size_t s) {
   launch_config chosen;
   chosen.keeper = worker_.get();
   outcome const result = attempt(is_stopped_, false, [&] {
-    launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
-           *place.held);
+    place.held->with([&](auto& held) {
+      launch(streams_[s].handle, kernel_for(held), chosen, &work, rounds_of(work), held);
+    });
   });
   if (result != outcome::done) {
     all_.model.set_mark(work.mark);

@@ -55,6 +55,7 @@ piece_of_work& world::slot_piece(std::size_t stream, lease_place const& of,
   work.what = what;
   work.slot = of.slot;
   work.value = of.value;
+  work.memory = of.memory;
   return work;
 }
 
