@@ -59,10 +59,12 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
 
 // The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
 // thread if it was, and not before the launches that run have ended: launch_ended() sees to those.
+// So do the values of its conditions.
 void retire(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st> old, callbacks& reclaimed) {
   if (!exec.launched) {
     dismantle(old, reclaimed);
   } else if (exec.in_flight == 0) {
+    forget_conditions(*old, *exec.graph);
     callbacks later;
     dismantle(old, later);
     defer(std::move(later), std::chrono::microseconds(5), std::chrono::microseconds(230));

@@ -42,7 +42,15 @@ std::string_view name_of(situation met) {
       "memory was claimed again in its capture",
       "memory of two sizes in a capture",
       "memory was freed",
-      "a scratch pool was gone with blocks out"};
+      "a scratch pool was gone with blocks out",
+      "a conditional node stood in a body",
+      "an owner was kept in a body",
+      "a lease was shared by a node of a body",
+      "things on a child graph of a body",
+      "a body was captured into",
+      "a body outlived its graph",
+      "an exec with conditions was launched",
+      "an exec with conditions was gone in flight"};
   static_assert(!names.back().empty());
   return names.at(static_cast<std::size_t>(met));
 }

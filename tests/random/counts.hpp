@@ -50,6 +50,14 @@ enum class situation : std::uint8_t {
   memory_of_two_sizes_in_a_capture,
   memory_freed,
   scratch_pool_gone_with_blocks_out,
+  conditional_in_a_body,
+  owner_in_a_body,
+  lease_in_a_body,
+  things_on_a_child_of_a_body,
+  body_captured_into,
+  body_outlived_its_graph,
+  conditional_exec_launched,
+  conditional_exec_gone_in_flight,
   count
 };
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);

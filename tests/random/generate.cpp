@@ -56,9 +56,18 @@ std::vector<sequence> const& sequences() {
       {op::claim_scratch, op::touch, op::release, op::claim_scratch, op::release_on,
        op::claim_scratch},
       {op::begin, op::claim_scratch, op::release, op::claim_scratch, op::fork, op::claim_scratch,
-       op::release, op::join, op::claim_scratch, op::end, op::instantiate, op::launch, op::launch},
+       op::add_conditional, op::release, op::join, op::claim_scratch, op::end, op::instantiate,
+       op::launch, op::launch},
       {op::claim_scratch, op::make_graph, op::add_node_of_lease, op::release, op::instantiate,
        op::launch, op::destroy_graph, op::destroy_exec, op::poll, op::claim_scratch},
+      {op::own, op::make_graph, op::add_conditional, op::add_body_node, op::instantiate, op::launch,
+       op::destroy_exec, op::poll},
+      {op::make_graph, op::add_conditional, op::claim, op::add_body_node_of_lease, op::release,
+       op::own, op::add_conditional_inside, op::add_body_node, op::instantiate, op::launch,
+       op::exec_set, op::launch, op::destroy_graph, op::destroy_exec, op::drop_body, op::settle},
+      {op::make_graph, op::add_conditional, op::capture_into_body, op::capture_into_body,
+       op::instantiate, op::launch, op::hoist, op::launch, op::destroy_graph, op::add_body_node,
+       op::drop_body, op::settle},
   };
   return all;
 }

@@ -31,6 +31,10 @@ bool world::has_what_is_asked(char asked, std::size_t at, operation const& by) c
              (by.arguments[2] == 3 || graphs_[at].serial == execs_[by.arguments[0]].made_of);
     case 'q':
       return is_there(nodes_[at]) && nodes_[at].serial == execs_[by.arguments[0]].made_of;
+    case 'b':
+      return is_body_usable(bodies_[at]);
+    case 'B':
+      return !bodies_[at].own;
     case 'n':
       return is_there(nodes_[at]);
     case 'N':

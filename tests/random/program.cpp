@@ -66,6 +66,13 @@ constexpr std::array<op_spec, op_count> specs{{
     {"claim_scratch", "Lzs", 10, true},
     {"close_scratch", "", 1, true},
     {"destroy_scratch", "", 1, true},
+    {"add_conditional", "Bgw", 6, true},
+    {"add_conditional_inside", "Bbw", 2, true},
+    {"add_body_node", "Nbow", 7, true},
+    {"add_body_node_of_lease", "Nbl", 4, true},
+    {"embed_in_body", "bg", 2, true},
+    {"capture_into_body", "ibw", 3, true},
+    {"drop_body", "b", 3, false},
 }};
 static_assert(!specs.back().name.empty());
 

@@ -75,6 +75,14 @@ enum class op : std::uint8_t {
   claim_scratch,
   close_scratch,
   destroy_scratch,
+  // conditional nodes and bodies
+  add_conditional,
+  add_conditional_inside,
+  add_body_node,
+  add_body_node_of_lease,
+  embed_in_body,
+  capture_into_body,
+  drop_body,
   count
 };
 inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
@@ -95,6 +103,7 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
     case 'x':  // objects of make_stream_shared()
       return 2;
     case 'm':  // capture modes
+    case 'b':  // bodies
       return 3;
     case 'w':  // ways to do it
     case 'z':  // sizes of memory

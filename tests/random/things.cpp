@@ -105,10 +105,21 @@ void things::check_value(piece_of_work const& work) {
   }
 }
 
+void things::set_condition(piece_of_work const& work) {
+  looked_at& at = *work.sets;
+  if (work.ends_turn) {
+    if (++at.turns % 2 == 0) sim::set_conditional(at.handle, 0);
+    return;
+  }
+  bool const is_chosen = ++at.launches % 3 != 0 && at.can_run;
+  sim::set_conditional(at.handle, is_chosen ? at.chosen : at.otherwise);
+}
+
 bool things::run(piece_of_work const& work, int& rounds_left) {
   bool const all_there = check_uses(work);
   if (rounds_left-- > 0) return false;
   if (work.slot >= 0 && all_there) check_value(work);
+  if (work.sets != nullptr) set_condition(work);
   model.set_mark(work.mark);
   ++runs_;
   return true;

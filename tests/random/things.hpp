@@ -40,6 +40,16 @@ struct shared_token {
   std::shared_ptr<token> share;
 };
 
+/// The condition of a node, as kernels set it.
+struct looked_at {
+  cudaGraphConditionalHandle handle = 0;
+  unsigned chosen = 0;     // the body runs
+  unsigned otherwise = 0;  // it does not
+  bool can_run = true;     // false: a loop without an end
+  int launches = 0;
+  int turns = 0;
+};
+
 /// What one kernel does, and what it uses.
 struct piece_of_work {
   enum class role : std::uint8_t { plain, fill, look, close };
@@ -55,6 +65,8 @@ struct piece_of_work {
   int slot = -1;
   int value = 0;           // that of the lease
   void* memory = nullptr;  // of a block, which is written and read
+  looked_at* sets = nullptr;
+  bool ends_turn = false;  // of a loop, which ends with every second
 };
 
 /// What: all things of a run, the work, and the first thing that went wrong.
@@ -85,6 +97,7 @@ class things {
     work_.emplace_back().all = this;
     return work_.back();
   }
+  [[nodiscard]] looked_at& add_condition() { return conditions_.emplace_back(); }
   /// A kernel's run; false if it goes on.
   bool run(piece_of_work const& work, int& rounds_left);
   void gone(int thing) noexcept;
@@ -99,7 +112,10 @@ class things {
   [[nodiscard]] bool check_uses(piece_of_work const& work);
   void check_value(piece_of_work const& work);
 
+  static void set_condition(piece_of_work const& work);
+
   std::deque<piece_of_work> work_;
+  std::deque<looked_at> conditions_;
   std::vector<slot_state> slots_;
   std::vector<bool> closes_{false};
   std::string failure_;

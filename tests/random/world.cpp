@@ -213,6 +213,7 @@ void world::finish() {
   end_leases();
   for (std::size_t i = 0; i < execs_.size(); ++i) drop_exec(i);
   for (std::size_t i = 0; i < graphs_.size(); ++i) drop_graph(i);
+  for (std::size_t i = 0; i < bodies_.size(); ++i) drop_body(i);
   for (std::size_t i = 0; i < owners_.size(); ++i) static_cast<void>(do_disown(i));
   for (std::size_t i = 0; i < shared_.size(); ++i) static_cast<void>(do_unshare(i));
   sim::run_until_idle();

@@ -87,6 +87,8 @@ class world {
     bool is_captured_into = false;
     bool is_hoisted = false;
     bool is_parent = false;
+    bool is_single = false;  // CUDA allows one exec, and no copy
+    bool has_calls = false;  // which no body may have
     [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
   };
   struct exec_place {
@@ -98,18 +100,26 @@ class world {
     bool is_exact = true;       // it is known which node is which: not after some updates
     bool was_updated = false;
     bool of_hoisted = false;
+    bool is_conditional = false;
     bool is_end_unknown = false;    // a launch failed: what it used may stay until the next
     std::array<bool, 2> devices{};  // that it was launched on
     int behind = 0;                 // a mark before its last launch
     int launched = 0;               // a mark after its last launch, if there was one
     [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
   };
+  enum class node_kind : std::uint8_t { kernel, call };
   struct node_place {
     node handle;
     std::size_t graph = 0;
     std::uint64_t serial = 0;
     int id = 0;  // 0: none
-    bool is_call = false;
+    node_kind is = node_kind::kernel;
+    [[nodiscard]] bool is_call() const { return is == node_kind::call; }
+  };
+  struct body_place {
+    std::optional<body_graph> own;
+    std::size_t graph = 0;
+    std::uint64_t serial = 0;  // the graph's
   };
   struct open_capture {
     std::uint64_t id;
@@ -210,6 +220,7 @@ class world {
   outcome do_make_graph(std::size_t graph);
   outcome do_expose(std::size_t graph);
   outcome do_clone(std::size_t to, std::size_t from, unsigned way);
+  void add_copy_of(std::size_t child, contents& to);
   outcome do_child(std::size_t parent, std::size_t child, unsigned way);
   outcome do_destroy_graph(std::size_t graph);
   void drop_graph(std::size_t graph);
@@ -233,7 +244,7 @@ class world {
   void drop_nodes_of(std::size_t graph);
   outcome do_add_node(std::size_t node, std::size_t graph, std::size_t owner, unsigned way);
   outcome do_add_node_of_lease(std::size_t node, std::size_t graph, std::size_t lease);
-  void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, bool is_call);
+  void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, node_kind is);
   outcome do_set_node(std::size_t node, std::size_t owner, unsigned way);
   outcome do_set_node_of_lease(std::size_t node, std::size_t lease);
   void note_set(node_place const& at, entries const& kept);
@@ -254,6 +265,26 @@ class world {
   outcome do_destroy_scratch();
   void leave_scratch();
   void notice_ends();
+
+  // world_bodies.cpp
+  [[nodiscard]] bool is_body_of_a_graph(body_place const& place) const;
+  [[nodiscard]] bool is_body_usable(body_place const& place) const;
+  [[nodiscard]] contents& contents_around(body_place const& place);
+  outcome add_conditional(std::size_t body, insertion_point const& at, std::size_t graph,
+                          std::uint64_t serial, unsigned way);
+  outcome do_add_conditional(std::size_t body, std::size_t graph, unsigned way);
+  outcome do_add_conditional_inside(std::size_t body, std::size_t outer, unsigned way);
+  void note_body_node(std::size_t node, body_place const& at, escrow::node const& made,
+                      entries const& kept);
+  outcome do_add_body_node(std::size_t node, std::size_t body, std::size_t owner, unsigned way);
+  outcome do_add_body_node_of_lease(std::size_t node, std::size_t body, std::size_t lease);
+  outcome do_embed_in_body(std::size_t body, std::size_t child);
+  outcome do_capture_into_body(std::size_t stream, std::size_t body, unsigned way);
+  outcome claim_and_release_on(std::size_t stream);
+  outcome retire_with_body(body_place const& at, cudaGraph_t body);
+  void drop_body(std::size_t body);
+  outcome do_drop_body(std::size_t body);
+  void leave_to_bodies(std::size_t graph);
 
   things all_;
   run_counts counts_;
@@ -287,6 +318,7 @@ class world {
   std::array<exec_place, 4> execs_;
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
+  std::array<body_place, 3> bodies_;
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;

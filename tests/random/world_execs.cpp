@@ -15,7 +15,10 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
   exec_place& place = execs_[e];
   if (place.is_there() || !is_usable(g)) return outcome::skipped;
   graph_place& source = graphs_[g];
-  outcome const result = attempt(false, false, [&] {
+  bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
+    return each.is_there() && each.made_of == source.serial;
+  });
+  outcome const result = attempt(false, source.is_single && has_one, [&] {
     if (way == 3) {
       cudaGraph_t const native = handle_of(source);
       relaxed_scope const relaxed;
@@ -34,6 +37,11 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
   place.shape = source.shape;
   place.nodes_then = node_ids_;
   place.of_hoisted = source.is_hoisted;
+  place.is_conditional = source.is_single;
+  bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
+  if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
+  if (source.is_single && has_one && !is_disturbed_)
+    all_.fail("a graph has two execs that CUDA allows one");
   all_.model.execs[e] = all_.model.graphs[g];
   if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
   return result;
@@ -72,6 +80,7 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
   place.devices[static_cast<std::size_t>(streams_[s].device)] = true;
   if (place.devices[0] && place.devices[1]) has_crossed_devices_ = true;
   for (entry& each : all_.model.execs[e].held) each.launched = true;
+  if (place.is_conditional) counts_.meet(situation::conditional_exec_launched);
   if (place.plain != nullptr) {
     counts_.meet(situation::plain_exec_launched);
     if (place.of_hoisted) counts_.meet(situation::hoisted_graph_launched_plainly);
@@ -122,6 +131,8 @@ void world::drop_exec(std::size_t e) {
   exec_place& place = execs_[e];
   if (!place.is_there()) return;
   if (is_in_flight(place)) counts_.meet(situation::exec_gone_in_flight);
+  if (is_in_flight(place) && place.is_conditional)
+    counts_.meet(situation::conditional_exec_gone_in_flight);
   contents& kept = all_.model.execs[e];
   append(kept.held, kept.lingering);
   entries hard = kept.held;

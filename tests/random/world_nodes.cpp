@@ -23,14 +23,15 @@ bool world::is_there(node_place const& place) const {
          !graphs_[place.graph].is_captured_into;
 }
 
-void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, bool is_call) {
+void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, node_kind is) {
   node_place& place = nodes_[n];
   graph_place& in = graphs_[g];
   place.handle = std::move(made);
   place.graph = g;
   place.serial = in.serial;
   place.id = ++node_ids_;
-  place.is_call = is_call;
+  place.is = is;
+  if (is == node_kind::call) in.has_calls = true;
   ++in.shape;
   ++in.changes;
   for (entry each : kept) {
@@ -64,7 +65,8 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
       made = in.own->launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
     }
   });
-  if (result == outcome::done) note_node(n, g, made, kept, way == 3);
+  if (result == outcome::done)
+    note_node(n, g, made, kept, way == 3 ? node_kind::call : node_kind::kernel);
   return result;
 }
 
@@ -98,7 +100,7 @@ outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l)
   });
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
-  note_node(n, g, made, kept, false);
+  note_node(n, g, made, kept, node_kind::kernel);
   return result;
 }
 
@@ -120,15 +122,16 @@ void world::note_set(node_place const& at, entries const& kept) {
 
 outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
   node_place& at = nodes_[n];
-  bool const keeps = way != 2 || at.is_call;
+  bool const keeps = way != 2 || at.is_call();
   if (!is_there(at) || (keeps && !owners_[o].share)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries kept;
   std::optional<token> callable;
-  if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
+  if (at.is_call()) callable.emplace(all_.make(reference::kind::owner));
   if (keeps) kept = use_owner(o, callable, work);
   outcome const result = attempt(is_stopped_, false, [&] {
-    if (at.is_call) return at.handle.set_call(called_work{&work, owners_[o], std::move(*callable)});
+    if (at.is_call())
+      return at.handle.set_call(called_work{&work, owners_[o], std::move(*callable)});
     if (!keeps) return at.handle.set_launch(work_kernel(), {}, &work, 0);
     at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });
@@ -139,7 +142,7 @@ outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
 outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
   node_place& at = nodes_[n];
   lease_place& from = leases_[l];
-  if (!is_there(at) || !from.held || at.is_call) return outcome::skipped;
+  if (!is_there(at) || !from.held || at.is_call()) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   outcome const result = attempt(is_stopped_, false, [&] {
@@ -209,11 +212,11 @@ outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   if (!may_set(place, at) || !owners_[o].share) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   std::optional<token> callable;
-  if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
+  if (at.is_call()) callable.emplace(all_.make(reference::kind::owner));
   entries const kept = use_owner(o, callable, work);
   // The exec may be another graph's, or be older than the node.
   outcome const result = attempt(true, true, [&] {
-    if (at.is_call) {
+    if (at.is_call()) {
       return place.own->set_call(at.handle, called_work{&work, owners_[o], std::move(*callable)});
     }
     place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
@@ -226,7 +229,7 @@ outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l)
   exec_place& place = execs_[e];
   node_place const& at = nodes_[n];
   lease_place& from = leases_[l];
-  if (!may_set(place, at) || !from.held || at.is_call) return outcome::skipped;
+  if (!may_set(place, at) || !from.held || at.is_call()) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   outcome const result = attempt(true, true, [&] {
