@@ -50,7 +50,15 @@ std::string_view name_of(situation met) {
       "a body was captured into",
       "a body outlived its graph",
       "an exec with conditions was launched",
-      "an exec with conditions was gone in flight"};
+      "an exec with conditions was gone in flight",
+      "a lease of memory was filled by a node",
+      "a copy kept two owners",
+      "an exec's node of another kind was set",
+      "a kept event was gone",
+      "an exec with events was launched",
+      "an exec with memory was launched",
+      "memory was freed in another graph",
+      "a node stayed beside memory nodes"};
   static_assert(!names.back().empty());
   return names.at(static_cast<std::size_t>(met));
 }

@@ -58,6 +58,14 @@ enum class situation : std::uint8_t {
   body_outlived_its_graph,
   conditional_exec_launched,
   conditional_exec_gone_in_flight,
+  lease_of_memory_filled_by_a_node,
+  copy_kept_two_owners,
+  exec_set_of_another_kind,
+  kept_event_gone,
+  exec_with_events_launched,
+  exec_with_memory_launched,
+  memory_freed_in_another_graph,
+  node_stays_beside_memory_nodes,
   count
 };
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);

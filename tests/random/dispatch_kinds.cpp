@@ -4,6 +4,7 @@
 namespace escrow::test {
 
 outcome world::dispatch_kinds(operation const& next) {
+  if (next.kind >= op::add_fill) return dispatch_nodes(next);
   auto const& a = next.arguments;
   switch (next.kind) {
     case op::claim_scratch:
@@ -26,6 +27,36 @@ outcome world::dispatch_kinds(operation const& next) {
       return do_capture_into_body(a[0], a[1], a[2]);
     case op::drop_body:
       return do_drop_body(a[0]);
+    default:
+      return outcome::skipped;
+  }
+}
+
+outcome world::dispatch_nodes(operation const& next) {
+  auto const& a = next.arguments;
+  switch (next.kind) {
+    case op::add_fill:
+      return do_add_fill(a[0], a[1], a[2], a[3]);
+    case op::add_fill_of_lease:
+      return do_add_fill_of_lease(a[0], a[1], a[2]);
+    case op::add_copy:
+      return do_add_copy(a[0], a[1], a[2], a[3]);
+    case op::add_join:
+      return do_add_join(a[0], a[1]);
+    case op::add_edge:
+      return do_add_edge(a[0], a[1]);
+    case op::make_event:
+      return do_make_event(a[0]);
+    case op::drop_event:
+      return do_drop_event(a[0]);
+    case op::add_event:
+      return do_add_event(a[0], a[1], a[2], a[3]);
+    case op::add_alloc:
+      return do_add_alloc(a[0], a[1], a[2]);
+    case op::add_free:
+      return do_add_free(a[0], a[1]);
+    case op::look:
+      return do_look(a[0]);
     default:
       return outcome::skipped;
   }

@@ -56,8 +56,7 @@ std::vector<sequence> const& sequences() {
       {op::claim_scratch, op::touch, op::release, op::claim_scratch, op::release_on,
        op::claim_scratch},
       {op::begin, op::claim_scratch, op::release, op::claim_scratch, op::fork, op::claim_scratch,
-       op::add_conditional, op::release, op::join, op::claim_scratch, op::end, op::instantiate,
-       op::launch, op::launch},
+       op::release, op::join, op::claim_scratch, op::end, op::instantiate, op::launch, op::launch},
       {op::claim_scratch, op::make_graph, op::add_node_of_lease, op::release, op::instantiate,
        op::launch, op::destroy_graph, op::destroy_exec, op::poll, op::claim_scratch},
       {op::own, op::make_graph, op::add_conditional, op::add_body_node, op::instantiate, op::launch,
@@ -68,13 +67,26 @@ std::vector<sequence> const& sequences() {
       {op::make_graph, op::add_conditional, op::capture_into_body, op::capture_into_body,
        op::instantiate, op::launch, op::hoist, op::launch, op::destroy_graph, op::add_body_node,
        op::drop_body, op::settle},
+      {op::own, op::make_graph, op::add_fill, op::own, op::add_copy, op::add_join, op::clone,
+       op::instantiate, op::launch, op::set_node, op::exec_set, op::disown, op::launch, op::settle},
+      {op::make_event, op::make_graph, op::add_event, op::drop_event, op::make_event,
+       op::make_graph, op::add_event, op::instantiate, op::launch, op::instantiate, op::launch,
+       op::exec_set, op::drop_event, op::destroy_graph, op::launch, op::destroy_exec, op::settle},
+      {op::own, op::make_graph, op::add_alloc, op::add_node, op::disown, op::instantiate,
+       op::launch, op::make_graph, op::add_free, op::instantiate, op::launch, op::launch,
+       op::destroy_node},
+      {op::own, op::make_graph, op::add_alloc, op::add_node, op::add_free, op::instantiate,
+       op::launch, op::launch, op::destroy_exec, op::instantiate, op::launch},
+      {op::claim_scratch, op::make_graph, op::add_fill_of_lease, op::release, op::instantiate,
+       op::launch, op::destroy_graph, op::launch, op::destroy_exec, op::settle, op::claim_scratch},
   };
   return all;
 }
 
 /// Three quarters of the fields of work, more or less.
-constexpr std::array field_begins{op::claim,    op::retire,        op::begin, op::make_graph,
-                                  op::add_node, op::claim_scratch, op::count};
+constexpr std::array field_begins{op::claim,           op::retire,   op::begin,
+                                  op::make_graph,      op::add_node, op::claim_scratch,
+                                  op::add_conditional, op::add_fill, op::count};
 
 void favour_fields(std::array<unsigned, op_count>& weights, std::mt19937_64& random) {
   for (std::size_t field = 0; field + 1 < field_begins.size(); ++field) {

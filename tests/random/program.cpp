@@ -73,6 +73,17 @@ constexpr std::array<op_spec, op_count> specs{{
     {"embed_in_body", "bg", 2, true},
     {"capture_into_body", "ibw", 3, true},
     {"drop_body", "b", 3, false},
+    {"add_fill", "Ngow", 4, true},
+    {"add_fill_of_lease", "Ngl", 3, true},
+    {"add_copy", "Ngoo", 4, true},
+    {"add_join", "Ng", 2, true},
+    {"add_edge", "nn", 2, true},
+    {"make_event", "V", 3, true},
+    {"drop_event", "v", 2, false},
+    {"add_event", "Ngvw", 5, true},
+    {"add_alloc", "Agz", 2, true},
+    {"add_free", "ag", 2, true},
+    {"look", "g", 1, true},
 }};
 static_assert(!specs.back().name.empty());
 

@@ -83,6 +83,18 @@ enum class op : std::uint8_t {
   embed_in_body,
   capture_into_body,
   drop_body,
+  // nodes of other kinds
+  add_fill,
+  add_fill_of_lease,
+  add_copy,
+  add_join,
+  add_edge,
+  make_event,
+  drop_event,
+  add_event,
+  add_alloc,
+  add_free,
+  look,
   count
 };
 inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
@@ -101,6 +113,8 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
     case 'h':  // hoisted
     case 'o':  // owners of nodes and launches
     case 'x':  // objects of make_stream_shared()
+    case 'v':  // events
+    case 'a':  // allocations of graphs
       return 2;
     case 'm':  // capture modes
     case 'b':  // bodies

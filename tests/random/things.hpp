@@ -40,6 +40,12 @@ struct shared_token {
   std::shared_ptr<token> share;
 };
 
+/// The same for one that writes memory, or reads it.
+struct memory_share {
+  std::shared_ptr<token> share;
+  void* memory;
+};
+
 /// The condition of a node, as kernels set it.
 struct looked_at {
   cudaGraphConditionalHandle handle = 0;
@@ -64,6 +70,7 @@ struct piece_of_work {
   role what = role::plain;
   int slot = -1;
   int value = 0;           // that of the lease
+  bool is_racy = false;    // the slot was, when this was enqueued
   void* memory = nullptr;  // of a block, which is written and read
   looked_at* sets = nullptr;
   bool ends_turn = false;  // of a loop, which ends with every second
@@ -138,6 +145,14 @@ template <>
 struct owner_of<test::shared_token> {
   static int device_value(test::shared_token const& shared) { return shared.share->thing(); }
   static std::shared_ptr<test::token> owner(test::shared_token const& shared) {
+    return shared.share;
+  }
+};
+
+template <>
+struct owner_of<test::memory_share> {
+  static void* device_value(test::memory_share const& shared) { return shared.memory; }
+  static std::shared_ptr<test::token> owner(test::memory_share const& shared) {
     return shared.share;
   }
 };

@@ -35,6 +35,7 @@ void begin_machine(std::uint64_t seed) {
 world::world(program const& run, planted bug)
     : run_(run), planted_(bug), is_careless_(run.seed % 8 == 0) {
   begin_machine(run.seed);
+  static_cast<void>(arena());
   at_begin_ = sim::alive();
   invalidated_ = sim::captures_invalidated();
   deleter_options chosen;
@@ -216,7 +217,9 @@ void world::finish() {
   for (std::size_t i = 0; i < bodies_.size(); ++i) drop_body(i);
   for (std::size_t i = 0; i < owners_.size(); ++i) static_cast<void>(do_disown(i));
   for (std::size_t i = 0; i < shared_.size(); ++i) static_cast<void>(do_unshare(i));
+  for (std::size_t i = 0; i < events_there_.size(); ++i) static_cast<void>(do_drop_event(i));
   sim::run_until_idle();
+  free_graph_memory();
   for (std::size_t i = 0; i < hoisted_.size(); ++i) {
     if (!hoisted_[i]) continue;
     all_.model.hoisted[i].clear();
@@ -278,7 +281,8 @@ void world::drop_cached_events() {
     all_.fail("left in the machine: " + std::to_string(now.events) + " events, " +
               std::to_string(now.graphs) + " graphs, " + std::to_string(now.execs) + " execs, " +
               std::to_string(now.user_objects) + " user objects, " + std::to_string(now.streams) +
-              " streams");
+              " streams, " + std::to_string(now.device_allocations) + " blocks of memory, " +
+              std::to_string(now.condition_values) + " conditions");
   }
 }
 

@@ -88,7 +88,10 @@ class world {
     bool is_hoisted = false;
     bool is_parent = false;
     bool is_single = false;  // CUDA allows one exec, and no copy
-    bool has_calls = false;  // which no body may have
+    bool has_calls = false;  // or events: no body may have them
+    bool has_memory = false;
+    bool has_events = false;
+    bool was_instantiated = false;
     [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
   };
   struct exec_place {
@@ -101,25 +104,34 @@ class world {
     bool was_updated = false;
     bool of_hoisted = false;
     bool is_conditional = false;
+    bool has_memory = false;
+    bool has_events = false;
     bool is_end_unknown = false;    // a launch failed: what it used may stay until the next
     std::array<bool, 2> devices{};  // that it was launched on
     int behind = 0;                 // a mark before its last launch
     int launched = 0;               // a mark after its last launch, if there was one
     [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
   };
-  enum class node_kind : std::uint8_t { kernel, call };
+  enum class node_kind : std::uint8_t { kernel, call, fill, rows, copy, record, wait, empty };
   struct node_place {
     node handle;
     std::size_t graph = 0;
     std::uint64_t serial = 0;
     int id = 0;  // 0: none
     node_kind is = node_kind::kernel;
+    bool is_in_body = false;
     [[nodiscard]] bool is_call() const { return is == node_kind::call; }
+    [[nodiscard]] bool is_event() const { return is == node_kind::record || is == node_kind::wait; }
   };
   struct body_place {
     std::optional<body_graph> own;
     std::size_t graph = 0;
     std::uint64_t serial = 0;  // the graph's
+  };
+  struct allocation_place {
+    std::optional<allocation> made;
+    node user;  // the kernel that uses the memory
+    std::uint64_t serial = 0;
   };
   struct open_capture {
     std::uint64_t id;
@@ -141,6 +153,7 @@ class world {
   outcome dispatch_owners(operation const& next);
   outcome dispatch_graphs(operation const& next);
   outcome dispatch_kinds(operation const& next);
+  outcome dispatch_nodes(operation const& next);
   template <class Action>
   outcome attempt(bool may_refuse, bool may_fail, Action action);
   void arm_fault();
@@ -247,6 +260,16 @@ class world {
   void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, node_kind is);
   outcome do_set_node(std::size_t node, std::size_t owner, unsigned way);
   outcome do_set_node_of_lease(std::size_t node, std::size_t lease);
+  [[nodiscard]] bool can_be_set(node_place const& at, std::size_t owner, bool keeps) const;
+  template <class Setter>
+  void set_with(Setter to, node_place const& at, std::size_t owner, bool keeps, piece_of_work& work,
+                std::optional<token>& callable);
+  template <class Setter>
+  static void set_with_lease(Setter to, node_place const& at, lease_place& from,
+                             piece_of_work& work);
+  [[nodiscard]] static bool can_take(node_place const& at, lease_place const& from);
+  [[nodiscard]] entries kept_by(node_place const& at, std::size_t owner,
+                                std::optional<token> const& callable, piece_of_work& work) const;
   void note_set(node_place const& at, entries const& kept);
   outcome do_destroy_node(std::size_t node);
   outcome do_exec_set(std::size_t exec, std::size_t node, std::size_t owner);
@@ -286,6 +309,28 @@ class world {
   outcome do_drop_body(std::size_t body);
   void leave_to_bodies(std::size_t graph);
 
+  // world_kinds.cpp
+  [[nodiscard]] static std::byte* arena();
+  [[nodiscard]] memory_share memory_of(std::size_t owner) const;
+  [[nodiscard]] entries owners_of(std::size_t one, std::size_t other) const;
+  outcome do_add_fill(std::size_t node, std::size_t graph, std::size_t owner, unsigned way);
+  outcome do_add_fill_of_lease(std::size_t node, std::size_t graph, std::size_t lease);
+  [[nodiscard]] static node fill_of(insertion_point const& at, lease<device_block>& held);
+  [[nodiscard]] static node fill_of(insertion_point const& at, lease<token>& held);
+  outcome do_add_copy(std::size_t node, std::size_t graph, std::size_t to, std::size_t from);
+  outcome do_add_join(std::size_t node, std::size_t graph);
+  [[nodiscard]] std::vector<node> known_nodes_of(std::size_t graph) const;
+  outcome do_add_edge(std::size_t one, std::size_t other);
+  outcome do_make_event(std::size_t event);
+  [[nodiscard]] int thing_of_event(std::size_t event) const;
+  outcome do_drop_event(std::size_t event);
+  outcome do_add_event(std::size_t node, std::size_t graph, std::size_t event, unsigned way);
+  outcome do_add_alloc(std::size_t allocation, std::size_t graph, std::size_t size);
+  outcome do_add_free(std::size_t allocation, std::size_t graph);
+  void free_graph_memory();
+  outcome do_look(std::size_t graph);
+  void read_back(node_place const& at);
+
   things all_;
   run_counts counts_;
   program const& run_;
@@ -319,6 +364,10 @@ class world {
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
+  std::array<std::optional<shared_event>, 2> events_there_;
+  std::map<cudaEvent_t, int> kept_events_;  // that are there, and their things
+  std::array<allocation_place, 2> allocations_;
+  std::vector<void*> graph_memory_;  // that launches may have left
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;

@@ -89,7 +89,11 @@ contents& world::contents_around(body_place const& place) {
 void world::note_body_node(std::size_t n, body_place const& at, node const& made,
                            entries const& kept) {
   if (!kept.empty()) counts_.meet(situation::owner_in_a_body);
-  if (is_body_of_a_graph(at)) return note_node(n, at.graph, made, kept, node_kind::kernel);
+  if (is_body_of_a_graph(at)) {
+    note_node(n, at.graph, made, kept, node_kind::kernel);
+    nodes_[n].is_in_body = true;
+    return;
+  }
   append(contents_around(at).held, kept);
   counts_.meet(situation::body_outlived_its_graph);
 }

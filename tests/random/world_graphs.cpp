@@ -91,6 +91,7 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
   copy.is_hoisted = original.is_hoisted;
   copy.is_parent = original.is_parent;
   copy.has_calls = original.has_calls;
+  copy.has_events = original.has_events;
   all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
   if (!is_known) make_racy(all_.model.graphs[to].needed);
   return result;
@@ -118,6 +119,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   ++outer.shape;
   outer.is_parent = true;
   outer.has_calls = outer.has_calls || inner.has_calls;
+  outer.has_events = outer.has_events || inner.has_events;
   contents const added = copy_of(all_.model.graphs[child], is_known);
   add_copy(added, all_.model.graphs[parent]);
   if (!added.held.empty()) counts_.meet(situation::things_on_a_parent_graph);

@@ -104,6 +104,12 @@ outcome world::do_destroy_scratch() {
 /// What has no destructor of the test's is looked at after each operation: the worker is the
 /// program's own, so nothing is destroyed in between.
 void world::notice_ends() {
+  std::erase_if(kept_events_, [this](auto const& each) {
+    if (shared_event::find(each.first)) return false;
+    all_.gone(each.second);
+    counts_.meet(situation::kept_event_gone);
+    return true;
+  });
   for (auto each = blocks_.begin(); each != blocks_.end();) {
     cudaPointerAttributes seen{};
     if (cudaPointerGetAttributes(&seen, each->first) != cudaSuccess) {  // a lost device

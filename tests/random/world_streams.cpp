@@ -56,6 +56,7 @@ piece_of_work& world::slot_piece(std::size_t stream, lease_place const& of,
   work.slot = of.slot;
   work.value = of.value;
   work.memory = of.memory;
+  work.is_racy = all_.slot_of(of.slot).racy;
   return work;
 }
 
