@@ -58,7 +58,13 @@ std::string_view name_of(situation met) {
       "an exec with events was launched",
       "an exec with memory was launched",
       "memory was freed in another graph",
-      "a node stayed beside memory nodes"};
+      "a node stayed beside memory nodes",
+      "an allocation failed",
+      "released on the legacy stream beside a capture",
+      "code was dropped while it ran",
+      "code was kept by a node",
+      "code was unloaded",
+      "a capture was left by an exception"};
   static_assert(!names.back().empty());
   return names.at(static_cast<std::size_t>(met));
 }

@@ -66,6 +66,12 @@ enum class situation : std::uint8_t {
   exec_with_memory_launched,
   memory_freed_in_another_graph,
   node_stays_beside_memory_nodes,
+  allocation_failed,
+  released_on_a_blocked_legacy_stream,
+  code_dropped_while_it_runs,
+  code_kept_by_a_node,
+  code_unloaded,
+  capture_left_by_an_exception,
   count
 };
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::count);

@@ -4,6 +4,7 @@
 namespace escrow::test {
 
 outcome world::dispatch_kinds(operation const& next) {
+  if (next.kind >= op::load_library) return dispatch_code(next);
   if (next.kind >= op::add_fill) return dispatch_nodes(next);
   auto const& a = next.arguments;
   switch (next.kind) {
@@ -57,6 +58,34 @@ outcome world::dispatch_nodes(operation const& next) {
       return do_add_free(a[0], a[1]);
     case op::look:
       return do_look(a[0]);
+    default:
+      return outcome::skipped;
+  }
+}
+
+outcome world::dispatch_code(operation const& next) {
+  auto const& a = next.arguments;
+  switch (next.kind) {
+    case op::load_library:
+      return do_load_library(a[0]);
+    case op::unload_library:
+      return do_unload_library(a[0]);
+    case op::launch_code:
+      return do_launch_code(a[0], a[1]);
+    case op::add_node_of_code:
+      return do_add_node_of_code(a[0], a[1], a[2]);
+    case op::set_node_of_code:
+      return do_set_node_of_code(a[0], a[1]);
+    case op::exec_set_of_code:
+      return do_exec_set_of_code(a[0], a[1], a[2]);
+    case op::upload:
+      return do_upload(a[0], a[1]);
+    case op::capture_call:
+      return do_capture_call(a[0], a[1], a[2]);
+    case op::move:
+      return do_move(a[0], a[1]);
+    case op::try_claim:
+      return do_claim(a[0], a[1], a[2], true);
     default:
       return outcome::skipped;
   }

@@ -79,14 +79,18 @@ std::vector<sequence> const& sequences() {
        op::launch, op::launch, op::destroy_exec, op::instantiate, op::launch},
       {op::claim_scratch, op::make_graph, op::add_fill_of_lease, op::release, op::instantiate,
        op::launch, op::destroy_graph, op::launch, op::destroy_exec, op::settle, op::claim_scratch},
+      {op::load_library, op::launch_code, op::make_graph, op::add_node_of_code, op::unload_library,
+       op::instantiate, op::launch, op::destroy_graph, op::destroy_exec, op::settle},
+      {op::load_library, op::begin, op::launch_code, op::end, op::clone, op::unload_library,
+       op::instantiate, op::upload, op::launch, op::settle},
   };
   return all;
 }
 
 /// Three quarters of the fields of work, more or less.
-constexpr std::array field_begins{op::claim,           op::retire,   op::begin,
-                                  op::make_graph,      op::add_node, op::claim_scratch,
-                                  op::add_conditional, op::add_fill, op::count};
+constexpr std::array field_begins{
+    op::claim,         op::retire,          op::begin,    op::make_graph,   op::add_node,
+    op::claim_scratch, op::add_conditional, op::add_fill, op::load_library, op::count};
 
 void favour_fields(std::array<unsigned, op_count>& weights, std::mt19937_64& random) {
   for (std::size_t field = 0; field + 1 < field_begins.size(); ++field) {
@@ -122,7 +126,9 @@ void draw(std::vector<std::uint8_t>& bytes, std::uint8_t kind, std::mt19937_64& 
   bytes.push_back(static_cast<std::uint8_t>(below(random, chosen.threads)));
   for (int k = 0; k < 4; ++k) bytes.push_back(static_cast<std::uint8_t>(random()));
   bool const fails = below(random, 256) < chosen.faults_of_256;
-  bytes.push_back(fails ? static_cast<std::uint8_t>(1 + below(random, 15)) : std::uint8_t{0});
+  unsigned const of_what = below(random, 3) == 0 ? 16 : 0;  // an allocation, or a call of CUDA
+  bytes.push_back(fails ? static_cast<std::uint8_t>(of_what + 1 + below(random, 15))
+                        : std::uint8_t{0});
 }
 
 std::uint8_t draw_kind(std::mt19937_64& random, style const& chosen, unsigned total) {
@@ -174,7 +180,8 @@ program decode(std::span<std::uint8_t const> bytes) {
     for (std::size_t i = 0; i < spec.arguments.size(); ++i)
       next.arguments[i] =
           static_cast<std::uint8_t>(bytes[2 + i] % places_of(letter_of(spec.arguments[i])));
-    if (spec.can_fail) next.failing_call = static_cast<std::uint8_t>(bytes[6] % 16);
+    auto& failing = (bytes[6] & 16U) == 0 ? next.failing_call : next.failing_allocation;
+    if (spec.can_fail) failing = static_cast<std::uint8_t>(bytes[6] % 16);
     decoded.operations.push_back(next);
   }
   return decoded;

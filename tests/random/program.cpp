@@ -84,6 +84,16 @@ constexpr std::array<op_spec, op_count> specs{{
     {"add_alloc", "Agz", 2, true},
     {"add_free", "ag", 2, true},
     {"look", "g", 1, true},
+    {"load_library", "Y", 3, true},
+    {"unload_library", "y", 2, false},
+    {"launch_code", "sy", 4, true},
+    {"add_node_of_code", "Ngy", 4, true},
+    {"set_node_of_code", "ny", 2, true},
+    {"exec_set_of_code", "eqy", 2, true},
+    {"upload", "ei", 2, true},
+    {"capture_call", "iGw", 2, true},
+    {"move", "ge", 1, false},
+    {"try_claim", "Lps", 3, true},
 }};
 static_assert(!specs.back().name.empty());
 
@@ -118,8 +128,8 @@ operation read_operation(std::string const& line) {
         number_in(std::string_view(word).substr(1), line) % places_of(word[0]));
   }
   if (words >> word) {
-    if (word[0] != '!') refuse(line, "a failing call");
-    read.failing_call =
+    if (word[0] != '!' && word[0] != '?') refuse(line, "a failing call, or allocation");
+    (word[0] == '!' ? read.failing_call : read.failing_allocation) =
         static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line));
   }
   return read;
@@ -138,6 +148,7 @@ std::string to_text(operation const& written) {
   for (std::size_t i = 0; i < spec.arguments.size(); ++i)
     text << ' ' << letter_of(spec.arguments[i]) << unsigned{written.arguments[i]};
   if (written.failing_call != 0) text << " !" << unsigned{written.failing_call};
+  if (written.failing_allocation != 0) text << " ?" << unsigned{written.failing_allocation};
   return text.str();
 }
 

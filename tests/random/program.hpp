@@ -95,6 +95,17 @@ enum class op : std::uint8_t {
   add_alloc,
   add_free,
   look,
+  // code, and other calls
+  load_library,
+  unload_library,
+  launch_code,
+  add_node_of_code,
+  set_node_of_code,
+  exec_set_of_code,
+  upload,
+  capture_call,
+  move,
+  try_claim,
   count
 };
 inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
@@ -102,7 +113,8 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
 /// How many places there are of each kind, by the letter that stands for it in the text form.
 [[nodiscard]] constexpr unsigned places_of(char letter) {
   switch (letter) {
-    case 's':  // streams; the last is of device 1
+    case 's':  // streams; s3 is of device 1, s4 the legacy one, s5 the thread's own
+      return 6;
     case 'g':  // graphs
     case 'e':  // execs
     case 'l':  // leases
@@ -113,6 +125,7 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
     case 'h':  // hoisted
     case 'o':  // owners of nodes and launches
     case 'x':  // objects of make_stream_shared()
+    case 'y':  // libraries
     case 'v':  // events
     case 'a':  // allocations of graphs
       return 2;
@@ -160,7 +173,8 @@ struct operation {
   op kind = op::step;
   std::uint8_t thread = 0;
   std::array<std::uint8_t, 4> arguments{};
-  std::uint8_t failing_call = 0;  // the CUDA call of the operation that fails; 0: none
+  std::uint8_t failing_call = 0;        // the CUDA call of the operation that fails; 0: none
+  std::uint8_t failing_allocation = 0;  // the same of the library's allocations
 
   bool operator==(operation const&) const = default;
 };

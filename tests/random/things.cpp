@@ -45,9 +45,8 @@ token things::make(reference::kind is) {
 }
 
 int things::make_bare(reference::kind is) {
-  int const thing = model.add(is);
-  slots_.resize(static_cast<std::size_t>(thing) + 1);
-  return thing;
+  slots_.resize(model.size() + 1);  // out of memory, no thing was made
+  return model.add(is);
 }
 
 things::slot_state& things::slot_of(int thing) {
@@ -154,6 +153,10 @@ memory_kernel work_kernel_of_memory() {
        true);
   static_cast<void>(registered);
   return reinterpret_cast<memory_kernel>(reinterpret_cast<void*>(&run_memory_work));
+}
+
+bool (*run_of_work())(void**) {
+  return &run_work;
 }
 
 }  // namespace escrow::test

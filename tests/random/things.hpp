@@ -136,6 +136,8 @@ using memory_kernel = void (*)(piece_of_work*, int, void*);
 [[nodiscard]] plain_kernel work_kernel();
 [[nodiscard]] keeping_kernel work_kernel_that_keeps();
 [[nodiscard]] memory_kernel work_kernel_of_memory();
+/// What libraries are made of: (work, rounds).
+[[nodiscard]] bool (*run_of_work())(void**);
 
 }  // namespace escrow::test
 

@@ -133,6 +133,10 @@ class world {
     node user;  // the kernel that uses the memory
     std::uint64_t serial = 0;
   };
+  struct library_place {
+    std::optional<kernel> found;  // which keeps it
+    int thing = 0;
+  };
   struct open_capture {
     std::uint64_t id;
     std::size_t origin;
@@ -154,6 +158,7 @@ class world {
   outcome dispatch_graphs(operation const& next);
   outcome dispatch_kinds(operation const& next);
   outcome dispatch_nodes(operation const& next);
+  outcome dispatch_code(operation const& next);
   template <class Action>
   outcome attempt(bool may_refuse, bool may_fail, Action action);
   void arm_fault();
@@ -176,6 +181,8 @@ class world {
   // world_streams.cpp
   [[nodiscard]] capture_state capture_at(std::size_t stream) const;
   [[nodiscard]] bool is_any_capturing() const;
+  [[nodiscard]] bool is_blocked(std::size_t stream) const;
+  [[nodiscard]] bool is_own_stream(std::size_t stream) const;
   bool enqueue(std::size_t stream, piece_of_work& work);
   piece_of_work& piece(std::size_t stream, std::vector<int> const& uses);
   piece_of_work& slot_piece(std::size_t stream, lease_place const& of, piece_of_work::role what);
@@ -201,7 +208,7 @@ class world {
   outcome do_close_pool(std::size_t pool);
   outcome do_destroy_pool(std::size_t pool);
   void leave_pool(std::size_t pool);
-  outcome do_claim(std::size_t lease, std::size_t pool, std::size_t stream);
+  outcome do_claim(std::size_t lease, std::size_t pool, std::size_t stream, bool tries = false);
   void note_claim(lease_place& place, std::size_t stream, capture_state const& capture);
   [[nodiscard]] bool unpool(int pool);
   void check_claimed(int slot, capture_state const& capture);
@@ -224,6 +231,7 @@ class world {
   outcome do_use_shared(std::size_t shared, std::size_t stream);
   outcome do_unshare(std::size_t shared);
   void hand_to_stream(int thing, std::size_t stream, piece_of_work const& work);
+  static void doubt_last(contents& captured);
   void survive(token&& kept);
 
   // world_graphs.cpp
@@ -331,6 +339,17 @@ class world {
   outcome do_look(std::size_t graph);
   void read_back(node_place const& at);
 
+  // world_code.cpp
+  outcome do_load_library(std::size_t library);
+  outcome do_unload_library(std::size_t library);
+  outcome do_launch_code(std::size_t stream, std::size_t library);
+  outcome do_add_node_of_code(std::size_t node, std::size_t graph, std::size_t library);
+  outcome do_set_node_of_code(std::size_t node, std::size_t library);
+  outcome do_exec_set_of_code(std::size_t exec, std::size_t node, std::size_t library);
+  outcome do_upload(std::size_t exec, std::size_t stream);
+  outcome do_capture_call(std::size_t stream, std::size_t graph, unsigned way);
+  outcome do_move(std::size_t graph, std::size_t exec);
+
   things all_;
   run_counts counts_;
   program const& run_;
@@ -351,7 +370,7 @@ class world {
   int node_ids_ = 0;
 
   std::unique_ptr<deleter> worker_;
-  std::array<stream_place, 4> streams_;
+  std::array<stream_place, 6> streams_;
   std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
   std::array<bool, 2> is_closed_{};
   std::vector<int> pool_of_slot_;  // by thing; -1: none
@@ -367,7 +386,9 @@ class world {
   std::array<std::optional<shared_event>, 2> events_there_;
   std::map<cudaEvent_t, int> kept_events_;  // that are there, and their things
   std::array<allocation_place, 2> allocations_;
-  std::vector<void*> graph_memory_;  // that launches may have left
+  std::array<library_place, 2> libraries_;
+  std::map<void const*, int> kept_code_;  // kernels whose libraries are there, and their things
+  std::vector<void*> graph_memory_;       // that launches may have left
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;

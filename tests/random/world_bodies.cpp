@@ -152,7 +152,8 @@ outcome world::do_embed_in_body(std::size_t b, std::size_t child) {
 // by the body's handle, 1: a claim and its release, 2: a launch's owner, 3: a retired owner.
 outcome world::do_capture_into_body(std::size_t s, std::size_t b, unsigned way) {
   body_place& at = bodies_[b];
-  bool const is_possible = is_body_usable(at) && is_body_of_a_graph(at) && capture_at(s).is_none();
+  bool const is_possible =
+      is_body_usable(at) && is_body_of_a_graph(at) && capture_at(s).is_none() && s != 4;
   if (!is_possible || lost_[0] || lost_[1] || (way == 2 && !owners_[0].share))
     return outcome::skipped;
   graph_place& in = graphs_[at.graph];

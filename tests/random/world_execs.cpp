@@ -68,7 +68,7 @@ bool world::is_covered(contents const& exec) const {
 outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
   exec_place& place = execs_[e];
   contents const& kept = all_.model.execs[e];
-  if (!place.is_there() || !capture_at(s).is_none() || lost_[0] || lost_[1])
+  if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || lost_[0] || lost_[1])
     return outcome::skipped;
   bool const is_right = planted_ == planted::model_forgets_execs || is_covered(kept);
   if (!is_right) return outcome::skipped;

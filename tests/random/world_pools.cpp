@@ -113,17 +113,26 @@ void world::check_claimed(int slot, capture_state const& capture) {
   state.racy = false;
 }
 
-outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
+outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s, bool tries) {
   lease_place& place = leases_[l];
   if (place.held || pools_[p] == nullptr) return outcome::skipped;
   capture_state const capture = capture_at(s);
-  bool const is_wrong = capture.is_invalid() || is_closed_[p] || streams_[s].device != 0;
-  outcome const result =
-      attempt(is_wrong, false, [&] { place.held.emplace(pools_[p]->claim(streams_[s].handle)); });
+  bool const is_wrong =
+      capture.is_invalid() || is_blocked(s) || is_closed_[p] || streams_[s].device != 0;
+  outcome const result = attempt(is_wrong, false, [&] {
+    if (!tries) {
+      place.held.emplace(pools_[p]->claim(streams_[s].handle));
+    } else if (auto got = pools_[p]->try_claim(streams_[s].handle)) {
+      place.held.emplace(std::move(*got));
+    } else {
+      throw pool_exhausted("as claim() would have");
+    }
+  });
   if (result == outcome::exhausted) expect_exhausted(p, capture);
   if (result != outcome::done) return result;
   // A fork of a capture onto another device's stream cannot be asked for its device.
-  if (capture.is_invalid() || is_closed_[p] || (streams_[s].device != 0 && capture.is_none()))
+  if (capture.is_invalid() || is_blocked(s) || is_closed_[p] ||
+      (streams_[s].device != 0 && capture.is_none()))
     all_.fail("a claim succeeded that must be refused");
   place.held->with([&](auto& held) {
     if constexpr (requires { held->thing(); }) place.slot = held->thing();
@@ -160,6 +169,7 @@ void world::note_claim(lease_place& place, std::size_t s, capture_state const& c
 bool world::matches(lease_place const& held, std::size_t s) const {
   capture_state const at = capture_at(s);
   capture_state const claimed = capture_at(held.stream);
+  if (is_blocked(s) || is_blocked(held.stream)) return false;
   return !at.is_invalid() && !claimed.is_invalid() && at.id == held.capture &&
          claimed.id == held.capture;
 }
@@ -169,8 +179,9 @@ outcome world::do_touch(std::size_t l, std::size_t s) {
   if (!place.held) return outcome::skipped;
   bool const is_right = matches(place, s);
   capture_state const at = capture_at(s);
-  outcome const result = attempt(at.is_invalid() || at.id != place.capture, false,
-                                 [&] { place.held->also_used_on(streams_[s].handle); });
+  outcome const result =
+      attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture, is_blocked(s),
+              [&] { place.held->also_used_on(streams_[s].handle); });
   if (result != outcome::done) return result;
   place.others.push_back(s);
   if (!is_right) return result;
@@ -205,22 +216,26 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   capture_state const at = capture_at(s);
   bool const is_foreign = at.is_active() && at.id != place.capture;
   bool const is_other_captured = std::ranges::any_of(place.others, [&](std::size_t other) {
-    return capture_at(other).id != place.capture || capture_at(other).id != at.id;
+    return capture_at(other).id != place.capture || capture_at(other).id != at.id ||
+           is_blocked(other);
   });
   if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
     return outcome::skipped;
   // The stream has to come after the claim's, which can be in no order with it while it captures.
-  if (way == 1 && place.capture == 0 && at.is_none() && !capture_at(place.stream).is_none())
+  if (way == 1 && place.capture == 0 && at.is_none() &&
+      (!capture_at(place.stream).is_none() || is_blocked(place.stream)))
     return outcome::skipped;
   if (is_right) {
     if (way == 1) order(place.stream, s);
     use_slot_on(s, place, piece_of_work::role::close);
   }
-  bool const may_refuse =
-      is_foreign || is_other_captured || at.is_invalid() || streams_[s].device != 0;
+  bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
+                          streams_[s].device != 0 || (way != 2 && is_blocked(s));
+  if (way == 2 && is_blocked(s)) counts_.meet(situation::released_on_a_blocked_legacy_stream);
   std::vector<int> const marks = all_.model.state_of(place.slot).marks;
   note_release(place, s);
-  outcome const result = attempt(may_refuse, false, [&] {
+  bool const may_fail = way == 1 && is_blocked(s);  // CUDA refuses
+  outcome const result = attempt(may_refuse, may_fail, [&] {
     if (way == 0) place.held->release();
     if (way == 1) place.held->release(streams_[s].handle);
     if (way == 2) place.held.reset();

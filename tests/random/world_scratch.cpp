@@ -37,7 +37,8 @@ outcome world::do_claim_scratch(std::size_t l, std::size_t z, std::size_t s) {
   if (place.held || (!scratch_ && is_stopped_)) return outcome::skipped;
   capture_state const capture = capture_at(s);
   std::size_t const bytes = memory_sizes[z].asked;
-  bool const is_wrong = capture.is_invalid() || is_scratch_closed_ || streams_[s].device != 0;
+  bool const is_wrong =
+      capture.is_invalid() || is_blocked(s) || is_scratch_closed_ || streams_[s].device != 0;
   std::optional<lease<device_block>> claimed;
   outcome const result = attempt(is_wrong, false, [&] {
     if (!scratch_) {
@@ -104,6 +105,12 @@ outcome world::do_destroy_scratch() {
 /// What has no destructor of the test's is looked at after each operation: the worker is the
 /// program's own, so nothing is destroyed in between.
 void world::notice_ends() {
+  std::erase_if(kept_code_, [this](auto const& each) {
+    if (library::kernel_of(each.first)) return false;
+    all_.gone(each.second);
+    counts_.meet(situation::code_unloaded);
+    return true;
+  });
   std::erase_if(kept_events_, [this](auto const& each) {
     if (shared_event::find(each.first)) return false;
     all_.gone(each.second);
