@@ -67,6 +67,8 @@ std::vector<sequence> const& sequences() {
       {op::make_graph, op::add_conditional, op::capture_into_body, op::capture_into_body,
        op::instantiate, op::launch, op::hoist, op::launch, op::destroy_graph, op::add_body_node,
        op::drop_body, op::settle},
+      {op::own, op::make_graph, op::add_node, op::make_graph, op::add_conditional,
+       op::embed_in_body, op::disown, op::hoist, op::destroy_graph, op::drop_body, op::settle},
       {op::own, op::make_graph, op::add_fill, op::own, op::add_copy, op::add_join, op::clone,
        op::instantiate, op::launch, op::set_node, op::exec_set, op::disown, op::launch, op::settle},
       {op::make_event, op::make_graph, op::add_event, op::drop_event, op::make_event,

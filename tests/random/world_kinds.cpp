@@ -12,6 +12,18 @@ constexpr std::size_t bytes_of_an_owner = 64;
 constexpr memset_config one_row{.value = 7, .element_bytes = 4, .width = 4};
 constexpr memset_config rows{.value = 7, .element_bytes = 1, .width = 4, .height = 3, .pitch = 16};
 
+/// Whether what the nodes say of each other is right.
+bool is_consistent(std::vector<node> const& nodes, std::size_t edges) {
+  std::size_t successors = 0;
+  for (node const& each : nodes) {
+    static_cast<void>(each.type());
+    successors += each.successors().size();
+    for (node const& before : each.predecessors())
+      if (before == each) return false;
+  }
+  return successors == edges;
+}
+
 }  // namespace
 
 std::byte* world::arena() {
@@ -207,15 +219,18 @@ outcome world::do_look(std::size_t g) {
   graph_place& in = graphs_[g];
   if (!is_usable(g) || !in.own || in.own->id() == ~std::uint64_t{0}) return outcome::skipped;
   return attempt(false, false, [&] {
-    std::size_t const edges = in.own->edges().size();
-    std::size_t successors = 0;
-    for (node const& each : in.own->nodes()) {
-      static_cast<void>(each.type());
-      successors += each.successors().size();
-      for (node const& before : each.predecessors())
-        if (before == each) all_.fail("a node waits for itself");
+    bool is_right = is_consistent(in.own->nodes(), in.own->edges().size());
+    for (body_place const& each : bodies_) {
+      if (is_body_of_a_graph(each) && each.graph == g)
+        is_right = is_right && is_consistent(each.own->nodes(), each.own->edges().size());
     }
-    if (successors != edges) all_.fail("a graph has other edges than its nodes");
+    if (!is_right) all_.fail("a graph has other edges than its nodes");
+    for (exec_place const& each : execs_)
+      if (each.own && each.own->get() != nullptr) static_cast<void>(each.own->held());
+    for (auto const& each : hoisted_)
+      if (each) static_cast<void>(each->held());
+    if (scratch_ && scratch_->bytes() % scratch_pool::bytes_min != 0)
+      all_.fail("a scratch pool says that it has a part of a block");
     footprint const kept = in.own->held();
     bool const is_plain = in.is_built && !in.is_parent && !in.is_hoisted;
     if (is_plain && kept.owners + kept.slots != 0 && all_.model.graphs[g].held.empty() &&
