@@ -23,7 +23,7 @@ std::uint64_t number_from(char const* variable, std::uint64_t otherwise) {
 }
 
 std::uint64_t programs_of_this_run() {
-  return number_from("ESCROW_PROGRAMS", is_deep() ? 1'000'000 : is_sanitized ? 4'000 : 25'000);
+  return number_from("ESCROW_PROGRAMS", is_deep() ? 1'000'000 : is_sanitized ? 4'000 : 35'000);
 }
 
 /// What is never reached proves nothing.

@@ -29,9 +29,10 @@ void add_copy(contents const& copy, contents& to) {
 
 }  // namespace
 
-/// The place has a copy of the child, in no order with other uses.
+/// The body has a copy of the child, in no order with other uses.
 void world::add_copy_of(std::size_t child, contents& to) {
-  contents const copy = copy_of(all_.model.graphs[child], true);
+  contents copy = copy_of(all_.model.graphs[child], true);
+  for (entry& each : copy.held) each.on_body = true;
   add_copy(copy, to);
   make_racy(copy.needed);
 }

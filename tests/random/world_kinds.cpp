@@ -191,12 +191,16 @@ outcome world::do_add_free(std::size_t a, std::size_t g) {
   allocation_place& place = allocations_[a];
   if (!place.made || !is_usable(g) || !in.is_built) return outcome::skipped;
   bool const is_own = place.serial == in.serial;
+  // The address may be that of another graph's memory by now.
+  bool const is_known = std::ranges::any_of(
+      graphs_, [&](graph_place const& each) { return each.serial == place.serial; });
+  if (!is_known) return outcome::skipped;
   // Launches without the node may have left memory that nobody else may free from then on.
   if (is_own && in.was_instantiated) return outcome::skipped;
   in.is_single = true;
   in.has_memory = true;
   ++in.shape;
-  // The graph may be gone, or the memory freed already.
+  // It may be freed already.
   outcome const result = attempt(false, true, [&] {
     void* const address = place.made->address();
     node const made = is_own ? place.user.free(*place.made) : in.own->free(address);
@@ -243,16 +247,14 @@ outcome world::do_look(std::size_t g) {
 }
 
 void world::read_back(node_place const& at) {
-  if (at.is == node_kind::record || at.is == node_kind::wait) {
-    auto const found = shared_event::find(at.handle.event());
-    if (!found) all_.fail("an event node does not lead to its event");
-  }
+  // What its nodes keep was taken off: it may be gone, and so may what CUDA tells of them.
+  if (graphs_[at.graph].is_hoisted) return;
+  if (at.is_event() && !shared_event::find(at.handle.event()))
+    all_.fail("an event node does not lead to its event");
   if (at.is == node_kind::fill) static_cast<void>(at.handle.memset_parameters());
   if (at.is == node_kind::copy) static_cast<void>(at.handle.memcpy_parameters());
   if (at.is == node_kind::call) static_cast<void>(at.handle.call_parameters());
-  // What a kernel of a library launches is taken off with what it keeps, and CUDA does not tell it.
-  bool const is_taken_off = graphs_[at.graph].is_hoisted;
-  if (at.is == node_kind::kernel && !is_taken_off) static_cast<void>(at.handle.launch_parameters());
+  if (at.is == node_kind::kernel) static_cast<void>(at.handle.launch_parameters());
 }
 
 }  // namespace escrow::test
