@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -35,6 +36,15 @@ constexpr std::size_t sizes = std::bit_width(scratch_pool::bytes_max) - smallest
 std::size_t size_index(std::size_t bytes) noexcept {
   return static_cast<std::size_t>(std::bit_width(std::max(bytes, scratch_pool::bytes_min) - 1)) -
          smallest;
+}
+
+// Closes first; then it can only fail to say who holds what, which is asked for again.
+void close(blocks& pool) noexcept {
+  try {
+    static_cast<void>(pool.close_for(std::chrono::nanoseconds(0)));
+  } catch (std::exception const&) {
+    return;
+  }
 }
 
 }  // namespace
@@ -92,17 +102,17 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
   using clock = std::chrono::steady_clock;
   auto const begin = clock::now();
   std::vector<holder> result;
-  std::vector<blocks*> made;
   {
     std::lock_guard const lock(state_->mutex);
     state_->is_closed = true;
   }
+  // All are closed before the first is waited for, also if memory runs out.
   for (auto const& each : state_->ready) {
-    if (blocks* const pool = each.load(std::memory_order_acquire)) made.push_back(pool);
+    if (blocks* const pool = each.load(std::memory_order_acquire)) close(*pool);
   }
-  // All are closed before the first is waited for.
-  for (blocks* const pool : made) static_cast<void>(pool->close_for(std::chrono::nanoseconds(0)));
-  for (blocks* const pool : made) {
+  for (auto const& each : state_->ready) {
+    blocks* const pool = each.load(std::memory_order_acquire);
+    if (pool == nullptr) continue;
     auto const left = std::max(timeout - (clock::now() - begin), std::chrono::nanoseconds(0));
     std::ranges::move(pool->close_for(left), std::back_inserter(result));
   }

@@ -117,6 +117,17 @@ void forget_conditions(CUgraph_st const& graph) {
   }
 }
 
+void forget_conditions(CUgraph_st const& graph, CUgraph_st const& still_used) {
+  std::set<cudaGraphConditionalHandle> gone;
+  std::set<cudaGraphConditionalHandle> kept;
+  std::set<cudaGraphConditionalHandle> with_nodes;
+  collect_conditions(graph, gone, with_nodes);
+  collect_conditions(still_used, kept, with_nodes);
+  for (auto const handle : gone) {
+    if (!kept.contains(handle)) the().conditions.erase(handle);
+  }
+}
+
 void run_conditional(op_ptr const& o) {
   auto const& what = std::get<conditional_work>(o->what);
   auto const* const body = is_abandoned(o) ? nullptr : body_to_run(what);

@@ -27,6 +27,9 @@ void set_conditions(CUgraph_st const& graph);
 /// given out twice.
 void forget_conditions(CUgraph_st const& graph);
 
+/// The same for the conditions that `graph` has and `still_used` has not.
+void forget_conditions(CUgraph_st const& graph, CUgraph_st const& still_used);
+
 /// Decides what a conditional node's operation runs, and runs it; completes the operation after
 /// that.
 void run_conditional(op_ptr const& o);

@@ -59,8 +59,10 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
 
 // The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
 // thread if it was, and not before the launches that run have ended: launch_ended() sees to those.
-// After a fault they go at once, although the launches of another device go on.
+// After a fault they go at once, although the launches of another device go on. The values of its
+// conditions go when no launch runs.
 void retire(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st> old, callbacks& reclaimed) {
+  if (exec.in_flight == 0) forget_conditions(*old, *exec.graph);
   if (!exec.launched || fault() != cudaSuccess) {
     dismantle(old, reclaimed);
   } else if (exec.in_flight == 0) {

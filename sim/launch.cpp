@@ -73,7 +73,10 @@ void launch_ended(CUgraphExec_st& exec) {
   auto& s = the();
   if (--exec.in_flight != 0 || s.dropping) return;
   callbacks reclaimed;
-  for (auto const& graph : exec.replaced) dismantle(graph, reclaimed);
+  for (auto const& graph : exec.replaced) {
+    forget_conditions(*graph, *exec.graph);
+    dismantle(graph, reclaimed);
+  }
   exec.replaced.clear();
   if (exec.destroyed) --s.execs_in_flight;
   defer(std::move(reclaimed), std::chrono::microseconds(250), std::chrono::microseconds(510));

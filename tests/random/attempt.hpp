@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 
+#include "../pool/allocation_watch.hpp"
 #include "baton.hpp"
 #include "world.hpp"
 
@@ -23,6 +24,20 @@ class world::inside_call {
   open_points const others_may_go_on_;
 };
 
+/// One of the library's allocations fails, to its end; then says whether there was one.
+class failing_allocation {
+ public:
+  failing_allocation(std::uint64_t number, bool& failed)
+      : number_(number), failed_(failed), watch_(number) {}
+  failing_allocation(failing_allocation&&) = delete;
+  ~failing_allocation() { failed_ = watch_.count() >= number_; }
+
+ private:
+  std::uint64_t number_;
+  bool& failed_;
+  allocation_watch watch_;
+};
+
 // `may_refuse`: usage_error is right, or a function that says so afterwards; `may_fail`: cuda_error
 // is. Both are after a fault.
 template <class Permission, class Action>
@@ -36,9 +51,15 @@ outcome world::attempt(Permission may_refuse, bool may_fail, Action action) {
   outcome result = outcome::done;
   std::string what;
   arm_fault();
+  bool ran_out = false;
   try {
     inside_call const inside;
-    action();
+    if (mine_ != nullptr && mine_->what->failing_allocation != 0) {
+      failing_allocation const failing(mine_->what->failing_allocation, ran_out);
+      action();
+    } else {
+      action();
+    }
   } catch (pool_exhausted const&) {
     result = outcome::exhausted;
   } catch (usage_error const& error) {
@@ -47,6 +68,10 @@ outcome world::attempt(Permission may_refuse, bool may_fail, Action action) {
   } catch (std::exception const& error) {
     result = outcome::failed;
     what = error.what();
+  }
+  if (ran_out) {
+    counts_.meet(situation::allocation_failed);
+    is_disturbed_ = true;
   }
   bool const disturbed = disarm_fault() || is_disturbed_ || lost_[0] || lost_[1];
   if (!disturbed && ((result == outcome::refused && !may_be_refused()) ||

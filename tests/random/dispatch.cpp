@@ -4,6 +4,7 @@
 namespace escrow::test {
 
 outcome world::dispatch(operation const& next) {
+  if (next.kind >= op::claim_scratch) return dispatch_kinds(next);
   if (next.kind >= op::make_graph) return dispatch_graphs(next);
   if (next.kind >= op::retire) return dispatch_owners(next);
   auto const& a = next.arguments;

@@ -58,13 +58,46 @@ std::vector<sequence> const& sequences() {
       {op::claim, op::launch_lease, op::step, op::release, op::begin, op::claim, op::end},
       {op::begin, op::claim, op::release, op::end, op::begin_into, op::claim, op::release, op::end},
       {op::share, op::use_shared, op::use_shared, op::unshare, op::step, op::poll},
+      {op::claim_scratch, op::touch, op::release, op::claim_scratch, op::release_on,
+       op::claim_scratch},
+      {op::begin, op::claim_scratch, op::release, op::claim_scratch, op::fork, op::claim_scratch,
+       op::release, op::join, op::claim_scratch, op::end, op::instantiate, op::launch, op::launch},
+      {op::claim_scratch, op::make_graph, op::add_node_of_lease, op::release, op::instantiate,
+       op::launch, op::destroy_graph, op::destroy_exec, op::poll, op::claim_scratch},
+      {op::own, op::make_graph, op::add_conditional, op::add_body_node, op::instantiate, op::launch,
+       op::destroy_exec, op::poll},
+      {op::make_graph, op::add_conditional, op::claim, op::add_body_node_of_lease, op::release,
+       op::own, op::add_conditional_inside, op::add_body_node, op::instantiate, op::launch,
+       op::exec_set, op::launch, op::destroy_graph, op::destroy_exec, op::drop_body, op::settle},
+      {op::make_graph, op::add_conditional, op::capture_into_body, op::capture_into_body,
+       op::instantiate, op::launch, op::hoist, op::launch, op::destroy_graph, op::add_body_node,
+       op::drop_body, op::settle},
+      {op::own, op::make_graph, op::add_node, op::make_graph, op::add_conditional,
+       op::embed_in_body, op::disown, op::hoist, op::destroy_graph, op::drop_body, op::settle},
+      {op::own, op::make_graph, op::add_fill, op::own, op::add_copy, op::add_join, op::clone,
+       op::instantiate, op::launch, op::set_node, op::exec_set, op::disown, op::launch, op::settle},
+      {op::make_event, op::make_graph, op::add_event, op::drop_event, op::make_event,
+       op::make_graph, op::add_event, op::instantiate, op::launch, op::instantiate, op::launch,
+       op::exec_set, op::drop_event, op::destroy_graph, op::launch, op::destroy_exec, op::settle},
+      {op::own, op::make_graph, op::add_alloc, op::add_node, op::disown, op::instantiate,
+       op::launch, op::make_graph, op::add_free, op::instantiate, op::launch, op::launch,
+       op::destroy_node},
+      {op::own, op::make_graph, op::add_alloc, op::add_node, op::add_free, op::instantiate,
+       op::launch, op::launch, op::destroy_exec, op::instantiate, op::launch},
+      {op::claim_scratch, op::make_graph, op::add_fill_of_lease, op::release, op::instantiate,
+       op::launch, op::destroy_graph, op::launch, op::destroy_exec, op::settle, op::claim_scratch},
+      {op::load_library, op::launch_code, op::make_graph, op::add_node_of_code, op::unload_library,
+       op::instantiate, op::launch, op::destroy_graph, op::destroy_exec, op::settle},
+      {op::load_library, op::begin, op::launch_code, op::end, op::clone, op::unload_library,
+       op::instantiate, op::upload, op::launch, op::settle},
   };
   return all;
 }
 
-/// Three of the five fields of work, more or less.
-constexpr std::array field_begins{op::claim,      op::retire,   op::begin,
-                                  op::make_graph, op::add_node, op::count};
+/// Three quarters of the fields of work, more or less.
+constexpr std::array field_begins{
+    op::claim,         op::retire,          op::begin,    op::make_graph,   op::add_node,
+    op::claim_scratch, op::add_conditional, op::add_fill, op::load_library, op::count};
 
 void favour_fields(std::array<unsigned, op_count>& weights, std::mt19937_64& random) {
   for (std::size_t field = 0; field + 1 < field_begins.size(); ++field) {
@@ -87,6 +120,7 @@ style style_of(std::mt19937_64& random) {
   if (random() % 16 != 0) chosen.weights[static_cast<std::size_t>(op::fail_device)] = 0;
   if (random() % 8 != 0) chosen.weights[static_cast<std::size_t>(op::stop)] = 0;
   if (random() % 8 != 0) chosen.weights[static_cast<std::size_t>(op::drop_hoisted)] = 0;
+  if (random() % 4 != 0) chosen.weights[static_cast<std::size_t>(op::close_scratch)] = 0;
   chosen.threads = random() % 4 == 0 ? 1 + below(random, program::threads_max) : 1;
   chosen.faults_of_256 = random() % 4 == 0 ? 24 : 0;
   return chosen;
@@ -119,7 +153,9 @@ void draw(std::vector<std::uint8_t>& bytes, std::uint8_t kind, std::mt19937_64& 
   bytes.push_back(static_cast<std::uint8_t>(below(random, chosen.threads)));
   for (int k = 0; k < 4; ++k) bytes.push_back(static_cast<std::uint8_t>(random()));
   bool const fails = below(random, 256) < chosen.faults_of_256;
-  bytes.push_back(fails ? static_cast<std::uint8_t>(1 + below(random, 15)) : std::uint8_t{0});
+  unsigned const of_what = below(random, 3) == 0 ? 16 : 0;  // an allocation, or a call of CUDA
+  bytes.push_back(fails ? static_cast<std::uint8_t>(of_what + 1 + below(random, 15))
+                        : std::uint8_t{0});
   if (chosen.joins_of_256 == 0) return bytes.resize(begin + operation_bytes);
   joins = (joins || below(random, 256) < chosen.joins_of_256) && begin > header_bytes;
   // On a thread of its own.
@@ -188,7 +224,8 @@ program decode(std::span<std::uint8_t const> bytes) {
     for (std::size_t i = 0; i < spec.arguments.size(); ++i)
       next.arguments[i] =
           static_cast<std::uint8_t>(bytes[2 + i] % places_of(letter_of(spec.arguments[i])));
-    if (spec.can_fail) next.failing_call = static_cast<std::uint8_t>(bytes[6] % 16);
+    auto& failing = (bytes[6] & 16U) == 0 ? next.failing_call : next.failing_allocation;
+    if (spec.can_fail) failing = static_cast<std::uint8_t>(bytes[6] % 16);
     next.joins = bytes[7] % 4 == 1;
     for (std::size_t i = 0; i < 8; ++i) next.passes |= std::uint64_t{bytes[8 + i]} << (8 * i);
     decoded.operations.push_back(next);

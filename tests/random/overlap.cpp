@@ -12,7 +12,7 @@ namespace {
 
 /// A bit for each place of a kind, by its letter.
 std::uint64_t bit_of(char letter, std::size_t place) {
-  constexpr std::string_view letters = "sgelnphox";
+  constexpr std::string_view letters = "sgelnphox";  // no other is asked for by those that may
   unsigned at = 0;
   for (char const each : letters) {
     if (each == letter) return std::uint64_t{1} << (at + place);
@@ -26,6 +26,7 @@ std::uint64_t bit_of(char letter, std::size_t place) {
 constexpr std::uint64_t world_itself = std::uint64_t{1} << 61U;
 constexpr std::uint64_t machine = std::uint64_t{1} << 62U;
 constexpr std::uint64_t launches = std::uint64_t{1} << 63U;
+constexpr std::size_t legacy_stream = 4;
 constexpr std::uint64_t everything = ~std::uint64_t{0};
 
 /// Those that end or judge what all others use stay alone; so does what is not named here.
@@ -80,6 +81,12 @@ bool may_overlap(op kind) {
     case op::destroy_node:
     case op::exec_set:
     case op::exec_set_of_lease:
+    case op::add_fill:
+    case op::add_fill_of_lease:
+    case op::add_copy:
+    case op::add_join:
+    case op::add_edge:
+    case op::try_claim:
       return true;
     default:
       return false;
@@ -89,10 +96,16 @@ bool may_overlap(op kind) {
 /// Pools are anybody's but for their beginning and their end; several threads may have shares of an
 /// owner, and lose them.
 bool is_for_all(op kind, char letter) {
-  if (letter == 'p') return kind == op::claim || kind == op::close_pool;
+  if (letter == 'p') return kind == op::claim || kind == op::try_claim || kind == op::close_pool;
   if (letter == 'o') return kind != op::own && kind != op::disown;
   if (letter == 'x') return kind != op::share;
   return false;
+}
+
+/// Those begin or end captures, or take a stream into one: the legacy stream is not used beside.
+bool may_change_captures(op kind) {
+  return kind == op::begin || kind == op::begin_into || kind == op::fork || kind == op::end ||
+         kind == op::invalidate || kind == op::destroy_stream;
 }
 
 /// Other threads may enqueue on a stream meanwhile, but not begin or end its capture, nor destroy
@@ -107,7 +120,8 @@ bool changes_stream(op kind, char asked) {
 /// A capture, with all its streams and the graph that it goes into, is one thread's at a time.
 void world::reach_stream(reach& all, std::size_t s, bool is_changed) const {
   capture_state const at = capture_at(s);
-  (at.is_none() && !is_changed ? all.shared : all.alone) |= bit_of('s', s);
+  bool const is_shared = at.is_none() && !is_changed && !is_blocked(s);
+  (is_shared ? all.shared : all.alone) |= bit_of('s', s);
   if (at.is_none()) return;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     capture_state const other = capture_at(i);
@@ -119,8 +133,9 @@ void world::reach_stream(reach& all, std::size_t s, bool is_changed) const {
 
 world::reach world::reach_of(operation const& next) const {
   reach all;
-  if (!may_overlap(next.kind)) return {everything, everything};
+  if (!may_overlap(next.kind) || next.failing_allocation != 0) return {everything, everything};
   all.shared |= world_itself;
+  if (may_change_captures(next.kind)) all.alone |= bit_of('s', legacy_stream);
   std::string_view const asked = spec_of(next.kind).arguments;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     char const letter = letter_of(asked[i]);
@@ -141,11 +156,27 @@ world::reach world::reach_of(operation const& next) const {
       for (std::size_t const other : leases_[place].others) reach_stream(all, other, false);
     }
   }
-  if (next.kind == op::launch) all.shared |= launches;
+  reach_exec(all, next);
   if (next.kind == op::drop_hoisted) all.alone |= launches;
   if (next.kind == op::let_go) all.alone |= launches | machine;
   if (next.kind == op::step) all.alone |= machine;
   return all;
+}
+
+/// Graphs' memory is there, or not, by the order of launches; the end of an exec with conditions
+/// waits for the machine. A graph that may have one exec only can have another after that.
+void world::reach_exec(reach& all, operation const& next) const {
+  exec_place const& place = execs_[next.arguments[0] % execs_.size()];
+  if (next.kind == op::launch) (place.has_memory ? all.alone : all.shared) |= launches;
+  if (next.kind == op::launch && place.has_memory)
+    for (std::size_t i = 0; i < streams_.size(); ++i) all.alone |= bit_of('s', i);
+  if (next.kind != op::destroy_exec) return;
+  if (place.is_conditional) all.alone |= machine;
+  for (std::size_t i = 0; i < graphs_.size(); ++i) {
+    graph_place const& source = graphs_[i];
+    if (source.is_there() && source.is_single && source.serial == place.made_of)
+      all.alone |= bit_of('g', i);
+  }
 }
 
 bool world::may_join(std::span<operation const> group, operation const& next) const {

@@ -31,6 +31,22 @@ bool world::has_what_is_asked(char asked, std::size_t at, operation const& by) c
              (by.arguments[2] == 3 || graphs_[at].serial == execs_[by.arguments[0]].made_of);
     case 'q':
       return is_there(nodes_[at]) && nodes_[at].serial == execs_[by.arguments[0]].made_of;
+    case 'y':
+      return libraries_[at].found.has_value();
+    case 'Y':
+      return !libraries_[at].found;
+    case 'v':
+      return events_there_[at].has_value();
+    case 'V':
+      return !events_there_[at];
+    case 'a':
+      return allocations_[at].made.has_value();
+    case 'A':
+      return !allocations_[at].made;
+    case 'b':
+      return is_body_usable(bodies_[at]);
+    case 'B':
+      return !bodies_[at].own;
     case 'n':
       return is_there(nodes_[at]);
     case 'N':

@@ -63,6 +63,37 @@ constexpr std::array<op_spec, op_count> specs{{
     {"destroy_node", "n", 3, true},
     {"exec_set", "eqo", 6, true},
     {"exec_set_of_lease", "eql", 3, true},
+    {"claim_scratch", "Lzs", 10, true},
+    {"close_scratch", "", 1, true},
+    {"destroy_scratch", "", 1, true},
+    {"add_conditional", "Bgw", 6, true},
+    {"add_conditional_inside", "Bbw", 2, true},
+    {"add_body_node", "Nbow", 7, true},
+    {"add_body_node_of_lease", "Nbl", 4, true},
+    {"embed_in_body", "bg", 2, true},
+    {"capture_into_body", "ibw", 3, true},
+    {"drop_body", "b", 3, false},
+    {"add_fill", "Ngow", 4, true},
+    {"add_fill_of_lease", "Ngl", 3, true},
+    {"add_copy", "Ngoo", 4, true},
+    {"add_join", "Ng", 2, true},
+    {"add_edge", "nn", 2, true},
+    {"make_event", "V", 3, true},
+    {"drop_event", "v", 2, false},
+    {"add_event", "Ngvw", 5, true},
+    {"add_alloc", "Agz", 2, true},
+    {"add_free", "ag", 2, true},
+    {"look", "g", 1, true},
+    {"load_library", "Y", 3, true},
+    {"unload_library", "y", 2, false},
+    {"launch_code", "sy", 4, true},
+    {"add_node_of_code", "Ngy", 4, true},
+    {"set_node_of_code", "ny", 2, true},
+    {"exec_set_of_code", "eqy", 2, true},
+    {"upload", "ei", 2, true},
+    {"capture_call", "iGw", 2, true},
+    {"move", "ge", 1, false},
+    {"try_claim", "Lps", 3, true},
 }};
 static_assert(!specs.back().name.empty());
 
@@ -78,13 +109,15 @@ unsigned number_in(std::string_view word, std::string const& line) {
   return value;
 }
 
-/// What may follow the arguments: "!3", the call that fails; "&", together with the operation
-/// before; "@1f", the points at which it lets others go on.
+/// What may follow the arguments: "!3", the call that fails, or "?3", the allocation; "&", together
+/// with the operation before; "@1f", the points at which it lets others go on.
 void read_mark(operation& read, std::string_view word, std::string const& line) {
   if (word == "&") {
     read.joins = true;
   } else if (word[0] == '!') {
     read.failing_call = static_cast<std::uint8_t>(number_in(word.substr(1), line));
+  } else if (word[0] == '?') {
+    read.failing_allocation = static_cast<std::uint8_t>(number_in(word.substr(1), line));
   } else if (word[0] == '@') {
     constexpr int hexadecimal = 16;
     auto const result =
@@ -131,6 +164,7 @@ std::string to_text(operation const& written) {
   for (std::size_t i = 0; i < spec.arguments.size(); ++i)
     text << ' ' << letter_of(spec.arguments[i]) << unsigned{written.arguments[i]};
   if (written.failing_call != 0) text << " !" << unsigned{written.failing_call};
+  if (written.failing_allocation != 0) text << " ?" << unsigned{written.failing_allocation};
   if (written.joins) text << " &";
   if (written.passes != 0) text << " @" << std::hex << written.passes;
   return text.str();

@@ -71,6 +71,41 @@ enum class op : std::uint8_t {
   destroy_node,
   exec_set,
   exec_set_of_lease,
+  // scratch memory
+  claim_scratch,
+  close_scratch,
+  destroy_scratch,
+  // conditional nodes and bodies
+  add_conditional,
+  add_conditional_inside,
+  add_body_node,
+  add_body_node_of_lease,
+  embed_in_body,
+  capture_into_body,
+  drop_body,
+  // nodes of other kinds
+  add_fill,
+  add_fill_of_lease,
+  add_copy,
+  add_join,
+  add_edge,
+  make_event,
+  drop_event,
+  add_event,
+  add_alloc,
+  add_free,
+  look,
+  // code, and other calls
+  load_library,
+  unload_library,
+  launch_code,
+  add_node_of_code,
+  set_node_of_code,
+  exec_set_of_code,
+  upload,
+  capture_call,
+  move,
+  try_claim,
   count
 };
 inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
@@ -78,7 +113,8 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
 /// How many places there are of each kind, by the letter that stands for it in the text form.
 [[nodiscard]] constexpr unsigned places_of(char letter) {
   switch (letter) {
-    case 's':  // streams; the last is of device 1
+    case 's':  // streams; s3 is of device 1, s4 the legacy one, s5 the thread's own
+      return 6;
     case 'g':  // graphs
     case 'e':  // execs
     case 'l':  // leases
@@ -89,10 +125,15 @@ inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
     case 'h':  // hoisted
     case 'o':  // owners of nodes and launches
     case 'x':  // objects of make_stream_shared()
+    case 'y':  // libraries
+    case 'v':  // events
+    case 'a':  // allocations of graphs
       return 2;
     case 'm':  // capture modes
+    case 'b':  // bodies
       return 3;
     case 'w':  // ways to do it
+    case 'z':  // sizes of memory
       return 4;
     case 'k':  // steps
       return 16;
@@ -132,9 +173,10 @@ struct operation {
   op kind = op::step;
   std::uint8_t thread = 0;
   std::array<std::uint8_t, 4> arguments{};
-  std::uint8_t failing_call = 0;  // the CUDA call of the operation that fails; 0: none
-  bool joins = false;             // it runs together with the one before, if both may
-  std::uint64_t passes = 0;       // at which of its switch points it lets others go on: see baton
+  std::uint8_t failing_call = 0;        // the CUDA call of the operation that fails; 0: none
+  std::uint8_t failing_allocation = 0;  // the same of the library's allocations
+  bool joins = false;                   // it runs together with the one before, if both may
+  std::uint64_t passes = 0;  // at which of its switch points it lets others go on: see baton
 
   bool operator==(operation const&) const = default;
 };

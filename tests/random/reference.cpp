@@ -74,6 +74,7 @@ void reference::each_contents(Look look) const {
   all(execs, "exec e");
   all(hoisted, "hoisted h");
   for (auto const& [id, captured] : captures_) look(captured, "capture ", id);
+  for (auto const& [serial, left] : orphans) look(left, "a body of graph ", serial);
 }
 
 bool reference::anything_held() const {

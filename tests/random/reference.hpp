@@ -20,6 +20,7 @@ struct entry {
   bool known = true;      // false: came with a plain copy, which hoisting cannot find
   bool by_exec = false;   // set in the exec itself
   bool launched = false;  // the exec was launched with it
+  bool on_body = false;   // on the graph of a body itself, which a plain handle does not lead to
 };
 using entries = std::vector<entry>;
 
@@ -88,6 +89,7 @@ class reference {
   std::array<contents, 4> graphs;
   std::array<contents, 4> execs;
   std::array<contents, 2> hoisted;
+  std::map<std::uint64_t, contents> orphans;  // of graphs whose bodies alone are there, by serial
 
  private:
   struct mark_state {

@@ -52,7 +52,7 @@ bool make_plainer(program& smallest, std::function<bool(program const&)> const& 
       program tried = smallest;
       operation& each = tried.operations[i];
       if (what == 0) each.thread = 0;
-      if (what == 1) each.failing_call = 0;
+      if (what == 1) each.failing_call = each.failing_allocation = 0;
       if (what == 2 && each.kind == op::step) each.arguments[0] /= 2;
       if (what == 3) each.joins = false;
       if (what == 4) each.passes = 0;

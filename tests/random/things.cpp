@@ -2,6 +2,7 @@
 #include "things.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <escrow/sim.hpp>
 
 namespace escrow::test {
@@ -22,6 +23,17 @@ bool run_keeping_work(void** arguments) {
   return run_work(arguments);
 }
 
+bool run_memory_work(void** arguments) {
+  piece_of_work& work = *argument<piece_of_work*>(arguments, 0);
+  if (work.memory != nullptr && argument<void*>(arguments, 2) != work.memory)
+    work.all->fail("a kernel got another address than that of its lease");
+  if (work.memory != nullptr && work.slot < 0) {  // of a graph: there while its kernel runs
+    auto& first = *static_cast<int volatile*>(work.memory);
+    first = first + 1;
+  }
+  return run_work(arguments);
+}
+
 }  // namespace
 
 token::~token() {
@@ -29,9 +41,12 @@ token::~token() {
 }
 
 token things::make(reference::kind is) {
-  int const thing = model.add(is);
-  slots_.resize(static_cast<std::size_t>(thing) + 1);
-  return {*this, thing};
+  return {*this, make_bare(is)};
+}
+
+int things::make_bare(reference::kind is) {
+  slots_.resize(model.size() + 1);  // out of memory, no thing was made
+  return model.add(is);
 }
 
 things::slot_state& things::slot_of(int thing) {
@@ -55,19 +70,25 @@ void things::gone(int thing) noexcept {
   state.gone = true;
 }
 
-void things::check_uses(piece_of_work const& work) {
+bool things::check_uses(piece_of_work const& work) {
+  bool all_there = true;
   for (piece_of_work::use const& each : work.uses) {
-    if (model.state_of(each.thing).gone)
+    if (model.state_of(each.thing).gone) {
       fail("work runs whose thing " + std::to_string(each.thing) + " is destroyed");
+      all_there = false;
+    }
     if (each.generation >= 0 && slot_of(each.thing).generation != each.generation)
       fail("a graph runs whose slot " + std::to_string(each.thing) + " was handed out again");
   }
+  return all_there;
 }
 
 void things::check_value(piece_of_work const& work) {
   slot_state& slot = slot_of(work.slot);
   std::string const name = "slot " + std::to_string(work.slot);
-  bool const counts = values_count && !slot.racy;
+  bool const counts = values_count && !slot.racy && !work.is_racy;
+  int found = slot.value;
+  if (work.memory != nullptr) std::memcpy(&found, work.memory, sizeof found);
   switch (work.what) {
     case piece_of_work::role::plain:
       return;
@@ -76,20 +97,32 @@ void things::check_value(piece_of_work const& work) {
         fail(name + " is written by one use while another goes on");
       slot.value = work.value;
       slot.open = work.value;
+      if (work.memory != nullptr) std::memcpy(work.memory, &work.value, sizeof work.value);
       return;
     case piece_of_work::role::close:
-      if (counts && slot.value != work.value) fail(name + " was written by another use");
+      if (counts && found != work.value) fail(name + " was written by another use");
       slot.open = 0;
       return;
     case piece_of_work::role::look:
-      if (counts && slot.value != work.value) fail(name + " was written before its use was over");
+      if (counts && found != work.value) fail(name + " was written before its use was over");
   }
 }
 
+void things::set_condition(piece_of_work const& work) {
+  looked_at& at = *work.sets;
+  if (work.ends_turn) {
+    if (++at.turns % 2 == 0) sim::set_conditional(at.handle, 0);
+    return;
+  }
+  bool const is_chosen = ++at.launches % 3 != 0 && at.can_run;
+  sim::set_conditional(at.handle, is_chosen ? at.chosen : at.otherwise);
+}
+
 bool things::run(piece_of_work const& work, int& rounds_left) {
-  check_uses(work);
+  bool const all_there = check_uses(work);
   if (rounds_left-- > 0) return false;
-  if (work.slot >= 0) check_value(work);
+  if (work.slot >= 0 && all_there) check_value(work);
+  if (work.sets != nullptr) set_condition(work);
   model.set_mark(work.mark);
   ++runs_;
   return true;
@@ -111,6 +144,19 @@ keeping_kernel work_kernel_that_keeps() {
        true);
   static_cast<void>(registered);
   return reinterpret_cast<keeping_kernel>(reinterpret_cast<void*>(&run_keeping_work));
+}
+
+memory_kernel work_kernel_of_memory() {
+  static bool const registered =
+      (sim::register_kernel(reinterpret_cast<void const*>(&run_memory_work), &run_memory_work,
+                            {sizeof(piece_of_work*), sizeof(int), sizeof(void*)}, "memory_work"),
+       true);
+  static_cast<void>(registered);
+  return reinterpret_cast<memory_kernel>(reinterpret_cast<void*>(&run_memory_work));
+}
+
+bool (*run_of_work())(void**) {
+  return &run_work;
 }
 
 }  // namespace escrow::test

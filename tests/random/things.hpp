@@ -40,6 +40,22 @@ struct shared_token {
   std::shared_ptr<token> share;
 };
 
+/// The same for one that writes memory, or reads it.
+struct memory_share {
+  std::shared_ptr<token> share;
+  void* memory;
+};
+
+/// The condition of a node, as kernels set it.
+struct looked_at {
+  cudaGraphConditionalHandle handle = 0;
+  unsigned chosen = 0;     // the body runs
+  unsigned otherwise = 0;  // it does not
+  bool can_run = true;     // false: a loop without an end
+  int launches = 0;
+  int turns = 0;
+};
+
 /// What one kernel does, and what it uses.
 struct piece_of_work {
   enum class role : std::uint8_t { plain, fill, look, close };
@@ -53,7 +69,11 @@ struct piece_of_work {
   std::vector<use> uses;
   role what = role::plain;
   int slot = -1;
-  int value = 0;  // that of the lease
+  int value = 0;           // that of the lease
+  bool is_racy = false;    // the slot was, when this was enqueued
+  void* memory = nullptr;  // of a block, which is written and read
+  looked_at* sets = nullptr;
+  bool ends_turn = false;  // of a loop, which ends with every second
 };
 
 /// What: all things of a run, the work, and the first thing that went wrong.
@@ -72,6 +92,8 @@ class things {
   reference model;
 
   [[nodiscard]] token make(reference::kind is);
+  /// A thing without a token: its end is to be noticed.
+  [[nodiscard]] int make_bare(reference::kind is);
   [[nodiscard]] slot_state& slot_of(int thing);
   /// A new value for a lease.
   [[nodiscard]] int begin_use();
@@ -82,6 +104,7 @@ class things {
     work_.emplace_back().all = this;
     return work_.back();
   }
+  [[nodiscard]] looked_at& add_condition() { return conditions_.emplace_back(); }
   /// A kernel's run; false if it goes on.
   bool run(piece_of_work const& work, int& rounds_left);
   void gone(int thing) noexcept;
@@ -93,10 +116,13 @@ class things {
   bool values_count = true;  // false: a device has failed, and its events order nothing
 
  private:
-  void check_uses(piece_of_work const& work);
+  [[nodiscard]] bool check_uses(piece_of_work const& work);
   void check_value(piece_of_work const& work);
 
+  static void set_condition(piece_of_work const& work);
+
   std::deque<piece_of_work> work_;
+  std::deque<looked_at> conditions_;
   std::vector<slot_state> slots_;
   std::vector<bool> closes_{false};
   std::string failure_;
@@ -106,8 +132,12 @@ class things {
 /// The kernels: (work, rounds), and the same with something that is kept.
 using plain_kernel = void (*)(piece_of_work*, int);
 using keeping_kernel = void (*)(piece_of_work*, int, int);
+using memory_kernel = void (*)(piece_of_work*, int, void*);
 [[nodiscard]] plain_kernel work_kernel();
 [[nodiscard]] keeping_kernel work_kernel_that_keeps();
+[[nodiscard]] memory_kernel work_kernel_of_memory();
+/// What libraries are made of: (work, rounds).
+[[nodiscard]] bool (*run_of_work())(void**);
 
 }  // namespace escrow::test
 
@@ -117,6 +147,14 @@ template <>
 struct owner_of<test::shared_token> {
   static int device_value(test::shared_token const& shared) { return shared.share->thing(); }
   static std::shared_ptr<test::token> owner(test::shared_token const& shared) {
+    return shared.share;
+  }
+};
+
+template <>
+struct owner_of<test::memory_share> {
+  static void* device_value(test::memory_share const& shared) { return shared.memory; }
+  static std::shared_ptr<test::token> owner(test::memory_share const& shared) {
     return shared.share;
   }
 };

@@ -15,6 +15,7 @@ namespace escrow::test {
 world::world(program const& run, planted bug)
     : run_(run), planted_(bug), is_careless_(run.seed % 8 == 0) {
   begin_machine(run.seed);
+  static_cast<void>(arena());
   at_begin_ = sim::alive();
   invalidated_ = sim::captures_invalidated();
   deleter_options chosen;
@@ -22,7 +23,7 @@ world::world(program const& run, planted bug)
   chosen.poll_interval_min = std::chrono::microseconds(1);
   worker_ = std::make_unique<deleter>(chosen);
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    streams_[i].device = i + 1 == streams_.size() ? 1 : 0;
+    streams_[i].device = i == 3 ? 1 : 0;
     make_stream(i);
   }
   for (std::size_t i = 0; i < pools_.size(); ++i) make_pool(i);
@@ -69,6 +70,7 @@ void world::perform(operation const& next) {
   thread_ = next.thread;
   begin_running(next);
   outcome const result = dispatch(next);
+  notice_ends();
   if (result != outcome::skipped) sweep_captures();
   check_captures();
   end_running(result == outcome::done);
@@ -98,6 +100,7 @@ void world::poll_until_nothing() {
     sim::run_until_idle();
     idle = worker_->poll() == 0 ? idle + 1 : 0;
   }
+  notice_ends();
 }
 
 outcome world::do_settle() {
@@ -115,6 +118,7 @@ bool world::is_accounted_for(std::size_t left, deleter_stats const& now) const {
 
 void world::expect_nothing_overdue() {
   if (lost_[0] || lost_[1]) return;  // a lost device does not even tell which captures there are
+  notice_ends();
   std::size_t overdue = 0;
   std::string which;
   for (std::size_t i = 0; i < all_.model.size(); ++i) {
@@ -161,6 +165,7 @@ outcome world::drain_idle() {
       attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
   if (!drained && !is_disturbed_ && !lost_[0] && !lost_[1])
     all_.fail("nothing goes on, and a drain does not come to its end");
+  notice_ends();
   if (drained) expect_gone(due);
   if (mine_->has_met) return result;
   all_.model.settle();
@@ -231,9 +236,13 @@ void world::finish() {
   end_leases();
   for (std::size_t i = 0; i < execs_.size(); ++i) drop_exec(i);
   for (std::size_t i = 0; i < graphs_.size(); ++i) drop_graph(i);
+  for (std::size_t i = 0; i < bodies_.size(); ++i) drop_body(i);
   for (std::size_t i = 0; i < owners_.size(); ++i) static_cast<void>(do_disown(i));
   for (std::size_t i = 0; i < shared_.size(); ++i) static_cast<void>(do_unshare(i));
+  for (std::size_t i = 0; i < events_there_.size(); ++i) static_cast<void>(do_drop_event(i));
+  for (std::size_t i = 0; i < libraries_.size(); ++i) static_cast<void>(do_unload_library(i));
   sim::run_until_idle();
+  free_graph_memory();
   for (std::size_t i = 0; i < hoisted_.size(); ++i) {
     if (!hoisted_[i]) continue;
     all_.model.hoisted[i].clear();
@@ -245,7 +254,9 @@ void world::finish() {
   survivors_.clear();
   surviving_shares_.clear();
   for (std::size_t i = 0; i < pools_.size(); ++i) leave_pool(i);
-  for (stream_place& each : streams_) static_cast<void>(cudaStreamDestroy(each.handle));
+  leave_scratch();
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    if (is_own_stream(i)) static_cast<void>(cudaStreamDestroy(streams_[i].handle));
   poll_until_nothing();
   events_.clear();
   all_.model.settle();
@@ -255,6 +266,12 @@ void world::finish() {
   counts_.programs = 1;
   static_cast<void>(cudaGetLastError());
   if (is_lost) sim::clear_faults();
+  if (is_lost && !is_own_stream(5)) {  // a lost device does not end a capture; this stream stays
+    cudaGraph_t left = nullptr;
+    static_cast<void>(cudaStreamEndCapture(streams_[5].handle, &left));
+    if (left != nullptr) static_cast<void>(cudaGraphDestroy(left));
+    static_cast<void>(cudaGetLastError());
+  }
   drop_cached_events();
 }
 
@@ -294,7 +311,8 @@ void world::drop_cached_events() {
     all_.fail("left in the machine: " + std::to_string(now.events) + " events, " +
               std::to_string(now.graphs) + " graphs, " + std::to_string(now.execs) + " execs, " +
               std::to_string(now.user_objects) + " user objects, " + std::to_string(now.streams) +
-              " streams");
+              " streams, " + std::to_string(now.device_allocations) + " blocks of memory, " +
+              std::to_string(now.condition_values) + " conditions");
   }
 }
 

@@ -12,7 +12,7 @@
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +21,8 @@
 
 #include "counts.hpp"
 #include "handles.hpp"
+#include "held_lease.hpp"
+#include "places.hpp"
 #include "program.hpp"
 #include "things.hpp"
 
@@ -67,66 +69,6 @@ class world {
     [[nodiscard]] bool is_active() const { return is == kind::active; }
     [[nodiscard]] bool is_invalid() const { return is == kind::invalid; }
   };
-  struct stream_place {
-    cudaStream_t handle = nullptr;
-    int device = 0;
-    int mark = 0;  // the last that its work sets
-  };
-  struct lease_place {
-    std::optional<lease<token>> held;
-    int slot = 0;
-    int value = 0;
-    std::size_t stream = 0;
-    std::uint64_t capture = 0;
-    std::vector<std::size_t> others;  // streams that also use it
-    int nodes = 0;                    // that have a share
-  };
-  struct graph_place {
-    std::optional<graph> own;
-    cudaGraph_t plain = nullptr;
-    std::uint64_t serial = 0;  // another for each graph
-    unsigned shape = 0;        // counts changes of nodes and edges
-    unsigned changes = 0;      // of nodes' owners too
-    bool is_built = false;     // its deleter is ours: nodes with owners may be added
-    bool is_exposed = false;
-    bool is_captured_into = false;
-    bool is_hoisted = false;
-    bool is_parent = false;
-    [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
-  };
-  struct exec_place {
-    std::optional<graph_exec> own;
-    cudaGraphExec_t plain = nullptr;
-    std::uint64_t made_of = 0;  // the graph's serial
-    unsigned shape = 0;         // the graph's then
-    int nodes_then = 0;         // the last node's id then
-    bool is_exact = true;       // it is known which node is which: not after some updates
-    bool was_updated = false;
-    bool of_hoisted = false;
-    bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
-    int behind = 0;               // a mark before its last launch
-    int launched = 0;             // a mark after its last launch, if there was one
-    [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
-  };
-  struct node_place {
-    node handle;
-    std::size_t graph = 0;
-    std::uint64_t serial = 0;
-    int id = 0;  // 0: none
-    bool is_call = false;
-  };
-  struct open_capture {
-    std::uint64_t id;
-    std::size_t origin;
-    std::size_t thread;
-    bool is_relaxed;
-    std::optional<std::size_t> into;  // a graph that was there
-  };
-  struct retired_with_event {
-    token owner;
-    owned_event event;
-  };
-
   /// An operation of a thread, from its beginning to its end.
   struct running {
     operation const* what = nullptr;  // null: none
@@ -145,6 +87,7 @@ class world {
 
   // overlap.cpp
   void reach_stream(reach& all, std::size_t stream, bool is_changed) const;
+  void reach_exec(reach& all, operation const& next) const;
   [[nodiscard]] reach reach_of(operation const& next) const;
   void begin_running(operation const& next);
   void end_running(bool is_done);
@@ -158,6 +101,9 @@ class world {
   outcome dispatch(operation const& next);
   outcome dispatch_owners(operation const& next);
   outcome dispatch_graphs(operation const& next);
+  outcome dispatch_kinds(operation const& next);
+  outcome dispatch_nodes(operation const& next);
+  outcome dispatch_code(operation const& next);
   template <class Permission, class Action>
   outcome attempt(Permission may_refuse, bool may_fail, Action action);
   void arm_fault();
@@ -183,6 +129,8 @@ class world {
   // world_streams.cpp
   [[nodiscard]] capture_state capture_at(std::size_t stream) const;
   [[nodiscard]] bool is_any_capturing() const;
+  [[nodiscard]] bool is_blocked(std::size_t stream) const;
+  [[nodiscard]] bool is_own_stream(std::size_t stream) const;
   bool enqueue(std::size_t stream, piece_of_work& work);
   piece_of_work& piece(std::size_t stream, std::vector<int> const& uses);
   piece_of_work& slot_piece(std::size_t stream, lease_place const& of, piece_of_work::role what);
@@ -209,7 +157,9 @@ class world {
   outcome do_close_pool(std::size_t pool);
   outcome do_destroy_pool(std::size_t pool);
   void leave_pool(std::size_t pool);
-  outcome do_claim(std::size_t lease, std::size_t pool, std::size_t stream);
+  outcome do_claim(std::size_t lease, std::size_t pool, std::size_t stream, bool tries = false);
+  void note_claim(lease_place& place, std::size_t stream, capture_state const& capture);
+  [[nodiscard]] bool unpool(int pool);
   void check_claimed(int slot, capture_state const& capture);
   void expect_exhausted(std::size_t pool, capture_state const& capture);
   [[nodiscard]] bool matches(lease_place const& held, std::size_t stream) const;
@@ -230,6 +180,7 @@ class world {
   outcome do_use_shared(std::size_t shared, std::size_t stream);
   outcome do_unshare(std::size_t shared);
   void hand_to_stream(int thing, std::size_t stream, piece_of_work const& work);
+  static void doubt_last(contents& captured);
   void survive(token&& kept);
 
   // world_graphs.cpp
@@ -239,6 +190,7 @@ class world {
   outcome do_make_graph(std::size_t graph);
   outcome do_expose(std::size_t graph);
   outcome do_clone(std::size_t to, std::size_t from, unsigned way);
+  void add_copy_of(std::size_t child, contents& to);
   outcome do_child(std::size_t parent, std::size_t child, unsigned way);
   outcome do_destroy_graph(std::size_t graph);
   void drop_graph(std::size_t graph);
@@ -262,11 +214,21 @@ class world {
   void drop_nodes_of(std::size_t graph);
   outcome do_add_node(std::size_t node, std::size_t graph, std::size_t owner, unsigned way);
   outcome do_add_node_of_lease(std::size_t node, std::size_t graph, std::size_t lease);
-  void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, bool is_call);
+  void note_node(std::size_t at, std::size_t graph, node made, entries const& kept, node_kind is);
   outcome do_set_node(std::size_t node, std::size_t owner, unsigned way);
   outcome do_set_node_of_lease(std::size_t node, std::size_t lease);
   [[nodiscard]] entries begin_set(node_place const& at);
   void end_set(node_place const& at, entries const& old, bool is_done);
+  [[nodiscard]] bool can_be_set(node_place const& at, std::size_t owner, bool keeps) const;
+  template <class Setter>
+  void set_with(Setter to, node_place const& at, std::size_t owner, bool keeps, piece_of_work& work,
+                std::optional<token>& callable);
+  template <class Setter>
+  static void set_with_lease(Setter to, node_place const& at, lease_place& from,
+                             piece_of_work& work);
+  [[nodiscard]] static bool can_take(node_place const& at, lease_place const& from);
+  [[nodiscard]] entries kept_by(node_place const& at, std::size_t owner,
+                                std::optional<token> const& callable, piece_of_work& work) const;
   void note_set(node_place const& at, entries const& kept);
   outcome do_destroy_node(std::size_t node);
   outcome do_exec_set(std::size_t exec, std::size_t node, std::size_t owner);
@@ -280,6 +242,70 @@ class world {
   entries use_owner(std::size_t owner, std::optional<token> const& callable,
                     piece_of_work& work) const;
   entries share_slot(lease_place& of, piece_of_work& work);
+
+  // world_scratch.cpp
+  outcome do_claim_scratch(std::size_t lease, std::size_t size, std::size_t stream);
+  [[nodiscard]] int thing_at(void* block, std::size_t size);
+  void note_memory_of(std::uint64_t capture, int block);
+  outcome do_close_scratch();
+  outcome do_destroy_scratch();
+  void leave_scratch();
+  template <class Kept, class IsThere>
+  void notice_ends_of(Kept& kept, IsThere is_there, situation met);
+  void notice_ends();
+
+  // world_bodies.cpp
+  [[nodiscard]] bool is_body_of_a_graph(body_place const& place) const;
+  [[nodiscard]] bool is_body_usable(body_place const& place) const;
+  [[nodiscard]] contents& contents_around(body_place const& place);
+  outcome add_conditional(std::size_t body, insertion_point const& at, std::size_t graph,
+                          std::uint64_t serial, unsigned way);
+  outcome do_add_conditional(std::size_t body, std::size_t graph, unsigned way);
+  outcome do_add_conditional_inside(std::size_t body, std::size_t outer, unsigned way);
+  void note_body_node(std::size_t node, body_place const& at, escrow::node const& made,
+                      entries const& kept);
+  outcome do_add_body_node(std::size_t node, std::size_t body, std::size_t owner, unsigned way);
+  outcome do_add_body_node_of_lease(std::size_t node, std::size_t body, std::size_t lease);
+  outcome do_embed_in_body(std::size_t body, std::size_t child);
+  outcome do_capture_into_body(std::size_t stream, std::size_t body, unsigned way);
+  outcome claim_and_release_on(std::size_t stream);
+  outcome retire_with_body(body_place const& at, cudaGraph_t body);
+  void drop_body(std::size_t body);
+  outcome do_drop_body(std::size_t body);
+  void leave_to_bodies(std::size_t graph);
+
+  // world_kinds.cpp
+  [[nodiscard]] static std::byte* arena();
+  [[nodiscard]] memory_share memory_of(std::size_t owner) const;
+  [[nodiscard]] entries owners_of(std::size_t one, std::size_t other) const;
+  outcome do_add_fill(std::size_t node, std::size_t graph, std::size_t owner, unsigned way);
+  outcome do_add_fill_of_lease(std::size_t node, std::size_t graph, std::size_t lease);
+  [[nodiscard]] static node fill_of(insertion_point const& at, lease<device_block>& held);
+  [[nodiscard]] static node fill_of(insertion_point const& at, lease<token>& held);
+  outcome do_add_copy(std::size_t node, std::size_t graph, std::size_t to, std::size_t from);
+  outcome do_add_join(std::size_t node, std::size_t graph);
+  [[nodiscard]] std::vector<node> known_nodes_of(std::size_t graph) const;
+  outcome do_add_edge(std::size_t one, std::size_t other);
+  outcome do_make_event(std::size_t event);
+  [[nodiscard]] int thing_of_event(std::size_t event) const;
+  outcome do_drop_event(std::size_t event);
+  outcome do_add_event(std::size_t node, std::size_t graph, std::size_t event, unsigned way);
+  outcome do_add_alloc(std::size_t allocation, std::size_t graph, std::size_t size);
+  outcome do_add_free(std::size_t allocation, std::size_t graph);
+  void free_graph_memory();
+  outcome do_look(std::size_t graph);
+  void read_back(node_place const& at);
+
+  // world_code.cpp
+  outcome do_load_library(std::size_t library);
+  outcome do_unload_library(std::size_t library);
+  outcome do_launch_code(std::size_t stream, std::size_t library);
+  outcome do_add_node_of_code(std::size_t node, std::size_t graph, std::size_t library);
+  outcome do_set_node_of_code(std::size_t node, std::size_t library);
+  outcome do_exec_set_of_code(std::size_t exec, std::size_t node, std::size_t library);
+  outcome do_upload(std::size_t exec, std::size_t stream);
+  outcome do_capture_call(std::size_t stream, std::size_t graph, unsigned way);
+  outcome do_move(std::size_t graph, std::size_t exec);
 
   things all_;
   run_counts counts_;
@@ -301,16 +327,26 @@ class world {
   int node_ids_ = 0;
 
   std::unique_ptr<deleter> worker_;
-  std::array<stream_place, 4> streams_;
+  std::array<stream_place, 6> streams_;
   std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
   std::array<bool, 2> is_closed_{};   // or about to be
   std::array<bool, 2> was_closed_{};  // the call is over
   std::vector<int> pool_of_slot_;     // by thing; -1: none
+  std::optional<scratch_pool> scratch_;
+  bool is_scratch_closed_ = false;
+  std::map<void*, int> blocks_;  // that are there, and their things
   std::array<lease_place, 4> leases_;
   std::array<graph_place, 4> graphs_;
   std::array<exec_place, 4> execs_;
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
+  std::array<body_place, 3> bodies_;
+  std::array<std::optional<shared_event>, 2> events_there_;
+  std::map<cudaEvent_t, int> kept_events_;  // that are there, and their things
+  std::array<allocation_place, 2> allocations_;
+  std::array<library_place, 2> libraries_;
+  std::map<void const*, int> kept_code_;  // kernels whose libraries are there, and their things
+  std::vector<void*> graph_memory_;       // that launches may have left
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;

@@ -15,7 +15,10 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
   exec_place& place = execs_[e];
   if (place.is_there() || !is_usable(g)) return outcome::skipped;
   graph_place& source = graphs_[g];
-  outcome const result = attempt(false, false, [&] {
+  bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
+    return each.is_there() && each.made_of == source.serial;
+  });
+  outcome const result = attempt(false, source.is_single && has_one, [&] {
     if (way == 3) {
       cudaGraph_t const native = handle_of(source);
       relaxed_scope const relaxed;
@@ -23,7 +26,9 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
     } else if (way == 2 || !source.own) {
       place.own.emplace(handle_of(source));
     } else {
-      place.own.emplace(*source.own);
+      instantiate_options chosen;
+      if (source.has_memory && way == 1) chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+      place.own.emplace(*source.own, chosen);
     }
   });
   if (result != outcome::done) {
@@ -31,9 +36,15 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
     return result;
   }
   place.made_of = source.serial;
+  source.was_instantiated = true;
   place.shape = source.shape;
   place.nodes_then = node_ids_;
   place.of_hoisted = source.is_hoisted;
+  place.is_conditional = source.is_single && !source.has_memory;
+  place.has_memory = source.has_memory;
+  place.has_events = source.has_events;
+  bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
+  if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
   all_.model.execs[e] = all_.model.graphs[g];
   if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
   return result;
@@ -57,19 +68,27 @@ bool world::is_covered(contents const& exec) const {
 outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
   exec_place& place = execs_[e];
   contents const& kept = all_.model.execs[e];
-  if (!place.is_there() || !capture_at(s).is_none() || lost_[0] || lost_[1])
+  if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || lost_[0] || lost_[1])
     return outcome::skipped;
   bool const is_right = planted_ == planted::model_forgets_execs || is_covered(kept);
   if (!is_right) return outcome::skipped;
   if (place.plain != nullptr) make_racy(kept.needed);
+  if (place.has_memory) {  // who frees it and who uses it are the caller's to order
+    if (is_any_capturing()) return outcome::skipped;
+    for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
+  }
   int const behind = streams_[s].mark;
-  outcome const result = attempt(false, false, [&] {
+  // Memory that is there already, or is not there to be freed.
+  outcome const result = attempt(false, place.has_memory, [&] {
     if (place.own) return place.own->launch(streams_[s].handle);
     escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
   });
   place.is_end_unknown = result != outcome::done;
   if (result != outcome::done) return result;
   for (entry& each : all_.model.execs[e].held) each.launched = true;
+  if (place.has_memory) counts_.meet(situation::exec_with_memory_launched);
+  if (place.has_events) counts_.meet(situation::exec_with_events_launched);
+  if (place.is_conditional) counts_.meet(situation::conditional_exec_launched);
   if (place.plain != nullptr) {
     counts_.meet(situation::plain_exec_launched);
     if (place.of_hoisted) counts_.meet(situation::hoisted_graph_launched_plainly);
@@ -92,6 +111,8 @@ void world::note_update(std::size_t e, std::size_t g, entries const& before) {
   place.was_updated = true;
   if (is_same) place.nodes_then = node_ids_;
   place.of_hoisted = source.is_hoisted;
+  place.has_memory = place.has_memory || source.has_memory;
+  place.has_events = place.has_events || source.has_events;
 }
 
 // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
@@ -127,6 +148,8 @@ void world::drop_exec(std::size_t e) {
   exec_place& place = execs_[e];
   if (!place.is_there()) return;
   if (is_in_flight(place)) counts_.meet(situation::exec_gone_in_flight);
+  if (is_in_flight(place) && place.is_conditional)
+    counts_.meet(situation::conditional_exec_gone_in_flight);
   contents& kept = all_.model.execs[e];
   append(kept.held, kept.lingering);
   entries hard = kept.held;

@@ -21,7 +21,21 @@ contents copy_of(contents const& original, bool known) {
   return copy;
 }
 
+void add_copy(contents const& copy, contents& to) {
+  append(to.held, copy.held);
+  append(to.lingering, copy.lingering);
+  append(to.needed, copy.needed);
+}
+
 }  // namespace
+
+/// The body has a copy of the child, in no order with other uses.
+void world::add_copy_of(std::size_t child, contents& to) {
+  contents copy = copy_of(all_.model.graphs[child], true);
+  for (entry& each : copy.held) each.on_body = true;
+  add_copy(copy, to);
+  make_racy(copy.needed);
+}
 
 bool world::is_usable(std::size_t g) const {
   return graphs_[g].is_there() && !graphs_[g].is_captured_into;
@@ -63,7 +77,7 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
   graph_place& original = graphs_[from];
   graph_place& copy = graphs_[to];
   bool const is_known = original.own && way < 2;
-  outcome const result = attempt(false, false, [&] {
+  outcome const result = attempt(false, original.is_single, [&] {
     if (is_known) {
       copy.own.emplace(original.own->clone());
     } else {
@@ -77,6 +91,8 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
   copy.serial = ++serials_;
   copy.is_hoisted = original.is_hoisted;
   copy.is_parent = original.is_parent;
+  copy.has_calls = original.has_calls;
+  copy.has_events = original.has_events;
   all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
   if (!is_known) make_racy(all_.model.graphs[to].needed);
   return result;
@@ -88,7 +104,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   graph_place& outer = graphs_[parent];
   graph_place& inner = graphs_[child];
   bool const is_known = outer.own && inner.own && way < 3;
-  outcome const result = attempt(false, false, [&] {
+  outcome const result = attempt(false, inner.is_single, [&] {
     if (!is_known) {
       cudaGraphNode_t made = nullptr;
       escrow::check(
@@ -103,11 +119,10 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   if (result != outcome::done) return result;
   ++outer.shape;
   outer.is_parent = true;
+  outer.has_calls = outer.has_calls || inner.has_calls;
+  outer.has_events = outer.has_events || inner.has_events;
   contents const added = copy_of(all_.model.graphs[child], is_known);
-  contents& kept = all_.model.graphs[parent];
-  append(kept.held, added.held);
-  append(kept.lingering, added.lingering);
-  append(kept.needed, added.needed);
+  add_copy(added, all_.model.graphs[parent]);
   if (!added.held.empty()) counts_.meet(situation::things_on_a_parent_graph);
   // add_child() comes after all that is there, which may use the same; the others do not.
   if (!is_known || way == 2) make_racy(added.needed);
@@ -121,6 +136,7 @@ void world::drop_graph(std::size_t g) {
     if (each.is_there() && each.made_of == place.serial)
       counts_.meet(situation::graph_gone_before_its_exec);
   }
+  leave_to_bodies(g);
   all_.model.graphs[g].clear();
   if (place.plain != nullptr) {
     relaxed_scope const relaxed;
@@ -143,6 +159,10 @@ void world::note_hoist(std::size_t h, std::size_t g, bool by_handle) {
   for (entry const& each : from.held) {
     if (!each.known) {
       stay.push_back(each);
+      continue;
+    }
+    if (by_handle && each.on_body) {
+      from.lingering.push_back(each);
       continue;
     }
     to.held.push_back(each);

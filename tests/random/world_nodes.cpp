@@ -1,9 +1,13 @@
 // Nodes of graphs that are built by hand, and their owners.
 #include "attempt.hpp"
+#include "node_setters.hpp"
 
 namespace escrow::test {
 
 namespace {
+
+constexpr memset_config one_row{.value = 3, .element_bytes = 4, .width = 4};
+constexpr memset_config rows{.value = 3, .element_bytes = 1, .width = 4, .height = 3, .pitch = 16};
 
 /// What a host node calls; it owns what it uses, and is a thing itself.
 struct called_work {
@@ -23,14 +27,17 @@ bool world::is_there(node_place const& place) const {
          !graphs_[place.graph].is_captured_into;
 }
 
-void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, bool is_call) {
+void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, node_kind is) {
   node_place& place = nodes_[n];
   graph_place& in = graphs_[g];
   place.handle = std::move(made);
   place.graph = g;
   place.serial = in.serial;
   place.id = ++node_ids_;
-  place.is_call = is_call;
+  place.is = is;
+  place.is_in_body = false;
+  in.has_calls = in.has_calls || place.is_call() || place.is_event();
+  in.has_events = in.has_events || place.is_event();
   ++in.shape;
   ++in.changes;
   for (entry each : kept) {
@@ -64,7 +71,9 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
       made = in.own->launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
     }
   });
-  if (result == outcome::done) note_node(n, g, made, kept, way == 3);
+  if (result != outcome::done) return result;
+  note_node(n, g, made, kept, way == 3 ? node_kind::call : node_kind::kernel);
+  nodes_[n].is_in_body = is_chained && before.is_in_body;
   return result;
 }
 
@@ -93,11 +102,12 @@ outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l)
   entries const kept = share_slot(from, work);
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = in.own->launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
+    made = from.held->with(
+        [&](auto& held) { return in.own->launch(kernel_for(held), {}, &work, 1, held); });
   });
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
-  note_node(n, g, made, kept, false);
+  note_node(n, g, made, kept, node_kind::kernel);
   return result;
 }
 
@@ -132,36 +142,89 @@ void world::note_set(node_place const& at, entries const& kept) {
   }
 }
 
+bool world::can_be_set(node_place const& at, std::size_t o, bool keeps) const {
+  if (at.is_event()) return events_there_[o].has_value();
+  return !keeps || owners_[o].share != nullptr;
+}
+
+/// What the node keeps of what set_with() gives it.
+entries world::kept_by(node_place const& at, std::size_t o, std::optional<token> const& callable,
+                       piece_of_work& work) const {
+  if (at.is_event()) return {{.thing = thing_of_event(o)}};
+  return use_owner(o, callable, work);
+}
+
+template <class Setter>
+void world::set_with(Setter to, node_place const& at, std::size_t o, bool keeps,
+                     piece_of_work& work, std::optional<token>& callable) {
+  switch (at.is) {
+    case node_kind::call:
+      return to.call(called_work{&work, owners_[o], std::move(*callable)});
+    case node_kind::fill:
+      if (!keeps) return to.memset(arena(), one_row);
+      return to.memset(memory_of(o), one_row);
+    case node_kind::rows:
+      return to.memset(memory_of(o), rows);
+    case node_kind::copy:
+      return to.memcpy(memory_of(o), memory_of(o), 16);
+    case node_kind::record:
+    case node_kind::wait:
+      return to.event(*events_there_[o]);
+    case node_kind::kernel:
+    case node_kind::empty:  // is refused
+      if (!keeps) return to.launch(work_kernel(), launch_config{}, &work, 0);
+      return to.launch(work_kernel_that_keeps(), launch_config{}, &work, 1, owners_[o]);
+  }
+}
+
 outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
   node_place& at = nodes_[n];
-  bool const keeps = way != 2 || at.is_call;
-  if (!is_there(at) || (keeps && !owners_[o].share)) return outcome::skipped;
+  bool const can_be_bare = at.is == node_kind::kernel || at.is == node_kind::fill;
+  bool const keeps = way != 2 || !can_be_bare;
+  if (!is_there(at) || !can_be_set(at, o, keeps)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries kept;
   std::optional<token> callable;
-  if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
-  if (keeps) kept = use_owner(o, callable, work);
+  if (at.is_call()) callable.emplace(all_.make(reference::kind::owner));
+  if (keeps) kept = kept_by(at, o, callable, work);
+  bool const is_wrong = at.is == node_kind::empty;
   entries const old = begin_set(at);
-  outcome const result = attempt(is_stopped_, false, [&] {
-    if (at.is_call) return at.handle.set_call(called_work{&work, owners_[o], std::move(*callable)});
-    if (!keeps) return at.handle.set_launch(work_kernel(), {}, &work, 0);
-    at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
+  outcome const result = attempt(is_stopped_, is_wrong, [&] {
+    set_with(graph_node_setter{at.handle}, at, o, keeps, work, callable);
   });
   end_set(at, old, result == outcome::done);
+  if (result == outcome::done && is_wrong)
+    all_.fail("a node that does nothing was set to a launch");
   if (result == outcome::done) note_set(at, kept);
   return result;
+}
+
+template <class Setter>
+void world::set_with_lease(Setter to, node_place const& at, lease_place& from,
+                           piece_of_work& work) {
+  from.held->with([&](auto& held) {
+    if constexpr (requires { held->data(); }) {
+      if (at.is == node_kind::fill) return to.memset(held, one_row);
+    }
+    to.launch(kernel_for(held), launch_config{}, &work, 1, held);
+  });
+}
+
+/// A fill takes memory alone.
+bool world::can_take(node_place const& at, lease_place const& from) {
+  if (!from.held) return false;
+  return at.is == node_kind::kernel || (at.is == node_kind::fill && from.memory != nullptr);
 }
 
 outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
   node_place& at = nodes_[n];
   lease_place& from = leases_[l];
-  if (!is_there(at) || !from.held || at.is_call) return outcome::skipped;
+  if (!is_there(at) || !can_take(at, from)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   entries const old = begin_set(at);
-  outcome const result = attempt(is_stopped_, false, [&] {
-    at.handle.set_launch(work_kernel_that_keeps(), {}, &work, 1, *from.held);
-  });
+  outcome const result = attempt(
+      is_stopped_, false, [&] { set_with_lease(graph_node_setter{at.handle}, at, from, work); });
   end_set(at, old, result == outcome::done);
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
@@ -176,9 +239,12 @@ outcome world::do_destroy_node(std::size_t n) {
   entries& held = all_.model.graphs[at.graph].held;
   entries const before = held;
   static_cast<void>(take_node(held, at.id));
-  outcome const result = attempt(false, false, [&] { gone.destroy(); });
+  // One of a graph with memory nodes stays.
+  bool const may_stay = graphs_[at.graph].has_memory;
+  outcome const result = attempt(false, may_stay, [&] { gone.destroy(); });
   if (result != outcome::done) {
     held = before;
+    if (may_stay) counts_.meet(situation::node_stays_beside_memory_nodes);
     return result;
   }
   note_set(at, {});
@@ -235,20 +301,19 @@ void world::end_exec_set(std::size_t e, node_place const& at, entries const& old
 outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   exec_place& place = execs_[e];
   node_place const& at = nodes_[n];
-  if (!may_set(place, at) || !owners_[o].share) return outcome::skipped;
+  if (!may_set(place, at) || !can_be_set(at, o, true)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   std::optional<token> callable;
-  if (at.is_call) callable.emplace(all_.make(reference::kind::owner));
-  entries const kept = use_owner(o, callable, work);
+  if (at.is_call()) callable.emplace(all_.make(reference::kind::owner));
+  entries const kept = kept_by(at, o, callable, work);
   entries const old = begin_exec_set(e, at);
   // The exec may be another graph's, or be older than the node.
   outcome const result = attempt(true, true, [&] {
-    if (at.is_call) {
-      return place.own->set_call(at.handle, called_work{&work, owners_[o], std::move(*callable)});
-    }
-    place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
+    set_with(exec_node_setter{*place.own, at.handle}, at, o, true, work, callable);
   });
   end_exec_set(e, at, old, kept, result == outcome::done);
+  if (result == outcome::done && at.is != node_kind::kernel)
+    counts_.meet(situation::exec_set_of_another_kind);
   return result;
 }
 
@@ -256,12 +321,12 @@ outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l)
   exec_place& place = execs_[e];
   node_place const& at = nodes_[n];
   lease_place& from = leases_[l];
-  if (!may_set(place, at) || !from.held || at.is_call) return outcome::skipped;
+  if (!may_set(place, at) || !can_take(at, from)) return outcome::skipped;
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   entries const old = begin_exec_set(e, at);
   outcome const result = attempt(true, true, [&] {
-    place.own->set_launch(at.handle, work_kernel_that_keeps(), {}, &work, 1, *from.held);
+    set_with_lease(exec_node_setter{*place.own, at.handle}, at, from, work);
   });
   end_exec_set(e, at, old, kept, result == outcome::done);
   return result;

@@ -5,15 +5,11 @@
 
 namespace escrow::test {
 
-namespace {
-
 /// A call failed after it was given something: the graph may have it or not.
-void doubt_last(contents& captured) {
+void world::doubt_last(contents& captured) {
   captured.lingering.push_back(captured.held.back());
   captured.held.pop_back();
 }
-
-}  // namespace
 
 void world::survive(token&& kept) {
   if (!kept) return;
@@ -43,7 +39,7 @@ outcome world::do_retire(std::size_t s) {
   hand_to_stream(thing, s, work);
   if (planted_ == planted::owner_ends_early) token const early(std::move(owner));
   if (!owner) return outcome::done;
-  outcome const result = attempt(capture.is_invalid() || is_stopped_, false, [&] {
+  outcome const result = attempt(capture.is_invalid() || is_stopped_ || is_blocked(s), false, [&] {
     worker_->retire(stream_ref(streams_[s].handle), std::move(owner));
   });
   if (is_stopped_) counts_.meet(situation::retired_to_a_stopped_deleter);
@@ -62,7 +58,7 @@ outcome world::do_retire_now() {
 }
 
 outcome world::do_retire_after(std::size_t s) {
-  if (!capture_at(s).is_none() || streams_[s].device != 0) return outcome::skipped;
+  if (!capture_at(s).is_none() || is_blocked(s) || streams_[s].device != 0) return outcome::skipped;
   retired_with_event owner{all_.make(reference::kind::owner), {}};
   int const thing = owner.owner.thing();
   piece_of_work& work = piece(s, {thing});
@@ -117,7 +113,7 @@ outcome world::do_keep(std::size_t s, std::size_t o, unsigned way) {
   launch_config chosen;
   chosen.keeper = worker_.get();
   hand_to_stream(thing, s, work);
-  outcome const result = attempt(capture.is_invalid() || is_stopped_, false, [&] {
+  outcome const result = attempt(capture.is_invalid() || is_stopped_ || is_blocked(s), false, [&] {
     if (is_moved) {
       launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
              std::move(moved));
@@ -155,8 +151,9 @@ outcome world::do_use_shared(std::size_t x, std::size_t s) {
   piece_of_work& work = piece(s, {thing});
   bool const is_used = enqueue(s, work);
   hand_to_stream(thing, s, work);
-  outcome const result = attempt(capture.is_invalid() || (is_stopped_ && capture.is_active()),
-                                 false, [&] { used_on(own, streams_[s].handle); });
+  outcome const result =
+      attempt(capture.is_invalid() || is_blocked(s) || (is_stopped_ && capture.is_active()), false,
+              [&] { used_on(own, streams_[s].handle); });
   if (result != outcome::done && capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
   if (result != outcome::done && is_used) {
     surviving_shares_.push_back(own);  // the work uses it all the same

@@ -45,14 +45,21 @@ void world::leave_pool(std::size_t p) {
   for (std::size_t i = 0; i < now.stream_waits; ++i)
     counts_.meet(situation::claim_waited_in_its_stream);
   for (std::size_t i = 0; i < now.edges_added; ++i) counts_.meet(situation::claim_added_an_edge);
-  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
-    if (pool_of_slot_[i] != static_cast<int>(p)) continue;
-    pool_of_slot_[i] = -1;
-    all_.model.state_of(static_cast<int>(i)).is_pooled = false;
-    if (!all_.model.state_of(static_cast<int>(i)).gone && all_.slot_of(static_cast<int>(i)).leased)
-      counts_.meet(situation::pool_gone_with_slots_out);
-  }
+  if (unpool(static_cast<int>(p))) counts_.meet(situation::pool_gone_with_slots_out);
   pools_[p].reset();
+}
+
+/// The slots of that pool are nobody's from now on; whether any is out.
+bool world::unpool(int pool) {
+  bool any_out = false;
+  for (std::size_t i = 0; i < pool_of_slot_.size(); ++i) {
+    if (pool_of_slot_[i] != pool) continue;
+    pool_of_slot_[i] = -1;
+    reference::thing_state& slot = all_.model.state_of(static_cast<int>(i));
+    slot.is_pooled = false;
+    any_out = any_out || (!slot.gone && all_.slot_of(static_cast<int>(i)).leased);
+  }
+  return any_out;
 }
 
 outcome world::do_destroy_pool(std::size_t p) {
@@ -118,23 +125,38 @@ void world::check_claimed(int slot, capture_state const& capture) {
   state.racy = false;
 }
 
-outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
+outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s, bool tries) {
   lease_place& place = leases_[l];
   if (place.held || pools_[p] == nullptr) return outcome::skipped;
   capture_state const capture = capture_at(s);
   bool const was_closed = was_closed_[p];
+  bool const is_wrong = capture.is_invalid() || is_blocked(s);
   // Closed meanwhile, either is right.
-  auto const may_refuse = [&] {
-    return capture.is_invalid() || is_closed_[p] || streams_[s].device != 0;
-  };
-  outcome const result =
-      attempt(may_refuse, false, [&] { place.held.emplace(pools_[p]->claim(streams_[s].handle)); });
+  auto const may_refuse = [&] { return is_wrong || is_closed_[p] || streams_[s].device != 0; };
+  outcome const result = attempt(may_refuse, false, [&] {
+    if (!tries) {
+      place.held.emplace(pools_[p]->claim(streams_[s].handle));
+    } else if (auto got = pools_[p]->try_claim(streams_[s].handle)) {
+      place.held.emplace(std::move(*got));
+    } else {
+      throw pool_exhausted("as claim() would have");
+    }
+  });
   if (result == outcome::exhausted && !mine_->has_met) expect_exhausted(p, capture);
   if (result != outcome::done) return result;
   // A fork of a capture onto another device's stream cannot be asked for its device.
-  if (capture.is_invalid() || was_closed || (streams_[s].device != 0 && capture.is_none()))
+  if (is_wrong || was_closed || (streams_[s].device != 0 && capture.is_none()))
     all_.fail("a claim succeeded that must be refused");
-  place.slot = (*place.held)->thing();
+  place.held->with([&](auto& held) {
+    if constexpr (requires { held->thing(); }) place.slot = held->thing();
+  });
+  place.memory = nullptr;
+  note_claim(place, s, capture);
+  return result;
+}
+
+/// The lease has the slot, for work on the stream.
+void world::note_claim(lease_place& place, std::size_t s, capture_state const& capture) {
   check_claimed(place.slot, capture);
   things::slot_state& slot = all_.slot_of(place.slot);
   slot.leased = true;
@@ -154,13 +176,13 @@ outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
     if (!is_origin) counts_.meet(situation::claim_on_a_forked_stream);
   }
   use_slot_on(s, place, piece_of_work::role::fill);
-  return result;
 }
 
 /// Whether work on the stream may use the slot, in order after its claim.
 bool world::matches(lease_place const& held, std::size_t s) const {
   capture_state const at = capture_at(s);
   capture_state const claimed = capture_at(held.stream);
+  if (is_blocked(s) || is_blocked(held.stream)) return false;
   return !at.is_invalid() && !claimed.is_invalid() && at.id == held.capture &&
          claimed.id == held.capture;
 }
@@ -170,8 +192,9 @@ outcome world::do_touch(std::size_t l, std::size_t s) {
   if (!place.held) return outcome::skipped;
   bool const is_right = matches(place, s);
   capture_state const at = capture_at(s);
-  outcome const result = attempt(at.is_invalid() || at.id != place.capture, false,
-                                 [&] { place.held->also_used_on(streams_[s].handle); });
+  outcome const result =
+      attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture, is_blocked(s),
+              [&] { place.held->also_used_on(streams_[s].handle); });
   if (result != outcome::done) return result;
   place.others.push_back(s);
   if (!is_right) return result;
@@ -206,23 +229,27 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   capture_state const at = capture_at(s);
   bool const is_foreign = at.is_active() && at.id != place.capture;
   bool const is_other_captured = std::ranges::any_of(place.others, [&](std::size_t other) {
-    return capture_at(other).id != place.capture || capture_at(other).id != at.id;
+    return capture_at(other).id != place.capture || capture_at(other).id != at.id ||
+           is_blocked(other);
   });
   if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
     return outcome::skipped;
   // The stream has to come after the claim's, which can be in no order with it while it captures.
-  if (way == 1 && place.capture == 0 && at.is_none() && !capture_at(place.stream).is_none())
+  if (way == 1 && place.capture == 0 && at.is_none() &&
+      (!capture_at(place.stream).is_none() || is_blocked(place.stream)))
     return outcome::skipped;
   if (is_right) {
     if (way == 1) order(place.stream, s);
     use_slot_on(s, place, piece_of_work::role::close);
   }
-  bool const may_refuse =
-      is_foreign || is_other_captured || at.is_invalid() || streams_[s].device != 0;
+  bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
+                          streams_[s].device != 0 || (way != 2 && is_blocked(s));
+  if (way == 2 && is_blocked(s)) counts_.meet(situation::released_on_a_blocked_legacy_stream);
   std::vector<int> const marks = all_.model.state_of(place.slot).marks;
+  bool const may_fail = way == 1 && is_blocked(s);  // CUDA refuses
   bool const is_late = planted_ == planted::release_noted_late;
   if (!is_late) note_release(place, s);
-  outcome const result = attempt(may_refuse, false, [&] {
+  outcome const result = attempt(may_refuse, may_fail, [&] {
     if (way == 0) place.held->release();
     if (way == 1) place.held->release(streams_[s].handle);
     if (way == 2) place.held.reset();
@@ -256,8 +283,9 @@ outcome world::do_launch_lease(std::size_t l, std::size_t s) {
   launch_config chosen;
   chosen.keeper = worker_.get();
   outcome const result = attempt(is_stopped_, false, [&] {
-    launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
-           *place.held);
+    place.held->with([&](auto& held) {
+      launch(streams_[s].handle, kernel_for(held), chosen, &work, rounds_of(work), held);
+    });
   });
   if (result != outcome::done) {
     all_.model.set_mark(work.mark);

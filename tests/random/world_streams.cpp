@@ -26,8 +26,30 @@ bool world::is_any_capturing() const {
   return false;
 }
 
+/// Whether work on the legacy stream would harm a capture.
+bool world::is_blocked(std::size_t stream) const {
+  if (streams_[stream].handle != cudaStreamLegacy) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t const answer = cudaStreamIsCapturing(cudaStreamLegacy, &status);
+  static_cast<void>(cudaGetLastError());
+  return answer == cudaErrorStreamCaptureImplicit;
+}
+
+/// Whether the program has made it.
+bool world::is_own_stream(std::size_t stream) const {
+  cudaStream_t const handle = streams_[stream].handle;
+  return handle != cudaStreamLegacy && handle != cudaStreamPerThread;
+}
+
 void world::make_stream(std::size_t stream) {
   stream_place& place = streams_[stream];
+  place.mark = 0;
+  // The thread's own is another on each thread: programs of several have a common one instead.
+  bool const is_single =
+      std::ranges::all_of(run_.operations, [](operation const& each) { return each.thread == 0; });
+  if (stream == 4) place.handle = cudaStreamLegacy;
+  if (stream == 5 && is_single) place.handle = cudaStreamPerThread;
+  if (stream == 4 || (stream == 5 && is_single)) return;
   must(cudaSetDevice(place.device));
   // One of them is blocking, as those of cudaStreamCreate() are.
   unsigned const flags = stream == 2 ? cudaStreamDefault : cudaStreamNonBlocking;
@@ -55,6 +77,8 @@ piece_of_work& world::slot_piece(std::size_t stream, lease_place const& of,
   work.what = what;
   work.slot = of.slot;
   work.value = of.value;
+  work.memory = of.memory;
+  work.is_racy = all_.slot_of(of.slot).racy;
   return work;
 }
 
@@ -72,6 +96,10 @@ void world::note_use(std::size_t stream, piece_of_work const& work) {
 }
 
 bool world::enqueue(std::size_t stream, piece_of_work& work) {
+  if (is_blocked(stream)) {
+    all_.model.set_mark(work.mark);
+    return false;
+  }
   piece_of_work* argument = &work;
   int rounds = rounds_of(work);
   std::array<void*, 3> arguments{&argument, &rounds, nullptr};
@@ -93,13 +121,15 @@ void world::use_slot_on(std::size_t stream, lease_place const& of, piece_of_work
 }
 
 void world::order(std::size_t before, std::size_t after) {
-  if (before == after) return;
+  if (before == after || is_blocked(before) || is_blocked(after)) return;
   static_cast<void>(cudaSetDevice(streams_[before].device));
   cudaEvent_t made = nullptr;
   if (cudaEventCreateWithFlags(&made, cudaEventDisableTiming) == cudaSuccess) {
     owned_event const event(made);
-    if (cudaEventRecord(event, streams_[before].handle) == cudaSuccess)
+    if (cudaEventRecord(event, streams_[before].handle) == cudaSuccess) {
+      static_cast<void>(cudaSetDevice(streams_[after].device));
       static_cast<void>(cudaStreamWaitEvent(streams_[after].handle, event, 0));
+    }
   }
   static_cast<void>(cudaSetDevice(0));
   static_cast<void>(cudaGetLastError());
@@ -110,7 +140,7 @@ outcome world::do_work(std::size_t s) {
 }
 
 outcome world::do_begin(std::size_t s, unsigned mode) {
-  if (!capture_at(s).is_none() || lost_[0] || lost_[1]) return outcome::skipped;
+  if (s == 4 || !capture_at(s).is_none() || lost_[0] || lost_[1]) return outcome::skipped;
   constexpr std::array modes{cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                              cudaStreamCaptureModeRelaxed};
   if (cudaStreamBeginCapture(streams_[s].handle, modes[mode]) != cudaSuccess) {
@@ -123,6 +153,7 @@ outcome world::do_begin(std::size_t s, unsigned mode) {
 
 outcome world::do_begin_into(std::size_t s, std::size_t g) {
   graph_place& place = graphs_[g];
+  if (s == 4) return outcome::skipped;
   if (!capture_at(s).is_none() || place.plain == nullptr || !is_usable(g) || lost_[0] || lost_[1])
     return outcome::skipped;
   // A lease that is still out is used in the order of the graph: that is the caller's to see to.
@@ -148,7 +179,8 @@ outcome world::do_begin_into(std::size_t s, std::size_t g) {
 }
 
 outcome world::do_fork(std::size_t from, std::size_t to) {
-  if (!capture_at(from).is_active() || !capture_at(to).is_none()) return outcome::skipped;
+  if (to == 4 || !capture_at(from).is_active() || !capture_at(to).is_none())
+    return outcome::skipped;
   order(from, to);
   return outcome::done;
 }
@@ -219,6 +251,7 @@ outcome world::do_invalidate(std::size_t s) {
 }
 
 outcome world::do_destroy_stream(std::size_t s) {
+  if (!is_own_stream(s)) return outcome::skipped;
   for (lease_place const& each : leases_) {
     if (!each.held) continue;
     if (each.stream == s || std::ranges::count(each.others, s) != 0) return outcome::skipped;

@@ -63,6 +63,27 @@ TEST_F(Conditions, AValueGoesWithTheExecThatHadItSoThatALongRunKeepsNone) {
   }
 }
 
+TEST_F(Conditions, ValuesGoWithTheGraphThatAnUpdateReplaces) {
+  for (bool const is_in_flight : {false, true}) {
+    sim::reset({.stepped = true});
+    pinned_ints cells{2};
+    owned_stream const stream = make_stream();
+    owned_graph const first = loop(cells.data(), 3);
+    owned_graph const second = loop(cells.data() + 1, 5);
+    owned_exec exec = instantiate(first);
+    must(cudaGraphLaunch(exec, stream));
+    if (!is_in_flight) sim::run_until_idle();
+    cudaGraphExecUpdateResultInfo result{};
+    must(cudaGraphExecUpdate(exec, second, &result));
+    must(cudaGraphLaunch(exec, stream));
+    exec.reset();  // waits for the launches
+    sim::run_until_idle();
+    EXPECT_EQ(cells.load(0), 3);
+    EXPECT_EQ(cells.load(1), 5);
+    EXPECT_EQ(sim::alive().condition_values, 0U) << "in flight: " << is_in_flight;
+  }
+}
+
 TEST_F(Conditions, ALoopEndsWhenItsDeviceFails) {
   pinned_ints cells;
   owned_stream const stream = make_stream();

@@ -1,0 +1,105 @@
+// What has a place in a program's world, and what the world knows of it besides.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <escrow/graph.hpp>
+#include <optional>
+#include <vector>
+
+#include "handles.hpp"
+#include "held_lease.hpp"
+#include "things.hpp"
+
+namespace escrow::test {
+
+struct stream_place {
+  cudaStream_t handle = nullptr;
+  int device = 0;
+  int mark = 0;  // the last that its work sets
+};
+struct lease_place {
+  std::optional<held_lease> held;
+  int slot = 0;
+  int value = 0;
+  std::size_t stream = 0;
+  std::uint64_t capture = 0;
+  std::vector<std::size_t> others;  // streams that also use it
+  int nodes = 0;                    // that have a share
+  void* memory = nullptr;           // of a block
+};
+struct graph_place {
+  std::optional<graph> own;
+  cudaGraph_t plain = nullptr;
+  std::uint64_t serial = 0;  // another for each graph
+  unsigned shape = 0;        // counts changes of nodes and edges
+  unsigned changes = 0;      // of nodes' owners too
+  bool is_built = false;     // its deleter is ours: nodes with owners may be added
+  bool is_exposed = false;
+  bool is_captured_into = false;
+  bool is_hoisted = false;
+  bool is_parent = false;
+  bool is_single = false;  // CUDA allows one exec, and no copy
+  bool has_calls = false;  // or events: no body may have them
+  bool has_memory = false;
+  bool has_events = false;
+  bool was_instantiated = false;
+  [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
+};
+struct exec_place {
+  std::optional<graph_exec> own;
+  cudaGraphExec_t plain = nullptr;
+  std::uint64_t made_of = 0;  // the graph's serial
+  unsigned shape = 0;         // the graph's then
+  int nodes_then = 0;         // the last node's id then
+  bool is_exact = true;       // it is known which node is which: not after some updates
+  bool was_updated = false;
+  bool of_hoisted = false;
+  bool is_conditional = false;
+  bool has_memory = false;
+  bool has_events = false;
+  bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
+  int behind = 0;               // a mark before its last launch
+  int launched = 0;             // a mark after its last launch, if there was one
+  [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
+};
+enum class node_kind : std::uint8_t { kernel, call, fill, rows, copy, record, wait, empty };
+struct node_place {
+  node handle;
+  std::size_t graph = 0;
+  std::uint64_t serial = 0;
+  int id = 0;  // 0: none
+  node_kind is = node_kind::kernel;
+  bool is_in_body = false;
+  [[nodiscard]] bool is_call() const { return is == node_kind::call; }
+  [[nodiscard]] bool is_event() const { return is == node_kind::record || is == node_kind::wait; }
+};
+struct body_place {
+  std::optional<body_graph> own;
+  std::size_t graph = 0;
+  std::uint64_t serial = 0;  // the graph's
+};
+struct allocation_place {
+  std::optional<allocation> made;
+  node user;  // the kernel that uses the memory
+  std::uint64_t serial = 0;
+};
+struct library_place {
+  std::optional<kernel> found;  // which keeps it
+  int thing = 0;
+};
+struct open_capture {
+  std::uint64_t id;
+  std::size_t origin;
+  std::size_t thread;
+  bool is_relaxed;
+  std::optional<std::size_t> into;  // a graph that was there
+};
+struct retired_with_event {
+  token owner;
+  owned_event event;
+};
+
+}  // namespace escrow::test
