@@ -310,7 +310,7 @@ TEST_F(WrongDevice, IsRefusedByAClaim) {
   expect_refused([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
                  "resource_pool::try_claim", another_pool);
   scratch_pool scratch{options_of(0)};
-  expect_refused([&] { static_cast<void>(scratch.claim(wrong, 64)); }, "resource_pool::claim",
+  expect_refused([&] { static_cast<void>(scratch.claim(wrong, 64)); }, "scratch_pool::claim",
                  another_pool);
   EXPECT_EQ(made(), 0);
 }
