@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs what has a full size (escrow_test's DEEP), and on a GPU compute-sanitizer too.
+# Runs what has a full size (escrow_test's DEEP); on the simulator the fuzzer too, on a GPU compute-sanitizer.
 #
 #   tests/deep/run.sh BUILD_DIR sim|gpu
 #
 # The files of BUILD_DIR/deep-results are what tests/results keeps of a run: run.txt (date, commit, machine,
-# seed, what each took), output.txt, figures.json, and on a GPU compute_sanitizer.txt. They name no path
+# seed, what each took), output.txt, figures.json, and fuzz.txt or compute_sanitizer.txt. They name no path
 # of the machine. Exit status 1 if anything failed.
-# ESCROW_SEED repeats a run's choices; ESCROW_SECONDS and ESCROW_STRESS_SECONDS set how
+# ESCROW_SEED repeats a run's choices; ESCROW_SECONDS, ESCROW_STRESS_SECONDS and ESCROW_FUZZ_SECONDS set how
 # long those runs are that have a time instead of a size.
 set -uo pipefail
 
@@ -58,6 +58,9 @@ PYTHON
 } | tee "$results/run.txt"
 
 failed=()
+if [[ $runtime == sim ]]; then
+  "$here/fuzz.sh" "$results" | without_paths || failed+=("fuzzer")
+fi
 ctest --test-dir "$build" -C deep -R "^deep\..*_$runtime\$" --no-tests=error --output-on-failure \
   --output-log "$results/output.txt" \
   --test-output-size-passed 4000000 --test-output-size-failed 4000000 | without_paths || failed+=("tests")
@@ -72,7 +75,7 @@ for file in "$results"/*.txt; do
 done
 {
   grep -E '^ *[0-9]+/[0-9]+ Test|tests passed|Total Test time' "$results/output.txt"
-  grep -hE '^compute-sanitizer: ' "$results/compute_sanitizer.txt" 2>/dev/null
+  grep -hE '^(fuzzer|compute-sanitizer): ' "$results"/{fuzz,compute_sanitizer}.txt 2>/dev/null
   if ((${#failed[@]} == 0)); then echo "result: passed"; else echo "result: FAILED: ${failed[*]}"; fi
 } >> "$results/run.txt"
 echo "Results: $results" | without_paths
