@@ -104,6 +104,7 @@ esac
 install_what_is_missing
 choose_preset
 preset=${2:-$preset}
+if [ "$preset" = gpu ]; then echo "On the GPU."; else echo "On the simulated CUDA runtime."; fi
 case $command in
   bench) bench ;;
   test) run_tests ;;

@@ -193,7 +193,7 @@ std::size_t deleter::poll() {
   bool is_relaxed = true;
   std::size_t const count = hub_->state_->guarded_pass(is_relaxed);
   insist([device] { return cudaSetDevice(device); });
-  hub_->state_->bell.ring();  // a worker beside us must see what we left pending
+  hub_->state_->bell->ring();  // a worker beside us must see what we left pending
   return count;
 }
 

@@ -1,7 +1,6 @@
 // The list of doorbells that no hub uses.
 #include "doorbell_store.hpp"
 
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -12,7 +11,7 @@ namespace {
 struct store {
   std::mutex mutex;  // guards the rest
   std::vector<doorbell*>
-      unused;  // has room for all that were ever made, so that put() never allocates
+      unused;  // has room for all that were ever made, so that giving back never allocates
   std::size_t made = 0;
 };
 
@@ -23,7 +22,7 @@ store& the_store() {
 
 }  // namespace
 
-doorbell& doorbell_store::take() {
+doorbell_store::loan doorbell_store::take() {
   store& all = the_store();
   std::lock_guard const lock(all.mutex);
   if (all.unused.empty()) {
@@ -31,15 +30,15 @@ doorbell& doorbell_store::take() {
     all.unused.push_back(new doorbell);
     ++all.made;
   }
-  doorbell& taken = *all.unused.back();
+  loan taken(all.unused.back());
   all.unused.pop_back();
   return taken;
 }
 
-void doorbell_store::put(doorbell& unused) noexcept {
+void doorbell_store::give_back::operator()(doorbell* unused) const noexcept {
   store& all = the_store();
   std::lock_guard const lock(all.mutex);
-  all.unused.push_back(&unused);
+  all.unused.push_back(unused);
 }
 
 }  // namespace escrow

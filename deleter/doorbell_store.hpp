@@ -1,6 +1,8 @@
 // Doorbells whose memory is never freed.
 #pragma once
 
+#include <memory>
+
 #include "doorbell.hpp"
 
 namespace escrow {
@@ -13,19 +15,13 @@ namespace escrow {
 //   time.
 class doorbell_store {
  public:
-  // One that no other hub uses. Throws std::bad_alloc.
-  [[nodiscard]] static doorbell& take();
-  // Gives it back.
-  static void put(doorbell& unused) noexcept;
-
-  // One that is taken for as long as this lasts, also if its owner's construction fails later.
-  struct loan {
-    loan() : bell(take()) {}
-    loan(loan&&) = delete;
-    ~loan() { put(bell); }
-
-    doorbell& bell;
+  struct give_back {
+    void operator()(doorbell* unused) const noexcept;
   };
+  using loan = std::unique_ptr<doorbell, give_back>;
+
+  // One that no other hub uses for as long as the loan lasts. Throws std::bad_alloc.
+  [[nodiscard]] static loan take();
 };
 
 }  // namespace escrow

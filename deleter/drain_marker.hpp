@@ -12,11 +12,12 @@
 namespace escrow {
 
 // It makes several trips, because what is reclaimed may let other things go, which then arrive
-// behind it. The longest chain of ours: an owner that is an exec, its hold on a bundle, what the
-// bundle stood for, the slot that a node shared (recycled in passing), and for one of a closed pool
-// its resource. At the first arrival the worker recycles what it finds and sends the marker on at
-// once; on the other trips it stays until nothing older is pending. Shared by the waiting thread,
-// which may give up, and the worker.
+// behind it. At the first arrival the worker recycles what it finds and sends the marker on at
+// once; on the other trips it stays until nothing older is pending: one for each step of the
+// longest chain of ours, which is an owner that is an exec, its hold on a bundle, an owner that the
+// bundle stood for, and what that let go, an object shared with streams or the resource of a closed
+// pool's lease. Slots, also those that nodes shared, are recycled in passing. Shared by the waiting
+// thread, which may give up, and the worker.
 class drain_marker final : public release_node {
  public:
   explicit drain_marker(release_hub& hub)

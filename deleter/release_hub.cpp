@@ -50,7 +50,7 @@ void release_hub::add_use() noexcept {
 void release_hub::drop_use() noexcept {
   // The worker may free the hub as soon as the use is gone; the doorbell stays. It is rung because
   // a worker that was left to itself sleeps, too.
-  doorbell& bell = state_->bell;
+  doorbell& bell = *state_->bell;
   state_->uses.fetch_sub(1, std::memory_order_release);
   bell.ring();
 }
@@ -134,7 +134,7 @@ void release_hub::push_retired(retired_owner& node) noexcept {
     // Relaxed: see has_retired.
     shelf.has_retired.store(true, std::memory_order_relaxed);
   }
-  state_->bell.ring();
+  state_->bell->ring();
 }
 
 void release_hub::put_retired_owner(retired_owner& owner) noexcept {

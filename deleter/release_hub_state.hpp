@@ -68,8 +68,7 @@ struct release_hub::state {
   awaited_holds awaited;
   release_queue recycled;
   release_queue destroyed;
-  doorbell_store::loan bell_loan;
-  doorbell& bell{bell_loan.bell};
+  doorbell_store::loan const bell = doorbell_store::take();
   // Who can still push: the deleter, nodes, pools. Release when dropped, acquire where the worker
   // reads it before it frees the hub, so that everything done with the hub happens before its end.
   alignas(64) std::atomic<std::size_t> uses{0};

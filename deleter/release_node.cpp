@@ -30,7 +30,7 @@ release_queue& release_node::queue() const noexcept {
 
 void release_node::push() noexcept {
   // Once the node is in the queue, it may be gone, and the hub with it; the doorbell stays.
-  doorbell& bell = hub_->state_->bell;
+  doorbell& bell = *hub_->state_->bell;
   queue().push(*this);
   bell.ring();
 }

@@ -71,7 +71,7 @@ void worker::start() {
 void worker::stop_and_join() noexcept {
   release_hub::state& hub = *hub_.state_;
   hub.is_ending.store(true, std::memory_order_release);
-  hub.bell.ring();
+  hub.bell->ring();
   thread_.join();
 }
 
@@ -87,7 +87,7 @@ void worker::leave_to_itself() noexcept {
     return hub_.report(error);
   }
   thread_.detach();
-  doorbell& bell = hub.bell;  // stays when the hub goes
+  doorbell& bell = *hub.bell;  // stays when the hub goes
   hub.is_left_alone.store(true, std::memory_order_release);
   bell.ring();
 }
@@ -144,7 +144,7 @@ void worker::rest(bool did_something, bool was_left_alone) noexcept {
       return hub.nothing_arrived() && !hub.is_ending.load(std::memory_order_acquire) &&
              hub.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
     };
-    if (hub.bell.try_sleep(nothing_to_do)) hub.bell.wait_for_ring();
+    if (hub.bell->try_sleep(nothing_to_do)) hub.bell->wait_for_ring();
     interval_ = options.poll_interval_min;
     return;
   }

@@ -15,13 +15,13 @@
 
 namespace escrow {
 
-slot_lease slot_pool::claim(stream_ref stream, source_location where) {
-  own_claim const own = claim_own("resource_pool::claim", stream);
+slot_lease slot_pool::claim(char const* call, stream_ref stream, source_location where) {
+  own_claim const own = claim_own(call, stream);
   if (own.found != nullptr) [[likely]]
     return slot_lease(*own.found, stream, own.stream_id, 0);
-  std::optional<slot_lease> claimed = claim_other("resource_pool::claim", stream, own.capture,
-                                                  state_->options.host_wait_max, where);
-  if (!claimed) throw pool_exhausted(describe_exhaustion());
+  std::optional<slot_lease> claimed =
+      claim_other(call, stream, own.capture, state_->options.host_wait_max, where);
+  if (!claimed) throw pool_exhausted(describe_exhaustion(call));
   return std::move(*claimed);
 }
 
@@ -231,9 +231,9 @@ void slot_pool::wait_or_quarantine(slot& taken, event const& ready, stream_ref s
   check(status, "cudaStreamWaitEvent");
 }
 
-std::string slot_pool::describe_exhaustion() const {
+std::string slot_pool::describe_exhaustion(char const* call) const {
   pool_stats const now = stats();
-  std::string text = "resource_pool::claim: all " + std::to_string(now.slots) + " slots of \"" +
+  std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
                      state_->options.label + "\" are out (slots_max " +
                      std::to_string(state_->options.slots_max) + "): graphs hold " +
                      std::to_string(now.in_graphs) + ", quarantined are " +

@@ -30,6 +30,8 @@ namespace {
 
 using blocks = resource_pool<device_block>;
 
+constexpr char const* claim_name = "scratch_pool::claim";  // in errors
+
 constexpr std::size_t smallest = std::bit_width(scratch_pool::bytes_min) - 1;
 constexpr std::size_t sizes = std::bit_width(scratch_pool::bytes_max) - smallest;
 
@@ -52,7 +54,12 @@ void close(blocks& pool) noexcept {
 struct scratch_pool::state {
   explicit state(pool_options given) : options(std::move(given)) {}
 
+  // The pool for claims of `bytes`.
   blocks& of(std::size_t bytes);
+  // What errors and holders call the pool of that size.
+  [[nodiscard]] std::string label_of(std::size_t size) const {
+    return options.label + " of " + std::to_string(size) + " bytes";
+  }
 
   pool_options options;
   std::mutex mutex;  // guards the making of pools, and its end
@@ -65,15 +72,15 @@ struct scratch_pool::state {
 blocks& scratch_pool::state::of(std::size_t bytes) {
   std::size_t const index = size_index(bytes);
   if (blocks* const made = ready[index].load(std::memory_order_acquire)) return *made;
+  std::size_t const size = std::size_t{1} << (index + smallest);
   std::lock_guard const lock(mutex);
   if (is_closed) {
-    throw usage_error("scratch_pool::claim", "the pool \"" + options.label + "\" is closed",
+    throw usage_error(claim_name, "the pool \"" + label_of(size) + "\" is closed",
                       "claim before close_for()");
   }
   if (!owned[index]) {
-    std::size_t const size = std::size_t{1} << (index + smallest);
     pool_options each = options;
-    each.label += " of " + std::to_string(size) + " bytes";
+    each.label = label_of(size);
     owned[index] = std::make_unique<blocks>(each, [size] { return device_block(size); });
     ready[index].store(owned[index].get(), std::memory_order_release);
   }
@@ -92,10 +99,10 @@ scratch_pool::~scratch_pool() = default;
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
                                         source_location where) {
   if (bytes > bytes_max) {
-    throw usage_error("scratch_pool::claim", "`bytes` is " + std::to_string(bytes),
+    throw usage_error(claim_name, "`bytes` is " + std::to_string(bytes),
                       "claim at most scratch_pool::bytes_max");
   }
-  return state_->of(bytes).claim(stream, where);
+  return state_->of(bytes).claim_as(claim_name, stream, where);
 }
 
 std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {

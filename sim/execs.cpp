@@ -59,13 +59,13 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
 
 // The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
 // thread if it was, and not before the launches that run have ended: launch_ended() sees to those.
-// After a fault they go at once, although the launches of another device go on. The values of its
+// After a fault they go as soon, although the launches of another device go on. The values of its
 // conditions go when no launch runs.
 void retire(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st> old, callbacks& reclaimed) {
   if (exec.in_flight == 0) forget_conditions(*old, *exec.graph);
-  if (!exec.launched || fault() != cudaSuccess) {
+  if (!exec.launched) {
     dismantle(old, reclaimed);
-  } else if (exec.in_flight == 0) {
+  } else if (exec.in_flight == 0 || fault() != cudaSuccess) {
     callbacks later;
     dismantle(old, later);
     defer(std::move(later), std::chrono::microseconds(5), std::chrono::microseconds(230));

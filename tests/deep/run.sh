@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Runs what has a full size (escrow_test's DEEP), and on a GPU compute-sanitizer too.
+# Runs what has a full size (escrow_test's DEEP); on the simulator the fuzzer too, on a GPU compute-sanitizer.
 #
 #   tests/deep/run.sh BUILD_DIR sim|gpu
 #
-# Into BUILD_DIR/deep-results go run.txt (date, commit, machine, seed, what each took), one JSON file of
-# figures a program, output.txt and tests.xml. Exit status 1 if anything failed.
-# ESCROW_SEED repeats a run's choices; ESCROW_SECONDS and ESCROW_STRESS_SECONDS set how long those runs are
-# that have a time instead of a size.
+# The files of BUILD_DIR/deep-results are what tests/results keeps of a run: run.txt (date, commit, machine,
+# seed, what each took), output.txt, figures.json, and fuzz.txt or compute_sanitizer.txt. They name no path
+# of the machine. Exit status 1 if anything failed.
+# ESCROW_SEED repeats a run's choices; ESCROW_SECONDS, ESCROW_STRESS_SECONDS and ESCROW_FUZZ_SECONDS set how
+# long those runs are that have a time instead of a size.
 set -uo pipefail
 
 [[ $# -eq 2 && ($2 == sim || $2 == gpu) ]] || { sed -n '4s/^#   //p' "$0" >&2; exit 2; }
 build=$(cd "$1" && pwd) runtime=$2
 here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
 results=$build/deep-results
 
 rm -rf "$results"
@@ -19,6 +21,9 @@ mkdir -p "$results"
 export ESCROW_SEED=${ESCROW_SEED:-$(date +%s)}
 export ESCROW_STRESS_SEED=$ESCROW_SEED
 export ESCROW_STRESS_SECONDS=${ESCROW_STRESS_SECONDS:-60}
+
+# Standard input, in which the repository and the build folder have no path of the machine.
+without_paths() { sed -u "s|$build|build/$(basename "$build")|g; s|$root/||g; s|$root|.|g"; }
 
 describe_machine() {
   uname -srm
@@ -30,8 +35,21 @@ describe_machine() {
   fi
 }
 
+# One object with each program's figures, but for its single samples.
+join_figures() {
+  python3 - "$results" <<'PYTHON'
+import json, pathlib, sys
+results = pathlib.Path(sys.argv[1])
+joined = {}
+for path in sorted(results.glob("*.json")):
+    joined[path.stem] = {name: value for name, value in json.loads(path.read_text()).items() if name != "samples"}
+    path.unlink()
+(results / "figures.json").write_text(json.dumps(joined, indent=1) + "\n")
+PYTHON
+}
+
 {
-  echo "command: tests/deep/run.sh $1 $2"
+  echo "command: tests/deep/run.sh $build $runtime" | without_paths
   echo "date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
   echo "commit: $(git -C "$here" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)"
   echo "seed: $ESCROW_SEED"
@@ -39,16 +57,26 @@ describe_machine() {
   describe_machine
 } | tee "$results/run.txt"
 
-status=0
-ctest --test-dir "$build" -C deep -R "^deep\..*_$runtime\$" --no-tests=error --output-on-failure \
-  --output-log "$results/output.txt" --output-junit "$results/tests.xml" \
-  --test-output-size-passed 4000000 --test-output-size-failed 4000000 || status=1
-if [[ $runtime == gpu ]]; then
-  "$here/compute_sanitizer.sh" "$build" "$results" || status=1
+failed=()
+if [[ $runtime == sim ]]; then
+  "$here/fuzz.sh" "$results" | without_paths || failed+=("fuzzer")
 fi
+ctest --test-dir "$build" -C deep -R "^deep\..*_$runtime\$" --no-tests=error --output-on-failure \
+  --output-log "$results/output.txt" \
+  --test-output-size-passed 4000000 --test-output-size-failed 4000000 | without_paths || failed+=("tests")
+if [[ $runtime == gpu ]]; then
+  "$here/compute_sanitizer.sh" "$build" "$results" || failed+=("compute-sanitizer")
+fi
+
+join_figures || failed+=("figures")
+sed -i '/^\[.*OUTPUT\]/d; /^Internal ctest/d' "$results/output.txt"
+for file in "$results"/*.txt; do
+  without_paths < "$file" > "$file.new" && mv "$file.new" "$file"
+done
 {
   grep -E '^ *[0-9]+/[0-9]+ Test|tests passed|Total Test time' "$results/output.txt"
-  echo "result: $([[ $status == 0 ]] && echo passed || echo FAILED)"
+  grep -hE '^(fuzzer|compute-sanitizer): ' "$results"/{fuzz,compute_sanitizer}.txt 2>/dev/null
+  if ((${#failed[@]} == 0)); then echo "result: passed"; else echo "result: FAILED: ${failed[*]}"; fi
 } >> "$results/run.txt"
-echo "Results: $results"
-exit $status
+echo "Results: $results" | without_paths
+((${#failed[@]} == 0))

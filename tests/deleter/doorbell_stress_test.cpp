@@ -17,14 +17,13 @@ namespace escrow {
 namespace {
 
 TEST(DoorbellStore, HandsOutAgainWhatWasPutBackAndNeverFreesIt) {
-  doorbell& first = doorbell_store::take();
-  doorbell& second = doorbell_store::take();
-  EXPECT_NE(&first, &second);
-  doorbell_store::put(first);
-  first.ring();  // late, and harmless
-  EXPECT_EQ(&doorbell_store::take(), &first);
-  doorbell_store::put(first);
-  doorbell_store::put(second);
+  doorbell_store::loan first = doorbell_store::take();
+  doorbell_store::loan const second = doorbell_store::take();
+  doorbell* const known = first.get();
+  EXPECT_NE(known, second.get());
+  first.reset();
+  known->ring();  // late, and harmless
+  EXPECT_EQ(doorbell_store::take().get(), known);
 }
 
 TEST(Doorbell, DoesNotLetTheWorkerSleepOnWork) {

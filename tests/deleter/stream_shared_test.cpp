@@ -2,7 +2,6 @@
 // the last use, never earlier, and without anyone being blocked.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -10,17 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
-#include "escrow/core/device_scope.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/retain.hpp"
-#include "escrow/deleter/stream_shared.hpp"
-#include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
-#include "probe.hpp"
+#include "stream_shared_fixture.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>
@@ -31,35 +24,15 @@ namespace {
 
 using test::make_fate;
 using test::probe;
+using test::stream_shared_test;
+
+class StreamShared : public stream_shared_test {};
 
 // Device memory that tells its fate.
 struct buffer {
   explicit buffer(test::fate_ptr fate, std::size_t n = 1) : cells(n), inner(std::move(fate)) {}
   test::device_ints cells;
   probe inner;
-};
-
-class StreamShared : public testing::Test {
- protected:
-  template <class T = probe>
-  [[nodiscard]] std::shared_ptr<T> share() {
-    return make_stream_shared_by<T>(deleter_, fate_);
-  }
-  void hold_up(cudaStream_t stream) { test::must(test::launch_wait_flag(stream, flag_.get())); }
-  [[nodiscard]] bool stays() const {
-    return test::stays_false([this] { return fate_->was_destroyed(); });
-  }
-  // Whatever has been pushed by now, and no running work uses, has been reclaimed.
-  [[nodiscard]] bool lives() {
-    deleter_.drain();
-    return !fate_->was_destroyed();
-  }
-
-  test::pinned_flag flag_;
-  test::owned_stream stream_ = test::make_stream();
-  test::owned_stream other_ = test::make_stream();
-  test::fate_ptr fate_ = make_fate();
-  deleter deleter_;
 };
 
 // Three programs that share memory between a shared_ptr and a stream. Each drops its share while
@@ -151,73 +124,6 @@ TEST_F(StreamShared, MayBeSharedAsConstAndInParts) {
   EXPECT_TRUE(lives());
 }
 
-TEST_F(StreamShared, IsKeptByTheLastOfManyUsesOfOneStream) {
-  {
-    auto const shared = share();
-    for (int i = 0; i < 100; ++i) {
-      test::must(test::launch_tiny(stream_));
-      used_on(shared, stream_);
-    }
-    hold_up(stream_);
-    used_on(shared, stream_);
-  }
-  EXPECT_TRUE(stays());
-  flag_.raise();
-  EXPECT_TRUE(fate_->wait());
-}
-
-TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
-  for (std::size_t last = 0; last < 12; last += 3) {
-    auto const fate = make_fate();
-    test::pinned_flag flag;
-    std::vector<test::owned_stream> streams;
-    {
-      auto const shared = make_stream_shared_by<probe>(deleter_, fate);
-      for (std::size_t i = 0; i < 12; ++i) {
-        streams.push_back(test::make_stream());
-        if (i == last) test::must(test::launch_wait_flag(streams[i], flag.get()));
-        used_on(shared, streams[i]);
-      }
-    }
-    EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); })) << "stream " << last;
-    flag.raise();
-    EXPECT_TRUE(fate->wait());
-  }
-}
-
-TEST_F(StreamShared, IsWaitedForByADrainHoweverManyStreamsAreBusy) {
-  std::vector<test::owned_stream> streams;
-  {
-    auto const shared = share();
-    for (int i = 0; i < 20; ++i) {
-      hold_up(streams.emplace_back(test::make_stream()));
-      used_on(shared, streams.back());
-    }
-  }
-  EXPECT_FALSE(deleter_.drain_for(std::chrono::milliseconds(20)));
-  flag_.raise();
-  deleter_.drain();
-  EXPECT_EQ(fate_->times(), 1);
-}
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-TEST_F(StreamShared, NeedsNoMoreEventsThanStreamsThatAreBusy) {
-  auto const shared = share();
-  hold_up(stream_);
-  used_on(shared, stream_);
-  auto const some_use_it_and_go = [&](int streams) {
-    for (int i = 0; i < streams; ++i) {
-      test::owned_stream const passing = test::make_stream();
-      used_on(shared, passing);
-      test::must(cudaStreamSynchronize(passing));
-    }
-    return sim::alive().events;
-  };
-  std::size_t const before = some_use_it_and_go(100);
-  EXPECT_LE(some_use_it_and_go(1000), before + 1);
-}
-#endif
-
 TEST_F(StreamShared, MayBeDroppedByAnyThreadAtAnyTime) {
   auto shared = share();
   std::vector<std::thread> users;
@@ -273,98 +179,6 @@ TEST_F(StreamShared, KeepsItsAlignment) {
 TEST_F(StreamShared, RefusesAPointerThatItDidNotMake) {
   EXPECT_THROW(used_on(std::make_shared<int>(1), stream_), usage_error);
   EXPECT_THROW(used_on(std::shared_ptr<int>(), stream_), usage_error);
-}
-
-class StreamSharedInCapture : public StreamShared {
- protected:
-  // A graph that uses the object, whose share ends with the capture.
-  [[nodiscard]] test::owned_graph captured(std::shared_ptr<probe> shared) {
-    test::capture open(stream_, cudaStreamCaptureModeGlobal);
-    test::must(test::launch_tiny(stream_));
-    used_on(shared, stream_);
-    shared.reset();
-    test::must(open.end());
-    return std::move(open.graph());
-  }
-};
-
-TEST_F(StreamSharedInCapture, IsKeptByTheGraphItsCloneAndTheirExecs) {
-  test::owned_graph graph = captured(share());
-  test::owned_graph copy = test::clone(graph);
-  test::owned_exec exec = test::instantiate(graph);
-  graph.reset();
-  EXPECT_TRUE(lives());
-  exec.reset();
-  EXPECT_TRUE(lives());
-  test::owned_exec of_copy = test::instantiate(copy);
-  copy.reset();
-  EXPECT_TRUE(lives());
-  of_copy.reset();
-  EXPECT_TRUE(fate_->wait());
-  EXPECT_EQ(fate_->times(), 1);
-}
-
-TEST_F(StreamSharedInCapture, IsKeptByGraphsAndStreamsTogether) {
-  auto shared = share();
-  test::owned_graph first = captured(shared);
-  test::owned_graph second = captured(shared);
-  hold_up(other_);
-  used_on(shared, other_);
-  shared.reset();
-  first.reset();
-  flag_.raise();
-  EXPECT_TRUE(lives());
-  second.reset();
-  EXPECT_TRUE(fate_->wait());
-}
-
-TEST_F(StreamSharedInCapture, IsFreeOnceTheCaptureWasAborted) {
-  {
-    test::capture open(stream_, cudaStreamCaptureModeThreadLocal);
-    auto const shared = share();
-    used_on(shared, stream_);
-    static_cast<void>(cudaStreamQuery(stream_));
-    EXPECT_THROW(used_on(shared, stream_), usage_error) << "the capture is invalidated";
-  }
-  EXPECT_TRUE(fate_->wait());
-}
-
-TEST_F(StreamSharedInCapture, NewUsesOfManyStreamsHarmNoCapture) {
-  auto const shared = share();
-  test::capture open(stream_, cudaStreamCaptureModeGlobal);
-  for (int i = 0; i < 50; ++i) {
-    test::owned_stream const passing = test::make_stream();
-    used_on(shared, passing);
-  }
-  EXPECT_TRUE(open.is_active());
-  EXPECT_EQ(open.end(), cudaSuccess);
-}
-
-class StreamSharedOnTwoDevices : public StreamShared {
- protected:
-  void SetUp() override {
-    int devices = 0;
-    test::must(cudaGetDeviceCount(&devices));
-    if (devices < 2) GTEST_SKIP() << "needs two devices";
-    device_scope const there(1);
-    elsewhere_ = test::make_stream();
-  }
-  test::owned_stream elsewhere_;
-};
-
-TEST_F(StreamSharedOnTwoDevices, IsDestroyedOnItsOwnDeviceAfterTheWorkOfTheOther) {
-  auto shared = share();
-  {
-    device_scope const there(1);
-    hold_up(elsewhere_);
-  }
-  used_on(shared, elsewhere_);
-  used_on(shared, stream_);
-  shared.reset();
-  EXPECT_TRUE(stays());
-  flag_.raise();
-  ASSERT_TRUE(fate_->wait());
-  EXPECT_EQ(fate_->device, 0);
 }
 
 TEST_F(StreamShared, OrAnyOtherOwnerIsKeptByRetain) {

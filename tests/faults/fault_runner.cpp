@@ -2,22 +2,15 @@
 #include "fault_runner.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <csignal>
-#include <cstdio>
-#include <cstring>
 #include <escrow/core.hpp>
-#include <escrow/pool.hpp>
 #include <exception>
-#include <new>
 #include <optional>
 #include <set>
 
 #include "../pool/allocation_watch.hpp"
 #include "documented_errors.hpp"
+#include "fault_judgement.hpp"
 #include "status.hpp"
 
 namespace escrow::test {
@@ -31,28 +24,6 @@ fault_totals& mutable_totals() {
   static fault_totals kept;
   return kept;
 }
-
-/// Ends the program with the name of a run that hangs.
-class hang_alarm {
- public:
-  explicit hang_alarm(std::string const& what) {
-    std::snprintf(text().data(), text().size(), "%s: hangs\n", what.c_str());
-    std::signal(SIGALRM, [](int) {
-      static_cast<void>(!::write(STDERR_FILENO, text().data(), std::strlen(text().data())));
-      ::_exit(1);
-    });
-    ::alarm(run_seconds_max);
-  }
-  hang_alarm(hang_alarm const&) = delete;
-  hang_alarm& operator=(hang_alarm const&) = delete;
-  ~hang_alarm() { ::alarm(0); }
-
- private:
-  static std::array<char, 256>& text() {
-    static std::array<char, 256> kept{};
-    return kept;
-  }
-};
 
 /// Whether this run is among those that are made.
 bool has_its_turn() {
@@ -70,73 +41,6 @@ void empty_event_cache() {
       static_cast<void>(event_cache::take(device));
     }
   }
-}
-
-std::string describe(operation const& it, fault const& failing) {
-  std::string text = it.name;
-  if (failing.call != 0) {
-    text += ", call " + std::to_string(failing.call) + ", " + failing.api + ": " +
-            cudaGetErrorName(failing.error);
-  }
-  if (failing.allocation != 0) {
-    text += ", allocation " + std::to_string(failing.allocation);
-    if (failing.times != 1) text += " and all that follow";
-  }
-  return text;
-}
-
-std::string describe(sim::counts const& it) {
-  std::string text;
-  auto const add = [&text](char const* name, std::size_t count) {
-    if (count != 0) text += " " + std::string(name) + " " + std::to_string(count);
-  };
-  add("streams", it.streams);
-  add("events", it.events);
-  add("graphs", it.graphs);
-  add("execs", it.execs + it.execs_in_flight);
-  add("user objects", it.user_objects);
-  add("device allocations", it.device_allocations);
-  add("bytes", it.device_bytes);
-  add("host allocations", it.host_allocations);
-  add("captures", it.captures);
-  add("operations", it.pending_ops + it.pending_callbacks);
-  add("libraries", it.libraries);
-  return text;
-}
-
-/// But for events and streams, of which there may be as many at most.
-sim::counts sum(sim::counts of, leftovers const& more) {
-  of.graphs += more.graphs;
-  of.execs += more.execs;
-  of.user_objects += more.user_objects;
-  of.device_allocations += more.device_allocations;
-  of.device_bytes += more.device_bytes;
-  of.libraries += more.libraries;
-  return of;
-}
-
-/// A failed call must be the reason for what was thrown.
-bool is_reason(fault const& failing, std::exception const& thrown) {
-  auto const* const from_cuda = dynamic_cast<cuda_error const*>(&thrown);
-  if (failing.allocation != 0) {
-    return dynamic_cast<std::bad_alloc const*>(&thrown) != nullptr ||
-           (from_cuda != nullptr && from_cuda->status() == cudaErrorMemoryAllocation);
-  }
-  // What CUDA says with these: the legacy stream while another captures, the stream of a device
-  // that is not the event's.
-  bool const is_about_a_stream = failing.error == cudaErrorStreamCaptureImplicit ||
-                                 failing.error == cudaErrorInvalidResourceHandle;
-  if (is_about_a_stream && dynamic_cast<usage_error const*>(&thrown) != nullptr) return true;
-  // A slot that cannot be asked for whether it is done is not free.
-  bool const is_of_a_question =
-      failing.api == "cudaEventQuery" || failing.api == "cudaThreadExchangeStreamCaptureMode";
-  if (is_of_a_question && dynamic_cast<pool_exhausted const*>(&thrown) != nullptr) return true;
-  return from_cuda != nullptr && from_cuda->status() == failing.error;
-}
-
-/// Whether the map has a word on failures of that call.
-bool serves(std::map<std::string, std::string> const& words, std::string const& api) {
-  return words.contains("*") || words.contains(api);
 }
 
 }  // namespace
@@ -219,7 +123,7 @@ void fault_runner::every_allocation() {
 run_result fault_runner::run(fault const& failing, int way_to_end) {
   std::string const what = describe(it_, failing);
   SCOPED_TRACE(what);
-  hang_alarm const bound(what);
+  hang_alarm const bound(what, run_seconds_max);
   empty_event_cache();
   sim::counts const before = sim::alive();
   run_result went;

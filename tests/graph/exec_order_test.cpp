@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "escrow/core/usage_error.hpp"
-#include "hoist_fixture.hpp"
+#include "exec_order_fixture.hpp"
 #include "sanitizers.hpp"
 
 namespace escrow::test {
@@ -12,50 +12,7 @@ namespace {
 // Whether ThreadSanitizer sees what kernels do.
 constexpr bool reports_races = built_with_tsan;
 
-class ExecOrder : public hoist_test {
- protected:
-  // A graph that uses the cargo's slot: each launch counts itself as started, waits for the flag,
-  // and counts itself as ended.
-  [[nodiscard]] graph captured_in_turns(cargo& taken) {
-    return escrow::capture(one, [&](stream_ref stream) {
-      must(launch_add(stream.get(), started(), 1));
-      must(launch_wait_flag(stream.get(), flag.get()));
-      load(taken, stream.get());
-      must(launch_add(stream.get(), ended(), 1));
-    });
-  }
-  // The same without waiting for the flag.
-  [[nodiscard]] graph captured_freely(cargo& taken) {
-    return escrow::capture(one, [&](stream_ref stream) {
-      must(launch_add(stream.get(), started(), 1));
-      load(taken, stream.get());
-      must(launch_add(stream.get(), ended(), 1));
-    });
-  }
-  [[nodiscard]] int* started() { return cells.data() + 1; }
-  [[nodiscard]] int* ended() { return cells.data() + 2; }
-  [[nodiscard]] bool have_started(int count) {
-    return wait_until([&] { return cells.load(1) == count; });
-  }
-  [[nodiscard]] bool have_ended(int count) {
-    return wait_until([&] { return cells.load(2) == count; });
-  }
-
-  // `first` holds the flag in `two`; a launch of `second` in `three` starts only after it.
-  void expect_turns(graph_exec& first, graph_exec& second) {
-    first.launch(two);
-    ASSERT_TRUE(have_started(1));
-    second.launch(three);
-    expect_that_the_second_waits();
-  }
-  void expect_that_the_second_waits() {
-    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
-    EXPECT_EQ(cells.load(2), 0);
-    flag.raise();
-    EXPECT_TRUE(have_ended(2));
-    EXPECT_EQ(cells.load(1), 2);
-  }
-};
+class ExecOrder : public exec_order_test {};
 
 TEST_F(ExecOrder, PlainLaunchesOfTwoExecsOfOneGraphOverlapWhichIsAHazard) {
   if (reports_races) GTEST_SKIP() << "the race that this shows is reported, as it should be";
@@ -157,84 +114,6 @@ TEST_F(ExecOrder, AGraphThatTookUpMoreTakesTurnsWithTheExecOfItsFirstPiece) {
   capture_into(source.get(), [&](cudaStream_t stream) { load(late, stream); });
   graph_exec second(source);
   expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, AnExecThatIsGoneStillHasItsTurnWhileItsLaunchIsInFlight) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph_exec second(source);
-  {
-    graph_exec first(source);
-    first.launch(two);
-    ASSERT_TRUE(have_started(1));
-  }
-  second.launch(three);
-  expect_that_the_second_waits();
-}
-
-TEST_F(ExecOrder, AnExecMadeWhileALaunchIsInFlightWaitsForIt) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
-  {
-    graph_exec first(source);
-    first.launch(two);
-    ASSERT_TRUE(have_started(1));
-  }
-  graph_exec second(source);
-  second.launch(three);
-  expect_that_the_second_waits();
-}
-
-TEST_F(ExecOrder, AnExecWhoseStreamIsGoneStillHasItsTurn) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph_exec first(source);
-  graph_exec second(source);
-  {
-    owned_stream const passing = make_stream();
-    first.launch(passing);
-  }
-  ASSERT_TRUE(have_started(1));
-  second.launch(three);
-  expect_that_the_second_waits();
-}
-
-TEST_F(ExecOrder, AnUpdatedExecStillHasTheTurnOfItsLaunchInFlight) {
-  cargo taken = make_cargo();
-  cargo other = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph const next = captured_in_turns(other);
-  graph_exec first(source);
-  graph_exec second(source);
-  first.launch(two);
-  ASSERT_TRUE(have_started(1));
-  first.update(next);
-  second.launch(three);
-  expect_that_the_second_waits();
-}
-
-TEST_F(ExecOrder, AnExecUpdatedToAGraphTakesTurnsWithThatGraphsExecs) {
-  cargo taken = make_cargo();
-  cargo before = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph_exec first(source);
-  graph_exec second(captured_in_turns(before));
-  second.update(source);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, AnExecUpdatedAwayFromAGraphWaitsNoMore) {
-  cargo taken = make_cargo();
-  cargo other = make_cargo();
-  graph const source = captured_freely(taken);
-  graph_exec first(source);
-  graph_exec second(source);
-  first.launch(two);
-  first.update(captured_freely(other));
-  must(launch_wait_flag(two, flag.get()));
-  first.launch(two);  // behind the flag
-  second.launch(three);
-  EXPECT_TRUE(have_ended(2)) << "held up by a launch that shares nothing with it";
 }
 
 TEST_F(ExecOrder, ExecsThatShareNothingDoNotWaitForEachOther) {

@@ -10,6 +10,7 @@
 namespace escrow::test {
 
 inline constexpr std::size_t slots_max = 48;
+inline constexpr std::size_t runs_max = 200'000;  // graphs that a thread captures at most
 
 /// What the threads share, and what they found wrong.
 struct arena {

@@ -1,4 +1,4 @@
-// Scratch memory: sizes, reuse, captures, and closing.
+// Scratch memory: sizes, reuse, captures, closing, and what its errors say.
 #include "escrow/pool/scratch_pool.hpp"
 
 #include <gtest/gtest.h>
@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 
 #include "capturing.hpp"
+#include "escrow/core/device_scope.hpp"
 #include "escrow/core/usage_error.hpp"
+#include "escrow/pool/pool_exhausted.hpp"
 #include "handles.hpp"
+#include "message_of.hpp"
 #include "status.hpp"
 #include "wait_until.hpp"
 
@@ -68,6 +72,72 @@ TEST(ScratchPool, RefusesMoreThanItsLargestBlock) {
   scratch_pool pool;
   EXPECT_THROW(static_cast<void>(pool.claim(stream.get(), scratch_pool::bytes_max + 1)),
                usage_error);
+}
+
+// Errors name the function that was called, the pool as its owner knows it, and what is wrong.
+class ScratchErrors : public ::testing::Test {
+ protected:
+  template <class Exception>
+  void expect_claim_fails(std::size_t bytes, cudaStream_t on,
+                          std::initializer_list<char const*> parts) {
+    std::string const text =
+        message_of<Exception>([&] { static_cast<void>(pool.claim(on, bytes)); });
+    EXPECT_EQ(text.find("scratch_pool::claim: "), 0U) << text;
+    for (char const* const part : parts) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+    }
+    EXPECT_EQ(text.find("resource_pool"), std::string::npos) << text;
+  }
+
+  owned_stream stream = make_stream();
+  scratch_pool pool{{.slots_max = 1, .device = 0, .label = "scratch"}};
+};
+
+TEST_F(ScratchErrors, NameTheCallAndThePoolForAStreamOfAnotherDevice) {
+  int devices = 0;
+  must(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  owned_stream other;
+  {
+    device_scope const there(1);
+    other = make_stream();
+  }
+  expect_claim_fails<usage_error>(300, other,
+                                  {"`stream` is not of device 0", "\"scratch of 512 bytes\"",
+                                   "use a pool of the stream's device"});
+}
+
+TEST_F(ScratchErrors, NameTheCallAndThePoolOnceItIsClosedForSizesThatItHadAndOthers) {
+  static_cast<void>(pool.claim(stream.get(), 1000));
+  EXPECT_TRUE(pool.close_for(generous).empty());
+  expect_claim_fails<usage_error>(1000, stream,
+                                  {"\"scratch of 1024 bytes\" is closed", "claim before"});
+  expect_claim_fails<usage_error>(1025, stream,
+                                  {"\"scratch of 2048 bytes\" is closed", "claim before"});
+}
+
+TEST_F(ScratchErrors, NameTheCallAndThePoolThatIsExhausted) {
+  auto const held = pool.claim(stream.get(), 256);
+  expect_claim_fails<pool_exhausted>(1, stream,
+                                     {"all 1 slots of \"scratch of 256 bytes\" are out"});
+}
+
+TEST_F(ScratchErrors, NameTheCallForMoreThanTheLargestBlock) {
+  expect_claim_fails<usage_error>(scratch_pool::bytes_max + 1, stream,
+                                  {"`bytes` is 1099511627777", "scratch_pool::bytes_max"});
+}
+
+TEST_F(ScratchErrors, NameTheCallInACaptureThatIsInvalid) {
+  capture captured{stream, cudaStreamCaptureModeRelaxed};
+  EXPECT_NE(cudaDeviceSynchronize(), cudaSuccess);  // which invalidates it
+  expect_claim_fails<usage_error>(256, stream, {"`stream`"});
+}
+
+TEST_F(ScratchErrors, NameTheCallOnTheLegacyStreamWhileABlockingStreamCaptures) {
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  capture captured{blocking, cudaStreamCaptureModeRelaxed};
+  expect_claim_fails<usage_error>(256, cudaStreamLegacy, {"`stream`"});
+  EXPECT_TRUE(captured.is_active());
 }
 
 }  // namespace

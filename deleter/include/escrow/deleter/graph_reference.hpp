@@ -27,7 +27,8 @@ class graph_reference : public release_node {
   }
   // The first holder of an idle node.
   void hold_first() noexcept { holders_.store(1, std::memory_order_relaxed); }  // as in hold()
-  // One holder less. The last one pushes the node, which may be gone then.
+  // One holder less. The last one lets go what goes along, and pushes the node, which may be gone
+  // then.
   void let_go() noexcept {
     // Release for what this holder did, acquire for what the others did, by the one who pushes.
     if (holders_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

@@ -18,8 +18,9 @@ template <class T>
 concept retirable =
     !std::is_reference_v<T> && std::is_move_constructible_v<T> && std::is_nothrow_destructible_v<T>;
 
-// What: storage for one owner, with the event that says when it may be destroyed. Nodes are kept
-//   and reused, so that retiring allocates nothing in steady state.
+// What: storage for one owner, with the event that says when it may be destroyed. What is to come
+//   back past a busy worker goes along with it (take_along()). Nodes are kept and reused, so that
+//   retiring allocates nothing in steady state.
 // Thread safety: exclusive access; push() as release_node.
 // Memory ordering: as release_node.
 // Lifetime: belongs to the hub that made it; empty while it is in the hub's store.

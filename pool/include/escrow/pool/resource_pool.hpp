@@ -67,7 +67,7 @@ class resource_pool {
   // thread.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
-    return recycled(slots_->claim(stream, where), stream);
+    return claim_as("resource_pool::claim", stream, where);
   }
 
   // The same, but returns nothing instead of waiting or throwing pool_exhausted.
@@ -96,9 +96,16 @@ class resource_pool {
   [[nodiscard]] int device() const noexcept { return slots_->device(); }
 
  private:
+  friend class scratch_pool;
+
   struct close_and_leave {
     void operator()(slot_pool* slots) const noexcept { slots->close_and_leave(); }
   };
+
+  // claim(), for errors of the public function `call`.
+  lease<T> claim_as(char const* call, stream_ref stream, source_location where) {
+    return recycled(slots_->claim(call, stream, where), stream);
+  }
 
   lease<T> recycled(slot_lease&& claimed, stream_ref stream) {
     lease<T> leased(std::move(claimed));

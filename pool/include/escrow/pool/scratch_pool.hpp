@@ -20,7 +20,8 @@ namespace escrow {
 // Thread safety, Memory ordering, Capture: as resource_pool.
 // Lifetime: as resource_pool: the destructor never blocks; blocks that are out are freed when they
 //   come back.
-// Errors: as resource_pool; usage_error for more than bytes_max.
+// Errors: as resource_pool; usage_error for more than bytes_max. Errors and holders call the pool
+//   of one size "<label> of <size> bytes".
 class scratch_pool {
  public:
   // The smallest block, and the largest.

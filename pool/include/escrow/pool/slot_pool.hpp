@@ -49,12 +49,13 @@ class slot_pool {
   slot_pool(pool_options const& options, std::unique_ptr<slot_maker> maker);
   slot_pool(slot_pool&&) = delete;
 
-  // Claims a slot; blocks the host for `host_wait_max` at most, and then returns nothing.
+  // Claims a slot; blocks the host for `host_wait_max` at most, and then returns nothing. `call` is
+  // the public function, for the text of errors.
   [[nodiscard]] std::optional<slot_lease> claim(char const* call, stream_ref stream,
                                                 std::chrono::nanoseconds host_wait_max,
                                                 source_location where);
   // The same, with the options' wait; throws pool_exhausted.
-  [[nodiscard]] slot_lease claim(stream_ref stream, source_location where);
+  [[nodiscard]] slot_lease claim(char const* call, stream_ref stream, source_location where);
 
   // Refuses claims, destroys what is free, waits for the rest, and returns who holds what is left.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
@@ -118,7 +119,7 @@ class slot_pool {
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy) const;
-  [[nodiscard]] std::string describe_exhaustion() const;
+  [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // release.cpp: for slot_lease. `id` is the stream's, 0 if it is to be asked for, which kills a
   // capture.
