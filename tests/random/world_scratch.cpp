@@ -107,6 +107,7 @@ outcome world::do_destroy_scratch() {
 template <class Kept, class IsThere>
 void world::notice_ends_of(Kept& kept, IsThere is_there, situation met) {
   std::vector<typename Kept::key_type> all;
+  all.reserve(kept.size());
   for (auto const& each : kept) all.push_back(each.first);
   for (auto const& each : all) {
     if (is_there(each)) continue;
