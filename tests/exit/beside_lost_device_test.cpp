@@ -42,6 +42,15 @@ class two_devices {
     must(launch_add(other, cell.data(), 1));
   }
 
+  two_devices(two_devices&&) = delete;
+  ~two_devices() {
+    flag.store(0, 1);
+    static_cast<void>(is_work_over());  // before the flag goes
+  }
+
+  [[nodiscard]] bool is_work_over() const {
+    return wait_until([this] { return cell.load() == 2; });
+  }
   void break_one() {
     must(cudaSetDevice(failing));
     must(launch_illegal_address(doomed));
@@ -88,7 +97,7 @@ int nothing_in_use_is_destroyed() {
   must(stays_false([&] { return both.is_anything_destroyed(); }), "not while the work runs");
   must(both.own.drain_for(generous), "a drain ends all the same");
   both.flag.store(0, 1);
-  must(wait_until([&] { return both.cell.load() == 2; }), "the work goes on, and ends");
+  must(both.is_work_over(), "the work goes on, and ends");
   must(stays_false([&] { return both.is_anything_destroyed(); }), "nor later: nothing tells");
   must(both.own.stats().held != 0, "the deleter says so");
   return as_expected;
@@ -107,7 +116,6 @@ int claims_and_launches_throw() {
     // NOLINTNEXTLINE(bugprone-use-after-move): that is the question
     must(owner.is_owner(), "the caller still has it");
   }
-  both.flag.store(0, 1);
   return as_expected;
 }
 
@@ -119,14 +127,12 @@ int what_no_work_uses_is_destroyed() {
   both.own.retire(probe(unused));
   must(both.own.drain_for(generous), "the drain ends");
   must(unused->times() == 1, "nothing else is to be waited for");
-  both.flag.store(0, 1);
   return as_expected;
 }
 
 int the_process_exits() {
   static two_devices both;
   both.break_one();
-  both.flag.store(0, 1);
   return as_expected;
 }
 
