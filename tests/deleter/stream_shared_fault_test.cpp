@@ -229,6 +229,7 @@ TEST_F(StreamSharedFault, BesideALostDeviceAUseOfAnotherIsNeverOver) {
   flag.raise();
   deleter_.reset();
   sim::clear_faults();
+  test::must(cudaStreamSynchronize(healthy));  // before the flag goes
 }
 
 }  // namespace
