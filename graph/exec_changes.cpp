@@ -27,7 +27,7 @@ bool is_over(launch_end const& end) noexcept {
   if (end.failure != cudaSuccess) return false;
   try {
     relaxed_capture_scope const relaxed;  // a query would kill a capture
-    // A fault that it returns may be another device's.
+    // After a fault the worker judges: another device may run on.
     return succeeded(cudaEventQuery(end.ready.get()));
   } catch (std::exception const&) {
     return false;  // it could not be asked: the worker will

@@ -7,7 +7,6 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/ready_event.hpp"
-#include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "legacy_stand_in.hpp"
 #include "slot_pool_state.hpp"
