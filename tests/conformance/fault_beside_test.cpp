@@ -7,7 +7,7 @@
 #include <string>
 
 #include "build_graph.hpp"
-#include "child.hpp"
+#include "child_cases.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
@@ -105,37 +105,16 @@ int user_objects_go_too_early() {
   return as_expected;
 }
 
-struct fault_case {
-  char const* name;
-  child_case::body run;
-};
-
-void PrintTo(fault_case const& one, std::ostream* out) {
-  *out << one.name;
-}
-
 constexpr std::array fault_cases{
-    fault_case{"EveryCallReturnsItWhicheverDeviceItIsAbout", &every_call_returns_it},
-    fault_case{"TheOtherDeviceGoesOnWithWhatItWasGiven", &the_other_device_goes_on},
-    fault_case{"HostFunctionsOfTheOtherDoNotRun", &host_functions_do_not_run},
-    fault_case{"UserObjectsOfTheOtherGoTooEarly", &user_objects_go_too_early},
+    named_case{"EveryCallReturnsItWhicheverDeviceItIsAbout", &every_call_returns_it},
+    named_case{"TheOtherDeviceGoesOnWithWhatItWasGiven", &the_other_device_goes_on},
+    named_case{"HostFunctionsOfTheOtherDoNotRun", &host_functions_do_not_run},
+    named_case{"UserObjectsOfTheOtherGoTooEarly", &user_objects_go_too_early},
 };
 
-bool register_cases() {
-  for (fault_case const& one : fault_cases) child_case{one.name, one.run};
-  return true;
-}
+[[maybe_unused]] bool const registered = register_cases(fault_cases);
 
-[[maybe_unused]] bool const registered = register_cases();
-
-class FaultBeside : public testing::TestWithParam<fault_case> {
- protected:
-  void SetUp() override {
-    int count = 0;
-    must(cudaGetDeviceCount(&count));
-    if (count < 2) GTEST_SKIP() << "needs two devices";
-  }
-};
+class FaultBeside : public case_of_two_devices {};
 
 TEST_P(FaultBeside, IsAsMeasured) {
   child_result const child = run_child(GetParam().name);
@@ -143,8 +122,7 @@ TEST_P(FaultBeside, IsAsMeasured) {
   EXPECT_EQ(child.status, as_expected) << child.output;
 }
 
-INSTANTIATE_TEST_SUITE_P(AnotherDevice, FaultBeside, testing::ValuesIn(fault_cases),
-                         [](auto const& one) { return std::string{one.param.name}; });
+INSTANTIATE_TEST_SUITE_P(AnotherDevice, FaultBeside, testing::ValuesIn(fault_cases), &name_of_case);
 
 }  // namespace
 }  // namespace escrow::test

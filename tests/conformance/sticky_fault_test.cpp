@@ -8,7 +8,7 @@
 #include <string>
 
 #include "build_graph.hpp"
-#include "child.hpp"
+#include "child_cases.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
@@ -152,42 +152,26 @@ int exec_destroyed_whose_launch_failed() {
   return as_expected;
 }
 
-struct fault_case {
-  char const* name;
-  child_case::body run;
-};
-
-void PrintTo(fault_case const& one, std::ostream* out) {
-  *out << one.name;
-}
-
 constexpr std::array fault_cases{
-    fault_case{"MallocReturnsTheFault", &expect_fault<&malloc_status>},
-    fault_case{"EventQueryReturnsTheFault", &expect_fault<&event_query_status>},
-    fault_case{"EventDestroyReturnsTheFault", &expect_fault<&event_destroy_status>},
-    fault_case{"StreamIsCapturingReturnsTheFault", &expect_fault<&is_capturing_status>},
-    fault_case{"AHostFunctionBehindTheFaultIsNotRun", &host_function_behind_the_fault},
-    fault_case{"AHostFunctionAfterTheFaultIsNotRun", &host_function_after_the_fault},
-    fault_case{"AUserObjectIsMadeAndReleased", &user_object_made_and_released},
-    fault_case{"GraphDestroyRunsTheDestructor", &graph_destroyed},
-    fault_case{"ExecDestroyRunsTheDestructorOfAnExecNeverLaunched",
+    named_case{"MallocReturnsTheFault", &expect_fault<&malloc_status>},
+    named_case{"EventQueryReturnsTheFault", &expect_fault<&event_query_status>},
+    named_case{"EventDestroyReturnsTheFault", &expect_fault<&event_destroy_status>},
+    named_case{"StreamIsCapturingReturnsTheFault", &expect_fault<&is_capturing_status>},
+    named_case{"AHostFunctionBehindTheFaultIsNotRun", &host_function_behind_the_fault},
+    named_case{"AHostFunctionAfterTheFaultIsNotRun", &host_function_after_the_fault},
+    named_case{"AUserObjectIsMadeAndReleased", &user_object_made_and_released},
+    named_case{"GraphDestroyRunsTheDestructor", &graph_destroyed},
+    named_case{"ExecDestroyRunsTheDestructorOfAnExecNeverLaunched",
                &exec_destroyed_that_was_never_launched},
-    fault_case{"ExecDestroyRunsTheDestructorOfAnExecLaunchedBefore",
+    named_case{"ExecDestroyRunsTheDestructorOfAnExecLaunchedBefore",
                &exec_destroyed_that_was_launched},
-    fault_case{"ExecDestroyRunsTheDestructorOfTheExecThatFailed",
+    named_case{"ExecDestroyRunsTheDestructorOfTheExecThatFailed",
                &exec_destroyed_whose_launch_failed},
 };
 
-bool register_cases() {
-  for (fault_case const& one : fault_cases) {
-    child_case{one.name, one.run};
-  }
-  return true;
-}
+[[maybe_unused]] bool const registered = register_cases(fault_cases);
 
-[[maybe_unused]] bool const registered = register_cases();
-
-class AfterAStickyFault : public testing::TestWithParam<fault_case> {};
+class AfterAStickyFault : public testing::TestWithParam<named_case> {};
 
 TEST_P(AfterAStickyFault, IsAsMeasured) {
   child_result const child = run_child(GetParam().name);
@@ -195,8 +179,7 @@ TEST_P(AfterAStickyFault, IsAsMeasured) {
   EXPECT_EQ(child.status, as_expected) << child.output;
 }
 
-INSTANTIATE_TEST_SUITE_P(Device, AfterAStickyFault, testing::ValuesIn(fault_cases),
-                         [](auto const& one) { return std::string{one.param.name}; });
+INSTANTIATE_TEST_SUITE_P(Device, AfterAStickyFault, testing::ValuesIn(fault_cases), &name_of_case);
 
 }  // namespace
 }  // namespace escrow::test

@@ -4,6 +4,7 @@
 #include <escrow/core/device_scope.hpp>
 #include <string>
 
+#include "../support/child_cases.hpp"
 #include "clean_end.hpp"
 #include "faulting_world.hpp"
 
@@ -136,44 +137,22 @@ int the_process_exits() {
   return as_expected;
 }
 
-struct fault_case {
-  char const* name;
-  child_case::body run;
-};
-
-void PrintTo(fault_case const& one, std::ostream* out) {
-  *out << one.name;
-}
-
 constexpr std::array fault_cases{
-    fault_case{"NothingInUseIsDestroyed", &nothing_in_use_is_destroyed},
-    fault_case{"ClaimsLaunchesAndRetirementsThrow", &claims_and_launches_throw},
-    fault_case{"WhatNoWorkUsesIsDestroyed", &what_no_work_uses_is_destroyed},
-    fault_case{"TheProcessExits", &the_process_exits},
+    named_case{"NothingInUseIsDestroyed", &nothing_in_use_is_destroyed},
+    named_case{"ClaimsLaunchesAndRetirementsThrow", &claims_and_launches_throw},
+    named_case{"WhatNoWorkUsesIsDestroyed", &what_no_work_uses_is_destroyed},
+    named_case{"TheProcessExits", &the_process_exits},
 };
 
-bool register_cases() {
-  for (fault_case const& one : fault_cases) child_case{one.name, one.run};
-  return true;
-}
+[[maybe_unused]] bool const registered = register_cases(fault_cases);
 
-[[maybe_unused]] bool const registered = register_cases();
-
-class BesideALostDevice : public testing::TestWithParam<fault_case> {
- protected:
-  void SetUp() override {
-    int count = 0;
-    must(cudaGetDeviceCount(&count));
-    if (count < 2) GTEST_SKIP() << "needs two devices";
-  }
-};
+class BesideALostDevice : public case_of_two_devices {};
 
 TEST_P(BesideALostDevice, WorkGoesOnAndWhatItMayUseStays) {
   expect_clean_end(GetParam().name, as_expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(After, BesideALostDevice, testing::ValuesIn(fault_cases),
-                         [](auto const& one) { return std::string{one.param.name}; });
+INSTANTIATE_TEST_SUITE_P(After, BesideALostDevice, testing::ValuesIn(fault_cases), &name_of_case);
 
 }  // namespace
 }  // namespace escrow::test
