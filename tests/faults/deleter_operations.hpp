@@ -71,6 +71,7 @@ inline void add_eager_retirements(operations_in<deleter_stage>& all) {
       [=](auto& in) {
         idle(in);
         in.uses_global = true;
+        in.is_reclaimed_apart = true;
       },
       [](auto& in) { retain(in.one, std::move(*in.mine)); });
 }
