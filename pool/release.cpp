@@ -14,9 +14,8 @@
 
 namespace escrow {
 
-void slot_pool::release(slot_lease& lease, stream_ref stream, std::uint64_t id) {
-  capture_info const capture =
-      lease.capture_id_ == 0 ? usable_capture_of("lease::release", stream) : capture_of(stream);
+void slot_pool::release(slot_lease& lease, stream_ref stream, capture_info const& capture,
+                        std::uint64_t id) {
   if (capture.is_none()) {
     return release_eager(lease, stream, id != 0 ? id : stream_id(stream));
   }

@@ -58,18 +58,23 @@ void slot_lease::release() {
   slot_pool::require_same_thread("lease::release", thread_, "claimed");
   std::optional<device_scope> device;
   if (is_ambiguous(stream_)) device.emplace(pool.device());  // where the claim was made
-  pool.release(*this, stream_, stream_id_);
+  pool.release(*this, stream_, capture_at_release(stream_), stream_id_);
 }
 
 void slot_lease::release(stream_ref stream) {
   slot_pool& pool = held("lease::release").pool();
-  capture_info const capture = capture_of(stream);
+  capture_info const capture = capture_at_release(stream);
   if (capture.status != capture_status::invalidated) {
     pool.require_device("lease::release", stream, capture,
                         "release on a stream of the pool's device, and tell also_used_on() of "
                         "the other");
   }
-  pool.release(*this, stream, 0);
+  pool.release(*this, stream, capture, 0);
+}
+
+capture_info slot_lease::capture_at_release(stream_ref stream) const {
+  // What was claimed in a capture is released in it also once it has been invalidated.
+  return capture_id_ == 0 ? usable_capture_of("lease::release", stream) : capture_of(stream);
 }
 
 void slot_lease::also_used_on(stream_ref stream) {

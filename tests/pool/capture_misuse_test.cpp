@@ -91,8 +91,14 @@ TEST_F(CaptureMisuse, AClaimOnAnInvalidatedCaptureSaysSo) {
   block_pool pool = make_pool(1);
   capture captured{stream, cudaStreamCaptureModeGlobal};
   invalidate(stream);
-  std::string const text = message_of<usage_error>([&] { static_cast<void>(pool.claim(stream)); });
-  EXPECT_NE(text.find("invalidated"), std::string::npos) << text;
+  auto const expect_refusal = [](std::string const& name, std::function<void()> const& call) {
+    std::string const text = message_of<usage_error>(call);
+    EXPECT_EQ(text.find("resource_pool::" + name + ":"), 0U) << text;
+    EXPECT_NE(text.find("invalidated"), std::string::npos) << text;
+  };
+  expect_refusal("claim", [&] { static_cast<void>(pool.claim(stream)); });
+  expect_refusal("try_claim", [&] { static_cast<void>(pool.try_claim(stream)); });
+  expect_refusal("try_claim_for", [&] { static_cast<void>(pool.try_claim_for(stream, generous)); });
   EXPECT_EQ(made(), 0);
 }
 
@@ -141,7 +147,8 @@ TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWor
     for (std::function<void()> const& call :
          {std::function<void()>([&] { static_cast<void>(pool.claim(cudaStreamLegacy)); }),
           std::function<void()>([&] { held.also_used_on(cudaStreamLegacy); }),
-          std::function<void()>([&] { held.release(); })}) {
+          std::function<void()>([&] { held.release(); }),
+          std::function<void()>([&] { held.release(cudaStreamLegacy); })}) {
       std::string const text = message_of<usage_error>(call);
       EXPECT_NE(text.find("legacy"), std::string::npos) << text;
       EXPECT_TRUE(captured.is_active());

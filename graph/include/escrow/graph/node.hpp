@@ -46,8 +46,10 @@ class node : public insertion_point {
   // Makes this node wait for `other`, too. Source: cudaGraphAddDependencies.
   node const& after(node const& other) const;
 
-  // What a kernel node launches; the kernel keeps its library. Source:
-  // cudaGraphKernelNodeGetParams, as for those that follow.
+  // What a kernel node launches; the kernel keeps its library. Throws cuda_error
+  // (cudaErrorInvalidDeviceFunction) for a kernel of a cudaLibrary_t in a node that was not added
+  // through this graph: captured, or hoisted. Source: cudaGraphKernelNodeGetParams, as for those
+  // that follow.
   [[nodiscard]] launch_params launch_parameters() const;
   [[nodiscard]] cudaMemsetParams memset_parameters() const;
   [[nodiscard]] cudaMemcpy3DParms memcpy_parameters() const;

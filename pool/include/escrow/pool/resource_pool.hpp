@@ -73,17 +73,14 @@ class resource_pool {
   // The same, but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       stream_ref stream, source_location where = source_location::current()) {
-    return try_claim_for(stream, std::chrono::nanoseconds(0), where);
+    return try_claim_as("resource_pool::try_claim", stream, std::chrono::nanoseconds(0), where);
   }
 
   // The same, after blocking the host for `host_wait_max` at most.
   [[nodiscard]] std::optional<lease<T>> try_claim_for(
       stream_ref stream, std::chrono::nanoseconds host_wait_max,
       source_location where = source_location::current()) {
-    std::optional<slot_lease> claimed =
-        slots_->claim("resource_pool::try_claim", stream, host_wait_max, where);
-    if (!claimed) return std::nullopt;
-    return recycled(std::move(*claimed), stream);
+    return try_claim_as("resource_pool::try_claim_for", stream, host_wait_max, where);
   }
 
   // Refuses claims from now on, destroys what is free, and waits `timeout` at most for the rest.
@@ -102,9 +99,16 @@ class resource_pool {
     void operator()(slot_pool* slots) const noexcept { slots->close_and_leave(); }
   };
 
-  // claim(), for errors of the public function `call`.
+  // claim() and try_claim_for(), for errors of the public function `call`.
   lease<T> claim_as(char const* call, stream_ref stream, source_location where) {
     return recycled(slots_->claim(call, stream, where), stream);
+  }
+  std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
+                                       std::chrono::nanoseconds host_wait_max,
+                                       source_location where) {
+    std::optional<slot_lease> claimed = slots_->claim(call, stream, host_wait_max, where);
+    if (!claimed) return std::nullopt;
+    return recycled(std::move(*claimed), stream);
   }
 
   lease<T> recycled(slot_lease&& claimed, stream_ref stream) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "escrow/core/capture_info.hpp"
 #include "escrow/core/stream_ref.hpp"
 #include "escrow/deleter/slot_share.hpp"
 
@@ -59,6 +60,8 @@ class slot_lease {
   friend class slot_pool;
 
   void release_at_end() noexcept;
+  // Throws usage_error if the lease cannot be released on `stream` as it is now.
+  [[nodiscard]] capture_info capture_at_release(stream_ref stream) const;
 
   // A number for the thread whose stream `stream` names here, never used again for another; 0 for
   // all but cudaStreamPerThread.

@@ -123,7 +123,7 @@ class slot_pool {
 
   // release.cpp: for slot_lease. `id` is the stream's, 0 if it is to be asked for, which kills a
   // capture.
-  void release(slot_lease& lease, stream_ref stream, std::uint64_t id);
+  void release(slot_lease& lease, stream_ref stream, capture_info const& capture, std::uint64_t id);
   void release_eager(slot_lease& lease, stream_ref stream, std::uint64_t id);
   void release_captured(slot_lease& lease, stream_ref stream, capture_info const& capture);
   void release_in_foreign_capture(slot_lease& lease, capture_info const& capture);
