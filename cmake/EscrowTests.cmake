@@ -1,4 +1,7 @@
-# escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [TIMEOUT seconds] [DEEP seconds] [LINK targets...])
+# How long a test may take, against hangs alone: under a sanitizer on a busy machine a second can become twenty.
+set(escrow_test_seconds_max 600)
+
+# escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [DEEP seconds] [LINK targets...])
 #   builds <file>_sim (label sim), linked with escrow::sim, and, with ESCROW_GPU, the same source as <file>_gpu
 #   (label gpu), linked with cudart_static. A GPU test skips itself where there is no GPU.
 #   Every test links GTest's main and tests/support, which has the kernels for both runtimes.
@@ -6,10 +9,7 @@
 #   deep.<file>_sim or _gpu, so many seconds at most; its figures go to <build>/deep-results. `./build.sh deep` is
 #   all of that; without -C deep there are no such tests.
 function(escrow_test source)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIM_ONLY;GPU_ONLY" "TIMEOUT;DEEP" "LINK")
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIM_ONLY;GPU_ONLY" "DEEP" "LINK")
   cmake_path(GET source STEM name)
   if(ESCROW_BUILD_SIM AND NOT arg_GPU_ONLY)
     escrow_test_program(${name} sim ${source} "${arg_LINK}")
@@ -19,9 +19,9 @@ function(escrow_test source)
   endif()
   foreach(target ${name}_sim ${name}_gpu)
     if(TARGET ${target})
-      escrow_test_run(${target} ${target} TIMEOUT ${arg_TIMEOUT})
+      escrow_test_run(${target} ${target})
       if(arg_DEEP)
-        escrow_test_run(deep.${target} ${target} TIMEOUT ${arg_DEEP} DEEP)
+        escrow_test_run(deep.${target} ${target} DEEP ${arg_DEEP})
       endif()
     endif()
   endforeach()
@@ -39,9 +39,10 @@ function(escrow_test_program name runtime source link)
   target_precompile_headers(${target} REUSE_FROM escrow_test_support_${runtime})
 endfunction()
 
-# One run of a test program, with arguments if need be: escrow_test_run(name target TIMEOUT seconds [DEEP] [ARGS ...])
+# One run of a test program, with arguments if need be: escrow_test_run(name target [DEEP seconds] [ARGS ...])
 function(escrow_test_run name target)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "DEEP" "TIMEOUT" "ARGS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "DEEP" "ARGS")
+  set(seconds_max ${escrow_test_seconds_max})
   string(REGEX MATCH "sim$|gpu$" labels ${target})
   if(labels STREQUAL gpu)
     set(lock RESOURCE_LOCK gpu)  # kernels that spin would hold up others
@@ -52,12 +53,13 @@ function(escrow_test_run name target)
     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
   if(arg_DEEP)
     set(configurations CONFIGURATIONS deep)
+    set(seconds_max ${arg_DEEP})
     list(APPEND labels deep)
     list(APPEND environment ESCROW_DEEP=1 ESCROW_RESULTS=${PROJECT_BINARY_DIR}/deep-results)
     set(lock RUN_SERIAL ON)  # the long runs measure
   endif()
   add_test(NAME ${name} ${configurations} COMMAND ${target} ${arg_ARGS})
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${seconds_max} SKIP_RETURN_CODE 77
     ENVIRONMENT "${environment}" ${lock})
 endfunction()
 
