@@ -174,7 +174,7 @@ outcome world::do_add_alloc(std::size_t a, std::size_t g, std::size_t z) {
   std::optional<allocation> made;
   node user;
   outcome const result = attempt(false, false, [&] {
-    allocation const node = in.own->alloc(64 << z);
+    allocation const node = in.own->alloc(std::size_t{64} << z);
     work.memory = node.address();
     user = node.launch(work_kernel_of_memory(), {}, &work, 1, node.address());
     if (node.alloc_parameters().dptr != node.address()) all_.fail("an alloc node is misread");

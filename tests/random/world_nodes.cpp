@@ -166,7 +166,7 @@ void world::set_with(Setter to, node_place const& at, std::size_t o, bool keeps,
     case node_kind::rows:
       return to.memset(memory_of(o), rows);
     case node_kind::copy:
-      return to.memcpy(memory_of(o), memory_of(o), 16);
+      return to.memcpy(memory_of(o), memory_of(o), std::size_t{16});
     case node_kind::record:
     case node_kind::wait:
       return to.event(*events_there_[o]);
