@@ -121,13 +121,13 @@ TEST_F(CoreFault, NoFreshEventIsAFailureToo) {
 TEST_F(CoreFault, AScopeThatCannotBeMadeHasChangedNothing) {
   for (char const* call : {"cudaGetDevice", "cudaSetDevice"}) {
     sim::fail_call(call, cudaErrorUnknown);
-    EXPECT_THROW(device_scope(1), cuda_error) << call;
+    EXPECT_THROW(static_cast<void>(device_scope(1)), cuda_error) << call;
     int current = -1;
     test::must(cudaGetDevice(&current));
     EXPECT_EQ(current, 0);
   }
   sim::fail_call("cudaThreadExchangeStreamCaptureMode", cudaErrorUnknown);
-  EXPECT_THROW(relaxed_capture_scope(), cuda_error);
+  EXPECT_THROW(static_cast<void>(relaxed_capture_scope()), cuda_error);
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   test::must(cudaThreadExchangeStreamCaptureMode(&mode));
   EXPECT_EQ(mode, cudaStreamCaptureModeGlobal);

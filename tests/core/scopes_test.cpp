@@ -58,7 +58,7 @@ TEST_F(Devices, AScopePutsTheOldOneBackWhenUnwinding) {
 }
 
 TEST(DeviceScope, ThatCannotBeMadeHasChangedNothing) {
-  EXPECT_THROW(device_scope(1000), cuda_error);
+  EXPECT_THROW(static_cast<void>(device_scope(1000)), cuda_error);
   EXPECT_EQ(current_device(), 0);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }

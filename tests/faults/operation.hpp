@@ -110,7 +110,7 @@ class operations_in {
   /// after a fault, and the others' ends would be less certain.
   [[nodiscard]] std::vector<operation> all() const {
     std::vector<operation> result = all_;
-    std::ranges::stable_partition(result, [](operation const& each) {
+    std::stable_partition(result.begin(), result.end(), [](operation const& each) {
       return each.name.find("another device") == std::string::npos;
     });
     return result;

@@ -120,7 +120,7 @@ TEST_P(Capture, WithAForkThatWasNotJoinedIsAnErrorAndBothStreamsAreFreeAgain) {
 TEST_P(Capture, OfAStreamThatCapturesAlreadyIsAnErrorAndHarmsNothing) {
   graph const outer = capture(
       stream_,
-      [this](stream_ref stream) {
+      [](stream_ref stream) {
         test::must(test::launch_tiny(stream.get()));
         EXPECT_THROW(static_cast<void>(capture(stream, [](stream_ref) {})), cuda_error);
       },
