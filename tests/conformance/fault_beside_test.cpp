@@ -2,9 +2,9 @@
 // goes on. The fault ruins its process, so each case runs in a process of its own.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "build_graph.hpp"
 #include "child_cases.hpp"
@@ -105,14 +105,12 @@ int user_objects_go_too_early() {
   return as_expected;
 }
 
-constexpr std::array fault_cases{
-    named_case{"EveryCallReturnsItWhicheverDeviceItIsAbout", &every_call_returns_it},
-    named_case{"TheOtherDeviceGoesOnWithWhatItWasGiven", &the_other_device_goes_on},
-    named_case{"HostFunctionsOfTheOtherDoNotRun", &host_functions_do_not_run},
-    named_case{"UserObjectsOfTheOtherGoTooEarly", &user_objects_go_too_early},
-};
-
-[[maybe_unused]] bool const registered = register_cases(fault_cases);
+std::vector<named_case> const fault_cases = register_cases({
+    {"EveryCallReturnsItWhicheverDeviceItIsAbout", &every_call_returns_it},
+    {"TheOtherDeviceGoesOnWithWhatItWasGiven", &the_other_device_goes_on},
+    {"HostFunctionsOfTheOtherDoNotRun", &host_functions_do_not_run},
+    {"UserObjectsOfTheOtherGoTooEarly", &user_objects_go_too_early},
+});
 
 class FaultBeside : public case_of_two_devices {};
 

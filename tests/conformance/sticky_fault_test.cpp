@@ -2,10 +2,10 @@
 // its process's context, so each case runs in a process of its own.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "build_graph.hpp"
 #include "child_cases.hpp"
@@ -152,24 +152,19 @@ int exec_destroyed_whose_launch_failed() {
   return as_expected;
 }
 
-constexpr std::array fault_cases{
-    named_case{"MallocReturnsTheFault", &expect_fault<&malloc_status>},
-    named_case{"EventQueryReturnsTheFault", &expect_fault<&event_query_status>},
-    named_case{"EventDestroyReturnsTheFault", &expect_fault<&event_destroy_status>},
-    named_case{"StreamIsCapturingReturnsTheFault", &expect_fault<&is_capturing_status>},
-    named_case{"AHostFunctionBehindTheFaultIsNotRun", &host_function_behind_the_fault},
-    named_case{"AHostFunctionAfterTheFaultIsNotRun", &host_function_after_the_fault},
-    named_case{"AUserObjectIsMadeAndReleased", &user_object_made_and_released},
-    named_case{"GraphDestroyRunsTheDestructor", &graph_destroyed},
-    named_case{"ExecDestroyRunsTheDestructorOfAnExecNeverLaunched",
-               &exec_destroyed_that_was_never_launched},
-    named_case{"ExecDestroyRunsTheDestructorOfAnExecLaunchedBefore",
-               &exec_destroyed_that_was_launched},
-    named_case{"ExecDestroyRunsTheDestructorOfTheExecThatFailed",
-               &exec_destroyed_whose_launch_failed},
-};
-
-[[maybe_unused]] bool const registered = register_cases(fault_cases);
+std::vector<named_case> const fault_cases = register_cases({
+    {"MallocReturnsTheFault", &expect_fault<&malloc_status>},
+    {"EventQueryReturnsTheFault", &expect_fault<&event_query_status>},
+    {"EventDestroyReturnsTheFault", &expect_fault<&event_destroy_status>},
+    {"StreamIsCapturingReturnsTheFault", &expect_fault<&is_capturing_status>},
+    {"AHostFunctionBehindTheFaultIsNotRun", &host_function_behind_the_fault},
+    {"AHostFunctionAfterTheFaultIsNotRun", &host_function_after_the_fault},
+    {"AUserObjectIsMadeAndReleased", &user_object_made_and_released},
+    {"GraphDestroyRunsTheDestructor", &graph_destroyed},
+    {"ExecDestroyRunsTheDestructorOfAnExecNeverLaunched", &exec_destroyed_that_was_never_launched},
+    {"ExecDestroyRunsTheDestructorOfAnExecLaunchedBefore", &exec_destroyed_that_was_launched},
+    {"ExecDestroyRunsTheDestructorOfTheExecThatFailed", &exec_destroyed_whose_launch_failed},
+});
 
 class AfterAStickyFault : public testing::TestWithParam<named_case> {};
 

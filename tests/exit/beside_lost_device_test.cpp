@@ -3,6 +3,7 @@
 // its process, so that each case has one of its own.
 #include <escrow/core/device_scope.hpp>
 #include <string>
+#include <vector>
 
 #include "../support/child_cases.hpp"
 #include "clean_end.hpp"
@@ -137,14 +138,12 @@ int the_process_exits() {
   return as_expected;
 }
 
-constexpr std::array fault_cases{
-    named_case{"NothingInUseIsDestroyed", &nothing_in_use_is_destroyed},
-    named_case{"ClaimsLaunchesAndRetirementsThrow", &claims_and_launches_throw},
-    named_case{"WhatNoWorkUsesIsDestroyed", &what_no_work_uses_is_destroyed},
-    named_case{"TheProcessExits", &the_process_exits},
-};
-
-[[maybe_unused]] bool const registered = register_cases(fault_cases);
+std::vector<named_case> const fault_cases = register_cases({
+    {"NothingInUseIsDestroyed", &nothing_in_use_is_destroyed},
+    {"ClaimsLaunchesAndRetirementsThrow", &claims_and_launches_throw},
+    {"WhatNoWorkUsesIsDestroyed", &what_no_work_uses_is_destroyed},
+    {"TheProcessExits", &the_process_exits},
+});
 
 class BesideALostDevice : public case_of_two_devices {};
 

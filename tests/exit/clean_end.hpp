@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <string>
 
 #include "../support/child.hpp"
 #include "../support/sanitizers.hpp"
@@ -15,7 +16,7 @@ namespace escrow::test {
 inline constexpr std::chrono::seconds soon{is_sanitized ? 20 : 10};
 
 /// Runs the case `name`: it has to exit with `status`, and soon.
-inline void expect_clean_end(char const* name, int status = 0) {
+inline void expect_clean_end(std::string const& name, int status = 0) {
   auto const begin = std::chrono::steady_clock::now();
   child_result const result = run_child(name);
   EXPECT_TRUE(result.exited) << result.output;

@@ -87,7 +87,7 @@ child_case const resets[] = {
 };
 
 TEST_P(DeviceResetWithEverythingAlive, LeavesTheEndOfAllBounded) {
-  expect_clean_end((std::string{"reset_"} + name_of(GetParam()) + "_first").c_str());
+  expect_clean_end(std::string{"reset_"} + name_of(GetParam()) + "_first");
 }
 
 INSTANTIATE_TEST_SUITE_P(First, DeviceResetWithEverythingAlive,

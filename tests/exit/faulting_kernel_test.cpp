@@ -3,7 +3,9 @@
 // ruins its process, so that each case has one of its own.
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "../support/child_cases.hpp"
 #include "clean_end.hpp"
 #include "faulting_world.hpp"
 
@@ -172,17 +174,8 @@ int exits() {
   return as_expected;
 }
 
-struct fault_case {
-  std::string name;
-  child_case::body run;
-};
-
-void PrintTo(fault_case const& one, std::ostream* out) {
-  *out << one.name;
-}
-
 template <faulty which>
-void add_cases(std::vector<fault_case>& all, std::string const& launched) {
+void add_cases(std::vector<named_case>& all, std::string const& launched) {
   all.push_back({"ClaimsThrowTheFault" + launched, &claims_throw<which>});
   all.push_back({"AClaimThatWaitsIsTold" + launched, &a_waiting_claim_is_told<which>});
   all.push_back({"NothingIsHandedOutAgain" + launched, &nothing_is_handed_out_again<which>});
@@ -193,29 +186,23 @@ void add_cases(std::vector<fault_case>& all, std::string const& launched) {
   all.push_back({"TheProcessExits" + launched, &exits<which>});
 }
 
-std::vector<fault_case> fault_cases() {
-  std::vector<fault_case> all;
+std::vector<named_case> all_cases() {
+  std::vector<named_case> all;
   add_cases<faulty::bare_exec>(all, "_GraphExec");
   add_cases<faulty::plain_exec>(all, "_PlainExec");
   add_cases<faulty::eager>(all, "_Eager");
   return all;
 }
 
-bool register_cases() {
-  for (fault_case const& one : fault_cases()) child_case{one.name.c_str(), one.run};
-  return true;
-}
+std::vector<named_case> const fault_cases = register_cases(all_cases());
 
-[[maybe_unused]] bool const registered = register_cases();
-
-class FaultingKernel : public testing::TestWithParam<fault_case> {};
+class FaultingKernel : public testing::TestWithParam<named_case> {};
 
 TEST_P(FaultingKernel, LeavesEverythingBounded) {
-  expect_clean_end(GetParam().name.c_str(), as_expected);
+  expect_clean_end(GetParam().name, as_expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(After, FaultingKernel, testing::ValuesIn(fault_cases()),
-                         [](auto const& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(After, FaultingKernel, testing::ValuesIn(fault_cases), &name_of_case);
 
 }  // namespace
 }  // namespace escrow::test

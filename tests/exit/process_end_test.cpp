@@ -4,8 +4,10 @@
 
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "../support/build_graph.hpp"
+#include "../support/child_cases.hpp"
 #include "belongings.hpp"
 #include "clean_end.hpp"
 
@@ -142,54 +144,37 @@ int end_a_thread_with_its_own() {
   return status;
 }
 
-struct end_case {
-  char const* name;
-  child_case::body run;
-};
-
-void PrintTo(end_case const& one, std::ostream* out) {
-  *out << one.name;
-}
-
 template <place_of where>
 constexpr child_case::body returning = &leave_in_flight<where, ending::return_from_main>;
 template <place_of where>
 constexpr child_case::body exiting = &leave_in_flight<where, ending::exit>;
 
-constexpr std::array end_cases{
-    end_case{"ReturnWithGlobals", returning<place_of::program>},
-    end_case{"ReturnWithStaticsFromBeforeEscrow", returning<place_of::before_escrow>},
-    end_case{"ReturnWithStaticsFromAfterEscrow", returning<place_of::after_escrow>},
-    end_case{"ReturnWithThreadLocals", returning<place_of::thread>},
-    end_case{"ExitWithGlobals", exiting<place_of::program>},
-    end_case{"ExitWithStaticsFromBeforeEscrow", exiting<place_of::before_escrow>},
-    end_case{"ExitWithStaticsFromAfterEscrow", exiting<place_of::after_escrow>},
-    end_case{"ExitWithThreadLocals", exiting<place_of::thread>},
-    end_case{"QuickExit", &leave_in_flight<place_of::after_escrow, ending::quick_exit>},
-    end_case{"ImmediateExit", &leave_in_flight<place_of::after_escrow, ending::immediate>},
-    end_case{"ReturnAndReclaimNothingAfterwards", &let_go_after_the_exit_handler},
-    end_case{"ReturnAfterAThreadWithThreadLocals", &end_a_thread_with_its_own},
-    end_case{"ReturnWhileAThreadUsesEverything", &leave_a_thread_behind},
-    end_case{"ExitOnAThreadWhileMainUsesEverything", &exit_beside_main},
-    end_case{"ExitInACapture", &exit_in_a_capture},
-    end_case{"ExitOnTheWorker", &exit_on_the_worker},
-};
+std::vector<named_case> const end_cases = register_cases({
+    {"ReturnWithGlobals", returning<place_of::program>},
+    {"ReturnWithStaticsFromBeforeEscrow", returning<place_of::before_escrow>},
+    {"ReturnWithStaticsFromAfterEscrow", returning<place_of::after_escrow>},
+    {"ReturnWithThreadLocals", returning<place_of::thread>},
+    {"ExitWithGlobals", exiting<place_of::program>},
+    {"ExitWithStaticsFromBeforeEscrow", exiting<place_of::before_escrow>},
+    {"ExitWithStaticsFromAfterEscrow", exiting<place_of::after_escrow>},
+    {"ExitWithThreadLocals", exiting<place_of::thread>},
+    {"QuickExit", &leave_in_flight<place_of::after_escrow, ending::quick_exit>},
+    {"ImmediateExit", &leave_in_flight<place_of::after_escrow, ending::immediate>},
+    {"ReturnAndReclaimNothingAfterwards", &let_go_after_the_exit_handler},
+    {"ReturnAfterAThreadWithThreadLocals", &end_a_thread_with_its_own},
+    {"ReturnWhileAThreadUsesEverything", &leave_a_thread_behind},
+    {"ExitOnAThreadWhileMainUsesEverything", &exit_beside_main},
+    {"ExitInACapture", &exit_in_a_capture},
+    {"ExitOnTheWorker", &exit_on_the_worker},
+});
 
-bool register_cases() {
-  for (end_case const& one : end_cases) child_case{one.name, one.run};
-  return true;
-}
-
-[[maybe_unused]] bool const registered = register_cases();
-
-class ProcessEnd : public testing::TestWithParam<end_case> {};
+class ProcessEnd : public testing::TestWithParam<named_case> {};
 
 TEST_P(ProcessEnd, IsCleanAndSoon) {
   expect_clean_end(GetParam().name, status);
 }
 
-INSTANTIATE_TEST_SUITE_P(By, ProcessEnd, testing::ValuesIn(end_cases),
-                         [](auto const& one) { return std::string{one.param.name}; });
+INSTANTIATE_TEST_SUITE_P(By, ProcessEnd, testing::ValuesIn(end_cases), &name_of_case);
 
 }  // namespace
 }  // namespace escrow::test

@@ -72,11 +72,11 @@ bool read_all(int read_end, std::string& output) {
 
 }  // namespace
 
-child_case::child_case(char const* name, body run) {
+child_case::child_case(std::string const& name, body run) {
   all_cases().emplace(name, run);
 }
 
-child_result run_child(char const* name) {
+child_result run_child(std::string const& name) {
   std::array<int, 2> ends{};
   require(pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2 failed");
   pid_t const child = spawn(std::string{flag} + name, ends[1]);

@@ -10,7 +10,7 @@ namespace escrow::test {
 /// as any program does.
 struct child_case {
   using body = int (*)();
-  child_case(char const* name, body run);
+  child_case(std::string const& name, body run);
 };
 
 /// What a child process left behind.
@@ -23,7 +23,7 @@ struct child_result {
 
 /// Runs this very program again for the case `name`, before it has touched CUDA. Waits 60 s at
 /// most.
-[[nodiscard]] child_result run_child(char const* name);
+[[nodiscard]] child_result run_child(std::string const& name);
 
 /// For main: runs the case that the command line asks for and sets `status`; false if it asks for
 /// none.

@@ -5,6 +5,7 @@
 
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "child.hpp"
 #include "status.hpp"
@@ -13,7 +14,7 @@ namespace escrow::test {
 
 /// A case, by the name that the child process is asked for.
 struct named_case {
-  char const* name;
+  std::string name;
   child_case::body run;
 };
 
@@ -21,11 +22,10 @@ inline void PrintTo(named_case const& one, std::ostream* out) {
   *out << one.name;
 }
 
-/// Registers all of `cases`; at namespace scope. True, to have something to initialise.
-template <class Cases>
-bool register_cases(Cases const& cases) {
+/// Registers all of `cases`, and returns them; for a constant at namespace scope.
+inline std::vector<named_case> register_cases(std::vector<named_case> cases) {
   for (named_case const& one : cases) child_case{one.name, one.run};
-  return true;
+  return cases;
 }
 
 /// The test's name of a case.
