@@ -37,6 +37,7 @@ bool is_sticky(cudaError_t status) noexcept {
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorContextIsDestroyed:
+    case cudaErrorMpsClientTerminated:
     case cudaErrorContained:
     case cudaErrorTensorMemoryLeak:
     case cudaErrorExternalDevice:

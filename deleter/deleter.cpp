@@ -188,6 +188,7 @@ bool deleter::stop_for(std::chrono::nanoseconds timeout) {
 }
 
 std::size_t deleter::poll() {
+  if (worker::is_process_exiting()) return 0;  // CUDA may be gone
   relaxed_capture_scope const relaxed;
   int const device = current_device();
   bool is_relaxed = true;

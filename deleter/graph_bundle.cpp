@@ -14,7 +14,7 @@ graph_bundle& graph_bundle::make(release_hub& hub, std::vector<graph_reference*>
 
 graph_bundle::graph_bundle(release_hub& hub, std::vector<graph_reference*> parts,
                            std::shared_ptr<launch_order> order)
-    : release_node(hub, release_lane::destroy, -1, &reclaim_bundle),
+    : release_node(hub, release_lane::destroy, parts.front()->device(), &reclaim_bundle),
       parts_(std::move(parts)),
       order_(std::move(order)) {}
 

@@ -36,6 +36,7 @@ release_hub::release_hub(deleter_options options)
     : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {
   // The worker and the destroy callbacks, which may run this code at any time, have a hub.
   pin_this_code();
+  worker::watch_for_exit();
 }
 
 release_hub::~release_hub() {

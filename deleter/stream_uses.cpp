@@ -35,6 +35,10 @@ class graph_share {
   stream_uses* shared_;
 };
 
+bool is_legacy(stream_ref stream) noexcept {
+  return stream.get() == nullptr || stream.get() == cudaStreamLegacy;
+}
+
 }  // namespace
 
 stream_uses& detail::require_stream_shared(stream_shared_deleter const* deleter) {
@@ -72,13 +76,20 @@ void stream_uses::note(stream_ref stream) {
     is_named = true;
     record(noted, stream);
   } catch (usage_error const&) {
-    throw;  // there is no such work, or none that will run
+    // None of that work will run; but what the legacy stream was given before a blocking stream
+    // began to capture does.
+    if (is_legacy(stream)) use_for_ever();
+    throw;
   } catch (std::exception const& error) {
-    std::lock_guard const lock(mutex_);
-    if (!is_named) is_in_use_for_ever_ = true;
+    if (!is_named) use_for_ever();
     hub().report(error);
     throw;
   }
+}
+
+void stream_uses::use_for_ever() {
+  std::lock_guard const lock(mutex_);
+  is_in_use_for_ever_ = true;
 }
 
 void stream_uses::record(use& noted, stream_ref stream) {

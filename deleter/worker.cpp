@@ -36,12 +36,18 @@ void end_passes_at_exit() {
 constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
 constinit release_hub* orphans = nullptr;
 
-void register_exit_handler() {
+// Handlers run in the opposite order: one more, now that CUDA has been used, runs before CUDA ends.
+void watch_for_exit_before_cuda_ends() {
   static bool const registered = (std::atexit(&end_passes_at_exit), true);
   static_cast<void>(registered);
 }
 
 }  // namespace
+
+void worker::watch_for_exit() {
+  static bool const registered = (std::atexit(&end_passes_at_exit), true);
+  static_cast<void>(registered);
+}
 
 std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
   // Acquire: pairs with the release below; what the last thread left in the reclaimer is seen.
@@ -50,6 +56,7 @@ std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
   if (passes.try_enter()) {
     reclaiming_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
     count = reclaiming.pass(is_thread_relaxed);
+    if (count != 0) watch_for_exit_before_cuda_ends();
     // Release: pairs with the acquire in rest(), so that who sees this sees what the pass took.
     has_pending.store(reclaiming.has_pending(), std::memory_order_release);
     reclaiming_thread.store(std::thread::id{}, std::memory_order_relaxed);
@@ -64,7 +71,6 @@ bool worker::is_process_exiting() noexcept {
 }
 
 void worker::start() {
-  register_exit_handler();
   thread_ = std::thread(&worker::run, this);
 }
 
@@ -129,19 +135,22 @@ void worker::rest(bool did_something, bool was_left_alone) noexcept {
   release_hub::state& hub = *hub_.state_;
   deleter_options const& options = hub.options;
   auto const now = clock::now();
-  // Acquire: see guarded_pass(). Another thread may be in a pass just now; it rings at its end.
-  bool const has_pending = hub.has_pending.load(std::memory_order_acquire);
-  if (did_something || has_pending) last_work_ = now;
+  // Acquire: see guarded_pass().
+  auto const has_pending = [&hub] { return hub.has_pending.load(std::memory_order_acquire); };
+  if (did_something || has_pending()) last_work_ = now;
 
   // Left to itself, it sleeps as long as somebody has a use of the hub: who drops one rings. What
   // counts is how it was before the last trim(): idle nodes have uses, too, and never ring.
   auto const may_end = [&] {
     return was_left_alone && hub.uses.load(std::memory_order_acquire) == 0;
   };
-  bool const may_sleep = !has_pending && now - last_work_ >= options.linger && !may_end();
+  bool const may_sleep = !has_pending() && now - last_work_ >= options.linger && !may_end();
   if (may_sleep) {
+    // Another thread's pass may have taken what arrived, since we looked: it has rung at its end,
+    // or will.
     auto const nothing_to_do = [&] {
-      return hub.nothing_arrived() && !hub.is_ending.load(std::memory_order_acquire) &&
+      return hub.nothing_arrived() && !has_pending() &&
+             !hub.is_ending.load(std::memory_order_acquire) &&
              hub.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
     };
     if (hub.bell->try_sleep(nothing_to_do)) hub.bell->wait_for_ring();

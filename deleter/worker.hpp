@@ -24,6 +24,8 @@ class worker {
   // this returns. Without a thread to be had it is leaked, and that is reported.
   void leave_to_itself() noexcept;
 
+  // From now on passes end when the process exits. For the first hub; the others change nothing.
+  static void watch_for_exit();
   // Whether the process is exiting: nothing may be reclaimed any more. Any thread.
   [[nodiscard]] static bool is_process_exiting() noexcept;
 

@@ -18,7 +18,7 @@ bool loses_device(cudaError_t error) {
                                cudaErrorInvalidPc,           cudaErrorECCUncorrectable,
                                cudaErrorNvlinkUncorrectable, cudaErrorContextIsDestroyed,
                                cudaErrorContained,           cudaErrorTensorMemoryLeak,
-                               cudaErrorExternalDevice};
+                               cudaErrorExternalDevice,      cudaErrorMpsClientTerminated};
   return std::ranges::find(lasting, error) != lasting.end();
 }
 

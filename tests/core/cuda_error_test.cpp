@@ -61,9 +61,10 @@ TEST(CudaError, ComesFromTheWrappersWithTheNameOfTheCall) {
 }
 
 TEST(CudaError, KnowsWhichFailuresLoseTheDevice) {
-  for (cudaError_t const lost : {cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorAssert,
-                                 cudaErrorIllegalInstruction, cudaErrorMisalignedAddress,
-                                 cudaErrorLaunchTimeout, cudaErrorECCUncorrectable}) {
+  for (cudaError_t const lost :
+       {cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorAssert,
+        cudaErrorIllegalInstruction, cudaErrorMisalignedAddress, cudaErrorLaunchTimeout,
+        cudaErrorECCUncorrectable, cudaErrorMpsClientTerminated}) {
     EXPECT_TRUE(is_sticky(lost)) << cudaGetErrorName(lost);
   }
   for (cudaError_t const other :

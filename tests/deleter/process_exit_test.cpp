@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include "build_graph.hpp"
 #include "child.hpp"
@@ -94,6 +96,21 @@ int leave_the_worker_stuck() {
 }
 test::child_case const worker_stuck("worker_stuck", &leave_the_worker_stuck);
 
+int poll_at_exit() {
+  // Nobody has a worker. At exit this runs after the deleter's handler.
+  static deleter* polled = nullptr;
+  static test::fate_ptr& fate = *new test::fate_ptr(make_fate());
+  std::atexit([] {
+    std::size_t const count = polled->poll();
+    bool const is_drained = polled->drain_for(std::chrono::milliseconds(10));
+    if (count != 0 || is_drained || fate->was_destroyed()) std::_Exit(1);
+  });
+  polled = new deleter(deleter_options{.own_worker = false});
+  polled->retire(probe(fate));
+  return 0;
+}
+test::child_case const polls_at_exit("polls_at_exit", &poll_at_exit);
+
 int drain_at_exit() {
   // A static that drains in its destructor, after the exit handler of the deleter has run or
   // before.
@@ -127,6 +144,9 @@ TEST(ProcessExit, IsCleanWithSharesThatAreStatic) {
 }
 TEST(ProcessExit, IsBoundedWhileTheWorkerIsStuckInADestructor) {
   expect_clean_end("worker_stuck");
+}
+TEST(ProcessExit, NothingIsReclaimedAfterwardsWithoutAWorkerEither) {
+  expect_clean_end("polls_at_exit");
 }
 TEST(ProcessExit, ADrainInAStaticDestructorReturns) {
   expect_clean_end("drains_at_exit");

@@ -211,6 +211,21 @@ TEST_F(StreamSharedFault, AFailingPollDestroysNothingEarlyAndForgetsNothing) {
   });
 }
 
+TEST_F(StreamSharedFault, WhoIsToldOfAUseThatCouldNotBeNotedMayNoteOne) {
+  auto const fate = make_fate();
+  std::shared_ptr<probe> shared;
+  deleter_options chosen{.own_worker = false};
+  chosen.on_error = [&](std::exception const&) { EXPECT_TRUE(note(shared, other_)); };
+  deleter_.emplace(chosen);
+  shared = share(fate);
+  sim::fail_call("cudaStreamGetId", cudaErrorUnknown);
+  EXPECT_FALSE(note(shared, stream_));
+  EXPECT_EQ(deleter_->stats().errors, 1U);
+  shared.reset();
+  EXPECT_TRUE(deleter_->drain_for(test::generous));
+  EXPECT_EQ(deleter_->stats().held, 1U);
+}
+
 TEST_F(StreamSharedFault, BesideALostDeviceAUseOfAnotherIsNeverOver) {
   deleter_.emplace();
   auto const fate = make_fate();

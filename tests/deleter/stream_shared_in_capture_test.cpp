@@ -45,6 +45,23 @@ TEST_F(StreamSharedInCapture, IsKeptByTheGraphItsCloneAndTheirExecs) {
   EXPECT_EQ(fate_->times(), 1);
 }
 
+TEST_F(StreamSharedInCapture, AUseOnTheLegacyStreamThatCannotBeNotedBesideItIsNeverOver) {
+  test::owned_stream const blocking = test::make_stream(cudaStreamDefault);
+  auto shared = share();
+  hold_up(cudaStreamLegacy);
+  test::capture open(blocking, cudaStreamCaptureModeGlobal);
+  EXPECT_THROW(used_on(shared, cudaStreamLegacy), usage_error);
+  EXPECT_TRUE(open.is_active());
+  shared.reset();
+  EXPECT_TRUE(stays()) << "destroyed while the kernel runs";
+  EXPECT_EQ(open.end(), cudaSuccess);
+  flag_.raise();
+  test::must(cudaDeviceSynchronize());
+  EXPECT_TRUE(deleter_.drain_for(test::generous));
+  EXPECT_EQ(deleter_.stats().held, 1U);
+  EXPECT_EQ(fate_->times(), 0);
+}
+
 TEST_F(StreamSharedInCapture, IsKeptByGraphsAndStreamsTogether) {
   auto shared = share();
   test::owned_graph first = captured(shared);

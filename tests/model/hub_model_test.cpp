@@ -12,6 +12,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "expect_fine.hpp"
 #include "model_atomic.hpp"
+#include "no_device.hpp"
 #include "pass_gate.hpp"
 #include "system.hpp"
 
@@ -62,6 +63,25 @@ void retire_and_leave(world& all) {
 TEST(Hub, EveryOwnerIsDestroyedAndTheHubGoesLastInManyExecutions) {
   expect_fine({.name = "two retire, the deleter ends", .random = executions(1'500)},
               retire_and_leave);
+}
+
+// A thread polls, and may take from the queue what the worker was rung for.
+void poll_beside_the_worker(world& all) {
+  auto& shared = all.make<owned_by_a_deleter>("test");
+  shared.owner = std::make_unique<deleter>(quick());
+  have_work_that_outlasts(1);
+  all.thread("retirer", [&shared] {
+    shared.owner->retire(stream_ref(stream_number(7)), std::make_unique<witness>(shared.ended[0]));
+    shared.owner->poll();
+  });
+  all.at_end([&shared] { require(shared.ended[0] == 1, "nobody looks at what is pending"); });
+}
+
+TEST(Hub, WhatAnotherThreadsPassLeavesPendingIsNotForgotten) {
+  expect_fine({.name = "a thread polls beside the worker",
+               .random = executions(1'500),
+               .workers_may_sleep = true},
+              poll_beside_the_worker);
 }
 
 // A node that is pushed from a thread which the deleter does not wait for, as a destroy callback.

@@ -1,8 +1,11 @@
-// The calls of the CUDA runtime that the library makes, for a device whose work is always done:
-// what is explored here is what happens between the library's own threads.
+// The calls of the CUDA runtime that the library makes, for a device whose work is done at once, or
+// as soon as it was asked about: what is explored here is what happens between the library's own
+// threads.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
+
+#include "no_device.hpp"
 
 // Each program has as many events as it needs; nothing is behind a handle.
 namespace {
@@ -12,7 +15,14 @@ cudaEvent_t next_event() {
   return reinterpret_cast<cudaEvent_t>(&behind_handles);
 }
 
+// Plain: only passes ask, one at a time.
+int questions_before_done = 0;
+
 }  // namespace
+
+void escrow::model::have_work_that_outlasts(int questions) {
+  questions_before_done = questions;
+}
 
 extern "C" {
 
@@ -24,7 +34,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t /*event*/) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t /*event*/) {
-  return cudaSuccess;
+  if (questions_before_done == 0) return cudaSuccess;
+  --questions_before_done;
+  return cudaErrorNotReady;
 }
 cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
   return cudaSuccess;

@@ -13,7 +13,7 @@ namespace escrow {
 // Lifetime: lives until the process ends and is leaked on purpose, with the events in it: at exit
 //   the driver may be gone, and static destruction has no order (design law 6).
 // Capture: capture-safe. Never put an event that was recorded in a capture.
-// Errors: take() throws cuda_error when an event has to be made and cannot.
+// Errors: take() throws cuda_error when an event has to be made and cannot, and std::bad_alloc.
 class event_cache {
  public:
   // An idle event of `device`, from the store or newly made. May allocate when the store is empty.

@@ -20,12 +20,14 @@
 namespace escrow {
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.
-// Thread safety: any thread may call anything, also at the same time; not the constructor, the move
-//   and the destructor.
+// Thread safety: any thread may call anything, also at the same time; not the constructor and the
+//   destructor.
 // Memory ordering: what a thread did before retire() happens before the owner's destruction, and
 //   that happens before the return of a drain() that began after the retire().
-// Lifetime: the destructor refuses new work and returns at once. What is still owed, by a graph or
-//   by running work, is reclaimed all the same: the worker goes on by itself until nothing is owed.
+// Lifetime: the destructor refuses new work and does not wait for it: at most for the destructor
+//   that the worker is in, and for its pause (deleter_options::poll_interval_max). What is still
+//   owed, by a graph or by running work, is reclaimed all the same: the worker goes on by itself
+//   until nothing is owed.
 //   At process exit nothing more is reclaimed; what is left is leaked on purpose. An owner's
 //   destructor may call CUDA and may retire; it must not drain.
 //   With its first deleter, the module that Escrow is linked into is pinned: dlclose() leaves it
@@ -117,11 +119,11 @@ class deleter {
   }
 
   // Returns when all that was retired before the call, and is not owed by a graph, has been
-  // reclaimed. Waits as long as that takes, on the GPU too: use drain_for() for a bound. Any thread
-  // but the worker, which gets usage_error.
+  // reclaimed, or when the process exits, which ends all reclaiming. Waits as long as that takes,
+  // on the GPU too: use drain_for() for a bound. Any thread but the worker, which gets usage_error.
+  // Throws std::bad_alloc, and without a worker cuda_error.
   void drain();
-  // The same, `timeout` at most; whether it was reached. Throws std::bad_alloc, and without a
-  // worker cuda_error.
+  // The same, `timeout` at most; whether all of it has been reclaimed.
   [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout);
 
   // Refuses new work, then drains. What graphs still owe is reclaimed when they go: the worker
@@ -134,7 +136,8 @@ class deleter {
   // For those who bring their own thread (deleter_options::own_worker false): reclaims on the
   // calling thread what can be reclaimed now, without waiting for events, and returns how many.
   // Sets Relaxed capture mode and devices for the call. Returns 0 at once if another thread is
-  // reclaiming.
+  // reclaiming, and at process exit. Throws cuda_error if CUDA refuses the mode or does not say
+  // which device is current; then nothing was reclaimed.
   std::size_t poll();
 
   [[nodiscard]] deleter_stats stats() const noexcept { return hub_->stats(); }

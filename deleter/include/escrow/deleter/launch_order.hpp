@@ -17,7 +17,7 @@ namespace escrow {
 // Lifetime: shared by the exec, by the orders in which its launch is the last, and by who waits to
 //   let go what it held. The event goes back to the cache.
 // Capture: making it is capture-safe.
-// Errors: the constructor throws cuda_error.
+// Errors: the constructor throws cuda_error, std::bad_alloc.
 struct launch_end {
   explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
   launch_end(launch_end&&) = delete;

@@ -64,12 +64,13 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
 // capture, that the graph uses it, now or later in this capture. The stream may be destroyed at any
 // time afterwards. `shared` is a share that make_stream_shared() gave, or one that was made from
 // it: of a base, of const, of a part (std::shared_ptr's aliasing constructor). Costs one event
-// record. Throws usage_error for another shared_ptr, for an invalidated capture, for the legacy
-// stream while a blocking stream captures, and in a capture if the deleter was stopped: nothing has
-// changed then. cuda_error, std::bad_alloc: in a capture, do not launch what was captured. Eager,
-// or if CUDA does not even say which, the object is kept for ever once the last share has gone, and
-// counted (deleter_stats::held), since the work may be using it; unless CUDA named the stream, and
-// a later used_on() with it succeeds. Any thread.
+// record. Throws usage_error for another shared_ptr, for an invalidated capture, and in a capture
+// if the deleter was stopped: nothing has changed then. usage_error for the legacy stream while a
+// blocking stream captures, cuda_error, std::bad_alloc: in a capture, do not launch what was
+// captured. Eager, or if CUDA does not even say which, the object is kept for ever once the last
+// share has gone, and counted (deleter_stats::held), since the work may be using it; unless CUDA
+// named the stream, which it does not for that usage_error, and a later used_on() with it succeeds.
+// Any thread.
 template <class T>
 void used_on(std::shared_ptr<T> const& shared, stream_ref stream) {
   detail::require_stream_shared(std::get_deleter<detail::stream_shared_deleter>(shared))

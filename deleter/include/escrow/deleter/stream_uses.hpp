@@ -48,6 +48,7 @@ class stream_uses : public graph_reference {
   void drop_last() noexcept;
 
   void record(use& noted, stream_ref stream);
+  void use_for_ever();
   [[nodiscard]] use& use_on(std::uint64_t stream);
   void make_room();
   void forget_uses_that_are_over();
