@@ -8,6 +8,8 @@
 namespace escrow {
 
 bool is_captured_on(stream_ref stream, int device) {
+  // This handle names a stream of the current device, and another one of each other.
+  if (stream.get() == cudaStreamPerThread) return current_device() == device;
   // An event of its own each time: one that two captures at once record crashes the driver
   // (measured).
   device_scope const current(device);

@@ -68,10 +68,16 @@ bool release_hub::is_open() const noexcept {
   return !state_->refuses.load(std::memory_order_relaxed);  // see there
 }
 
-void release_hub::recycle() noexcept {
-  state_->awaited.let_go_done();
+bool release_hub::recycle() noexcept {
+  bool const had_turn = state_->awaited.let_go_done();
   std::unique_lock const lock(state_->recycle_mutex, std::try_to_lock);
   if (lock) state_->recycle_locked();
+  return had_turn && lock.owns_lock();
+}
+
+void release_hub::recycle_after_others() noexcept {
+  state_->awaited.let_go_done_after_others();
+  state_->recycle_now();
 }
 
 void release_hub::state::recycle_now() noexcept {

@@ -91,8 +91,10 @@ std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges_of(cudaGraph_t gr
   check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
   std::vector<cudaGraphNode_t> from(count);
   std::vector<cudaGraphNode_t> to(count);
+  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
   if (count != 0) {
-    check(cudaGraphGetEdges(graph, from.data(), to.data(), nullptr, &count), "cudaGraphGetEdges");
+    check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count),
+          "cudaGraphGetEdges");
   }
   std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges;
   edges.reserve(count);

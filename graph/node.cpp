@@ -18,7 +18,8 @@ std::vector<cudaGraphNode_t> neighbours(cudaGraphNode_t of, List list, char cons
   std::size_t count = 0;
   check(list(of, nullptr, nullptr, &count), api);
   std::vector<cudaGraphNode_t> found(count);
-  if (count != 0) check(list(of, found.data(), nullptr, &count), api);
+  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
+  if (count != 0) check(list(of, found.data(), data.data(), &count), api);
   return found;
 }
 

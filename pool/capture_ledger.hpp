@@ -17,7 +17,8 @@
 namespace escrow {
 
 // One entry a capture id, which identifies the graph for good, also when it is captured into again.
-// Guards each slot's is_leased_, graph_holds_ and frontiers from the first hold of a graph on.
+// Guards each slot's is_leased_ and graph_holds_ from the first hold of a graph on, and its last
+// use in a capture while it is listed for reuse; before that, a lease's thread has it to itself.
 // Thread safety: any thread. One lock, held across no call of CUDA.
 class capture_ledger {
  public:

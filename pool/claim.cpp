@@ -94,7 +94,11 @@ std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref 
   while (true) {
     std::uint64_t const seen = state_->returns_seen();
     require_open(call);
-    static_cast<void>(capture_of(stream));  // throws what nobody announces: the device is lost
+    // Throws what nobody announces: the device is lost, the capture is.
+    if (usable_capture_of(call, stream).id != capture.id) {
+      throw usage_error(call, "a capture of `stream` has begun or ended while the claim waited",
+                        "use a stream on one thread at a time");
+    }
     if (auto claimed = claim_elsewhere(stream, capture, where)) return claimed;
     auto const left = host_wait_max - (clock::now() - begin);
     if (left <= std::chrono::nanoseconds(0)) return std::nullopt;
@@ -104,14 +108,24 @@ std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref 
 
 std::optional<slot_lease> slot_pool::claim_elsewhere(stream_ref stream, capture_info const& capture,
                                                      source_location where) {
+  // A capture can use only what is done, and what others look at and put back is not.
+  auto const look = [&] {
+    return capture.is_active() ? claim_captured(stream, capture, where) : claim_eager(stream);
+  };
+  // What graphs have let go, even if the worker is busy.
+  bool const were_others_at_it = !state_->hub.recycle();
+  if (auto claimed = look()) return claimed;
+  if (!were_others_at_it) return std::nullopt;
+  // What they were just taking from graphs to the bins is there after this.
+  state_->hub.recycle_after_others();
+  return look();
+}
+
+std::optional<slot_lease> slot_pool::claim_eager(stream_ref stream) {
   constexpr int attempts_max = 1000;  // each follows a move of a slot by another thread
-  state_->hub.recycle();              // what graphs have let go, even if the worker is busy
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     std::uint64_t const before = state_->free.puts();
-    // A capture can use only what is done, and what others look at and put back is not: there is
-    // nothing to look again for.
-    if (capture.is_active()) return claim_captured(stream, capture, where);
-    if (auto claimed = claim_eager(stream)) return claimed;
+    if (auto claimed = try_eager(stream)) return claimed;
     // Relaxed: see state::looked_at.
     bool const may_have_missed = state_->looked_at.load(std::memory_order_relaxed) != 0;
     if (!may_have_missed && state_->free.puts() == before) break;
@@ -120,7 +134,7 @@ std::optional<slot_lease> slot_pool::claim_elsewhere(stream_ref stream, capture_
   return std::nullopt;
 }
 
-std::optional<slot_lease> slot_pool::claim_eager(stream_ref stream) {
+std::optional<slot_lease> slot_pool::try_eager(stream_ref stream) {
   std::uint64_t const id = stream_id(stream);
   slot* found = take_done();
   if (found == nullptr) found = grow();
@@ -240,8 +254,13 @@ std::string slot_pool::describe_exhaustion(char const* call) const {
                      std::to_string(now.quarantined) +
                      ", the rest is leased or, in a capture, still in use by the GPU";
   for (holder const& each : state_->ledger.holders(state_->options.label)) {
-    text += "; capture " + std::to_string(each.capture_id) + " begun at " + each.where.file_name() +
-            ":" + std::to_string(each.where.line()) + " holds " + std::to_string(each.slots);
+    text += each.capture_id == 0 ? "; a node of a graph built by hand"
+                                 : "; capture " + std::to_string(each.capture_id);
+    if (each.where.line() != 0) {
+      text += std::string(" begun at ") + each.where.file_name() + ":" +
+              std::to_string(each.where.line());
+    }
+    text += " holds " + std::to_string(each.slots);
   }
   return text + "; raise slots_max, release earlier, or allow a wait with host_wait_max";
 }

@@ -30,7 +30,8 @@ release_hub& hub_of(pool_options const& options) {
 }  // namespace
 
 slot_pool::slot_pool(pool_options const& options, std::unique_ptr<slot_maker> maker)
-    : state_(std::make_unique<state>(with_device(options), std::move(maker), hub_of(options))) {
+    : state_(
+          std::make_unique<state>(*this, with_device(options), std::move(maker), hub_of(options))) {
   state_->hub.add_use();
 }
 
@@ -86,7 +87,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state_->waiters.fetch_add(1, std::memory_order_relaxed);
   while (state_->slots.load(std::memory_order_relaxed) != 0) {
     std::uint64_t const seen = state_->returns_seen();
-    state_->hub.recycle();
+    static_cast<void>(state_->hub.recycle());
     auto const left = timeout - (clock::now() - begin);
     if (left <= std::chrono::nanoseconds(0)) break;
     state_->await_return(seen, std::min(left, look_again));
@@ -104,7 +105,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
 
 void slot_pool::close_and_leave() noexcept {
   close();
-  drop_reference();
+  if (is_last_reference()) end();
 }
 
 void slot_pool::put_in_quarantine(slot& suspect, slot::quarantine kind) noexcept {
@@ -181,12 +182,19 @@ void slot_pool::destroy_slot(release_node& node) noexcept {
   }
   slot_pool& pool = idle.pool_;
   delete &idle;
-  pool.drop_reference();
+  if (pool.is_last_reference()) pool.end();
+}
+
+bool slot_pool::is_last_reference() noexcept {
+  // acq_rel: what every holder did with the pool happens before its end.
+  return state_->references.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
 void slot_pool::drop_reference() noexcept {
-  // acq_rel: what every holder did with the pool happens before its end.
-  if (state_->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (is_last_reference()) state_->end_on_worker.push();
+}
+
+void slot_pool::end() noexcept {
   release_hub& hub = state_->hub;
   delete this;
   hub.drop_use();

@@ -151,9 +151,10 @@ void slot_pool::release_in_foreign_capture(slot_lease& lease, capture_info const
   usage_error const error("lease::release",
                           "`stream` is being captured, but the lease was claimed outside of it",
                           "claim in the capture; this slot is quarantined");
+  lease.slot_->was_shared_ = true;  // the ledger may come to know the hold, and then this fails
   // Work on the slot may have been captured, so this graph has to hold it too; and work before the
   // capture may still run, which nothing can be recorded for any more.
-  hold_in_graph(*lease.slot_, capture, source_location::current());
+  hold_in_graph(*lease.slot_, capture, {});
   slot& used = *std::exchange(lease.slot_, nullptr);
   used.also_streams_.clear();
   used.quarantine_ = slot::quarantine::for_ever;

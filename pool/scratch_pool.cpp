@@ -62,7 +62,9 @@ struct scratch_pool::state {
   }
 
   pool_options options;
-  std::mutex mutex;  // guards the making of pools, and its end
+  // Guards the making of pools, and its end. Held while one is made, which asks CUDA how many
+  // devices there are, and runs no destructor.
+  std::mutex mutex;
   bool is_closed = false;
   std::array<std::unique_ptr<blocks>, sizes> owned;
   // What `owned` has, readable without the lock: released once made, acquired by each claim.

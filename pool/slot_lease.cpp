@@ -80,13 +80,7 @@ capture_info slot_lease::capture_at_release(stream_ref stream) const {
 void slot_lease::also_used_on(stream_ref stream) {
   slot& used = held("lease::also_used_on");
   capture_info const capture = usable_capture_of("lease::also_used_on", stream);
-  if (capture.id != capture_id_) {
-    throw usage_error("lease::also_used_on",
-                      capture_id_ == 0
-                          ? "`stream` is being captured, the lease was claimed outside"
-                          : "`stream` is not part of the capture that the lease was claimed in",
-                      "claim in the same capture as the work");
-  }
+  if (capture.id != capture_id_) refuse_capture("lease::also_used_on");
   // Asking a capturing stream for its device would kill the capture.
   int const device = capture.is_none()            ? device_of(stream)
                      : is_ambiguous(stream.get()) ? current_device()
@@ -94,8 +88,20 @@ void slot_lease::also_used_on(stream_ref stream) {
   used.also_streams_.push_back({stream.get(), thread_of(stream), device});
 }
 
+void slot_lease::refuse_capture(char const* call) const {
+  throw usage_error(call,
+                    capture_id_ == 0
+                        ? "`stream` is being captured, the lease was claimed outside"
+                        : "`stream` is not part of the capture that the lease was claimed in",
+                    "claim in the same capture as the work");
+}
+
 void slot_lease::about_to_be_used_on(stream_ref stream) {
   slot& used = held("launch");
+  // Also where the stream is known: it may have begun to capture since, and its graph does not hold
+  // the slot.
+  capture_info const capture = usable_capture_of("launch", stream);
+  if (capture.is_active() && capture.id != capture_id_) refuse_capture("launch");
   auto const is_same = [stream](cudaStream_t handle, std::uint64_t thread, int device) {
     return handle == stream.get() && thread == thread_of(stream) &&
            (!is_ambiguous(handle) || device == current_device());

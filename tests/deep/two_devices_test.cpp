@@ -125,6 +125,19 @@ TEST_F(WrongDevice, IsRefusedByAClaim) {
   EXPECT_EQ(made(), 0);
 }
 
+// The handle names another stream on each device, of which only this one's captures.
+TEST_F(WrongDevice, IsRefusedForTheThreadsOwnStreamInACaptureToo) {
+  device_scope const there(1);
+  {
+    capture captured{cudaStreamPerThread, cudaStreamCaptureModeThreadLocal};
+    expect_refused([&] { static_cast<void>(pool_of(0).claim(cudaStreamPerThread)); },
+                   "resource_pool::claim", another_pool);
+    EXPECT_NO_THROW(pool_of(1).claim(cudaStreamPerThread).release());
+    EXPECT_EQ(captured.end(), cudaSuccess);
+  }
+  EXPECT_EQ(pool_of(0).stats().slots, 0U);
+}
+
 TEST_F(WrongDevice, IsRefusedByARelease) {
   block_lease held = pool_of(0).claim(stream_of(0));
   expect_refused([&] { held.release(stream_of(1)); }, "lease::release",

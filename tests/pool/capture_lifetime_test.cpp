@@ -1,5 +1,6 @@
 // How long a captured slot stays away: until the graph, its clones, execs and launches are gone.
 #include "capture_fixture.hpp"
+#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
@@ -234,6 +235,29 @@ TEST_F(CapturedLifetime, ASlotComesAndGoesBetweenEagerUseAndManyGraphs) {
   }
   EXPECT_EQ(mismatches.load(), 0);
   EXPECT_EQ(made(), 1);
+}
+
+// The worker may be just taking it from the graph to its bin.
+TEST_F(CapturedLifetime, ASlotIsThereAtOnceWhenItsGraphIsGone) {
+  constexpr int rounds = is_sanitized ? 10'000 : 100'000;
+  block_pool pool = make_pool(1);
+  owned_stream const one = make_stream();
+  owned_stream const other = make_stream();
+  int missed = 0;
+  for (int i = 0; i < rounds; ++i) {
+    {
+      capture captured{one, cudaStreamCaptureModeThreadLocal};
+      if (auto claimed = pool.try_claim(one)) {
+        claimed->release();
+      } else {
+        ++missed;
+      }
+      must(captured.end());
+    }
+    if (!pool.try_claim(other)) ++missed;
+    sync(other);
+  }
+  EXPECT_EQ(missed, 0);
 }
 
 }  // namespace

@@ -102,6 +102,20 @@ TEST_F(CaptureMisuse, AClaimOnAnInvalidatedCaptureSaysSo) {
   EXPECT_EQ(made(), 0);
 }
 
+TEST_F(CaptureMisuse, AClaimThatWaitsSaysSoWhenItsCaptureIsInvalidated) {
+  block_pool pool = make_pool(1);
+  block_lease const held = pool.claim(other);
+  capture captured{stream, cudaStreamCaptureModeGlobal};
+  std::thread somebody([&] {
+    EXPECT_TRUE(wait_until([&] { return pool.stats().host_waits == 1; }));
+    invalidate(stream);
+  });
+  std::string const text =
+      message_of<usage_error>([&] { static_cast<void>(pool.try_claim_for(stream, generous)); });
+  somebody.join();
+  EXPECT_NE(text.find("invalidated"), std::string::npos) << text;
+}
+
 TEST_F(CaptureMisuse, ALeaseReleasedOnItsInvalidatedCaptureComesBackWithTheGraphsEnd) {
   block_pool pool = make_pool(1);
   capture captured{stream, cudaStreamCaptureModeGlobal};

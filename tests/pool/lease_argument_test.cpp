@@ -96,6 +96,31 @@ TEST_F(LeaseArgument, ThatIsEmptyIsRefused) {
   EXPECT_THROW(launch_fill(one.get(), claimed, 3), usage_error);
 }
 
+TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
+  block_pool pool = make_pool(1);
+  auto claimed = pool.claim(one);
+  claimed.also_used_on(two);
+  for (cudaStream_t const stream : {one.get(), two.get()}) {
+    escrow::capture_scope open(stream, cudaStreamCaptureModeGlobal);
+    std::string const text = message_of<usage_error>([&] { launch_fill(stream, claimed, 3); });
+    EXPECT_NE(text.find("claimed outside"), std::string::npos) << text;
+    EXPECT_EQ(node_count(open.end().get()), 0U);
+  }
+  launch_fill(one.get(), claimed, 4);
+  launch_check(one.get(), claimed, 4);
+}
+
+TEST_F(LeaseArgument, OfAnotherCaptureIsRefused) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed;
+  graph const first =
+      escrow::capture(one.get(), [&](stream_ref stream) { claimed.emplace(pool.claim(stream)); });
+  graph const second = escrow::capture(one.get(), [&](stream_ref stream) {
+    EXPECT_THROW(launch_fill(stream, *claimed, 3), usage_error);
+  });
+  EXPECT_EQ(node_count(second.get()), 0U);
+}
+
 TEST_F(LeaseArgument, MayBeABlockOfAScratchPool) {
   scratch_pool pool;
   auto claimed = pool.claim(one, block::length * sizeof(int));

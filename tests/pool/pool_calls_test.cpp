@@ -32,7 +32,10 @@ TEST_F(PoolCalls, AClaimInVainInACaptureAsksOncePerBusyStream) {
   constexpr std::size_t busy = 4;
   pinned_flag flag;
   std::vector<owned_stream> streams(busy);
-  block_pool pool = make_pool(busy);
+  deleter polled{deleter_options{.own_worker = false}};  // after a worker it asks once more
+  pool_options chosen = options(busy);
+  chosen.deleter = &polled;
+  block_pool pool = make_pool(chosen);
   for (owned_stream& stream : streams) {
     stream = make_stream();
     block_lease const held = pool.claim(stream);

@@ -144,6 +144,8 @@ outcome world::do_share(std::size_t x) {
 
 outcome world::do_use_shared(std::size_t x, std::size_t s) {
   if (shared_[x] == nullptr) return outcome::skipped;
+  // The object is kept for ever then: the stream may have work that uses it.
+  if (is_blocked(s) && !is_careless_) return outcome::skipped;
   std::shared_ptr<token> const own = shared_[x];  // another thread may end its share meanwhile
   int const thing = own->thing();
   ++all_.model.state_of(thing).handles;

@@ -277,21 +277,26 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
 
 outcome world::do_launch_lease(std::size_t l, std::size_t s) {
   lease_place& place = leases_[l];
-  if (!place.held || !matches(place, s)) return outcome::skipped;
-  order(place.stream, s);
+  if (!place.held) return outcome::skipped;
+  bool const is_right = matches(place, s);
+  // In another capture than its own it has to be refused, also on a stream that it knows.
+  capture_state const at = capture_at(s);
+  if (!is_right && !(at.is_active() && at.id != place.capture)) return outcome::skipped;
+  if (is_right) order(place.stream, s);
   piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
   launch_config chosen;
   chosen.keeper = worker_.get();
-  outcome const result = attempt(is_stopped_, false, [&] {
+  outcome const result = attempt(is_stopped_ || !is_right, false, [&] {
     place.held->with([&](auto& held) {
       launch(streams_[s].handle, kernel_for(held), chosen, &work, rounds_of(work), held);
     });
   });
+  if (is_right) place.others.push_back(s);  // it stays told of the stream if the launch fails
   if (result != outcome::done) {
     all_.model.set_mark(work.mark);
     return result;
   }
-  place.others.push_back(s);
+  if (!is_right) all_.fail("a graph has got a lease's slot, and does not hold it");
   note_use(s, work);
   return result;
 }

@@ -36,10 +36,13 @@ class release_hub {
   // False once its deleter was stopped, or has ended: it takes nothing new.
   [[nodiscard]] bool is_open() const noexcept;
 
-  // Returns slots that wait in the release queue to their bins on the calling thread, unless
-  // another thread is at it, and those of execs whose last launch is over. Recycling is thus never
-  // behind a destroy that blocks the worker.
-  void recycle() noexcept;
+  // Returns slots that wait in the release queue to their bins on the calling thread, and those of
+  // execs whose last launch is over. Recycling is thus never behind a destroy that blocks the
+  // worker. Leaves out, and returns false then, what another thread is at.
+  bool recycle() noexcept;
+  // The same, after those who are at it: what they took is where it belongs then. Waits for them,
+  // who destroy nothing of the user's meanwhile.
+  void recycle_after_others() noexcept;
 
   // For bundle_hold: notes one that waits for its event, so that recycle() may look at it; and lets
   // go and frees it when the worker finds it done.

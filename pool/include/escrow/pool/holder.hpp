@@ -22,7 +22,8 @@ struct holder {
   std::string label;                              // the pool's label
   std::size_t slots = 0;                          // how many it holds
   std::chrono::steady_clock::time_point since{};  // of its first claim or share; zero for leases
-  source_location where = {};                     // the line of its first claim, in a capture
+  // The line of its first claim, in a capture; empty for leases and nodes.
+  source_location where = {};
 };
 
 }  // namespace escrow

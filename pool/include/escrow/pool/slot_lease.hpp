@@ -62,6 +62,7 @@ class slot_lease {
   void release_at_end() noexcept;
   // Throws usage_error if the lease cannot be released on `stream` as it is now.
   [[nodiscard]] capture_info capture_at_release(stream_ref stream) const;
+  [[noreturn]] void refuse_capture(char const* call) const;
 
   // A number for the thread whose stream `stream` names here, never used again for another; 0 for
   // all but cudaStreamPerThread.

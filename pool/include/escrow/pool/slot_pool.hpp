@@ -39,10 +39,10 @@ class slot_maker {
 //   released, with a dependency edge.
 // Thread safety: any thread may call anything; not close_and_leave().
 // Memory ordering: what a thread did before it released a slot happens before its next claim.
-// Lifetime: freed after close_and_leave() by whoever lets the last slot go.
+// Lifetime: freed after close_and_leave(), or on the worker once the last slot is destroyed.
 // Capture: any mode, any thread; claims in a capture that invalidate nothing.
 // Errors: usage_error, cuda_error, pool_exhausted, and what make() throws. A failed claim has
-//   changed nothing.
+//   changed nothing, but for a slot that is quarantined if CUDA refuses the wait for its last use.
 class slot_pool {
  public:
   // `options.device` must be a device. Throws cuda_error.
@@ -97,6 +97,7 @@ class slot_pool {
                                           std::chrono::nanoseconds host_wait_max,
                                           source_location where);
   std::optional<slot_lease> claim_eager(stream_ref stream);
+  std::optional<slot_lease> try_eager(stream_ref stream);
   std::optional<slot_lease> claim_captured(stream_ref stream, capture_info const& capture,
                                            source_location where);
   slot* take_done();
@@ -150,7 +151,11 @@ class slot_pool {
   void destroy(slot& idle) noexcept;
   void leak(slot& unknown) noexcept;
   static void destroy_slot(release_node& node) noexcept;
+  [[nodiscard]] bool is_last_reference() noexcept;
+  // For who may hold a lock, or capture: the pool, if this was the last, ends on the worker.
   void drop_reference() noexcept;
+  // Ends what the user gave the pool: on the worker, or with the pool's owner.
+  void end() noexcept;
 
   std::unique_ptr<state> state_;
 };
