@@ -73,6 +73,7 @@ TEST_F(AcrossDevices, BothAtOnceHarmNoCaptureAndLoseNothing) {
   constexpr int rounds = 200;
   std::array<std::atomic<int>, 2> harmed{};
   std::vector<std::thread> threads;
+  threads.reserve(devices.size());
   for (int const device : devices) {
     threads.emplace_back([this, device, &harmed] {
       must(cudaSetDevice(device));

@@ -159,6 +159,7 @@ TEST_F(CallbackLaw, ASleepingWorkerIsWokenByAtMostOneSystemCallACallback) {
 
 TEST_F(CallbackLaw, HoldsWhileTheWorkerIsStuckAndAMillionItemsArePending) {
   std::vector<test::owned_graph> made;
+  made.reserve(graphs);
   for (int i = 0; i < graphs; ++i) made.push_back(graph_with(objects_each));
   block_worker();
   auto const begin = std::chrono::steady_clock::now();

@@ -100,11 +100,11 @@ int poll_at_exit() {
   // Nobody has a worker. At exit this runs after the deleter's handler.
   static deleter* polled = nullptr;
   static test::fate_ptr& fate = *new test::fate_ptr(make_fate());
-  std::atexit([] {
+  static_cast<void>(std::atexit([] {
     std::size_t const count = polled->poll();
     bool const is_drained = polled->drain_for(std::chrono::milliseconds(10));
     if (count != 0 || is_drained || fate->was_destroyed()) std::_Exit(1);
-  });
+  }));
   polled = new deleter(deleter_options{.own_worker = false});
   polled->retire(probe(fate));
   return 0;
