@@ -87,7 +87,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state_->waiters.fetch_add(1, std::memory_order_relaxed);
   while (state_->slots.load(std::memory_order_relaxed) != 0) {
     std::uint64_t const seen = state_->returns_seen();
-    static_cast<void>(state_->hub.recycle());
+    state_->hub.recycle();
     auto const left = timeout - (clock::now() - begin);
     if (left <= std::chrono::nanoseconds(0)) break;
     state_->await_return(seen, std::min(left, look_again));

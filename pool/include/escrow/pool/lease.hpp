@@ -51,7 +51,8 @@ class lease : private slot_lease {
   // capture. After cudaStreamPerThread, release on the same thread.
   using slot_lease::also_used_on;  // void also_used_on(stream_ref stream);
 
-  // For launch(): also_used_on(), unless the stream is known to the lease.
+  // For launch(): also_used_on(), unless the stream is known to the lease. In a capture, that has
+  // to be the lease's own, also on a stream that it knows.
   using slot_lease::about_to_be_used_on;  // void about_to_be_used_on(stream_ref stream);
 
   // For nodes of graphs that are built by hand: until the share is gone too, the slot is handed out

@@ -39,7 +39,7 @@ class slot_maker {
 //   released, with a dependency edge.
 // Thread safety: any thread may call anything; not close_and_leave().
 // Memory ordering: what a thread did before it released a slot happens before its next claim.
-// Lifetime: freed after close_and_leave(), or on the worker once the last slot is destroyed.
+// Lifetime: freed by close_and_leave() if no slot is left, else on the worker, with the last slot.
 // Capture: any mode, any thread; claims in a capture that invalidate nothing.
 // Errors: usage_error, cuda_error, pool_exhausted, and what make() throws. A failed claim has
 //   changed nothing, but for a slot that is quarantined if CUDA refuses the wait for its last use.
