@@ -105,6 +105,24 @@ void graph_registry::add(placed_bundle added, std::uint64_t id, cudaGraph_t grap
   added.bundle->graph_ids_.push_back(id);
 }
 
+void graph_registry::add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy) {
+  std::lock_guard const lock(mutex_);
+  auto const original = entries_.find(original_id);
+  if (original == entries_.end()) return;
+  std::vector<placed_bundle> const copied = original->second.bundles;
+  for (placed_bundle const& each : copied) {
+    each.bundle->graph_ids_.reserve(each.bundle->graph_ids_.size() + 1);
+  }
+  entry& noted = entry_of(id, copy);
+  try {
+    noted.bundles.insert(noted.bundles.end(), copied.begin(), copied.end());
+  } catch (...) {
+    erase_if_unused(entries_.find(id));
+    throw;
+  }
+  for (placed_bundle const& each : copied) each.bundle->graph_ids_.push_back(id);
+}
+
 void graph_registry::add_parts(std::span<graph_reference* const> parts) noexcept {
   std::lock_guard const lock(mutex_);
   for (graph_reference* const part : parts) {

@@ -1,18 +1,13 @@
 // Graphs: checked calls, copies that the registry knows, and an end that harms no capture.
 #include "escrow/graph/graph.hpp"
 
-#include <algorithm>
-#include <set>
 #include <vector>
 
+#include "copy_notes.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/graph_registry.hpp"
-#include "graph_core.hpp"
-#include "graph_survey.hpp"
-#include "hoist_scope.hpp"
 
 namespace escrow {
 
@@ -28,40 +23,6 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
     return dependents != 0;
   });
   return nodes;
-}
-
-// Notes for a copy what its original holds, all in bundles. `id` is the copy's, or 0.
-void note_bundles(std::uint64_t original_id, cudaGraph_t copy, std::uint64_t id) {
-  graph_registry& registry = graph_registry::global();
-  if (id == 0) id = graph_id_of(copy).value_or(graph_registry::unidentified);
-  for (auto const& each : registry.bundles_of(original_id)) registry.add(each, id, copy);
-}
-
-// The same for a copy with its child graphs, which come in the order in which the original has
-// them. `blank` gets those that hold nothing.
-void note_copies(graph_survey const& survey, cudaGraph_t original, cudaGraph_t copy,
-                 std::uint64_t id, std::set<cudaGraph_t>& blank) {
-  if (survey.is_unknown(original)) {
-    blank.erase(copy);  // a copy that had the handle before may have been blank
-  } else if (std::uint64_t const original_id = survey.known_id(original); original_id != 0) {
-    note_bundles(original_id, copy, id);
-  } else {
-    blank.insert(copy);
-  }
-  inner_graphs const from = inner_graphs_of(original);
-  inner_graphs const to = inner_graphs_of(copy);
-  std::size_t const pairs = std::min(from.children.size(), to.children.size());
-  for (std::size_t i = 0; i < pairs; ++i) {
-    note_copies(survey, from.children[i], to.children[i], 0, blank);
-  }
-}
-
-// What the tree of a graph that is about to be copied holds, all of it in bundles, so that the copy
-// gets nothing else.
-graph_survey survey_for_copy(char const* call, graph const& original) {
-  graph_survey survey = survey_of(call, original, {});
-  check(bundle_references(survey), "cudaGraphReleaseUserObject");
-  return survey;
 }
 
 cudaGraph_t new_graph() {
@@ -150,7 +111,9 @@ graph graph::clone() const {
   auto const make = [original] { return clone_of(original); };
   graph copy(holds_something ? make_identified(make) : core_of(make(), 0, false));
   graph_core& its = *copy.shared_;
-  note_copies(survey, original, its.native(), its.id(), its.blank_copies);
+  copy_notes notes(survey, its);
+  notes.note(original, its.native(), its.id());
+  notes.commit();
   its.is_original = !survey.is_unknown(original);
   its.copy_payloads(core);
   return copy;
@@ -163,13 +126,17 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
   cudaGraphNode_t node = nullptr;
   check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native()),
         "cudaGraphAddChildGraphNode");
+  copy_notes notes(survey, parent);
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    note_copies(survey, core.native(), copy, 0, parent.blank_copies);
+    notes.note(core.native(), copy, 0);
+    notes.commit();
   } catch (...) {
-    insist_relaxed([node] { return cudaGraphDestroyNode(node); });
-    throw;
+    cudaError_t status = cudaSuccess;
+    auto const take_off = [&] { return status = cudaGraphDestroyNode(node); };
+    if (insist_relaxed(take_off) || is_sticky(status)) throw;
+    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for.
   }
   parent.note_reshaped();
   return node;

@@ -88,6 +88,15 @@ inline void add_other_kinds(operations_in<build_stage>& all) {
           [](auto& in) { in.built->embed(*in.copy); });
   all.add("node, child", runs({"graph::add_child"}), with_child,
           [](auto& in) { in.built->add_child(*in.copy); });
+  auto const beside_memory = [=](build_stage& in) {
+    with_child(in);
+    in.memory.emplace(in.built->alloc(256));
+    in.memory->free(*in.memory);
+  };
+  all.add("node, embedded graph beside memory", runs({"insertion_point::embed"}), beside_memory,
+          [](auto& in) { in.built->embed(*in.copy); });
+  all.add("node, child beside memory", runs({"graph::add_child"}), beside_memory,
+          [](auto& in) { in.built->add_child(*in.copy); });
   all.add(
       "node, edge", runs({"node::after"}),
       [=](auto& in) {

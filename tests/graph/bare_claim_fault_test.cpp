@@ -59,6 +59,29 @@ TEST_F(BareClaim, IsRightIfAReferenceCouldNotBeTakenOffBeforeTheGraphBecameAChil
   expect_the_truth();
 }
 
+// CUDA takes no node off a graph that has memory nodes.
+TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) {
+  world.parent.emplace();
+  allocation const memory = world.parent->alloc(64);
+  memory.free(memory);
+  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
+  world.parent->add_child(*world.source);
+  EXPECT_EQ(world.parent->nodes().size(), 3U);
+  world.exec.emplace(*world.parent);
+  EXPECT_FALSE(world.exec->is_bare());
+  expect_the_truth();
+}
+
+TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
+  world.parent.emplace();
+  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
+  EXPECT_THROW(world.parent->add_child(*world.source), cuda_error);
+  EXPECT_TRUE(world.parent->nodes().empty());
+  world.exec.emplace(*world.parent);
+  EXPECT_TRUE(world.exec->is_bare());
+  expect_the_truth();
+}
+
 TEST_F(BareClaim, IsRightOfAnUpdateIfAReferenceCouldNotBeTakenOff) {
   world.second.emplace(world.captured(2));
   world.exec.emplace(*world.source);

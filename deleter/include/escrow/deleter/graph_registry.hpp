@@ -49,6 +49,8 @@ class graph_registry {
   // Notes what is about to be moved to `graph`.
   void add(single added, std::uint64_t id, cudaGraph_t graph);
   void add(placed_bundle added, std::uint64_t id, cudaGraph_t graph);
+  // Notes that `copy` has the bundles that its original has.
+  void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
   // Counts references that are about to be moved to a graph as parts of a bundle.
   void add_parts(std::span<graph_reference* const> parts) noexcept;
   // Takes back what add() noted: it could not be moved.

@@ -1,0 +1,35 @@
+// A copy holds what its original holds; the registry has to know.
+#include "copy_notes.hpp"
+
+#include <algorithm>
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/graph_identity.hpp"
+#include "escrow/deleter/graph_registry.hpp"
+#include "hoist_scope.hpp"
+
+namespace escrow {
+
+graph_survey survey_for_copy(char const* call, graph const& original) {
+  graph_survey survey = survey_of(call, original, {});
+  check(bundle_references(survey), "cudaGraphReleaseUserObject");
+  return survey;
+}
+
+void copy_notes::note(cudaGraph_t original, cudaGraph_t copy, std::uint64_t id) {
+  if (originals_.is_unknown(original)) {
+    around_.blank_copies.erase(copy);  // one that had the handle before may have been blank
+  } else if (std::uint64_t const original_id = originals_.known_id(original); original_id != 0) {
+    if (id == 0) id = graph_id_of(copy).value_or(graph_registry::unidentified);
+    graph_registry::global().add_copy(original_id, id, copy);
+  } else {
+    blank_.insert(copy);
+  }
+  // The children of a copy come in the order in which the original has them.
+  inner_graphs const from = inner_graphs_of(original);
+  inner_graphs const to = inner_graphs_of(copy);
+  std::size_t const pairs = std::min(from.children.size(), to.children.size());
+  for (std::size_t i = 0; i < pairs; ++i) note(from.children[i], to.children[i], 0);
+}
+
+}  // namespace escrow
