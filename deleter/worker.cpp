@@ -36,17 +36,14 @@ void end_passes_at_exit() {
 constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
 constinit release_hub* orphans = nullptr;
 
-// Handlers run in the opposite order: one more, now that CUDA has been used, runs before CUDA ends.
-void watch_for_exit_before_cuda_ends() {
-  static bool const registered = (std::atexit(&end_passes_at_exit), true);
-  static_cast<void>(registered);
+bool ends_passes_at_exit() {
+  return std::atexit(&end_passes_at_exit) == 0;
 }
 
 }  // namespace
 
 void worker::watch_for_exit() {
-  static bool const registered = (std::atexit(&end_passes_at_exit), true);
-  static_cast<void>(registered);
+  [[maybe_unused]] static bool const watches = ends_passes_at_exit();
 }
 
 std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
@@ -56,7 +53,10 @@ std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
   if (passes.try_enter()) {
     reclaiming_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
     count = reclaiming.pass(is_thread_relaxed);
-    if (count != 0) watch_for_exit_before_cuda_ends();
+    if (count != 0) {
+      // Handlers run in the opposite order: one more, now that CUDA was used, runs before it ends.
+      [[maybe_unused]] static bool const watches = ends_passes_at_exit();
+    }
     // Release: pairs with the acquire in rest(), so that who sees this sees what the pass took.
     has_pending.store(reclaiming.has_pending(), std::memory_order_release);
     reclaiming_thread.store(std::thread::id{}, std::memory_order_relaxed);

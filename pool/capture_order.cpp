@@ -15,16 +15,23 @@ namespace {
 
 using nodes = std::vector<cudaGraphNode_t>;
 
-// Appends the nodes that `node` depends on.
-void append_dependencies(cudaGraphNode_t node, nodes& to) {
+// Whether what comes behind the edge runs after the end of what is before it. Behind a kernel an
+// edge may wait for no more than that all its blocks have begun, or have said that others may
+// (programmatic dependent launch).
+bool waits_for_the_end(cudaGraphEdgeData const& edge) {
+  return edge.from_port == cudaGraphKernelNodePortDefault;
+}
+
+// Calls `found(node, edge)` for each node that `node` depends on.
+template <class Found>
+void for_each_dependency(cudaGraphNode_t node, Found found) {
   std::array<cudaGraphNode_t, 16> few{};
-  std::array<cudaGraphEdgeData, 16>
-      few_edges{};  // asked for, since without it an edge with data is an error
+  std::array<cudaGraphEdgeData, 16> few_edges{};
   std::size_t count = few.size();
   check(cudaGraphNodeGetDependencies(node, few.data(), few_edges.data(), &count),
         "cudaGraphNodeGetDependencies");
   if (count < few.size()) {
-    to.insert(to.end(), few.begin(), few.begin() + static_cast<std::ptrdiff_t>(count));
+    for (std::size_t i = 0; i < count; ++i) found(few[i], few_edges[i]);
     return;
   }
   check(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count),
@@ -33,7 +40,7 @@ void append_dependencies(cudaGraphNode_t node, nodes& to) {
   std::vector<cudaGraphEdgeData> edges(count);
   check(cudaGraphNodeGetDependencies(node, all.data(), edges.data(), &count),
         "cudaGraphNodeGetDependencies");
-  to.insert(to.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
 bool contains(nodes const& set, cudaGraphNode_t node) {
@@ -42,7 +49,7 @@ bool contains(nodes const& set, cudaGraphNode_t node) {
 
 }  // namespace
 
-std::vector<cudaGraphNode_t> frontier_of(stream_ref stream) {
+capture_frontier frontier_of(stream_ref stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraphNode_t const* dependencies = nullptr;
   cudaGraphEdgeData const* edges = nullptr;
@@ -50,7 +57,12 @@ std::vector<cudaGraphNode_t> frontier_of(stream_ref stream) {
   check(cudaStreamGetCaptureInfo(stream.get(), &status, nullptr, nullptr, &dependencies, &edges,
                                  &count),
         "cudaStreamGetCaptureInfo");
-  return {dependencies, dependencies + count};
+  capture_frontier found;
+  found.nodes.assign(dependencies, dependencies + count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (waits_for_the_end(edges[i])) found.ended.push_back(dependencies[i]);
+  }
+  return found;
 }
 
 void merge_frontier(nodes& frontier, nodes const& more) {
@@ -104,17 +116,20 @@ class wanted_spans {
 
 }  // namespace
 
-std::optional<std::size_t> last_before(nodes const& frontier,
+std::optional<std::size_t> last_before(capture_frontier const& frontier,
                                        std::vector<captured_span> const& spans) {
   wanted_spans wanted(spans);
   std::optional<std::size_t> const fallback = wanted.before_all();
   std::unordered_set<cudaGraphNode_t> seen;
-  nodes to_visit(frontier);
+  nodes to_visit(frontier.ended);
   for (std::size_t next = 0; next < to_visit.size() && seen.size() < visits_max; ++next) {
     cudaGraphNode_t const node = to_visit[next];
     if (!seen.insert(node).second) continue;
     if (auto const found = wanted.meet(node)) return found;
-    if (!wanted.are_all_after(node)) append_dependencies(node, to_visit);
+    if (wanted.are_all_after(node)) continue;
+    for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
+      if (waits_for_the_end(edge)) to_visit.push_back(earlier);
+    });
   }
   return fallback;
 }
@@ -123,7 +138,8 @@ nodes dependencies_of(nodes const& asked) {
   nodes result;
   for (cudaGraphNode_t const node : asked) {
     auto const begin = static_cast<std::ptrdiff_t>(result.size());
-    append_dependencies(node, result);
+    for_each_dependency(node,
+                        [&](cudaGraphNode_t earlier, auto const&) { result.push_back(earlier); });
     std::sort(result.begin() + begin, result.end(), std::less<>{});
     result.push_back(nullptr);  // where the next one's begin
   }

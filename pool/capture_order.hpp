@@ -11,9 +11,15 @@
 
 namespace escrow {
 
-// The nodes after which the next operation on the capturing `stream` is placed. Throws cuda_error.
-// Source: cudaStreamGetCaptureInfo.
-[[nodiscard]] std::vector<cudaGraphNode_t> frontier_of(stream_ref stream);
+// Where the next operation on a capturing stream is placed.
+struct capture_frontier {
+  std::vector<cudaGraphNode_t> nodes;  // that it comes after
+  std::vector<cudaGraphNode_t> ended;  // those of them for whose end it waits
+};
+
+// The frontier of the capturing `stream`. Throws cuda_error, std::bad_alloc. Source:
+// cudaStreamGetCaptureInfo.
+[[nodiscard]] capture_frontier frontier_of(stream_ref stream);
 
 // Adds to `frontier` the nodes of `more` that it lacks.
 void merge_frontier(std::vector<cudaGraphNode_t>& frontier,
@@ -25,14 +31,15 @@ struct captured_span {
   std::vector<cudaGraphNode_t> const* to;
 };
 
-// The last one of `spans` whose nodes `to` are all in `frontier` or lead to it, so that what is
-// placed after `frontier` runs after it; nothing if there is none. Walks the graph backwards, a
-// step on each path at a time, and takes the first that it comes to, not beyond nodes that are
-// older than all spans. Gives up after `visits_max` nodes, which is always safe. Calls CUDA only
-// for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws cuda_error,
-// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
-// being captured.
-[[nodiscard]] std::optional<std::size_t> last_before(std::vector<cudaGraphNode_t> const& frontier,
+// The last one of `spans` whose nodes `to` have all ended before what is placed at `frontier`
+// begins; nothing if there is none. Edges that do not wait for the end of a kernel (programmatic
+// dependent launch; measured: what is behind one runs beside it) do not count. Walks the graph
+// backwards, a step on each path at a time, and takes the first that it comes to, not beyond nodes
+// that are older than all spans. Gives up after `visits_max` nodes, which is always safe. Calls
+// CUDA only for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws
+// cuda_error, std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph
+// that is being captured.
+[[nodiscard]] std::optional<std::size_t> last_before(capture_frontier const& frontier,
                                                      std::vector<captured_span> const& spans);
 
 constexpr std::size_t visits_max = 4096;

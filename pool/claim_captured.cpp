@@ -15,7 +15,7 @@ namespace escrow {
 
 std::optional<slot_lease> slot_pool::claim_captured(stream_ref stream, capture_info const& capture,
                                                     source_location where) {
-  std::vector<cudaGraphNode_t> frontier = frontier_of(stream);
+  capture_frontier frontier = frontier_of(stream);
   slot* found = take_reusable(capture, frontier);
   if (found == nullptr) {
     found = take_done();
@@ -27,7 +27,7 @@ std::optional<slot_lease> slot_pool::claim_captured(stream_ref stream, capture_i
     }
   }
   if (found == nullptr) return std::nullopt;
-  found->claimed_at_ = std::move(frontier);  // nothing may fail any more: the slot is taken
+  found->claimed_at_ = std::move(frontier.nodes);  // nothing may fail any more: the slot is taken
   found->was_used_ = true;
   return slot_lease(*found, stream, 0, capture.id);
 }
@@ -78,8 +78,7 @@ slot_share slot_pool::share(slot& leased) {
   return slot_share(hold);
 }
 
-slot* slot_pool::take_reusable(capture_info const& capture,
-                               std::vector<cudaGraphNode_t> const& frontier) {
+slot* slot_pool::take_reusable(capture_info const& capture, capture_frontier const& frontier) {
   auto candidates = state_->ledger.reusable_slots(capture.id);
   while (!candidates.empty()) {
     std::vector<captured_span> spans;

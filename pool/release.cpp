@@ -127,7 +127,7 @@ void slot_pool::release_captured(slot_lease& lease, stream_ref stream,
   if (lease.capture_id_ != capture.id) return release_in_foreign_capture(lease, capture);
   slot& used = *lease.slot_;
   auto const use = std::make_shared<slot::captured_use>();
-  use->released_at = frontier_of(stream);
+  use->released_at = frontier_of(stream).nodes;
   for (slot::used_stream const& also : used.also_streams_) {
     require_same_thread("lease::release", also.thread, "gave it to also_used_on()");
     device_scope const current(also.device);
@@ -136,7 +136,7 @@ void slot_pool::release_captured(slot_lease& lease, stream_ref stream,
                         "a stream given to also_used_on() is not part of the capture any more",
                         "release before the stream leaves the capture");
     }
-    merge_frontier(use->released_at, frontier_of(also.handle));
+    merge_frontier(use->released_at, frontier_of(also.handle).nodes);
   }
   use->released_after = dependencies_of(use->released_at);
   use->claimed_at = std::move(used.claimed_at_);  // nothing may fail any more

@@ -1,9 +1,11 @@
 // Stream capture.
 #include "api.hpp"
 #include "captures.hpp"
+#include "edges.hpp"
 #include "graphs.hpp"
 #include "streams.hpp"
 
+#include <algorithm>
 #include <utility>
 
 using namespace escrow::sim::model;  // What this file gives C names to.
@@ -17,6 +19,13 @@ cudaError_t status_of(CUstream_st const& stream, cudaStreamCaptureStatus& status
            : !capture->invalidated ? cudaStreamCaptureStatusActive
                                    : cudaStreamCaptureStatusInvalidated;
   return cudaSuccess;
+}
+
+bool can_all_begin_at(frontier const& from, cudaGraphEdgeData const* edges) {
+  for (std::size_t i = 0; edges != nullptr && i < from.size(); ++i) {
+    if (from[i] == nullptr || !can_begin_at(*from[i], edges[i])) return false;
+  }
+  return true;
 }
 
 template <class T, class U>
@@ -49,6 +58,9 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCa
     if (auto const error = status_of(*stream, *status); error != cudaSuccess) return error;
     // CUDA leaves the rest as it was unless the capture is alive.
     if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
+    if (dependencies != nullptr && edges == nullptr &&
+        !std::ranges::all_of(stream->end_edges, is_full))
+      return cudaErrorLossyQuery;
     put(id, stream->capturing->id);
     put(graph, stream->capturing->graph.get());
     put(dependencies, stream->ends.data());
@@ -62,20 +74,22 @@ cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCapt
   return call(__func__, ordinary, [&](api_call& c) {
     std::shared_ptr<CUstream_st> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
-    return begin_capture(c, stream, mode, nullptr, {});
+    return begin_capture(c, stream, mode, nullptr, {}, nullptr);
   });
 }
 
 cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGraph_t graph,
                                                     cudaGraphNode_t const* dependencies,
-                                                    cudaGraphEdgeData const*, std::size_t count,
-                                                    cudaStreamCaptureMode mode) {
+                                                    cudaGraphEdgeData const* edges,
+                                                    std::size_t count, cudaStreamCaptureMode mode) {
   return call(__func__, ordinary, [&](api_call& c) {
     std::shared_ptr<CUstream_st> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     auto const into = find_graph(graph);
     if (into == nullptr || (dependencies == nullptr && count != 0)) return cudaErrorInvalidValue;
-    return begin_capture(c, stream, mode, into, frontier(dependencies, dependencies + count));
+    frontier ends(dependencies, dependencies + count);
+    if (!can_all_begin_at(ends, edges)) return cudaErrorInvalidValue;
+    return begin_capture(c, stream, mode, into, std::move(ends), edges);
   });
 }
 
@@ -92,7 +106,7 @@ cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* gra
 
 cudaError_t CUDARTAPI cudaStreamUpdateCaptureDependencies(cudaStream_t handle,
                                                           cudaGraphNode_t* dependencies,
-                                                          cudaGraphEdgeData const*,
+                                                          cudaGraphEdgeData const* edges,
                                                           std::size_t count, unsigned int flags) {
   return call(__func__, ordinary, [&](api_call& c) {
     std::shared_ptr<CUstream_st> stream;
@@ -100,10 +114,12 @@ cudaError_t CUDARTAPI cudaStreamUpdateCaptureDependencies(cudaStream_t handle,
     if (stream->capturing == nullptr) return cudaErrorIllegalState;
     if (stream->capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
     if (dependencies == nullptr && count != 0) return cudaErrorInvalidValue;
+    frontier ends(dependencies, dependencies + count);
+    if (!can_all_begin_at(ends, edges)) return cudaErrorInvalidValue;
     if (flags == cudaStreamSetCaptureDependencies) {
-      set_ends(*stream, frontier(dependencies, dependencies + count));
+      set_ends(*stream, std::move(ends), edges);
     } else if (flags == cudaStreamAddCaptureDependencies) {
-      add_ends(*stream, {dependencies, count});
+      add_ends(*stream, ends, edges);
     } else {
       return cudaErrorInvalidValue;
     }
@@ -118,6 +134,7 @@ cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*
       return cudaErrorInvalidValue;
     }
     std::swap(*mode, c.me.mode);
+    c.make_context();
     return cudaSuccess;
   });
 }

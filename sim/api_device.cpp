@@ -102,7 +102,7 @@ cudaError_t CUDARTAPI cudaSetDevice(int device) {
   return call(__func__, outlives_fault, [&](api_call& c) {
     if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
     c.me.device = device;
-    if (fault() == cudaSuccess) c.s.devices[static_cast<std::size_t>(device)].has_context = true;
+    c.make_context();
     return fault();
   });
 }

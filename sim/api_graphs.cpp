@@ -1,5 +1,6 @@
 // Graphs: making, copying, destroying, and looking at them.
 #include "api.hpp"
+#include "edges.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 
@@ -9,21 +10,31 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 
 namespace {
 
+using edge_list = std::vector<cudaGraphEdgeData>;
+
 // CUDA's way to return a list: the count alone if there is no array; otherwise as many as fit, the
 // rest set to null.
 cudaError_t put_list(std::vector<cudaGraphNode_t> const& list, cudaGraphNode_t* out,
-                     cudaGraphEdgeData* edges, std::size_t* count) {
+                     std::size_t* count) {
   if (count == nullptr) return cudaErrorInvalidValue;
   if (out == nullptr) {
     *count = list.size();
     return cudaSuccess;
   }
-  for (std::size_t i = 0; i < *count; ++i) {
-    out[i] = i < list.size() ? list[i] : nullptr;
-    if (edges != nullptr) edges[i] = {};
-  }
+  for (std::size_t i = 0; i < *count; ++i) out[i] = i < list.size() ? list[i] : nullptr;
   *count = std::min(*count, list.size());
   return cudaSuccess;
+}
+
+// The same with an edge to or from each.
+cudaError_t put_list(std::vector<cudaGraphNode_t> const& list, edge_list const& edges,
+                     cudaGraphNode_t* out, cudaGraphEdgeData* edges_out, std::size_t* count) {
+  if (count == nullptr || (edges_out != nullptr && out == nullptr)) return cudaErrorInvalidValue;
+  if (out != nullptr && edges_out == nullptr && !std::ranges::all_of(edges, is_full))
+    return cudaErrorLossyQuery;
+  for (std::size_t i = 0; edges_out != nullptr && i < *count; ++i)
+    edges_out[i] = i < edges.size() ? edges[i] : cudaGraphEdgeData{};
+  return put_list(list, out, count);
 }
 
 template <class Wanted>
@@ -36,7 +47,7 @@ cudaError_t put_nodes(char const* name, cudaGraph_t handle, cudaGraphNode_t* out
     for (auto const& node : graph->nodes) {
       if (wanted(*node)) list.push_back(node.get());
     }
-    return put_list(list, out, nullptr, count);
+    return put_list(list, out, count);
   });
 }
 
@@ -106,29 +117,35 @@ cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t handle, cudaGraphNode_t* fro
       return cudaErrorInvalidValue;
     std::vector<cudaGraphNode_t> froms;
     std::vector<cudaGraphNode_t> tos;
+    edge_list its;
     for (auto const& node : graph->nodes) {
       for (auto* const after : node->after) {
         froms.push_back(node.get());
         tos.push_back(after);
+        its.push_back(edge_from(*node, *after));
       }
     }
     auto room = *count;
-    put_list(tos, to, edges, &room);
-    return put_list(froms, from, nullptr, count);
+    if (auto const error = put_list(tos, its, to, edges, &room); error != cudaSuccess) return error;
+    return put_list(froms, from, count);
   });
 }
 
 cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* out,
                                                    cudaGraphEdgeData* edges, std::size_t* count) {
   return call(__func__, outlives_fault, [&](api_call&) {
-    return node == nullptr ? cudaErrorInvalidValue : put_list(node->before, out, edges, count);
+    if (node == nullptr) return cudaErrorInvalidValue;
+    return put_list(node->before, node->before_edges, out, edges, count);
   });
 }
 
 cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* out,
                                                      cudaGraphEdgeData* edges, std::size_t* count) {
   return call(__func__, outlives_fault, [&](api_call&) {
-    return node == nullptr ? cudaErrorInvalidValue : put_list(node->after, out, edges, count);
+    if (node == nullptr) return cudaErrorInvalidValue;
+    edge_list its;
+    for (auto const* const after : node->after) its.push_back(edge_from(*node, *after));
+    return put_list(node->after, its, out, edges, count);
   });
 }
 

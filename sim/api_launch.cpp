@@ -30,6 +30,12 @@ cudaError_t CUDARTAPI cudaLaunchKernel(void const* func, dim3 grid, dim3 block, 
 cudaError_t CUDARTAPI cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* func,
                                           void** args) {
   if (config == nullptr) return launch_kernel(__func__, {}, nullptr);
+  for (unsigned int i = 0; i < config->numAttrs; ++i) {
+    // Events of a kernel's own are not simulated; other attributes change nothing that is.
+    if (config->attrs[i].id == cudaLaunchAttributeProgrammaticEvent ||
+        config->attrs[i].id == cudaLaunchAttributeLaunchCompletionEvent)
+      return call(__func__, ordinary, [](api_call&) { return cudaErrorNotSupported; });
+  }
   cudaKernelNodeParams const params{const_cast<void*>(func),
                                     config->gridDim,
                                     config->blockDim,

@@ -17,6 +17,7 @@ struct place {
   cudaGraph_t graph;
   cudaGraphNode_t const* before;
   std::size_t count;
+  cudaGraphEdgeData const* edges = nullptr;
 };
 
 cudaError_t check(place const& where, std::shared_ptr<CUgraph_st>& graph) {
@@ -40,7 +41,12 @@ cudaError_t add(char const* name, place const& where, cudaGraphNodeType type, Ma
     if (auto const error = check(where, graph); error != cudaSuccess) return error;
     work what;
     if (auto const error = make(*graph, what); error != cudaSuccess) return error;
-    *where.out = add_node(*graph, {where.before, where.count}, type, std::move(what));
+    for (std::size_t i = 0; i < where.count; ++i) {
+      cudaGraphEdgeData const edge = edge_at(where.edges, i);
+      if (!can_begin_at(*where.before[i], edge) || !can_lead_to(type, edge))
+        return cudaErrorInvalidValue;
+    }
+    *where.out = add_node(*graph, {where.before, where.count}, where.edges, type, std::move(what));
     return cudaSuccess;
   });
 }
@@ -171,9 +177,9 @@ cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t* out, cudaGraph_t graph,
   auto const type = params == nullptr ? cudaGraphNodeTypeEmpty : params->type;
   auto const make = [&](CUgraph_st const& into, work& what) {
     if (params == nullptr) return cudaErrorInvalidValue;
-    return are_plain(edges, count) ? any_node(into, *params, what) : cudaErrorNotSupported;
+    return any_node(into, *params, what);
   };
-  auto const error = add(__func__, {out, graph, before, count}, type, make);
+  auto const error = add(__func__, {out, graph, before, count, edges}, type, make);
   if (error == cudaSuccess && type == cudaGraphNodeTypeConditional) {
     // Read after the node has been made: the array is the node's own and stays where it is.
     params->conditional.phGraph_out = std::get<conditional_work>((*out)->what).handles.data();

@@ -85,8 +85,12 @@ cudaError_t api_call::admit(unsigned which) {
     if (auto const error = injected(); error != cudaSuccess) return error;
   }
   if ((which & (outlives_fault | frees)) != 0) return cudaSuccess;
-  if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
+  make_context();
   return fault();
+}
+
+void api_call::make_context() {
+  if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
 }
 
 cudaError_t api_call::finish(cudaError_t result, unsigned which) {

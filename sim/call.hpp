@@ -29,6 +29,8 @@ class api_call {
   cudaError_t admit(unsigned which);
   /// Lets the lock go, runs `reclaimed` on this thread, and notes the result as CUDA's last error.
   cudaError_t finish(cudaError_t result, unsigned which);
+  /// The thread's device has a context from now on.
+  void make_context();
 
   char const* name;
   state& s;

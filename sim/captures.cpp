@@ -1,6 +1,7 @@
 // Stream capture: what it allows, what kills it, and how captured work becomes nodes.
 #include "captures.hpp"
 
+#include "edges.hpp"
 #include "graphs.hpp"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ std::shared_ptr<CUgraph_st> finish(capture& which) {
   which.ended = true;
   which.graph->open = false;
   for (auto* const stream : which.streams) {
-    set_ends(*stream, {});
+    set_ends(*stream, {}, nullptr);
     stream->capturing = nullptr;
   }
   std::erase_if(the().captures, [&](auto const& c) { return c.get() == &which; });
@@ -104,26 +105,37 @@ cudaError_t forbid_all(api_call& c, int device) {
 cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what) {
   auto& capture = *stream.capturing;
   if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
-  auto* const node = add_node(*capture.graph, stream.ends, type, std::move(what));
-  set_ends(stream, {node});
+  auto* const node =
+      add_node(*capture.graph, stream.ends, stream.end_edges.data(), type, std::move(what));
+  set_ends(stream, {node}, nullptr);
   return cudaSuccess;
 }
 
-void set_ends(CUstream_st& stream, frontier ends) {
+void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges) {
   stream.ends = std::move(ends);
-  stream.end_edges.assign(stream.ends.size(), cudaGraphEdgeData{});
+  stream.end_edges.clear();
+  for (std::size_t i = 0; i < stream.ends.size(); ++i)
+    stream.end_edges.push_back(edge_at(edges, i));
 }
 
-void add_ends(CUstream_st& stream, std::span<cudaGraphNode_t const> ends) {
-  for (auto* const node : ends) {
-    if (std::ranges::find(stream.ends, node) == stream.ends.end()) stream.ends.push_back(node);
+void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges) {
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    cudaGraphEdgeData const edge = edge_at(edges, i);
+    auto const found = std::ranges::find(stream.ends, ends[i]);
+    if (found == stream.ends.end()) {
+      stream.ends.push_back(ends[i]);
+      stream.end_edges.push_back(edge);
+      continue;
+    }
+    // Of two, that counts which waits for more.
+    auto& there = stream.end_edges[static_cast<std::size_t>(found - stream.ends.begin())];
+    if (edge.from_port < there.from_port) there = edge;
   }
-  stream.end_edges.assign(stream.ends.size(), cudaGraphEdgeData{});
 }
 
 cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
                           cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
-                          frontier ends) {
+                          frontier ends, cudaGraphEdgeData const* edges) {
   if (stream->legacy) return cudaErrorStreamCaptureUnsupported;
   if (stream->capturing != nullptr) return cudaErrorIllegalState;
   if (into != nullptr && into->open) return cudaErrorIllegalState;
@@ -136,7 +148,7 @@ cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& strea
   which->origin = stream.get();
   which->streams.push_back(stream.get());
   stream->capturing = which;
-  set_ends(*stream, std::move(ends));
+  set_ends(*stream, std::move(ends), edges);
   c.s.captures.push_back(std::move(which));
   return cudaSuccess;
 }

@@ -23,12 +23,13 @@ cudaError_t forbid_all(api_call& c, int device);
 /// Adds a node behind the stream's captured work.
 cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what);
 
-void set_ends(CUstream_st& stream, frontier ends);
-void add_ends(CUstream_st& stream, std::span<cudaGraphNode_t const> ends);
+/// `edges`: as many, or null if all are full.
+void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges);
+void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges);
 
 cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
                           cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
-                          frontier ends);
+                          frontier ends, cudaGraphEdgeData const* edges);
 cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph);
 /// The stream is being destroyed while it captures.
 void abandon_capture(api_call& c, CUstream_st& stream);

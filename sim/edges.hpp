@@ -1,20 +1,42 @@
-// What the simulator knows of edges: that one node comes after another, and no more.
+// What an edge waits for: all of a node, or, behind a kernel, no more than a point in it
+// (programmatic dependent launch).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstddef>
+
+#include "objects.hpp"
 
 namespace escrow::sim::model {
 
-/// True if all edges wait for the whole of a node; others (programmatic launches) are not
-/// simulated.
-inline bool are_plain(cudaGraphEdgeData const* edges, std::size_t count) {
-  if (edges == nullptr) return true;
-  return std::all_of(edges, edges + count, [](cudaGraphEdgeData const& edge) {
-    return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
-  });
+inline bool is_full(cudaGraphEdgeData const& edge) {
+  return edge.from_port == cudaGraphKernelNodePortDefault;
+}
+
+inline bool is_same(cudaGraphEdgeData const& one, cudaGraphEdgeData const& other) {
+  return one.from_port == other.from_port && one.type == other.type;
+}
+
+/// A full edge if the caller named no data.
+inline cudaGraphEdgeData edge_at(cudaGraphEdgeData const* edges, std::size_t index) {
+  return edges == nullptr ? cudaGraphEdgeData{} : edges[index];
+}
+
+/// Whether there are such edges behind `from`.
+inline bool can_begin_at(CUgraphNode_st const& from, cudaGraphEdgeData const& edge) {
+  bool const is_programmatic = edge.type == cudaGraphDependencyTypeProgrammatic;
+  if (edge.to_port != 0 || (edge.type != cudaGraphDependencyTypeDefault && !is_programmatic))
+    return false;
+  if (is_full(edge)) return !is_programmatic;
+  if (from.type != cudaGraphNodeTypeKernel) return false;
+  return edge.from_port == cudaGraphKernelNodePortLaunchCompletion ||
+         (edge.from_port == cudaGraphKernelNodePortProgrammatic && is_programmatic);
+}
+
+/// Whether such edges can be added that lead to nodes of a kind. Captures make others, too.
+inline bool can_lead_to(cudaGraphNodeType kind, cudaGraphEdgeData const& edge) {
+  return edge.type == cudaGraphDependencyTypeDefault || kind == cudaGraphNodeTypeKernel;
 }
 
 }  // namespace escrow::sim::model

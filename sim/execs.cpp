@@ -7,13 +7,18 @@
 #include "runner.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace escrow::sim::model {
 namespace {
 
-std::vector<std::size_t> positions(std::vector<cudaGraphNode_t> const& nodes) {
-  std::vector<std::size_t> result;
-  for (auto const* const node : nodes) result.push_back(node->position);
+// On which nodes one depends, by their positions, and by what edges.
+std::vector<std::array<std::size_t, 3>> dependencies(CUgraphNode_st const& node) {
+  std::vector<std::array<std::size_t, 3>> result;
+  for (std::size_t i = 0; i < node.before.size(); ++i) {
+    cudaGraphEdgeData const& edge = node.before_edges[i];
+    result.push_back({node.before[i]->position, edge.from_port, edge.type});
+  }
   std::ranges::sort(result);
   return result;
 }
@@ -25,7 +30,7 @@ CUgraphNode_st* first_difference(CUgraph_st const& old, CUgraph_st const& graph,
   for (std::size_t i = 0; i < std::min(old.nodes.size(), graph.nodes.size()); ++i) {
     auto const& before = *old.nodes[i];
     auto& now = *graph.nodes[i];
-    if (positions(before.before) != positions(now.before)) return &now;
+    if (dependencies(before) != dependencies(now)) return &now;
     if (before.type != now.type) {
       why = cudaGraphExecUpdateErrorNodeTypeChanged;
       return &now;

@@ -1,6 +1,8 @@
 // Graphs, nodes and user objects.
 #include "graphs.hpp"
 
+#include "edges.hpp"
+
 #include <algorithm>
 
 namespace escrow::sim::model {
@@ -28,6 +30,7 @@ void copy_edges(CUgraph_st const& from, CUgraph_st& to) {
   for (std::size_t i = 0; i < from.nodes.size(); ++i) twin[from.nodes[i].get()] = to.nodes[i].get();
   for (std::size_t i = 0; i < from.nodes.size(); ++i) {
     for (auto* const before : from.nodes[i]->before) to.nodes[i]->before.push_back(twin.at(before));
+    to.nodes[i]->before_edges = from.nodes[i]->before_edges;
     for (auto* const after : from.nodes[i]->after) to.nodes[i]->after.push_back(twin.at(after));
   }
 }
@@ -48,15 +51,15 @@ std::shared_ptr<CUgraph_st> make_graph() {
 }
 
 cudaGraphNode_t add_node(CUgraph_st& graph, std::span<cudaGraphNode_t const> before,
-                         cudaGraphNodeType type, work what) {
+                         cudaGraphEdgeData const* edges, cudaGraphNodeType type, work what) {
   auto node = std::make_unique<CUgraphNode_st>();
   node->graph = &graph;
   node->type = type;
   node->what = std::move(what);
   node->position = graph.nodes.size();
   for (auto const& inner : inner_graphs(*node)) inner->parent = &graph;
-  for (auto* const each : before) {
-    if (!depends_on(*node, *each)) add_edge(*each, *node);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (!depends_on(*node, *before[i])) add_edge(*before[i], *node, edge_at(edges, i));
   }
   graph.nodes.push_back(std::move(node));
   return graph.nodes.back().get();
@@ -66,20 +69,28 @@ bool depends_on(CUgraphNode_st const& node, CUgraphNode_st const& earlier) {
   return std::ranges::find(node.before, &earlier) != node.before.end();
 }
 
-void add_edge(CUgraphNode_st& from, CUgraphNode_st& to) {
+cudaGraphEdgeData edge_from(CUgraphNode_st const& before, CUgraphNode_st const& node) {
+  auto const found = std::ranges::find(node.before, &before);
+  return node.before_edges[static_cast<std::size_t>(found - node.before.begin())];
+}
+
+void add_edge(CUgraphNode_st& from, CUgraphNode_st& to, cudaGraphEdgeData const& edge) {
   from.after.push_back(&to);
   to.before.push_back(&from);
+  to.before_edges.push_back(edge);
 }
 
 void remove_edge(CUgraphNode_st& from, CUgraphNode_st& to) {
   std::erase(from.after, &to);
-  std::erase(to.before, &from);
+  auto const found = std::ranges::find(to.before, &from);
+  to.before_edges.erase(to.before_edges.begin() + (found - to.before.begin()));
+  to.before.erase(found);
 }
 
 void remove_node(CUgraphNode_st& node, callbacks& reclaimed) {
   for (auto const& inner : inner_graphs(node)) dismantle(inner, reclaimed);
-  for (auto* const before : node.before) std::erase(before->after, &node);
-  for (auto* const after : node.after) std::erase(after->before, &node);
+  while (!node.before.empty()) remove_edge(*node.before.back(), node);
+  while (!node.after.empty()) remove_edge(node, *node.after.back());
   auto& nodes = node.graph->nodes;
   std::erase_if(nodes, [&](auto const& each) { return each.get() == &node; });
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i]->position = i;
@@ -95,7 +106,8 @@ std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
     }
   }
   for (auto const& node : source.nodes) {
-    auto* const twin = add_node(*copy, {}, node->type, clone_work(node->what, with_handles));
+    auto* const twin =
+        add_node(*copy, {}, nullptr, node->type, clone_work(node->what, with_handles));
     twin->origin = node.get();
   }
   copy_edges(source, *copy);

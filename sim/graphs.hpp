@@ -14,11 +14,13 @@ std::shared_ptr<CUgraph_st> find_graph(cudaGraph_t handle);
 /// A new graph with a handle and an id of its own.
 std::shared_ptr<CUgraph_st> make_graph();
 
-/// Adds a node; dependencies named twice count once.
+/// Adds a node; dependencies named twice count once. `edges`: null if all are full.
 cudaGraphNode_t add_node(CUgraph_st& graph, std::span<cudaGraphNode_t const> before,
-                         cudaGraphNodeType type, work what);
+                         cudaGraphEdgeData const* edges, cudaGraphNodeType type, work what);
 bool depends_on(CUgraphNode_st const& node, CUgraphNode_st const& earlier);
-void add_edge(CUgraphNode_st& from, CUgraphNode_st& to);
+/// The edge from `before`, on which the node depends.
+cudaGraphEdgeData edge_from(CUgraphNode_st const& before, CUgraphNode_st const& node);
+void add_edge(CUgraphNode_st& from, CUgraphNode_st& to, cudaGraphEdgeData const& edge);
 void remove_edge(CUgraphNode_st& from, CUgraphNode_st& to);
 /// Removes a node and its edges, and dismantles the graphs inside it.
 void remove_node(CUgraphNode_st& node, callbacks& reclaimed);

@@ -2,6 +2,7 @@
 #include "launch.hpp"
 
 #include "conditionals.hpp"
+#include "edges.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 #include "ops.hpp"
@@ -24,26 +25,78 @@ void bind_event(work const& what, op_ptr const& o) {
   if (auto const* const w = std::get_if<wait_work>(&what)) link(w->event->last, o);
 }
 
+// Of a node. Edges that are not full wait for its beginning.
+struct expanded {
+  op_ptr begin;
+  op_ptr end;
+};
+
+void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
+            std::vector<op_ptr>& made);
+
+// Who depends on a node.
+struct dependents {
+  bool are_early = false;     // some may start once it has begun
+  bool have_its_end = false;  // some have not ended before it has
+};
+
+std::vector<dependents> dependents_of(CUgraph_st const& graph) {
+  std::vector<dependents> all(graph.nodes.size());
+  for (auto const& node : graph.nodes) {
+    for (std::size_t i = 0; i < node->before.size(); ++i) {
+      cudaGraphEdgeData const& edge = node->before_edges[i];
+      dependents& its = all[node->before[i]->position];
+      its.are_early |= !is_full(edge);
+      its.have_its_end |= is_full(edge) || edge.type == cudaGraphDependencyTypeProgrammatic;
+    }
+  }
+  return all;
+}
+
+// Makes the operations of a node.
+template <class Make>
+expanded expand(CUgraphNode_st const& node, bool has_early_dependents, Make make,
+                std::vector<op_ptr>& made) {
+  auto const* const child = std::get_if<child_work>(&node.what);
+  bool const is_empty = child != nullptr || !node.enabled;
+  op_ptr const body = make(is_empty ? work(empty_work{}) : node.what);
+  bind_event(node.what, body);
+  expanded its{body, body};
+  if (child != nullptr) {
+    its.end = make(empty_work{});
+    expand(*child->graph, its.begin, its.end, made);
+  }
+  if (has_early_dependents) {
+    its.begin = make(empty_work{});
+    link(its.begin, body);
+  }
+  if (!std::ranges::all_of(node.before_edges, is_full)) {
+    its.end = make(empty_work{});
+    link(body, its.end);
+  }
+  return its;
+}
+
 // Makes the operations of a sorted graph between `first` and `last`, and adds them to `made`.
 void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
             std::vector<op_ptr>& made) {
-  std::vector<op_ptr> ends;
+  std::vector<dependents> const after = dependents_of(graph);
+  std::vector<expanded> all;
   for (auto const& node : graph.nodes) {
-    auto const* const child = std::get_if<child_work>(&node->what);
-    bool const is_empty = child != nullptr || !node->enabled;
-    auto const start = make_op(first->stream, is_empty ? work(empty_work{}) : node->what);
-    made.push_back(start);
-    bind_event(node->what, start);
-    auto end = start;
-    if (child != nullptr) {
-      end = make_op(first->stream, empty_work{});
-      expand(*child->graph, start, end, made);
-      made.push_back(end);
+    auto const make = [&](work what) {
+      return made.emplace_back(make_op(first->stream, std::move(what)));
+    };
+    expanded const its = expand(*node, after[node->position].are_early, make, made);
+    for (std::size_t i = 0; i < node->before.size(); ++i) {
+      expanded const& earlier = all[node->before[i]->position];
+      cudaGraphEdgeData const& edge = node->before_edges[i];
+      link(is_full(edge) ? earlier.end : earlier.begin, its.begin);
+      // It has ended when what it was launched beside has (measured).
+      if (edge.type == cudaGraphDependencyTypeProgrammatic) link(earlier.end, its.end);
     }
-    for (auto const* const before : node->before) link(ends[before->position], start);
-    if (node->before.empty()) link(first, start);
-    if (node->after.empty()) link(end, last);
-    ends.push_back(std::move(end));
+    if (node->before.empty()) link(first, its.begin);
+    if (!after[node->position].have_its_end) link(its.end, last);
+    all.push_back(its);
   }
   if (graph.nodes.empty()) link(first, last);
 }

@@ -105,6 +105,7 @@ struct CUevent_st {
   // Where it was recorded last, inside a capture; null if an eager record came later.
   std::shared_ptr<escrow::sim::model::capture> captured_in;
   escrow::sim::model::frontier captured_at;
+  std::vector<cudaGraphEdgeData> captured_edges;  // of those, in the same order
 };
 
 struct CUuserObject_st {
@@ -120,6 +121,7 @@ struct CUgraphNode_st {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   escrow::sim::model::work what;
   std::vector<cudaGraphNode_t> before;
+  std::vector<cudaGraphEdgeData> before_edges;  // of those, in the same order
   std::vector<cudaGraphNode_t> after;
   // The node this one was cloned from, by a clone or by an instantiation; only ever compared.
   cudaGraphNode_t origin = nullptr;

@@ -26,7 +26,7 @@ cudaError_t fork(api_call& c, CUstream_st& stream, CUevent_st const& event) {
   }
   stream.capturing = joined;
   joined->streams.push_back(&stream);
-  set_ends(stream, event.captured_at);
+  set_ends(stream, event.captured_at, event.captured_edges.data());
   return cudaSuccess;
 }
 
@@ -43,7 +43,7 @@ cudaError_t wait_on_captured(api_call& c, CUstream_st& stream, CUevent_st const&
     return cudaErrorStreamCaptureMerge;
   }
   // Nodes that are before others in the list stay in it: CUDA does not look for superfluous edges.
-  add_ends(stream, event.captured_at);
+  add_ends(stream, event.captured_at, event.captured_edges.data());
   return cudaSuccess;
 }
 
@@ -121,6 +121,7 @@ cudaError_t record(api_call& c, std::shared_ptr<CUevent_st> const& event,
   event->last = nullptr;
   event->captured_in = capture;
   event->captured_at = stream->ends;
+  event->captured_edges = stream->end_edges;
   return cudaSuccess;
 }
 

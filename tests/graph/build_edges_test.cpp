@@ -10,6 +10,7 @@
 
 #include "build_fixture.hpp"
 #include "build_graph.hpp"
+#include "early_edges.hpp"
 #include "escrow/core/cuda_error.hpp"
 
 namespace escrow::test {
@@ -100,6 +101,28 @@ TEST_F(BuildEdges, OfACapturedGraphAreSeenAndBuiltUpon) {
   captured.edges()[0].second.launch(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U);
   run(captured);
   EXPECT_EQ(cells_.load(1), 2);
+}
+
+// Those of programmatic dependent launch.
+TEST_F(BuildEdges, ThatDoNotWaitForTheEndOfAKernelAreSeenAsOthersAre) {
+  for (cudaGraphEdgeData const& edge : early_edges) {
+    graph made;
+    node const first = add_to(made, 0, 1);
+    node const second = add_to(made, 1, 1);
+    cudaGraphNode_t from = first.get();
+    cudaGraphNode_t to = second.get();
+    must(cudaGraphAddDependencies(made.get(), &from, &to, &edge, 1));
+    EXPECT_EQ(made.edges().size(), 1U);
+    EXPECT_EQ(made.edges().at(0), std::pair(first, second));
+    EXPECT_EQ(first.successors(), nodes{second});
+    EXPECT_EQ(second.predecessors(), nodes{first});
+    graph child;
+    add_to(child, 2, 1);
+    EXPECT_EQ(made.add_child(child).predecessors(), nodes{second});
+    EXPECT_EQ(made.clone().edges().size(), 2U);
+    run(made);
+  }
+  EXPECT_EQ(cells_.load(2), 3);
 }
 
 TEST_F(BuildEdges, AChildWaitsForTheNodesThatHadNoSuccessor) {

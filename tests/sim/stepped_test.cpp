@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "build_graph.hpp"
+#include "early_edges.hpp"
 #include "fresh_runtime.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
@@ -78,6 +79,42 @@ TEST_F(Stepped, StreamOrderHoldsForEverySeed) {
     EXPECT_LT(order.find('a'), order.find('A')) << "seed " << seed;
     EXPECT_LT(order.find('b'), order.find('B')) << "seed " << seed;
   }
+}
+
+// Three kernels, of which the second is behind `edge` and the last behind the second, as they run.
+std::string order_behind(cudaGraphEdgeData const& edge, std::uint64_t seed) {
+  sim::reset({.stepped = true, .seed = seed});
+  pinned_ints cells{3};
+  owned_stream const stream = make_stream();
+  owned_graph const graph = make_graph();
+  cudaGraphNode_t first = add_kernel(graph, add_call(cells.data(), 1));
+  cudaGraphNode_t second = add_kernel(graph, add_call(cells.data() + 1, 1));
+  static_cast<void>(add_kernel(graph, add_call(cells.data() + 2, 1), second));
+  must(cudaGraphAddDependencies(graph, &first, &second, &edge, 1));
+  owned_exec const exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  std::string order;
+  while (sim::step()) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      char const letter = static_cast<char>('a' + i);
+      if (cells.load(i) == 1 && order.find(letter) == std::string::npos) order += letter;
+    }
+  }
+  return order;
+}
+
+TEST_F(Stepped, WhatIsBehindTheBeginningOfAKernelMayRunBeforeItAndProgrammaticLaunchesEndAfterIt) {
+  std::set<std::string> full;
+  std::set<std::string> completion;
+  std::set<std::string> trigger;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    full.insert(order_behind(full_edge, seed));
+    completion.insert(order_behind(launch_completion_edge, seed));
+    trigger.insert(order_behind(trigger_edge, seed));
+  }
+  EXPECT_EQ(full, (std::set<std::string>{"abc"}));
+  EXPECT_EQ(completion, (std::set<std::string>{"abc", "bac", "bca"}));
+  EXPECT_EQ(trigger, (std::set<std::string>{"abc", "bac"}));
 }
 
 TEST_F(Stepped, NothingHappensBeforeAStep) {

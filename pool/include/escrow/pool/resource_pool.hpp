@@ -26,7 +26,9 @@ namespace escrow {
 // Thread safety: any thread may call anything, also at the same time; not the constructor, the move
 //   and the destructor.
 // Memory ordering: what a thread did to a resource before its release happens before the return of
-//   the claim that gets it next; work on the GPU is ordered by the streams.
+//   the claim that gets it next; work on the GPU is ordered by the streams. What a kernel does
+//   before it synchronizes with the one in front of it (programmatic dependent launch) is not: it
+//   has to leave claimed resources alone until then.
 // Lifetime: the destructor never blocks and may be called with slots out: each resource is
 //   destroyed when it comes back. Streams may be destroyed at any time after the release on them.
 // Capture: claims and releases in a capture of any mode, in any of its branches; a graph holds as

@@ -20,6 +20,8 @@
 
 namespace escrow {
 
+struct capture_frontier;
+
 // What: makes and destroys the resources, in their slots.
 // Thread safety: make() may be called by several threads at a time.
 // Memory ordering: none.
@@ -102,7 +104,7 @@ class slot_pool {
                                            source_location where);
   slot* take_done();
   slot* grow();
-  slot* take_reusable(capture_info const& capture, std::vector<cudaGraphNode_t> const& frontier);
+  slot* take_reusable(capture_info const& capture, capture_frontier const& frontier);
   slot* take_with_edge(stream_ref stream, capture_info const& capture);
   // Whether a free slot's work is done; if not, whether the stream that it was released on is
   // behind, and with it all later releases there, or only other streams.
