@@ -6,13 +6,12 @@
 # One line a program goes to standard output and to RESULTS_DIR/compute_sanitizer.txt, and all that the
 # tool says to RESULTS_DIR/compute_sanitizer/. Exit status 1 if an error was found. A test that fails
 # or takes too long under the tool, which changes all timing, is named, and is no error.
-# ESCROW_SANITIZER_SECONDS bounds each program (120); a fourth of the cores' number run at a time.
+# ESCROW_SANITIZER_SECONDS bounds each program (120).
 set -uo pipefail
 
 [[ $# -eq 2 ]] || { sed -n '4s/^#   //p' "$0" >&2; exit 2; }
 build=$1 results=$2
 bound=${ESCROW_SANITIZER_SECONDS:-120}
-at_a_time=$((($(nproc) + 3) / 4))
 
 # What is left out, and why.
 left_out() {
@@ -41,8 +40,9 @@ fi
 
 export ESCROW_STRESS_SECONDS=1
 unset ESCROW_DEEP
+with_errors=0 checked=0 unchecked=0
 
-# check NAME PROGRAM TOOL [OPTION...]: prints a line.
+# check NAME PROGRAM TOOL [OPTION...]
 check() {
   local name=$1 program=$2 log=$results/compute_sanitizer/$1.$3.txt status=0 errors ended
   # API errors are what many tests provoke, and child processes end in ways of their own.
@@ -55,31 +55,30 @@ check() {
     124 | 137) ended="ended after $bound s" ;;
     *) ended="exit status $status under the tool" ;;
   esac
-  echo "$name: $3: ${errors:-no summary,}${errors:+ errors,} $ended"
+  if [[ -z $errors ]]; then
+    unchecked=$((unchecked + 1))
+    say "$name: $3: no summary, $ended"
+    return
+  fi
+  checked=$((checked + 1))
+  ((errors == 0)) || with_errors=$((with_errors + 1))
+  say "$name: $3: $errors errors, $ended"
 }
 
-check_all() {
-  while read -r program; do
-    name=$(basename "$program" _gpu)
-    reason=$(left_out "$name")
-    if [[ -n $reason ]]; then
-      echo "$name: left out: $reason"
-      continue
-    fi
-    check "$name" "$program" memcheck --report-api-errors no &
-    while (($(jobs -rp | wc -l) >= at_a_time)); do wait -n; done
-  done < <(find "$build/tests" -type f -executable -name '*_gpu' | sort)
-  wait
-  for name in ${racecheck[@]+"${racecheck[@]}"}; do
-    check "$name" "$(find "$build/tests" -type f -executable -name "${name}_gpu")" racecheck
-  done
-}
+while read -r program; do
+  name=$(basename "$program" _gpu)
+  reason=$(left_out "$name")
+  if [[ -n $reason ]]; then
+    say "$name: left out: $reason"
+    continue
+  fi
+  check "$name" "$program" memcheck --report-api-errors no
+done < <(find "$build/tests" -type f -executable -name '*_gpu' | sort)
 
-check_all | tee "$results/compute_sanitizer/all"
-sort "$results/compute_sanitizer/all" >> "$report"
 if ((${#racecheck[@]} == 0)); then say "racecheck: no kernel uses shared memory"; fi
-checked=$(grep -cE ': [0-9]+ errors, ' "$report")
-with_errors=$(grep -cE ': [1-9][0-9]* errors, ' "$report")
-unchecked=$(grep -c ': no summary, ' "$report")
+for name in ${racecheck[@]+"${racecheck[@]}"}; do
+  check "$name" "$(find "$build/tests" -type f -executable -name "${name}_gpu")" racecheck
+done
+
 say "compute-sanitizer: $checked programs checked, $with_errors with errors, $unchecked without a summary"
 ((with_errors == 0))
