@@ -109,7 +109,7 @@ void graph_registry::add_copy(std::uint64_t original_id, std::uint64_t id, cudaG
   std::lock_guard const lock(mutex_);
   auto const original = entries_.find(original_id);
   if (original == entries_.end()) return;
-  std::vector<placed_bundle> const copied = original->second.bundles;
+  std::vector<placed_bundle> const& copied = original->second.bundles;  // stays where it is
   for (placed_bundle const& each : copied) {
     each.bundle->graph_ids_.reserve(each.bundle->graph_ids_.size() + 1);
   }

@@ -36,14 +36,14 @@ void end_passes_at_exit() {
 constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
 constinit release_hub* orphans = nullptr;
 
-bool ends_passes_at_exit() {
+bool register_end_of_passes() {
   return std::atexit(&end_passes_at_exit) == 0;
 }
 
 }  // namespace
 
 void worker::watch_for_exit() {
-  [[maybe_unused]] static bool const watches = ends_passes_at_exit();
+  [[maybe_unused]] static bool const registered = register_end_of_passes();
 }
 
 std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
@@ -55,7 +55,7 @@ std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
     count = reclaiming.pass(is_thread_relaxed);
     if (count != 0) {
       // Handlers run in the opposite order: one more, now that CUDA was used, runs before it ends.
-      [[maybe_unused]] static bool const watches = ends_passes_at_exit();
+      [[maybe_unused]] static bool const registered = register_end_of_passes();
     }
     // Release: pairs with the acquire in rest(), so that who sees this sees what the pass took.
     has_pending.store(reclaiming.has_pending(), std::memory_order_release);

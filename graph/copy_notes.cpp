@@ -17,12 +17,11 @@ graph_survey survey_for_copy(char const* call, graph const& original) {
 }
 
 void copy_notes::note(cudaGraph_t original, cudaGraph_t copy, std::uint64_t id) {
-  if (originals_.is_unknown(original)) {
-    around_.blank_copies.erase(copy);  // one that had the handle before may have been blank
-  } else if (std::uint64_t const original_id = originals_.known_id(original); original_id != 0) {
+  around_.blank_copies.erase(copy);  // one that had the handle before may have been blank
+  if (std::uint64_t const original_id = originals_.known_id(original); original_id != 0) {
     if (id == 0) id = graph_id_of(copy).value_or(graph_registry::unidentified);
     graph_registry::global().add_copy(original_id, id, copy);
-  } else {
+  } else if (!originals_.is_unknown(original)) {
     blank_.insert(copy);
   }
   // The children of a copy come in the order in which the original has them.

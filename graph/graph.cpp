@@ -1,27 +1,32 @@
 // Graphs: checked calls, copies that the registry knows, and an end that harms no capture.
 #include "escrow/graph/graph.hpp"
 
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "copy_notes.hpp"
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/edge_data.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/deleter/graph_registry.hpp"
+#include "graph_core.hpp"
+#include "graph_survey.hpp"
 
 namespace escrow {
 
 namespace {
 
-// The nodes that nothing depends on yet.
+// The nodes for whose end nothing waits yet.
 std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
   std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
-  std::erase_if(nodes, [](cudaGraphNode_t node) {
-    std::size_t dependents = 0;
-    check(cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &dependents),
-          "cudaGraphNodeGetDependentNodes");
-    return dependents != 0;
-  });
+  std::unordered_set<cudaGraphNode_t> awaited;
+  for (graph_edge const& each : edges_of(graph)) {
+    if (waits_for_the_end(each.data)) awaited.insert(each.from);
+  }
+  std::erase_if(nodes, [&awaited](cudaGraphNode_t node) { return awaited.contains(node); });
   return nodes;
 }
 
@@ -136,7 +141,9 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
     cudaError_t status = cudaSuccess;
     auto const take_off = [&] { return status = cudaGraphDestroyNode(node); };
     if (insist_relaxed(take_off) || is_sticky(status)) throw;
-    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for.
+    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for;
+    // its handle, which is not known, may be that of a copy that held nothing.
+    parent.blank_copies.clear();
   }
   parent.note_reshaped();
   return node;
@@ -154,8 +161,8 @@ std::vector<node> graph::nodes() const {
 
 std::vector<std::pair<node, node>> graph::edges() const {
   std::vector<std::pair<node, node>> result;
-  for (auto const& [from, to] : edges_of(require("graph::edges").native())) {
-    result.emplace_back(node_of(from), node_of(to));
+  for (graph_edge const& each : edges_of(require("graph::edges").native())) {
+    result.emplace_back(node_of(each.from), node_of(each.to));
   }
   return result;
 }

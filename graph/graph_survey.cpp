@@ -86,7 +86,7 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
-std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges_of(cudaGraph_t graph) {
+std::vector<graph_edge> edges_of(cudaGraph_t graph) {
   std::size_t count = 0;
   check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
   std::vector<cudaGraphNode_t> from(count);
@@ -96,9 +96,9 @@ std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges_of(cudaGraph_t gr
     check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count),
           "cudaGraphGetEdges");
   }
-  std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges;
+  std::vector<graph_edge> edges;
   edges.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) edges.emplace_back(from[i], to[i]);
+  for (std::size_t i = 0; i < count; ++i) edges.push_back({from[i], to[i], data[i]});
   return edges;
 }
 

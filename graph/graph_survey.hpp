@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "escrow/graph/graph.hpp"
@@ -56,8 +55,15 @@ struct survey_root {
 // A graph's nodes, as CUDA orders them. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
 
-// From which node to which. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] std::vector<std::pair<cudaGraphNode_t, cudaGraphNode_t>> edges_of(cudaGraph_t graph);
+// An edge of a graph.
+struct graph_edge {
+  cudaGraphNode_t from;
+  cudaGraphNode_t to;
+  cudaGraphEdgeData data;
+};
+
+// All edges of a graph. Throws cuda_error, std::bad_alloc.
+[[nodiscard]] std::vector<graph_edge> edges_of(cudaGraph_t graph);
 
 // The embedded graphs of a graph's child nodes, in the order of its nodes, and how many conditional
 // nodes it has.

@@ -169,7 +169,9 @@ std::vector<node> body_graph::nodes() const {
 std::vector<std::pair<node, node>> body_graph::edges() const {
   static_cast<void>(require("body_graph::edges"));
   std::vector<std::pair<node, node>> result;
-  for (auto const& [from, to] : edges_of(in_)) result.emplace_back(node_of(from), node_of(to));
+  for (graph_edge const& each : edges_of(in_)) {
+    result.emplace_back(node_of(each.from), node_of(each.to));
+  }
   return result;
 }
 

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/edge_data.hpp"
 
 namespace escrow {
 
@@ -15,11 +15,15 @@ namespace {
 
 using nodes = std::vector<cudaGraphNode_t>;
 
-// Whether what comes behind the edge runs after the end of what is before it. Behind a kernel an
-// edge may wait for no more than that all its blocks have begun, or have said that others may
-// (programmatic dependent launch).
-bool waits_for_the_end(cudaGraphEdgeData const& edge) {
-  return edge.from_port == cudaGraphKernelNodePortDefault;
+// Whether `node` ends after what is in front of it on the edge. So does a kernel that was launched
+// when another one triggered (measured): a capture of such launches has no other edges, and what
+// follows in their stream comes after them all.
+bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
+  if (waits_for_the_end(edge)) return true;
+  if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
+  cudaGraphNodeType type{};
+  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+  return type == cudaGraphNodeTypeKernel;
 }
 
 // Calls `found(node, edge)` for each node that `node` depends on.
@@ -128,20 +132,21 @@ std::optional<std::size_t> last_before(capture_frontier const& frontier,
     if (auto const found = wanted.meet(node)) return found;
     if (wanted.are_all_after(node)) continue;
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-      if (waits_for_the_end(edge)) to_visit.push_back(earlier);
+      if (ends_after(node, edge)) to_visit.push_back(earlier);
     });
   }
   return fallback;
 }
 
-nodes dependencies_of(nodes const& asked) {
-  nodes result;
+dependency_list dependencies_of(nodes const& asked) {
+  dependency_list result;
   for (cudaGraphNode_t const node : asked) {
     auto const begin = static_cast<std::ptrdiff_t>(result.size());
-    for_each_dependency(node,
-                        [&](cudaGraphNode_t earlier, auto const&) { result.push_back(earlier); });
-    std::sort(result.begin() + begin, result.end(), std::less<>{});
-    result.push_back(nullptr);  // where the next one's begin
+    for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
+      result.emplace_back(earlier, edge.from_port * 256U + edge.type);
+    });
+    std::sort(result.begin() + begin, result.end());
+    result.emplace_back(nullptr, 0U);  // where the next one's begin
   }
   return result;
 }

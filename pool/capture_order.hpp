@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/stream_ref.hpp"
@@ -32,22 +33,22 @@ struct captured_span {
 };
 
 // The last one of `spans` whose nodes `to` have all ended before what is placed at `frontier`
-// begins; nothing if there is none. Edges that do not wait for the end of a kernel (programmatic
-// dependent launch; measured: what is behind one runs beside it) do not count. Walks the graph
-// backwards, a step on each path at a time, and takes the first that it comes to, not beyond nodes
-// that are older than all spans. Gives up after `visits_max` nodes, which is always safe. Calls
-// CUDA only for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws
-// cuda_error, std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph
-// that is being captured.
+// begins; nothing if there is none. Walks the graph backwards, a step on each path at a time, and
+// takes the first that it comes to, not beyond nodes that are older than all spans; nor beyond an
+// edge that does not wait for the end of a kernel, unless what is behind it ends after that (a
+// programmatic launch). Gives up after `visits_max` nodes, which is always safe. Calls CUDA only
+// for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws cuda_error,
+// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
+// being captured.
 [[nodiscard]] std::optional<std::size_t> last_before(capture_frontier const& frontier,
                                                      std::vector<captured_span> const& spans);
 
 constexpr std::size_t visits_max = 4096;
 
-// What each of `nodes` depends on, in a form to compare: a node that stands for another one, under
-// the same handle, is told by it. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] std::vector<cudaGraphNode_t> dependencies_of(
-    std::vector<cudaGraphNode_t> const& nodes);
+// What each of `nodes` depends on, and by which edges, in a form to compare: a node that stands for
+// another one, under the same handle, is told by it. Throws cuda_error, std::bad_alloc.
+using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
+[[nodiscard]] dependency_list dependencies_of(std::vector<cudaGraphNode_t> const& nodes);
 
 // Whether all `nodes`, which may be gone, are nodes of `graph`. Looks at all that it has. Throws
 // cuda_error, std::bad_alloc. Source: cudaGraphGetNodes.

@@ -1,5 +1,6 @@
 // Launching kernels and host functions on streams.
 #include "api.hpp"
+#include "captures.hpp"
 #include "kernels.hpp"
 #include "streams.hpp"
 
@@ -7,11 +8,13 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 
 namespace {
 
-cudaError_t launch_kernel(char const* name, cudaKernelNodeParams const& params,
-                          cudaStream_t stream) {
+cudaError_t launch_kernel(char const* name, cudaKernelNodeParams const& params, cudaStream_t stream,
+                          bool is_programmatic = false) {
   return call(name, ordinary, [&](api_call& c) {
     kernel_work what;
     if (auto const error = make_kernel_work(params, what); error != cudaSuccess) return error;
+    auto const capturing = is_programmatic ? find_stream(c, stream) : nullptr;
+    if (capturing != nullptr && capturing->capturing != nullptr) expect_triggers(*capturing);
     return enqueue(c, stream, cudaGraphNodeTypeKernel, std::move(what));
   });
 }
@@ -30,10 +33,14 @@ cudaError_t CUDARTAPI cudaLaunchKernel(void const* func, dim3 grid, dim3 block, 
 cudaError_t CUDARTAPI cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* func,
                                           void** args) {
   if (config == nullptr) return launch_kernel(__func__, {}, nullptr);
+  bool is_programmatic = false;  // outside of captures it need not begin early
   for (unsigned int i = 0; i < config->numAttrs; ++i) {
-    // Events of a kernel's own are not simulated; other attributes change nothing that is.
-    if (config->attrs[i].id == cudaLaunchAttributeProgrammaticEvent ||
-        config->attrs[i].id == cudaLaunchAttributeLaunchCompletionEvent)
+    cudaLaunchAttribute const& attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      is_programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
+    // A kernel's own events are not simulated; other attributes change nothing that is.
+    if (attribute.id == cudaLaunchAttributeProgrammaticEvent ||
+        attribute.id == cudaLaunchAttributeLaunchCompletionEvent)
       return call(__func__, ordinary, [](api_call&) { return cudaErrorNotSupported; });
   }
   cudaKernelNodeParams const params{const_cast<void*>(func),
@@ -42,7 +49,7 @@ cudaError_t CUDARTAPI cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void
                                     static_cast<unsigned int>(config->dynamicSmemBytes),
                                     args,
                                     nullptr};
-  return launch_kernel(__func__, params, config->stream);
+  return launch_kernel(__func__, params, config->stream, is_programmatic);
 }
 
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* argument) {

@@ -20,7 +20,7 @@ struct place {
   cudaGraphEdgeData const* edges = nullptr;
 };
 
-cudaError_t check(place const& where, std::shared_ptr<CUgraph_st>& graph) {
+cudaError_t check(place const& where, cudaGraphNodeType type, std::shared_ptr<CUgraph_st>& graph) {
   graph = find_graph(where.graph);
   if (where.out == nullptr || graph == nullptr) return cudaErrorInvalidValue;
   if (where.before == nullptr && where.count != 0) return cudaErrorInvalidValue;
@@ -28,6 +28,9 @@ cudaError_t check(place const& where, std::shared_ptr<CUgraph_st>& graph) {
     if (where.before[i] == nullptr || where.before[i]->graph != graph.get())
       return cudaErrorInvalidValue;
     if (std::find(where.before, where.before + i, where.before[i]) != where.before + i)
+      return cudaErrorInvalidValue;
+    cudaGraphEdgeData const edge = edge_at(where.edges, i);
+    if (!can_begin_at(*where.before[i], edge) || !can_lead_to(type, edge))
       return cudaErrorInvalidValue;
   }
   return cudaSuccess;
@@ -38,14 +41,9 @@ template <class Make>
 cudaError_t add(char const* name, place const& where, cudaGraphNodeType type, Make make) {
   return call(name, outlives_fault, [&](api_call&) {
     std::shared_ptr<CUgraph_st> graph;
-    if (auto const error = check(where, graph); error != cudaSuccess) return error;
+    if (auto const error = check(where, type, graph); error != cudaSuccess) return error;
     work what;
     if (auto const error = make(*graph, what); error != cudaSuccess) return error;
-    for (std::size_t i = 0; i < where.count; ++i) {
-      cudaGraphEdgeData const edge = edge_at(where.edges, i);
-      if (!can_begin_at(*where.before[i], edge) || !can_lead_to(type, edge))
-        return cudaErrorInvalidValue;
-    }
     *where.out = add_node(*graph, {where.before, where.count}, where.edges, type, std::move(what));
     return cudaSuccess;
   });

@@ -118,6 +118,14 @@ void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges
     stream.end_edges.push_back(edge_at(edges, i));
 }
 
+void expect_triggers(CUstream_st& stream) {
+  for (std::size_t i = 0; i < stream.ends.size(); ++i) {
+    if (stream.ends[i]->type != cudaGraphNodeTypeKernel) continue;
+    stream.end_edges[i].from_port = cudaGraphKernelNodePortProgrammatic;
+    stream.end_edges[i].type = cudaGraphDependencyTypeProgrammatic;
+  }
+}
+
 void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges) {
   for (std::size_t i = 0; i < ends.size(); ++i) {
     cudaGraphEdgeData const edge = edge_at(edges, i);

@@ -25,6 +25,9 @@ cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what)
 
 /// `edges`: as many, or null if all are full.
 void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges);
+/// What comes next is a programmatic launch: it waits for no more of kernels than that they
+/// trigger.
+void expect_triggers(CUstream_st& stream);
 void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges);
 
 cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,

@@ -34,6 +34,12 @@ inline bool can_begin_at(CUgraphNode_st const& from, cudaGraphEdgeData const& ed
          (edge.from_port == cudaGraphKernelNodePortProgrammatic && is_programmatic);
 }
 
+/// Whether `node` does not end before what is in front of it on an edge that is not full
+/// (measured).
+inline bool is_programmatic_launch(CUgraphNode_st const& node, cudaGraphEdgeData const& edge) {
+  return node.type == cudaGraphNodeTypeKernel && edge.type == cudaGraphDependencyTypeProgrammatic;
+}
+
 /// Whether such edges can be added that lead to nodes of a kind. Captures make others, too.
 inline bool can_lead_to(cudaGraphNodeType kind, cudaGraphEdgeData const& edge) {
   return edge.type == cudaGraphDependencyTypeDefault || kind == cudaGraphNodeTypeKernel;

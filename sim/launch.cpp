@@ -37,7 +37,7 @@ void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
 // Who depends on a node.
 struct dependents {
   bool are_early = false;     // some may start once it has begun
-  bool have_its_end = false;  // some have not ended before it has
+  bool end_after_it = false;  // some cannot end before it has
 };
 
 std::vector<dependents> dependents_of(CUgraph_st const& graph) {
@@ -47,7 +47,7 @@ std::vector<dependents> dependents_of(CUgraph_st const& graph) {
       cudaGraphEdgeData const& edge = node->before_edges[i];
       dependents& its = all[node->before[i]->position];
       its.are_early |= !is_full(edge);
-      its.have_its_end |= is_full(edge) || edge.type == cudaGraphDependencyTypeProgrammatic;
+      its.end_after_it |= is_full(edge) || is_programmatic_launch(*node, edge);
     }
   }
   return all;
@@ -55,8 +55,8 @@ std::vector<dependents> dependents_of(CUgraph_st const& graph) {
 
 // Makes the operations of a node.
 template <class Make>
-expanded expand(CUgraphNode_st const& node, bool has_early_dependents, Make make,
-                std::vector<op_ptr>& made) {
+expanded expand_node(CUgraphNode_st const& node, bool has_early_dependents, Make make,
+                     std::vector<op_ptr>& made) {
   auto const* const child = std::get_if<child_work>(&node.what);
   bool const is_empty = child != nullptr || !node.enabled;
   op_ptr const body = make(is_empty ? work(empty_work{}) : node.what);
@@ -71,8 +71,9 @@ expanded expand(CUgraphNode_st const& node, bool has_early_dependents, Make make
     link(its.begin, body);
   }
   if (!std::ranges::all_of(node.before_edges, is_full)) {
-    its.end = make(empty_work{});
-    link(body, its.end);
+    op_ptr const end = make(empty_work{});
+    link(its.end, end);
+    its.end = end;
   }
   return its;
 }
@@ -86,16 +87,15 @@ void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
     auto const make = [&](work what) {
       return made.emplace_back(make_op(first->stream, std::move(what)));
     };
-    expanded const its = expand(*node, after[node->position].are_early, make, made);
+    expanded const its = expand_node(*node, after[node->position].are_early, make, made);
     for (std::size_t i = 0; i < node->before.size(); ++i) {
       expanded const& earlier = all[node->before[i]->position];
       cudaGraphEdgeData const& edge = node->before_edges[i];
       link(is_full(edge) ? earlier.end : earlier.begin, its.begin);
-      // It has ended when what it was launched beside has (measured).
-      if (edge.type == cudaGraphDependencyTypeProgrammatic) link(earlier.end, its.end);
+      if (is_programmatic_launch(*node, edge)) link(earlier.end, its.end);
     }
     if (node->before.empty()) link(first, its.begin);
-    if (!after[node->position].have_its_end) link(its.end, last);
+    if (!after[node->position].end_after_it) link(its.end, last);
     all.push_back(its);
   }
   if (graph.nodes.empty()) link(first, last);

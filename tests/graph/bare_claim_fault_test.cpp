@@ -72,6 +72,45 @@ TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) 
   expect_the_truth();
 }
 
+// A plain end of their nodes tells nobody that the handles may be another's.
+TEST_F(BareClaim, IsRightOfSuchAChildInThePlaceOfOneThatHeldNothing) {
+  world.parent.emplace();
+  std::vector<node> blank;
+  for (int i = 0; i < 32; ++i) blank.push_back(world.parent->add_child(graph()));
+  for (node const& each : blank) must(cudaGraphDestroyNode(each.get()));
+  allocation const memory = world.parent->alloc(64);
+  memory.free(memory);
+  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
+  world.parent->add_child(*world.source);
+  world.exec.emplace(*world.parent);
+  EXPECT_FALSE(world.exec->is_bare());
+  expect_the_truth();
+}
+
+// Which of the questions for copies fails.
+class BareClaimOfAGrandchild : public BareClaim,
+                               public testing::WithParamInterface<std::uint64_t> {};
+
+TEST_P(BareClaimOfAGrandchild, BesideMemoryIsRightWhicheverCouldNotBeNoted) {
+  world.parent.emplace();
+  allocation const memory = world.parent->alloc(64);
+  memory.free(memory);
+  graph between;
+  between.add_child(*world.source);
+  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown, 1, GetParam());
+  try {
+    world.parent->add_child(between);
+  } catch (cuda_error const&) {  // there was no node yet
+    EXPECT_EQ(world.parent->nodes().size(), 2U);
+  }
+  sim::clear_faults();
+  between = graph();
+  world.exec.emplace(*world.parent);
+  expect_the_truth();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BareClaimOfAGrandchild, testing::Range<std::uint64_t>(0, 6));
+
 TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
   world.parent.emplace();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);

@@ -130,6 +130,9 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cuda
                                          size_t*) {
   std::abort();
 }
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t, cudaGraphNodeType*) {
+  std::abort();
+}
 cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned int, unsigned int) {
   std::abort();
 }

@@ -123,8 +123,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   outer.has_events = outer.has_events || inner.has_events;
   contents added = copy_of(all_.model.graphs[child], is_known);
   // A child that could not be noted stays beside memory nodes, and hoisting does not find it then.
-  if (is_known && outer.has_memory && is_disturbed_)
-    append(added.lingering, std::exchange(added.held, {}));
+  if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
   add_copy(added, all_.model.graphs[parent]);
   if (!added.held.empty()) counts_.meet(situation::things_on_a_parent_graph);
   // add_child() comes after all that is there, which may use the same; the others do not.

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "kernels.hpp"
 #include "status.hpp"
 
 namespace escrow::test {
@@ -32,6 +33,20 @@ inline constexpr std::array early_edges{launch_completion_edge, block_start_edge
 
 [[nodiscard]] inline bool is_same(cudaGraphEdgeData const& one, cudaGraphEdgeData const& other) {
   return one.from_port == other.from_port && one.to_port == other.to_port && one.type == other.type;
+}
+
+/// A kernel that does nothing, and may begin when the kernel in front of it has triggered.
+[[nodiscard]] inline cudaError_t launch_programmatically(cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = 1;
+  config.blockDim = 1;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, kernel_address(kernel_id::tiny), nullptr);
 }
 
 /// What the next operation on a capturing stream comes after.

@@ -41,7 +41,11 @@ __device__ unsigned long long now_ns() {
 // Host memory is read over the bus at each turn; the pause keeps the bus free for the host's write.
 // It gives up after a time that no test takes: a host call that waits for it fails its test then,
 // and hangs no machine.
+// What is launched programmatically behind it may begin at once.
 __global__ void wait_flag_kernel(int volatile* flag) {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
   constexpr unsigned long long patience_ns = 20'000'000'000;
   unsigned long long const start = now_ns();
   while (*flag == 0 && now_ns() - start < patience_ns) {

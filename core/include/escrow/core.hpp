@@ -6,6 +6,7 @@
 #include "escrow/core/capture_info.hpp"           // IWYU pragma: export
 #include "escrow/core/cuda_error.hpp"             // IWYU pragma: export
 #include "escrow/core/device_scope.hpp"           // IWYU pragma: export
+#include "escrow/core/edge_data.hpp"              // IWYU pragma: export
 #include "escrow/core/event.hpp"                  // IWYU pragma: export
 #include "escrow/core/event_cache.hpp"            // IWYU pragma: export
 #include "escrow/core/event_ref.hpp"              // IWYU pragma: export

@@ -52,12 +52,13 @@ class graph : public insertion_point {
 
   // A copy, which holds what this one holds. Source: cudaGraphClone.
   [[nodiscard]] graph clone() const;
-  // Adds a node that runs a copy of `child`, which holds what `child` holds, after the nodes that
-  // are there now and have no successor. Returns the node, which belongs to this graph. As embed()
+  // Adds a node that runs a copy of `child`, which holds what `child` holds, after the end of all
+  // nodes that are there now. Returns the node, which belongs to this graph. As embed()
   // otherwise. Source: cudaGraphAddChildGraphNode.
   node add_child(graph const& child);
 
-  // All nodes and edges, also of what was captured; not those of bodies and child graphs.
+  // All nodes and edges, of whatever kind, also of what was captured; not those of bodies and child
+  // graphs.
   [[nodiscard]] std::vector<node> nodes() const;
   [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
   // Writes the graph in Graphviz's DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:

@@ -63,7 +63,8 @@ class graph_exec {
   // - if the source, or the graph of a child node, is a plain handle of which Escrow knows no
   //   reference: it may be a plain copy of a graph that has some (use graph::clone(), add_child());
   // - if fewer bodies were named in the options, or made by the `graph` itself, than there are
-  //   conditional nodes.
+  //   conditional nodes;
+  // - if what a child holds could not be noted (insertion_point::embed).
   // What cannot be noticed: a body that was not named among others that were; a plain copy that got
   // more later, by a capture or retire(); a plain child node in the place of one of add_child()
   // that was destroyed.

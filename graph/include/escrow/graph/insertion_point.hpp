@@ -67,9 +67,9 @@ class insertion_point {
   template <class To, class From>
   node memcpy(To&& to, From&& from, std::size_t bytes) const;
 
-  // A copy of `child`, which holds what `child` holds. If memory runs out or CUDA fails once the
-  // node is there, and CUDA cannot take it off again, as beside memory nodes, then it stays, and
-  // execs are not bare (graph_exec::is_bare).
+  // A copy of `child`, which holds what `child` holds. If memory runs out or a call fails when the
+  // node is there already, and CUDA cannot take it off again, as beside memory nodes, then embed()
+  // succeeds all the same, and execs are not bare (graph_exec::is_bare).
   node embed(graph const& child) const;
 
   // Calls `function()` on a thread of CUDA's. It must neither throw nor call CUDA.

@@ -43,7 +43,8 @@ class node : public insertion_point {
   // The nodes that this one waits for, and those that wait for it.
   [[nodiscard]] std::vector<node> predecessors() const;
   [[nodiscard]] std::vector<node> successors() const;
-  // Makes this node wait for `other`, too. Source: cudaGraphAddDependencies.
+  // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
+  // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
   node const& after(node const& other) const;
 
   // What a kernel node launches; the kernel keeps its library. Throws cuda_error

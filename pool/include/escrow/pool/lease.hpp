@@ -43,7 +43,8 @@ class lease : private slot_lease {
   // Ends the lease: work enqueued on the claiming stream so far is the last that uses the resource.
   // Does not block. For cudaStreamPerThread, only on the thread that claimed.
   using slot_lease::release;  // void release();
-  // The same, if the last use is on another stream, which is ordered after all earlier ones.
+  // The same, if the last use is on another stream, which is ordered after the end of all earlier
+  // ones.
   //                             void release(stream_ref stream);
 
   // The resource is used on `stream` too, of any device, until the release: it is handed out again

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/event.hpp"
@@ -102,8 +103,9 @@ class slot : public release_node {
   std::vector<cudaGraphNode_t> claimed_at_;  // the claiming branch's frontier, in this capture
   struct captured_use {
     std::vector<cudaGraphNode_t> claimed_at;
-    std::vector<cudaGraphNode_t> released_at;     // the releasing branches' frontiers
-    std::vector<cudaGraphNode_t> released_after;  // what those depend on, as dependencies_of() says
+    std::vector<cudaGraphNode_t> released_at;  // the releasing branches' frontiers
+    // What those depend on, as dependencies_of() says.
+    std::vector<std::pair<cudaGraphNode_t, unsigned>> released_after;
   };
   std::shared_ptr<captured_use const> last_use_;  // the last lease's, if it ended in the capture
   quarantine quarantine_ = quarantine::none;
