@@ -3,6 +3,7 @@
 
 #include "attempt.hpp"
 #include "node_setters.hpp"
+#include "relaxed_scope.hpp"
 
 namespace escrow::test {
 
@@ -213,6 +214,7 @@ outcome world::do_add_free(std::size_t a, std::size_t g) {
 
 /// Memory that launches left goes to whoever frees it: here the caller, at the end.
 void world::free_graph_memory() {
+  relaxed_scope const relaxed;  // on a lost device a capture may be open still
   for (void* const each : graph_memory_) static_cast<void>(cudaFree(each));
   graph_memory_.clear();
   static_cast<void>(cudaGetLastError());
