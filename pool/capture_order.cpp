@@ -62,9 +62,13 @@ capture_frontier frontier_of(stream_ref stream) {
                                  &count),
         "cudaStreamGetCaptureInfo");
   capture_frontier found;
-  found.nodes.assign(dependencies, dependencies + count);
+  found.nodes.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    if (waits_for_the_end(edges[i])) found.ended.push_back(dependencies[i]);
+    if (waits_for_the_end(edges[i])) found.nodes.push_back(dependencies[i]);
+  }
+  found.ended = found.nodes.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!waits_for_the_end(edges[i])) found.nodes.push_back(dependencies[i]);
   }
   return found;
 }
@@ -125,7 +129,8 @@ std::optional<std::size_t> last_before(capture_frontier const& frontier,
   wanted_spans wanted(spans);
   std::optional<std::size_t> const fallback = wanted.before_all();
   std::unordered_set<cudaGraphNode_t> seen;
-  nodes to_visit(frontier.ended);
+  auto const begin = frontier.nodes.begin();
+  nodes to_visit(begin, begin + static_cast<std::ptrdiff_t>(frontier.ended));
   for (std::size_t next = 0; next < to_visit.size() && seen.size() < visits_max; ++next) {
     cudaGraphNode_t const node = to_visit[next];
     if (!seen.insert(node).second) continue;

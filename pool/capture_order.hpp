@@ -15,7 +15,7 @@ namespace escrow {
 // Where the next operation on a capturing stream is placed.
 struct capture_frontier {
   std::vector<cudaGraphNode_t> nodes;  // that it comes after
-  std::vector<cudaGraphNode_t> ended;  // those of them for whose end it waits
+  std::size_t ended = 0;               // for the end of so many of them, the first, it waits
 };
 
 // The frontier of the capturing `stream`. Throws cuda_error, std::bad_alloc. Source:

@@ -27,6 +27,12 @@ class BareClaim : public testing::Test {
     EXPECT_LE(claims, sim::alive().user_objects == 0) << "it is not bare";
   }
 
+  // CUDA takes no node off the parent from now on.
+  void add_memory() {
+    allocation const memory = world.parent->alloc(64);
+    memory.free(memory);
+  }
+
   exec_world world;
 };
 
@@ -59,11 +65,9 @@ TEST_F(BareClaim, IsRightIfAReferenceCouldNotBeTakenOffBeforeTheGraphBecameAChil
   expect_the_truth();
 }
 
-// CUDA takes no node off a graph that has memory nodes.
 TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) {
   world.parent.emplace();
-  allocation const memory = world.parent->alloc(64);
-  memory.free(memory);
+  add_memory();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
   EXPECT_EQ(world.parent->nodes().size(), 3U);
@@ -78,8 +82,7 @@ TEST_F(BareClaim, IsRightOfSuchAChildInThePlaceOfOneThatHeldNothing) {
   std::vector<node> blank;
   for (int i = 0; i < 32; ++i) blank.push_back(world.parent->add_child(graph()));
   for (node const& each : blank) must(cudaGraphDestroyNode(each.get()));
-  allocation const memory = world.parent->alloc(64);
-  memory.free(memory);
+  add_memory();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
   world.exec.emplace(*world.parent);
@@ -93,8 +96,7 @@ class BareClaimOfAGrandchild : public BareClaim,
 
 TEST_P(BareClaimOfAGrandchild, BesideMemoryIsRightWhicheverCouldNotBeNoted) {
   world.parent.emplace();
-  allocation const memory = world.parent->alloc(64);
-  memory.free(memory);
+  add_memory();
   graph between;
   between.add_child(*world.source);
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown, 1, GetParam());

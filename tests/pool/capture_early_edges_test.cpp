@@ -19,22 +19,16 @@ class CapturedEarlyEdges : public captured_pool_test,
       fill(held, stream, 1);
       check(held, stream, 1, mismatches);
     }
-    if (at != stream) order(stream, at);
+    order(stream, at);
     wait_early(at, GetParam());
   }
+
   // Fills what a claim on `at` gives with something else; which one it was.
   int use_another(block_pool& pool, cudaStream_t at) {
     block_lease held = pool.claim(at);
     fill(held, at, 2);
     check(held, at, 2, mismatches);
     return held->number();
-  }
-  void end_and_run(capture& captured) {
-    ASSERT_EQ(captured.end(), cudaSuccess);
-    owned_exec const exec = instantiate(captured.graph());
-    for (int i = 0; i < 20; ++i) must(cudaGraphLaunch(exec, stream));
-    sync(stream);
-    EXPECT_EQ(mismatches.load(), 0);
   }
 
   owned_stream const stream = make_stream();
@@ -48,7 +42,7 @@ TEST_P(CapturedEarlyEdges, WhatRunsBesideAKernelGetsAnotherSlot) {
   use_and_fork(pool, beside);
   EXPECT_NE(use_another(pool, beside), used);
   order(beside, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
   EXPECT_EQ(pool.stats().edges_added, 0U);
 }
 
@@ -60,7 +54,7 @@ TEST_P(CapturedEarlyEdges, SoDoesWhatComesAfterThatUnlessItWaitsForTheTrigger) {
   must(launch_tiny(beside));
   EXPECT_EQ(use_another(pool, beside) == used, is_same(GetParam(), trigger_edge));
   order(beside, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 TEST_P(CapturedEarlyEdges, SoDoesWhatComesAfterAnythingButAKernel) {
@@ -71,7 +65,7 @@ TEST_P(CapturedEarlyEdges, SoDoesWhatComesAfterAnythingButAKernel) {
   must(cudaMemsetAsync(memory.data(), 0, sizeof(int), beside));
   EXPECT_NE(use_another(pool, beside), used);
   order(beside, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 TEST_P(CapturedEarlyEdges, WhatComesAfterTheKernelTooGetsItsSlot) {
@@ -81,7 +75,7 @@ TEST_P(CapturedEarlyEdges, WhatComesAfterTheKernelTooGetsItsSlot) {
   must(launch_tiny(beside));
   order(beside, stream);
   EXPECT_EQ(use_another(pool, stream), used);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 TEST_P(CapturedEarlyEdges, WhereThereIsNoOtherSlotTheClaimWaitsForTheKernelsEnd) {
@@ -96,7 +90,7 @@ TEST_P(CapturedEarlyEdges, WhereThereIsNoOtherSlotTheClaimWaitsForTheKernelsEnd)
   }
   EXPECT_EQ(use_another(pool, beside), used);
   order(beside, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 TEST_P(CapturedEarlyEdges, WhatIsReleasedBesideAKernelIsInUseUntilThatEnds) {
@@ -113,7 +107,7 @@ TEST_P(CapturedEarlyEdges, WhatIsReleasedBesideAKernelIsInUseUntilThatEnds) {
   EXPECT_NE(use_another(pool, beside), used) << "the other branch has nothing in front";
   must(launch_tiny(stream));
   order(beside, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 TEST_P(CapturedEarlyEdges, TheSameOfAStreamThatUsesItToo) {
@@ -134,7 +128,7 @@ TEST_P(CapturedEarlyEdges, TheSameOfAStreamThatUsesItToo) {
   must(launch_tiny(beside));
   order(beside, stream);
   order(third, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 TEST_P(CapturedEarlyEdges, IsSeenAmongManyEdges) {
@@ -156,7 +150,7 @@ TEST_P(CapturedEarlyEdges, IsSeenAmongManyEdges) {
   EXPECT_EQ(use_another(pool, beside) == used, is_same(GetParam(), trigger_edge));
   order(early, stream);
   order(beside, stream);
-  end_and_run(captured);
+  expect_right_results(captured, stream);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CapturedEarlyEdges, testing::ValuesIn(early_edges));
@@ -171,13 +165,9 @@ TEST_F(CapturedChain, OfProgrammaticLaunchesNeedsOneSlot) {
     library_work(pool, stream, i, mismatches);
     for (int k = 0; k < 3; ++k) must(launch_programmatically(stream));
   }
-  ASSERT_EQ(captured.end(), cudaSuccess);
+  expect_right_results(captured, stream);
   EXPECT_EQ(pool.stats().slots, 1U);
   EXPECT_EQ(pool.stats().edges_added, 0U);
-  owned_exec const exec = instantiate(captured.graph());
-  for (int i = 0; i < 20; ++i) must(cudaGraphLaunch(exec, stream));
-  sync(stream);
-  EXPECT_EQ(mismatches.load(), 0);
 }
 
 }  // namespace

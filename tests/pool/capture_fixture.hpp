@@ -53,6 +53,19 @@ class captured_pool_test : public pool_test {
     return std::move(captured.graph());
   }
 
+  /// Launches the graph many times: no check finds anything.
+  void expect_right_results(cudaGraph_t graph, cudaStream_t stream) {
+    owned_exec const exec = instantiate(graph);
+    for (int i = 0; i < 20; ++i) must(cudaGraphLaunch(exec, stream));
+    sync(stream);
+    EXPECT_EQ(mismatches.load(), 0);
+  }
+  /// Ends a capture, and does the same with what comes of it.
+  void expect_right_results(capture& captured, cudaStream_t stream) {
+    must(captured.end());
+    expect_right_results(captured.graph().get(), stream);
+  }
+
   pinned_ints mismatches;
 };
 

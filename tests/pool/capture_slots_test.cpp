@@ -5,17 +5,7 @@
 namespace escrow::test {
 namespace {
 
-class CapturedSlots : public captured_pool_test {
- protected:
-  /// Ends the capture, runs the graph some times and expects every result to be right.
-  void expect_right_results(capture& captured, cudaStream_t stream) {
-    must(captured.end());
-    owned_exec const exec = instantiate(captured.graph());
-    for (int i = 0; i < 20; ++i) must(cudaGraphLaunch(exec, stream));
-    sync(stream);
-    EXPECT_EQ(mismatches.load(), 0);
-  }
-};
+class CapturedSlots : public captured_pool_test {};
 
 TEST_F(CapturedSlots, CallsInSequenceHoldOneSlot) {
   owned_stream const stream = make_stream();
