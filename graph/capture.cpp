@@ -4,6 +4,7 @@
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/insist.hpp"
+#include "graph_core.hpp"
 
 namespace escrow {
 
@@ -11,7 +12,7 @@ namespace {
 
 // Not with a `graph`, whose making may fail.
 void destroy(cudaGraph_t dropped) noexcept {
-  if (dropped != nullptr) insist_relaxed([dropped] { return cudaGraphDestroy(dropped); });
+  if (dropped != nullptr) destroy_graph(dropped);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
+#include "escrow/core/family_turn.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
@@ -106,7 +107,10 @@ void graph_exec::state::update(graph_survey const& survey, survey_root const& so
   holding next = holding_of(off, survey, source);
   if (is_unchanged(source.core)) next.payloads = source.core->snapshot();
   cudaGraphExecUpdateResultInfo result{};
-  check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
+  {
+    family_turn const turn;
+    check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
+  }
   is_bare_ = off.is_bare();
   hold(std::move(next));
 }

@@ -5,6 +5,7 @@
 
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/family_turn.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
@@ -36,14 +37,20 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
     source_ = source.core->weak_from_this();
     source_shape_ = source.core->shape();
   }
-  check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
+  {
+    family_turn const turn;
+    check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
+  }
   is_bare_ = off.is_bare();
   hold(std::move(next));
 }
 
 graph_exec::state::~state() {
-  // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
-  insist_relaxed([this] { return cudaGraphExecDestroy(exec_); });
+  {
+    family_turn const turn;
+    // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
+    insist_relaxed([this] { return cudaGraphExecDestroy(exec_); });
+  }
   let_go_after(std::move(held_), end_);
 }
 

@@ -8,6 +8,7 @@
 #include "copy_notes.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/edge_data.hpp"
+#include "escrow/core/family_turn.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/deleter/deleter.hpp"
@@ -41,14 +42,24 @@ std::shared_ptr<graph_core> core_of(cudaGraph_t native, std::uint64_t id, bool i
   try {
     return std::make_shared<graph_core>(native, id, is_exposed);
   } catch (...) {
-    insist_relaxed([native] { return cudaGraphDestroy(native); });
+    destroy_graph(native);
     throw;
   }
 }
 
 cudaGraph_t clone_of(cudaGraph_t original) {
+  family_turn const turn;
   cudaGraph_t made = nullptr;
   check(cudaGraphClone(&made, original), "cudaGraphClone");
+  return made;
+}
+
+cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
+                              std::span<cudaGraphNode_t const> after) {
+  family_turn const turn;
+  cudaGraphNode_t made = nullptr;
+  check(cudaGraphAddChildGraphNode(&made, parent, after.data(), after.size(), child),
+        "cudaGraphAddChildGraphNode");
   return made;
 }
 
@@ -128,9 +139,7 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
   graph_survey const survey = survey_for_copy(call, *this);
-  cudaGraphNode_t node = nullptr;
-  check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native()),
-        "cudaGraphAddChildGraphNode");
+  cudaGraphNode_t const node = child_node_of(core.native(), in, after);
   copy_notes notes(survey, parent);
   try {
     cudaGraph_t copy = nullptr;
@@ -139,7 +148,10 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
     notes.commit();
   } catch (...) {
     cudaError_t status = cudaSuccess;
-    auto const take_off = [&] { return status = cudaGraphDestroyNode(node); };
+    auto const take_off = [&] {
+      family_turn const turn;
+      return status = cudaGraphDestroyNode(node);
+    };
     if (insist_relaxed(take_off) || is_sticky(status)) throw;
     // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for;
     // its handle, which is not known, may be that of a copy that held nothing.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/family_turn.hpp"
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/core/usage_error.hpp"
@@ -13,12 +14,17 @@
 
 namespace escrow {
 
+void destroy_graph(cudaGraph_t doomed) noexcept {
+  family_turn const turn;
+  insist_relaxed([doomed] { return cudaGraphDestroy(doomed); });
+}
+
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed)
     : is_original(id != 0), native_(native), id_(id), is_exposed_(is_exposed) {}
 
 graph_core::~graph_core() {
   if (native_ != nullptr) {
-    insist_relaxed([this] { return cudaGraphDestroy(native_); });
+    destroy_graph(native_);
     if (id_ != 0) graph_registry::global().forget_destroyed(id_);
   }
   forget_payloads();

@@ -18,6 +18,9 @@
 
 namespace escrow {
 
+// Harms no capture. Ignores the status: there is no one to tell. Any thread.
+void destroy_graph(cudaGraph_t doomed) noexcept;
+
 // What: owns a cudaGraph_t, and knows what each node made by hand keeps alive (its payload). As
 //   long as nobody else has the graph's handle, payloads are only collected here: one user object
 //   for all of them is put on the graph when the handle is asked for (seal, expose). Afterwards

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/family_turn.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {
@@ -120,7 +121,10 @@ void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
 
 void graph_core::destroy(cudaGraphNode_t doomed) {
   change keeping(*this, doomed, {});
-  check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
+  {
+    family_turn const turn;
+    check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
+  }
   keeping.commit(doomed);
   note_reshaped();
 }

@@ -1,6 +1,7 @@
 // Execs: instantiate, launch, update, destroy.
 #include "api.hpp"
 #include "captures.hpp"
+#include "families.hpp"
 #include "graphs.hpp"
 #include "launch.hpp"
 #include "streams.hpp"
@@ -20,7 +21,9 @@ cudaError_t instantiate_call(char const* name, cudaGraphExec_t* out, cudaGraph_t
     if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
     if ((flags & ~known_flags) != 0) return cudaErrorInvalidValue;
     if (graph->body || graph->moved) return cudaErrorNotSupported;
-    return instantiate(*graph, c.me.device, flags, c.reclaimed, out);
+    auto const error = instantiate(*graph, c.me.device, flags, c.reclaimed, out);
+    if (error == cudaSuccess) enter_families(c, *(*out)->graph);
+    return error;
   });
 }
 
@@ -89,7 +92,9 @@ cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t handle, cudaGraph_t so
     cudaGraphExecUpdateResultInfo unused{};
     auto& info = result != nullptr ? *result : unused;
     info = {};
-    return update(*exec, *graph, info, c.reclaimed);
+    auto const error = update(*exec, *graph, info, c.reclaimed);
+    if (error == cudaSuccess) enter_families(c, *exec->graph);
+    return error;
   });
 }
 }

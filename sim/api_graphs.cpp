@@ -1,6 +1,7 @@
 // Graphs: making, copying, destroying, and looking at them.
 #include "api.hpp"
 #include "edges.hpp"
+#include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 
@@ -69,17 +70,19 @@ cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t handle) {
     // An embedded graph belongs to its node, and an open one to its capture.
     if (graph == nullptr || graph->embedded) return cudaErrorInvalidValue;
     if (graph->open) return cudaErrorIllegalState;
+    enter_families(c, *graph);
     dismantle(graph, c.reclaimed);
     return cudaSuccess;
   });
 }
 
 cudaError_t CUDARTAPI cudaGraphClone(cudaGraph_t* out, cudaGraph_t original) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
     auto const graph = find_graph(original);
     if (out == nullptr || graph == nullptr) return cudaErrorInvalidValue;
     if (has_conditionals(*graph) || has_memory_nodes(*graph)) return cudaErrorNotSupported;
     *out = clone(*graph, true).get();
+    enter_families(c, **out);
     return cudaSuccess;
   });
 }
@@ -170,6 +173,8 @@ cudaError_t CUDARTAPI cudaGraphDestroyNode(cudaGraphNode_t node) {
   return call(__func__, outlives_fault, [&](api_call& c) {
     if (node == nullptr) return cudaErrorInvalidValue;
     if (has_memory_nodes(*node->graph)) return cudaErrorNotSupported;
+    enter_own_family(c, *node->graph);
+    for (auto const& inner : inner_graphs(*node)) enter_families(c, *inner);
     remove_node(*node, c.reclaimed);
     return cudaSuccess;
   });

@@ -2,6 +2,7 @@
 #include "api.hpp"
 #include "conditionals.hpp"
 #include "edges.hpp"
+#include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
@@ -39,11 +40,12 @@ cudaError_t check(place const& where, cudaGraphNodeType type, std::shared_ptr<CU
 // `make` sets the work of a node of the graph, or returns an error.
 template <class Make>
 cudaError_t add(char const* name, place const& where, cudaGraphNodeType type, Make make) {
-  return call(name, outlives_fault, [&](api_call&) {
+  return call(name, outlives_fault, [&](api_call& c) {
     std::shared_ptr<CUgraph_st> graph;
     if (auto const error = check(where, type, graph); error != cudaSuccess) return error;
     work what;
     if (auto const error = make(*graph, what); error != cudaSuccess) return error;
+    if (auto const* const child = std::get_if<child_work>(&what)) enter_families(c, *child->graph);
     *where.out = add_node(*graph, {where.before, where.count}, where.edges, type, std::move(what));
     return cudaSuccess;
   });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 
 namespace escrow::sim::model {
 namespace {
@@ -93,9 +94,17 @@ void api_call::make_context() {
   if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
 }
 
+void api_call::leave_families() {
+  if (families.empty()) return;
+  std::this_thread::yield();  // to whoever should not be here
+  // relaxed: see enter().
+  for (auto const& each : families) each->user.store(0, std::memory_order_relaxed);
+}
+
 cudaError_t api_call::finish(cudaError_t result, unsigned which) {
   if (result == cudaSuccess && (which & frees) != 0 && !s.exiting) result = fault();
   lock.unlock();
+  leave_families();
   run_callbacks(reclaimed);
   // Not ready is an answer, not an error.
   bool const is_error = result != cudaSuccess && result != cudaErrorNotReady;

@@ -38,11 +38,14 @@ class api_call {
   thread_record& me;
   /// Destructors that are to run on this thread before the call returns.
   callbacks reclaimed;
+  /// Left as the call returns.
+  std::vector<std::shared_ptr<family>> families;
 
  private:
   // The fault that was ordered for this call; notes the call if calls are recorded.
   cudaError_t injected();
   cudaError_t ordered_fault();
+  void leave_families();
   // By its number, or by its number on this thread; cudaSuccess if there is none.
   cudaError_t numbered_fault();
 };

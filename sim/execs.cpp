@@ -1,5 +1,6 @@
 // Execs: instantiation, update, and the end of their references.
 #include "conditionals.hpp"
+#include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 #include "launch.hpp"
@@ -92,6 +93,7 @@ cudaError_t replace(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st>& place,
   }
   result.result = cudaGraphExecUpdateSuccess;
   keep_origins(*place, *fresh);
+  fresh->origins.insert(fresh->origins.begin(), place->origins.front());
   fresh->embedded = place->embedded;
   fresh->parent = place->parent;
   retire(exec, std::exchange(place, std::move(fresh)), reclaimed);
@@ -135,6 +137,7 @@ void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
         c.lock, [&] { return exec->in_flight == 0; }, c.name);
     forget_conditions(*exec->graph);
   }
+  enter_families(c, *exec->graph);
   --*exec->execs_of_source;
   retire(*exec, exec->graph, c.reclaimed);
 }

@@ -4,6 +4,7 @@
 
 #include "work.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -72,6 +73,14 @@ struct capture {
 };
 
 using frontier = std::vector<cudaGraphNode_t>;
+
+/// A graph with all that was made of it: see families.hpp.
+struct family {
+  // The number of the thread that makes or ends a member; 0 if none does. Set under the state's
+  // mutex, cleared without.
+  std::atomic<std::uint64_t> user{0};
+  char const* call = nullptr;  // and its call; under the state's mutex
+};
 
 }  // namespace escrow::sim::model
 
@@ -157,6 +166,9 @@ struct CUgraph_st {
   // By the object's id, so that destructors run in an order that does not depend on addresses.
   std::map<std::uint64_t, reference> references;
   std::map<cudaGraphConditionalHandle, condition> conditions;
+  std::shared_ptr<escrow::sim::model::family> own = std::make_shared<escrow::sim::model::family>();
+  // Those of the graph that this was made of, and of the one that updated it last.
+  std::vector<std::shared_ptr<escrow::sim::model::family>> origins;
   // Execs of this very graph that are alive; a graph with conditional nodes may have one.
   std::shared_ptr<std::size_t> execs = std::make_shared<std::size_t>(0);
 };

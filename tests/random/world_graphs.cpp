@@ -81,7 +81,9 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
     if (is_known) {
       copy.own.emplace(original.own->clone());
     } else {
-      escrow::check(cudaGraphClone(&copy.plain, handle_of(original)), "cudaGraphClone");
+      cudaGraph_t const native = handle_of(original);
+      family_turn const turn;
+      escrow::check(cudaGraphClone(&copy.plain, native), "cudaGraphClone");
     }
   });
   if (result != outcome::done) {
@@ -106,10 +108,12 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   bool const is_known = outer.own && inner.own && way < 3;
   outcome const result = attempt(false, inner.is_single, [&] {
     if (!is_known) {
+      cudaGraph_t const native = handle_of(outer);
+      cudaGraph_t const added = handle_of(inner);
       cudaGraphNode_t made = nullptr;
-      escrow::check(
-          cudaGraphAddChildGraphNode(&made, handle_of(outer), nullptr, 0, handle_of(inner)),
-          "cudaGraphAddChildGraphNode");
+      family_turn const turn;
+      escrow::check(cudaGraphAddChildGraphNode(&made, native, nullptr, 0, added),
+                    "cudaGraphAddChildGraphNode");
     } else if (way == 2) {
       static_cast<void>(outer.own->embed(*inner.own));
     } else {
@@ -142,6 +146,7 @@ void world::drop_graph(std::size_t g) {
   all_.model.graphs[g].clear();
   if (place.plain != nullptr) {
     relaxed_scope const relaxed;
+    family_turn const turn;
     static_cast<void>(cudaGraphDestroy(place.plain));
   }
   place = {};

@@ -10,6 +10,7 @@
 #include "escrow/core/event.hpp"                  // IWYU pragma: export
 #include "escrow/core/event_cache.hpp"            // IWYU pragma: export
 #include "escrow/core/event_ref.hpp"              // IWYU pragma: export
+#include "escrow/core/family_turn.hpp"            // IWYU pragma: export
 #include "escrow/core/graph_identity.hpp"         // IWYU pragma: export
 #include "escrow/core/insist.hpp"                 // IWYU pragma: export
 #include "escrow/core/ready_event.hpp"            // IWYU pragma: export

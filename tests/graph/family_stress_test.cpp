@@ -1,0 +1,170 @@
+// Graphs and what is made of them, ended by several threads at a time: each is its owner's alone.
+// Without turns (family_turn) CUDA corrupts the heap, and the simulator ends the process.
+// ESCROW_STRESS_SECONDS makes it last longer.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
+#include <optional>
+#include <thread>
+
+#include "../deleter/stress_time.hpp"
+#include "handles.hpp"
+#include "kernels.hpp"
+#include "memory.hpp"
+
+namespace escrow::test {
+namespace {
+
+/// A graph, and some of what can be made of it.
+struct family {
+  cudaStream_t stream = nullptr;
+  std::optional<graph> original = std::nullopt;
+  std::optional<graph> copy = std::nullopt;
+  std::optional<graph> parent = std::nullopt;
+  std::optional<graph_exec> exec = std::nullopt;
+  std::optional<graph_exec> sibling = std::nullopt;
+};
+
+/// What two threads do to one family at the same time.
+struct duel {
+  char const* name;
+  void (*make)(family&);
+  void (*one)(family&);
+  void (*other)(family&);
+};
+
+// For one thread each: what belongs to one, and what is made of the original, which is one's own.
+void clone(family& of) {
+  of.copy = of.original->clone();
+}
+void embed(family& of) {
+  of.parent.emplace().add_child(*of.original);
+}
+void instantiate(family& of) {
+  of.exec.emplace(*of.original);
+}
+void instantiate_two(family& of) {
+  of.exec.emplace(*of.original);
+  of.sibling.emplace(*of.original);
+}
+void instantiate_updated(family& of) {
+  clone(of);
+  of.exec.emplace(*of.original);
+  of.exec->update(*of.copy);
+}
+void clone_and_embed(family& of) {
+  clone(of);
+  embed(of);
+}
+void end_original(family& of) {
+  of.original.reset();
+}
+void end_copy(family& of) {
+  of.copy.reset();
+}
+void end_parent(family& of) {
+  of.parent.reset();
+}
+void end_exec(family& of) {
+  of.exec.reset();
+}
+void end_sibling(family& of) {
+  of.sibling.reset();
+}
+void retire_exec(family& of) {
+  deleter::global().retire(stream_ref(of.stream), std::move(of.exec));
+}
+void clone_again(family& of) {
+  static_cast<void>(of.original->clone());
+}
+void clone_often(family& of) {
+  for (int i = 0; i < 30; ++i) clone_again(of);  // longer than the worker takes to wake up
+}
+void instantiate_again(family& of) {
+  static_cast<void>(graph_exec(*of.original));
+}
+void embed_again(family& of) {
+  static_cast<void>(graph().add_child(*of.original));
+}
+void destroy_node(family& of) {
+  of.original->nodes().front().destroy();
+}
+void destroy_child(family& of) {
+  of.parent->nodes().front().destroy();
+}
+
+constexpr duel duels[] = {
+    {"ExecAndGraphEnd", instantiate, end_exec, end_original},
+    {"ExecsEnd", instantiate_two, end_exec, end_sibling},
+    {"ExecEndsOnTheWorkerAndGraphIsCloned", instantiate, retire_exec, clone_often},
+    {"ExecEndsAndGraphIsCloned", instantiate, end_exec, clone_again},
+    {"ExecEndsAndGraphIsInstantiated", instantiate, end_exec, instantiate_again},
+    {"ExecEndsAndGraphIsEmbedded", instantiate, end_exec, embed_again},
+    {"ExecEndsAndANodeOfTheGraphIsDestroyed", instantiate, end_exec, destroy_node},
+    {"UpdatedExecAndTheOtherGraphEnd", instantiate_updated, end_exec, end_copy},
+    {"CloneAndGraphEnd", clone, end_copy, end_original},
+    {"CloneEndsAndGraphIsClonedAgain", clone, end_copy, clone_again},
+    {"CloneEndsAndANodeOfTheGraphIsDestroyed", clone, end_copy, destroy_node},
+    {"CloneAndParentEnd", clone_and_embed, end_copy, end_parent},
+    {"ParentAndGraphEnd", embed, end_parent, end_original},
+    {"ParentEndsAndGraphIsInstantiated", embed, end_parent, instantiate_again},
+    {"ChildNodeIsDestroyedAndGraphEnds", embed, destroy_child, end_original},
+};
+
+class FamilyStress : public testing::TestWithParam<duel> {
+ protected:
+  // Holds something, as libraries' graphs do.
+  [[nodiscard]] graph original() {
+    return capture(stream_, [&](stream_ref stream) {
+      must(launch_tiny(stream.get()));
+      must(launch_add(stream.get(), cells_.data(), 1));
+      deleter::global().retire(stream, std::make_shared<int>());
+    });
+  }
+
+  owned_stream stream_ = make_stream();
+  device_ints cells_{1};
+};
+
+TEST_P(FamilyStress, HarmsNobody) {
+  duel const& fought = GetParam();
+  family members{.stream = stream_};
+  std::atomic<int> begun{0};
+  std::atomic<int> ended{0};
+  std::atomic<bool> is_over{false};
+  // Busy waits: the shorter the way to the call, the more often both are in it.
+  std::thread second([&] {
+    for (int round = 1;; ++round) {
+      while (begun.load(std::memory_order_acquire) < round) {
+        if (is_over.load(std::memory_order_acquire)) return;
+        std::this_thread::yield();
+      }
+      fought.other(members);
+      ended.store(round, std::memory_order_release);
+    }
+  });
+  auto const until = std::chrono::steady_clock::now() + stress_time() / std::size(duels);
+  int rounds = 0;
+  while (std::chrono::steady_clock::now() < until) {
+    members.original = original();
+    fought.make(members);
+    begun.store(++rounds, std::memory_order_release);
+    for (int i = rounds % 97 * 8; i != 0; --i) std::atomic_signal_fence(std::memory_order_seq_cst);
+    fought.one(members);
+    while (ended.load(std::memory_order_acquire) < rounds) std::this_thread::yield();
+    members = {.stream = stream_};
+  }
+  is_over.store(true, std::memory_order_release);
+  second.join();
+  EXPECT_GT(rounds, 10);
+  must(cudaDeviceSynchronize());
+  deleter::global().drain();
+}
+
+INSTANTIATE_TEST_SUITE_P(While, FamilyStress, testing::ValuesIn(duels),
+                         [](auto const& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace escrow::test
