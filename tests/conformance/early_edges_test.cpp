@@ -1,5 +1,4 @@
-// Edges that do not wait for the end of a kernel: which there are, how captures join them, and what
-// runs beside what.
+// Edges that do not wait for the end of a kernel: which there are, and how captures join them.
 #include "early_edges.hpp"
 
 #include <gtest/gtest.h>
@@ -8,7 +7,6 @@
 #include "capturing.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
@@ -167,56 +165,6 @@ TEST_F(EarlyEdges, AreWhatAnUpdateOfAnExecMustHaveToo) {
     EXPECT_EQ(info.result, cudaGraphExecUpdateErrorTopologyChanged);
   }
   static_cast<void>(cudaGetLastError());
-}
-
-// What follows runs two kernels at a time.
-class BesideAKernel : public EarlyEdges {
- protected:
-  void SetUp() override {
-    int major = 0;
-    must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    if (major < 9) GTEST_SKIP() << "this GPU launches nothing early";
-  }
-  // Launches a kernel that waits for the flag, one behind `edge`, and one behind that; the last two
-  // count themselves.
-  void launch(cudaGraphEdgeData const& edge) {
-    owned_graph const graph = make_graph();
-    cudaGraphNode_t waiting = add_kernel(graph, wait_flag_call(flag.get()));
-    cudaGraphNode_t beside = add_kernel(graph, add_call(counts.data(), 1));
-    static_cast<void>(add_kernel(graph, add_call(counts.data() + 1, 1), beside));
-    must(cudaGraphAddDependencies(graph, &waiting, &beside, &edge, 1));
-    exec = instantiate(graph);
-    must(cudaGraphLaunch(exec, stream));
-  }
-
-  void expect_last_waits() {
-    EXPECT_TRUE(wait_until([&] { return counts.load(0) == 1; }));
-    EXPECT_TRUE(stays_false([&] { return counts.load(1) == 1; }));
-    flag.raise();
-    must(cudaStreamSynchronize(stream));
-    EXPECT_EQ(counts.load(1), 1);
-  }
-
-  pinned_ints counts{2};
-  pinned_flag flag;
-  owned_exec exec;
-};
-
-TEST_F(BesideAKernel, RunsWhatIsBehindItsBeginning) {
-  launch(launch_completion_edge);
-  EXPECT_TRUE(wait_until([&] { return counts.load(0) == 1 && counts.load(1) == 1; }));
-  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
-  static_cast<void>(cudaGetLastError());
-}
-
-TEST_F(BesideAKernel, WhatIsBehindAProgrammaticLaunchWaitsForBothKernels) {
-  launch(block_start_edge);
-  expect_last_waits();
-}
-
-TEST_F(BesideAKernel, TheSameIfTheKernelItselfSaysThatOthersMayBegin) {
-  launch(trigger_edge);
-  expect_last_waits();
 }
 
 }  // namespace

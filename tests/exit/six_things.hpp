@@ -67,7 +67,7 @@ class six_things {
       case thing::graph:
         return graph_.reset();
       case thing::exec:
-        exec_.emplace<std::monostate>();
+        end_exec();
         return;
       case thing::stream:
         if (lease_) follow();
@@ -96,6 +96,11 @@ class six_things {
       check(held, on.get(), 1, mismatches);
       deleter_->retire(on, probe(captured_));
     }));
+  }
+  void end_exec() {
+    std::optional<family_turn> turn;  // the graph may end on another thread meanwhile
+    if (std::holds_alternative<owned_exec>(exec_)) turn.emplace();
+    exec_.emplace<std::monostate>();
   }
   void follow() {
     owned_event const reached = make_event();
