@@ -3,6 +3,7 @@
 
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/family_turn.hpp"
 #include "escrow/core/insist.hpp"
 #include "graph_core.hpp"
 
@@ -13,6 +14,12 @@ namespace {
 // Not with a `graph`, whose making may fail.
 void destroy(cudaGraph_t dropped) noexcept {
   if (dropped != nullptr) destroy_graph(dropped);
+}
+
+// The graph of a capture that was lost ends inside the call.
+cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
+  family_turn const turn;
+  return cudaStreamEndCapture(stream, &captured);
 }
 
 }  // namespace
@@ -26,7 +33,7 @@ graph capture_scope::end() {
   is_open_ = false;
   std::uint64_t const id = id_of_capture();
   cudaGraph_t captured = nullptr;
-  cudaError_t const status = cudaStreamEndCapture(stream_, &captured);
+  cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
     destroy(captured);  // there is one if the error is that of earlier work
     drop();
@@ -58,7 +65,7 @@ void capture_scope::drop() noexcept {
         status == cudaSuccess ? state != cudaStreamCaptureStatusNone : is_sticky(status);
     if (!may_capture) return status;
     cudaGraph_t dropped = nullptr;
-    cudaError_t const ended = cudaStreamEndCapture(stream_, &dropped);
+    cudaError_t const ended = end_capture(stream_, dropped);
     destroy(dropped);
     return ended;
   });

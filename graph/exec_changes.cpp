@@ -16,12 +16,6 @@ namespace escrow {
 
 namespace {
 
-// The end of launches that are still to come, for what `held` holds; null if that is nothing.
-std::shared_ptr<launch_end> end_for(bundle_holds const& held) {
-  if (held.empty()) return nullptr;
-  return std::make_shared<launch_end>(current_device());
-}
-
 // Whether the last launch is known to be over.
 bool is_over(launch_end const& end) noexcept {
   if (!end.was_launched) return true;
@@ -72,7 +66,8 @@ class held_payload {
 }  // namespace
 
 graph_exec::state::holding::holding(bundle_holds given, state const& before)
-    : held(std::move(given)), end(end_for(held)) {
+    : held(std::move(given)) {
+  if (!held.empty() || before.is_conditional_) end = std::make_shared<launch_end>(current_device());
   // With room for what is held now: see hold_more().
   held.reserve(held.size() + before.held_.size());
   orders.reserve(held.size() + before.orders_.size());

@@ -17,6 +17,12 @@ namespace {
 
 constexpr char const* refused = "graph_exec::launch, after a launch whose end was not recorded";
 
+bool has_conditionals(graph_survey const& survey, cudaGraph_t root) {
+  // Only a root has some: CUDA takes no graph with conditional nodes as a child.
+  return survey.conditionals.value_or(0) != 0 ||
+         (!survey.conditionals && inner_graphs_of(root).conditionals != 0);
+}
+
 }  // namespace
 
 launch_turn::launch_turn(launch_orders const& orders) : orders_(orders) {
@@ -28,7 +34,8 @@ launch_turn::~launch_turn() {
 }
 
 graph_exec::state::state(graph_survey const& survey, survey_root const& source,
-                         unsigned long long flags) {
+                         unsigned long long flags)
+    : is_conditional_(has_conditionals(survey, source.handle)) {
   relaxed_capture_scope const relaxed;
   hoist_scope const off(survey);
   holding next = holding_of(off, survey, source);
@@ -46,6 +53,7 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
 }
 
 graph_exec::state::~state() {
+  wait_for_launches();
   {
     family_turn const turn;
     // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
@@ -55,7 +63,7 @@ graph_exec::state::~state() {
 }
 
 void graph_exec::state::launch(stream_ref stream) {
-  if (held_.empty()) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+  if (end_ == nullptr) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   launch_turn const turn(orders_);
   wait_for_others(stream);
   check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
@@ -79,8 +87,17 @@ void graph_exec::state::wait_for_others(stream_ref stream) const {
   }
 }
 
+// CUDA waits for the launches of an exec with conditional nodes as it destroys it, and holds up
+// launches, queries and instantiations of all threads meanwhile (measured); turns would wait, too.
+void graph_exec::state::wait_for_launches() const noexcept {
+  if (last_launch_ == nullptr || !last_launch_->was_launched) return;
+  if (last_launch_->failure != cudaSuccess) return;
+  insist_relaxed([this] { return cudaEventSynchronize(last_launch_->ready.get()); });
+}
+
 void graph_exec::state::note_launch(stream_ref stream) {
   end_->was_launched = true;
+  if (is_conditional_ && last_launch_ != end_) last_launch_ = end_;
   for (launch_order* const each : orders_) {
     if (each->last != end_) each->last = end_;
   }

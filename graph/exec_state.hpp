@@ -55,7 +55,7 @@ class graph_exec::state {
 
     bundle_holds held;
     launch_orders orders;
-    std::shared_ptr<launch_end> end;  // null if nothing is held
+    std::shared_ptr<launch_end> end;  // null if nobody asks for it
     std::vector<graph_bundle const*> of_inner_graphs;
     std::shared_ptr<node_table const> payloads;
   };
@@ -74,13 +74,16 @@ class graph_exec::state {
   // Lets go what was held, after the last launch, which `end` tells.
   static void let_go_after(bundle_holds held, std::shared_ptr<launch_end> const& end) noexcept;
   void wait_for_others(stream_ref stream) const;
+  void wait_for_launches() const noexcept;
   void note_launch(stream_ref stream);
 
   cudaGraphExec_t exec_ = nullptr;
   bundle_holds held_;
   launch_orders orders_;             // of what is held
-  std::shared_ptr<launch_end> end_;  // of this exec's launches; null if it holds nothing
+  std::shared_ptr<launch_end> end_;  // of this exec's launches; null if nobody asks for it
   bool is_bare_ = false;
+  bool is_conditional_;                      // whether there are conditional nodes
+  std::shared_ptr<launch_end> last_launch_;  // of a conditional one; null if there was none
 
   std::weak_ptr<graph_core> source_;
   std::uint64_t source_shape_ = 0;

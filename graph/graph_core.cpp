@@ -167,6 +167,7 @@ void graph_core::copy_payloads(graph_core& original) {
   payloads_.entries().reserve(original.payloads_.entries().size());
   placed_ = graph_registry::global().bundles_of(id_);
   for (placed_bundle const& each : placed_) each.bundle->hold();
+  family_turn const turn;  // the links are read
   for (node_table::entry copied : original.payloads_.entries()) {
     check(cudaGraphNodeFindInClone(&copied.node, copied.node, native_), "cudaGraphNodeFindInClone");
     payloads_.insert(copied);

@@ -2,7 +2,6 @@
 #include "graph_survey.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "escrow/core/cuda_error.hpp"
@@ -133,6 +132,7 @@ graph_survey survey_of(char const* call, survey_root const& root,
   relaxed_capture_scope const relaxed;
   walk walking(call, root, found);
   walking.visit_root();
+  found.conditionals = walking.conditionals();
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
   for (cudaGraph_t const body : all_bodies) walking.visit_body(body);

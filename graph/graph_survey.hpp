@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct graph_survey {
   std::vector<cudaGraph_t> unknown;  // those that may be plain copies of graphs that hold something
   bool lacks_bodies = false;         // not as many bodies were named as there must be
   bool lacks_references = false;     // some are on graphs that could not be identified
+  // Of the root and its child graphs; nothing if they were not walked, since nobody holds anything.
+  std::optional<std::size_t> conditionals;
 
   // Whether no graph of the tree can hold a reference but the known.
   [[nodiscard]] bool is_complete() const noexcept {

@@ -1,5 +1,6 @@
 // What nodes of execs do: set again for the launches to come, switched off and on.
 #include "api.hpp"
+#include "families.hpp"
 #include "graphs.hpp"
 #include "launch.hpp"
 #include "nodes.hpp"
@@ -51,6 +52,7 @@ cudaError_t set_child(char const* name, cudaGraphExec_t handle, cudaGraphNode_t 
     auto const graph = find_graph(child);
     if (auto const error = find(handle, node, exec, twin); error != cudaSuccess) return error;
     if (graph == nullptr || graph->moved) return cudaErrorInvalidValue;
+    enter_own(c, *graph);
     part_from_launches(*exec, c.reclaimed);
     return update_child(*exec, *find_twin(*exec->graph, node), *graph, c.reclaimed);
   });

@@ -22,7 +22,7 @@ cudaError_t instantiate_call(char const* name, cudaGraphExec_t* out, cudaGraph_t
     if ((flags & ~known_flags) != 0) return cudaErrorInvalidValue;
     if (graph->body || graph->moved) return cudaErrorNotSupported;
     auto const error = instantiate(*graph, c.me.device, flags, c.reclaimed, out);
-    if (error == cudaSuccess) enter_families(c, *(*out)->graph);
+    if (error == cudaSuccess) enter_links(c, *(*out)->graph);
     return error;
   });
 }
@@ -92,9 +92,8 @@ cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t handle, cudaGraph_t so
     cudaGraphExecUpdateResultInfo unused{};
     auto& info = result != nullptr ? *result : unused;
     info = {};
-    auto const error = update(*exec, *graph, info, c.reclaimed);
-    if (error == cudaSuccess) enter_families(c, *exec->graph);
-    return error;
+    enter_own(c, *graph);
+    return update(*exec, *graph, info, c.reclaimed);
   });
 }
 }

@@ -82,7 +82,7 @@ cudaError_t CUDARTAPI cudaGraphClone(cudaGraph_t* out, cudaGraph_t original) {
     if (out == nullptr || graph == nullptr) return cudaErrorInvalidValue;
     if (has_conditionals(*graph) || has_memory_nodes(*graph)) return cudaErrorNotSupported;
     *out = clone(*graph, true).get();
-    enter_families(c, **out);
+    enter_links(c, **out);
     return cudaSuccess;
   });
 }
@@ -173,7 +173,7 @@ cudaError_t CUDARTAPI cudaGraphDestroyNode(cudaGraphNode_t node) {
   return call(__func__, outlives_fault, [&](api_call& c) {
     if (node == nullptr) return cudaErrorInvalidValue;
     if (has_memory_nodes(*node->graph)) return cudaErrorNotSupported;
-    enter_own_family(c, *node->graph);
+    enter_own(c, *node->graph);
     for (auto const& inner : inner_graphs(*node)) enter_families(c, *inner);
     remove_node(*node, c.reclaimed);
     return cudaSuccess;

@@ -45,7 +45,8 @@ cudaError_t add(char const* name, place const& where, cudaGraphNodeType type, Ma
     if (auto const error = check(where, type, graph); error != cudaSuccess) return error;
     work what;
     if (auto const error = make(*graph, what); error != cudaSuccess) return error;
-    if (auto const* const child = std::get_if<child_work>(&what)) enter_families(c, *child->graph);
+    auto const* const child = std::get_if<child_work>(&what);
+    if (child != nullptr && !child->graph->moved) enter_links(c, *child->graph);
     *where.out = add_node(*graph, {where.before, where.count}, where.edges, type, std::move(what));
     return cudaSuccess;
   });

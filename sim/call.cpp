@@ -96,7 +96,7 @@ void api_call::make_context() {
 
 void api_call::leave_families() {
   if (families.empty()) return;
-  std::this_thread::yield();  // to whoever should not be here
+  std::this_thread::yield();  // time for whoever should not be here to come in
   // relaxed: see enter().
   for (auto const& each : families) each->user.store(0, std::memory_order_relaxed);
 }

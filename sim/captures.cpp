@@ -2,6 +2,7 @@
 #include "captures.hpp"
 
 #include "edges.hpp"
+#include "families.hpp"
 #include "graphs.hpp"
 
 #include <algorithm>
@@ -25,6 +26,7 @@ std::shared_ptr<CUgraph_st> finish(capture& which) {
 // A capture that fails takes its graph with it, also one that the caller brought.
 void discard(api_call& c, capture& which) {
   auto const graph = finish(which);
+  enter_families(c, *graph);
   dismantle(graph, c.reclaimed);
 }
 

@@ -63,6 +63,16 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
   }
 }
 
+// The same with its links to other graphs.
+void keep_links(CUgraph_st const& old, CUgraph_st& graph) {
+  graph.made_of = old.made_of;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    auto const inner_old = inner_graphs(*old.nodes[i]);
+    auto const inner = inner_graphs(*graph.nodes[i]);
+    for (std::size_t k = 0; k < inner.size(); ++k) keep_links(*inner_old[k], *inner[k]);
+  }
+}
+
 // The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
 // thread if it was, and not before the launches that run have ended: launch_ended() sees to those.
 // After a fault they go as soon, although the launches of another device go on. The values of its
@@ -93,7 +103,8 @@ cudaError_t replace(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st>& place,
   }
   result.result = cudaGraphExecUpdateSuccess;
   keep_origins(*place, *fresh);
-  fresh->origins.insert(fresh->origins.begin(), place->origins.front());
+  // Linked to both (measured); what links the graphs inside then nobody measured.
+  fresh->made_of.insert(fresh->made_of.begin(), place->made_of.front());
   fresh->embedded = place->embedded;
   fresh->parent = place->parent;
   retire(exec, std::exchange(place, std::move(fresh)), reclaimed);
@@ -129,6 +140,7 @@ cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags
 
 void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
   auto& s = the();
+  enter_families(c, *exec->graph);
   exec->destroyed = true;
   s.execs.erase(exec.get());
   if (exec->in_flight != 0) ++s.execs_in_flight;
@@ -137,7 +149,6 @@ void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
         c.lock, [&] { return exec->in_flight == 0; }, c.name);
     forget_conditions(*exec->graph);
   }
-  enter_families(c, *exec->graph);
   --*exec->execs_of_source;
   retire(*exec, exec->graph, c.reclaimed);
 }
@@ -162,6 +173,7 @@ void part_from_launches(CUgraphExec_st& exec, callbacks& reclaimed) {
   if (exec.in_flight == 0 || !has_conditionals(*exec.graph)) return;
   auto fresh = clone(*exec.graph, false);
   keep_origins(*exec.graph, *fresh);
+  keep_links(*exec.graph, *fresh);
   retire(exec, std::exchange(exec.graph, std::move(fresh)), reclaimed);
 }
 

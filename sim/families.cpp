@@ -7,8 +7,8 @@ namespace escrow::sim::model {
 namespace {
 
 void enter(api_call& c, std::shared_ptr<family> const& entered) {
-  // relaxed: whoever comes after the other call by the program's own doing sees that it is over;
-  // whoever does not is at the same time, be it over or not.
+  // relaxed: a call that the program ordered behind the other one reads 0; one that it did not
+  // order is at the same time, even if the other has just returned.
   std::uint64_t const user = entered->user.load(std::memory_order_relaxed);
   if (user == c.me.number) return;
   if (user != 0) {
@@ -16,23 +16,33 @@ void enter(api_call& c, std::shared_ptr<family> const& entered) {
             " on thread " + std::to_string(user) +
             ": both make or end what is of one graph, and CUDA's links between these have no lock");
   }
+  c.families.push_back(entered);
   entered->user.store(c.me.number, std::memory_order_relaxed);
   entered->call = c.name;
-  c.families.push_back(entered);
+}
+
+template <class Enter>
+void for_all_inside(CUgraph_st const& graph, Enter enter_one) {
+  for (auto const& node : graph.nodes) {
+    for (auto const& inner : inner_graphs(*node)) enter_one(*inner);
+  }
 }
 
 }  // namespace
 
-void enter_own_family(api_call& c, CUgraph_st const& original) {
-  enter(c, original.own);
+void enter_links(api_call& c, CUgraph_st const& made) {
+  for (auto const& each : made.made_of) enter(c, each);
+  for_all_inside(made, [&c](CUgraph_st const& inner) { enter_links(c, inner); });
 }
 
-void enter_families(api_call& c, CUgraph_st const& member) {
-  enter(c, member.own);
-  for (auto const& each : member.origins) enter(c, each);
-  for (auto const& node : member.nodes) {
-    for (auto const& inner : inner_graphs(*node)) enter_families(c, *inner);
-  }
+void enter_own(api_call& c, CUgraph_st const& original) {
+  enter(c, original.own);
+  for_all_inside(original, [&c](CUgraph_st const& inner) { enter_own(c, inner); });
+}
+
+void enter_families(api_call& c, CUgraph_st const& ended) {
+  enter_own(c, ended);
+  enter_links(c, ended);
 }
 
 }  // namespace escrow::sim::model

@@ -6,10 +6,14 @@
 
 namespace escrow::sim::model {
 
-/// The call makes or ends the graph, which may be the inside of an exec: nobody else may make or
-/// end anything of the same families until it returns. The state's mutex is held.
-void enter_families(api_call& c, CUgraph_st const& member);
-/// The same for a call that ends a node of the graph.
-void enter_own_family(api_call& c, CUgraph_st const& original);
+// The state's mutex is held. Until the call returns, nobody else may enter the same.
+
+/// The call makes `made`, a clone, a copy in a child node or the inside of an exec: enters what it
+/// is linked to.
+void enter_links(api_call& c, CUgraph_st const& made);
+/// The call makes something of the graph, or changes it with links of others to it.
+void enter_own(api_call& c, CUgraph_st const& original);
+/// The call ends the graph, or an exec's inside: enters both.
+void enter_families(api_call& c, CUgraph_st const& ended);
 
 }  // namespace escrow::sim::model

@@ -99,7 +99,7 @@ void remove_node(CUgraphNode_st& node, callbacks& reclaimed) {
 std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
   auto copy = with_handles ? make_graph() : std::make_shared<CUgraph_st>();
   copy->conditions = source.conditions;
-  copy->origins.push_back(source.own);
+  copy->made_of.push_back(source.own);
   for (auto const& [id, reference] : source.references) {
     if (auto* const object = find_object(reference.object); object != nullptr && object->id == id) {
       retain(*copy, *object, reference.count);

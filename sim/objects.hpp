@@ -167,8 +167,8 @@ struct CUgraph_st {
   std::map<std::uint64_t, reference> references;
   std::map<cudaGraphConditionalHandle, condition> conditions;
   std::shared_ptr<escrow::sim::model::family> own = std::make_shared<escrow::sim::model::family>();
-  // Those of the graph that this was made of, and of the one that updated it last.
-  std::vector<std::shared_ptr<escrow::sim::model::family>> origins;
+  // Those of the graph that this was made of, and then of the one that updated it last.
+  std::vector<std::shared_ptr<escrow::sim::model::family>> made_of;
   // Execs of this very graph that are alive; a graph with conditional nodes may have one.
   std::shared_ptr<std::size_t> execs = std::make_shared<std::size_t>(0);
 };

@@ -21,6 +21,8 @@ class BesideAKernel : public testing::Test {
     if (major < 9) GTEST_SKIP() << "this GPU launches nothing early";
   }
 
+  void TearDown() override { flag.raise(); }  // the end of an exec may wait for its launch
+
   /// A kernel that waits for the flag, and one behind `edge`, which counts itself.
   cudaGraphNode_t add_pair(cudaGraph_t graph, cudaGraphEdgeData const& edge) {
     cudaGraphNode_t const waiting = add_kernel(graph, wait_flag_call(flag.get()));

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
+#include <functional>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -13,6 +17,7 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
@@ -76,6 +81,9 @@ void end_sibling(family& of) {
 void retire_exec(family& of) {
   deleter::global().retire(stream_ref(of.stream), std::move(of.exec));
 }
+void update_sibling(family& of) {
+  of.sibling->update(*of.original);
+}
 void clone_again(family& of) {
   static_cast<void>(of.original->clone());
 }
@@ -99,6 +107,7 @@ constexpr duel duels[] = {
     {"ExecAndGraphEnd", instantiate, end_exec, end_original},
     {"ExecsEnd", instantiate_two, end_exec, end_sibling},
     {"ExecEndsOnTheWorkerAndGraphIsCloned", instantiate, retire_exec, clone_often},
+    {"ExecEndsAndItsSiblingIsUpdated", instantiate_two, end_exec, update_sibling},
     {"ExecEndsAndGraphIsCloned", instantiate, end_exec, clone_again},
     {"ExecEndsAndGraphIsInstantiated", instantiate, end_exec, instantiate_again},
     {"ExecEndsAndGraphIsEmbedded", instantiate, end_exec, embed_again},
@@ -113,15 +122,63 @@ constexpr duel duels[] = {
     {"ChildNodeIsDestroyedAndGraphEnds", embed, destroy_child, end_original},
 };
 
+/// Two threads that meet once a round.
+class opponents {
+ public:
+  explicit opponents(std::function<void()> other) : other_(std::move(other)) {}
+  opponents(opponents&&) = delete;
+  ~opponents() { is_over_.store(true, std::memory_order_release); }
+
+  /// Does `one` while the other thread does its part; false if that takes too long.
+  template <class One>
+  [[nodiscard]] bool meet(One one) {
+    int const round = begun_.load(std::memory_order_relaxed) + 1;
+    begun_.store(round, std::memory_order_release);
+    // So that they meet at another point each time.
+    for (int i = round % 97 * 8; i != 0; --i) std::atomic_signal_fence(std::memory_order_seq_cst);
+    one();
+    auto const until = std::chrono::steady_clock::now() + generous;
+    while (ended_.load(std::memory_order_acquire) < round) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+ private:
+  void run() {
+    for (int round = 1;; ++round) {
+      // Busy: the shorter the way to the call, the more often both are in it.
+      while (begun_.load(std::memory_order_acquire) < round) {
+        if (is_over_.load(std::memory_order_acquire)) return;
+        std::this_thread::yield();
+      }
+      other_();
+      ended_.store(round, std::memory_order_release);
+    }
+  }
+
+  std::function<void()> other_;
+  std::atomic<int> begun_{0};
+  std::atomic<int> ended_{0};
+  std::atomic<bool> is_over_{false};
+  std::jthread thread_{[this] { run(); }};
+};
+
 class FamilyStress : public testing::TestWithParam<duel> {
  protected:
   // Holds something, as libraries' graphs do.
-  [[nodiscard]] graph original() {
+  [[nodiscard]] graph captured() {
     return capture(stream_, [&](stream_ref stream) {
       must(launch_tiny(stream.get()));
       must(launch_add(stream.get(), cells_.data(), 1));
       deleter::global().retire(stream, std::make_shared<int>());
     });
+  }
+  [[nodiscard]] static graph built() {
+    graph made;
+    static_cast<void>(made.call([kept = std::make_shared<int>()] { ++*kept; }));
+    return made;
   }
 
   owned_stream stream_ = make_stream();
@@ -129,38 +186,19 @@ class FamilyStress : public testing::TestWithParam<duel> {
 };
 
 TEST_P(FamilyStress, HarmsNobody) {
+  constexpr int rounds_min = 10;
   duel const& fought = GetParam();
   family members{.stream = stream_};
-  std::atomic<int> begun{0};
-  std::atomic<int> ended{0};
-  std::atomic<bool> is_over{false};
-  // Busy waits: the shorter the way to the call, the more often both are in it.
-  std::thread second([&] {
-    for (int round = 1;; ++round) {
-      while (begun.load(std::memory_order_acquire) < round) {
-        if (is_over.load(std::memory_order_acquire)) return;
-        std::this_thread::yield();
-      }
-      fought.other(members);
-      ended.store(round, std::memory_order_release);
-    }
-  });
+  opponents both([&] { fought.other(members); });
   auto const until = std::chrono::steady_clock::now() + stress_time() / std::size(duels);
-  int rounds = 0;
-  while (std::chrono::steady_clock::now() < until) {
-    members.original = original();
+  for (int round = 0; round < rounds_min || std::chrono::steady_clock::now() < until; ++round) {
+    members.original = round % 2 == 0 ? captured() : built();
     fought.make(members);
-    begun.store(++rounds, std::memory_order_release);
-    for (int i = rounds % 97 * 8; i != 0; --i) std::atomic_signal_fence(std::memory_order_seq_cst);
-    fought.one(members);
-    while (ended.load(std::memory_order_acquire) < rounds) std::this_thread::yield();
+    ASSERT_TRUE(both.meet([&] { fought.one(members); }));
     members = {.stream = stream_};
   }
-  is_over.store(true, std::memory_order_release);
-  second.join();
-  EXPECT_GT(rounds, 10);
-  must(cudaDeviceSynchronize());
-  deleter::global().drain();
+  must(cudaStreamSynchronize(stream_));
+  EXPECT_TRUE(deleter::global().drain_for(generous));
 }
 
 INSTANTIATE_TEST_SUITE_P(While, FamilyStress, testing::ValuesIn(duels),

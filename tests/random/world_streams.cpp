@@ -227,7 +227,10 @@ outcome world::do_end(std::size_t s, std::size_t g, unsigned way) {
   if (ended.thread != thread_ && !ended.is_relaxed)
     counts_.meet(situation::capture_ended_by_another_thread);
   cudaGraph_t native = nullptr;
-  static_cast<void>(cudaStreamEndCapture(streams_[s].handle, &native));
+  {
+    family_turn const turn;
+    static_cast<void>(cudaStreamEndCapture(streams_[s].handle, &native));
+  }
   static_cast<void>(cudaGetLastError());
   invalidated_ = sim::captures_invalidated();  // an end may be wrong, and is the program's
   if (native == nullptr) {
@@ -261,7 +264,9 @@ outcome world::do_destroy_stream(std::size_t s) {
   if ((!capture_at(s).is_none() && !is_origin) || lost_[0] || lost_[1]) return outcome::skipped;
   {
     relaxed_scope const relaxed;
+    std::optional<family_turn> turn(std::in_place);
     static_cast<void>(cudaStreamDestroy(streams_[s].handle));
+    turn.reset();
     streams_[s].handle = nullptr;
     sweep_captures();
     make_stream(s);

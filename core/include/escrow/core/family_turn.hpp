@@ -1,5 +1,4 @@
-// One thread at a time where CUDA lets threads corrupt the heap: making and ending graphs and
-// execs.
+// One thread at a time makes and ends graphs and execs, where CUDA lets several corrupt the heap.
 #pragma once
 
 namespace escrow {
@@ -10,16 +9,21 @@ namespace escrow {
 //   ends, or a node of the original is destroyed, no other may end, and none be made of that
 //   original (measured: the host's heap is corrupted, in plain CUDA too). Launches, and whatever
 //   else is done to graphs, are no concern of it. Escrow takes a turn around all such calls of its
-//   own; who makes them plainly, beside others that end graphs or execs of the same family, does
-//   so too. Not inside one, and nothing of Escrow inside one that makes or ends graphs or execs.
-// Thread safety: any thread. One turn at a time in the process.
+//   own. Plain ones need one if others may make or end something of the same family meanwhile, and
+//   Escrow's worker may: cudaGraphInstantiate..., cudaGraphClone, cudaGraphAddChildGraphNode,
+//   cudaGraphExecUpdate, cudaGraphExecDestroy, cudaGraphDestroy, cudaGraphDestroyNode; and
+//   cudaStreamEndCapture and cudaStreamDestroy of a capture that was lost, whose graph they end. A
+//   turn does not stand in for Relaxed mode (relaxed_capture_scope).
+// Thread safety: any thread. One turn at a time in the process, or of those that share one copy of
+//   this library; turns nest.
 // Memory ordering: what happened in earlier turns happens before this one.
-// Waits: for calls of CUDA. Most of those are one at a time inside CUDA anyway: as many execs a
-//   second are made and destroyed with turns as without (measured, 8 threads). The destroy of an
-//   exec with conditional nodes waits for its launches, and turns wait meanwhile, as launches,
-//   queries and instantiations of all threads do inside CUDA (measured).
+// Waits: for calls of CUDA. Instantiating and destroying execs is one at a time inside CUDA anyway:
+//   as many a second are made with turns as without (measured, 8 threads). Wait for no other thread
+//   inside a turn, as deleter::drain() does. Destroy callbacks of one's own user objects may run
+//   inside one: they take no turn, and no lock under which others call Escrow.
 // Lifetime: until the end of the scope, on one thread. Usable while the process exits.
 // Capture: capture-safe.
+// Errors: none.
 class [[nodiscard]] family_turn {
  public:
   family_turn() noexcept;

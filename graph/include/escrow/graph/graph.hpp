@@ -21,7 +21,9 @@ struct survey_root;
 // What: owns a cudaGraph_t, and with it the references that the graph has to leases and retired
 //   owners, and to what the nodes keep that are added here: it is the place at the graph's
 //   beginning.
-// Thread safety: a value; CUDA lets one thread at a time use a graph.
+// Thread safety: a value; CUDA lets one thread at a time use a graph. Its clones, parents and execs
+//   may be used, and end, on other threads meanwhile. Plain calls that make or end them, or this
+//   graph, are made in a family_turn then.
 // Memory ordering: none.
 // Lifetime: the end destroys the graph. What it held comes back once its clones, execs and launches
 //   are gone too. Bodies of its conditional nodes keep it.
@@ -47,7 +49,8 @@ class graph : public insertion_point {
   [[nodiscard]] cudaGraph_t get() const;
   // The capture id, which identifies the graph for good; 0 if it is not known.
   [[nodiscard]] std::uint64_t id() const noexcept;
-  // Gives the handle up; the caller destroys it. Throws as get(), and has changed nothing then.
+  // Gives the handle up; the caller destroys it (family_turn). Throws as get(), and has changed
+  // nothing then.
   [[nodiscard]] cudaGraph_t detach();
 
   // A copy, which holds what this one holds. Source: cudaGraphClone.

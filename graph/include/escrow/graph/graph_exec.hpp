@@ -24,12 +24,15 @@ struct survey_root;
 //   different graphs, built by hand, whose nodes were given the same owner or lease.
 // Thread safety: one thread at a time; different execs from different threads, also if they share
 //   something. Nobody else may use the source graph during instantiation, update() and set_...(),
-//   as CUDA demands.
+//   as CUDA demands. It may end on any thread, whatever Escrow does meanwhile to the graphs that it
+//   was made of and updated from; plain calls that make or end something of those need a
+//   family_turn, or corrupt the heap.
 // Memory ordering: none.
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
 //   what it held is let go after its last launch, which an event after each launch tells. One with
 //   conditional nodes ends only after its launches: cudaGraphExecDestroy waits for them, and so
-//   does the destructor.
+//   does the destructor, but without holding up other threads, as CUDA does (not so for launches of
+//   get()).
 // Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead.

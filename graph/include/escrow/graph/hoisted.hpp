@@ -18,7 +18,8 @@ struct survey_root;
 // What: the references that hoist() has taken off a graph. The graph holds nothing from then on,
 //   so that what is instantiated from it is bare; this holds it all instead, and has to stay until
 //   the last launch of all that was made from the graph has been enqueued.
-// Thread safety: a value; one thread at a time.
+// Thread safety: a value; one thread at a time. For what is made of the graph with plain calls see
+//   family_turn.
 // Memory ordering: as deleter::retire().
 // Lifetime: ends with one of the release functions. One that just ends keeps what it holds for
 //   ever, reports that to deleter_options::on_error and counts it (deleter_stats::held): nobody
