@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "capturing.hpp"
@@ -57,23 +58,25 @@ class BlockedWorker : public testing::Test {
   void TearDown() override {
     flag_.raise();
     may_go_.store(true);
-    worker_.drain();
+    pool_.reset();
+    worker_.drain();  // memory that is freed beside the next test's launch would wait for that
   }
-  [[nodiscard]] bool has_free_slot() { return pool_.try_claim(stream_.get()).has_value(); }
+  [[nodiscard]] bool has_free_slot() { return pool_->try_claim(stream_.get()).has_value(); }
 
   std::atomic<bool> is_blocking_{false};
   std::atomic<bool> may_go_{false};
   test::pinned_flag flag_;
   test::owned_stream const stream_ = test::make_stream();
   deleter worker_;
-  resource_pool<device_block> pool_{{.slots_max = 1, .deleter = &worker_},
-                                    [] { return device_block(bytes); }};
+  std::optional<resource_pool<device_block>> pool_{
+      std::in_place, pool_options{.slots_max = 1, .deleter = &worker_},
+      [] { return device_block(bytes); }};
 };
 
 TEST_F(BlockedWorker, AnExecsSlotIsClaimedAgainWhileTheWorkerIsStuck) {
   {
     graph_exec exec(capture(stream_.get(), [&](stream_ref on) {
-      auto const held = pool_.claim(on);
+      auto const held = pool_->claim(on);
       test::must(test::launch_wait_flag(on.get(), flag_.get()));
     }));
     exec.launch(stream_.get());
@@ -84,7 +87,7 @@ TEST_F(BlockedWorker, AnExecsSlotIsClaimedAgainWhileTheWorkerIsStuck) {
 TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgainWhileTheWorkerIsStuck) {
   {
     graph built(worker_);
-    auto held = pool_.claim(stream_.get());
+    auto held = pool_->claim(stream_.get());
     built.launch(kernel(test::kernel_address(test::kernel_id::wait_flag)), {}, flag_.get())
         .memset(held, {.width = bytes});
     graph_exec exec(built);
@@ -98,7 +101,7 @@ TEST_F(BlockedWorker, TheSlotOfAGraphThatWasNeverLaunchedIsClaimedAgainWhileTheW
   block_worker();
   graph built(worker_);
   {
-    auto held = pool_.claim(stream_.get());
+    auto held = pool_->claim(stream_.get());
     built.memset(held, {.width = bytes});
   }
   EXPECT_FALSE(has_free_slot()) << "the graph has a share";
