@@ -192,6 +192,33 @@ inline void add_copies(operations_in<exec_stage>& all) {
       [](auto& in) { in.parent->add_child(*in.copy); });
 }
 
+/// Execs with conditional nodes, which end only after their launches.
+inline void add_conditionals(operations_in<exec_stage>& all) {
+  auto const making = [](auto& in) {
+    in.parent.emplace();
+    conditional_node const chosen = in.parent->if_then(in.parent->make_condition(1));
+    add_kernel(chosen.body().get(), tiny_call());
+  };
+  auto const launching = [](auto& in) { in.exec->launch(in.other); };
+  all.add("instantiate with conditions", runs({"graph_exec::graph_exec"}), making,
+          [](auto& in) { in.exec.emplace(*in.parent); });
+  all.add(
+      "launch with conditions", runs({"graph_exec::launch"}),
+      [=](auto& in) {
+        making(in);
+        in.exec.emplace(*in.parent);
+      },
+      launching);
+  all.add(
+      "destroy with conditions", runs({"graph_exec::~graph_exec"}),
+      [=](auto& in) {
+        making(in);
+        in.exec.emplace(*in.parent);
+        launching(in);
+      },
+      [](auto& in) { in.exec.reset(); });
+}
+
 /// All of them, each of which can end while launches are in flight, or execs first.
 inline std::vector<operation> const& exec_operations() {
   static std::vector<operation> const all = [] {
@@ -200,6 +227,7 @@ inline std::vector<operation> const& exec_operations() {
     add_launches(joined);
     add_updates(joined);
     add_ends(joined);
+    add_conditionals(joined);
     add_copies(joined);
     add_hoists(joined);
     add_reclaimed_holds(joined);

@@ -174,8 +174,8 @@ std::string name_of(testing::TestParamInfo<std::tuple<operation, char const*>> c
 INSTANTIATE_TEST_SUITE_P(
     Every, ExecCallFault,
     testing::Combine(testing::ValuesIn(exec_operations()),
-                     testing::Values("cudaEventQuery", "cudaEventRecord", "cudaGetDevice",
-                                     "cudaGraphAddChildGraphNode",
+                     testing::Values("cudaEventQuery", "cudaEventRecord", "cudaEventSynchronize",
+                                     "cudaGetDevice", "cudaGraphAddChildGraphNode",
                                      "cudaGraphChildGraphNodeGetGraph", "cudaGraphClone",
                                      "cudaGraphDestroy", "cudaGraphDestroyNode",
                                      "cudaGraphExecDestroy", "cudaGraphExecUpdate",
