@@ -1,6 +1,7 @@
 // What happens at instantiate, launch, and when an exec is destroyed in flight.
 #include "exec_state.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "escrow/core/capture_info.hpp"
@@ -17,10 +18,15 @@ namespace {
 
 constexpr char const* refused = "graph_exec::launch, after a launch whose end was not recorded";
 
+bool has_conditionals(cudaGraph_t graph) {
+  inner_graphs const inner = inner_graphs_of(graph);
+  return inner.conditionals != 0 || std::ranges::any_of(inner.children, [](cudaGraph_t each) {
+           return has_conditionals(each);
+         });
+}
+
 bool has_conditionals(graph_survey const& survey, cudaGraph_t root) {
-  // Only a root has some: CUDA takes no graph with conditional nodes as a child.
-  return survey.conditionals.value_or(0) != 0 ||
-         (!survey.conditionals && inner_graphs_of(root).conditionals != 0);
+  return survey.conditionals ? *survey.conditionals != 0 : has_conditionals(root);
 }
 
 }  // namespace

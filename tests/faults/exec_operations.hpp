@@ -203,6 +203,22 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
   all.add("instantiate with conditions", runs({"graph_exec::graph_exec"}), making,
           [](auto& in) { in.exec.emplace(*in.parent); });
   all.add(
+      "instantiate with conditions alone", runs({"graph_exec::graph_exec"}),
+      [=](auto& in) {
+        making(in);
+        in.source_holds = false;
+        in.source.reset();
+      },
+      [](auto& in) { in.exec.emplace(*in.parent); });
+  all.add(
+      "update with conditions", runs({"graph_exec::update"}),
+      [=](auto& in) {
+        making(in);
+        in.exec.emplace(*in.parent);
+        launching(in);
+      },
+      [](auto& in) { in.exec->update(*in.parent); });
+  all.add(
       "launch with conditions", runs({"graph_exec::launch"}),
       [=](auto& in) {
         making(in);

@@ -1,6 +1,7 @@
 // An exec with conditional nodes that ends in flight waits for its launches, alone: CUDA's own wait
 // holds up the calls of all threads, and so would one inside a turn (family_turn).
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -31,12 +32,12 @@ class ConditionalEnd : public bodies_test {
         exec.reset();
         is_over.store(true, std::memory_order_release);
       });
+      // Before the thread is waited for, whatever happens.
+      std::shared_ptr<void> const raised(nullptr, [this](void*) { flag.raise(); });
       EXPECT_TRUE(stays_false([&] { return is_over.load(std::memory_order_acquire); }));
       build_and_launch();
       EXPECT_FALSE(is_over.load(std::memory_order_acquire)) << "others waited for the launch";
-      flag.raise();
     }
-    EXPECT_EQ(cells.load(), 1);
   }
   void build_and_launch() {
     graph const source = captured_tiny();
@@ -59,7 +60,19 @@ TEST_F(ConditionalEnd, HoldsUpNobodyElse) {
   exec->launch(two);
   source.whole.reset();
   end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 1);
   EXPECT_TRUE(comes_back(taken));
+}
+
+TEST_F(ConditionalEnd, HoldsUpNobodyElseIfThereWereLaunchesOnSeveralStreams) {
+  cargo taken = make_cargo();
+  conditional_graph source = behind_flag(&taken);
+  std::optional<graph_exec> exec(std::in_place, *source.whole, naming(source.bodies));
+  exec->launch(two);
+  exec->launch(asking);
+  exec->launch(two);
+  end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 3);
 }
 
 TEST_F(ConditionalEnd, HoldsUpNobodyElseIfTheExecHoldsNothing) {
@@ -67,6 +80,7 @@ TEST_F(ConditionalEnd, HoldsUpNobodyElseIfTheExecHoldsNothing) {
   std::optional<graph_exec> exec(std::in_place, *source.whole, naming(source.bodies));
   exec->launch(two);
   end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 1);
 }
 
 TEST_F(ConditionalEnd, HoldsUpNobodyElseAfterAnUpdateInFlight) {
@@ -80,6 +94,7 @@ TEST_F(ConditionalEnd, HoldsUpNobodyElseAfterAnUpdateInFlight) {
   first.whole.reset();
   second.whole.reset();
   end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 1);
   EXPECT_TRUE(comes_back(of_first));
   EXPECT_TRUE(comes_back(of_second));
 }

@@ -50,6 +50,10 @@ void embed(family& of) {
 void instantiate(family& of) {
   of.exec.emplace(*of.original);
 }
+void instantiate_and_launch(family& of) {
+  instantiate(of);
+  of.exec->launch(stream_ref(of.stream));
+}
 void instantiate_two(family& of) {
   of.exec.emplace(*of.original);
   of.sibling.emplace(*of.original);
@@ -105,6 +109,7 @@ void destroy_child(family& of) {
 
 constexpr duel duels[] = {
     {"ExecAndGraphEnd", instantiate, end_exec, end_original},
+    {"LaunchedExecAndGraphEnd", instantiate_and_launch, end_exec, end_original},
     {"ExecsEnd", instantiate_two, end_exec, end_sibling},
     {"ExecEndsOnTheWorkerAndGraphIsCloned", instantiate, retire_exec, clone_often},
     {"ExecEndsAndItsSiblingIsUpdated", instantiate_two, end_exec, update_sibling},

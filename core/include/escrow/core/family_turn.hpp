@@ -10,17 +10,20 @@ namespace escrow {
 //   original (measured: the host's heap is corrupted, in plain CUDA too). Launches, and whatever
 //   else is done to graphs, are no concern of it. Escrow takes a turn around all such calls of its
 //   own. Plain ones need one if others may make or end something of the same family meanwhile, and
-//   Escrow's worker may: cudaGraphInstantiate..., cudaGraphClone, cudaGraphAddChildGraphNode,
-//   cudaGraphExecUpdate, cudaGraphExecDestroy, cudaGraphDestroy, cudaGraphDestroyNode; and
-//   cudaStreamEndCapture and cudaStreamDestroy of a capture that was lost, whose graph they end. A
-//   turn does not stand in for Relaxed mode (relaxed_capture_scope).
+//   Escrow's worker may: cudaGraphInstantiate..., cudaGraphClone, cudaGraphNodeFindInClone,
+//   cudaGraphAddChildGraphNode (cudaGraphAddNode of a child), cudaGraphExecUpdate,
+//   cudaGraphExecChildGraphNodeSetParams, cudaGraphExecDestroy, cudaGraphDestroy,
+//   cudaGraphDestroyNode; and cudaStreamEndCapture and cudaStreamDestroy of a capture that was
+//   lost, whose graph they end. A turn does not stand in for Relaxed mode (relaxed_capture_scope).
 // Thread safety: any thread. One turn at a time in the process, or of those that share one copy of
 //   this library; turns nest.
 // Memory ordering: what happened in earlier turns happens before this one.
 // Waits: for calls of CUDA. Instantiating and destroying execs is one at a time inside CUDA anyway:
 //   as many a second are made with turns as without (measured, 8 threads). Wait for no other thread
-//   inside a turn, as deleter::drain() does. Destroy callbacks of one's own user objects may run
-//   inside one: they take no turn, and no lock under which others call Escrow.
+//   inside a turn (deleter::drain() is such a wait), nor for the GPU: cudaGraphExecDestroy of an
+//   exec with conditional nodes waits for its launches, so wait for those before. Destroy callbacks
+//   of one's own user objects may run inside one: they take no turn, and no lock under which others
+//   call Escrow.
 // Lifetime: until the end of the scope, on one thread. Usable while the process exits.
 // Capture: capture-safe.
 // Errors: none.

@@ -12,7 +12,8 @@
 namespace escrow {
 
 // What: the end of an exec's last launch: an event that the exec records after each of them.
-// Thread safety: guarded by the launch orders of what the exec holds.
+// Thread safety: the exec's thread writes it, under the launch orders of what the exec holds; other
+//   threads read it under one of these.
 // Memory ordering: as event.
 // Lifetime: shared by the exec, by the orders in which its launch is the last, and by who waits to
 //   let go what it held. The event goes back to the cache.

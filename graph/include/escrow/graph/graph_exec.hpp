@@ -31,8 +31,8 @@ struct survey_root;
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
 //   what it held is let go after its last launch, which an event after each launch tells. One with
 //   conditional nodes ends only after its launches: cudaGraphExecDestroy waits for them, and so
-//   does the destructor, but without holding up other threads, as CUDA does (not so for launches of
-//   get()).
+//   does the destructor, but without holding up other threads, as CUDA does. That is for launches
+//   by launch() whose end was recorded, so these record it also if nothing is held.
 // Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead.
