@@ -199,9 +199,17 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
     conditional_node const chosen = in.parent->if_then(in.parent->make_condition(1));
     add_kernel(chosen.body().get(), tiny_call());
   };
+  auto const instantiating = [](auto& in) { in.exec.emplace(*in.parent); };
   auto const launching = [](auto& in) { in.exec->launch(in.other); };
-  all.add("instantiate with conditions", runs({"graph_exec::graph_exec"}), making,
-          [](auto& in) { in.exec.emplace(*in.parent); });
+  auto const with_exec = [=](auto& in) {
+    making(in);
+    instantiating(in);
+  };
+  auto const in_flight = [=](auto& in) {
+    with_exec(in);
+    launching(in);
+  };
+  all.add("instantiate with conditions", runs({"graph_exec::graph_exec"}), making, instantiating);
   all.add(
       "instantiate with conditions alone", runs({"graph_exec::graph_exec"}),
       [=](auto& in) {
@@ -209,30 +217,12 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
         in.source_holds = false;
         in.source.reset();
       },
-      [](auto& in) { in.exec.emplace(*in.parent); });
-  all.add(
-      "update with conditions", runs({"graph_exec::update"}),
-      [=](auto& in) {
-        making(in);
-        in.exec.emplace(*in.parent);
-        launching(in);
-      },
-      [](auto& in) { in.exec->update(*in.parent); });
-  all.add(
-      "launch with conditions", runs({"graph_exec::launch"}),
-      [=](auto& in) {
-        making(in);
-        in.exec.emplace(*in.parent);
-      },
-      launching);
-  all.add(
-      "destroy with conditions", runs({"graph_exec::~graph_exec"}),
-      [=](auto& in) {
-        making(in);
-        in.exec.emplace(*in.parent);
-        launching(in);
-      },
-      [](auto& in) { in.exec.reset(); });
+      instantiating);
+  all.add("update with conditions", runs({"graph_exec::update"}), in_flight,
+          [](auto& in) { in.exec->update(*in.parent); });
+  all.add("launch with conditions", runs({"graph_exec::launch"}), with_exec, launching);
+  all.add("destroy with conditions", runs({"graph_exec::~graph_exec"}), in_flight,
+          [](auto& in) { in.exec.reset(); });
 }
 
 /// All of them, each of which can end while launches are in flight, or execs first.

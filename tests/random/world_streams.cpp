@@ -264,9 +264,10 @@ outcome world::do_destroy_stream(std::size_t s) {
   if ((!capture_at(s).is_none() && !is_origin) || lost_[0] || lost_[1]) return outcome::skipped;
   {
     relaxed_scope const relaxed;
-    std::optional<family_turn> turn(std::in_place);
-    static_cast<void>(cudaStreamDestroy(streams_[s].handle));
-    turn.reset();
+    {
+      family_turn const turn;
+      static_cast<void>(cudaStreamDestroy(streams_[s].handle));
+    }
     streams_[s].handle = nullptr;
     sweep_captures();
     make_stream(s);
