@@ -51,26 +51,30 @@ CUgraphNode_st* first_difference(CUgraph_st const& old, CUgraph_st const& graph,
   return nullptr;
 }
 
+// Calls `act(of_old, of_graph)` for the graphs inside their nodes; both have the same ones.
+template <class Act>
+void for_each_inside(CUgraph_st const& old, CUgraph_st& graph, Act act) {
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    auto const inner_old = inner_graphs(*old.nodes[i]);
+    auto const inner = inner_graphs(*graph.nodes[i]);
+    for (std::size_t k = 0; k < inner.size(); ++k) act(*inner_old[k], *inner[k]);
+  }
+}
+
 // An exec's nodes stay known under the names of the graph that the exec was made from, whatever
 // updates it.
 void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     graph.nodes[i]->origin = old.nodes[i]->origin;
     graph.nodes[i]->enabled = old.nodes[i]->enabled;
-    auto const inner_old = inner_graphs(*old.nodes[i]);
-    auto const inner = inner_graphs(*graph.nodes[i]);
-    for (std::size_t k = 0; k < inner.size(); ++k) keep_origins(*inner_old[k], *inner[k]);
   }
+  for_each_inside(old, graph, keep_origins);
 }
 
 // The same with its links to other graphs.
 void keep_links(CUgraph_st const& old, CUgraph_st& graph) {
   graph.made_of = old.made_of;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    auto const inner_old = inner_graphs(*old.nodes[i]);
-    auto const inner = inner_graphs(*graph.nodes[i]);
-    for (std::size_t k = 0; k < inner.size(); ++k) keep_links(*inner_old[k], *inner[k]);
-  }
+  for_each_inside(old, graph, keep_links);
 }
 
 // The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
