@@ -6,6 +6,7 @@
 
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
 #include "escrow/core/family_turn.hpp"
 #include "escrow/core/insist.hpp"
 #include "escrow/core/ready_event.hpp"
@@ -27,6 +28,16 @@ bool has_conditionals(cudaGraph_t graph) {
 
 bool has_conditionals(graph_survey const& survey, cudaGraph_t root) {
   return survey.conditionals ? *survey.conditionals != 0 : has_conditionals(root);
+}
+
+// Lets `end` tell when what was enqueued on the stream last is over. Throws cuda_error; `end` then
+// says how that went.
+void record_end(launch_end& end, stream_ref stream) {
+  end.was_launched = true;
+  record_result const result = record_ready(end.ready, end.device, stream.get());
+  if (result.outcome == record_outcome::device_lost) end.was_launched = false;  // nothing runs
+  end.failure = result.outcome == record_outcome::failed ? result.status : cudaSuccess;
+  if (result.outcome != record_outcome::recorded_anew) check(result.status, "cudaEventRecord");
 }
 
 }  // namespace
@@ -93,24 +104,30 @@ void graph_exec::state::wait_for_others(stream_ref stream) const {
   }
 }
 
-// CUDA waits for the launches of an exec with conditional nodes as it destroys it, and holds up
-// launches, queries and instantiations of all threads meanwhile (measured); turns would wait, too.
-void graph_exec::state::wait_for_launches() const noexcept {
-  if (last_launch_ == nullptr || !last_launch_->was_launched) return;
-  if (last_launch_->failure != cudaSuccess) return;
-  insist_relaxed([this] { return cudaEventSynchronize(last_launch_->ready.get()); });
-}
-
 void graph_exec::state::note_launch(stream_ref stream) {
-  end_->was_launched = true;
   if (is_conditional_ && last_launch_ != end_) last_launch_ = end_;
   for (launch_order* const each : orders_) {
     if (each->last != end_) each->last = end_;
   }
-  record_result const result = record_ready(end_->ready, end_->device, stream.get());
-  if (result.outcome == record_outcome::device_lost) end_->was_launched = false;  // nothing runs
-  end_->failure = result.outcome == record_outcome::failed ? result.status : cudaSuccess;
-  if (result.outcome != record_outcome::recorded_anew) check(result.status, "cudaEventRecord");
+  record_end(*end_, stream);
+}
+
+void graph_exec::state::upload(stream_ref stream) {
+  if (is_conditional_ && last_upload_ == nullptr) {
+    last_upload_ = std::make_unique<launch_end>(current_device());
+  }
+  check(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
+  if (last_upload_ != nullptr) record_end(*last_upload_, stream);
+}
+
+// CUDA waits for the launches and uploads of an exec with conditional nodes as it destroys it, and
+// holds up launches, queries and instantiations of all threads meanwhile (measured); turns would
+// wait, too.
+void graph_exec::state::wait_for_launches() const noexcept {
+  for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
+    if (end == nullptr || !end->was_launched || end->failure != cudaSuccess) continue;
+    insist_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
+  }
 }
 
 }  // namespace escrow

@@ -42,6 +42,7 @@ class graph_exec::state {
   [[nodiscard]] bundle_holds const& held() const noexcept { return held_; }
 
   void launch(stream_ref stream);
+  void upload(stream_ref stream);
   void update(graph_survey const& survey, survey_root const& source);
   // The source has to be there.
   void set(cudaGraphNode_t node, cudaGraphNodeParams& params, detail::node_payload payload);
@@ -84,6 +85,7 @@ class graph_exec::state {
   bool is_bare_ = false;
   bool is_conditional_;                      // whether there are conditional nodes
   std::shared_ptr<launch_end> last_launch_;  // of a conditional one; null if there was none
+  std::unique_ptr<launch_end> last_upload_;  // the same
 
   std::weak_ptr<graph_core> source_;
   std::uint64_t source_shape_ = 0;

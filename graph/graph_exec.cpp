@@ -43,7 +43,7 @@ void graph_exec::launch(stream_ref stream) {
 }
 
 void graph_exec::upload(stream_ref stream) {
-  check(cudaGraphUpload(require("graph_exec::upload").exec(), stream.get()), "cudaGraphUpload");
+  require("graph_exec::upload").upload(stream);
 }
 
 void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies) {

@@ -69,7 +69,9 @@ cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t on) {
   return call(__func__, ordinary, [&](api_call& c) {
     std::shared_ptr<CUgraphExec_st> exec;
     std::shared_ptr<CUstream_st> stream;
-    return get_launch(c, handle, on, exec, stream);
+    auto const error = get_launch(c, handle, on, exec, stream);
+    if (error == cudaSuccess) upload(*exec, stream);
+    return error;
   });
 }
 

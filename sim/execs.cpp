@@ -150,7 +150,11 @@ void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
   if (exec->in_flight != 0) ++s.execs_in_flight;
   if (has_conditionals(*exec->graph)) {
     block(
-        c.lock, [&] { return exec->in_flight == 0; }, c.name);
+        c.lock,
+        [&] {
+          return exec->in_flight == 0 && (exec->last_upload == nullptr || exec->last_upload->done);
+        },
+        c.name);
     forget_conditions(*exec->graph);
   }
   --*exec->execs_of_source;

@@ -9,6 +9,7 @@
 #include "runner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -164,6 +165,10 @@ cudaError_t launch(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec,
   release_all(first, last, made);
   block_on(c.lock, awaited, c.name);
   return cudaSuccess;
+}
+
+void upload(CUgraphExec_st& exec, std::shared_ptr<CUstream_st> const& stream) {
+  exec.last_upload = submit(stream, empty_work{}, std::array{exec.last_end, exec.last_upload});
 }
 
 void run_inside(CUgraph_st const& graph, op_ptr const& o, std::function<void()> finished) {

@@ -184,6 +184,7 @@ struct CUgraphExec_st {
   bool destroyed = false;
   std::size_t in_flight = 0;
   escrow::sim::model::op_ptr last_end;
+  escrow::sim::model::op_ptr last_upload;
   // Clones replaced by an update while launches of them were running.
   std::vector<std::shared_ptr<CUgraph_st>> replaced;
 };

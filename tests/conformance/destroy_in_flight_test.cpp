@@ -1,5 +1,5 @@
-// What is destroyed while a launch is in flight: an exec with conditional nodes waits for it, all
-// else does not.
+// What is destroyed while a launch or an upload is in flight: an exec with conditional nodes waits
+// for it, all else does not.
 #include <gtest/gtest.h>
 
 #include "build_graph.hpp"
@@ -36,6 +36,21 @@ TEST_F(DestroyInFlight, OfAnExecWithConditionalNodesBlocksUntilTheLaunchIsDone) 
   flag.raise();
   EXPECT_TRUE(destroy.succeeds_soon());
   EXPECT_EQ(cell.load(), 1);
+}
+
+TEST_F(DestroyInFlight, OfAnExecWithConditionalNodesBlocksUntilTheUploadIsDone) {
+  owned_stream const other = make_stream();
+  fill_conditional();
+  owned_exec exec = instantiate(graph);
+  must(launch_wait_flag(stream, flag.get()));
+  must(cudaGraphUpload(exec, stream));
+  must(cudaGraphUpload(exec, other));
+  EXPECT_EQ(cudaStreamQuery(other), cudaErrorNotReady) << "it is after the one before";
+  call_elsewhere const destroy([handle = exec.release()] { return cudaGraphExecDestroy(handle); });
+  EXPECT_TRUE(destroy.stays_blocked());
+  flag.raise();
+  EXPECT_TRUE(destroy.succeeds_soon());
+  EXPECT_EQ(cell.load(), 0);
 }
 
 TEST_F(DestroyInFlight, OfAnExecWithoutThemDoesNotBlock) {

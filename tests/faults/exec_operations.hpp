@@ -192,7 +192,7 @@ inline void add_copies(operations_in<exec_stage>& all) {
       [](auto& in) { in.parent->add_child(*in.copy); });
 }
 
-/// Execs with conditional nodes, which end only after their launches.
+/// Execs with conditional nodes, which end only after their launches and uploads.
 inline void add_conditionals(operations_in<exec_stage>& all) {
   auto const making = [](auto& in) {
     in.parent.emplace();
@@ -223,6 +223,8 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
   all.add("launch with conditions", runs({"graph_exec::launch"}), with_exec, launching);
   all.add("destroy with conditions", runs({"graph_exec::~graph_exec"}), in_flight,
           [](auto& in) { in.exec.reset(); });
+  all.add("upload with conditions", runs({"graph_exec::upload"}), with_exec,
+          [](auto& in) { in.exec->upload(in.other); });
 }
 
 /// All of them, each of which can end while launches are in flight, or execs first.

@@ -1,5 +1,5 @@
-// An exec with conditional nodes that ends in flight waits for its launches, alone: CUDA's own wait
-// holds up the calls of all threads, and so would one inside a turn (family_turn).
+// An exec with conditional nodes that ends in flight waits for its launches and uploads, alone:
+// CUDA's own wait holds up the calls of all threads, and so would one inside a turn (family_turn).
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -81,6 +81,15 @@ TEST_F(ConditionalEnd, HoldsUpNobodyElseIfTheExecHoldsNothing) {
   exec->launch(two);
   end_beside_others(exec);
   EXPECT_EQ(cells.load(), 1);
+}
+
+TEST_F(ConditionalEnd, HoldsUpNobodyElseWhileItIsUploaded) {
+  conditional_graph source = behind_flag(nullptr);
+  std::optional<graph_exec> exec(std::in_place, *source.whole, naming(source.bodies));
+  must(launch_wait_flag(two, flag.get()));
+  exec->upload(two);
+  exec->upload(asking);  // after the one before, as CUDA serializes them
+  end_beside_others(exec);
 }
 
 TEST_F(ConditionalEnd, HoldsUpNobodyElseAfterAnUpdateInFlight) {

@@ -30,9 +30,10 @@ struct survey_root;
 // Memory ordering: none.
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
 //   what it held is let go after its last launch, which an event after each launch tells. One with
-//   conditional nodes ends only after its launches: cudaGraphExecDestroy waits for them, and so
-//   does the destructor, but without holding up other threads, as CUDA does. That is for launches
-//   by launch() whose end was recorded, so these record it also if nothing is held.
+//   conditional nodes ends only after its launches and uploads: cudaGraphExecDestroy waits for
+//   them, and so does the destructor, but without holding up other threads, as CUDA does. That is
+//   for those of launch() and upload() whose end was recorded, so these record it also if nothing
+//   is held.
 // Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead.
@@ -86,7 +87,9 @@ class graph_exec {
   // cudaGraphLaunch.
   void launch(stream_ref stream);
 
-  // Copies the exec to the device ahead of its first launch on `stream`. Throws cuda_error. Source:
+  // Copies the exec to the device ahead of its first launch on `stream`. Throws cuda_error, which
+  // may name cudaEventRecord if there are conditional nodes: the exec is uploaded then, but the
+  // destructor may hold up other threads until that is done. Throws std::bad_alloc. Source:
   // cudaGraphUpload.
   void upload(stream_ref stream);
 
