@@ -55,7 +55,7 @@ for bench in "${benches[@]}"; do rm -f "$out/${bench}_bench.json"; done
 touch "$out/commands.tsv"
 
 {
-  uname -srm
+  uname -srm | sed 's/-[^ ]*//'
   sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *//'
   if [[ $runtime == gpu ]] && command -v nvidia-smi > /dev/null; then
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true

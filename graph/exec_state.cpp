@@ -70,7 +70,7 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
 }
 
 graph_exec::state::~state() {
-  wait_for_launches();
+  wait_until_idle();
   {
     family_turn const turn;
     // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
@@ -117,13 +117,14 @@ void graph_exec::state::upload(stream_ref stream) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
   check(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
+  // It ends after the uploads before it (source: cudaGraphUpload).
   if (last_upload_ != nullptr) record_end(*last_upload_, stream);
 }
 
 // CUDA waits for the launches and uploads of an exec with conditional nodes as it destroys it, and
 // holds up launches, queries and instantiations of all threads meanwhile (measured); turns would
 // wait, too.
-void graph_exec::state::wait_for_launches() const noexcept {
+void graph_exec::state::wait_until_idle() const noexcept {
   for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
     if (end == nullptr || !end->was_launched || end->failure != cudaSuccess) continue;
     insist_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });

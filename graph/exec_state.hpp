@@ -75,7 +75,7 @@ class graph_exec::state {
   // Lets go what was held, after the last launch, which `end` tells.
   static void let_go_after(bundle_holds held, std::shared_ptr<launch_end> const& end) noexcept;
   void wait_for_others(stream_ref stream) const;
-  void wait_for_launches() const noexcept;
+  void wait_until_idle() const noexcept;
   void note_launch(stream_ref stream);
 
   cudaGraphExec_t exec_ = nullptr;
@@ -85,7 +85,7 @@ class graph_exec::state {
   bool is_bare_ = false;
   bool is_conditional_;                      // whether there are conditional nodes
   std::shared_ptr<launch_end> last_launch_;  // of a conditional one; null if there was none
-  std::unique_ptr<launch_end> last_upload_;  // the same
+  std::unique_ptr<launch_end> last_upload_;  // the same of uploads
 
   std::weak_ptr<graph_core> source_;
   std::uint64_t source_shape_ = 0;

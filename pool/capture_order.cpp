@@ -15,6 +15,8 @@ namespace {
 
 using nodes = std::vector<cudaGraphNode_t>;
 
+constexpr std::size_t visits_max = 4096;  // of a walk
+
 // Whether `node` ends after what is in front of it on the edge. So does a kernel that was launched
 // when another one triggered (measured): a capture of such launches has no other edges, and what
 // follows in their stream comes after them all.

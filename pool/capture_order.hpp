@@ -36,14 +36,12 @@ struct captured_span {
 // begins; nothing if there is none. Walks the graph backwards, a step on each path at a time, and
 // takes the first that it comes to, not beyond nodes that are older than all spans; nor beyond an
 // edge that does not wait for the end of a kernel, unless what is behind it ends after that (a
-// programmatic launch). Gives up after `visits_max` nodes, which is always safe. Calls CUDA only
-// for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws cuda_error,
-// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
-// being captured.
+// programmatic launch). Gives up after some thousands of nodes, which is always safe. Calls CUDA
+// only for `frontier` and what it comes to, so that the spans' nodes may be gone. Throws
+// cuda_error, std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph
+// that is being captured.
 [[nodiscard]] std::optional<std::size_t> last_before(capture_frontier const& frontier,
                                                      std::vector<captured_span> const& spans);
-
-constexpr std::size_t visits_max = 4096;
 
 // What each of `nodes` depends on, and by which edges, in a form to compare: a node that stands for
 // another one, under the same handle, is told by it. Throws cuda_error, std::bad_alloc.

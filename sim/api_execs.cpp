@@ -95,6 +95,7 @@ cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t handle, cudaGraph_t so
     auto& info = result != nullptr ? *result : unused;
     info = {};
     enter_own(c, *graph);
+    enter_links(c, *exec->graph);
     return update(*exec, *graph, info, c.reclaimed);
   });
 }

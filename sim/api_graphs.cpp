@@ -89,9 +89,10 @@ cudaError_t CUDARTAPI cudaGraphClone(cudaGraph_t* out, cudaGraph_t original) {
 
 cudaError_t CUDARTAPI cudaGraphNodeFindInClone(cudaGraphNode_t* out, cudaGraphNode_t original,
                                                cudaGraph_t clone) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
     auto const graph = find_graph(clone);
     if (out == nullptr || original == nullptr || graph == nullptr) return cudaErrorInvalidValue;
+    enter_links(c, *graph);
     auto const found =
         std::ranges::find(graph->nodes, original, [](auto const& node) { return node->origin; });
     if (found == graph->nodes.end()) return cudaErrorInvalidValue;

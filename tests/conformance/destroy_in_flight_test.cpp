@@ -5,6 +5,7 @@
 #include "build_graph.hpp"
 #include "call_elsewhere.hpp"
 #include "conditional_nodes.hpp"
+#include "graph_nodes.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
 
@@ -66,6 +67,25 @@ TEST_F(DestroyInFlight, OfAnExecWithoutThemDoesNotBlock) {
   }
   must(cudaStreamSynchronize(stream));
   EXPECT_EQ(cell.load(), 1);
+}
+
+TEST_F(DestroyInFlight, OfAnExecWithMemoryNodesDoesNotBlock) {
+  auto params = alloc_params(sizeof(int));
+  cudaGraphNode_t allocated = nullptr;
+  must(cudaGraphAddMemAllocNode(&allocated, graph, nullptr, 0, &params));
+  cudaGraphNode_t const waits = add_kernel(graph, wait_flag_call(flag.get()), allocated);
+  cudaGraphNode_t freed = nullptr;
+  must(cudaGraphAddMemFreeNode(&freed, graph, &waits, 1, params.dptr));
+  owned_exec exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  {
+    call_elsewhere const destroy(
+        [handle = exec.release()] { return cudaGraphExecDestroy(handle); });
+    EXPECT_TRUE(destroy.succeeds_soon());
+    EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+    flag.raise();
+  }
+  must(cudaStreamSynchronize(stream));
 }
 
 TEST_F(DestroyInFlight, OfAGraphWithConditionalNodesDoesNotBlock) {

@@ -211,13 +211,13 @@ void judge_latency(samples const& measured, double seconds, figures& report, ver
       std::string const name = std::string(each.name) + " " + which;
       report.add(name + " early, us", early);
       report.add(name + " late, us", late);
-      if (seconds < long_enough || is_sanitized) return;
+      if (factor == 0 || seconds < long_enough || is_sanitized) return;
       found.require(late <= early * factor, name + " grew more than " + std::to_string(factor) +
                                                 " times: " + std::to_string(late) + " us");
     };
     judge("p50", &quantiles::p50, p50_factor_max);
     judge("p99", &quantiles::p99, p99_factor_max);
-    judge("p99.9", &quantiles::p999, 1e9);
+    judge("p99.9", &quantiles::p999, 0);  // told, and not judged
   }
 }
 
@@ -252,6 +252,8 @@ int run(bool leaks) {
   report.add("objects destroyed", all->objects.destroyed.load());
   report.add("reclaimed by the worker", all->worker.stats().reclaimed);
   report.add("device memory more than before, KiB", device_kib_now(devices) - device_before);
+  report.add("host memory in use, with what CUDA leaves, rises by, KiB/min",
+             measured.rise_per_minute(&sample::malloced_kib));
   judge_memory(measured, seconds, report, found);
   judge_latency(measured, seconds, report, found);
   all.reset();

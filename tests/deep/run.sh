@@ -26,7 +26,7 @@ export ESCROW_STRESS_SECONDS=${ESCROW_STRESS_SECONDS:-60}
 without_paths() { sed -u "s|$build|build/$(basename "$build")|g; s|$root/||g; s|$root|.|g"; }
 
 describe_machine() {
-  uname -srm
+  uname -srm | sed 's/-[^ ]*//'
   sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *//'
   if [[ $runtime == gpu ]]; then
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
@@ -61,20 +61,26 @@ failed=()
 if [[ $runtime == sim ]]; then
   "$here/fuzz.sh" "$results" | without_paths || failed+=("fuzzer")
 fi
-ctest --test-dir "$build" -C deep -R "^deep\..*_$runtime\$" --no-tests=error --output-on-failure \
-  --output-log "$results/output.txt" \
-  --test-output-size-passed 4000000 --test-output-size-failed 4000000 | without_paths || failed+=("tests")
+# All that the programs print goes to output.txt, the verdicts here as well.
+ctest --test-dir "$build" -C deep -R "^deep\..*_$runtime\$" --no-tests=error --verbose \
+  --output-log "$results/output.txt" --test-output-size-passed 4000000 --test-output-size-failed 4000000 |
+  grep -E --line-buffered '^ *[0-9]+/[0-9]+ Test|% tests passed' || failed+=("tests")
 if [[ $runtime == gpu ]]; then
   "$here/compute_sanitizer.sh" "$build" "$results" || failed+=("compute-sanitizer")
 fi
 
 join_figures || failed+=("figures")
-sed -i '/^\[.*OUTPUT\]/d; /^Internal ctest/d' "$results/output.txt"
+# What the programs say, without what ctest and GoogleTest say around it.
+sed -i -E '/^\[.*OUTPUT\]|^Internal ctest|^UpdateCTest|^Added [0-9]+ tests|^Checking test dep|^test [0-9]+$/d
+  /^(Constructing a list|Done constructing|Updating test list|The following tests passed)|^ *$|^\tdeep\./d
+  /^[0-9]+: (Test command|Working Directory|Environment variables|Test timeout|Running main|\[(==|--)| ?[A-Z_]+=)/d
+  /^[0-9]+: +[A-Z_]+=|^[0-9]+: \[ (RUN|      OK) |^[0-9]+: *$/d; s/^[0-9]+: //' "$results/output.txt"
+sed -i -E '/^ *[0-9]+\/[0-9]+ Test .*\.\.+ *$/{N; s/ *\n */ /}' "$results/output.txt"
 for file in "$results"/*.txt; do
   without_paths < "$file" > "$file.new" && mv "$file.new" "$file"
 done
 {
-  grep -E '^ *[0-9]+/[0-9]+ Test|tests passed|Total Test time' "$results/output.txt"
+  grep -E '^ *[0-9]+/[0-9]+ Test|% tests passed|Total Test time' "$results/output.txt"
   grep -hE '^(fuzzer|compute-sanitizer): ' "$results"/{fuzz,compute_sanitizer}.txt 2>/dev/null
   if ((${#failed[@]} == 0)); then echo "result: passed"; else echo "result: FAILED: ${failed[*]}"; fi
 } >> "$results/run.txt"

@@ -103,6 +103,14 @@ void embed_again(family& of) {
 void destroy_node(family& of) {
   of.original->nodes().front().destroy();
 }
+// What needs no turn.
+void change_nodes(family& of) {
+  node const first = of.original->nodes().front();
+  node const added = of.original->call([] {});
+  added.after(first);
+  added.set_call([] {});
+  static_cast<void>(of.original->if_then(of.original->make_condition(1)));
+}
 void destroy_child(family& of) {
   of.parent->nodes().front().destroy();
 }
@@ -117,6 +125,8 @@ constexpr duel duels[] = {
     {"ExecEndsAndGraphIsInstantiated", instantiate, end_exec, instantiate_again},
     {"ExecEndsAndGraphIsEmbedded", instantiate, end_exec, embed_again},
     {"ExecEndsAndANodeOfTheGraphIsDestroyed", instantiate, end_exec, destroy_node},
+    {"ExecEndsAndNodesOfTheGraphChange", instantiate, end_exec, change_nodes},
+    {"CloneEndsAndNodesOfTheGraphChange", clone, end_copy, change_nodes},
     {"UpdatedExecAndTheOtherGraphEnd", instantiate_updated, end_exec, end_copy},
     {"CloneAndGraphEnd", clone, end_copy, end_original},
     {"CloneEndsAndGraphIsClonedAgain", clone, end_copy, clone_again},

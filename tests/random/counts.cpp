@@ -17,6 +17,8 @@ constexpr std::array<std::string_view, situation_count> names{
     "a slot of a graph was claimed again",
     "an eager slot went to a capture",
     "a claim on a forked stream",
+    "a claim beside a kernel",
+    "a release beside a kernel",
     "a lease outlived its capture",
     "an owner was retired into a fork",
     "all shares were gone while work went on",

@@ -23,6 +23,8 @@ enum class situation : std::uint8_t {
   slot_of_a_graph_claimed_again,
   eager_slot_went_to_a_capture,
   claim_on_a_forked_stream,
+  claim_beside_a_kernel,
+  release_beside_a_kernel,
   lease_outlived_its_capture,
   owner_retired_into_a_fork,
   shares_gone_while_work_goes_on,

@@ -24,6 +24,7 @@ outcome world::dispatch(operation const& next) {
     case op::fail_device:
       return do_fail_device(a[0]);
     case op::claim:
+    case op::claim_captured:
       return do_claim(a[0], a[1], a[2]);
     case op::touch:
       return do_touch(a[0], a[1]);
@@ -77,6 +78,8 @@ outcome world::dispatch_owners(operation const& next) {
       return do_fork(a[0], a[1]);
     case op::join:
       return do_join(a[0], a[1]);
+    case op::wait_early:
+      return do_wait_early(a[0], a[1], a[2]);
     case op::end:
       return do_end(a[0], a[1], a[2]);
     case op::invalidate:

@@ -37,6 +37,7 @@ bool may_overlap(op kind) {
     case op::poll:
     case op::drain:
     case op::claim:
+    case op::claim_captured:
     case op::touch:
     case op::release:
     case op::release_on:
@@ -59,6 +60,7 @@ bool may_overlap(op kind) {
     case op::begin_into:
     case op::fork:
     case op::join:
+    case op::wait_early:
     case op::end:
     case op::invalidate:
     case op::destroy_stream:
@@ -96,7 +98,10 @@ bool may_overlap(op kind) {
 /// Pools are anybody's but for their beginning and their end; several threads may have shares of an
 /// owner, and lose them.
 bool is_for_all(op kind, char letter) {
-  if (letter == 'p') return kind == op::claim || kind == op::try_claim || kind == op::close_pool;
+  if (letter == 'p') {
+    return kind == op::claim || kind == op::claim_captured || kind == op::try_claim ||
+           kind == op::close_pool;
+  }
   if (letter == 'o') return kind != op::own && kind != op::disown;
   if (letter == 'x') return kind != op::share;
   return false;
@@ -104,14 +109,15 @@ bool is_for_all(op kind, char letter) {
 
 /// Those begin or end captures, or take a stream into one: the legacy stream is not used beside.
 bool may_change_captures(op kind) {
-  return kind == op::begin || kind == op::begin_into || kind == op::fork || kind == op::end ||
-         kind == op::invalidate || kind == op::destroy_stream;
+  return kind == op::begin || kind == op::begin_into || kind == op::fork ||
+         kind == op::wait_early || kind == op::end || kind == op::invalidate ||
+         kind == op::destroy_stream;
 }
 
 /// Other threads may enqueue on a stream meanwhile, but not begin or end its capture, nor destroy
 /// it.
 bool changes_stream(op kind, char asked) {
-  return asked == 'r' || kind == op::destroy_stream ||
+  return asked == 'r' || kind == op::destroy_stream || kind == op::wait_early ||
          (asked == 'i' && (kind == op::begin || kind == op::begin_into || kind == op::fork));
 }
 

@@ -23,6 +23,7 @@ enum class op : std::uint8_t {
   fail_device,
   // pools
   claim,
+  claim_captured,
   touch,
   release,
   release_on,
@@ -47,6 +48,7 @@ enum class op : std::uint8_t {
   begin_into,
   fork,
   join,
+  wait_early,
   end,
   invalidate,
   destroy_stream,

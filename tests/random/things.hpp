@@ -65,7 +65,8 @@ struct piece_of_work {
   };
 
   things* all = nullptr;
-  int mark = 0;  // set when it has run
+  int rounds = 0;  // how often it runs without being done
+  int mark = 0;    // set when it has run
   std::vector<use> uses;
   role what = role::plain;
   int slot = -1;
@@ -101,8 +102,10 @@ class things {
   void will_close(int value) { closes_.at(static_cast<std::size_t>(value)) = true; }
 
   [[nodiscard]] piece_of_work& add_work() {
-    work_.emplace_back().all = this;
-    return work_.back();
+    piece_of_work& added = work_.emplace_back();
+    added.all = this;
+    added.rounds = static_cast<int>(work_.size() % 3);
+    return added;
   }
   [[nodiscard]] looked_at& add_condition() { return conditions_.emplace_back(); }
   /// A kernel's run; false if it goes on.

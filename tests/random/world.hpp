@@ -131,12 +131,11 @@ class world {
   [[nodiscard]] bool is_any_capturing() const;
   [[nodiscard]] bool is_blocked(std::size_t stream) const;
   [[nodiscard]] bool is_own_stream(std::size_t stream) const;
-  bool enqueue(std::size_t stream, piece_of_work& work);
+  bool enqueue(std::size_t stream, piece_of_work& work, bool is_programmatic = false);
   piece_of_work& piece(std::size_t stream, std::vector<int> const& uses);
   piece_of_work& slot_piece(std::size_t stream, lease_place const& of, piece_of_work::role what);
   void note_use(std::size_t stream, piece_of_work const& work);
   void use_slot_on(std::size_t stream, lease_place const& of, piece_of_work::role what);
-  [[nodiscard]] int rounds_of(piece_of_work const& work) const { return work.mark % 3; }
   void order(std::size_t before, std::size_t after);
   void make_stream(std::size_t stream);
   void sweep_captures();
@@ -149,6 +148,10 @@ class world {
   void take_captured(open_capture const& ended, cudaGraph_t native, std::size_t graph, bool own);
   outcome do_invalidate(std::size_t stream);
   outcome do_destroy_stream(std::size_t stream);
+
+  // world_early.cpp
+  [[nodiscard]] bool is_beside_a_kernel(std::size_t stream) const;
+  outcome do_wait_early(std::size_t at, std::size_t of, unsigned way);
 
   // world_pools.cpp
   void make_pool(std::size_t pool);

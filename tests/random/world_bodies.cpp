@@ -106,7 +106,7 @@ outcome world::do_add_body_node(std::size_t n, std::size_t b, std::size_t o, uns
   entries const kept = way == 3 ? entries{} : use_owner(o, {}, work);
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = way == 3 ? at.own->launch(work_kernel(), {}, &work, 1)
+    made = way == 3 ? at.own->launch(work_kernel(), {}, &work, work.rounds)
                     : at.own->launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
   });
   if (result == outcome::done) note_body_node(n, at, made, kept);

@@ -58,7 +58,7 @@ outcome world::do_launch_code(std::size_t s, std::size_t y) {
   chosen.keeper = worker_.get();
   hand_to_stream(place.thing, s, work);
   outcome const result = attempt(capture.is_invalid() || is_stopped_ || is_blocked(s), false, [&] {
-    launch(streams_[s].handle, *place.found, chosen, &work, rounds_of(work));
+    launch(streams_[s].handle, *place.found, chosen, &work, work.rounds);
   });
   if (result == outcome::done) {
     note_use(s, work);
@@ -76,8 +76,8 @@ outcome world::do_add_node_of_code(std::size_t n, std::size_t g, std::size_t y) 
   piece_of_work& work = all_.add_work();
   work.uses.push_back({place.thing});
   node made;
-  outcome const result =
-      attempt(is_stopped_, false, [&] { made = in.own->launch(*place.found, {}, &work, 1); });
+  outcome const result = attempt(
+      is_stopped_, false, [&] { made = in.own->launch(*place.found, {}, &work, work.rounds); });
   if (result != outcome::done) return result;
   entries const kept{{.thing = place.thing}};
   note_node(n, g, made, kept, node_kind::kernel);
@@ -92,8 +92,8 @@ outcome world::do_set_node_of_code(std::size_t n, std::size_t y) {
   piece_of_work& work = all_.add_work();
   work.uses.push_back({place.thing});
   entries const old = begin_set(at);
-  outcome const result =
-      attempt(is_stopped_, false, [&] { at.handle.set_launch(*place.found, {}, &work, 1); });
+  outcome const result = attempt(
+      is_stopped_, false, [&] { at.handle.set_launch(*place.found, {}, &work, work.rounds); });
   end_set(at, old, result == outcome::done);
   entries const kept{{.thing = place.thing}};
   if (result == outcome::done) note_set(at, kept);
@@ -108,8 +108,8 @@ outcome world::do_exec_set_of_code(std::size_t e, std::size_t n, std::size_t y) 
   piece_of_work& work = all_.add_work();
   work.uses.push_back({loaded.thing});
   entries const old = begin_exec_set(e, at);
-  outcome const result =
-      attempt(true, true, [&] { place.own->set_launch(at.handle, *loaded.found, {}, &work, 1); });
+  outcome const result = attempt(
+      true, true, [&] { place.own->set_launch(at.handle, *loaded.found, {}, &work, work.rounds); });
   entries const kept{{.thing = loaded.thing}};
   end_exec_set(e, at, old, kept, result == outcome::done);
   return result;

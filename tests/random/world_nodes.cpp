@@ -62,7 +62,7 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
     if (way == 2) {
-      made = in.own->launch(work_kernel(), {}, &work, 1);
+      made = in.own->launch(work_kernel(), {}, &work, work.rounds);
     } else if (way == 3) {
       made = in.own->call(called_work{&work, owners_[o], std::move(*callable)});
     } else if (is_chained) {

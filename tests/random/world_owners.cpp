@@ -115,11 +115,10 @@ outcome world::do_keep(std::size_t s, std::size_t o, unsigned way) {
   hand_to_stream(thing, s, work);
   outcome const result = attempt(capture.is_invalid() || is_stopped_ || is_blocked(s), false, [&] {
     if (is_moved) {
-      launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
+      launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, work.rounds,
              std::move(moved));
     } else {
-      launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, rounds_of(work),
-             owners_[o]);
+      launch(streams_[s].handle, work_kernel_that_keeps(), chosen, &work, work.rounds, owners_[o]);
     }
   });
   if (result == outcome::done) {

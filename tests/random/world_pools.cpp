@@ -174,6 +174,7 @@ void world::note_claim(lease_place& place, std::size_t s, capture_state const& c
     bool const is_origin =
         std::ranges::any_of(captures_, [&](open_capture const& each) { return each.origin == s; });
     if (!is_origin) counts_.meet(situation::claim_on_a_forked_stream);
+    if (is_beside_a_kernel(s)) counts_.meet(situation::claim_beside_a_kernel);
   }
   use_slot_on(s, place, piece_of_work::role::fill);
 }
@@ -242,6 +243,8 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
     if (way == 1) order(place.stream, s);
     use_slot_on(s, place, piece_of_work::role::close);
   }
+  for (std::size_t const other : place.others)
+    if (is_beside_a_kernel(other)) counts_.meet(situation::release_beside_a_kernel);
   bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
                           streams_[s].device != 0 || (way != 2 && is_blocked(s));
   if (way == 2 && is_blocked(s)) counts_.meet(situation::released_on_a_blocked_legacy_stream);
@@ -288,7 +291,7 @@ outcome world::do_launch_lease(std::size_t l, std::size_t s) {
   chosen.keeper = worker_.get();
   outcome const result = attempt(is_stopped_ || !is_right, false, [&] {
     place.held->with([&](auto& held) {
-      launch(streams_[s].handle, kernel_for(held), chosen, &work, rounds_of(work), held);
+      launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);
     });
   });
   if (is_right) place.others.push_back(s);  // it stays told of the stream if the launch fails

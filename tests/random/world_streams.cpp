@@ -95,17 +95,23 @@ void world::note_use(std::size_t stream, piece_of_work const& work) {
         .needed.push_back({.thing = each.thing, .generation = all_.slot_of(each.thing).generation});
 }
 
-bool world::enqueue(std::size_t stream, piece_of_work& work) {
+bool world::enqueue(std::size_t stream, piece_of_work& work, bool is_programmatic) {
   if (is_blocked(stream)) {
     all_.model.set_mark(work.mark);
     return false;
   }
   piece_of_work* argument = &work;
-  int rounds = rounds_of(work);
-  std::array<void*, 3> arguments{&argument, &rounds, nullptr};
+  std::array<void*, 3> arguments{&argument, &work.rounds, nullptr};
+  cudaLaunchAttribute programmatic{};
+  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = dim3(1);
+  config.stream = streams_[stream].handle;
+  config.attrs = &programmatic;
+  config.numAttrs = is_programmatic ? 1 : 0;
   cudaError_t const status =
-      cudaLaunchKernel(reinterpret_cast<void const*>(work_kernel()), dim3(1), dim3(1),
-                       arguments.data(), 0, streams_[stream].handle);
+      cudaLaunchKernelExC(&config, reinterpret_cast<void const*>(work_kernel()), arguments.data());
   if (status != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     all_.model.set_mark(work.mark);

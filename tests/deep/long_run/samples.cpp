@@ -100,7 +100,8 @@ void samples::take() {
   double const before = taken_.empty() ? 0 : taken_.back().seconds;
   now.seconds = seconds_now() - begin_;
   now.rss_kib = rss_kib_now();
-  now.heap_kib = heap_kib_now() - left_by_cuda_ / kib * all_.count_of(deed::plain);
+  now.malloced_kib = heap_kib_now();
+  now.heap_kib = now.malloced_kib - left_by_cuda_ / kib * all_.count_of(deed::plain);
   now.device_kib = relaxed([this] { return device_kib_now(devices_); });
   now.threads = threads_now();
   now.events = events_now();

@@ -14,8 +14,9 @@ namespace escrow::test {
 struct sample {
   double seconds = 0;
   double rss_kib = 0;
-  double heap_kib = 0;    // in use, as malloc sees it, but for what CUDA leaves of plain execs
-  double device_kib = 0;  // in use on all devices
+  double malloced_kib = 0;  // in use, as malloc sees it
+  double heap_kib = 0;      // the same without what CUDA leaves of plain execs
+  double device_kib = 0;    // in use on all devices
   double threads = 0;
   double events = 0;  // of the simulated runtime; 0 on a GPU, which does not tell
   double pending = 0;

@@ -7,14 +7,15 @@ namespace escrow {
 //   clones, its copies in child nodes, and the execs that were made of it or updated from it. CUDA
 //   links each to the one it was made of, and guards the links by nothing: while one of a family
 //   ends, or a node of the original is destroyed, no other may end, and none be made of that
-//   original (measured: the host's heap is corrupted, in plain CUDA too). Launches, and whatever
-//   else is done to graphs, are no concern of it. Escrow takes a turn around all such calls of its
-//   own. Plain ones need one if others may make or end something of the same family meanwhile, and
-//   Escrow's worker may: cudaGraphInstantiate..., cudaGraphClone, cudaGraphNodeFindInClone,
-//   cudaGraphAddChildGraphNode (cudaGraphAddNode of a child), cudaGraphExecUpdate,
-//   cudaGraphExecChildGraphNodeSetParams, cudaGraphExecDestroy, cudaGraphDestroy,
-//   cudaGraphDestroyNode; and cudaStreamEndCapture and cudaStreamDestroy of a capture that was
-//   lost, whose graph they end. A turn does not stand in for Relaxed mode (relaxed_capture_scope).
+//   original (measured: the host's heap is corrupted, in plain CUDA too). Launches, and what
+//   else is done to graphs, e.g. adding and setting nodes, are no concern of it. Escrow takes a
+//   turn around all such calls of its own. Plain ones need one if others may make or end something
+//   of the same family meanwhile, and Escrow's worker may: cudaGraphInstantiate..., cudaGraphClone,
+//   cudaGraphNodeFindInClone, cudaGraphAddChildGraphNode (cudaGraphAddNode of a child),
+//   cudaGraphExecUpdate, cudaGraphExecChildGraphNodeSetParams, cudaGraphExecDestroy,
+//   cudaGraphDestroy, cudaGraphDestroyNode; and cudaStreamEndCapture and cudaStreamDestroy of a
+//   capture that was lost, whose graph they end. A turn does not stand in for Relaxed mode
+//   (relaxed_capture_scope).
 // Thread safety: any thread. One turn at a time in the process, or of those that share one copy of
 //   this library; turns nest.
 // Memory ordering: what happened in earlier turns happens before this one.

@@ -36,7 +36,8 @@ struct survey_root;
 //   is held.
 // Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
-//   as with CUDA: add_child() instead.
+//   as with CUDA: add_child() instead. So does launching on the legacy stream while a blocking
+//   stream captures.
 // Errors: usage_error for one that was moved from, and, where that is noticed, for a graph that is
 //   being captured into; cuda_error. Asking a plain handle for its id may lose the graph: see
 //   graph_id_of(). The destructor ignores CUDA's status: there is no one to tell.

@@ -67,9 +67,11 @@ class insertion_point {
   template <class To, class From>
   node memcpy(To&& to, From&& from, std::size_t bytes) const;
 
-  // A copy of `child`, which holds what `child` holds. If memory runs out or a call fails when the
-  // node is there already, and CUDA cannot take it off again, as beside memory nodes, then embed()
-  // succeeds all the same, and execs are not bare (graph_exec::is_bare).
+  // A copy of `child`, which holds what `child` holds. Of two copies of one graph in another, and
+  // of one beside a clone, the caller orders the use of what they share, e.g. of a slot. If memory
+  // runs out or a call fails when the node is there already, and CUDA cannot take it off again, as
+  // beside memory nodes, then embed() succeeds all the same, and execs are not bare
+  // (graph_exec::is_bare).
   node embed(graph const& child) const;
 
   // Calls `function()` on a thread of CUDA's. It must neither throw nor call CUDA.

@@ -23,7 +23,8 @@ class resource_pool;
 //   released leases are empty.
 // Capture: a lease claimed in a capture belongs to the graph: the resource stays with it, and the
 //   release lets later claims of the same capture have it, in dependency order. Release it in the
-//   same capture.
+//   same capture: one that is begun on the graph again (cudaStreamBeginCaptureToGraph) is another,
+//   although CUDA gives it the same id, and is in no order with what the lease was used for.
 // Errors: usage_error for an empty lease or a wrong stream, and nothing has changed, but for an
 //   eager lease that is released on a capturing stream: its slot goes to the graph and then to
 //   quarantine. cuda_error if CUDA refuses: the slot is quarantined if its event could not be

@@ -33,8 +33,9 @@ namespace escrow {
 //   destroyed when it comes back. Streams may be destroyed at any time after the release on them.
 // Capture: claims and releases in a capture of any mode, in any of its branches; a graph holds as
 //   many slots as its widest moment, two uses of one in the order of the graph's edges: who takes
-//   nodes or edges between them away answers for that. No call harms a capture, of this thread or
-//   of another.
+//   nodes or edges between them away, or lets a stream go on by hand without waiting for the end of
+//   its own work (cudaStreamUpdateCaptureDependencies), answers for that. No call harms a capture,
+//   of this thread or of another.
 // Errors: usage_error for a stream of another device, a closed pool, an invalidated capture or the
 //   legacy stream while a blocking stream captures; pool_exhausted; cuda_error; what `make` and
 //   `recycle` throw. A claim that throws has taken nothing; if a wait in the stream failed, a slot
