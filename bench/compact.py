@@ -23,7 +23,8 @@ def compact(result):
         if run["run_type"] == "iteration"
     ]
     lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
-    return f'{{"context": {json.dumps(result["context"])},\n"benchmarks": [\n{lines}\n]}}\n'
+    context = {key: value for key, value in result["context"].items() if key != "host_name"}
+    return f'{{"context": {json.dumps(context)},\n"benchmarks": [\n{lines}\n]}}\n'
 
 
 def main():

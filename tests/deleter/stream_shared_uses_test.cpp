@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 #include "stream_shared_fixture.hpp"
@@ -49,6 +50,32 @@ TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
     EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); })) << "stream " << last;
     flag.raise();
     EXPECT_TRUE(fate->wait());
+  }
+}
+
+// Each with streams of its own, so that the record of one moves while others make theirs.
+TEST_F(StreamShared, IsUsedByManyThreadsOnManyStreamsAtOnce) {
+  constexpr int threads = 4;
+  constexpr int streams_each = 8;
+  for (int round = 0; round < 20; ++round) {
+    auto const fate = make_fate();
+    std::vector<test::owned_stream> streams;
+    for (int i = 0; i < threads * streams_each; ++i) streams.push_back(test::make_stream());
+    {
+      auto const shared = make_stream_shared_by<probe>(deleter_, fate);
+      std::vector<std::jthread> users;
+      for (int t = 0; t < threads; ++t) {
+        users.emplace_back([&, t] {
+          for (int i = t; i < threads * streams_each; i += threads) {
+            cudaStream_t const stream = streams[static_cast<std::size_t>(i)];
+            test::must(test::launch_tiny(stream));
+            used_on(shared, stream);
+          }
+        });
+      }
+    }
+    EXPECT_TRUE(fate->wait());
+    EXPECT_EQ(fate->times(), 1);
   }
 }
 
