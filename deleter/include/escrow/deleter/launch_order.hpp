@@ -11,7 +11,8 @@
 
 namespace escrow {
 
-// What: the end of an exec's last launch: an event that the exec records after each of them.
+// What: the end of an exec's last launch: an event that the exec records after each of them. One
+//   with conditional nodes has another for its uploads.
 // Thread safety: the exec's thread writes it, under the launch orders of what the exec holds; other
 //   threads read it under one of these.
 // Memory ordering: as event.
