@@ -345,8 +345,8 @@ class ReadmeTableTest(unittest.TestCase):
         self.assertEqual(len(rows), 3)
         self.assertEqual(
             rows[2],
-            "| destroy callback | p50 50 ns, p99.9 not measured | "
-            "p50 <= 100, p99.9 <= 5000 | p50 yes, p99.9 - |")
+            "| destroy callback, by its worker | p50 awake 50 ns, p99.9 asleep not measured | "
+            "p50 awake <= 100, p99.9 asleep <= 5000 | p50 awake yes, p99.9 asleep - |")
 
     def test_every_figure_has_a_row_with_words(self):
         named = {name for _, names in readme_table.ROWS for name in names}

@@ -73,8 +73,11 @@ join_figures || failed+=("figures")
 # What the programs say, without what ctest and GoogleTest say around it.
 sed -i -E '/^\[.*OUTPUT\]|^Internal ctest|^UpdateCTest|^Added [0-9]+ tests|^Checking test dep|^test [0-9]+$/d
   /^(Constructing a list|Done constructing|Updating test list|The following tests passed)|^ *$|^\tdeep\./d
-  /^[0-9]+: (Test command|Working Directory|Environment variables|Test timeout|Running main|\[(==|--)| ?[A-Z_]+=)/d
-  /^[0-9]+: +[A-Z_]+=|^[0-9]+: \[ (RUN|      OK) |^[0-9]+: *$/d; s/^[0-9]+: //' "$results/output.txt"
+  /^[0-9]+: (Test command|Working Directory|Environment variables|Test timeout|Running main|\[(==|--))/d
+  /^[0-9]+: +[A-Z_]+=|^[0-9]+: *$/d; s/^[0-9]+: //' "$results/output.txt"
+# Which test, if it printed something, or did not get to its end.
+awk '/^\[ RUN /{if (run) print run; run = $0; next} /^\[ +OK \]/{run = ""; next} {if (run) print run; run = ""; print}' \
+  "$results/output.txt" > "$results/output.new" && mv "$results/output.new" "$results/output.txt"
 sed -i -E '/^ *[0-9]+\/[0-9]+ Test .*\.\.+ *$/{N; s/ *\n */ /}' "$results/output.txt"
 for file in "$results"/*.txt; do
   without_paths < "$file" > "$file.new" && mv "$file.new" "$file"

@@ -223,8 +223,15 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
   all.add("launch with conditions", runs({"graph_exec::launch"}), with_exec, launching);
   all.add("destroy with conditions", runs({"graph_exec::~graph_exec"}), in_flight,
           [](auto& in) { in.exec.reset(); });
-  all.add("upload with conditions", runs({"graph_exec::upload"}), with_exec,
-          [](auto& in) { in.exec->upload(in.other); });
+  auto const uploading = [](auto& in) { in.exec->upload(in.other); };
+  all.add("upload with conditions", runs({"graph_exec::upload"}), with_exec, uploading);
+  auto const uploaded = [=](auto& in) {
+    in_flight(in);
+    in.exec->upload(in.one);
+  };
+  all.add("upload again with conditions", runs({"graph_exec::upload"}), uploaded, uploading);
+  all.add("destroy with conditions after an upload", runs({"graph_exec::~graph_exec"}), uploaded,
+          [](auto& in) { in.exec.reset(); });
 }
 
 /// All of them, each of which can end while launches are in flight, or execs first.

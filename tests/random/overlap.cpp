@@ -95,13 +95,14 @@ bool may_overlap(op kind) {
   }
 }
 
+bool is_claim(op kind) {
+  return kind == op::claim || kind == op::claim_captured;
+}
+
 /// Pools are anybody's but for their beginning and their end; several threads may have shares of an
 /// owner, and lose them.
 bool is_for_all(op kind, char letter) {
-  if (letter == 'p') {
-    return kind == op::claim || kind == op::claim_captured || kind == op::try_claim ||
-           kind == op::close_pool;
-  }
+  if (letter == 'p') return is_claim(kind) || kind == op::try_claim || kind == op::close_pool;
   if (letter == 'o') return kind != op::own && kind != op::disown;
   if (letter == 'x') return kind != op::share;
   return false;
@@ -232,7 +233,7 @@ void world::note_step(std::size_t callbacks_before, std::size_t kernels_before) 
   for (running const& outer : running_) {
     if (&outer == mine_ || outer.what == nullptr || !outer.is_inside) continue;
     op const around = outer.what->kind;
-    if (had_callback && around == op::claim) counts_.meet(situation::callback_inside_a_claim);
+    if (had_callback && is_claim(around)) counts_.meet(situation::callback_inside_a_claim);
     if (had_callback && around == op::instantiate)
       counts_.meet(situation::callback_inside_an_instantiate);
     if (had_kernel && around == op::launch) counts_.meet(situation::kernel_inside_a_launch);
@@ -250,13 +251,13 @@ void world::note_inside(running const& outer, running const& inner) {
   };
   ++counts_.inside[static_cast<std::size_t>(around)][static_cast<std::size_t>(within)];
   bool const is_same_pool = outer.what->arguments[1] == inner.what->arguments[0];
-  meet(around == op::claim && within == op::close_pool && is_same_pool,
+  meet(is_claim(around) && within == op::close_pool && is_same_pool,
        situation::pool_closed_inside_a_claim);
-  meet(around == op::claim && within == op::claim, situation::claim_inside_a_claim);
-  meet(around == op::claim && is_release(within), situation::release_inside_a_claim);
-  meet(is_release(around) && within == op::claim, situation::claim_inside_a_release);
+  meet(is_claim(around) && is_claim(within), situation::claim_inside_a_claim);
+  meet(is_claim(around) && is_release(within), situation::release_inside_a_claim);
+  meet(is_release(around) && is_claim(within), situation::claim_inside_a_release);
   meet(is_release(around) && within == op::destroy_pool, situation::pool_gone_inside_a_release);
-  meet(around == op::claim && within == op::begin, situation::capture_begun_inside_a_claim);
+  meet(is_claim(around) && within == op::begin, situation::capture_begun_inside_a_claim);
   meet(around == op::retire && within == op::poll, situation::poll_inside_a_retire);
   meet(around == op::poll && within == op::poll, situation::poll_inside_a_poll);
   meet(around == op::update && within == op::poll, situation::poll_inside_an_update);

@@ -22,15 +22,17 @@ outcome world::do_wait_early(std::size_t at, std::size_t of, unsigned way) {
   bool const is_fork = capture_at(at).is_none();
   if (at == of || at == 4 || !captured.is_active()) return outcome::skipped;
   if (!is_fork && capture_at(at).id != captured.id) return outcome::skipped;
-  if (way == 3 && !is_fork)
+  if (way == 3) {
+    if (is_fork) return outcome::skipped;
     return enqueue(at, piece(at, {}), true) ? outcome::done : outcome::failed;
+  }
   placed_edges before = frontier_in(streams_[of].handle);
   bool const are_kernels = std::ranges::all_of(before.nodes, [](cudaGraphNode_t each) {
     cudaGraphNodeType type{};
     must(cudaGraphNodeGetType(each, &type));
     return type == cudaGraphNodeTypeKernel;
   });
-  if (way == 3 || before.nodes.empty() || !are_kernels) return outcome::skipped;
+  if (before.nodes.empty() || !are_kernels) return outcome::skipped;
   if (is_fork) order(of, at);
   if (capture_at(at).id != captured.id) return outcome::failed;  // there is no event left
   std::vector<cudaGraphEdgeData> const edges(before.nodes.size(), early_edges.at(way));

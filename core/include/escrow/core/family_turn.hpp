@@ -22,9 +22,9 @@ namespace escrow {
 // Waits: for calls of CUDA. Instantiating and destroying execs is one at a time inside CUDA anyway:
 //   as many a second are made with turns as without (measured, 8 threads). Wait for no other thread
 //   inside a turn (deleter::drain() is such a wait), nor for the GPU: cudaGraphExecDestroy of an
-//   exec with conditional nodes waits for its launches, so wait for those before. Destroy callbacks
-//   of one's own user objects may run inside one: they take no turn, and no lock under which others
-//   call Escrow.
+//   exec with conditional nodes waits for its launches and uploads, so wait for those before.
+//   Destroy callbacks of one's own user objects may run inside one: they take no turn, and no lock
+//   under which others call Escrow.
 // Lifetime: until the end of the scope, on one thread. Usable while the process exits.
 // Capture: capture-safe.
 // Errors: none.

@@ -12,7 +12,7 @@
 namespace escrow {
 
 // What: the end of an exec's last launch: an event that the exec records after each of them. One
-//   with conditional nodes has another for its uploads.
+//   with conditional nodes has another for its uploads, which is the exec's alone.
 // Thread safety: the exec's thread writes it, under the launch orders of what the exec holds; other
 //   threads read it under one of these.
 // Memory ordering: as event.
