@@ -54,15 +54,7 @@ mkdir -p "$out"
 for bench in "${benches[@]}"; do rm -f "$out/${bench}_bench.json"; done
 touch "$out/commands.tsv"
 
-{
-  uname -srm | sed 's/-[^ ]*//'
-  sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *//'
-  if [[ $runtime == gpu ]] && command -v nvidia-smi > /dev/null; then
-    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
-  else
-    echo "no GPU used: the runtime was simulated"
-  fi
-} > "$out/machine.txt"
+"$here/../tests/support/describe_machine.sh" "$runtime" > "$out/machine.txt" || true
 
 # note_command NAME COMMAND...: for summary.json.
 note_command() {

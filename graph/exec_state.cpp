@@ -1,4 +1,4 @@
-// What happens at instantiate, launch, and when an exec is destroyed in flight.
+// What happens at instantiate, launch, upload, and when an exec is destroyed in flight.
 #include "exec_state.hpp"
 
 #include <algorithm>

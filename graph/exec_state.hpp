@@ -1,4 +1,5 @@
-// The inside of a graph_exec: the handle, what it holds, and the end of its last launch.
+// The inside of a graph_exec: the handle, what it holds, and the ends of its last launch and
+// upload.
 #pragma once
 
 #include <cuda_runtime_api.h>

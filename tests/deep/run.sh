@@ -25,16 +25,6 @@ export ESCROW_STRESS_SECONDS=${ESCROW_STRESS_SECONDS:-60}
 # Standard input, in which the repository and the build folder have no path of the machine.
 without_paths() { sed -u "s|$build|build/$(basename "$build")|g; s|$root/||g; s|$root|.|g"; }
 
-describe_machine() {
-  uname -srm | sed 's/-[^ ]*//'
-  sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *//'
-  if [[ $runtime == gpu ]]; then
-    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-  else
-    echo "no GPU used: the runtime was simulated"
-  fi
-}
-
 # One object with each program's figures, but for its single samples.
 join_figures() {
   python3 - "$results" <<'PYTHON'
@@ -54,7 +44,7 @@ PYTHON
   echo "commit: $(git -C "$here" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)"
   echo "seed: $ESCROW_SEED"
   echo "seconds: ${ESCROW_SECONDS:-as the programs choose}, stress $ESCROW_STRESS_SECONDS"
-  describe_machine
+  "$root/tests/support/describe_machine.sh" "$runtime"
 } | tee "$results/run.txt"
 
 failed=()

@@ -201,6 +201,7 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
   };
   auto const instantiating = [](auto& in) { in.exec.emplace(*in.parent); };
   auto const launching = [](auto& in) { in.exec->launch(in.other); };
+  auto const ending = [](auto& in) { in.exec.reset(); };
   auto const with_exec = [=](auto& in) {
     making(in);
     instantiating(in);
@@ -221,8 +222,7 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
   all.add("update with conditions", runs({"graph_exec::update"}), in_flight,
           [](auto& in) { in.exec->update(*in.parent); });
   all.add("launch with conditions", runs({"graph_exec::launch"}), with_exec, launching);
-  all.add("destroy with conditions", runs({"graph_exec::~graph_exec"}), in_flight,
-          [](auto& in) { in.exec.reset(); });
+  all.add("destroy with conditions", runs({"graph_exec::~graph_exec"}), in_flight, ending);
   auto const uploading = [](auto& in) { in.exec->upload(in.other); };
   all.add("upload with conditions", runs({"graph_exec::upload"}), with_exec, uploading);
   auto const uploaded = [=](auto& in) {
@@ -231,7 +231,7 @@ inline void add_conditionals(operations_in<exec_stage>& all) {
   };
   all.add("upload again with conditions", runs({"graph_exec::upload"}), uploaded, uploading);
   all.add("destroy with conditions after an upload", runs({"graph_exec::~graph_exec"}), uploaded,
-          [](auto& in) { in.exec.reset(); });
+          ending);
 }
 
 /// All of them, each of which can end while launches are in flight, or execs first.

@@ -3,6 +3,7 @@
 #include <escrow/sim.hpp>
 
 #include "attempt.hpp"
+#include "early_edges.hpp"
 #include "relaxed_scope.hpp"
 
 namespace escrow::test {
@@ -102,9 +103,7 @@ bool world::enqueue(std::size_t stream, piece_of_work& work, bool is_programmati
   }
   piece_of_work* argument = &work;
   std::array<void*, 3> arguments{&argument, &work.rounds, nullptr};
-  cudaLaunchAttribute programmatic{};
-  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute programmatic = programmatic_attribute();
   cudaLaunchConfig_t config{};
   config.gridDim = config.blockDim = dim3(1);
   config.stream = streams_[stream].handle;

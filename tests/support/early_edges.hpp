@@ -35,11 +35,17 @@ inline constexpr std::array early_edges{launch_completion_edge, block_start_edge
   return one.from_port == other.from_port && one.to_port == other.to_port && one.type == other.type;
 }
 
-/// A kernel that does nothing, and may begin when the kernel in front of it has triggered.
-[[nodiscard]] inline cudaError_t launch_programmatically(cudaStream_t stream) {
+/// Lets a kernel begin when the kernel in front of it has triggered.
+[[nodiscard]] inline cudaLaunchAttribute programmatic_attribute() {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+/// A kernel that does nothing, launched so.
+[[nodiscard]] inline cudaError_t launch_programmatically(cudaStream_t stream) {
+  cudaLaunchAttribute attribute = programmatic_attribute();
   cudaLaunchConfig_t config{};
   config.gridDim = 1;
   config.blockDim = 1;
