@@ -99,7 +99,7 @@ event::event(source_location where) : event_(nullptr) {
 }
 
 event::~event() {
-  if (event_ != nullptr) insist([this] { return cudaEventDestroy(event_); });
+  if (event_ != nullptr) retry_cleanup([this] { return cudaEventDestroy(event_); });
 }
 
 device_scope::device_scope(int device) {
@@ -107,13 +107,13 @@ device_scope::device_scope(int device) {
   if (previous_ == device) return;
   cudaError_t const status = cudaSetDevice(device);
   // With a fault that came before, it may have been changed all the same.
-  if (status != cudaSuccess) insist([this] { return cudaSetDevice(previous_); });
+  if (status != cudaSuccess) retry_cleanup([this] { return cudaSetDevice(previous_); });
   check(status, "cudaSetDevice");
   changed_ = true;
 }
 
 device_scope::~device_scope() {
-  if (changed_) insist([this] { return cudaSetDevice(previous_); });
+  if (changed_) retry_cleanup([this] { return cudaSetDevice(previous_); });
 }
 
 relaxed_capture_scope::relaxed_capture_scope() {
@@ -121,7 +121,7 @@ relaxed_capture_scope::relaxed_capture_scope() {
 }
 
 relaxed_capture_scope::~relaxed_capture_scope() {
-  insist([this] { return cudaThreadExchangeStreamCaptureMode(&previous_); });
+  retry_cleanup([this] { return cudaThreadExchangeStreamCaptureMode(&previous_); });
 }
 
 }  // namespace escrow

@@ -10,9 +10,9 @@
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
-#include "escrow/core/family_turn.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 
 namespace escrow {
 
@@ -81,8 +81,8 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   cudaError_t const asked = detail::query_capture(probe.get(), info);
   cudaGraph_t same = nullptr;
   cudaError_t ended = cudaSuccess;
-  bool const is_closed = insist([&] {
-    family_turn const turn;  // if the capture was lost, this destroys the graph
+  bool const is_closed = retry_cleanup([&] {
+    graph_lifetime_lock const turn;  // if the capture was lost, this destroys the graph
     cudaError_t const status = cudaStreamEndCapture(probe.get(), &same);
     if (ended == cudaSuccess) ended = status;
     return status;

@@ -45,7 +45,7 @@ bundle_holds hold_all(std::vector<graph_bundle*> const& bundles) {
   return held;
 }
 
-footprint footprint_of(bundle_holds const& held) {
+resource_usage resource_usage_of(bundle_holds const& held) {
   std::vector<graph_reference const*> found;
   for (auto const& each : held) {
     auto const parts = each->bundle().parts();

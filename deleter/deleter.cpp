@@ -12,9 +12,9 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/graph_identity.hpp"
-#include "escrow/core/insist.hpp"
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/user_object.hpp"
@@ -193,8 +193,8 @@ std::size_t deleter::poll() {
   int const device = current_device();
   bool is_relaxed = true;
   std::size_t const count = hub_->state_->guarded_pass(is_relaxed);
-  insist([device] { return cudaSetDevice(device); });
-  hub_->state_->bell->ring();  // a worker beside us must see what we left pending
+  retry_cleanup([device] { return cudaSetDevice(device); });
+  hub_->state_->bell->notify();  // a worker beside us must see what we left pending
   return count;
 }
 

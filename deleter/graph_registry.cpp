@@ -10,8 +10,8 @@ namespace escrow {
 
 namespace {
 
-void add_labelled(footprint& sum, std::string_view label, std::size_t bytes) {
-  auto found = std::ranges::find(sum.labels, label, &footprint::labelled::label);
+void add_labelled(resource_usage& sum, std::string_view label, std::size_t bytes) {
+  auto found = std::ranges::find(sum.labels, label, &resource_usage::labelled::label);
   if (found == sum.labels.end()) {
     found = sum.labels.insert(found, {.label = std::string(label)});
   }
@@ -19,7 +19,7 @@ void add_labelled(footprint& sum, std::string_view label, std::size_t bytes) {
   found->bytes += bytes;
 }
 
-void describe_reference(graph_reference const& reference, footprint& sum) {
+void describe_reference(graph_reference const& reference, resource_usage& sum) {
   if (!reference.is_slot()) {
     ++sum.owners;
     return add_labelled(sum, "owners", 0);
@@ -232,7 +232,7 @@ bool graph_registry::is_empty() const noexcept {
   return references_ == 0;
 }
 
-footprint graph_registry::describe(std::span<std::uint64_t const> ids) const {
+resource_usage graph_registry::describe(std::span<std::uint64_t const> ids) const {
   std::vector<graph_reference const*> found;
   std::lock_guard const lock(mutex_);
   for (std::uint64_t const id : ids) {
@@ -246,11 +246,11 @@ footprint graph_registry::describe(std::span<std::uint64_t const> ids) const {
   return describe(std::move(found));
 }
 
-footprint graph_registry::describe(std::vector<graph_reference const*> held) {
+resource_usage graph_registry::describe(std::vector<graph_reference const*> held) {
   // Bundles may have parts in common, and a graph with the same child twice has its bundle twice.
   std::ranges::sort(held);
   held.erase(std::unique(held.begin(), held.end()), held.end());
-  footprint sum;
+  resource_usage sum;
   for (graph_reference const* const each : held) describe_reference(*each, sum);
   return sum;
 }

@@ -6,11 +6,11 @@
 #include <mutex>
 #include <utility>
 
-#include "code_pin.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/event_cache.hpp"
 #include "owner_block.hpp"
+#include "pin_module.hpp"
 #include "release_hub_state.hpp"
 
 namespace escrow {
@@ -35,7 +35,7 @@ void destroy_all(release_list& owners) noexcept {
 release_hub::release_hub(deleter_options options)
     : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {
   // The worker and the destroy callbacks, which may run this code at any time, have a hub.
-  pin_this_code();
+  pin_module();
   worker::watch_for_exit();
 }
 
@@ -49,11 +49,11 @@ void release_hub::add_use() noexcept {
 }
 
 void release_hub::drop_use() noexcept {
-  // The worker may free the hub as soon as the use is gone; the doorbell stays. It is rung because
+  // The worker may free the hub as soon as the use is gone; the wakeup stays. It is rung because
   // a worker that was left to itself sleeps, too.
-  doorbell& bell = *state_->bell;
+  wakeup& bell = *state_->bell;
   state_->uses.fetch_sub(1, std::memory_order_release);
-  bell.ring();
+  bell.notify();
 }
 
 void release_hub::await(bundle_hold& sent) noexcept {
@@ -141,7 +141,7 @@ void release_hub::push_retired(retired_owner& node) noexcept {
     // Relaxed: see has_retired.
     shelf.has_retired.store(true, std::memory_order_relaxed);
   }
-  state_->bell->ring();
+  state_->bell->notify();
 }
 
 void release_hub::put_retired_owner(retired_owner& owner) noexcept {

@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "awaited_holds.hpp"
-#include "doorbell_store.hpp"
 #include "escrow/core/spin_lock.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/retired_owner.hpp"
 #include "reclaimer.hpp"
 #include "release_queue.hpp"
+#include "wakeup_store.hpp"
 #include "worker.hpp"
 
 namespace escrow {
@@ -33,7 +33,7 @@ struct release_hub::state {
     std::size_t idle_count = 0;
     release_list retired;  // recorded and not yet taken by the worker, oldest first
     // Whether `retired` has any. Written under the lock; read without it by the worker, who goes to
-    // sleep only after the doorbell's exchange with who wrote it, or takes the lock anyway.
+    // sleep only after the wakeup's exchange with who wrote it, or takes the lock anyway.
     std::atomic<bool> has_retired{false};
     // The exception: of the reclaiming thread, nodes to join `idle` after its pass.
     release_list emptied;
@@ -68,7 +68,7 @@ struct release_hub::state {
   awaited_holds awaited;
   release_queue recycled;
   release_queue destroyed;
-  doorbell_store::loan const bell = doorbell_store::take();
+  wakeup_store::loan const bell = wakeup_store::take();
   // Who can still push: the deleter, nodes, pools. Release when dropped, acquire where the worker
   // reads it before it frees the hub, so that everything done with the hub happens before its end.
   alignas(64) std::atomic<std::size_t> uses{0};

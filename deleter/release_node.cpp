@@ -29,10 +29,10 @@ release_queue& release_node::queue() const noexcept {
 }
 
 void release_node::push() noexcept {
-  // Once the node is in the queue, it may be gone, and the hub with it; the doorbell stays.
-  doorbell& bell = *hub_->state_->bell;
+  // Once the node is in the queue, it may be gone, and the hub with it; the wakeup stays.
+  wakeup& bell = *hub_->state_->bell;
   queue().push(*this);
-  bell.ring();
+  bell.notify();
 }
 
 void release_node::reclaim_again_after(cudaEvent_t ready) noexcept {

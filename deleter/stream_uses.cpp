@@ -10,9 +10,9 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/event_cache.hpp"
-#include "escrow/core/insist.hpp"
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/stream_shared.hpp"
@@ -43,7 +43,7 @@ bool is_legacy(stream_ref stream) noexcept {
 
 stream_uses& detail::require_stream_shared(stream_shared_deleter const* deleter) {
   if (deleter != nullptr) return *deleter->uses;
-  throw usage_error("used_on", "`shared` is empty or was not made by make_stream_shared()",
+  throw usage_error("record_stream", "`shared` is empty or was not made by make_stream_shared()",
                     "make it so, or keep a share with retain()");
 }
 
@@ -65,10 +65,10 @@ void stream_uses::note(stream_ref stream) {
   // The work has been enqueued: what fails now must not let the object go before it is done.
   bool is_named = false;
   try {
-    if (usable_capture_of("used_on", stream).is_active()) {
+    if (usable_capture_of("record_stream", stream).is_active()) {
       is_named = true;  // by the capture, which is not to be launched if this fails
       return deleter_.retire_around(
-          "used_on", stream, graph_share(*this), [](graph_share&) noexcept {}, [] {});
+          "record_stream", stream, graph_share(*this), [](graph_share&) noexcept {}, [] {});
     }
     std::uint64_t const id = stream_id(stream);
     std::lock_guard const lock(mutex_);
@@ -147,7 +147,7 @@ void stream_uses::reclaim_uses(release_node& node) noexcept {
   }
   if (shared.device() != shared.home_) {
     // It is destroyed all the same if that fails, as the worker would.
-    insist([&shared] { return cudaSetDevice(shared.home_); });
+    retry_cleanup([&shared] { return cudaSetDevice(shared.home_); });
   }
   shared.destroy_(shared);
 }

@@ -2,7 +2,7 @@
 #include "escrow/deleter/user_object.hpp"
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
 
@@ -60,7 +60,7 @@ void user_object::withdraw(std::uint64_t id) noexcept {
 
 void release_object(cudaUserObject_t object, release_hub& hub) noexcept {
   cudaError_t status = cudaSuccess;
-  bool const is_released = insist([&] {
+  bool const is_released = retry_cleanup([&] {
     status = cudaUserObjectRelease(object, 1);
     return status;
   });

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <utility>
 
-#include "pass_gate.hpp"
 #include "release_hub_state.hpp"
+#include "shutdown_gate.hpp"
 
 namespace escrow {
 
@@ -19,7 +19,7 @@ namespace {
 
 // At process exit CUDA may be torn down under a worker. From the exit handler on no pass begins,
 // and the handler waits for the passes that have begun, for a bounded time.
-constinit pass_gate passes;
+constinit shutdown_gate passes;
 
 void end_passes_at_exit() {
   constexpr auto patience =
@@ -77,7 +77,7 @@ void worker::start() {
 void worker::stop_and_join() noexcept {
   release_hub::state& hub = *hub_.state_;
   hub.is_ending.store(true, std::memory_order_release);
-  hub.bell->ring();
+  hub.bell->notify();
   thread_.join();
 }
 
@@ -93,9 +93,9 @@ void worker::leave_to_itself() noexcept {
     return hub_.report(error);
   }
   thread_.detach();
-  doorbell& bell = *hub.bell;  // stays when the hub goes
+  wakeup& bell = *hub.bell;  // stays when the hub goes
   hub.is_left_alone.store(true, std::memory_order_release);
-  bell.ring();
+  bell.notify();
 }
 
 void worker::run() noexcept {
@@ -153,7 +153,7 @@ void worker::rest(bool did_something, bool was_left_alone) noexcept {
              !hub.is_ending.load(std::memory_order_acquire) &&
              hub.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
     };
-    if (hub.bell->try_sleep(nothing_to_do)) hub.bell->wait_for_ring();
+    if (hub.bell->try_sleep(nothing_to_do)) hub.bell->wait_for_notify();
     interval_ = options.poll_interval_min;
     return;
   }

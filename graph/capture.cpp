@@ -3,8 +3,8 @@
 
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/family_turn.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {
@@ -18,7 +18,7 @@ void destroy(cudaGraph_t dropped) noexcept {
 
 // The graph of a capture that was lost ends inside the call.
 cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
-  family_turn const turn;
+  graph_lifetime_lock const turn;
   return cudaStreamEndCapture(stream, &captured);
 }
 
@@ -57,7 +57,7 @@ void capture_scope::drop() noexcept {
   // A capture that goes on would poison the stream. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
   static_cast<void>(cudaGetLastError());
-  insist([this] {
+  retry_cleanup([this] {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaError_t const status = cudaStreamIsCapturing(stream_, &state);
     // A lost device says nothing else, and what was captured has to go all the same.

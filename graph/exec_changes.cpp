@@ -6,7 +6,7 @@
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
-#include "escrow/core/family_turn.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
@@ -103,7 +103,7 @@ void graph_exec::state::update(graph_survey const& survey, survey_root const& so
   if (is_unchanged(source.core)) next.payloads = source.core->snapshot();
   cudaGraphExecUpdateResultInfo result{};
   {
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
   }
   is_bare_ = off.is_bare();

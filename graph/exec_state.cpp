@@ -7,10 +7,10 @@
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
-#include "escrow/core/family_turn.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 
 namespace escrow {
@@ -42,11 +42,11 @@ void record_end(launch_end& end, stream_ref stream) {
 
 }  // namespace
 
-launch_turn::launch_turn(launch_orders const& orders) : orders_(orders) {
+launch_lock::launch_lock(launch_orders const& orders) : orders_(orders) {
   for (launch_order* const each : orders_) each->mutex.lock();
 }
 
-launch_turn::~launch_turn() {
+launch_lock::~launch_lock() {
   for (auto each = orders_.rbegin(); each != orders_.rend(); ++each) (*each)->mutex.unlock();
 }
 
@@ -62,7 +62,7 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
     source_shape_ = source.core->shape();
   }
   {
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
   }
   is_bare_ = off.is_bare();
@@ -72,16 +72,16 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
 graph_exec::state::~state() {
   wait_until_idle();
   {
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
-    insist_relaxed([this] { return cudaGraphExecDestroy(exec_); });
+    retry_cleanup_relaxed([this] { return cudaGraphExecDestroy(exec_); });
   }
   let_go_after(std::move(held_), end_);
 }
 
 void graph_exec::state::launch(stream_ref stream) {
   if (end_ == nullptr) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
-  launch_turn const turn(orders_);
+  launch_lock const turn(orders_);
   wait_for_others(stream);
   check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   note_launch(stream);
@@ -127,7 +127,7 @@ void graph_exec::state::upload(stream_ref stream) {
 void graph_exec::state::wait_until_idle() const noexcept {
   for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
     if (end == nullptr || !end->was_launched || end->failure != cudaSuccess) continue;
-    insist_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
+    retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
   }
 }
 

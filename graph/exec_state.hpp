@@ -22,11 +22,11 @@ namespace escrow {
 using launch_orders = std::vector<launch_order*>;
 
 // The turn of one launch among the execs that share something with it: locks the launch orders.
-class launch_turn {
+class launch_lock {
  public:
-  explicit launch_turn(launch_orders const& orders);
-  launch_turn(launch_turn&&) = delete;
-  ~launch_turn();
+  explicit launch_lock(launch_orders const& orders);
+  launch_lock(launch_lock&&) = delete;
+  ~launch_lock();
 
  private:
   launch_orders const& orders_;

@@ -8,9 +8,9 @@
 #include "copy_notes.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/edge_data.hpp"
-#include "escrow/core/family_turn.hpp"
 #include "escrow/core/graph_identity.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "graph_core.hpp"
@@ -25,7 +25,7 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
   std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
   std::unordered_set<cudaGraphNode_t> awaited;
   for (graph_edge const& each : edges_of(graph)) {
-    if (waits_for_the_end(each.data)) awaited.insert(each.from);
+    if (is_full_dependency(each.data)) awaited.insert(each.from);
   }
   std::erase_if(nodes, [&awaited](cudaGraphNode_t node) { return awaited.contains(node); });
   return nodes;
@@ -48,7 +48,7 @@ std::shared_ptr<graph_core> core_of(cudaGraph_t native, std::uint64_t id, bool i
 }
 
 cudaGraph_t clone_of(cudaGraph_t original) {
-  family_turn const turn;
+  graph_lifetime_lock const turn;
   cudaGraph_t made = nullptr;
   check(cudaGraphClone(&made, original), "cudaGraphClone");
   return made;
@@ -56,7 +56,7 @@ cudaGraph_t clone_of(cudaGraph_t original) {
 
 cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
                               std::span<cudaGraphNode_t const> after) {
-  family_turn const turn;
+  graph_lifetime_lock const turn;
   cudaGraphNode_t made = nullptr;
   check(cudaGraphAddChildGraphNode(&made, parent, after.data(), after.size(), child),
         "cudaGraphAddChildGraphNode");
@@ -149,10 +149,10 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
   } catch (...) {
     cudaError_t status = cudaSuccess;
     auto const take_off = [&] {
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       return status = cudaGraphDestroyNode(node);
     };
-    if (insist_relaxed(take_off) || is_sticky(status)) throw;
+    if (retry_cleanup_relaxed(take_off) || is_sticky(status)) throw;
     // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for;
     // its handle, which is not known, may be that of a copy that held nothing.
     parent.blank_copies.clear();
@@ -184,7 +184,7 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
         "cudaGraphDebugDotPrint");
 }
 
-footprint graph::held() const {
+resource_usage graph::held() const {
   std::vector<std::uint64_t> ids;
   for (auto const& each : survey_of("graph::held", *this, {}).known) ids.push_back(each.id);
   return graph_registry::global().describe(ids);

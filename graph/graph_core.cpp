@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/family_turn.hpp"
 #include "escrow/core/graph_identity.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/user_object.hpp"
@@ -15,8 +15,8 @@
 namespace escrow {
 
 void destroy_graph(cudaGraph_t doomed) noexcept {
-  family_turn const turn;
-  insist_relaxed([doomed] { return cudaGraphDestroy(doomed); });
+  graph_lifetime_lock const turn;
+  retry_cleanup_relaxed([doomed] { return cudaGraphDestroy(doomed); });
 }
 
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed)
@@ -88,7 +88,7 @@ void graph_core::take_off(graph_bundle& bundle) noexcept {
 
 void graph_core::let_go(placed_bundle const& placed) noexcept {
   cudaError_t status = cudaSuccess;
-  bool const is_off = insist([&] {
+  bool const is_off = retry_cleanup([&] {
     status = cudaGraphReleaseUserObject(native_, placed.object, 1);
     return status;
   });
@@ -167,7 +167,7 @@ void graph_core::copy_payloads(graph_core& original) {
   payloads_.entries().reserve(original.payloads_.entries().size());
   placed_ = graph_registry::global().bundles_of(id_);
   for (placed_bundle const& each : placed_) each.bundle->hold();
-  family_turn const turn;  // the links are read
+  graph_lifetime_lock const turn;  // the links are read
   for (node_table::entry copied : original.payloads_.entries()) {
     check(cudaGraphNodeFindInClone(&copied.node, copied.node, native_), "cudaGraphNodeFindInClone");
     payloads_.insert(copied);

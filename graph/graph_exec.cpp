@@ -34,8 +34,8 @@ bool graph_exec::is_bare() const noexcept {
   return state_ == nullptr || state_->is_bare();
 }
 
-footprint graph_exec::held() const {
-  return state_ == nullptr ? footprint{} : footprint_of(state_->held());
+resource_usage graph_exec::held() const {
+  return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->held());
 }
 
 void graph_exec::launch(stream_ref stream) {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/user_object.hpp"
@@ -39,7 +39,7 @@ cudaError_t bundle_group(identified_graph const& on, std::span<single const> gro
     // The last reference to the user object may go here, and its destroy callback run: the bundle
     // holds what it lets go.
     cudaError_t status = cudaSuccess;
-    bool const is_off = insist([&] {
+    bool const is_off = retry_cleanup([&] {
       status = cudaGraphReleaseUserObject(on.graph, each.object, 1);
       return status;
     });
@@ -125,7 +125,7 @@ void hoist_scope::put_back_all() noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     cudaError_t status = cudaSuccess;
-    bool const is_back = insist([&] {
+    bool const is_back = retry_cleanup([&] {
       status = cudaGraphRetainUserObject(each.graph, each.object, 1, cudaGraphUserObjectMove);
       return status;
     });

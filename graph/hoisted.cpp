@@ -110,8 +110,8 @@ bool hoisted::is_bare() const noexcept {
   return state_ == nullptr || state_->is_bare;
 }
 
-footprint hoisted::held() const {
-  return state_ == nullptr ? footprint{} : footprint_of(state_->held);
+resource_usage hoisted::held() const {
+  return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->held);
 }
 
 hoisted::state& hoisted::require(char const* call) const {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/insist.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/stream_shared.hpp"
 
@@ -40,7 +40,7 @@ loaded_library::~loaded_library() {
     std::erase_if(all_found().libraries, [](auto const& each) { return each.second.expired(); });
   }
   cudaError_t status = cudaSuccess;
-  bool const is_unloaded = insist([&] { return status = cudaLibraryUnload(handle_); });
+  bool const is_unloaded = retry_cleanup([&] { return status = cudaLibraryUnload(handle_); });
   if (!is_unloaded) hub_.report(status, "cudaLibraryUnload");
 }
 

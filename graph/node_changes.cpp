@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/core/family_turn.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {
@@ -122,7 +122,7 @@ void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
 void graph_core::destroy(cudaGraphNode_t doomed) {
   change keeping(*this, doomed, {});
   {
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
   }
   keeping.commit(doomed);

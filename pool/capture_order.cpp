@@ -21,7 +21,7 @@ constexpr std::size_t visits_max = 4096;  // of a walk
 // when another one triggered (measured): a capture of such launches has no other edges, and what
 // follows in their stream comes after them all.
 bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
-  if (waits_for_the_end(edge)) return true;
+  if (is_full_dependency(edge)) return true;
   if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
   cudaGraphNodeType type{};
   check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
@@ -66,11 +66,11 @@ capture_frontier frontier_of(stream_ref stream) {
   capture_frontier found;
   found.nodes.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    if (waits_for_the_end(edges[i])) found.nodes.push_back(dependencies[i]);
+    if (is_full_dependency(edges[i])) found.nodes.push_back(dependencies[i]);
   }
   found.ended = found.nodes.size();
   for (std::size_t i = 0; i < count; ++i) {
-    if (!waits_for_the_end(edges[i])) found.nodes.push_back(dependencies[i]);
+    if (!is_full_dependency(edges[i])) found.nodes.push_back(dependencies[i]);
   }
   return found;
 }

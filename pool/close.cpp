@@ -8,7 +8,7 @@
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/ready_event.hpp"
 #include "escrow/deleter/release_hub.hpp"
-#include "legacy_stand_in.hpp"
+#include "legacy_stream_proxy.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
@@ -136,7 +136,7 @@ void slot_pool::avoid_legacy(slot_lease& lease) {
     capture_info ignored;
     cudaError_t const status = detail::query_capture(stream, ignored);
     if (!succeeded(status) && status == cudaErrorStreamCaptureImplicit) {
-      stream = legacy_stand_in(device);
+      stream = legacy_stream_proxy(device);
     }
   };
   replace(lease.stream_, lease.slot_->pool().device());

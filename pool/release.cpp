@@ -60,11 +60,11 @@ cudaError_t slot_pool::record_again(slot& used, stream_ref stream, cudaError_t f
 }
 
 void slot_pool::require_recordable(slot::used_stream const& also) {
-  require_same_thread("lease::release", also.thread, "gave it to also_used_on()");
+  require_same_thread("lease::release", also.thread, "gave it to record_stream()");
   device_scope const current(also.device);  // the null stream is the current device's
   if (usable_capture_of("lease::release", also.handle).is_none()) return;
   // An event recorded in a capture could tell nobody outside when the work is done.
-  throw usage_error("lease::release", "a stream given to also_used_on() is being captured",
+  throw usage_error("lease::release", "a stream given to record_stream() is being captured",
                     "release before its capture begins, or after it has ended");
 }
 
@@ -129,11 +129,11 @@ void slot_pool::release_captured(slot_lease& lease, stream_ref stream,
   auto const use = std::make_shared<slot::captured_use>();
   use->released_at = frontier_of(stream).nodes;
   for (slot::used_stream const& also : used.also_streams_) {
-    require_same_thread("lease::release", also.thread, "gave it to also_used_on()");
+    require_same_thread("lease::release", also.thread, "gave it to record_stream()");
     device_scope const current(also.device);
     if (capture_of(also.handle).id != capture.id) {
       throw usage_error("lease::release",
-                        "a stream given to also_used_on() is not part of the capture any more",
+                        "a stream given to record_stream() is not part of the capture any more",
                         "release before the stream leaves the capture");
     }
     merge_frontier(use->released_at, frontier_of(also.handle).nodes);

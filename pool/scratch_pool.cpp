@@ -12,7 +12,7 @@
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
@@ -23,7 +23,7 @@ device_block::device_block(std::size_t bytes) : bytes_(bytes) {
 }
 
 device_block::~device_block() {
-  if (data_ != nullptr) insist([this] { return cudaFree(data_); });
+  if (data_ != nullptr) retry_cleanup([this] { return cudaFree(data_); });
 }
 
 namespace {

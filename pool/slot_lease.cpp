@@ -66,7 +66,7 @@ void slot_lease::release(stream_ref stream) {
   capture_info const capture = capture_at_release(stream);
   if (capture.status != capture_status::invalidated) {
     pool.require_device("lease::release", stream, capture,
-                        "release on a stream of the pool's device, and tell also_used_on() of "
+                        "release on a stream of the pool's device, and tell record_stream() of "
                         "the other");
   }
   pool.release(*this, stream, capture, 0);
@@ -77,10 +77,10 @@ capture_info slot_lease::capture_at_release(stream_ref stream) const {
   return capture_id_ == 0 ? usable_capture_of("lease::release", stream) : capture_of(stream);
 }
 
-void slot_lease::also_used_on(stream_ref stream) {
-  slot& used = held("lease::also_used_on");
-  capture_info const capture = usable_capture_of("lease::also_used_on", stream);
-  if (capture.id != capture_id_) refuse_capture("lease::also_used_on");
+void slot_lease::record_stream(stream_ref stream) {
+  slot& used = held("lease::record_stream");
+  capture_info const capture = usable_capture_of("lease::record_stream", stream);
+  if (capture.id != capture_id_) refuse_capture("lease::record_stream");
   // Asking a capturing stream for its device would kill the capture.
   int const device = capture.is_none()            ? device_of(stream)
                      : is_ambiguous(stream.get()) ? current_device()
@@ -96,7 +96,7 @@ void slot_lease::refuse_capture(char const* call) const {
                     "claim in the same capture as the work");
 }
 
-void slot_lease::about_to_be_used_on(stream_ref stream) {
+void slot_lease::before_launch(stream_ref stream) {
   slot& used = held("launch");
   // Also where the stream is known: it may have begun to capture since, and its graph does not hold
   // the slot.
@@ -110,7 +110,7 @@ void slot_lease::about_to_be_used_on(stream_ref stream) {
   for (slot::used_stream const& also : used.also_streams_) {
     if (is_same(also.handle, also.thread, also.device)) return;
   }
-  also_used_on(stream);
+  record_stream(stream);
 }
 
 slot_share slot_lease::share_with_node() {

@@ -1,4 +1,4 @@
-// An empty callback, queues other than Escrow's, and the doorbell without a queue.
+// An empty callback, queues other than Escrow's, and the wakeup without a queue.
 #include <unistd.h>
 
 #include <array>
@@ -11,11 +11,11 @@
 #include <optional>
 #include <thread>
 
-#include "doorbell.hpp"
 #include "push_arm.hpp"
 #include "sleeper.hpp"
 #include "status.hpp"
 #include "wait_until.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::bench {
 namespace {
@@ -115,7 +115,7 @@ struct locked_deque {
   std::deque<node*> queue;
 };
 
-// The library's doorbell with a thread that sleeps behind it.
+// The library's wakeup with a thread that sleeps behind it.
 class wake_arm final : public push_arm {
  public:
   wake_arm() : thread_([this] { answer(); }) {
@@ -145,7 +145,7 @@ class wake_arm final : public push_arm {
   [[nodiscard]] std::size_t sleeps() const override { return sleeper_->sleeps() - first_sleeps_; }
 
  private:
-  static void ring(void* arm) noexcept { static_cast<wake_arm*>(arm)->bell_.ring(); }
+  static void ring(void* arm) noexcept { static_cast<wake_arm*>(arm)->bell_.notify(); }
 
   void answer() {
     id_.store(gettid(), std::memory_order_release);
@@ -153,13 +153,13 @@ class wake_arm final : public push_arm {
       // Acquire: pairs with the release in ~wake_arm().
       auto const may_sleep = [this] { return !is_ending_.load(std::memory_order_acquire); };
       if (!bell_.try_sleep(may_sleep)) return;
-      bell_.wait_for_ring();
+      bell_.wait_for_notify();
       // Release: pairs with the acquire in end_round().
       answers_.fetch_add(1, std::memory_order_release);
     }
   }
 
-  doorbell bell_;
+  wakeup bell_;
   std::atomic<int> id_{0};
   std::atomic<bool> is_ending_{false};
   std::atomic<std::size_t> answers_{0};

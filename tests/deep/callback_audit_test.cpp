@@ -33,7 +33,7 @@ struct pooled_cell {
   int* cell;
 };
 template <>
-struct owner_of<pooled_cell> {
+struct kernel_argument_traits<pooled_cell> {
   static int* device_value(pooled_cell const& from) { return from.cell; }
 };
 
@@ -98,7 +98,7 @@ class CallbackAudit : public testing::TestWithParam<holding> {
     if (GetParam() == holding::shared_objects) {
       auto const shared = make_stream_shared_by<int>(deleter_);
       must(launch_tiny(captured_));
-      used_on(shared, captured_.get());
+      record_stream(shared, captured_.get());
     } else {
       launch(captured_.get(), add_, {.keeper = &deleter_}, shared_cell(), 1);
     }

@@ -76,7 +76,7 @@ class capture_safety_test : public captured_pool_test,
     worker->retire(stream, std::make_unique<int>(i));
     auto const shared = make_stream_shared_by<int>(*worker, i);
     escrow::check(launch_tiny(stream), "a kernel");
-    used_on(shared, stream);
+    record_stream(shared, stream);
   }
 
   // Nothing if graphs have them all.
@@ -118,7 +118,7 @@ class capture_safety_test : public captured_pool_test,
       cudaStream_t const stream = i % 2 == 0 ? one : other;
       if (auto held = pool->try_claim(stream)) {
         must(launch_tiny(stream));
-        if (i % 3 == 0) held->also_used_on(i % 2 == 0 ? other : one);
+        if (i % 3 == 0) held->record_stream(i % 2 == 0 ? other : one);
       }
       if (i % 64 == 0) relaxed([&] { sync(stream); });
     });
@@ -136,7 +136,7 @@ class capture_safety_test : public captured_pool_test,
       auto const shared =
           make_stream_shared_by<device_block>(*worker, relaxed([] { return device_block(256); }));
       must(launch_tiny(stream));
-      used_on(shared, stream);
+      record_stream(shared, stream);
       static_cast<void>(worker->drain_for(std::chrono::milliseconds(2)));
     });
     relaxed([&] { sync(stream); });

@@ -48,7 +48,7 @@ TEST_F(AcrossDevices, ASlotThatTheOtherDevicesBranchUsesServesAgainAfterTheJoin)
     int const first = held->number();
     work(0, held, 1);
     order_from(0, stream_of(0), stream_of(1));
-    held.also_used_on(stream_of(1));
+    held.record_stream(stream_of(1));
     {
       device_scope const there(1);
       must(launch_tiny(stream_of(1)));

@@ -144,7 +144,7 @@ TEST_F(WrongDevice, IsRefusedByARelease) {
   expect_refused([&] { held.release(stream_of(1)); }, "lease::release",
                  "release on a stream of the pool's device");
   ASSERT_TRUE(held);
-  held.also_used_on(stream_of(1));  // which is what to say instead
+  held.record_stream(stream_of(1));  // which is what to say instead
   held.release();
 }
 

@@ -78,8 +78,8 @@ int leave_a_static_share() {
   deleter::global().drain();  // the exit handler is there
   static std::shared_ptr<probe> const after = make_stream_shared<probe>(make_fate());
   test::must(test::launch_sleep(stream, 1000));
-  used_on(before, stream);
-  used_on(after, stream);
+  record_stream(before, stream);
+  record_stream(after, stream);
   return 0;
 }
 test::child_case const static_share("static_share", &leave_a_static_share);

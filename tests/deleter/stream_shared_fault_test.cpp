@@ -59,7 +59,7 @@ class StreamSharedFault : public testing::Test {
   // Whether noting the use worked.
   static bool note(std::shared_ptr<probe> const& shared, cudaStream_t stream) {
     try {
-      used_on(shared, stream);
+      record_stream(shared, stream);
       return true;
     } catch (cuda_error const&) {
       return false;
@@ -144,7 +144,7 @@ TEST_F(StreamSharedFault, AUseOnAStreamThatNothingCanBeRecordedOnKeepsItForEver)
   auto const fate = make_fate();
   auto shared = share(fate);
   sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
-  EXPECT_THROW(used_on(shared, stream_), cuda_error);
+  EXPECT_THROW(record_stream(shared, stream_), cuda_error);
   sim::clear_faults();
   shared.reset();
   deleter_->drain();
@@ -157,9 +157,9 @@ TEST_F(StreamSharedFault, ALaterUseOfTheStreamCoversOneThatCouldNotBeRecorded) {
   auto const fate = make_fate();
   auto shared = share(fate);
   sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
-  EXPECT_THROW(used_on(shared, stream_), cuda_error);
+  EXPECT_THROW(record_stream(shared, stream_), cuda_error);
   sim::clear_faults();
-  used_on(shared, stream_);
+  record_stream(shared, stream_);
   shared.reset();
   deleter_->drain();
   EXPECT_EQ(fate->times(), 1);
@@ -193,8 +193,8 @@ TEST_F(StreamSharedFault, AFailingPollDestroysNothingEarlyAndForgetsNothing) {
     test::pinned_flag flag;
     auto shared = share(fate);
     test::must(test::launch_wait_flag(stream_, flag.get()));
-    used_on(shared, stream_);
-    used_on(shared, other_);
+    record_stream(shared, stream_);
+    record_stream(shared, other_);
     shared.reset();
     bool const reached = with_failure(n, error, [this] {
       try {
@@ -234,8 +234,8 @@ TEST_F(StreamSharedFault, BesideALostDeviceAUseOfAnotherIsNeverOver) {
   test::owned_stream const healthy = test::make_stream();
   auto shared = share(fate);
   test::must(test::launch_wait_flag(healthy, flag.get()));
-  used_on(shared, healthy);
-  used_on(shared, stream_);
+  record_stream(shared, healthy);
+  record_stream(shared, stream_);
   sim::fail_device(0, cudaErrorIllegalAddress);
   shared.reset();
   EXPECT_TRUE(deleter_->drain_for(test::generous)) << "a drain waits for what nothing tells";

@@ -22,7 +22,7 @@ class StreamSharedInCapture : public stream_shared_test {
   [[nodiscard]] test::owned_graph captured(std::shared_ptr<probe> shared) {
     test::capture open(stream_, cudaStreamCaptureModeGlobal);
     test::must(test::launch_tiny(stream_));
-    used_on(shared, stream_);
+    record_stream(shared, stream_);
     shared.reset();
     test::must(open.end());
     return std::move(open.graph());
@@ -50,7 +50,7 @@ TEST_F(StreamSharedInCapture, AUseOnTheLegacyStreamThatCannotBeNotedBesideItIsNe
   auto shared = share();
   hold_up(cudaStreamLegacy);
   test::capture open(blocking, cudaStreamCaptureModeGlobal);
-  EXPECT_THROW(used_on(shared, cudaStreamLegacy), usage_error);
+  EXPECT_THROW(record_stream(shared, cudaStreamLegacy), usage_error);
   EXPECT_TRUE(open.is_active());
   shared.reset();
   EXPECT_TRUE(stays()) << "destroyed while the kernel runs";
@@ -67,7 +67,7 @@ TEST_F(StreamSharedInCapture, IsKeptByGraphsAndStreamsTogether) {
   test::owned_graph first = captured(shared);
   test::owned_graph second = captured(shared);
   hold_up(other_);
-  used_on(shared, other_);
+  record_stream(shared, other_);
   shared.reset();
   first.reset();
   flag_.raise();
@@ -80,9 +80,9 @@ TEST_F(StreamSharedInCapture, IsFreeOnceTheCaptureWasAborted) {
   {
     test::capture open(stream_, cudaStreamCaptureModeThreadLocal);
     auto const shared = share();
-    used_on(shared, stream_);
+    record_stream(shared, stream_);
     static_cast<void>(cudaStreamQuery(stream_));
-    EXPECT_THROW(used_on(shared, stream_), usage_error) << "the capture is invalidated";
+    EXPECT_THROW(record_stream(shared, stream_), usage_error) << "the capture is invalidated";
   }
   EXPECT_TRUE(fate_->wait());
 }
@@ -92,7 +92,7 @@ TEST_F(StreamSharedInCapture, NewUsesOfManyStreamsHarmNoCapture) {
   test::capture open(stream_, cudaStreamCaptureModeGlobal);
   for (int i = 0; i < 50; ++i) {
     test::owned_stream const passing = test::make_stream();
-    used_on(shared, passing);
+    record_stream(shared, passing);
   }
   EXPECT_TRUE(open.is_active());
   EXPECT_EQ(open.end(), cudaSuccess);
@@ -116,8 +116,8 @@ TEST_F(StreamSharedOnTwoDevices, IsDestroyedOnItsOwnDeviceAfterTheWorkOfTheOther
     device_scope const there(1);
     hold_up(elsewhere_);
   }
-  used_on(shared, elsewhere_);
-  used_on(shared, stream_);
+  record_stream(shared, elsewhere_);
+  record_stream(shared, stream_);
   shared.reset();
   EXPECT_TRUE(stays());
   flag_.raise();

@@ -46,7 +46,7 @@ TEST_F(StreamShared, MemoryWhoseLastShareGoesDuringTheKernelIsFreedAfterIt) {
     int* const cells = data->cells.data();
     test::must(test::launch_fill(stream_, cells, 1, 7));
     test::must(test::launch_check(stream_, cells, 1, 7, mismatches.data()));
-    used_on(data, stream_);
+    record_stream(data, stream_);
   }
   EXPECT_TRUE(stays());
   flag_.raise();
@@ -60,7 +60,7 @@ TEST_F(StreamShared, MemoryIsFreedAfterTheKernelThoughTheStreamIsGone) {
     auto const data = share<buffer>();
     hold_up(stream_);
     test::must(test::launch_fill(stream_, data->cells.data(), 1, 7));
-    used_on(data, stream_);
+    record_stream(data, stream_);
     stream_.reset();
   }
   EXPECT_TRUE(stays());
@@ -72,10 +72,10 @@ TEST_F(StreamShared, MemoryOfTwoStreamsIsFreedAfterBothWithoutEvents) {
   {
     auto const data = share<buffer>();
     test::must(test::launch_fill(other_, data->cells.data(), 1, 1));
-    used_on(data, other_);
+    record_stream(data, other_);
     hold_up(stream_);
     test::must(test::launch_fill(stream_, data->cells.data(), 1, 7));
-    used_on(data, stream_);
+    record_stream(data, stream_);
   }
   test::must(cudaStreamSynchronize(other_));
   EXPECT_TRUE(stays());
@@ -93,7 +93,7 @@ TEST_F(StreamShared, GoesAtOnceIfNoStreamUsedIt) {
 TEST_F(StreamShared, GoesWithItsLastShare) {
   auto first = share();
   auto second = first;
-  used_on(first, stream_);
+  record_stream(first, stream_);
   first.reset();
   EXPECT_TRUE(lives());
   EXPECT_EQ(second.use_count(), 1) << "uses are no shares";
@@ -106,7 +106,7 @@ TEST_F(StreamShared, IsExpiredForWeakPointersOnceTheLastShareIsGone) {
   auto shared = share();
   std::weak_ptr<probe> const watch = shared;
   hold_up(stream_);
-  used_on(shared, stream_);
+  record_stream(shared, stream_);
   shared.reset();
   EXPECT_TRUE(watch.expired());
   EXPECT_FALSE(fate_->was_destroyed());
@@ -118,8 +118,8 @@ TEST_F(StreamShared, MayBeSharedAsConstAndInParts) {
   std::shared_ptr<int> part(whole, whole->cells.data());
   whole.reset();
   hold_up(stream_);
-  used_on(part, stream_);
-  used_on(constant, other_);
+  record_stream(part, stream_);
+  record_stream(constant, other_);
   part.reset();
   EXPECT_TRUE(lives());
 }
@@ -132,7 +132,7 @@ TEST_F(StreamShared, MayBeDroppedByAnyThreadAtAnyTime) {
       test::owned_stream const stream = test::make_stream();
       for (int turn = 0; turn < 200; ++turn) {
         test::must(test::launch_tiny(stream));
-        used_on(mine, stream);
+        record_stream(mine, stream);
       }
     });
   }
@@ -147,7 +147,7 @@ TEST_F(StreamShared, OutlivesItsDeleter) {
   std::optional<deleter> its(std::in_place);
   auto shared = make_stream_shared_by<probe>(*its, fate);
   hold_up(stream_);
-  used_on(shared, stream_);
+  record_stream(shared, stream_);
   its.reset();
   shared.reset();
   EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); }));
@@ -177,8 +177,8 @@ TEST_F(StreamShared, KeepsItsAlignment) {
 }
 
 TEST_F(StreamShared, RefusesAPointerThatItDidNotMake) {
-  EXPECT_THROW(used_on(std::make_shared<int>(1), stream_), usage_error);
-  EXPECT_THROW(used_on(std::shared_ptr<int>(), stream_), usage_error);
+  EXPECT_THROW(record_stream(std::make_shared<int>(1), stream_), usage_error);
+  EXPECT_THROW(record_stream(std::shared_ptr<int>(), stream_), usage_error);
 }
 
 TEST_F(StreamShared, OrAnyOtherOwnerIsKeptByRetain) {

@@ -24,10 +24,10 @@ TEST_F(StreamShared, IsKeptByTheLastOfManyUsesOfOneStream) {
     auto const shared = share();
     for (int i = 0; i < 100; ++i) {
       test::must(test::launch_tiny(stream_));
-      used_on(shared, stream_);
+      record_stream(shared, stream_);
     }
     hold_up(stream_);
-    used_on(shared, stream_);
+    record_stream(shared, stream_);
   }
   EXPECT_TRUE(stays());
   flag_.raise();
@@ -44,7 +44,7 @@ TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
       for (std::size_t i = 0; i < 12; ++i) {
         streams.push_back(test::make_stream());
         if (i == last) test::must(test::launch_wait_flag(streams[i], flag.get()));
-        used_on(shared, streams[i]);
+        record_stream(shared, streams[i]);
       }
     }
     EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); })) << "stream " << last;
@@ -69,7 +69,7 @@ TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsThatManyThreadsUseAtOnce) {
       for (std::size_t thread = 0; thread < threads; ++thread) {
         users.emplace_back([&, thread] {
           for (std::size_t i = thread; i < streams.size(); i += threads) {
-            used_on(shared, streams[i]);
+            record_stream(shared, streams[i]);
           }
         });
       }
@@ -86,7 +86,7 @@ TEST_F(StreamShared, IsWaitedForByADrainHoweverManyStreamsAreBusy) {
     auto const shared = share();
     for (int i = 0; i < 20; ++i) {
       hold_up(streams.emplace_back(test::make_stream()));
-      used_on(shared, streams.back());
+      record_stream(shared, streams.back());
     }
   }
   EXPECT_FALSE(deleter_.drain_for(std::chrono::milliseconds(20)));
@@ -99,11 +99,11 @@ TEST_F(StreamShared, IsWaitedForByADrainHoweverManyStreamsAreBusy) {
 TEST_F(StreamShared, NeedsNoMoreEventsThanStreamsThatAreBusy) {
   auto const shared = share();
   hold_up(stream_);
-  used_on(shared, stream_);
+  record_stream(shared, stream_);
   auto const some_use_it_and_go = [&](int streams) {
     for (int i = 0; i < streams; ++i) {
       test::owned_stream const passing = test::make_stream();
-      used_on(shared, passing);
+      record_stream(shared, passing);
       test::must(cudaStreamSynchronize(passing));
     }
     return sim::alive().events;

@@ -5,7 +5,7 @@
 #include "../pool/capture_fixture.hpp"
 
 template <>
-struct escrow::owner_of<escrow::test::block> {
+struct escrow::kernel_argument_traits<escrow::test::block> {
   static int* device_value(test::block const& object) { return object.data(); }
 };
 

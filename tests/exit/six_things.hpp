@@ -98,7 +98,7 @@ class six_things {
     }));
   }
   void end_exec() {
-    std::optional<family_turn> turn;  // the graph may end on another thread meanwhile
+    std::optional<graph_lifetime_lock> turn;  // the graph may end on another thread meanwhile
     if (std::holds_alternative<owned_exec>(exec_)) turn.emplace();
     exec_.emplace<std::monostate>();
   }

@@ -123,13 +123,13 @@ void add_scopes(operations_in<core_stage>& all) {
             relaxed_capture_scope const relaxed;
             in.answer = 1;
           });
-  all.add("insisted", runs({"insist"}), with_event, [](auto& in) {
+  all.add("cleanup retried", runs({"retry_cleanup"}), with_event, [](auto& in) {
     cudaEvent_t const handle = in.mine->detach();
-    in.answer = insist([&] { return cudaEventDestroy(handle); }) ? 1 : 0;
+    in.answer = retry_cleanup([&] { return cudaEventDestroy(handle); }) ? 1 : 0;
   });
-  all.add("insisted in relaxed mode", runs({"insist_relaxed"}), with_event, [](auto& in) {
+  all.add("cleanup retried in relaxed mode", runs({"retry_cleanup_relaxed"}), with_event, [](auto& in) {
     cudaEvent_t const asked = in.mine->get();
-    in.answer = insist_relaxed([&] { return cudaEventQuery(asked); }) ? 1 : 0;
+    in.answer = retry_cleanup_relaxed([&] { return cudaEventQuery(asked); }) ? 1 : 0;
   });
 }
 

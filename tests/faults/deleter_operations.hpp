@@ -113,7 +113,7 @@ inline void add_shared(operations_in<deleter_stage>& all) {
   auto const share = [](deleter_stage& in) {
     in.shared = make_stream_shared_by<probe>(*in.worker, in.fate());
   };
-  auto const use_one = [](deleter_stage& in) { used_on(in.shared, in.one); };
+  auto const use_one = [](deleter_stage& in) { record_stream(in.shared, in.one); };
   // Its constructor takes over what it is made of.
   std::map<std::string, std::string> const taken{
       {"operator new", "the object may have been made, and is destroyed by the worker"}};
@@ -128,7 +128,7 @@ inline void add_shared(operations_in<deleter_stage>& all) {
          [](auto& in) { in.have_owner(); },
          [](auto& in) { in.shared = make_stream_shared<probe>(std::move(*in.mine)); })
       .stated = taken;
-  auto const used = runs({"used_on"});
+  auto const used = runs({"record_stream"});
   all.add(
       "shared object, used", used,
       [=](auto& in) {
@@ -140,7 +140,7 @@ inline void add_shared(operations_in<deleter_stage>& all) {
       "shared object, used again", used,
       [=](auto& in) {
         share(in);
-        used_on(in.shared, in.one);
+        record_stream(in.shared, in.one);
         in.keep_busy(in.one);
       },
       use_one);
@@ -148,7 +148,7 @@ inline void add_shared(operations_in<deleter_stage>& all) {
       "shared object, used on many streams", used,
       [=](auto& in) {
         share(in);
-        for (int i = 0; i < 4; ++i) used_on(in.shared, make_stream());
+        for (int i = 0; i < 4; ++i) record_stream(in.shared, make_stream());
         in.keep_busy(in.one);
       },
       use_one);

@@ -28,8 +28,8 @@ inline void add_eager_claims(operations_in<pool_stage>& all) {
          [](auto& in) {
            in.make_pool(1);
            block_lease held = in.pool->claim(in.one);
-           held.also_used_on(in.other);
-           held.also_used_on(in.third);
+           held.record_stream(in.other);
+           held.record_stream(in.third);
            in.keep_busy(held, in.other);
          },
          on_one)
@@ -48,7 +48,7 @@ inline void add_eager_claims(operations_in<pool_stage>& all) {
       [](auto& in) {
         in.make_pool(1);
         block_lease held = in.pool->claim(in.one);
-        held.also_used_on(in.third);
+        held.record_stream(in.third);
         in.keep_busy(held, in.one);
       },
       on_other);

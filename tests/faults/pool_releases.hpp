@@ -35,8 +35,8 @@ inline void add_eager_releases(operations_in<pool_stage>& all) {
   auto const with_others = [](pool_stage& in) {
     in.make_pool(1);
     claim_on(in, in.one);
-    in.held->also_used_on(in.other);
-    in.held->also_used_on(in.third);
+    in.held->record_stream(in.other);
+    in.held->record_stream(in.third);
     in.keep_busy(*in.held, in.third);
   };
   all.add("release", release, busy, now).stated = unrecorded();
@@ -91,8 +91,8 @@ inline void add_releases_beside_another_device(operations_in<pool_stage>& all) {
   all.add("lease, ended, used on another device", runs({"slot_lease::~slot_lease"}), busy,
           [](auto& in) { in.held.reset(); })
       .stated = told();
-  all.add("also used on another device", runs({"slot_lease::also_used_on"}), busy,
-          [](auto& in) { in.held->also_used_on(in.elsewhere); });
+  all.add("also used on another device", runs({"slot_lease::record_stream"}), busy,
+          [](auto& in) { in.held->record_stream(in.elsewhere); });
   all.add(
          "poll, a slot in use on another device", runs({"deleter::poll"}),
          [=](auto& in) {
@@ -117,7 +117,7 @@ inline void add_captured_releases(operations_in<pool_stage>& all) {
       [=](auto& in) {
         claimed(in);
         order(in.one, in.other);
-        in.held->also_used_on(in.other);
+        in.held->record_stream(in.other);
       },
       now);
   all.add("lease, ended in a capture", runs({"slot_lease::~slot_lease"}), claimed,
@@ -158,10 +158,10 @@ inline void add_uses(operations_in<pool_stage>& all) {
     in.make_pool(1);
     claim_on(in, in.one);
   };
-  all.add("also used on", runs({"slot_lease::also_used_on"}), claimed,
-          [](auto& in) { in.held->also_used_on(in.other); });
+  all.add("also used on", runs({"slot_lease::record_stream"}), claimed,
+          [](auto& in) { in.held->record_stream(in.other); });
   all.add(
-      "also used on, in a capture", runs({"slot_lease::also_used_on"}),
+      "also used on, in a capture", runs({"slot_lease::record_stream"}),
       [](auto& in) {
         in.make_pool(1);
         in.begin_capture(in.one);
@@ -169,9 +169,9 @@ inline void add_uses(operations_in<pool_stage>& all) {
         order(in.one, in.other);
         order(in.other, in.one);
       },
-      [](auto& in) { in.held->also_used_on(in.other); });
-  all.add("about to be used on", runs({"slot_lease::about_to_be_used_on"}), claimed,
-          [](auto& in) { in.held->about_to_be_used_on(in.other); });
+      [](auto& in) { in.held->record_stream(in.other); });
+  all.add("about to be used on", runs({"slot_lease::before_launch"}), claimed,
+          [](auto& in) { in.held->before_launch(in.other); });
   all.add("shared with a node", runs({"slot_lease::share_with_node"}), claimed,
           [](auto& in) { in.share.emplace(in.held->share_with_node()); });
   all.add(

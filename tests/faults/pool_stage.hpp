@@ -22,7 +22,7 @@ class pool_stage : public stage, public fault_world {
   void keep_busy_elsewhere() {
     device_scope const there(1);
     elsewhere = make_stream();
-    held->also_used_on(elsewhere);
+    held->record_stream(elsewhere);
     must(launch_wait_flag(elsewhere, flag.get()));
   }
 

@@ -45,8 +45,8 @@ inline std::vector<std::pair<std::string, owed>> things_owed() {
       {"a shared object",
        [=](auto& in) {
          share(in);
-         used_on(in.shared, in.one);
-         used_on(in.shared, in.other);
+         record_stream(in.shared, in.one);
+         record_stream(in.shared, in.other);
          must(cudaDeviceSynchronize());
          in.shared.reset();
        }},
@@ -54,7 +54,7 @@ inline std::vector<std::pair<std::string, owed>> things_owed() {
        [=](auto& in) {
          device_scope const there(1);
          share(in);
-         used_on(in.shared, in.one);
+         record_stream(in.shared, in.one);
          must(cudaStreamSynchronize(in.one));
          in.shared.reset();
        }},
@@ -76,8 +76,8 @@ inline void add_busy_polls(operations_in<deleter_stage>& all) {
       [](auto& in) {
         in.keep_busy(in.one);
         in.shared = make_stream_shared_by<probe>(*in.worker, in.fate());
-        used_on(in.shared, in.one);
-        used_on(in.shared, in.other);
+        record_stream(in.shared, in.one);
+        record_stream(in.shared, in.other);
         in.shared.reset();
       },
       poll);

@@ -1,5 +1,6 @@
 // An exec with conditional nodes that ends in flight waits for its launches and uploads, alone:
-// CUDA's own wait holds up the calls of all threads, and so would one inside a turn (family_turn).
+// CUDA's own wait holds up the calls of all threads, and so would one inside a turn
+// (graph_lifetime_lock).
 #include <atomic>
 #include <memory>
 #include <optional>

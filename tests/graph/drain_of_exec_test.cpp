@@ -39,7 +39,7 @@ class DrainOfAnExec : public hoist_test {
 TEST_F(DrainOfAnExec, WaitsForAnObjectThatItsGraphSharedWithStreams) {
   fate_ptr const fate = make_fate();
   retire_exec_of([&, shared = make_stream_shared_by<probe>(polled, fate)](stream_ref stream) {
-    used_on(shared, stream);
+    record_stream(shared, stream);
   });
   drain();
   EXPECT_EQ(fate->times(), 1);

@@ -114,7 +114,7 @@ struct exec_world {
     exec_world const& world) {
   std::vector<std::pair<std::size_t, std::size_t>> all;
   auto const add = [&all](auto const& holder) {
-    footprint const held = holder ? holder->held() : footprint{};
+    resource_usage const held = holder ? holder->held() : resource_usage{};
     all.emplace_back(held.slots, held.owners);
   };
   for (std::optional<graph> const* const each :

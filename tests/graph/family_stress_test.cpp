@@ -1,5 +1,5 @@
 // Graphs and what is made of them, ended by several threads at a time: each is its owner's alone.
-// Without turns (family_turn) CUDA corrupts the heap, and the simulator ends the process.
+// Without turns (graph_lifetime_lock) CUDA corrupts the heap, and the simulator ends the process.
 // ESCROW_STRESS_SECONDS makes it last longer.
 #include <gtest/gtest.h>
 

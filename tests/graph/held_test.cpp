@@ -27,13 +27,14 @@ class Held : public hoist_test {
       must(launch_add(stream.get(), cells.data(), 1));
     });
   }
-  [[nodiscard]] static footprint::labelled of(footprint const& held, std::string const& label) {
+  [[nodiscard]] static resource_usage::labelled of(resource_usage const& held,
+                                                   std::string const& label) {
     auto const found =
         std::ranges::find(held.labels, label, [](auto const& each) { return each.label; });
-    return found == held.labels.end() ? footprint::labelled{} : *found;
+    return found == held.labels.end() ? resource_usage::labelled{} : *found;
   }
   // That `held` is what a graph of captured_mixture() holds.
-  static void expect_mixture(footprint const& held) {
+  static void expect_mixture(resource_usage const& held) {
     EXPECT_EQ(held.slots, 3U);
     EXPECT_EQ(held.owners, 1U);
     EXPECT_EQ(held.bytes, small_bytes + large_bytes);
@@ -48,7 +49,7 @@ class Held : public hoist_test {
     EXPECT_EQ(of(held, "owners").count, 1U);
     EXPECT_EQ(of(held, "owners").bytes, 0U);
   }
-  static void expect_nothing(footprint const& held) {
+  static void expect_nothing(resource_usage const& held) {
     EXPECT_EQ(held.slots, 0U);
     EXPECT_EQ(held.owners, 0U);
     EXPECT_EQ(held.bytes, 0U);
@@ -125,13 +126,13 @@ TEST_F(Held, ByAParentIsWhatItsChildrenHoldAtAnyDepth) {
     changed.add_child(middle);
     static_cast<void>(changed.detach());
   }
-  footprint const held = parent.held();
+  resource_usage const held = parent.held();
   EXPECT_EQ(held.slots, 4U);
   EXPECT_EQ(held.owners, 2U);
   EXPECT_EQ(held.bytes, small_bytes + large_bytes);
   EXPECT_EQ(of(held, "blocks").count, 2U);
   EXPECT_EQ(of(held, "owners").count, 2U);
-  footprint const by_exec = graph_exec(parent).held();
+  resource_usage const by_exec = graph_exec(parent).held();
   EXPECT_EQ(by_exec.slots, 4U);
   EXPECT_EQ(by_exec.owners, 2U);
 }

@@ -37,7 +37,7 @@ class their_buffer {
 }  // namespace escrow::test
 
 template <>
-struct escrow::owner_of<escrow::test::their_buffer> {
+struct escrow::kernel_argument_traits<escrow::test::their_buffer> {
   static int* device_value(test::their_buffer const& object) { return object.data(); }
   static auto owner(test::their_buffer const& object) { return object.share(); }
 };

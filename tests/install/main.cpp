@@ -6,17 +6,20 @@
 #include <escrow/version.hpp>
 
 // [example]
-escrow::scratch_pool& scratch() { static escrow::scratch_pool pool; return pool; }
+escrow::scratch_pool& scratch() {
+  static escrow::scratch_pool pool;
+  return pool;
+}
 
 void library_work(cudaStream_t stream) {          // does not know whether `stream` is captured
   auto block = scratch().claim(stream, 1 << 20);  // blocks neither the host nor the stream
   cudaMemsetAsync(block->data(), 0, 1 << 20, stream);
-}                                                 // released here, in stream order
+}  // released here, in stream order
 
 void run(cudaStream_t stream) {
   escrow::graph_exec exec(escrow::capture(stream, [](auto s) { library_work(s.get()); }));
   for (int i = 0; i < 1000; ++i) exec.launch(stream);
-}                                                 // the block comes back after the last launch
+}  // the block comes back after the last launch
 // [example]
 
 int main() {

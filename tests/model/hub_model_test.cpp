@@ -7,14 +7,14 @@
 #include <string>
 #include <thread>
 
-#include "doorbell_store.hpp"
 #include "escrow/core/spin_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "expect_fine.hpp"
 #include "model_atomic.hpp"
 #include "no_device.hpp"
-#include "pass_gate.hpp"
+#include "shutdown_gate.hpp"
 #include "system.hpp"
+#include "wakeup_store.hpp"
 
 namespace escrow::model {
 namespace {
@@ -174,7 +174,7 @@ TEST(PlantedInTheHub, ARelaxedDropOfTheLastUseIsFound) {
 
 // The gate alone: a pass writes what it destroys, the end of the process what it takes down.
 struct gated {
-  pass_gate gate;
+  shutdown_gate gate;
   int used = 0;
 };
 
@@ -206,35 +206,35 @@ TEST(PlantedInThePassGate, WeakerOrdersAreFound) {
       found.insert(each.bug.at.function + " " + name_of(each.bug.to));
     }
   }
-  EXPECT_TRUE(found.contains("pass_gate::try_enter acq_rel"));
-  EXPECT_TRUE(found.contains("pass_gate::close acq_rel"));
-  EXPECT_TRUE(found.contains("pass_gate::is_empty acq_rel"));
-  EXPECT_TRUE(found.contains("pass_gate::leave relaxed"));
+  EXPECT_TRUE(found.contains("shutdown_gate::try_enter acq_rel"));
+  EXPECT_TRUE(found.contains("shutdown_gate::close acq_rel"));
+  EXPECT_TRUE(found.contains("shutdown_gate::is_empty acq_rel"));
+  EXPECT_TRUE(found.contains("shutdown_gate::leave relaxed"));
 }
 
 // Planted: what drop_use() must not do.
 struct small_hub {
   std::atomic<int> uses{1};
-  basic_doorbell<bare_atomic>* bell = nullptr;
+  basic_wakeup<bare_atomic>* bell = nullptr;
 };
 
 TEST(PlantedInTheHub, TouchingItAfterTheLastUseIsFound) {
   auto const with = [](bool takes_bell_first) {
     return [takes_bell_first](world& all) {
-      auto& bell = all.make<basic_doorbell<bare_atomic>>("bell");
+      auto& bell = all.make<basic_wakeup<bare_atomic>>("bell");
       auto* const hub = new small_hub;
       hub->bell = &bell;
       all.call(hub, sizeof(*hub), "hub");
       all.thread("user", [hub, takes_bell_first] {
-        basic_doorbell<bare_atomic>& first = *hub->bell;
+        basic_wakeup<bare_atomic>& first = *hub->bell;
         hub->uses.fetch_sub(1, std::memory_order_release);
-        (takes_bell_first ? first : *hub->bell).ring();
+        (takes_bell_first ? first : *hub->bell).notify();
       });
       all.thread("worker", [hub] {
         auto& own = *hub->bell;
         auto const is_used = [hub] { return hub->uses.load(std::memory_order_acquire) != 0; };
         while (is_used()) {
-          if (own.try_sleep(is_used)) own.wait_for_ring();
+          if (own.try_sleep(is_used)) own.wait_for_notify();
         }
         delete hub;
       });

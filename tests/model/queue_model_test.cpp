@@ -1,4 +1,4 @@
-// The release queue, which is Boost's stack, with the doorbell: nothing is lost, nobody sleeps on
+// The release queue, which is Boost's stack, with the wakeup: nothing is lost, nobody sleeps on
 // work.
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "doorbell.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "expect_fine.hpp"
 #include "model_atomic.hpp"
 #include "release_queue.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::model {
 namespace {
@@ -40,7 +40,7 @@ struct meeting {
       node.producer = producer;
       node.index = static_cast<int>(i);
       queue.push(node);
-      bell.ring();
+      bell.notify();
     }
   }
 
@@ -56,7 +56,7 @@ struct meeting {
                 "a producer's items are out of order, or one is lost or comes twice");
         ++taken;
       }
-      if (was_empty && bell.try_sleep([this] { return queue.empty(); })) bell.wait_for_ring();
+      if (was_empty && bell.try_sleep([this] { return queue.empty(); })) bell.wait_for_notify();
     }
   }
 
@@ -83,27 +83,27 @@ program of(std::size_t producers, std::size_t items) {
   };
 }
 
-using bare_doorbell = basic_doorbell<bare_atomic>;
+using bare_doorbell = basic_wakeup<bare_atomic>;
 
 TEST(Queue, LosesNothingWhateverOneProducerAndASleepingConsumerDo) {
-  expect_fine({.name = "queue, std doorbell: 1 producer x 1"}, of<doorbell>(1, 1));
-  expect_fine({.name = "queue, std doorbell: 1 producer x 2"}, of<doorbell>(1, 2));
-  expect_fine({.name = "queue, doorbell: 1 producer x 2"}, of<bare_doorbell>(1, 2));
+  expect_fine({.name = "queue, std wakeup: 1 producer x 1"}, of<wakeup>(1, 1));
+  expect_fine({.name = "queue, std wakeup: 1 producer x 2"}, of<wakeup>(1, 2));
+  expect_fine({.name = "queue, wakeup: 1 producer x 2"}, of<bare_doorbell>(1, 2));
 }
 
 TEST(Queue, LosesNothingWhateverTwoProducersAndASleepingConsumerDo) {
   if (is_deep()) {
-    expect_fine({.name = "queue, doorbell: 2 producers x 1"}, of<bare_doorbell>(2, 1));
-    expect_fine({.name = "queue, doorbell: 2 producers x 2, no old read", .older_max = 0},
+    expect_fine({.name = "queue, wakeup: 2 producers x 1"}, of<bare_doorbell>(2, 1));
+    expect_fine({.name = "queue, wakeup: 2 producers x 2, no old read", .older_max = 0},
                 of<bare_doorbell>(2, 2));
-    expect_fine({.name = "queue, doorbell: 2 x 2, <= 3 switches, <= 2 old",
+    expect_fine({.name = "queue, wakeup: 2 x 2, <= 3 switches, <= 2 old",
                  .switches_max = 3,
                  .older_max = 2},
                 of<bare_doorbell>(2, 2));
   } else {
-    expect_fine({.name = "queue, doorbell: 2 producers x 1, <= 1 old read", .older_max = 1},
+    expect_fine({.name = "queue, wakeup: 2 producers x 1, <= 1 old read", .older_max = 1},
                 of<bare_doorbell>(2, 1));
-    expect_fine({.name = "queue, doorbell: 2 x 2, <= 2 switches, <= 1 old",
+    expect_fine({.name = "queue, wakeup: 2 x 2, <= 2 switches, <= 1 old",
                  .switches_max = 2,
                  .older_max = 1},
                 of<bare_doorbell>(2, 2));
@@ -112,9 +112,9 @@ TEST(Queue, LosesNothingWhateverTwoProducersAndASleepingConsumerDo) {
 
 TEST(Queue, LosesNothingInManyExecutionsAtRandom) {
   std::uint64_t const many = is_deep() ? 200'000 : 4'000;
-  expect_fine({.name = "queue, std doorbell: 2 producers x 2", .random = many}, of<doorbell>(2, 2));
-  expect_fine({.name = "queue, std doorbell: 3 producers x 3", .random = many}, of<doorbell>(3, 3));
-  expect_fine({.name = "queue, std doorbell: 4 producers x 4", .random = many}, of<doorbell>(4, 4));
+  expect_fine({.name = "queue, std wakeup: 2 producers x 2", .random = many}, of<wakeup>(2, 2));
+  expect_fine({.name = "queue, std wakeup: 3 producers x 3", .random = many}, of<wakeup>(3, 3));
+  expect_fine({.name = "queue, std wakeup: 4 producers x 4", .random = many}, of<wakeup>(4, 4));
 }
 
 // Planted: looks for work before it says that it sleeps.
@@ -125,9 +125,9 @@ struct looks_first : bare_doorbell {
   }
 };
 
-// Planted: stores where the doorbell exchanges.
+// Planted: stores where the wakeup exchanges.
 struct stores {
-  void ring() noexcept {
+  void notify() noexcept {
     if (state.load(std::memory_order_acquire) == 1) {
       state.store(0, std::memory_order_release);
       state.notify_one();
@@ -140,7 +140,7 @@ struct stores {
     state.store(0, std::memory_order_relaxed);
     return false;
   }
-  void wait_for_ring() noexcept {
+  void wait_for_notify() noexcept {
     while (state.load(std::memory_order_acquire) == 1) {
       state.wait(1, std::memory_order_acquire);
     }
@@ -152,7 +152,7 @@ struct stores {
 struct rings_first : meeting<bare_doorbell> {
   using meeting<bare_doorbell>::meeting;
   void produce(std::size_t /*producer*/) {
-    bell.ring();
+    bell.notify();
     queue.push(*nodes[0]);
   }
 };
@@ -177,7 +177,7 @@ TEST(PlantedInTheDoorbell, ALostWakeUpIsFound) {
 TEST(PlantedInTheQueue, WeakerOrdersAreFoundWhereTheyMatter) {
   bool finds_push = false;
   bool finds_free_list = false;
-  for (planted const& each : plant_each({.name = "queue", .random = 1'000}, of<doorbell>(2, 2))) {
+  for (planted const& each : plant_each({.name = "queue", .random = 1'000}, of<wakeup>(2, 2))) {
     print(each);
     bool const is_found = !each.found.error.empty();
     bool const is_relaxed = each.bug.to == std::memory_order_relaxed;
@@ -189,8 +189,8 @@ TEST(PlantedInTheQueue, WeakerOrdersAreFoundWhereTheyMatter) {
   EXPECT_TRUE(finds_free_list);
 }
 
-// The doorbell alone, with work that is seen through it only, as that of the hub's shelves: the
-// flag is relaxed, where Boost's stack is sequentially consistent and would hide a weak doorbell.
+// The wakeup alone, with work that is seen through it only, as that of the hub's shelves: the
+// flag is relaxed, where Boost's stack is sequentially consistent and would hide a weak wakeup.
 // The worker takes only what it has seen by a load, which may be old, as the stack's consume_all().
 template <class Bell>
 struct flagged_work {
@@ -205,7 +205,7 @@ void flags_and_a(world& all) {
   for (std::size_t i = 0; i < 2; ++i) {
     all.thread("pusher " + std::to_string(i), [&shared, i] {
       shared.has_work[i].store(1, std::memory_order_relaxed);
-      shared.bell.ring();
+      shared.bell.notify();
     });
   }
   all.thread("worker", [&shared] {
@@ -220,18 +220,18 @@ void flags_and_a(world& all) {
         return shared.has_work[0].load(std::memory_order_relaxed) == 0 &&
                shared.has_work[1].load(std::memory_order_relaxed) == 0;
       };
-      if (taken < 2 && shared.bell.try_sleep(is_empty)) shared.bell.wait_for_ring();
+      if (taken < 2 && shared.bell.try_sleep(is_empty)) shared.bell.wait_for_notify();
     }
   });
 }
 
 TEST(Doorbell, LosesNoWakeUpForWorkThatIsSeenThroughItOnly) {
-  expect_fine({.name = "doorbell, relaxed flags: 2 pushers"}, flags_and_a<bare_doorbell>);
+  expect_fine({.name = "wakeup, relaxed flags: 2 pushers"}, flags_and_a<bare_doorbell>);
 }
 
 // Planted: takes the wish to sleep back with a store, which hides a ring that came meanwhile.
 struct gives_up_by_storing : stores {
-  void ring() noexcept {
+  void notify() noexcept {
     if (state.exchange(0, std::memory_order_acq_rel) == 1) state.notify_one();
   }
   template <class IsEmpty>
@@ -250,12 +250,12 @@ TEST(PlantedInTheDoorbell, AStoreThatHidesARingIsFound) {
 TEST(PlantedInTheDoorbell, WeakerOrdersAreFoundWhereTheyMatter) {
   std::size_t found = 0;
   bool finds_ring = false;
-  for (planted const& each : plant_each({.name = "doorbell"}, flags_and_a<bare_doorbell>)) {
+  for (planted const& each : plant_each({.name = "wakeup"}, flags_and_a<bare_doorbell>)) {
     print(each);
     if (each.found.error.empty()) continue;
     ++found;
     finds_ring |=
-        each.bug.at.function == "basic_doorbell::ring" && each.bug.to == std::memory_order_acquire;
+        each.bug.at.function == "basic_wakeup::ring" && each.bug.to == std::memory_order_acquire;
   }
   EXPECT_TRUE(finds_ring);
   EXPECT_GE(found, 2U);

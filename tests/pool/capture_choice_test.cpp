@@ -84,7 +84,7 @@ TEST_F(CapturedChoice, AnIdleSlotIsTakenThoughItsStreamHasAnotherThatABusyStream
   {
     block_lease second = pool.claim(one);
     block_lease first = pool.claim(one);
-    first.also_used_on(slow);
+    first.record_stream(slow);
     must(launch_wait_flag(slow, flag.get()));
   }
   sync(one);

@@ -120,7 +120,7 @@ TEST_P(CapturedEarlyEdges, TheSameOfAStreamThatUsesItToo) {
     fill(held, stream, 1);
     order(stream, beside);
     order(stream, third);
-    held.also_used_on(beside);
+    held.record_stream(beside);
     check(held, beside, 1, mismatches);
     wait_early(beside, GetParam());
   }

@@ -69,7 +69,7 @@ TEST_F(CaptureMisuse, ALeaseClaimedBeforeIsNotTakenIntoACapture) {
   block_lease held = pool.claim(stream);
   {
     capture captured{other, cudaStreamCaptureModeGlobal};
-    EXPECT_THROW(held.also_used_on(other), usage_error);
+    EXPECT_THROW(held.record_stream(other), usage_error);
     EXPECT_TRUE(captured.is_active());
   }
   held.release();
@@ -80,7 +80,7 @@ TEST_F(CaptureMisuse, ACapturedLeaseIsNotUsedOutsideItsCapture) {
   block_pool pool = make_pool(1);
   capture captured{stream, cudaStreamCaptureModeGlobal};
   block_lease held = pool.claim(stream);
-  EXPECT_THROW(held.also_used_on(other), usage_error);
+  EXPECT_THROW(held.record_stream(other), usage_error);
   EXPECT_TRUE(held);
   held.release();
   EXPECT_TRUE(pool.try_claim(stream).has_value());
@@ -160,7 +160,7 @@ TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWor
     capture captured{blocking, cudaStreamCaptureModeGlobal};
     for (std::function<void()> const& call :
          {std::function<void()>([&] { static_cast<void>(pool.claim(cudaStreamLegacy)); }),
-          std::function<void()>([&] { held.also_used_on(cudaStreamLegacy); }),
+          std::function<void()>([&] { held.record_stream(cudaStreamLegacy); }),
           std::function<void()>([&] { held.release(); }),
           std::function<void()>([&] { held.release(cudaStreamLegacy); })}) {
       std::string const text = message_of<usage_error>(call);
@@ -178,7 +178,7 @@ TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWor
 TEST_F(CaptureMisuse, AStreamOfALeaseThatBeginsToCaptureIsNotRecordedOn) {
   block_pool pool = make_pool(2);
   block_lease held = pool.claim(stream);
-  held.also_used_on(other);
+  held.record_stream(other);
   capture captured{other, cudaStreamCaptureModeGlobal};
   // An event recorded now would be the capture's, and asking about it later would kill the capture.
   EXPECT_THROW(held.release(), usage_error);
@@ -197,7 +197,7 @@ TEST_F(CaptureMisuse, ALeaseThatEndsWhileOneOfItsStreamsCapturesIsReportedAndNev
   lost = 1;
   block_pool pool = make_pool(1);
   std::optional<block_lease> held = pool.claim(stream);
-  held->also_used_on(other);
+  held->record_stream(other);
   capture captured{other, cudaStreamCaptureModeGlobal};
   held.reset();
   EXPECT_EQ(errors->size(), 1u) << errors->all();
@@ -213,7 +213,7 @@ TEST_F(CaptureMisuse, AThreadsOwnStreamInACaptureIsNotMistakenForAnotherThreads)
   order(stream, cudaStreamPerThread);
   block_lease held = pool.claim(stream);
   int const number = held->number();
-  held.also_used_on(cudaStreamPerThread);
+  held.record_stream(cudaStreamPerThread);
   must(launch_tiny(cudaStreamPerThread));
   std::thread{[&] {
     try {

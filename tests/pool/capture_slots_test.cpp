@@ -144,7 +144,7 @@ TEST_F(CapturedSlots, AnEdgeIsAddedAlsoWhereTheBranchHasSomeOfTheNodesAlready) {
   {
     // Used on two branches: its release comes after the nodes of both.
     block_lease held = pool.claim(first);
-    held.also_used_on(second);
+    held.record_stream(second);
     fill(held, first, 1);
     must(launch_tiny(second));
   }
@@ -166,7 +166,7 @@ TEST_F(CapturedSlots, AlsoUsedOnABranchOrdersTheNextUseAfterIt) {
     block_lease held = pool.claim(stream);
     first = held->number();
     order(stream, branch);
-    held.also_used_on(branch);
+    held.record_stream(branch);
     fill(held, branch, 1);
     check(held, branch, 1, mismatches);
   }

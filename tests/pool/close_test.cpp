@@ -119,7 +119,7 @@ TEST_F(Close, ADrainWaitsForAClosedPoolsSlotHoweverManyStreamsUsedIt) {
     block_lease held = pool->claim(stream);
     for (std::size_t i = 0; i < many; ++i) {
       streams[i] = make_stream();
-      held.also_used_on(streams[i]);
+      held.record_stream(streams[i]);
       must(launch_wait_flag(streams[i], flags[i].get()));
     }
   }

@@ -89,7 +89,7 @@ TEST_F(EagerChoice, ABusySlotOfOneStreamDoesNotHideAnIdleOneOfTheSameStream) {
   block_pool pool = make_pool(2);
   block_lease first = pool.claim(one);
   block_lease second = pool.claim(one);
-  first.also_used_on(slow);
+  first.record_stream(slow);
   must(launch_wait_flag(slow, flag.get()));
   first.release();
   second.release();

@@ -163,7 +163,7 @@ TEST_F(Hooks, DestroyRunsOnlyAfterTheWorkThatUsesTheResource) {
   {
     block_pool pool = make_pool(2);
     block_lease held = pool.claim(one);
-    held.also_used_on(other);
+    held.record_stream(other);
     must(launch_wait_flag(other, flag.get()));
     fill(held, other, 3);
   }

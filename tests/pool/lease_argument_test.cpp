@@ -9,7 +9,7 @@
 #include "capture_fixture.hpp"
 
 template <>
-struct escrow::owner_of<escrow::test::block> {
+struct escrow::kernel_argument_traits<escrow::test::block> {
   static int* device_value(test::block const& object) { return object.data(); }
 };
 
@@ -99,7 +99,7 @@ TEST_F(LeaseArgument, ThatIsEmptyIsRefused) {
 TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
   block_pool pool = make_pool(1);
   auto claimed = pool.claim(one);
-  claimed.also_used_on(two);
+  claimed.record_stream(two);
   for (cudaStream_t const stream : {one.get(), two.get()}) {
     escrow::capture_scope open(stream, cudaStreamCaptureModeGlobal);
     std::string const text = message_of<usage_error>([&] { launch_fill(stream, claimed, 3); });

@@ -20,7 +20,7 @@ TEST_F(Lease, AnEmptyLeaseSaysSoWhateverIsAskedOfIt) {
   };
   for (call const& each : {call{"lease::release", [&] { held.release(); }},
                            call{"lease::release", [&] { held.release(stream.get()); }},
-                           call{"lease::also_used_on", [&] { held.also_used_on(stream.get()); }},
+                           call{"lease::record_stream", [&] { held.record_stream(stream.get()); }},
                            call{"lease::get", [&] { static_cast<void>(held.get()); }}}) {
     std::string const text = message_of<usage_error>(each.run);
     EXPECT_NE(text.find(each.name), std::string::npos) << text;
@@ -101,8 +101,8 @@ TEST_F(Lease, AlsoUsedOnMakesTheNextUserWaitForEveryStream) {
   block_pool pool = make_pool(1);
   {
     block_lease held = pool.claim(one);
-    held.also_used_on(second);
-    held.also_used_on(third);
+    held.record_stream(second);
+    held.record_stream(third);
     must(launch_wait_flag(second, flags[0].get()));
     must(launch_wait_flag(third, flags[1].get()));
     fill(held, third, 9);
@@ -125,7 +125,7 @@ TEST_F(Lease, AlsoUsedOnHoldsForTheSameStreamsNextClaimToo) {
   block_pool pool = make_pool(1);
   {
     block_lease held = pool.claim(one);
-    held.also_used_on(second);
+    held.record_stream(second);
     must(launch_wait_flag(second, flag.get()));
     fill(held, second, 2);
   }
@@ -145,7 +145,7 @@ TEST_F(Lease, TheStreamsOfOneLeaseDoNotHoldUpALaterOne) {
   block_pool pool = make_pool(1);
   {
     block_lease held = pool.claim(one);
-    held.also_used_on(second);
+    held.record_stream(second);
   }
   pool.claim(one).release();
   must(launch_wait_flag(second, flag.get()));  // after the release: none of the lease's business
@@ -164,7 +164,7 @@ TEST_F(Lease, ManyStreamsMayUseOneLease) {
   for (int round = 0; round < 3; ++round) {
     block_lease held = pool.claim(streams[0]);
     for (owned_stream const& stream : streams) {
-      held.also_used_on(stream);
+      held.record_stream(stream);
       must(launch_add(stream, sum.data(), 1));
     }
     held.release();

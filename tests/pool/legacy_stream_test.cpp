@@ -80,7 +80,7 @@ TEST_F(LegacyStream, ALeaseThatEndedInACaptureIsTheLegacyStreamsOwnAfterwards) {
 TEST_F(LegacyStream, ALeaseThatWasAlsoUsedThereEndsAsWell) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> held = pool.claim(stream);
-  held->also_used_on(cudaStreamLegacy);
+  held->record_stream(cudaStreamLegacy);
   keep_busy(*held, 5);
   {
     capture captured{blocking, cudaStreamCaptureModeGlobal};

@@ -67,7 +67,7 @@ TEST_F(PoolEnd, DestroyingAPoolDoesNotWaitForARunningKernel) {
   {
     block_lease first = pool->claim(stream);
     block_lease second = pool->claim(other);
-    second.also_used_on(stream);
+    second.record_stream(stream);
     must(launch_wait_flag(stream, flag.get()));
     fill(first, stream, 1);
   }

@@ -119,7 +119,7 @@ TEST_F(PoolBesideALostDevice, ASlotThatWasAlsoUsedOnTheOtherDeviceIsKeptForEver)
   for (bool const ends_before : {true, false}) {
     std::optional<block_pool> pool = pool_of(0);
     std::optional<block_lease> held = pool->claim(of_0);
-    held->also_used_on(of_1);
+    held->record_stream(of_1);
     keep_busy();
     if (ends_before) held.reset();
     sim::fail_device(0, cudaErrorIllegalAddress);

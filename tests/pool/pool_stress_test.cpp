@@ -77,7 +77,7 @@ class actor {
         return;
       case 2:  // goes on elsewhere, and both streams count
         order(stream, other);
-        held->also_used_on(other);
+        held->record_stream(other);
         work(*held, other);
         break;
       default:

@@ -172,12 +172,12 @@ TEST_F(TwoDevices, AlsoUsedOnAStreamOfAnotherDeviceIsWaitedFor) {
   block_pool pool = make_pool(1);
   for (cudaStream_t const also : {far.get(), second.get(), far.get()}) {
     block_lease held = pool.claim(one);
-    held.also_used_on(also);
+    held.record_stream(also);
     EXPECT_NO_THROW(held.release());
   }
   {
     block_lease held = pool.claim(one);
-    held.also_used_on(far);
+    held.record_stream(far);
     must(cudaSetDevice(1));
     must(launch_wait_flag(far, flag.get()));
     must(cudaSetDevice(0));
@@ -199,7 +199,7 @@ TEST_F(TwoDevices, AlsoUsedOnTheNullStreamOfAnotherDeviceIsWaitedFor) {
     block_lease held = pool.claim(one);
     must(cudaSetDevice(1));
     must(launch_wait_flag(nullptr, flag.get()));
-    held.also_used_on(cudaStream_t{});
+    held.record_stream(cudaStream_t{});
     must(cudaSetDevice(0));
     EXPECT_NO_THROW(held.release());
   }

@@ -48,7 +48,7 @@ TEST_F(SteadyState, UseOnFurtherStreamsAllocatesNothing) {
   EXPECT_EQ(allocations_of(one,
                            [&](int i) {
                              block_lease held = pool.claim(one);
-                             held.also_used_on(other);
+                             held.record_stream(other);
                              held.release();
                              if (i % 256 == 0) sync(other);
                            }),

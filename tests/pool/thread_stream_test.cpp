@@ -57,7 +57,7 @@ TEST_F(ThreadStream, OfTheCaptureIsABranchOfWhichTheNextClaimTakesNotice) {
   order(stream, cudaStreamPerThread);
   {
     block_lease held = pool.claim(stream);
-    held.also_used_on(cudaStreamPerThread);
+    held.record_stream(cudaStreamPerThread);
     fill(held, cudaStreamPerThread, 3);
   }
   EXPECT_NE(pool.claim(stream)->number(), 0);  // the branch may still use it
@@ -76,7 +76,7 @@ TEST_F(ThreadStream, OfOneThreadIsNotMistakenForAnothersOfTheSameCapture) {
   must(launch_tiny(stream));
   order(stream, cudaStreamPerThread);
   block_lease held = pool.claim(stream);
-  held.also_used_on(cudaStreamPerThread);
+  held.record_stream(cudaStreamPerThread);
   fill(held, cudaStreamPerThread, 3);
   std::string text;
   other.run([&] {
@@ -84,7 +84,7 @@ TEST_F(ThreadStream, OfOneThreadIsNotMistakenForAnothersOfTheSameCapture) {
     text = message_of<usage_error>([&] { held.release(); });
     order(cudaStreamPerThread, stream);
   });
-  EXPECT_NE(text.find("also_used_on"), std::string::npos) << text;
+  EXPECT_NE(text.find("record_stream"), std::string::npos) << text;
   ASSERT_TRUE(held);
   EXPECT_TRUE(captured.is_active());
   held.release();
@@ -136,7 +136,7 @@ TEST_F(ThreadStream, OfTheCaptureMayStillBeInUseWhenTheLeaseOutlivesTheCapture) 
   must(launch_tiny(stream));
   order(stream, cudaStreamPerThread);
   block_lease held = pool.claim(stream);
-  held.also_used_on(cudaStreamPerThread);
+  held.record_stream(cudaStreamPerThread);
   fill(held, cudaStreamPerThread, 3);
   order(cudaStreamPerThread, stream);
   must(captured.end());
@@ -161,8 +161,8 @@ TEST_F(ThreadStream, AndTheLegacyOneAreRefusedWhereTheyAreNotPartOfTheCapture) {
   capture captured{stream, cudaStreamCaptureModeGlobal};
   block_lease held = pool.claim(stream);
   for (cudaStream_t const outside : {cudaStreamPerThread, cudaStreamLegacy, cudaStream_t{}}) {
-    std::string const text = message_of<usage_error>([&] { held.also_used_on(outside); });
-    EXPECT_NE(text.find("also_used_on"), std::string::npos) << text;
+    std::string const text = message_of<usage_error>([&] { held.record_stream(outside); });
+    EXPECT_NE(text.find("record_stream"), std::string::npos) << text;
     EXPECT_NE(text.find("not part of the capture"), std::string::npos) << text;
     EXPECT_TRUE(captured.is_active());
     ASSERT_TRUE(held);
@@ -176,7 +176,8 @@ TEST_F(ThreadStream, ThatCapturesIsRefusedForALeaseFromOutside) {
   block_pool pool = make_pool(1);
   block_lease held = pool.claim(stream);
   capture captured{cudaStreamPerThread, cudaStreamCaptureModeGlobal};
-  std::string const text = message_of<usage_error>([&] { held.also_used_on(cudaStreamPerThread); });
+  std::string const text =
+      message_of<usage_error>([&] { held.record_stream(cudaStreamPerThread); });
   EXPECT_NE(text.find("claimed outside"), std::string::npos) << text;
   EXPECT_TRUE(captured.is_active());
   held.release();

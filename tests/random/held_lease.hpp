@@ -27,8 +27,8 @@ class held_lease {
   void release(stream_ref stream) {
     with([stream](auto& held) { held.release(stream); });
   }
-  void also_used_on(stream_ref stream) {
-    with([stream](auto& held) { held.also_used_on(stream); });
+  void record_stream(stream_ref stream) {
+    with([stream](auto& held) { held.record_stream(stream); });
   }
   explicit operator bool() const {
     return std::visit([](auto const& held) { return static_cast<bool>(held); }, lease_);

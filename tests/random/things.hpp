@@ -147,7 +147,7 @@ using memory_kernel = void (*)(piece_of_work*, int, void*);
 namespace escrow {
 
 template <>
-struct owner_of<test::shared_token> {
+struct kernel_argument_traits<test::shared_token> {
   static int device_value(test::shared_token const& shared) { return shared.share->thing(); }
   static std::shared_ptr<test::token> owner(test::shared_token const& shared) {
     return shared.share;
@@ -155,7 +155,7 @@ struct owner_of<test::shared_token> {
 };
 
 template <>
-struct owner_of<test::memory_share> {
+struct kernel_argument_traits<test::memory_share> {
   static void* device_value(test::memory_share const& shared) { return shared.memory; }
   static std::shared_ptr<test::token> owner(test::memory_share const& shared) {
     return shared.share;
@@ -163,7 +163,7 @@ struct owner_of<test::memory_share> {
 };
 
 template <>
-struct owner_of<test::token> {
+struct kernel_argument_traits<test::token> {
   static int device_value(test::token const& owned) { return owned.thing(); }
 };
 

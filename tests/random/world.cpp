@@ -215,7 +215,7 @@ void world::end_captures() {
         all_.model.graphs[*ended.into].clear();
       }
     } else if (native != nullptr) {
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       static_cast<void>(cudaGraphDestroy(native));
     }
   }

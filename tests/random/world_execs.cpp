@@ -22,7 +22,7 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
     if (way == 3) {
       cudaGraph_t const native = handle_of(source);
       relaxed_scope const relaxed;
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
     } else if (way == 2 || !source.own) {
       place.own.emplace(handle_of(source));
@@ -132,7 +132,7 @@ outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
       cudaGraph_t const native = handle_of(source);
       relaxed_scope const relaxed;
       cudaGraphExecUpdateResultInfo info{};
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       return escrow::check(cudaGraphExecUpdate(place.plain, native, &info), "cudaGraphExecUpdate");
     }
     if (way < 2 && source.own) return place.own->update(*source.own);
@@ -160,7 +160,7 @@ void world::drop_exec(std::size_t e) {
   kept.clear();
   if (place.plain != nullptr) {
     relaxed_scope const relaxed;
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     static_cast<void>(cudaGraphExecDestroy(place.plain));
   }
   place = {};

@@ -82,7 +82,7 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
       copy.own.emplace(original.own->clone());
     } else {
       cudaGraph_t const native = handle_of(original);
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       escrow::check(cudaGraphClone(&copy.plain, native), "cudaGraphClone");
     }
   });
@@ -111,7 +111,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
       cudaGraph_t const native = handle_of(outer);
       cudaGraph_t const added = handle_of(inner);
       cudaGraphNode_t made = nullptr;
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       escrow::check(cudaGraphAddChildGraphNode(&made, native, nullptr, 0, added),
                     "cudaGraphAddChildGraphNode");
     } else if (way == 2) {
@@ -146,7 +146,7 @@ void world::drop_graph(std::size_t g) {
   all_.model.graphs[g].clear();
   if (place.plain != nullptr) {
     relaxed_scope const relaxed;
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     static_cast<void>(cudaGraphDestroy(place.plain));
   }
   place = {};

@@ -237,7 +237,7 @@ outcome world::do_look(std::size_t g) {
       if (each) static_cast<void>(each->held());
     if (scratch_ && scratch_->bytes() % scratch_pool::bytes_min != 0)
       all_.fail("a scratch pool says that it has a part of a block");
-    footprint const kept = in.own->held();
+    resource_usage const kept = in.own->held();
     bool const is_plain = in.is_built && !in.is_parent && !in.is_hoisted;
     if (is_plain && kept.owners + kept.slots != 0 && all_.model.graphs[g].held.empty() &&
         all_.model.graphs[g].lingering.empty() && !is_disturbed_)

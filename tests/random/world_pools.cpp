@@ -195,7 +195,7 @@ outcome world::do_touch(std::size_t l, std::size_t s) {
   capture_state const at = capture_at(s);
   outcome const result =
       attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture, is_blocked(s),
-              [&] { place.held->also_used_on(streams_[s].handle); });
+              [&] { place.held->record_stream(streams_[s].handle); });
   if (result != outcome::done) return result;
   place.others.push_back(s);
   if (!is_right) return result;
@@ -264,7 +264,7 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
     all_.model.state_of(place.slot).marks = marks;
     if (is_right && way == 1) {  // the stream was used all the same
       try {
-        place.held->also_used_on(streams_[s].handle);
+        place.held->record_stream(streams_[s].handle);
       } catch (std::exception const&) {
         all_.slot_of(place.slot).racy = true;  // a device is lost
       }

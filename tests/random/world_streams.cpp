@@ -233,7 +233,7 @@ outcome world::do_end(std::size_t s, std::size_t g, unsigned way) {
     counts_.meet(situation::capture_ended_by_another_thread);
   cudaGraph_t native = nullptr;
   {
-    family_turn const turn;
+    graph_lifetime_lock const turn;
     static_cast<void>(cudaStreamEndCapture(streams_[s].handle, &native));
   }
   static_cast<void>(cudaGetLastError());
@@ -270,7 +270,7 @@ outcome world::do_destroy_stream(std::size_t s) {
   {
     relaxed_scope const relaxed;
     {
-      family_turn const turn;
+      graph_lifetime_lock const turn;
       static_cast<void>(cudaStreamDestroy(streams_[s].handle));
     }
     streams_[s].handle = nullptr;

@@ -10,11 +10,11 @@
 #include "escrow/core/event.hpp"                  // IWYU pragma: export
 #include "escrow/core/event_cache.hpp"            // IWYU pragma: export
 #include "escrow/core/event_ref.hpp"              // IWYU pragma: export
-#include "escrow/core/family_turn.hpp"            // IWYU pragma: export
 #include "escrow/core/graph_identity.hpp"         // IWYU pragma: export
-#include "escrow/core/insist.hpp"                 // IWYU pragma: export
+#include "escrow/core/graph_lifetime_lock.hpp"    // IWYU pragma: export
 #include "escrow/core/ready_event.hpp"            // IWYU pragma: export
 #include "escrow/core/relaxed_capture_scope.hpp"  // IWYU pragma: export
+#include "escrow/core/retry_cleanup.hpp"          // IWYU pragma: export
 #include "escrow/core/shared_event.hpp"           // IWYU pragma: export
 #include "escrow/core/source_location.hpp"        // IWYU pragma: export
 #include "escrow/core/spin_lock.hpp"              // IWYU pragma: export

@@ -20,7 +20,7 @@ void claim_and_release(world& all, site& here, dice& random) {
     auto held = all.claims.time([&] { return here.pool.try_claim(on); });
     if (held) {
       must(launch_fill(on, (*held)->data(), pooled::length, static_cast<int>(i)));
-      if (random() % 8 == 0) held->also_used_on(streams[random() % 3].get());
+      if (random() % 8 == 0) held->record_stream(streams[random() % 3].get());
     }
     held.reset();
     all.did(deed::claim);
@@ -50,7 +50,7 @@ void share_with_streams(world& all, site& here, dice& random) {
     for (owned_stream const& each : streams) {
       if (random() % 2 != 0) continue;
       must(launch_tiny(each));
-      used_on(shared, each.get());
+      record_stream(shared, each.get());
     }
     std::shared_ptr<int> const cell(shared, here.cells.data());
     launch(streams[0].get(), adds, {.keeper = &all.worker}, cell, 1);

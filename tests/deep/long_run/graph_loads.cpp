@@ -34,7 +34,7 @@ graph captured(world& all, site& here, cudaStream_t stream, dice& random) {
     auto const shared = make_stream_shared_by<counted>(all.worker, all.objects);
     launch(on, adds, {.keeper = &all.worker}, std::shared_ptr<int>(shared, here.cells.data() + 1),
            1);
-    used_on(shared, on);
+    record_stream(shared, on);
   };
   graph result = escrow::capture(stream, enqueue, any_mode(random));
   all.did(deed::capture);

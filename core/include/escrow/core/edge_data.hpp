@@ -9,7 +9,7 @@ namespace escrow {
 // an edge may wait for no more than that all its blocks have begun, or have said that others may
 // (programmatic dependent launch): what is behind it runs beside that kernel (measured). Any
 // thread. Source: cudaGraphKernelNodePortDefault.
-[[nodiscard]] inline bool waits_for_the_end(cudaGraphEdgeData const& edge) noexcept {
+[[nodiscard]] inline bool is_full_dependency(cudaGraphEdgeData const& edge) noexcept {
   return edge.from_port == cudaGraphKernelNodePortDefault;
 }
 

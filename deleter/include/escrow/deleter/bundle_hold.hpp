@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/deleter/footprint.hpp"
 #include "escrow/deleter/graph_bundle.hpp"
 #include "escrow/deleter/launch_order.hpp"
 #include "escrow/deleter/release_node.hpp"
+#include "escrow/deleter/resource_usage.hpp"
 
 namespace escrow {
 
@@ -64,6 +64,6 @@ using bundle_holds = std::vector<bundle_hold::pointer>;
 [[nodiscard]] bundle_holds hold_all(std::vector<graph_bundle*> const& bundles);
 
 // What the holds keep alive. Throws std::bad_alloc.
-[[nodiscard]] footprint footprint_of(bundle_holds const& held);
+[[nodiscard]] resource_usage resource_usage_of(bundle_holds const& held);
 
 }  // namespace escrow

@@ -30,7 +30,7 @@ namespace escrow {
 //   until nothing is owed.
 //   At process exit nothing more is reclaimed; what is left is leaked on purpose. An owner's
 //   destructor may call CUDA and may retire; it must not drain. If it ends graphs or execs with
-//   plain calls, it does so in a family_turn, since it runs on the worker.
+//   plain calls, it does so in a graph_lifetime_lock, since it runs on the worker.
 //   With its first deleter, the module that Escrow is linked into is pinned: dlclose() leaves it
 //   loaded, since CUDA and the worker may call it at any time. The code of owners' destructors, if
 //   that is in another module, is for the caller to keep.

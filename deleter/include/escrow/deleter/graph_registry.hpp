@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "escrow/deleter/footprint.hpp"
 #include "escrow/deleter/graph_bundle.hpp"
 #include "escrow/deleter/graph_reference.hpp"
+#include "escrow/deleter/resource_usage.hpp"
 
 namespace escrow {
 
@@ -81,9 +81,9 @@ class graph_registry {
   [[nodiscard]] bool is_empty() const noexcept;
 
   // What the graphs hold, each thing once. Throws std::bad_alloc.
-  [[nodiscard]] footprint describe(std::span<std::uint64_t const> ids) const;
+  [[nodiscard]] resource_usage describe(std::span<std::uint64_t const> ids) const;
   // What these are, each once. Throws std::bad_alloc.
-  [[nodiscard]] static footprint describe(std::vector<graph_reference const*> held);
+  [[nodiscard]] static resource_usage describe(std::vector<graph_reference const*> held);
 
  private:
   // In place of a graph's id: the reference is in a bundle.

@@ -1,4 +1,4 @@
-// Where all releases of one deleter meet: the release queue, its worker's doorbell, and its counts.
+// Where all releases of one deleter meet: the release queue, its worker's wakeup, and its counts.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -41,10 +41,10 @@ struct stream_shared_deleter {
 }  // namespace detail
 
 // Makes a T that is destroyed by the worker of `its`, with the device current that is current now,
-// after the last share has gone, and then only after the work that used_on() was told of. Dropping
-// shares never blocks, calls no CUDA and may be done anywhere, also in a destroy callback or a host
-// function. `its` must stay alive as long as used_on() is called. Throws std::bad_alloc,
-// cuda_error, and what T's constructor throws. Any thread.
+// after the last share has gone, and then only after the work that record_stream() was told of.
+// Dropping shares never blocks, calls no CUDA and may be done anywhere, also in a destroy callback
+// or a host function. `its` must stay alive as long as record_stream() is called. Throws
+// std::bad_alloc, cuda_error, and what T's constructor throws. Any thread.
 template <class T, class... Arguments>
 requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
     [[nodiscard]] std::shared_ptr<T> make_stream_shared_by(deleter& its, Arguments&&... arguments) {
@@ -69,10 +69,10 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
 // blocking stream captures, cuda_error, std::bad_alloc: in a capture, do not launch what was
 // captured. Eager, or if CUDA does not even say which, the object is kept for ever once the last
 // share has gone, and counted (deleter_stats::held), since the work may be using it; unless CUDA
-// named the stream, which it does not for that usage_error, and a later used_on() with it succeeds.
-// Any thread.
+// named the stream, which it does not for that usage_error, and a later record_stream() with it
+// succeeds. Any thread.
 template <class T>
-void used_on(std::shared_ptr<T> const& shared, stream_ref stream) {
+void record_stream(std::shared_ptr<T> const& shared, stream_ref stream) {
   detail::require_stream_shared(std::get_deleter<detail::stream_shared_deleter>(shared))
       .note(stream);
 }

@@ -14,14 +14,14 @@ namespace escrow {
 class deleter;
 
 // What: the part of an object of make_stream_shared() that does not depend on its type: the uses
-//   that used_on() has noted, and the way to the worker, which destroys the object after all of
-//   them. Its holders are the shares of the object together, and each graph that uses it.
+//   that record_stream() has noted, and the way to the worker, which destroys the object after all
+//   of them. Its holders are the shares of the object together, and each graph that uses it.
 // Thread safety: note() and let_go() from any thread.
 // Memory ordering: as graph_reference.
 // Lifetime: made with one holder, for the shares. After the last has let go it is reclaimed as
 //   often as one of its events is not done yet, and then frees itself with the object.
 // Capture: note() is capture-safe.
-// Errors: as used_on().
+// Errors: as record_stream().
 class stream_uses : public graph_reference {
  public:
   // The object is used by the work that `stream` has so far, or by the graph that it captures.

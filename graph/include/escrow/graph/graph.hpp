@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/deleter/footprint.hpp"
+#include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/node.hpp"
 
 namespace escrow {
@@ -23,7 +23,7 @@ struct survey_root;
 //   beginning.
 // Thread safety: a value; CUDA lets one thread at a time use a graph. Its clones, parents and execs
 //   may be used, and end, on other threads meanwhile. Plain calls that make or end them, or this
-//   graph, are made in a family_turn then.
+//   graph, are made in a graph_lifetime_lock then.
 // Memory ordering: none.
 // Lifetime: the end destroys the graph. What it held comes back once its clones, execs and launches
 //   are gone too. Bodies of its conditional nodes keep it.
@@ -49,8 +49,8 @@ class graph : public insertion_point {
   [[nodiscard]] cudaGraph_t get() const;
   // The capture id, which identifies the graph for good; 0 if it is not known.
   [[nodiscard]] std::uint64_t id() const noexcept;
-  // Gives the handle up; the caller destroys it (family_turn). Throws as get(), and has changed
-  // nothing then.
+  // Gives the handle up; the caller destroys it (graph_lifetime_lock). Throws as get(), and has
+  // changed nothing then.
   [[nodiscard]] cudaGraph_t detach();
 
   // A copy, which holds what this one holds. Source: cudaGraphClone.
@@ -70,7 +70,7 @@ class graph : public insertion_point {
 
   // What the graph, with its child graphs, keeps alive as far as Escrow knows: of what a plain
   // cudaGraphClone holds it knows nothing. Throws cuda_error, std::bad_alloc.
-  [[nodiscard]] footprint held() const;
+  [[nodiscard]] resource_usage held() const;
 
  private:
   friend struct survey_root;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/footprint.hpp"
+#include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/instantiate_options.hpp"
 
@@ -26,7 +26,7 @@ struct survey_root;
 //   something. Nobody else may use the source graph during instantiation, update() and set_...(),
 //   as CUDA demands. It may end on any thread, whatever Escrow does meanwhile to the graphs that it
 //   was made of and updated from; plain calls that make or end something of those need a
-//   family_turn, or corrupt the heap.
+//   graph_lifetime_lock, or corrupt the heap.
 // Memory ordering: none.
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
 //   what it held is let go after its last launch, which an event after each launch tells. One with
@@ -76,7 +76,7 @@ class graph_exec {
   [[nodiscard]] bool is_bare() const noexcept;
 
   // What the exec keeps alive by itself; not what user objects in it do. Throws std::bad_alloc.
-  [[nodiscard]] footprint held() const;
+  [[nodiscard]] resource_usage held() const;
 
   // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error, and usage_error
   // for a capturing stream if it would have to wait for another exec: nothing was enqueued then but

@@ -8,7 +8,7 @@
 
 #include "escrow/core/event_ref.hpp"
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/footprint.hpp"
+#include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/graph.hpp"
 
 namespace escrow {
@@ -19,7 +19,7 @@ struct survey_root;
 //   so that what is instantiated from it is bare; this holds it all instead, and has to stay until
 //   the last launch of all that was made from the graph has been enqueued.
 // Thread safety: a value; one thread at a time. For what is made of the graph with plain calls see
-//   family_turn.
+//   graph_lifetime_lock.
 // Memory ordering: as deleter::retire().
 // Lifetime: ends with one of the release functions. One that just ends keeps what it holds for
 //   ever, reports that to deleter_options::on_error and counts it (deleter_stats::held): nobody
@@ -45,7 +45,7 @@ class hoisted {
   // As graph_exec::is_bare(), of what is instantiated from the graph.
   [[nodiscard]] bool is_bare() const noexcept;
   // What this keeps alive. Throws std::bad_alloc.
-  [[nodiscard]] footprint held() const;
+  [[nodiscard]] resource_usage held() const;
 
  private:
   friend hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies);

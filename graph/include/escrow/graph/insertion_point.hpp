@@ -23,9 +23,9 @@ class node;
 
 // What: a place in a graph. Each function adds a node there: a graph and a body add one that waits
 //   for nothing, a node adds one that waits for it; join() makes one that waits for several. What
-//   an argument owns (owner_of) is kept by the graph, its clones, execs and their launches, until
-//   the node is changed or destroyed; execs and clones that were made before keep it as they are.
-//   CUDA decides which kinds may stand in a body or beside memory nodes.
+//   an argument owns (kernel_argument_traits) is kept by the graph, its clones, execs and their
+//   launches, until the node is changed or destroyed; execs and clones that were made before keep
+//   it as they are. CUDA decides which kinds may stand in a body or beside memory nodes.
 // Thread safety: one thread at a time uses a graph, as CUDA demands.
 // Memory ordering: none.
 // Lifetime: a value, which does not keep its graph, but for bodies.

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/owner_of.hpp"
+#include "escrow/deleter/kernel_argument_traits.hpp"
 #include "escrow/deleter/retired_owner.hpp"
 #include "escrow/deleter/slot_share.hpp"
 #include "escrow/graph/kernel.hpp"
@@ -21,13 +21,14 @@ namespace escrow::detail {
 template <class T>
 auto device_value_of(T const& argument) {
   if constexpr (owning_argument<T>) {
-    using value = decltype(owner_of<T>::device_value(argument));
+    using value = decltype(kernel_argument_traits<T>::device_value(argument));
     static_assert(std::is_trivially_copyable_v<value>,
-                  "owner_of::device_value() must give what can be copied bytewise");
-    return owner_of<T>::device_value(argument);
+                  "kernel_argument_traits::device_value() must give what can be copied bytewise");
+    return kernel_argument_traits<T>::device_value(argument);
   } else {
     static_assert(std::is_trivially_copyable_v<T>,
-                  "kernels take values that can be copied bytewise; specialise escrow::owner_of "
+                  "kernels take values that can be copied bytewise; specialise "
+                  "escrow::kernel_argument_traits "
                   "for a type that owns what the kernel uses");
     return argument;
   }
@@ -46,14 +47,15 @@ std::array<void*, sizeof...(Values) + 1> addresses_of(std::tuple<Values...>& val
 // Tells an argument that keeps itself.
 template <class T>
 void announce_use(T& argument, stream_ref stream) {
-  using customised = owner_of<std::remove_const_t<T>>;
+  using customised = kernel_argument_traits<std::remove_const_t<T>>;
   if constexpr (self_keeping_argument<T>) {
-    static_assert(!shareable_argument<T>,
-                  "owner_of has either owner() or about_to_be_used_on(): who keeps the argument?");
     static_assert(
-        requires { customised::about_to_be_used_on(argument, stream); },
+        !shareable_argument<T>,
+        "kernel_argument_traits has either owner() or before_launch(): who keeps the argument?");
+    static_assert(
+        requires { customised::before_launch(argument, stream); },
         "this argument has to be told of its use, and is const");
-    customised::about_to_be_used_on(argument, stream);
+    customised::before_launch(argument, stream);
   }
 }
 
@@ -70,11 +72,11 @@ template <class Argument, class T>
 requires shareable_argument<T>
 class kept_argument<Argument, T> {
  public:
-  explicit kept_argument(T const& argument) : owner_(owner_of<T>::owner(argument)) {}
+  explicit kept_argument(T const& argument) : owner_(kernel_argument_traits<T>::owner(argument)) {}
   void take(T const& /*argument*/) noexcept {}
 
  private:
-  decltype(owner_of<T>::owner(std::declval<T const&>())) owner_;
+  decltype(kernel_argument_traits<T>::owner(std::declval<T const&>())) owner_;
 };
 
 template <class Argument, class T>
@@ -106,11 +108,12 @@ requires self_keeping_argument<T>
 class kept_node_argument<Argument, T> {
   using given = std::remove_reference_t<Argument>;
   static_assert(
-      requires(given & argument) { owner_of<T>::owner_for_node(argument); },
+      requires(given & argument) { kernel_argument_traits<T>::owner_for_node(argument); },
       "this argument gives a node no share: it is const, or has no owner_for_node()");
 
  public:
-  explicit kept_node_argument(given& argument) : owner_(owner_of<T>::owner_for_node(argument)) {}
+  explicit kept_node_argument(given& argument)
+      : owner_(kernel_argument_traits<T>::owner_for_node(argument)) {}
   void take(T const& /*argument*/) noexcept {}
   // A share of a slot ends with the node's payload, not with the owners in it.
   void end_slot_share_with(retired_owner& payload) noexcept {
@@ -118,7 +121,7 @@ class kept_node_argument<Argument, T> {
   }
 
  private:
-  using owner = decltype(owner_of<T>::owner_for_node(std::declval<given&>()));
+  using owner = decltype(kernel_argument_traits<T>::owner_for_node(std::declval<given&>()));
 
   owner owner_;
 };

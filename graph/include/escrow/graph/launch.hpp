@@ -42,18 +42,18 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
 
 }  // namespace detail
 
-// Launches a kernel on `stream`. An argument whose type owns what the kernel uses (owner_of:
-// std::shared_ptr, std::unique_ptr, a lease of a pool, a type of the caller's) is passed as its
-// device value, and kept until the kernel is done; in a capture, until the graph, its clones, execs
-// and their launches are gone. Other arguments are passed as they are, and must have exactly the
-// types that the kernel has. The library that the kernel was found in is kept as well. An argument
-// that can only be moved has to be moved in; eager, it is moved from only if the launch succeeds.
-// Throws usage_error for a kernel that was moved from, an invalidated capture, a lease that was not
-// claimed in the capture, the legacy stream while a blocking stream captures, and a keeper that was
-// stopped; cuda_error, std::bad_alloc. Nothing was launched then (leases may stay told of the
-// stream, as by also_used_on()), with one exception: if, eager, the error names cudaEventRecord,
-// the kernel runs, and what it uses is kept for ever (deleter_stats::held). Any thread. Source:
-// cudaLaunchKernelExC.
+// Launches a kernel on `stream`. An argument whose type owns what the kernel uses
+// (kernel_argument_traits: std::shared_ptr, std::unique_ptr, a lease of a pool, a type of the
+// caller's) is passed as its device value, and kept until the kernel is done; in a capture, until
+// the graph, its clones, execs and their launches are gone. Other arguments are passed as they are,
+// and must have exactly the types that the kernel has. The library that the kernel was found in is
+// kept as well. An argument that can only be moved has to be moved in; eager, it is moved from only
+// if the launch succeeds. Throws usage_error for a kernel that was moved from, an invalidated
+// capture, a lease that was not claimed in the capture, the legacy stream while a blocking stream
+// captures, and a keeper that was stopped; cuda_error, std::bad_alloc. Nothing was launched then
+// (leases may stay told of the stream, as by record_stream()), with one exception: if, eager, the
+// error names cudaEventRecord, the kernel runs, and what it uses is kept for ever
+// (deleter_stats::held). Any thread. Source: cudaLaunchKernelExC.
 template <class... Arguments>
 void launch(stream_ref stream, kernel const& launched, launch_config const& config,
             Arguments&&... arguments) {

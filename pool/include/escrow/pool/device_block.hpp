@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "escrow/deleter/owner_of.hpp"
+#include "escrow/deleter/kernel_argument_traits.hpp"
 
 namespace escrow {
 
@@ -45,7 +45,7 @@ class device_block {
 
 // A kernel gets the address; the block itself has to be moved into the launch.
 template <>
-struct owner_of<device_block> {
+struct kernel_argument_traits<device_block> {
   static void* device_value(device_block const& block) noexcept { return block.data(); }
 };
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/owner_of.hpp"
+#include "escrow/deleter/kernel_argument_traits.hpp"
 #include "escrow/deleter/slot_share.hpp"
 #include "escrow/pool/slot_lease.hpp"
 #include "escrow/pool/typed_slot.hpp"
@@ -15,7 +15,7 @@ template <class T>
 class resource_pool;
 
 // What: the right to enqueue work that uses one resource of a pool, from claim() to release.
-//   Enqueue on the claiming stream, or tell also_used_on().
+//   Enqueue on the claiming stream, or tell record_stream().
 // Thread safety: a value; one thread at a time. It may move to another thread.
 // Memory ordering: none of its own; see resource_pool.
 // Lifetime: releases at its end on the stream it was claimed on, which must be alive then; on the
@@ -51,11 +51,11 @@ class lease : private slot_lease {
   // The resource is used on `stream` too, of any device, until the release: it is handed out again
   // only after the work that `stream` has by then. In a capture, `stream` must be of the same
   // capture. After cudaStreamPerThread, release on the same thread.
-  using slot_lease::also_used_on;  // void also_used_on(stream_ref stream);
+  using slot_lease::record_stream;  // void record_stream(stream_ref stream);
 
-  // For launch(): also_used_on(), unless the stream is known to the lease. In a capture, that has
+  // For launch(): record_stream(), unless the stream is known to the lease. In a capture, that has
   // to be the lease's own, also on a stream that it knows.
-  using slot_lease::about_to_be_used_on;  // void about_to_be_used_on(stream_ref stream);
+  using slot_lease::before_launch;  // void before_launch(stream_ref stream);
 
   // For nodes of graphs that are built by hand: until the share is gone too, the slot is handed out
   // to nobody. The lease stays with the caller, who orders the graph's launches with other work on
@@ -76,13 +76,11 @@ class lease : private slot_lease {
 // stream; a node keeps a share of its slot.
 template <class T>
 requires owning_argument<T>
-struct owner_of<lease<T>> {
+struct kernel_argument_traits<lease<T>> {
   static auto device_value(lease<T> const& claimed) {
-    return owner_of<T>::device_value(claimed.get());
+    return kernel_argument_traits<T>::device_value(claimed.get());
   }
-  static void about_to_be_used_on(lease<T>& claimed, stream_ref stream) {
-    claimed.about_to_be_used_on(stream);
-  }
+  static void before_launch(lease<T>& claimed, stream_ref stream) { claimed.before_launch(stream); }
   static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
 };
 

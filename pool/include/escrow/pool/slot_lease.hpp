@@ -39,10 +39,10 @@ class slot_lease {
 
   void release();
   void release(stream_ref stream);
-  void also_used_on(stream_ref stream);
+  void record_stream(stream_ref stream);
   // The same unless it is known already, as that of the claim is. Refuses another capture than the
   // lease's in any case.
-  void about_to_be_used_on(stream_ref stream);
+  void before_launch(stream_ref stream);
 
   // A share for a node of a graph that is built by hand. Throws usage_error if the lease is empty,
   // std::bad_alloc.

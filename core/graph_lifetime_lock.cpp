@@ -1,5 +1,5 @@
 // The lock of all families of graphs.
-#include "escrow/core/family_turn.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 
 #include <mutex>
 #include <type_traits>
@@ -13,11 +13,11 @@ constinit std::recursive_mutex links;
 static_assert(std::is_trivially_destructible_v<std::recursive_mutex>, "graphs end during exit too");
 }  // namespace
 
-family_turn::family_turn() noexcept {
+graph_lifetime_lock::graph_lifetime_lock() noexcept {
   links.lock();
 }
 
-family_turn::~family_turn() {
+graph_lifetime_lock::~graph_lifetime_lock() {
   links.unlock();
 }
 

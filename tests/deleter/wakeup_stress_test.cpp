@@ -1,4 +1,4 @@
-// The doorbell: no wake-up is lost, and none is made for a worker that is awake.
+// The wakeup: no wake-up is lost, and none is made for a worker that is awake.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,34 +8,34 @@
 #include <thread>
 #include <vector>
 
-#include "doorbell_store.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "stress_time.hpp"
 #include "wait_until.hpp"
+#include "wakeup_store.hpp"
 
 namespace escrow {
 namespace {
 
 TEST(DoorbellStore, HandsOutAgainWhatWasPutBackAndNeverFreesIt) {
-  doorbell_store::loan first = doorbell_store::take();
-  doorbell_store::loan const second = doorbell_store::take();
-  doorbell* const known = first.get();
+  wakeup_store::loan first = wakeup_store::take();
+  wakeup_store::loan const second = wakeup_store::take();
+  wakeup* const known = first.get();
   EXPECT_NE(known, second.get());
   first.reset();
-  known->ring();  // late, and harmless
-  EXPECT_EQ(doorbell_store::take().get(), known);
+  known->notify();  // late, and harmless
+  EXPECT_EQ(wakeup_store::take().get(), known);
 }
 
 TEST(Doorbell, DoesNotLetTheWorkerSleepOnWork) {
-  doorbell bell;
+  wakeup bell;
   EXPECT_FALSE(bell.try_sleep([] { return false; }));
 }
 
 TEST(Doorbell, ARingBeforeTheWaitIsNotLost) {
-  doorbell bell;
+  wakeup bell;
   ASSERT_TRUE(bell.try_sleep([] { return true; }));
-  bell.ring();
-  bell.wait_for_ring();  // returns at once, or the test times out
+  bell.notify();
+  bell.wait_for_notify();  // returns at once, or the test times out
 }
 
 // One round: every producer pushes one item; the consumer takes all and sleeps again.
@@ -44,18 +44,18 @@ class sleeper {
   sleeper() : thread_([this] { consume(); }) {}
   ~sleeper() {
     ends_.store(true, std::memory_order_release);
-    bell.ring();
+    bell.notify();
     thread_.join();
   }
 
   void push() {
     items_.fetch_add(1, std::memory_order_release);
-    bell.ring();
+    bell.notify();
   }
   [[nodiscard]] long taken() const { return taken_.load(std::memory_order_acquire); }
   [[nodiscard]] long slept() const { return slept_.load(std::memory_order_relaxed); }
 
-  doorbell bell;
+  wakeup bell;
 
  private:
   void consume() {
@@ -67,7 +67,7 @@ class sleeper {
       });
       if (!sleeps) continue;
       slept_.fetch_add(1, std::memory_order_relaxed);
-      bell.wait_for_ring();
+      bell.wait_for_notify();
     }
   }
 

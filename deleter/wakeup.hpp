@@ -8,21 +8,21 @@ namespace escrow {
 
 // One word that says whether the worker sleeps.
 //
-//   pusher: push; ring()      worker: if (try_sleep(is_empty)) wait_for_ring()
+//   pusher: push; notify()      worker: if (try_sleep(is_empty)) wait_for_notify()
 //
 // No wake-up is lost: both sides change the word with a read-modify-write after their own step (the
 // push; the wish to sleep) and before looking at the other's. The later of the two in the word's
 // modification order reads from the earlier, through read-modify-writes only: either the pusher
 // sees the sleeper and wakes it, or the worker sees the push and stays awake.
-// Lifetime: a doorbell is never freed while a pusher may still ring it, which nobody can know: see
-//   doorbell_store.
+// Lifetime: a wakeup is never freed while a pusher may still ring it, which nobody can know: see
+//   wakeup_store.
 // Progress: ring is wait-free but for at most one system call, a futex wake, that only follows a
 //   sleep. No allocation. `Atom` is std::atomic, but for a model checker.
 template <template <class> class Atom = std::atomic>
-class basic_doorbell {
+class basic_wakeup {
  public:
   // Any thread, after it made work visible: wakes the worker if it sleeps.
-  void ring() noexcept {
+  void notify() noexcept {
     // acq_rel (1): the release pairs with (2), so that who falls asleep later sees the work; the
     // acquire keeps what comes before a sleep that this ends before it.
     if (state_.exchange(awake, std::memory_order_acq_rel) == asleep) state_.notify_one();
@@ -44,7 +44,7 @@ class basic_doorbell {
 
   // The worker, after try_sleep() said true: until somebody rings. Not bounded: with nothing to do
   // there is nothing to wake for, and the end rings too. May return without need.
-  void wait_for_ring() noexcept {
+  void wait_for_notify() noexcept {
     // Acquire: pairs with the release in (1): the worker sees what was pushed.
     while (state_.load(std::memory_order_acquire) == asleep) {
       state_.wait(asleep, std::memory_order_acquire);
@@ -59,6 +59,6 @@ class basic_doorbell {
   alignas(64) Atom<std::uint32_t> state_{awake};
 };
 
-using doorbell = basic_doorbell<>;
+using wakeup = basic_wakeup<>;
 
 }  // namespace escrow

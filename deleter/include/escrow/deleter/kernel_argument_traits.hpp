@@ -18,7 +18,7 @@ namespace escrow {
 // which gives what the kernel receives, of a trivially copyable type, and one of these, or none:
 //
 //   static O owner(T const& object);
-//   static void about_to_be_used_on(T& object, stream_ref stream);
+//   static void before_launch(T& object, stream_ref stream);
 //
 // The first gives a share of what has to stay alive until the kernel is done: of the allocation,
 // not of its wrapper, so that a reset() of the wrapper frees nothing early. The second is for
@@ -31,23 +31,23 @@ namespace escrow {
 // gives the share that a node of a graph keeps, which is on no stream. A slot_share ends as soon as
 // nothing keeps the node's version any more, other owners when the worker destroys them.
 template <class T>
-struct owner_of {};
+struct kernel_argument_traits {};
 
 // Whether a kernel gets something else for a T than the T itself. Const does not matter here.
 template <class T>
 concept owning_argument = requires(std::remove_const_t<T> const& object) {
-  owner_of<std::remove_const_t<T>>::device_value(object);
+  kernel_argument_traits<std::remove_const_t<T>>::device_value(object);
 };
 
 template <class T>
 concept shareable_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
-  { owner_of<std::remove_const_t<T>>::owner(object) } -> retirable;
+  { kernel_argument_traits<std::remove_const_t<T>>::owner(object) } -> retirable;
 };
 
 template <class T>
 concept self_keeping_argument = owning_argument<T> &&
     requires(std::remove_const_t<T>& object, stream_ref stream) {
-  owner_of<std::remove_const_t<T>>::about_to_be_used_on(object, stream);
+  kernel_argument_traits<std::remove_const_t<T>>::before_launch(object, stream);
 };
 
 namespace detail {
@@ -61,7 +61,7 @@ auto device_value_through(Pointer const& pointer) {
       throw usage_error("launch", "an argument is a null pointer to an owner",
                         "pass a pointer to one, or the device address itself");
     }
-    return owner_of<std::remove_const_t<T>>::device_value(*pointer);
+    return kernel_argument_traits<std::remove_const_t<T>>::device_value(*pointer);
   } else {
     return pointer.get();
   }
@@ -75,29 +75,29 @@ concept pointee_of_argument =
 
 // The share is kept, or what the object shares; an object that keeps itself is told.
 template <detail::pointee_of_argument T>
-struct owner_of<std::shared_ptr<T>> {
+struct kernel_argument_traits<std::shared_ptr<T>> {
   static auto device_value(std::shared_ptr<T> const& pointer) {
     return detail::device_value_through<T>(pointer);
   }
   static auto owner(std::shared_ptr<T> const& pointer) requires(!self_keeping_argument<T>) {
     if constexpr (shareable_argument<T>) {
-      return owner_of<std::remove_const_t<T>>::owner(*pointer);
+      return kernel_argument_traits<std::remove_const_t<T>>::owner(*pointer);
     } else {
       return pointer;
     }
   }
-  static void about_to_be_used_on(std::shared_ptr<T> const& pointer,
-                                  stream_ref stream) requires(self_keeping_argument<T>) {
-    owner_of<std::remove_const_t<T>>::about_to_be_used_on(*pointer, stream);
+  static void before_launch(std::shared_ptr<T> const& pointer,
+                            stream_ref stream) requires(self_keeping_argument<T>) {
+    kernel_argument_traits<std::remove_const_t<T>>::before_launch(*pointer, stream);
   }
   static auto owner_for_node(std::shared_ptr<T> const& pointer) requires(self_keeping_argument<T>) {
-    return owner_of<std::remove_const_t<T>>::owner_for_node(*pointer);
+    return kernel_argument_traits<std::remove_const_t<T>>::owner_for_node(*pointer);
   }
 };
 
 // Has to be moved into the launch.
 template <detail::pointee_of_argument T, class Delete>
-requires(!self_keeping_argument<T>) struct owner_of<std::unique_ptr<T, Delete>> {
+requires(!self_keeping_argument<T>) struct kernel_argument_traits<std::unique_ptr<T, Delete>> {
   static auto device_value(std::unique_ptr<T, Delete> const& pointer) {
     return detail::device_value_through<T>(pointer);
   }

@@ -1,5 +1,5 @@
-// The list of doorbells that no hub uses.
-#include "doorbell_store.hpp"
+// The list of wakeups that no hub uses.
+#include "wakeup_store.hpp"
 
 #include <mutex>
 #include <vector>
@@ -10,7 +10,7 @@ namespace {
 
 struct store {
   std::mutex mutex;  // guards the rest
-  std::vector<doorbell*>
+  std::vector<wakeup*>
       unused;  // has room for all that were ever made, so that giving back never allocates
   std::size_t made = 0;
 };
@@ -22,12 +22,12 @@ store& the_store() {
 
 }  // namespace
 
-doorbell_store::loan doorbell_store::take() {
+wakeup_store::loan wakeup_store::take() {
   store& all = the_store();
   std::lock_guard const lock(all.mutex);
   if (all.unused.empty()) {
     all.unused.reserve(all.made + 1);
-    all.unused.push_back(new doorbell);
+    all.unused.push_back(new wakeup);
     ++all.made;
   }
   loan taken(all.unused.back());
@@ -35,7 +35,7 @@ doorbell_store::loan doorbell_store::take() {
   return taken;
 }
 
-void doorbell_store::give_back::operator()(doorbell* unused) const noexcept {
+void wakeup_store::give_back::operator()(wakeup* unused) const noexcept {
   store& all = the_store();
   std::lock_guard const lock(all.mutex);
   all.unused.push_back(unused);

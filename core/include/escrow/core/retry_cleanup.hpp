@@ -14,7 +14,7 @@ namespace escrow {
 // fault, which every call reports whether it did its work or not. Says whether the call succeeded.
 // Any thread.
 template <std::invocable Call>
-bool insist(Call call) noexcept {
+bool retry_cleanup(Call call) noexcept {
   constexpr int attempts_max = 3;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     cudaError_t const status = call();
@@ -27,12 +27,12 @@ bool insist(Call call) noexcept {
 // The same for a call that would kill a capture outside Relaxed mode; puts the thread there
 // meanwhile. Any thread.
 template <std::invocable Call>
-bool insist_relaxed(Call call) noexcept {
+bool retry_cleanup_relaxed(Call call) noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   auto const exchange = [&mode] { return cudaThreadExchangeStreamCaptureMode(&mode); };
-  bool const is_relaxed = insist(exchange);
-  bool const succeeded_at_last = insist(call);
-  if (is_relaxed) insist(exchange);
+  bool const is_relaxed = retry_cleanup(exchange);
+  bool const succeeded_at_last = retry_cleanup(call);
+  if (is_relaxed) retry_cleanup(exchange);
   return succeeded_at_last;
 }
 

@@ -11,6 +11,6 @@ namespace escrow {
 // such a stream of `device`, always the same one, on which nobody enqueues anything but records.
 // Capture-safe. Throws cuda_error, std::bad_alloc. Any thread. Source: CUDA Runtime API, "Stream
 // synchronization behavior".
-[[nodiscard]] cudaStream_t legacy_stand_in(int device);
+[[nodiscard]] cudaStream_t legacy_stream_proxy(int device);
 
 }  // namespace escrow

@@ -13,7 +13,7 @@ namespace escrow {
 // Lifetime: a value, and a snapshot.
 // Capture: none.
 // Errors: none.
-struct footprint {
+struct resource_usage {
   struct labelled {
     std::string label;  // the pool's; "owners" for all owners
     std::size_t count = 0;

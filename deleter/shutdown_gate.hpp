@@ -8,7 +8,7 @@ namespace escrow {
 // From close() on no pass begins, and who has seen is_empty() after that knows that none is under
 // way, and sees what they did.
 // Thread safety: any thread.
-class pass_gate {
+class shutdown_gate {
  public:
   // Begins a pass, to be ended with leave(); false once the gate is closed.
   [[nodiscard]] bool try_enter() noexcept {

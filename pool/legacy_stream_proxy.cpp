@@ -1,5 +1,5 @@
 // One blocking stream a device, made when it is first needed and leaked on purpose.
-#include "legacy_stand_in.hpp"
+#include "legacy_stream_proxy.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -8,7 +8,7 @@
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
-#include "escrow/core/insist.hpp"
+#include "escrow/core/retry_cleanup.hpp"
 
 namespace escrow {
 
@@ -43,7 +43,7 @@ cudaStream_t add(int device, cudaStream_t fresh) {
 
 }  // namespace
 
-cudaStream_t legacy_stand_in(int device) {
+cudaStream_t legacy_stream_proxy(int device) {
   {
     made_streams& made = all_made();
     std::lock_guard const lock(made.mutex);
@@ -54,7 +54,7 @@ cudaStream_t legacy_stand_in(int device) {
   cudaStream_t fresh = nullptr;
   check(cudaStreamCreateWithFlags(&fresh, cudaStreamDefault), "cudaStreamCreateWithFlags");
   cudaStream_t const kept = add(device, fresh);
-  if (kept != fresh) insist([fresh] { return cudaStreamDestroy(fresh); });
+  if (kept != fresh) retry_cleanup([fresh] { return cudaStreamDestroy(fresh); });
   return kept;
 }
 

@@ -28,11 +28,11 @@ namespace escrow {
 // Lifetime: until the end of the scope, on one thread. Usable while the process exits.
 // Capture: capture-safe.
 // Errors: none.
-class [[nodiscard]] family_turn {
+class [[nodiscard]] graph_lifetime_lock {
  public:
-  family_turn() noexcept;
-  family_turn(family_turn&&) = delete;
-  ~family_turn();
+  graph_lifetime_lock() noexcept;
+  graph_lifetime_lock(graph_lifetime_lock&&) = delete;
+  ~graph_lifetime_lock();
 };
 
 }  // namespace escrow
