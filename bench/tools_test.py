@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import compact
+import compare
 import plot
 import readme_table
 import relaunch_table
@@ -331,6 +332,40 @@ class PlotTest(unittest.TestCase):
     def test_a_plot_says_that_numbers_are_simulated(self):
         for svg in self.plots.values():
             self.assertIn("SIMULATED", svg)
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def leave(self, side, number, *rows):
+        result = {"context": {"runtime": "simulated"}, "benchmarks": [*rows]}
+        path = self.folder / f"{side}.capture.{number}.json"
+        path.write_text(json.dumps(result))
+
+    def rows(self):
+        return {row[:2]: row[2:] for row in compare.compare(compare.read(self.folder)[0])[0]}
+
+    def test_ratios_are_of_one_round(self):
+        for number, drift in ((1, 1.0), (2, 10.0), (3, 4.0)):
+            self.leave("a", number, *runs("x", drift, drift, drift, extra_us=drift))
+            self.leave("b", number, *runs("x", 2 * drift, extra_us=drift / 2))
+        found = self.rows()
+        self.assertEqual(found["x", "time_us"], (4, 112.5, 8, 112.5, 2, 2, 2))
+        self.assertEqual(found["x", "extra_us"][-3:], (0.5, 0.5, 0.5))
+
+    def test_what_failed_or_one_build_lacks_is_no_figure(self):
+        self.leave("a", 1, *runs("x", 1.0), *runs("y", 1.0), *runs("z", 1.0))
+        self.leave("b", 1, *runs("x", 1.0), *runs("y", 1.0, label="FAILED: no"))
+        self.assertEqual(set(self.rows()), {("x", "time_us")})
+        self.assertEqual(compare.compare(compare.read(self.folder)[0])[1], ["y", "z"])
+
+    def test_facts_of_a_benchmark_are_no_figures(self):
+        self.leave("a", 1, *runs("x", 1.0, slots_made=3, of_plain=1.5, on_threads=8))
+        self.leave("b", 1, *runs("x", 1.0, slots_made=4, of_plain=3.0, on_threads=8))
+        self.assertEqual(set(self.rows()), {("x", "time_us"), ("x", "of_plain")})
 
 
 class ReadmeTableTest(unittest.TestCase):

@@ -1,11 +1,11 @@
-// release_node::push(), called as CUDA calls a destroy callback.
+// reclaimable::push(), called as CUDA calls a destroy callback.
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <escrow/deleter.hpp>
-#include <escrow/deleter/release_node.hpp>
+#include <escrow/detail/reclaimable.hpp>
 #include <optional>
 
 #include "push_arm.hpp"
@@ -17,14 +17,14 @@ namespace escrow::bench {
 namespace {
 
 // A node that counts its reclaims.
-class counting_node final : public release_node {
+class counting_node final : public reclaimable {
  public:
-  counting_node(release_hub& hub, std::atomic<std::uint64_t>& reclaimed)
-      : release_node(hub, release_lane::destroy, 0, &count), reclaimed_(&reclaimed) {}
+  counting_node(deleter_core& hub, std::atomic<std::uint64_t>& reclaimed)
+      : reclaimable(hub, release_lane::destroy, 0, &count), reclaimed_(&reclaimed) {}
 
  private:
   // Release: pairs with the acquire in escrow_arm::end_round().
-  static void count(release_node& node) noexcept {
+  static void count(reclaimable& node) noexcept {
     static_cast<counting_node&>(node).reclaimed_->fetch_add(1, std::memory_order_release);
   }
 
@@ -47,7 +47,7 @@ deleter_options options(std::chrono::microseconds linger) {
 class escrow_arm : public push_arm {
  public:
   escrow_arm(std::size_t nodes, std::chrono::microseconds linger) : deleter_(options(linger)) {
-    for (std::size_t i = 0; i < nodes; ++i) nodes_.emplace_back(deleter_.hub(), reclaimed_);
+    for (std::size_t i = 0; i < nodes; ++i) nodes_.emplace_back(deleter_.core(), reclaimed_);
   }
 
   [[nodiscard]] destroy_callback callback() const override { return &push; }

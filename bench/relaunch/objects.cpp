@@ -13,51 +13,18 @@
 #include <string>
 #include <vector>
 
+#include "differences.hpp"
 #include "forms.hpp"
 #include "handles.hpp"
 #include "measures.hpp"
 #include "registering.hpp"
 #include "settings.hpp"
 #include "status.hpp"
-#include "times.hpp"
 
 namespace escrow::bench {
 namespace {
 
 constexpr int objects = 64;
-
-template <class Operation>
-double us_of(Operation operation) {
-  auto const begin = clock::now();
-  operation();
-  return seconds_since(begin) * 1e6;
-}
-
-// One operation, on bare graphs and on those with objects.
-class differences {
- public:
-  // Times both, in an order that alternates. Returns the seconds of `ours`.
-  template <class Plain, class Ours>
-  double add(Plain plain, Ours ours) {
-    bool const is_plain_first = plain_.size() % 2 == 0;
-    double plain_us = is_plain_first ? us_of(plain) : 0;
-    double const ours_us = us_of(ours);
-    if (!is_plain_first) plain_us = us_of(plain);
-    plain_.push_back(plain_us);
-    ours_.push_back(ours_us);
-    extra_.push_back(ours_us - plain_us);
-    return ours_us * 1e-6;
-  }
-
-  void report(benchmark::State& state, std::string const& prefix) {
-    state.counters[prefix + "plain_us"] = quantile(plain_, 0.5);
-    state.counters[prefix + "escrow_us"] = quantile(ours_, 0.5);
-    state.counters[prefix + "extra_us"] = quantile(extra_, 0.5);
-  }
-
- private:
-  std::vector<double> plain_, ours_, extra_;
-};
 
 // Makes graphs of both sorts.
 struct graphs {
