@@ -3,100 +3,27 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/core/ready_event.hpp"
+#include "escrow/detail/deleter_core.hpp"
 
 namespace escrow {
 
 namespace {
-constexpr std::size_t idle_lines_max = 256;  // lines kept with nothing in them, for their memory
-}
 
-pending_events::pending_events() {
-  lines_.reserve(idle_lines_max);
-}
-
-void pending_events::add(release_node& node) noexcept {
-  ++size_;
-  if (node.order_) {
-    try {
-      return line_of(node.order_).nodes.push_back(&node);
-    } catch (std::bad_alloc const&) {
-      // Kept with those in no order: slower to poll, but never lost.
-    }
-  }
-  unordered_.push_back(node);
-}
-
-pending_events::line& pending_events::line_of(release_order order) {
-  auto const found = std::find_if(lines_.begin(), lines_.end(),
-                                  [order](line const& each) { return each.order == order; });
-  if (found != lines_.end()) return *found;
-  if (lines_.size() >= idle_lines_max) {
-    std::erase_if(lines_, [](line const& each) { return each.empty(); });
-  }
-  return lines_.emplace_back(line{order, {}});
-}
-
-void pending_events::poll(release_list& ready, report_function const& report) noexcept {
-  for (line& each : lines_) {
-    if (!each.empty()) poll_line(each, ready, report);
-  }
-  poll_unordered(ready, report);
-}
-
-void pending_events::poll_line(line& polled, release_list& ready,
-                               report_function const& report) noexcept {
-  bool is_one_gone = false;
-  auto const first = polled.nodes.begin() + static_cast<std::ptrdiff_t>(polled.first);
-  auto const end = std::partition_point(first, polled.nodes.end(), [&](release_node* node) {
-    ready_answer const answer = ask(*node, report);
-    is_one_gone |= answer == ready_answer::gone;
-    return answer != ready_answer::not_yet;
-  });
-  std::for_each(first, end, [&](release_node* node) {
-    // What comes before a done event is done, but what comes before one that is gone may be gone.
-    bool const is_gone = is_one_gone && ask(*node, report) == ready_answer::gone;
-    is_gone ? release_hub::keep_for_ever(*node) : ready.push_back(*node);
-  });
-  auto const count = static_cast<std::size_t>(end - first);
-  size_ -= count;
-  take(polled, count);
-}
-
-void pending_events::take(line& polled, std::size_t count) noexcept {
-  polled.first += count;
-  // The space of those gone is used again once they are the greater part.
-  if (polled.first <= polled.nodes.size() / 2) return;
-  auto const begin = polled.nodes.begin();
-  polled.nodes.erase(begin, begin + static_cast<std::ptrdiff_t>(polled.first));
-  polled.first = 0;
-}
-
-void pending_events::poll_unordered(release_list& ready, report_function const& report) noexcept {
-  release_list kept;
-  while (release_node* const node = unordered_.pop_front()) {
-    ready_answer const answer = ask(*node, report);
-    if (answer == ready_answer::not_yet) {
-      kept.push_back(*node);
-      continue;
-    }
-    --size_;
-    answer == ready_answer::gone ? release_hub::keep_for_ever(*node) : ready.push_back(*node);
-  }
-  unordered_ = std::move(kept);
-}
-
-ready_answer pending_events::ask(release_node& node, report_function const& report) noexcept {
-  cudaError_t const status = cudaEventQuery(node.ready_);
+// What CUDA says of an event, with the meaning that a thing with it has.
+ready_answer ask(cudaEvent_t ready, bool& is_reported,
+                 pending_events::report_function const& report) noexcept {
+  cudaError_t const status = cudaEventQuery(ready);
   if (status == cudaSuccess) return ready_answer::done;
+  if (status == cudaErrorNotReady) return ready_answer::not_yet;
   ready_answer answer = answer_of(status);
-  // Not at the first word: it is for ever.
-  if (answer == ready_answer::gone) answer = answer_of(cudaEventQuery(node.ready_));
+  // Asked twice, because the thing is leaked.
+  if (answer == ready_answer::gone) answer = answer_of(cudaEventQuery(ready));
   static_cast<void>(cudaGetLastError());
-  if (status != cudaErrorNotReady && !node.is_reported_) {
-    node.is_reported_ = true;
+  if (!std::exchange(is_reported, true)) {
     try {
       report(cuda_error(status, "cudaEventQuery"));
     } catch (std::bad_alloc const&) {
@@ -106,21 +33,88 @@ ready_answer pending_events::ask(release_node& node, report_function const& repo
   return answer;
 }
 
-release_node const* pending_events::any() const noexcept {
-  for (line const& each : lines_) {
-    if (!each.empty()) return each.nodes[each.first];
+}  // namespace
+
+void pending_events::add(reclaimable& thing) noexcept {
+  ++size_;
+  if (thing.order_) {
+    try {
+      if (lines_.size() >= idle_lines_max && !lines_.contains(thing.order_)) forget_idle_lines();
+      return lines_[thing.order_].push_back(thing);
+    } catch (std::bad_alloc const&) {
+      // Asked about one by one, then.
+    }
+  }
+  unordered_.push_back(thing);
+}
+
+void pending_events::forget_idle_lines() noexcept {
+  std::erase_if(lines_, [](auto const& each) { return each.second.empty(); });
+}
+
+void pending_events::poll(release_list& ready, report_function const& report) noexcept {
+  for (auto& [order, line] : lines_) {
+    if (!line.empty()) poll_line(line, ready, report);
+  }
+  poll_unordered(ready, report);
+}
+
+void pending_events::poll_line(release_list& line, release_list& ready,
+                               report_function const& report) noexcept {
+  bool is_last_done = false;  // and with it all before it
+  for (bool is_first = true; reclaimable* const oldest = line.front(); is_first = false) {
+    if (!is_last_done) {
+      switch (ask(oldest->ready_, oldest->is_reported_, report)) {
+        case ready_answer::not_yet:
+          return;
+        case ready_answer::gone:
+          --size_;
+          deleter_core::leak(*line.pop_front());
+          continue;
+        case ready_answer::done:
+          break;
+      }
+      // Often all are done: then the last one's answer saves the other questions.
+      if (is_first && line.back() != oldest) {
+        is_last_done = cudaEventQuery(line.back()->ready_) == cudaSuccess;
+      }
+    }
+    --size_;
+    ready.push_back(*line.pop_front());
+  }
+}
+
+void pending_events::poll_unordered(release_list& ready, report_function const& report) noexcept {
+  release_list kept;
+  while (reclaimable* const thing = unordered_.pop_front()) {
+    ready_answer const answer = ask(thing->ready_, thing->is_reported_, report);
+    if (answer == ready_answer::not_yet) {
+      kept.push_back(*thing);
+      continue;
+    }
+    --size_;
+    answer == ready_answer::gone ? deleter_core::leak(*thing) : ready.push_back(*thing);
+  }
+  unordered_ = std::move(kept);
+}
+
+reclaimable const* pending_events::any() const noexcept {
+  for (auto const& [order, line] : lines_) {
+    if (!line.empty()) return line.front();
   }
   return unordered_.front();
 }
 
-std::uint64_t pending_events::oldest() const noexcept {
+std::uint64_t pending_events::oldest_epoch() const noexcept {
   std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
-  for (line const& each : lines_) {
-    if (!each.empty()) oldest = std::min(oldest, each.nodes[each.first]->sequence_);
-  }
-  for (release_node* node = unordered_.front(); node != nullptr; node = node->next_) {
-    oldest = std::min(oldest, node->sequence_);
-  }
+  // All of a line: what a destructor retires has the epoch of its owner.
+  auto const look = [&oldest](release_list const& list) {
+    for (reclaimable* each = list.front(); each != nullptr; each = release_list::after(*each)) {
+      oldest = std::min(oldest, each->epoch_);
+    }
+  };
+  for (auto const& [order, line] : lines_) look(line);
+  look(unordered_);
   return oldest;
 }
 

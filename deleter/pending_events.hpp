@@ -1,60 +1,55 @@
-// The worker's nodes whose ready event is not done yet.
+// The worker's things whose ready event is not done yet.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <vector>
+#include <unordered_map>
 
-#include "escrow/core/ready_event.hpp"
-#include "release_list.hpp"
+#include "release_queue.hpp"
 
 namespace escrow {
 
-// Worker only. Nodes of one release_order become ready one after another, so each order has a line,
-// and a poll finds the end of its ready part by halving: it asks CUDA about few events, and never
-// waits on the first unready event of one line while those of another are ready. Nodes in no order
-// are asked about one by one.
+// Worker only. Things of one release_order become ready one after another, so each order has a
+// line: a poll asks for the oldest of each line, and never waits on the first unready event of one
+// line while those of another are ready. Things without an order are asked about one by one.
 class pending_events {
  public:
   using report_function = std::function<void(std::exception const&)>;
 
-  pending_events();
+  pending_events() { lines_.reserve(idle_lines_max); }
 
-  // Takes a node whose ready event is set. Never fails: without memory for a line, the node is kept
-  // with those in no order.
-  void add(release_node& node) noexcept;
+  // Takes a thing whose ready event is set. Never fails: without memory for a line, the thing goes
+  // to those without an order.
+  void add(reclaimable& thing) noexcept;
 
-  // Moves every node whose event is done to the end of `ready`. An event that cannot be asked about
-  // is reported once and asked again; after a sticky fault in a process with one device nothing
-  // runs, so it counts as done. A node whose event nothing will ever tell of is kept for ever: see
-  // release_hub::keep_for_ever().
+  // Moves every thing whose event is done to the end of `ready`. An event that cannot be asked
+  // about is reported once and asked again; after a sticky fault in a process with one device
+  // nothing runs, so it counts as done. A thing whose event will never answer is leaked.
   void poll(release_list& ready, report_function const& report) noexcept;
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  // Some node that is here; null if empty.
-  [[nodiscard]] release_node const* any() const noexcept;
-  // The lowest sequence number here; the highest possible one if empty.
-  [[nodiscard]] std::uint64_t oldest() const noexcept;
+  // Some thing that is here; null if empty.
+  [[nodiscard]] reclaimable const* any() const noexcept;
+  // The lowest epoch here; the highest possible one if empty.
+  [[nodiscard]] std::uint64_t oldest_epoch() const noexcept;
 
  private:
-  struct line {
-    release_order order;
-    std::vector<release_node*> nodes;  // from `first` on, oldest first
-    std::size_t first = 0;
-
-    [[nodiscard]] bool empty() const noexcept { return first == nodes.size(); }
+  struct hash {
+    std::size_t operator()(release_order const& order) const noexcept {
+      auto const thread = reinterpret_cast<std::uintptr_t>(order.thread);
+      return static_cast<std::size_t>(order.stream * 0x9E3779B97F4A7C15U ^ thread);
+    }
   };
 
-  static ready_answer ask(release_node& node, report_function const& report) noexcept;
-  line& line_of(release_order order);
-  void poll_line(line& polled, release_list& ready, report_function const& report) noexcept;
-  // The first `count` nodes of the line leave it.
-  static void take(line& polled, std::size_t count) noexcept;
+  void poll_line(release_list& line, release_list& ready, report_function const& report) noexcept;
   void poll_unordered(release_list& ready, report_function const& report) noexcept;
+  void forget_idle_lines() noexcept;
 
-  std::vector<line> lines_;
+  static constexpr std::size_t idle_lines_max = 256;  // lines kept with nothing in them
+
+  std::unordered_map<release_order, release_list, hash> lines_;
   release_list unordered_;
   std::uint64_t size_ = 0;
 };

@@ -1,4 +1,4 @@
-// The release queue: many pushers, one taker at a time, Boost.Lockfree inside.
+// The release queue: any thread pushes, one thread at a time takes; Boost.Lockfree inside.
 #pragma once
 
 #include <boost/lockfree/stack.hpp>
@@ -6,20 +6,80 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
-#include "release_list.hpp"
+#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 
+// A first-in first-out list, linked through its elements: it never allocates. Owned by one thread
+// at a time. An element is in one list at most.
+class release_list {
+ public:
+  release_list() = default;
+  release_list(release_list&& other) noexcept
+      : head_(std::exchange(other.head_, nullptr)), tail_(std::exchange(other.tail_, nullptr)) {}
+  release_list& operator=(release_list&& other) noexcept {
+    std::swap(head_, other.head_);
+    std::swap(tail_, other.tail_);
+    return *this;
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
+  [[nodiscard]] reclaimable* front() const noexcept { return head_; }
+  [[nodiscard]] reclaimable* back() const noexcept { return tail_; }
+  [[nodiscard]] static reclaimable* after(reclaimable const& element) noexcept {
+    return element.next_;
+  }
+  [[nodiscard]] static std::uint64_t epoch_of(reclaimable const& element) noexcept {
+    return element.epoch_;
+  }
+
+  void push_back(reclaimable& element) noexcept {
+    element.next_ = nullptr;
+    (head_ == nullptr ? head_ : tail_->next_) = &element;
+    tail_ = &element;
+  }
+
+  void push_front(reclaimable& element) noexcept {
+    element.next_ = head_;
+    if (head_ == nullptr) tail_ = &element;
+    head_ = &element;
+  }
+
+  // The first element, taken out; null if there is none.
+  reclaimable* pop_front() noexcept {
+    reclaimable* const element = head_;
+    if (element != nullptr) {
+      head_ = element->next_;
+      if (head_ == nullptr) tail_ = nullptr;
+      element->next_ = nullptr;
+    }
+    return element;
+  }
+
+  // Moves all of `other` to the end.
+  void splice_back(release_list& other) noexcept {
+    if (other.empty()) return;
+    (head_ == nullptr ? head_ : tail_->next_) = other.head_;
+    tail_ = other.tail_;
+    other.head_ = other.tail_ = nullptr;
+  }
+
+ private:
+  reclaimable* head_ = nullptr;
+  reclaimable* tail_ = nullptr;
+};
+
 // A boost::lockfree::stack (Treiber's, with a free list of its nodes), always taken whole and
 // turned round, which makes it first-in first-out. Differences from using the stack plainly:
-// - Room is reserved ahead, one for each release_node alive, so push() finds a free node at once
+// - Room is reserved ahead, one for each reclaimable alive, so push() finds a free node at once
 //   and never allocates. A node goes back to Boost's free list in take_all(), before any
-//   release_node taken can be pushed again, so the free list is never short of what is reserved.
+//   reclaimable taken can be pushed again, so the free list is never short of what is reserved.
 // - Nothing is ever popped singly, so the stack itself has no ABA problem. Its free list has one in
-//   theory: tags of 16 bits, so a pusher would have to be held up between two instructions for
+//   theory: tags of 16 bits, so a pusher would have to be stopped between two instructions for
 //   exactly a multiple of 65,536 pushes, with the same node on top again. The model tests cover
-//   the list below that number: what a pusher read of a node that somebody else has taken
+//   the list below that number: what a pusher read of a node that another thread has taken
 //   meanwhile is never used.
 // Progress: push is lock-free; take_all is lock-free; reserve may allocate and lock.
 class release_queue {
@@ -27,7 +87,7 @@ class release_queue {
   release_queue() : stack_(0) {}
   release_queue(release_queue&&) = delete;
 
-  // Makes room for some nodes more. Any thread. Throws std::bad_alloc and then has reserved
+  // Makes room for more. Any thread. Throws std::bad_alloc and then has reserved
   // nothing.
   void reserve_places(std::size_t count) {
     std::lock_guard const lock(mutex_);
@@ -38,15 +98,15 @@ class release_queue {
     places_ += count;
   }
 
-  // Gives the room of one node back, for the next reserve_places(). Any thread.
+  // Gives the room of one reclaimable back, for the next reserve_places(). Any thread.
   void cancel_place() noexcept {
     std::lock_guard const lock(mutex_);
     --places_;
   }
 
   // Any thread that owns a reserved place. Never fails.
-  void push(release_node& node) noexcept {
-    if (!stack_.bounded_push(&node)) [[unlikely]] {
+  void push(reclaimable& element) noexcept {
+    if (!stack_.bounded_push(&element)) [[unlikely]] {
       // Cannot happen: places_ <= capacity_, and each place is in the stack once at most.
       static_cast<void>(
           std::fputs("escrow: a release was pushed without a reserved place\n", stderr));
@@ -57,7 +117,7 @@ class release_queue {
   // All that was pushed before, oldest first. One thread at a time.
   release_list take_all() noexcept {
     release_list taken;
-    stack_.consume_all_atomic([&taken](release_node* node) { taken.push_front(*node); });
+    stack_.consume_all_atomic([&taken](reclaimable* element) { taken.push_front(*element); });
     return taken;
   }
 
@@ -67,9 +127,9 @@ class release_queue {
  private:
   static constexpr std::size_t growth = 64;
 
-  boost::lockfree::stack<release_node*> stack_;
+  boost::lockfree::stack<reclaimable*> stack_;
   std::mutex mutex_;          // guards places_ and capacity_; push() and take_all() never take it
-  std::size_t places_ = 0;    // release_nodes alive
+  std::size_t places_ = 0;    // reclaimables alive
   std::size_t capacity_ = 0;  // nodes that Boost has, free or in the stack
 };
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 namespace escrow {
 
@@ -14,8 +15,7 @@ namespace escrow {
 // push; the wish to sleep) and before looking at the other's. The later of the two in the word's
 // modification order reads from the earlier, through read-modify-writes only: either the pusher
 // sees the sleeper and wakes it, or the worker sees the push and stays awake.
-// Lifetime: a wakeup is never freed while a pusher may still ring it, which nobody can know: see
-//   wakeup_store.
+// Lifetime: a wakeup is never freed, since a pusher may still notify it: see wakeup_store.
 // Progress: ring is wait-free but for at most one system call, a futex wake, that only follows a
 //   sleep. No allocation. `Atom` is std::atomic, but for a model checker.
 template <template <class> class Atom = std::atomic>
@@ -60,5 +60,22 @@ class basic_wakeup {
 };
 
 using wakeup = basic_wakeup<>;
+
+// A pusher rings after its push, and by then the worker may have reclaimed everything and freed the
+// hub. So a hub borrows its wakeup from memory that stays wakeups for good (type-stable
+// memory): a late ring meets a wakeup, if of another hub, and at worst wakes a worker that finds
+// nothing to do.
+// Thread safety: any thread. Leaked on purpose, 64 bytes for each hub that was alive at the same
+//   time.
+class wakeup_store {
+ public:
+  struct give_back {
+    void operator()(wakeup* unused) const noexcept;
+  };
+  using loan = std::unique_ptr<wakeup, give_back>;
+
+  // One that no other hub uses for as long as the loan lasts. Throws std::bad_alloc.
+  [[nodiscard]] static loan take();
+};
 
 }  // namespace escrow

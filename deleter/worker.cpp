@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "release_hub_state.hpp"
+#include "core_state.hpp"
 #include "shutdown_gate.hpp"
 
 namespace escrow {
@@ -22,8 +22,7 @@ namespace {
 constinit shutdown_gate passes;
 
 void end_passes_at_exit() {
-  constexpr auto patience =
-      std::chrono::seconds(1);  // a pass may be stuck in somebody's destructor
+  constexpr auto patience = std::chrono::seconds(1);  // a pass may be stuck in a destructor
   passes.close();
   auto const deadline = std::chrono::steady_clock::now() + patience;
   while (!passes.is_empty() && std::chrono::steady_clock::now() < deadline) {
@@ -31,10 +30,10 @@ void end_passes_at_exit() {
   }
 }
 
-// The hubs whose deleters are gone, until the last use of each has gone too. What is owed at
-// process exit stays here: leaked, on purpose, and known to a leak checker.
+// The cores whose deleters were destroyed, until the last use of each is dropped. What is owed at
+// process exit stays here: leaked on purpose, and known to a leak checker.
 constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
-constinit release_hub* orphans = nullptr;
+constinit deleter_core* orphans = nullptr;
 
 bool register_end_of_passes() {
   return std::atexit(&end_passes_at_exit) == 0;
@@ -46,19 +45,21 @@ void worker::watch_for_exit() {
   [[maybe_unused]] static bool const registered = register_end_of_passes();
 }
 
-std::size_t release_hub::state::guarded_pass(bool& is_thread_relaxed) noexcept {
-  // Acquire: pairs with the release below; what the last thread left in the reclaimer is seen.
+std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept {
+  // Acquire: pairs with the release below; what the last pass left is seen.
   if (is_reclaiming.exchange(true, std::memory_order_acquire)) return 0;
   std::size_t count = 0;
   if (passes.try_enter()) {
     reclaiming_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    count = reclaiming.pass(is_thread_relaxed);
+    count = pass(is_thread_relaxed);
     if (count != 0) {
       // Handlers run in the opposite order: one more, now that CUDA was used, runs before it ends.
       [[maybe_unused]] static bool const registered = register_end_of_passes();
     }
-    // Release: pairs with the acquire in rest(), so that who sees this sees what the pass took.
-    has_pending.store(reclaiming.has_pending(), std::memory_order_release);
+    // Release: pairs with the acquire in rest(), so that a thread which sees this sees what the
+    // pass took.
+    has_pending.store(waiting.size() != 0 || !ready.empty() || recycled.deferred() != 0,
+                      std::memory_order_release);
     reclaiming_thread.store(std::thread::id{}, std::memory_order_relaxed);
     passes.leave();
   }
@@ -75,85 +76,85 @@ void worker::start() {
 }
 
 void worker::stop_and_join() noexcept {
-  release_hub::state& hub = *hub_.state_;
-  hub.is_ending.store(true, std::memory_order_release);
-  hub.bell->notify();
+  deleter_core::state& state = *core_.state_;
+  state.is_ending.store(true, std::memory_order_release);
+  state.bell->notify();
   thread_.join();
 }
 
 void worker::leave_to_itself() noexcept {
-  release_hub::state& hub = *hub_.state_;
+  deleter_core::state& state = *core_.state_;
   {
     std::lock_guard const lock(orphans_mutex);
-    hub.next_orphan = std::exchange(orphans, &hub_);
+    state.next_orphan = std::exchange(orphans, &core_);
   }
   try {
     if (!is_running()) start();  // to see the rest through
   } catch (std::exception const& error) {
-    return hub_.report(error);
+    return core_.report(error);
   }
   thread_.detach();
-  wakeup& bell = *hub.bell;  // stays when the hub goes
-  hub.is_left_alone.store(true, std::memory_order_release);
+  wakeup& bell = *state.bell;  // stays when the core is freed
+  state.is_left_alone.store(true, std::memory_order_release);
   bell.notify();
 }
 
 void worker::run() noexcept {
-  std::string const name = hub_.state_->options.thread_name.substr(0, 15);
+  std::string const name = core_.state_->options.thread_name.substr(0, 15);
   static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
   work();
 }
 
 void worker::work() noexcept {
-  release_hub::state& hub = *hub_.state_;
+  deleter_core::state& state = *core_.state_;
   while (!is_process_exiting()) {
-    bool const did_something = hub.guarded_pass(is_relaxed_) != 0;
+    bool const did_something = state.guarded_pass(is_relaxed_) != 0;
     // Acquire: pairs with the releases of stop_and_join() and leave_to_itself().
-    if (hub.is_ending.load(std::memory_order_acquire)) return;
-    bool const is_left_alone = hub.is_left_alone.load(std::memory_order_acquire);
+    if (state.is_ending.load(std::memory_order_acquire)) return;
+    bool const is_left_alone = state.is_left_alone.load(std::memory_order_acquire);
     if (is_left_alone) {
-      hub.trim();
+      state.store.trim();
       // Acquire: pairs with drop_use(). Nobody can push once there is no use.
-      if (hub.uses.load(std::memory_order_acquire) == 0) return end_hub();
+      if (state.uses.load(std::memory_order_acquire) == 0) return free_core();
     }
     rest(did_something, is_left_alone);
   }
 }
 
-void worker::end_hub() noexcept {
+void worker::free_core() noexcept {
   {
     std::lock_guard const lock(orphans_mutex);
-    release_hub** link = &orphans;
-    while (*link != &hub_) link = &(*link)->state_->next_orphan;
-    *link = hub_.state_->next_orphan;
+    deleter_core** link = &orphans;
+    while (*link != &core_) link = &(*link)->state_->next_orphan;
+    *link = core_.state_->next_orphan;
   }
-  delete &hub_;
+  delete &core_;
 }
 
 void worker::rest(bool did_something, bool was_left_alone) noexcept {
   using clock = std::chrono::steady_clock;
-  release_hub::state& hub = *hub_.state_;
-  deleter_options const& options = hub.options;
+  deleter_core::state& state = *core_.state_;
+  deleter_options const& options = state.options;
   auto const now = clock::now();
   // Acquire: see guarded_pass().
-  auto const has_pending = [&hub] { return hub.has_pending.load(std::memory_order_acquire); };
+  auto const has_pending = [&state] { return state.has_pending.load(std::memory_order_acquire); };
   if (did_something || has_pending()) last_work_ = now;
 
-  // Left to itself, it sleeps as long as somebody has a use of the hub: who drops one rings. What
-  // counts is how it was before the last trim(): idle nodes have uses, too, and never ring.
+  // Left to itself, it sleeps as long as the core has a use: dropping one notifies. What
+  // counts is how it was before the last trim(): idle objects have uses, too, and never notify.
   auto const may_end = [&] {
-    return was_left_alone && hub.uses.load(std::memory_order_acquire) == 0;
+    return was_left_alone && state.uses.load(std::memory_order_acquire) == 0;
   };
   bool const may_sleep = !has_pending() && now - last_work_ >= options.linger && !may_end();
   if (may_sleep) {
-    // Another thread's pass may have taken what arrived, since we looked: it has rung at its end,
+    // Another thread's pass may have taken what arrived, since we looked: it notified at its end,
     // or will.
     auto const nothing_to_do = [&] {
-      return hub.nothing_arrived() && !has_pending() &&
-             !hub.is_ending.load(std::memory_order_acquire) &&
-             hub.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
+      return state.nothing_arrived() && !has_pending() &&
+             !state.is_ending.load(std::memory_order_acquire) &&
+             state.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
     };
-    if (hub.bell->try_sleep(nothing_to_do)) hub.bell->wait_for_notify();
+    if (state.bell->try_sleep(nothing_to_do)) state.bell->wait_for_notify();
     interval_ = options.poll_interval_min;
     return;
   }

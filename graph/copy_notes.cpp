@@ -3,24 +3,23 @@
 
 #include <algorithm>
 
-#include "escrow/core/cuda_error.hpp"
 #include "escrow/core/graph_identity.hpp"
-#include "escrow/deleter/graph_registry.hpp"
-#include "hoist_scope.hpp"
+#include "escrow/detail/graph_registry.hpp"
 
 namespace escrow {
 
 graph_survey survey_for_copy(char const* call, graph const& original) {
   graph_survey survey = survey_of(call, original, {});
-  check(bundle_references(survey), "cudaGraphReleaseUserObject");
+  // The copy has these sets, too, and must not get what the original gets later.
+  for (auto const& each : survey.known) static_cast<void>(graph_registry::global().seal(each.id));
   return survey;
 }
 
 void copy_notes::note(cudaGraph_t original, cudaGraph_t copy, std::uint64_t id) {
   around_.blank_copies.erase(copy);  // one that had the handle before may have been blank
   if (std::uint64_t const original_id = originals_.known_id(original); original_id != 0) {
-    if (id == 0) id = graph_id_of(copy).value_or(graph_registry::unidentified);
-    graph_registry::global().add_copy(original_id, id, copy);
+    if (id == 0) id = graph_id_of(copy).value_or(0);
+    if (id != 0) graph_registry::global().add_copy(original_id, id, copy);
   } else if (!originals_.is_unknown(original)) {
     blank_.insert(copy);
   }

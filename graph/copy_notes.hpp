@@ -11,8 +11,8 @@
 
 namespace escrow {
 
-// What the tree of a graph that is about to be copied holds, all of it in bundles, so that the copy
-// gets nothing else. Throws as survey_of().
+// What the tree of a graph that is about to be copied holds; its sets are sealed. Throws as
+// survey_of().
 [[nodiscard]] graph_survey survey_for_copy(char const* call, graph const& original);
 
 // What: notes for a copy of a graph, and for the copies of its child graphs, what the originals

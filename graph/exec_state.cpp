@@ -12,12 +12,13 @@
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
+#include "escrow/detail/deleter_core.hpp"
 
 namespace escrow {
 
 namespace {
 
-constexpr char const* refused = "graph_exec::launch, after a launch whose end was not recorded";
+constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
 
 bool has_conditionals(cudaGraph_t graph) {
   inner_graphs const inner = inner_graphs_of(graph);
@@ -30,24 +31,63 @@ bool has_conditionals(graph_survey const& survey, cudaGraph_t root) {
   return survey.conditionals ? *survey.conditionals != 0 : has_conditionals(root);
 }
 
-// Lets `end` tell when what was enqueued on the stream last is over. Throws cuda_error; `end` then
-// says how that went.
+// Lets `end` tell when what was enqueued on the stream last is done. If that cannot be recorded,
+// waits until it is done. Throws cuda_error if both fail, and `end` then says so.
 void record_end(launch_end& end, stream_ref stream) {
-  end.was_launched = true;
+  end.is_recorded = true;
+  end.failure = cudaSuccess;
   record_result const result = record_ready(end.ready, end.device, stream.get());
-  if (result.outcome == record_outcome::device_lost) end.was_launched = false;  // nothing runs
-  end.failure = result.outcome == record_outcome::failed ? result.status : cudaSuccess;
-  if (result.outcome != record_outcome::recorded_anew) check(result.status, "cudaEventRecord");
+  switch (result.outcome) {
+    case record_outcome::recorded:
+    case record_outcome::recorded_anew:
+      return;
+    case record_outcome::device_lost:
+      end.is_recorded = false;  // nothing runs any more
+      break;
+    case record_outcome::failed:
+      end.is_recorded = false;
+      if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); })) return;
+      end.failure = result.status;
+      break;
+  }
+  check(result.status, "cudaEventRecord");
+}
+
+// Whether the last launch is known to be done.
+bool is_done(launch_end const& end) noexcept {
+  if (end.failure != cudaSuccess) return false;
+  if (!end.is_recorded) return true;
+  try {
+    relaxed_capture_scope const relaxed;  // a query would kill a capture
+    // After a fault the worker judges: another device may run on.
+    cudaError_t const status = cudaEventQuery(end.ready.get());
+    return status == cudaErrorNotReady ? false : succeeded(status);
+  } catch (std::exception const&) {
+    return false;  // it cannot be asked: the worker will
+  }
 }
 
 }  // namespace
 
+launch_orders::launch_orders(deferred_releases const& held) {
+  for (auto const& each : held) {
+    if (each.set->is_written()) orders_.push_back(each.set->order());
+  }
+  std::ranges::sort(orders_);
+  orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
+  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
+}
+
+launch_orders::~launch_orders() {
+  for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
+}
+
 launch_lock::launch_lock(launch_orders const& orders) : orders_(orders) {
-  for (launch_order* const each : orders_) each->mutex.lock();
+  for (auto const& each : orders_) each->mutex.lock();
 }
 
 launch_lock::~launch_lock() {
-  for (auto each = orders_.rbegin(); each != orders_.rend(); ++each) (*each)->mutex.unlock();
+  for (auto const& each : orders_) each->mutex.unlock();
 }
 
 graph_exec::state::state(graph_survey const& survey, survey_root const& source,
@@ -62,7 +102,7 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
     source_shape_ = source.core->shape();
   }
   {
-    graph_lifetime_lock const turn;
+    graph_lifetime_lock const lock;
     check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
   }
   is_bare_ = off.is_bare();
@@ -72,43 +112,67 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
 graph_exec::state::~state() {
   wait_until_idle();
   {
-    graph_lifetime_lock const turn;
+    graph_lifetime_lock const lock;
     // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
     retry_cleanup_relaxed([this] { return cudaGraphExecDestroy(exec_); });
   }
-  let_go_after(std::move(held_), end_);
+  release(std::move(held_), end_);
+}
+
+// In flight: the recycle lane waits for the end of the last launch and then drops the references
+// (recycle_lane::poll_deferred). With the last reference the set closes; its slots return to their
+// pools, and its owners are destroyed by the worker (reference_set::recycle, destroy).
+void graph_exec::state::release(deferred_releases held,
+                                std::shared_ptr<launch_end> const& end) noexcept {
+  if (held.empty() || is_done(*end)) return;  // the references are dropped here
+  if (end->failure == cudaSuccess) {
+    return release_after(std::move(held), end->ready.get(), end->device, end);
+  }
+  for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
+  leak(std::move(held));
 }
 
 void graph_exec::state::launch(stream_ref stream) {
   if (end_ == nullptr) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
-  launch_lock const turn(orders_);
+  launch_lock const lock(orders_);
   wait_for_others(stream);
   check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   note_launch(stream);
 }
 
-void graph_exec::state::wait_for_others(stream_ref stream) const {
+void graph_exec::state::wait_for_others(stream_ref stream) {
   launch_end const* waited_for = nullptr;
-  for (launch_order const* const each : orders_) {
+  std::uint64_t own_stream = 0;
+  for (auto const& each : orders_) {
     launch_end const* const last = each->last.get();
     if (last == nullptr || last == end_.get() || last == waited_for) continue;
-    if (!last->was_launched) continue;
     if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
-    // A wait would kill a capture, as a launch does.
-    if (waited_for == nullptr && !capture_of(stream).is_none()) {
-      throw usage_error("graph_exec::launch", "`stream` is being captured",
-                        "add the graph as a child node (graph::add_child)");
+    if (!last->is_recorded) continue;
+    if (own_stream == 0) {
+      // A wait would kill a capture, as a launch does.
+      if (!capture_of(stream).is_none()) {
+        throw usage_error("graph_exec::launch", "`stream` is being captured",
+                          "add the graph as a child node (graph::add_child)");
+      }
+      own_stream = stream_id(stream);
     }
-    check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
     waited_for = last;
+    if (last->stream == own_stream) continue;  // the stream itself orders the two
+    check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
   }
 }
 
 void graph_exec::state::note_launch(stream_ref stream) {
   if (is_conditional_ && last_launch_ != end_) last_launch_ = end_;
-  for (launch_order* const each : orders_) {
+  bool is_shared = false;
+  for (auto const& each : orders_) {
     if (each->last != end_) each->last = end_;
+    is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
   }
+  // Only other execs ask for the stream. Not known: they wait.
+  unsigned long long id = 0;
+  bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
+  end_->stream = is_known ? id : 0;
   record_end(*end_, stream);
 }
 
@@ -122,11 +186,11 @@ void graph_exec::state::upload(stream_ref stream) {
 }
 
 // CUDA waits for the launches and uploads of an exec with conditional nodes as it destroys it, and
-// holds up launches, queries and instantiations of all threads meanwhile (measured); turns would
-// wait, too.
+// blocks launches, queries and instantiations of all threads meanwhile (measured), and so would
+// the graph_lifetime_lock.
 void graph_exec::state::wait_until_idle() const noexcept {
   for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
-    if (end == nullptr || !end->was_launched || end->failure != cudaSuccess) continue;
+    if (end == nullptr || !end->is_recorded) continue;
     retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
   }
 }

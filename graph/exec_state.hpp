@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/bundle_hold.hpp"
-#include "escrow/deleter/launch_order.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/node_payload.hpp"
 #include "graph_core.hpp"
@@ -18,10 +17,27 @@
 
 namespace escrow {
 
-// The launch orders of all that an exec holds, each once, by their addresses.
-using launch_orders = std::vector<launch_order*>;
+// The launch orders of what an exec holds and may write, each once, by their addresses.
+class launch_orders {
+ public:
+  launch_orders() = default;
+  // Throws std::bad_alloc.
+  explicit launch_orders(deferred_releases const& held);
+  launch_orders(launch_orders&& other) noexcept : orders_(std::exchange(other.orders_, {})) {}
+  launch_orders& operator=(launch_orders&& other) noexcept {
+    std::swap(orders_, other.orders_);
+    return *this;
+  }
+  ~launch_orders();
 
-// The turn of one launch among the execs that share something with it: locks the launch orders.
+  [[nodiscard]] auto begin() const noexcept { return orders_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return orders_.end(); }
+
+ private:
+  std::vector<std::shared_ptr<launch_order>> orders_;
+};
+
+// One launch at a time of the execs that may write the same: locks their orders.
 class launch_lock {
  public:
   explicit launch_lock(launch_orders const& orders);
@@ -40,7 +56,7 @@ class graph_exec::state {
 
   [[nodiscard]] cudaGraphExec_t exec() const noexcept { return exec_; }
   [[nodiscard]] bool is_bare() const noexcept { return is_bare_; }
-  [[nodiscard]] bundle_holds const& held() const noexcept { return held_; }
+  [[nodiscard]] deferred_releases const& held() const noexcept { return held_; }
 
   void launch(stream_ref stream);
   void upload(stream_ref stream);
@@ -53,12 +69,12 @@ class graph_exec::state {
  private:
   // What is held from some moment on, ready to take the place of what is held now.
   struct holding {
-    holding(bundle_holds given, state const& before);
+    holding(reference_sets const& sets, bool is_conditional);
 
-    bundle_holds held;
+    deferred_releases held;
     launch_orders orders;
-    std::shared_ptr<launch_end> end;  // null if nobody asks for it
-    std::vector<graph_bundle const*> of_inner_graphs;
+    std::shared_ptr<launch_end> end;  // null if no release waits for it
+    std::vector<reference_set const*> of_inner_graphs;
     std::shared_ptr<node_table const> payloads;
   };
 
@@ -67,22 +83,21 @@ class graph_exec::state {
   // What is held of a graph whose references are off.
   [[nodiscard]] holding holding_of(hoist_scope const& off, graph_survey const& survey,
                                    survey_root const& source) const;
-  // Holds as now, but for one payload, with another, which has `order` if it is alone. Either may
-  // be null.
-  [[nodiscard]] bundle_holds holds_with(retired_owner* dropped, retired_owner* added,
-                                        std::shared_ptr<launch_order> const& order) const;
+  // The sets as now, but for one payload, with another, which has `order` if it is alone. Either
+  // may be null.
+  [[nodiscard]] reference_sets sets_with(retired_object* dropped, retired_object* added,
+                                         std::shared_ptr<launch_order> const& order) const;
   void hold(holding next) noexcept;
-  void hold_more(holding& next) noexcept;
-  // Lets go what was held, after the last launch, which `end` tells.
-  static void let_go_after(bundle_holds held, std::shared_ptr<launch_end> const& end) noexcept;
-  void wait_for_others(stream_ref stream) const;
+  // Drops what was held after the last launch, which `end` tells.
+  static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
+  void wait_for_others(stream_ref stream);
   void wait_until_idle() const noexcept;
   void note_launch(stream_ref stream);
 
   cudaGraphExec_t exec_ = nullptr;
-  bundle_holds held_;
+  deferred_releases held_;
   launch_orders orders_;             // of what is held
-  std::shared_ptr<launch_end> end_;  // of this exec's launches; null if nobody asks for it
+  std::shared_ptr<launch_end> end_;  // of this exec's launches; null if no release waits for it
   bool is_bare_ = false;
   bool is_conditional_;                      // whether there are conditional nodes
   std::shared_ptr<launch_end> last_launch_;  // of a conditional one; null if there was none
@@ -93,7 +108,7 @@ class graph_exec::state {
   // Which payload of what is held is which node's; null if that is not known, and what set() takes
   // the place of stays until the next update().
   std::shared_ptr<node_table const> payloads_;
-  std::vector<graph_bundle const*> of_inner_graphs_;  // what child graphs and bodies hold, too
+  std::vector<reference_set const*> of_inner_graphs_;  // what child graphs and bodies hold, too
 };
 
 }  // namespace escrow

@@ -8,11 +8,10 @@
 #include "copy_notes.hpp"
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/edge_data.hpp"
-#include "escrow/core/graph_identity.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/graph_registry.hpp"
+#include "escrow/detail/graph_registry.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 
@@ -38,9 +37,10 @@ cudaGraph_t new_graph() {
 }
 
 // Owns the graph from here on, whatever happens.
-std::shared_ptr<graph_core> core_of(cudaGraph_t native, std::uint64_t id, bool is_exposed) {
+template <class... Id>
+std::shared_ptr<graph_core> core_of(cudaGraph_t native, Id... id) {
   try {
-    return std::make_shared<graph_core>(native, id, is_exposed);
+    return std::make_shared<graph_core>(native, id...);
   } catch (...) {
     destroy_graph(native);
     throw;
@@ -63,36 +63,18 @@ cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
   return made;
 }
 
-// A graph that `make` makes, with its id. Asking for that is a capture, which may be lost, and the
-// graph with it (graph_id_of): then another is made.
-template <class Make>
-std::shared_ptr<graph_core> make_identified(Make make) {
-  constexpr int attempts_max = 3;
-  for (int attempt = 1;; ++attempt) {
-    auto made = core_of(make(), 0, false);
-    try {
-      made->try_identify();
-      return made;
-    } catch (cuda_error const& error) {
-      if (error.status() != cudaErrorStreamCaptureInvalidated || attempt == attempts_max) throw;
-    }
-  }
-}
-
 }  // namespace
 
 graph::graph(std::shared_ptr<graph_core> core) noexcept
     : insertion_point(core, core->native()), shared_(std::move(core)) {}
 
-graph::graph() : graph(core_of(new_graph(), 0, false)) {
-  shared_->is_original = true;
-}
+graph::graph() : graph(core_of(new_graph())) {}
 
 graph::graph(deleter& keeper) : graph() {
-  shared_->set_keeper(keeper.hub());
+  shared_->set_keeper(keeper.core());
 }
 
-graph::graph(cudaGraph_t native, std::uint64_t id) : graph(core_of(native, id, true)) {}
+graph::graph(cudaGraph_t native, std::uint64_t id) : graph(core_of(native, id)) {}
 
 graph::graph(graph&& other) noexcept
     : insertion_point(std::exchange(static_cast<insertion_point&>(other), insertion_point())),
@@ -123,12 +105,10 @@ graph graph::clone() const {
   graph_core& core = require("graph::clone");
   graph_survey const survey = survey_for_copy("graph::clone", *this);
   cudaGraph_t const original = core.native();
-  bool const holds_something = survey.known_id(original) != 0;
-  auto const make = [original] { return clone_of(original); };
-  graph copy(holds_something ? make_identified(make) : core_of(make(), 0, false));
+  graph copy(core_of(clone_of(original)));
   graph_core& its = *copy.shared_;
   copy_notes notes(survey, its);
-  notes.note(original, its.native(), its.id());
+  notes.note(original, its.native(), its.key());
   notes.commit();
   its.is_original = !survey.is_unknown(original);
   its.copy_payloads(core);

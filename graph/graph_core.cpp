@@ -2,6 +2,7 @@
 #include "graph_core.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
@@ -10,121 +11,132 @@
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/user_object.hpp"
+#include "graph_survey.hpp"
 
 namespace escrow {
 
 void destroy_graph(cudaGraph_t doomed) noexcept {
-  graph_lifetime_lock const turn;
+  graph_lifetime_lock const lock;
   retry_cleanup_relaxed([doomed] { return cudaGraphDestroy(doomed); });
 }
 
-graph_core::graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed)
-    : is_original(id != 0), native_(native), id_(id), is_exposed_(is_exposed) {}
+graph_core::graph_core(cudaGraph_t created)
+    : is_original(true),
+      native_(created),
+      is_adopted_(true),
+      id_(graph_registry::global().adopt(created)),
+      is_exposed_(false) {}
+
+graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
+    : is_original(id != 0), native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
 
 graph_core::~graph_core() {
   if (native_ != nullptr) {
+    if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
     destroy_graph(native_);
-    if (id_ != 0) graph_registry::global().forget_destroyed(id_);
   }
   forget_payloads();
   if (keeper_ != nullptr) keeper_->drop_use();
 }
 
-release_hub& graph_core::keeper() {
-  return keeper_ != nullptr ? *keeper_ : deleter::global().hub();
+deleter_core& graph_core::keeper() {
+  return keeper_ != nullptr ? *keeper_ : deleter::global().core();
 }
 
-void graph_core::set_keeper(release_hub& keeper) noexcept {
+void graph_core::set_keeper(deleter_core& keeper) noexcept {
   keeper.add_use();
   keeper_ = &keeper;
 }
 
 void graph_core::forget_payloads() noexcept {
   for (auto const& each : payloads_.entries()) {
-    if (each.bundle == nullptr) each.owner->let_go();
+    if (each.set == nullptr) each.owner->drop_ref();
   }
   payloads_.entries().clear();
   pending_ = 0;
-  for (placed_bundle const& each : placed_) each.bundle->let_go();
   placed_.clear();
   snapshot_.reset();
 }
 
-void graph_core::try_identify() {
-  if (id_ != 0) return;
-  try {
-    id_ = graph_id_of(native_).value_or(0);
-  } catch (cuda_error const& error) {
-    if (error.status() == cudaErrorStreamCaptureInvalidated) native_ = nullptr;  // it is gone
-    throw;
-  }
-}
-
 void graph_core::identify() {
-  try_identify();
+  if (id_ == 0) id_ = graph_id_of(native_).value_or(0);
   if (id_ == 0) {
-    throw usage_error("graph", "the graph is being captured into", "end the capture first");
+    throw usage_error("graph", "the graph's id cannot be learned",
+                      "give it to the constructor: graph(native, id)");
   }
 }
 
-graph_bundle& graph_core::place(std::vector<graph_reference*> parts) {
+reference_set& graph_core::place(std::span<retired_object* const> parts) {
   identify();
   placed_.reserve(placed_.size() + 1);
-  release_hub& hub = keeper();
-  graph_bundle::pointer made(&graph_bundle::make(hub, std::move(parts), order_));
-  graph_registry::global().add_parts(made->parts());
-  user_object object(*made);
-  cudaUserObject_t const moved = object.move_to(native_, id_);
-  placed_.push_back({made.get(), moved});
-  return *made.release();
+  ref<reference_set> made = reference_set::make(keeper(), device_, order_);
+  made->reserve_shared(parts.size());
+  for (retired_object* const each : parts) {
+    made->append_shared(ref<reclaimable>(*each), each->is_written());
+  }
+  cudaUserObject_t const object = escrow::place(*made, native_, id_, false);
+  placed_.push_back({std::move(made), object});
+  return *placed_.back().set;
 }
 
-void graph_core::take_off(graph_bundle& bundle) noexcept {
-  auto const found = std::ranges::find(placed_, &bundle, &placed_bundle::bundle);
-  let_go(*found);
-  placed_.erase(found);
-}
-
-void graph_core::let_go(placed_bundle const& placed) noexcept {
+void graph_core::take_off(reference_set& set) noexcept {
+  auto const found =
+      std::ranges::find(placed_, &set, [](auto const& each) { return each.set.get(); });
   cudaError_t status = cudaSuccess;
   bool const is_off = retry_cleanup([&] {
-    status = cudaGraphReleaseUserObject(native_, placed.object, 1);
+    status = cudaGraphReleaseUserObject(native_, found->object, 1);
     return status;
   });
   if (is_off) {
-    graph_registry::global().withdraw(*placed.bundle, id_);
+    graph_registry::global().remove(set, id_);
   } else {
-    placed.bundle->hub().report(status, "cudaGraphReleaseUserObject");  // it goes with the graph
+    set.core().report(status, "cudaGraphReleaseUserObject");  // it stays as long as the graph
   }
-  placed.bundle->let_go();
+  placed_.erase(found);
+}
+
+reference_set* graph_core::open_set() noexcept {
+  if (!is_exposed_ || placed_.empty()) return nullptr;
+  reference_set& last = *placed_.back().set;
+  return graph_registry::global().is_sealed(last) ? nullptr : &last;
 }
 
 void graph_core::drop_hoisted() noexcept {
   // Others may have hoisted the graph by its handle.
   if (!is_exposed_ || placed_.empty()) return;
   snapshot_.reset();
-  std::erase_if(placed_, [this](placed_bundle const& each) {
-    if (graph_registry::global().is_on(*each.bundle, id_)) return false;
+  std::erase_if(placed_, [this](placed_set const& each) {
+    if (graph_registry::global().is_on(*each.set, id_)) return false;
     std::erase_if(payloads_.entries(),
-                  [&each](auto const& payload) { return payload.bundle == each.bundle; });
-    each.bundle->let_go();
+                  [&each](auto const& payload) { return payload.set == each.set.get(); });
     return true;
   });
 }
 
+void graph_core::forget_destroyed_nodes() {
+  // Others may have destroyed nodes by the graph's handle. What they kept stays on the graph.
+  if (!is_exposed_ || payloads_.entries().empty()) return;
+  std::vector<cudaGraphNode_t> all = nodes_of(native_);
+  for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
+  std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
+  std::size_t const erased = std::erase_if(payloads_.entries(), [&](node_table::entry const& each) {
+    return each.set != nullptr && !alive.contains(each.node);
+  });
+  if (erased != 0) snapshot_.reset();
+}
+
 void graph_core::seal() {
   if (pending_ == 0) return;
-  std::vector<graph_reference*> parts;
+  std::vector<retired_object*> parts;
   parts.reserve(pending_);
   for (auto const& each : payloads_.entries()) {
-    if (each.bundle == nullptr) parts.push_back(each.owner);
+    if (each.set == nullptr) parts.push_back(each.owner);
   }
-  graph_bundle& placed = place(std::move(parts));
+  reference_set& placed = place(parts);
   for (auto& each : payloads_.entries()) {
-    if (each.bundle != nullptr) continue;
-    each.bundle = &placed;
-    each.owner->let_go();
+    if (each.set != nullptr) continue;
+    each.set = &placed;
+    each.owner->drop_ref();
   }
   pending_ = 0;
 }
@@ -138,6 +150,15 @@ cudaGraph_t graph_core::expose() {
 
 cudaGraph_t graph_core::detach() {
   seal();
+  graph_registry& registry = graph_registry::global();
+  if (is_adopted_) {
+    // From now on the handle alone says nothing any more.
+    if (registry.knows(id_)) {
+      std::uint64_t const id = graph_id_of(native_).value_or(0);
+      if (id != 0) registry.give_id(id_, id, native_);
+    }
+    registry.forget_graph(native_, id_);
+  }
   forget_payloads();
   id_ = 0;
   blank_copies.clear();
@@ -148,6 +169,7 @@ cudaGraph_t graph_core::detach() {
 std::shared_ptr<node_table const> graph_core::snapshot() {
   seal();
   drop_hoisted();
+  forget_destroyed_nodes();
   payloads_.sort();
   if (snapshot_ == nullptr) snapshot_ = std::make_shared<node_table const>(payloads_);
   return snapshot_;
@@ -161,13 +183,15 @@ launch_params const* graph_core::launched(cudaGraphNode_t node) noexcept {
 void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
   original.drop_hoisted();
+  original.forget_destroyed_nodes();
   if (original.payloads_.entries().empty()) return;
   order_ = original.order_;
   device_ = original.device_;
   payloads_.entries().reserve(original.payloads_.entries().size());
-  placed_ = graph_registry::global().bundles_of(id_);
-  for (placed_bundle const& each : placed_) each.bundle->hold();
-  graph_lifetime_lock const turn;  // the links are read
+  for (auto const& each : graph_registry::global().seal(id_)) {
+    placed_.push_back({ref<reference_set>(*each.set), each.object});
+  }
+  graph_lifetime_lock const lock;  // the links are read
   for (node_table::entry copied : original.payloads_.entries()) {
     check(cudaGraphNodeFindInClone(&copied.node, copied.node, native_), "cudaGraphNodeFindInClone");
     payloads_.insert(copied);

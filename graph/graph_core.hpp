@@ -10,49 +10,51 @@
 #include <vector>
 
 #include "escrow/core/device_scope.hpp"
-#include "escrow/deleter/graph_bundle.hpp"
-#include "escrow/deleter/graph_registry.hpp"
-#include "escrow/deleter/launch_order.hpp"
+#include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "escrow/graph/node_payload.hpp"
 #include "node_table.hpp"
 
 namespace escrow {
 
-// Harms no capture. Ignores the status: there is no one to tell. Any thread.
+// Harms no capture. Ignores the status. Any thread.
 void destroy_graph(cudaGraph_t doomed) noexcept;
 
-// What: owns a cudaGraph_t, and knows what each node made by hand keeps alive (its payload). As
-//   long as nobody else has the graph's handle, payloads are only collected here: one user object
-//   for all of them is put on the graph when the handle is asked for (seal, expose). Afterwards
-//   each goes on the graph before its node does. Owners of nodes in bodies are the graph's.
+// What: owns a cudaGraph_t, and knows what each node that was added by hand keeps alive (its
+//   payload). As long as nobody else has the graph's handle, payloads are only collected here; one
+//   reference set with all of them is placed on the graph when the handle is asked for or the graph
+//   is copied or instantiated (seal, expose). Afterwards each payload is on the graph with its
+//   node. Owners of nodes in bodies are the graph's.
 // Thread safety: exclusive access, as CUDA demands for the graph.
 // Lifetime: shared by the graph and its bodies; nodes only look whether it is there. Its end
 //   destroys the graph.
 class graph_core : public std::enable_shared_from_this<graph_core> {
  public:
-  // `id`: 0 if it is not known. `is_exposed`: others may have the handle. Throws std::bad_alloc,
+  // A graph that Escrow created, which the registry knows by its handle. Throws std::bad_alloc,
   // cuda_error, and then has not taken the graph.
-  graph_core(cudaGraph_t native, std::uint64_t id, bool is_exposed);
+  explicit graph_core(cudaGraph_t created);
+  // One that somebody else created; `id`: 0 if it is not known. Throws the same.
+  graph_core(cudaGraph_t native, std::uint64_t id);
   graph_core(graph_core&&) = delete;
   ~graph_core();
 
   // Null once it was detached.
   [[nodiscard]] cudaGraph_t native() const noexcept { return native_; }
-  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
-  // Who destroys what nodes keep; the process's own deleter if nobody was named.
-  [[nodiscard]] release_hub& keeper();
+  // The id under which it was captured; 0 if it is not known.
+  [[nodiscard]] std::uint64_t id() const noexcept { return is_adopted_ ? 0 : id_; }
+  // What the registry knows it by; 0 if that is not known.
+  [[nodiscard]] std::uint64_t key() const noexcept { return id_; }
+  // The deleter that destroys what nodes keep; the process's own if none was named.
+  [[nodiscard]] deleter_core& keeper();
   // Where what nodes keep is destroyed: the device that was current when the graph was made.
   [[nodiscard]] int device() const noexcept { return device_; }
-  void set_keeper(release_hub& keeper) noexcept;
-  // Learns the id, unless the graph is being captured into. Throws cuda_error: with
-  // cudaErrorStreamCaptureInvalidated the graph is gone.
-  void try_identify();
+  void set_keeper(deleter_core& keeper) noexcept;
 
   // Sees to it that all that is kept is on the graph. Throws cuda_error, std::bad_alloc.
   void seal();
   // The handle, for others. Throws as seal().
   [[nodiscard]] cudaGraph_t expose();
-  // The handle, which is not ours any more. Throws as seal(), and nothing has changed then.
+  // Gives the handle up. Throws as seal(), and nothing has changed then.
   [[nodiscard]] cudaGraph_t detach();
   // After hoisting: the graph keeps nothing any more.
   void forget_payloads() noexcept;
@@ -68,7 +70,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] std::shared_ptr<node_table const> snapshot();
   // What a kernel node launches, if only the payload knows.
   [[nodiscard]] launch_params const* launched(cudaGraphNode_t node) noexcept;
-  // The turns of execs that keep any of the payloads.
+  // Serializes execs that keep any of the payloads.
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
   // Knows the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.
   void copy_payloads(graph_core& original);
@@ -87,25 +89,31 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
  private:
   class change;
-  using placed_bundle = graph_registry::placed_bundle;
+  struct placed_set {
+    ref<reference_set> set;
+    cudaUserObject_t object;
+  };
 
-  // The same; throws usage_error, too, if there is no id.
+  // Learns the id. Throws usage_error if it cannot be learned.
   void identify();
-  // Puts a bundle of `parts` on the graph, and is one of its holders from then on.
-  graph_bundle& place(std::vector<graph_reference*> parts);
-  void take_off(graph_bundle& bundle) noexcept;
-  void let_go(placed_bundle const& placed) noexcept;
+  // Places a set of `parts` on the graph.
+  reference_set& place(std::span<retired_object* const> parts);
+  void take_off(reference_set& set) noexcept;
+  // The set that more may be appended to; null if there is none.
+  [[nodiscard]] reference_set* open_set() noexcept;
   void drop_hoisted() noexcept;
+  void forget_destroyed_nodes();
 
   cudaGraph_t native_;
+  bool is_adopted_;
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
   std::uint64_t shape_ = 0;
-  release_hub* keeper_ = nullptr;  // null: nobody was named
+  deleter_core* keeper_ = nullptr;  // null: none was named
   int device_ = current_device();
   node_table payloads_;
-  std::size_t pending_ = 0;            // payloads that are not on the graph
-  std::vector<placed_bundle> placed_;  // on the graph; each is held here, too
+  std::size_t pending_ = 0;         // payloads that are not on the graph
+  std::vector<placed_set> placed_;  // on the graph
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
   std::shared_ptr<node_table const> snapshot_;  // null: not made since the last change
 };

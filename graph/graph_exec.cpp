@@ -58,7 +58,7 @@ void graph_exec::update(survey_root const& source, std::vector<cudaGraph_t> cons
   require(updating).update(survey_of(updating, source, bodies), source);
 }
 
-release_hub& graph_exec::keeper_for(char const* call, node const& changed) const {
+deleter_core& graph_exec::keeper_for(char const* call, node const& changed) const {
   std::shared_ptr<graph_core> const source = require(call).source();
   bool const is_there = source != nullptr && source->native() != nullptr;
   if (is_there && changed.core_.lock() == source) return source->keeper();
@@ -79,12 +79,12 @@ void graph_exec::set_call(node const& changed, cudaHostFn_t function, void const
 }
 
 void graph_exec::set_event(node const& changed, shared_event event) {
-  release_hub& keeper = keeper_for("graph_exec::set_event", changed);
+  deleter_core& keeper = keeper_for("graph_exec::set_event", changed);
   detail::apply_event(keeper, setting(changed), changed.event_params(), std::move(event));
 }
 
 void graph_exec::set_event(node const& changed, event_ref event) {
-  release_hub& keeper = keeper_for("graph_exec::set_event", changed);
+  deleter_core& keeper = keeper_for("graph_exec::set_event", changed);
   detail::apply_event(keeper, setting(changed), changed.event_params(), event);
 }
 

@@ -8,7 +8,7 @@
 #include "escrow/core/graph_identity.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/graph_registry.hpp"
+#include "escrow/detail/graph_registry.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {
@@ -22,7 +22,7 @@ class walk {
 
   // All that hangs on the root. Child graphs may be copies, and then of graphs that hold something.
   void visit_root() {
-    std::uint64_t const id = root_.id != 0 ? root_.id : identify(root_.handle);
+    std::uint64_t const id = root_.key != 0 ? root_.key : identify(root_.handle);
     note(root_.handle, id, root_.is_original);
   }
 
@@ -52,9 +52,11 @@ class walk {
     return root_.core != nullptr && root_.core->blank_copies.contains(child);
   }
 
-  // The id of a graph that the registry may know; 0 for another.
+  // What the registry knows the graph by; 0 if it does not.
   std::uint64_t identify(cudaGraph_t graph) const {
-    if (!graph_registry::global().may_know(graph)) return 0;
+    auto const noted = graph_registry::global().find(graph);
+    if (!noted) return 0;
+    if (noted->is_adopted) return noted->id;
     std::optional<std::uint64_t> const id = graph_id_of(graph);
     if (!id) throw usage_error(call_, "the graph is being captured into", "end the capture first");
     return *id;
@@ -119,7 +121,7 @@ survey_root::survey_root(graph const& ours) : core(ours.shared_.get()) {
   if (core == nullptr) return;
   core->seal();
   handle = core->native();
-  id = core->id();
+  key = core->key();
   is_original = core->is_original;
 }
 
@@ -127,8 +129,7 @@ graph_survey survey_of(char const* call, survey_root const& root,
                        std::span<cudaGraph_t const> bodies) {
   graph_survey found;
   graph_registry const& registry = graph_registry::global();
-  if (registry.is_empty()) return found;  // nobody holds anything
-  found.lacks_references = registry.knows(graph_registry::unidentified);
+  if (registry.is_empty()) return found;  // no graph holds anything
   relaxed_capture_scope const relaxed;
   walk walking(call, root, found);
   walking.visit_root();

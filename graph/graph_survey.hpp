@@ -23,14 +23,11 @@ struct graph_survey {
   std::vector<identified_graph> known;  // those that the registry has entries of
   std::vector<cudaGraph_t> unknown;  // those that may be plain copies of graphs that hold something
   bool lacks_bodies = false;         // not as many bodies were named as there must be
-  bool lacks_references = false;     // some are on graphs that could not be identified
   // Of the root and its child graphs; nothing if they were not walked, since nobody holds anything.
   std::optional<std::size_t> conditionals;
 
   // Whether no graph of the tree can hold a reference but the known.
-  [[nodiscard]] bool is_complete() const noexcept {
-    return unknown.empty() && !lacks_bodies && !lacks_references;
-  }
+  [[nodiscard]] bool is_complete() const noexcept { return unknown.empty() && !lacks_bodies; }
   [[nodiscard]] bool is_unknown(cudaGraph_t graph) const noexcept;
   // 0 if it is not among the known.
   [[nodiscard]] std::uint64_t known_id(cudaGraph_t graph) const noexcept;
@@ -45,7 +42,7 @@ struct survey_root {
   survey_root(graph const& ours);
 
   cudaGraph_t handle = nullptr;
-  std::uint64_t id = 0;  // 0: to be asked for
+  std::uint64_t key = 0;  // 0: to be found
   bool is_original = false;
   graph_core* core = nullptr;  // null: a plain handle
 };

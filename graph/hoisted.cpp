@@ -10,8 +10,8 @@
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/bundle_hold.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "graph_core.hpp"
 #include "hoist_scope.hpp"
 
@@ -19,12 +19,12 @@ namespace escrow {
 
 namespace {
 
-void report_unreleased(release_hub& hub) noexcept {
+void report_unreleased(deleter_core& core) noexcept {
   try {
-    hub.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
-                           "call release_after() or release()"));
+    core.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
+                            "call release_after() or release()"));
   } catch (std::bad_alloc const&) {
-    // No memory to describe it with; deleter_stats::held has it all the same.
+    // No memory to describe it with; deleter_stats::leaked has it all the same.
   }
 }
 
@@ -32,9 +32,9 @@ void report_unreleased(release_hub& hub) noexcept {
 
 class hoisted::state {
  public:
-  state(bundle_holds taken, bool is_bare_now) : held(std::move(taken)), is_bare(is_bare_now) {}
+  state(deferred_releases taken, bool is_bare_now) : held(std::move(taken)), is_bare(is_bare_now) {}
 
-  bundle_holds held;
+  deferred_releases held;
   bool is_bare;
 };
 
@@ -50,16 +50,14 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
-  for (auto& each : state_->held) {
-    report_unreleased(each->hub());
-    bundle_hold::keep_for_ever(std::move(each));
-  }
+  for (auto const& each : state_->held) report_unreleased(each.set->core());
+  leak(std::move(state_->held));
 }
 
 hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   hoist_scope off(survey_of("hoist", root, bodies));
-  auto taken = std::make_unique<state>(hold_all(off.bundles()), off.is_bare());
+  auto taken = std::make_unique<state>(hold_all(off.sets()), off.is_bare());
   off.keep_off();
   if (root.core != nullptr) root.core->forget_payloads();
   return hoisted(std::move(taken));
@@ -84,9 +82,8 @@ void hoisted::release_after(stream_ref stream) {
     record_result const result = record_ready(end->ready, end->device, stream.get());
     if (result.outcome == record_outcome::failed) check(result.status, "cudaEventRecord");
     if (result.outcome != record_outcome::device_lost) {  // else nothing runs any more
-      for (auto& each : mine.held) {
-        bundle_hold::let_go_after(std::move(each), end->ready.get(), end->device, end);
-      }
+      end->is_recorded = true;
+      escrow::release_after(std::move(mine.held), end->ready.get(), end->device, end);
     }
   }
   state_.reset();
@@ -94,16 +91,13 @@ void hoisted::release_after(stream_ref stream) {
 
 void hoisted::release_after(event_ref ready) {
   state& mine = require("hoisted::release_after");
-  int const device = current_device();
-  for (auto& each : mine.held) {
-    bundle_hold::let_go_after(std::move(each), ready.get(), device, nullptr);
-  }
+  escrow::release_after(std::move(mine.held), ready.get(), current_device(), nullptr);
   state_.reset();
 }
 
 void hoisted::release() {
   static_cast<void>(require("hoisted::release"));
-  state_.reset();  // the holds let go as they end
+  state_.reset();  // the references are dropped
 }
 
 bool hoisted::is_bare() const noexcept {

@@ -31,7 +31,7 @@ std::vector<node> insertion_point::nodes_of(std::vector<cudaGraphNode_t> const& 
   return result;
 }
 
-release_hub& insertion_point::keeper_of(graph_core& core) {
+deleter_core& insertion_point::keeper_of(graph_core& core) {
   return core.keeper();
 }
 
@@ -95,31 +95,31 @@ node insertion_point::embed(graph const& child) const {
 }
 
 node insertion_point::call(cudaHostFn_t function, void const* data, std::size_t bytes) const {
-  return adding("node::call", [&](release_hub& keeper, auto apply) {
+  return adding("node::call", [&](deleter_core& keeper, auto apply) {
     return detail::apply_call(keeper, apply, function, data, bytes);
   });
 }
 
 node insertion_point::record(shared_event event) const {
-  return adding("node::record", [&](release_hub& keeper, auto apply) {
+  return adding("node::record", [&](deleter_core& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::record_params, std::move(event));
   });
 }
 
 node insertion_point::record(event_ref event) const {
-  return adding("node::record", [&](release_hub& keeper, auto apply) {
+  return adding("node::record", [&](deleter_core& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::record_params, event);
   });
 }
 
 node insertion_point::wait(shared_event event) const {
-  return adding("node::wait", [&](release_hub& keeper, auto apply) {
+  return adding("node::wait", [&](deleter_core& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::wait_params, std::move(event));
   });
 }
 
 node insertion_point::wait(event_ref event) const {
-  return adding("node::wait", [&](release_hub& keeper, auto apply) {
+  return adding("node::wait", [&](deleter_core& keeper, auto apply) {
     return detail::apply_event(keeper, apply, &detail::wait_params, event);
   });
 }

@@ -11,7 +11,7 @@
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/stream_shared.hpp"
+#include "escrow/deleter/shared_object.hpp"
 
 namespace escrow {
 
@@ -41,13 +41,13 @@ loaded_library::~loaded_library() {
   }
   cudaError_t status = cudaSuccess;
   bool const is_unloaded = retry_cleanup([&] { return status = cudaLibraryUnload(handle_); });
-  if (!is_unloaded) hub_.report(status, "cudaLibraryUnload");
+  if (!is_unloaded) core_.report(status, "cudaLibraryUnload");
 }
 
 library library::load(void const* image, deleter& its) {
   relaxed_capture_scope const relaxed;
   // Its place comes first, so that nothing that was loaded can be lost.
-  auto const loaded = make_stream_shared_by<loaded_library>(its, its.hub());
+  auto const loaded = make_stream_shared_by<loaded_library>(its, its.core());
   check(cudaLibraryLoadData(&loaded->handle_, image, nullptr, nullptr, 0, nullptr, nullptr, 0),
         "cudaLibraryLoadData");
   return library(loaded);
@@ -55,7 +55,7 @@ library library::load(void const* image, deleter& its) {
 
 library library::load_file(std::filesystem::path const& file, deleter& its) {
   relaxed_capture_scope const relaxed;
-  auto const loaded = make_stream_shared_by<loaded_library>(its, its.hub());
+  auto const loaded = make_stream_shared_by<loaded_library>(its, its.core());
   check(cudaLibraryLoadFromFile(&loaded->handle_, file.c_str(), nullptr, nullptr, 0, nullptr,
                                 nullptr, 0),
         "cudaLibraryLoadFromFile");

@@ -43,7 +43,7 @@ void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
 
 }  // namespace
 
-release_hub& node::keeper(char const* call) const {
+deleter_core& node::keeper(char const* call) const {
   return keeper_of(require(call));
 }
 

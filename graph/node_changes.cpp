@@ -1,7 +1,6 @@
 // What happens to owners when a node is added, changed or destroyed.
-#include <algorithm>
-#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
@@ -9,8 +8,9 @@
 
 namespace escrow {
 
-// One change of what a graph keeps. What is to be kept afterwards is on the graph, where it has to
-// be, before CUDA is called; the end takes that back unless commit() was called, which cannot fail.
+// One change of what a graph keeps. What is to be kept afterwards is on the graph, or has room in a
+// set that is, before CUDA is called; the end takes that back unless commit() was called, which
+// cannot fail.
 class graph_core::change {
  public:
   // `node` is null for one that is yet to be made.
@@ -21,13 +21,14 @@ class graph_core::change {
   void commit(cudaGraphNode_t node) noexcept;
 
  private:
-  void replace_bundle();
+  void replace_set();
 
   graph_core& core_;
   node_table::entry* old_;
-  retired_owner* next_ = nullptr;  // held here
+  retired_object* next_ = nullptr;  // held here
   launch_params const* launched_;
-  graph_bundle* placed_ = nullptr;  // takes the place of the old bundle, or has just the payload
+  reference_set* placed_ = nullptr;  // takes the place of the old set, or has just the payload
+  reference_set* grown_ = nullptr;   // is on the graph, and will have the payload as well
 };
 
 graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)
@@ -37,51 +38,60 @@ graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_
   old_ = node == nullptr ? nullptr : core_.payloads_.find(node);
   next_ = next.hand_on(core_.device());
   try {
-    replace_bundle();
+    replace_set();
   } catch (...) {
-    if (next_ != nullptr) next_->let_go();
+    if (next_ != nullptr) next_->drop_ref();
     throw;
   }
 }
 
-void graph_core::change::replace_bundle() {
-  bool const is_on_graph = old_ != nullptr && old_->bundle != nullptr;
-  std::vector<graph_reference*> parts;
+void graph_core::change::replace_set() {
+  bool const is_on_graph = old_ != nullptr && old_->set != nullptr;
+  if (!is_on_graph && next_ != nullptr && core_.is_exposed_) {
+    grown_ = core_.open_set();
+    if (grown_ != nullptr) return grown_->reserve_shared(1);
+  }
+  std::vector<retired_object*> parts;
   if (is_on_graph) {
-    auto const all = old_->bundle->parts();
-    parts.reserve(all.size());
-    std::ranges::remove_copy(all, std::back_inserter(parts), old_->owner);
+    for (auto const& each : old_->set->shared()) {
+      auto* const part = static_cast<retired_object*>(each.get());
+      if (part != old_->owner) parts.push_back(part);
+    }
   }
   if (next_ != nullptr && (is_on_graph || core_.is_exposed_)) parts.push_back(next_);
   if (parts.empty()) return;
-  placed_ = &core_.place(std::move(parts));
+  placed_ = &core_.place(parts);
 }
 
 graph_core::change::~change() {
   if (placed_ != nullptr) core_.take_off(*placed_);
-  if (next_ != nullptr) next_->let_go();
+  if (next_ != nullptr) next_->drop_ref();
 }
 
 void graph_core::change::commit(cudaGraphNode_t node) noexcept {
   core_.snapshot_.reset();
   if (old_ != nullptr) {
-    graph_bundle* const replaced = old_->bundle;
-    retired_owner& dropped = *old_->owner;
+    reference_set* const replaced = old_->set;
+    retired_object& dropped = *old_->owner;
     core_.payloads_.erase(old_);
     if (replaced == nullptr) {
       --core_.pending_;
-      dropped.let_go();
+      dropped.drop_ref();
     } else {
       for (auto& each : core_.payloads_.entries()) {
-        if (each.bundle == replaced) each.bundle = placed_;
+        if (each.set == replaced) each.set = placed_;
       }
       core_.take_off(*replaced);
     }
   }
+  if (grown_ != nullptr) {
+    grown_->append_shared(ref<reclaimable>(*next_), next_->is_written());
+    placed_ = grown_;
+  }
   if (next_ != nullptr) {
     core_.payloads_.insert({node, next_, launched_, placed_});
     // One that is not on the graph is held by the graph's core instead.
-    placed_ != nullptr ? next_->let_go() : static_cast<void>(++core_.pending_);
+    placed_ != nullptr ? next_->drop_ref() : static_cast<void>(++core_.pending_);
   }
   placed_ = nullptr;
   next_ = nullptr;

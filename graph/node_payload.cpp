@@ -5,27 +5,27 @@
 
 namespace escrow::detail {
 
-node_payload::pointer node_payload::take(release_hub& hub) {
-  if (!hub.is_open()) {
+node_payload::pointer node_payload::take(deleter_core& core) {
+  if (!core.is_open()) {
     throw usage_error("node", "the deleter that destroys what nodes keep was stopped",
                       "add nodes before stop(), or make the graph with another deleter");
   }
-  return pointer(&hub.take_retired_owner(0, false));
+  return pointer(&core.take_retired_object(0, false));
 }
 
-retired_owner* node_payload::hand_on(int device) noexcept {
-  retired_owner* const handed_on = owner_.release();
+retired_object* node_payload::hand_on(int device) noexcept {
+  retired_object* const handed_on = owner_.release();
   if (handed_on == nullptr) return nullptr;
   handed_on->set_device(device);
-  handed_on->hold_first();
+  handed_on->add_ref();
   handed_on->enter_graph();
   return handed_on;
 }
 
-void node_payload::put_back::operator()(retired_owner* unused) const noexcept {
-  unused->let_go_parts();
+void node_payload::put_back::operator()(retired_object* unused) const noexcept {
+  unused->drop_companions();
   unused->clear();
-  unused->hub().put_retired_owner(*unused);
+  unused->core().put_retired_object(*unused);
 }
 
 }  // namespace escrow::detail

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "escrow/deleter/graph_bundle.hpp"
-#include "escrow/deleter/retired_owner.hpp"
+#include "escrow/detail/reference_set.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/launch_params.hpp"
 
 namespace escrow {
@@ -19,10 +19,10 @@ class node_table {
  public:
   struct entry {
     cudaGraphNode_t node = nullptr;
-    retired_owner* owner = nullptr;
+    retired_object* owner = nullptr;
     launch_params const* launched = nullptr;
     // That the owner is in, which is on the graph; null: the owner is not yet on the graph.
-    graph_bundle* bundle = nullptr;
+    reference_set* set = nullptr;
   };
 
   [[nodiscard]] std::vector<entry>& entries() noexcept { return entries_; }

@@ -4,7 +4,7 @@
 
 #include "escrow/core/capture_device.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/pool/pool_exhausted.hpp"
 #include "slot_pool_state.hpp"
 
@@ -107,12 +107,8 @@ std::optional<slot_lease> slot_pool::claim_elsewhere(stream_ref stream, capture_
   auto const look = [&] {
     return capture.is_active() ? claim_captured(stream, capture, where) : claim_eager(stream);
   };
-  // What graphs have let go, even if the worker is busy.
-  bool const were_others_at_it = !state_->hub.recycle();
-  if (auto claimed = look()) return claimed;
-  if (!were_others_at_it) return std::nullopt;
-  // What they were just taking from graphs to the bins is there after this.
-  state_->hub.recycle_after_others();
+  // What graphs have released, even if the worker is busy.
+  state_->core.recycle();
   return look();
 }
 

@@ -7,8 +7,8 @@
 
 #include "capture_order.hpp"
 #include "escrow/core/cuda_error.hpp"
-#include "escrow/deleter/release_hub.hpp"
-#include "escrow/deleter/user_object.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
@@ -45,7 +45,7 @@ graph_hold& slot_pool::make_hold(slot& taken, std::uint64_t id, source_location 
   graph_hold* hold = &taken.first_hold_;
   std::unique_ptr<graph_hold> extra;  // for a slot that another graph holds already
   if (state_->ledger.is_held(taken)) {
-    extra = std::make_unique<graph_hold>(state_->hub, state_->options.device, taken);
+    extra = std::make_unique<graph_hold>(state_->core, state_->options.device, taken);
     hold = extra.get();
   }
   state_->ledger.add(taken, *hold, id, where);
@@ -55,17 +55,18 @@ graph_hold& slot_pool::make_hold(slot& taken, std::uint64_t id, source_location 
 
 void slot_pool::hold_in_graph(slot& taken, capture_info const& capture, source_location where) {
   graph_hold& hold = make_hold(taken, capture.id, where);
-  std::optional<user_object> object;
+  state_->core.count_in_graphs(+1);
+  bool is_taken = false;
   try {
-    object.emplace(hold);
+    escrow::hold_in_graph(hold, true, capture.graph, capture.id, true, is_taken);
   } catch (...) {
-    static_cast<void>(state_->ledger.remove(taken, capture.id));
-    if (&hold != &taken.first_hold_) delete &hold;
+    if (!is_taken) {
+      state_->core.count_in_graphs(-1);
+      static_cast<void>(state_->ledger.remove(taken, capture.id));
+      if (&hold != &taken.first_hold_) delete &hold;
+    }
     throw;
   }
-  state_->hub.count_in_graphs(+1);
-  object->move_to(capture.graph,
-                  capture.id);  // if this throws, ~user_object releases, and the hold is pushed
 }
 
 slot_share slot_pool::share(slot& leased) {
@@ -74,7 +75,7 @@ slot_share slot_pool::share(slot& leased) {
   std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
   graph_hold& hold = make_hold(leased, id, {});
   leased.was_shared_ = true;
-  state_->hub.count_in_graphs(+1);
+  state_->core.count_in_graphs(+1);
   return slot_share(hold);
 }
 

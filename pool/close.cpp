@@ -7,7 +7,7 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/ready_event.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "legacy_stream_proxy.hpp"
 #include "slot_pool_state.hpp"
 
@@ -23,16 +23,16 @@ pool_options with_device(pool_options options) {
   return options;
 }
 
-release_hub& hub_of(pool_options const& options) {
-  return (options.deleter != nullptr ? *options.deleter : deleter::global()).hub();
+deleter_core& core_of(pool_options const& options) {
+  return (options.deleter != nullptr ? *options.deleter : deleter::global()).core();
 }
 
 }  // namespace
 
 slot_pool::slot_pool(pool_options const& options, std::unique_ptr<slot_maker> maker)
     : state_(
-          std::make_unique<state>(*this, with_device(options), std::move(maker), hub_of(options))) {
-  state_->hub.add_use();
+          std::make_unique<state>(*this, with_device(options), std::move(maker), core_of(options))) {
+  state_->core.add_use();
 }
 
 slot_pool::~slot_pool() = default;
@@ -45,8 +45,8 @@ std::string const& slot_pool::label() const noexcept {
   return state_->options.label;
 }
 
-release_hub& slot_pool::hub() const noexcept {
-  return state_->hub;
+deleter_core& slot_pool::core() const noexcept {
+  return state_->core;
 }
 
 pool_stats slot_pool::stats() const noexcept {
@@ -87,7 +87,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state_->waiters.fetch_add(1, std::memory_order_relaxed);
   while (state_->slots.load(std::memory_order_relaxed) != 0) {
     std::uint64_t const seen = state_->returns_seen();
-    state_->hub.recycle();
+    state_->core.recycle();
     auto const left = timeout - (clock::now() - begin);
     if (left <= std::chrono::nanoseconds(0)) break;
     state_->await_return(seen, std::min(left, look_again));
@@ -164,15 +164,15 @@ void slot_pool::destroy(slot& idle) noexcept {
 }
 
 void slot_pool::leak(slot& unknown) noexcept {
-  release_hub::keep_for_ever(unknown);
+  deleter_core::leak(unknown);
   state_->slots.fetch_sub(1, std::memory_order_release);  // see there
   state_->announce_return();
 }
 
-void slot_pool::destroy_slot(release_node& node) noexcept {
+void slot_pool::destroy_slot(reclaimable& node) noexcept {
   auto& idle = static_cast<slot&>(node);
   // A graph may have had it last, and CUDA let it go, perhaps too early.
-  if (may_work_go_on_untold()) return release_hub::keep_for_ever(idle);
+  if (may_work_go_on_untold()) return deleter_core::leak(idle);
   for (; idle.also_count_ > 0; --idle.also_count_) {
     cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
     cudaError_t const status = cudaEventQuery(other);
@@ -195,9 +195,9 @@ void slot_pool::drop_reference() noexcept {
 }
 
 void slot_pool::end() noexcept {
-  release_hub& hub = state_->hub;
+  deleter_core& core = state_->core;
   delete this;
-  hub.drop_use();
+  core.drop_use();
 }
 
 }  // namespace escrow

@@ -8,8 +8,7 @@
 #include "escrow/core/event_cache.hpp"
 #include "escrow/core/ready_event.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/graph_registry.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
@@ -43,7 +42,7 @@ void slot_pool::release_eager(slot_lease& lease, stream_ref stream, std::uint64_
     status = record_uses(used, stream);
   }
   if (status != cudaSuccess) [[unlikely]]
-    state_->hub.report(status, "cudaEventRecord");  // now: the pool may go with the slot
+    state_->core.report(status, "cudaEventRecord");  // now: the pool may go with the slot
   // Of a capture that is over, the graph holds the slot; what was enqueued since is covered by the
   // event.
   end_lease(used, lease.capture_id_);
@@ -158,7 +157,7 @@ void slot_pool::release_in_foreign_capture(slot_lease& lease, capture_info const
   slot& used = *std::exchange(lease.slot_, nullptr);
   used.also_streams_.clear();
   used.quarantine_ = slot::quarantine::for_ever;
-  state_->hub.report(error);  // now: the pool may go with the slot
+  state_->core.report(error);  // now: the pool may go with the slot
   let_go(used, capture.id, false);
   throw error;
 }
@@ -175,16 +174,15 @@ void slot_pool::end_lease(slot& used, std::uint64_t capture_id) noexcept {
   go_home(used);
 }
 
-void graph_hold::graph_is_gone(release_node& node) noexcept {
-  auto& hold = static_cast<graph_hold&>(node);
+void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
+  auto& hold = static_cast<graph_hold&>(thing);
   hold.held_.pool().graph_is_gone(hold);
 }
 
 void slot_pool::graph_is_gone(graph_hold& hold) noexcept {
   slot& held = hold.held_;
   std::uint64_t const capture_id = hold.capture_id_;
-  state_->hub.count_in_graphs(-1);
-  graph_registry::global().remove(hold);
+  state_->core.count_in_graphs(-1);
   if (&hold != &held.first_hold_) delete &hold;
   // Between the ledger and its bin nobody finds the slot: claims that find none look again
   // meanwhile. The reference is for afterwards, since the pool may go with the slot.

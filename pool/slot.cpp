@@ -15,10 +15,10 @@ std::size_t graph_hold::bytes() const noexcept {
 }
 
 slot::slot(slot_pool& pool)
-    : release_node(pool.hub(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
+    : reclaimable(pool.core(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
       pool_(pool),
       ready_(event_cache::take(pool.device())),
-      first_hold_(pool.hub(), pool.device(), *this) {}
+      first_hold_(pool.core(), pool.device(), *this) {}
 
 slot::~slot() {
   event_cache::put(pool_.device(), std::move(ready_));

@@ -10,7 +10,7 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/pool/slot_pool.hpp"
 
 namespace escrow {
@@ -133,7 +133,7 @@ void slot_lease::release_at_end() noexcept {
   } catch (std::exception const& error) {
     if (slot_ == nullptr) return;
     auto const* const from_cuda = dynamic_cast<cuda_error const*>(&error);
-    pool.hub().report(error);
+    pool.core().report(error);
     pool.abandon(*this, from_cuda != nullptr && runs_nothing_after(from_cuda->status()));
   }
 }

@@ -10,24 +10,24 @@
 
 #include "bins.hpp"
 #include "capture_ledger.hpp"
-#include "escrow/deleter/release_node.hpp"
+#include "escrow/detail/reclaimable.hpp"
 #include "escrow/pool/slot_pool.hpp"
 
 namespace escrow {
 
 struct slot_pool::state {
-  state(slot_pool& pool, pool_options given, std::unique_ptr<slot_maker> made, release_hub& used)
+  state(slot_pool& pool, pool_options given, std::unique_ptr<slot_maker> made, deleter_core& used)
       : options(std::move(given)),
         maker(std::move(made)),
-        hub(used),
+        core(used),
         end_on_worker(pool, used, options.device) {}
 
   // The pool's way to the worker, for its end.
-  struct end_node final : release_node {
-    end_node(slot_pool& pool, release_hub& hub, int device)
-        : release_node(
-              hub, release_lane::destroy, device,
-              [](release_node& node) noexcept { static_cast<end_node&>(node).ended.end(); }),
+  struct end_node final : reclaimable {
+    end_node(slot_pool& pool, deleter_core& core, int device)
+        : reclaimable(
+              core, release_lane::destroy, device,
+              [](reclaimable& node) noexcept { static_cast<end_node&>(node).ended.end(); }),
           ended(pool) {}
     slot_pool& ended;
   };
@@ -45,7 +45,7 @@ struct slot_pool::state {
 
   pool_options options;
   std::unique_ptr<slot_maker> const maker;
-  release_hub& hub;
+  deleter_core& core;
   end_node end_on_worker;
   bins free;
   capture_ledger ledger;

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -139,9 +139,9 @@ void settle(world& all, std::vector<std::unique_ptr<site>>& sites, verdict& foun
   for (deleter* const each : {&all.worker, &all.freer}) {
     found.require(each->stop_for(std::chrono::seconds(30)), "a deleter does not stop");
     deleter_stats const left = each->stats();
-    found.require(left.pending == 0 && left.in_graphs == 0 && left.held == 0 && left.errors == 0,
+    found.require(left.pending == 0 && left.in_graphs == 0 && left.leaked == 0 && left.errors == 0,
                   "a deleter has " + std::to_string(left.pending) + " pending, " +
-                      std::to_string(left.in_graphs) + " in graphs, " + std::to_string(left.held) +
+                      std::to_string(left.in_graphs) + " in graphs, " + std::to_string(left.leaked) +
                       " held, " + std::to_string(left.errors) + " errors");
   }
   found.require(wait_until(is_balanced, std::chrono::seconds(30)), "objects are left");

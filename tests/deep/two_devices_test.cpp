@@ -97,7 +97,7 @@ TEST_F(AcrossDevices, BothAtOnceHarmNoCaptureAndLoseNothing) {
   for (auto const& each : harmed) EXPECT_EQ(each, 0);
   EXPECT_EQ(mismatches.load(), 0);
   EXPECT_TRUE(nothing_is_in_graphs());
-  EXPECT_EQ(worker->stats().held, 0u);
+  EXPECT_EQ(worker->stats().leaked, 0u);
 }
 
 // A stream of the wrong device is refused in words that say which call, what, and what to do.

@@ -185,7 +185,7 @@ TEST(DeleterStress, EveryOwnerIsDestroyedOnceAndNeverEarly) {
   EXPECT_EQ(all.early, 0U);
   EXPECT_GT(all.made, 100U);
   EXPECT_TRUE(its.stop_for(test::generous));
-  EXPECT_EQ(its.stats().held, 0U);
+  EXPECT_EQ(its.stats().leaked, 0U);
   EXPECT_EQ(its.stats().errors, 0U);
 }
 

@@ -208,7 +208,7 @@ TEST_P(Drain, CountsWhatIsOwedAndWhatIsDone) {
     return deleter_.stats().reclaimed == 1 && deleter_.stats().pending == 1;
   }));
   EXPECT_EQ(deleter_.stats().in_graphs, 1U);
-  EXPECT_EQ(deleter_.stats().held, 0U);
+  EXPECT_EQ(deleter_.stats().leaked, 0U);
   EXPECT_EQ(deleter_.stats().errors, 0U);
   flag_.raise();
   graph.reset();

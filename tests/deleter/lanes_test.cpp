@@ -16,9 +16,9 @@ namespace {
 using test::make_fate;
 using test::probe;
 
-struct slot final : release_node {
-  explicit slot(release_hub& hub, release_lane lane = release_lane::recycle)
-      : release_node(hub, lane, -1, [](release_node& node) noexcept {
+struct slot final : reclaimable {
+  explicit slot(deleter_core& hub, release_lane lane = release_lane::recycle)
+      : reclaimable(hub, lane, -1, [](reclaimable& node) noexcept {
           auto& it = static_cast<slot&>(node);
           it.thread = std::this_thread::get_id();
           it.recycled.fetch_add(1, std::memory_order_release);
@@ -51,7 +51,7 @@ class Lanes : public testing::Test {
 };
 
 TEST_F(Lanes, TheWorkerRecyclesWhenItHasNothingElseToDo) {
-  slot it(deleter_.hub());
+  slot it(deleter_.core());
   for (int i = 1; i <= 100; ++i) {
     it.push();
     ASSERT_TRUE(test::wait_until([&] { return it.times() == i; }));
@@ -59,10 +59,10 @@ TEST_F(Lanes, TheWorkerRecyclesWhenItHasNothingElseToDo) {
 }
 
 TEST_F(Lanes, AnyoneMayRecycleWhileADestroyBlocksTheWorker) {
-  slot it(deleter_.hub());
+  slot it(deleter_.core());
   block_worker();
   it.push();
-  deleter_.hub().recycle();
+  deleter_.core().recycle();
   EXPECT_EQ(it.times(), 1);
   EXPECT_EQ(it.thread, std::this_thread::get_id());
 }
@@ -72,11 +72,11 @@ TEST_F(Lanes, PushingAndRetiringDoNotWaitForABlockedWorker) {
   std::vector<test::fate_ptr> fates;
   block_worker();
   for (int i = 0; i < 1000; ++i) {
-    slots.emplace_back(std::make_unique<slot>(deleter_.hub()))->push();
+    slots.emplace_back(std::make_unique<slot>(deleter_.core()))->push();
     deleter_.retire(probe(fates.emplace_back(make_fate())));
   }
   EXPECT_FALSE(deleter_.drain_for(std::chrono::milliseconds(20)));
-  deleter_.hub().recycle();
+  deleter_.core().recycle();
   for (auto const& each : slots) EXPECT_EQ(each->times(), 1);
   for (auto const& fate : fates) EXPECT_EQ(fate->times(), 0);
   let_go();
@@ -85,7 +85,7 @@ TEST_F(Lanes, PushingAndRetiringDoNotWaitForABlockedWorker) {
 }
 
 TEST_F(Lanes, WhatComesBackDuringADestroyIsRecycledBeforeTheNextDestroy) {
-  slot it(deleter_.hub());
+  slot it(deleter_.core());
   std::atomic<int> seen{-1};
   block_worker();
   deleter_.retire(probe(make_fate([&] { seen.store(it.times()); })));
@@ -100,7 +100,7 @@ TEST_F(Lanes, ADrainWaitsForBothLanes) {
   std::vector<std::unique_ptr<slot>> slots;
   for (int i = 0; i < 500; ++i) {
     auto const lane = i % 2 == 0 ? release_lane::recycle : release_lane::destroy;
-    slots.push_back(std::make_unique<slot>(deleter_.hub(), lane));
+    slots.push_back(std::make_unique<slot>(deleter_.core(), lane));
     slots.back()->push();
   }
   deleter_.drain();
@@ -112,14 +112,14 @@ TEST_F(Lanes, ManyThreadsMayRecycleAtOnce) {
   constexpr int each = 500;
   std::vector<std::vector<std::unique_ptr<slot>>> slots(threads);
   for (auto& list : slots) {
-    for (int i = 0; i < each; ++i) list.push_back(std::make_unique<slot>(deleter_.hub()));
+    for (int i = 0; i < each; ++i) list.push_back(std::make_unique<slot>(deleter_.core()));
   }
   std::vector<std::thread> running;
   for (auto& list : slots) {
     running.emplace_back([&list, this] {
       for (auto const& one : list) {
         one->push();
-        deleter_.hub().recycle();
+        deleter_.core().recycle();
       }
     });
   }

@@ -173,14 +173,14 @@ TEST(Rest, AWorkerSleepsWhileOnlyGraphsOweAfterItsDeleterHasEndedAndThenEnds) {
       << "the worker never ended";
 }
 
-struct foreign_node final : release_node {
-  explicit foreign_node(release_hub& hub)
-      : release_node(hub, release_lane::recycle, -1, [](release_node&) noexcept {}) {}
+struct foreign_node final : reclaimable {
+  explicit foreign_node(deleter_core& hub)
+      : reclaimable(hub, release_lane::recycle, -1, [](reclaimable&) noexcept {}) {}
 };
 
 TEST(Rest, AWorkerLeftAloneEndsWhenTheLastNodeIsDestroyedWithoutAPush) {
   std::optional<deleter> its(std::in_place, deleter_options{.thread_name = "last-node"});
-  auto node = std::make_unique<foreign_node>(its->hub());
+  auto node = std::make_unique<foreign_node>(its->core());
   its.reset();
   EXPECT_TRUE(is_at_rest("last-node"));
   node.reset();

@@ -67,7 +67,7 @@ class LostDevice : public testing::TestWithParam<bool> {
   void expect_to_be_kept(test::fate_ptr const& fate) {
     EXPECT_TRUE(deleter_->drain_for(test::generous)) << "a drain waits for what nothing tells";
     EXPECT_EQ(fate->times(), 0) << "destroyed while the kernel runs";
-    EXPECT_EQ(deleter_->stats().held, 1U);
+    EXPECT_EQ(deleter_->stats().leaked, 1U);
   }
 
   void poll() {

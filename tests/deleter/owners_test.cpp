@@ -50,8 +50,8 @@ TEST_F(Owners, OfAnySizeAreDestroyedOnce) {
   std::vector<test::fate_ptr> fates;
   auto const next = [&] { return fates.emplace_back(make_fate()); };
   deleter_.retire(stream_, padded<1>(next()));
-  deleter_.retire(stream_, padded<retired_owner::capacity - sizeof(probe)>(next()));
-  deleter_.retire(stream_, padded<retired_owner::capacity - sizeof(probe) + 1>(next()));
+  deleter_.retire(stream_, padded<retired_object::capacity - sizeof(probe)>(next()));
+  deleter_.retire(stream_, padded<retired_object::capacity - sizeof(probe) + 1>(next()));
   deleter_.retire(stream_, padded<100'000>(next()));
   deleter_.retire(padded<100'000>(next()));
   deleter_.retire(test::tiny_graph().get(), padded<100'000>(next()));
@@ -159,7 +159,7 @@ TEST_F(Owners, ReuseTheirNodesInSteadyState) {
   for (int i = 0; i < 100; ++i) round();
   EXPECT_GE(deleter_.stats().reclaimed - before.reclaimed, 1000U);
   EXPECT_EQ(deleter_.stats().pending, 0U);
-  EXPECT_EQ(deleter_.stats().held, 0U);
+  EXPECT_EQ(deleter_.stats().leaked, 0U);
 }
 
 }  // namespace

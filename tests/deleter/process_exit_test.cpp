@@ -9,7 +9,7 @@
 #include "build_graph.hpp"
 #include "child.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/stream_shared.hpp"
+#include "escrow/deleter/shared_object.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "probe.hpp"

@@ -14,9 +14,9 @@
 namespace escrow {
 namespace {
 
-struct numbered final : release_node {
-  numbered(release_hub& hub, int from, int number)
-      : release_node(hub, release_lane::destroy, -1, [](release_node&) noexcept {}),
+struct numbered final : reclaimable {
+  numbered(deleter_core& hub, int from, int number)
+      : reclaimable(hub, release_lane::destroy, -1, [](reclaimable&) noexcept {}),
         producer(from),
         index(number) {}
   int producer;
@@ -29,14 +29,14 @@ class ReleaseQueue : public testing::Test {
   release_queue queue_;
 };
 
-numbered& as_numbered(release_node* node) {
+numbered& as_numbered(reclaimable* node) {
   return static_cast<numbered&>(*node);
 }
 
 TEST_F(ReleaseQueue, IsEmptyAtFirstAndAfterAllWasTaken) {
   EXPECT_TRUE(queue_.empty());
   EXPECT_TRUE(queue_.take_all().empty());
-  numbered node(nodes_of_.hub(), 0, 0);
+  numbered node(nodes_of_.core(), 0, 0);
   queue_.reserve_places(1);
   queue_.push(node);
   EXPECT_FALSE(queue_.empty());
@@ -49,11 +49,11 @@ TEST_F(ReleaseQueue, GivesBackTheOldestFirst) {
   std::deque<numbered> nodes;
   for (int i = 0; i < count; ++i) {
     queue_.reserve_places(1);
-    queue_.push(nodes.emplace_back(nodes_of_.hub(), 0, i));
+    queue_.push(nodes.emplace_back(nodes_of_.core(), 0, i));
   }
   release_list taken = queue_.take_all();
   for (int i = 0; i < count; ++i) {
-    release_node* const node = taken.pop_front();
+    reclaimable* const node = taken.pop_front();
     ASSERT_NE(node, nullptr);
     EXPECT_EQ(as_numbered(node).index, i);
   }
@@ -61,7 +61,7 @@ TEST_F(ReleaseQueue, GivesBackTheOldestFirst) {
 }
 
 TEST_F(ReleaseQueue, ServesOneReservedPlaceOverAndOver) {
-  numbered node(nodes_of_.hub(), 0, 0);
+  numbered node(nodes_of_.core(), 0, 0);
   queue_.reserve_places(1);
   for (int i = 0; i < 100'000; ++i) {
     queue_.push(node);
@@ -74,7 +74,7 @@ TEST_F(ReleaseQueue, ReusesPlacesThatWereGivenBack) {
     std::deque<numbered> nodes;
     for (int i = 0; i < 200; ++i) {
       queue_.reserve_places(1);
-      queue_.push(nodes.emplace_back(nodes_of_.hub(), round, i));
+      queue_.push(nodes.emplace_back(nodes_of_.core(), round, i));
     }
     release_list taken = queue_.take_all();
     int count = 0;
@@ -90,7 +90,7 @@ TEST_F(ReleaseQueue, LosesNothingAndKeepsEachProducersOrder) {
   std::vector<std::deque<numbered>> nodes(producers);
   for (int p = 0; p < producers; ++p) {
     for (int i = 0; i < each; ++i)
-      nodes[static_cast<std::size_t>(p)].emplace_back(nodes_of_.hub(), p, i);
+      nodes[static_cast<std::size_t>(p)].emplace_back(nodes_of_.core(), p, i);
   }
   std::atomic<int> ended{0};
   std::vector<std::thread> threads;
@@ -109,7 +109,7 @@ TEST_F(ReleaseQueue, LosesNothingAndKeepsEachProducersOrder) {
   while (true) {
     bool const was_last = ended.load(std::memory_order_acquire) == producers;
     release_list taken = queue_.take_all();
-    while (release_node* const node = taken.pop_front()) {
+    while (reclaimable* const node = taken.pop_front()) {
       numbered const& it = as_numbered(node);
       if (it.index != next[static_cast<std::size_t>(it.producer)]++) ++out_of_order;
       ++taken_in_all;
@@ -123,7 +123,7 @@ TEST_F(ReleaseQueue, LosesNothingAndKeepsEachProducersOrder) {
 
 TEST_F(ReleaseQueue, AListKeepsOrderThroughEveryOperation) {
   std::deque<numbered> nodes;
-  for (int i = 0; i < 5; ++i) nodes.emplace_back(nodes_of_.hub(), 0, i);
+  for (int i = 0; i < 5; ++i) nodes.emplace_back(nodes_of_.core(), 0, i);
   release_list first;
   release_list second;
   first.push_back(nodes[1]);

@@ -88,7 +88,7 @@ class retire_fault_test : public testing::Test {
     EXPECT_TRUE(deleter_->drain_for(generous));
     EXPECT_EQ(fate->times(), 1);
     EXPECT_EQ(deleter_->stats().in_graphs, 0U);
-    EXPECT_EQ(deleter_->stats().held, 0U);
+    EXPECT_EQ(deleter_->stats().leaked, 0U);
   }
 
   owned_stream stream_ = make_stream();

@@ -13,7 +13,7 @@
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/stream_shared.hpp"
+#include "escrow/deleter/shared_object.hpp"
 #include "failing_call.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
@@ -88,7 +88,7 @@ class StreamSharedFault : public testing::Test {
     flag.raise();
     EXPECT_TRUE(deleter_->drain_for(test::generous));
     EXPECT_EQ(fate->times(), are_noted ? 1 : 0);
-    EXPECT_EQ(deleter_->stats().held, are_noted ? 0U : 1U);
+    EXPECT_EQ(deleter_->stats().leaked, are_noted ? 0U : 1U);
     EXPECT_EQ(deleter_->stats().errors, are_noted ? 0U : 1U);
     return reached;
   }
@@ -149,7 +149,7 @@ TEST_F(StreamSharedFault, AUseOnAStreamThatNothingCanBeRecordedOnKeepsItForEver)
   shared.reset();
   deleter_->drain();
   EXPECT_EQ(fate->times(), 0);
-  EXPECT_EQ(deleter_->stats().held, 1U);
+  EXPECT_EQ(deleter_->stats().leaked, 1U);
 }
 
 TEST_F(StreamSharedFault, ALaterUseOfTheStreamCoversOneThatCouldNotBeRecorded) {
@@ -163,7 +163,7 @@ TEST_F(StreamSharedFault, ALaterUseOfTheStreamCoversOneThatCouldNotBeRecorded) {
   shared.reset();
   deleter_->drain();
   EXPECT_EQ(fate->times(), 1);
-  EXPECT_EQ(deleter_->stats().held, 0U);
+  EXPECT_EQ(deleter_->stats().leaked, 0U);
 }
 
 TEST_F(StreamSharedFault, ACaptureHoldsItOrDoesNotAndIsNotHarmed) {
@@ -180,7 +180,7 @@ TEST_F(StreamSharedFault, ACaptureHoldsItOrDoesNotAndIsNotHarmed) {
     open.graph().reset();
     EXPECT_TRUE(deleter_->drain_for(test::generous));
     // If not even the capture could be asked about, the work may have been eager.
-    std::uint64_t const kept = deleter_->stats().held;
+    std::uint64_t const kept = deleter_->stats().leaked;
     EXPECT_EQ(kept, !is_held && n == 1 ? 1U : 0U);
     EXPECT_EQ(fate->times(), kept == 0 ? 1 : 0);
     return reached;
@@ -223,7 +223,7 @@ TEST_F(StreamSharedFault, WhoIsToldOfAUseThatCouldNotBeNotedMayNoteOne) {
   EXPECT_EQ(deleter_->stats().errors, 1U);
   shared.reset();
   EXPECT_TRUE(deleter_->drain_for(test::generous));
-  EXPECT_EQ(deleter_->stats().held, 1U);
+  EXPECT_EQ(deleter_->stats().leaked, 1U);
 }
 
 TEST_F(StreamSharedFault, BesideALostDeviceAUseOfAnotherIsNeverOver) {
@@ -240,7 +240,7 @@ TEST_F(StreamSharedFault, BesideALostDeviceAUseOfAnotherIsNeverOver) {
   shared.reset();
   EXPECT_TRUE(deleter_->drain_for(test::generous)) << "a drain waits for what nothing tells";
   EXPECT_EQ(fate->times(), 0) << "destroyed while the kernel runs";
-  EXPECT_EQ(deleter_->stats().held, 1U);
+  EXPECT_EQ(deleter_->stats().leaked, 1U);
   flag.raise();
   deleter_.reset();
   sim::clear_faults();

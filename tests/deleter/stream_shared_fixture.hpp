@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/stream_shared.hpp"
+#include "escrow/deleter/shared_object.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

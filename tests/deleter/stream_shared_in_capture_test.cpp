@@ -58,7 +58,7 @@ TEST_F(StreamSharedInCapture, AUseOnTheLegacyStreamThatCannotBeNotedBesideItIsNe
   flag_.raise();
   test::must(cudaDeviceSynchronize());
   EXPECT_TRUE(deleter_.drain_for(test::generous));
-  EXPECT_EQ(deleter_.stats().held, 1U);
+  EXPECT_EQ(deleter_.stats().leaked, 1U);
   EXPECT_EQ(fate_->times(), 0);
 }
 

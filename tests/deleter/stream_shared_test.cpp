@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/retain.hpp"
+#include "escrow/deleter/shared_object.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "stream_shared_fixture.hpp"

@@ -11,7 +11,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "stress_time.hpp"
 #include "wait_until.hpp"
-#include "wakeup_store.hpp"
+#include "wakeup.hpp"
 
 namespace escrow {
 namespace {
@@ -135,9 +135,9 @@ TEST(Doorbell, TheWorkerOfADeleterWakesEachTimeItFellAsleep) {
   }
 }
 
-struct flagged final : release_node {
-  explicit flagged(release_hub& hub)
-      : release_node(hub, release_lane::destroy, -1, [](release_node& node) noexcept {
+struct flagged final : reclaimable {
+  explicit flagged(deleter_core& hub)
+      : reclaimable(hub, release_lane::destroy, -1, [](reclaimable& node) noexcept {
           static_cast<flagged&>(node).arrived.store(true, std::memory_order_release);
         }) {}
   std::atomic<bool> arrived{false};
@@ -158,7 +158,7 @@ TEST(Doorbell, OutlivesThePusherWhoseNodeIsAlreadyGone) {
   for (int i = 0; std::chrono::steady_clock::now() < end_of_test; ++i) {
     deleter owner(deleter_options{.poll_interval_min = std::chrono::microseconds(1),
                                   .poll_interval_max = std::chrono::microseconds(1)});
-    flagged node(owner.hub());
+    flagged node(owner.core());
     next.store(&node, std::memory_order_release);
     auto const end = std::chrono::steady_clock::now() + test::generous;
     while (!node.arrived.load(std::memory_order_acquire)) {

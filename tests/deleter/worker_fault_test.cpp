@@ -75,7 +75,7 @@ TEST_F(WorkerFault, AnOwnerWhoseEventIsGoneIsKeptForEverAndHoldsNobodyUp) {
   event.reset();  // too early: nobody can ask it any more
   EXPECT_TRUE(deleter_.drain_for(test::generous));
   EXPECT_FALSE(fate->was_destroyed());
-  EXPECT_EQ(deleter_.stats().held, 1U);
+  EXPECT_EQ(deleter_.stats().leaked, 1U);
   EXPECT_EQ(deleter_.stats().pending, 0U);
   EXPECT_EQ(told("cudaEventQuery"), 1U);
   flag_.raise();
@@ -89,7 +89,7 @@ TEST_F(WorkerFault, AQueryThatIsSentAwayOnceLosesNothing) {
   EXPECT_TRUE(test::wait_until([&] { return told("cudaEventQuery") != 0; }));
   flag_.raise();
   EXPECT_TRUE(fate->wait());
-  EXPECT_EQ(deleter_.stats().held, 0U);
+  EXPECT_EQ(deleter_.stats().leaked, 0U);
 }
 
 TEST_F(WorkerFault, WithoutRelaxedModeTheWorkerWaitsUntilItGetsIt) {
@@ -137,7 +137,7 @@ TEST_F(WorkerFault, WhenNothingCanBeRecordedTheOwnerIsHeldAndCounted) {
   probe owner(fate);
   EXPECT_THROW(deleter_.retire(stream_, std::move(owner)), cuda_error);
   EXPECT_FALSE(owner.is_owner());  // NOLINT(bugprone-use-after-move): that is the question
-  EXPECT_EQ(deleter_.stats().held, 1U);
+  EXPECT_EQ(deleter_.stats().leaked, 1U);
   EXPECT_EQ(told("cudaEventRecord"), 1U);
   flag_.raise();
   EXPECT_TRUE(deleter_.drain_for(test::generous));

@@ -47,7 +47,7 @@ class WrongUse : public testing::Test {
     EXPECT_EQ(next->times(), 1);
     EXPECT_EQ(fate->times(), 0);
     EXPECT_EQ(deleter_.stats().in_graphs, 0U);
-    EXPECT_EQ(deleter_.stats().held, 0U);
+    EXPECT_EQ(deleter_.stats().leaked, 0U);
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   }
 

@@ -101,7 +101,7 @@ int nothing_in_use_is_destroyed() {
   both.flag.store(0, 1);
   must(both.is_work_over(), "the work goes on, and ends");
   must(stays_false([&] { return both.is_anything_destroyed(); }), "nor later: nothing tells");
-  must(both.own.stats().held != 0, "the deleter says so");
+  must(both.own.stats().leaked != 0, "the deleter says so");
   return as_expected;
 }
 

@@ -147,7 +147,7 @@ class build_stage : public stage {
       EXPECT_LE(each->times(), 1) << "an owner was destroyed twice";
       kept += each->was_destroyed() ? 0U : 1U;
     }
-    std::uint64_t const held = keeper.stats().held;
+    std::uint64_t const held = keeper.stats().leaked;
     if (is_anything_known) {
       EXPECT_EQ(kept, held) << "an owner is lost, and nobody was told";
     } else {

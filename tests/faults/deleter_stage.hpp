@@ -1,7 +1,7 @@
 // A deleter with owners, streams, a capture and a graph, for the fault runner.
 #pragma once
 
-#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,9 +74,9 @@ class deleter_stage : public stage {
     if (worker == nullptr) return text + " no deleter";
     deleter_stats const now = worker->stats();
     return text + " in graphs " + std::to_string(now.in_graphs) + " held " +
-           std::to_string(now.held) + " noted " +
+           std::to_string(now.leaked) + " noted " +
            std::to_string(!graph_registry::global().is_empty()) + " open " +
-           std::to_string(worker->hub().is_open());
+           std::to_string(worker->core().is_open());
   }
   [[nodiscard]] std::size_t reports() const override {
     return worker == nullptr ? 0 : worker->stats().errors;
@@ -128,7 +128,7 @@ class deleter_stage : public stage {
       EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
       EXPECT_EQ(worker->stats().in_graphs, 0U);
       EXPECT_EQ(worker->stats().pending, 0U);
-      held = worker->stats().held;
+      held = worker->stats().leaked;
     }
     EXPECT_TRUE(deleter::global().drain_for(generous));
     sim::run_until_idle();  // before the flag goes

@@ -45,11 +45,11 @@ class exec_stage : public stage, public exec_world {
     }
     // What nobody reported is not lost.
     auto const blocks = static_cast<std::size_t>(counts.alive());
-    EXPECT_LE(lost + blocks, worker->stats().held);
+    EXPECT_LE(lost + blocks, worker->stats().leaked);
     leftovers left;
     left.device_allocations = blocks;
     left.device_bytes = blocks * block::length * sizeof(int);
-    left.events = 3 * worker->stats().held;
+    left.events = 3 * worker->stats().leaked;
     return left;
   }
 

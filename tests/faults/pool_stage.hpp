@@ -27,7 +27,7 @@ class pool_stage : public stage, public fault_world {
   }
 
   [[nodiscard]] std::string seen() override {
-    if (recycles_when_seen) worker->hub().recycle();
+    if (recycles_when_seen) worker->core().recycle();
     std::string text =
         "held " + std::to_string(held && *held) + " kept " + std::to_string(kept && *kept) +
         " shared " + std::to_string(share.has_value()) + " memory " +
@@ -73,7 +73,7 @@ class pool_stage : public stage, public fault_world {
     flag.raise();
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
     sim::run_until_idle();  // before the flag goes
-    auto const lost = static_cast<std::size_t>(worker->stats().held);
+    auto const lost = static_cast<std::size_t>(worker->stats().leaked);
     auto const blocks = static_cast<std::size_t>(counts.alive());
     EXPECT_LE(blocks, lost);
     EXPECT_TRUE(blocks == lost || has_scratch_);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/sim.hpp>
 #include <functional>
@@ -146,7 +146,7 @@ inline void expect_all_back(exec_world& world) {
   EXPECT_EQ(world.counts.alive(), 0) << "slots are lost";
   EXPECT_EQ(world.worker->stats().in_graphs, 0u);
   EXPECT_EQ(world.worker->stats().pending, 0u);
-  EXPECT_EQ(world.worker->stats().held, 0u) << world.errors->all();
+  EXPECT_EQ(world.worker->stats().leaked, 0u) << world.errors->all();
   EXPECT_EQ(world.mismatches.load(), 0) << "two launches used a slot at a time";
   EXPECT_EQ(world.cell.load(), world.expected_runs) << "what threw was launched, or the reverse";
   EXPECT_TRUE(graph_registry::global().is_empty());

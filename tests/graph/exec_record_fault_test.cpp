@@ -74,7 +74,7 @@ TEST_F(UnrecordedLaunch, KeepsWhatItsExecHeldForEverAndCountsIt) {
   world.end_copies();
   world.source.reset();
   world.exec.reset();
-  EXPECT_EQ(world.worker->stats().held, 1u);
+  EXPECT_EQ(world.worker->stats().leaked, 1u);
   EXPECT_GE(world.errors->size(), 1u);
   world.flag.raise();
   EXPECT_TRUE(world.settle()) << "drain() hangs";
@@ -160,7 +160,7 @@ TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
     sim::counts const after = sim::alive();
     bool const is_refused = after.graphs > before.graphs || after.execs > before.execs;
     if (!is_refused && missing(world) != 0) {
-      EXPECT_GT(world.worker->stats().held, 0u) << missing(world) << " things are lost";
+      EXPECT_GT(world.worker->stats().leaked, 0u) << missing(world) << " things are lost";
     }
     EXPECT_EQ(world.mismatches.load(), 0);
   }

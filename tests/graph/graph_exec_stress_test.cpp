@@ -3,7 +3,7 @@
 // owner destroyed early, twice or never. ESCROW_STRESS_SECONDS makes it last longer,
 // ESCROW_STRESS_SEED repeats a choice of steps (not the threads' timing).
 #include <cstdlib>
-#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <optional>
 #include <random>
 #include <thread>
@@ -58,7 +58,7 @@ TEST_F(GraphExecStress, NothingIsSharedFreedEarlyTwiceOrNever) {
   for (auto const& each : actors_) EXPECT_EQ(each->mismatches(), 0) << "two launches at a time";
   EXPECT_EQ(pool.stats().in_graphs, 0u);
   EXPECT_EQ(pool.stats().quarantined, 0u);
-  EXPECT_EQ(worker->stats().held, 0u);
+  EXPECT_EQ(worker->stats().leaked, 0u);
   EXPECT_EQ(worker->stats().pending, 0u);
   EXPECT_GT(shared->captures.load(), 50u);
   EXPECT_GT(shared->launches.load(), 50u);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <optional>
@@ -193,7 +194,7 @@ class hoist_test : public captured_pool_test {
     if (worker == nullptr) return;
     EXPECT_TRUE(wait_until([this] { return worker->stats().in_graphs == 0; }))
         << worker->stats().in_graphs << " are owed by graphs that are gone";
-    EXPECT_EQ(worker->stats().held, 0U);
+    EXPECT_EQ(worker->stats().leaked, 0U);
   }
   [[nodiscard]] testing::AssertionResult verdict(cargo& taken) {
     if (taken.owner_is_gone()) return testing::AssertionFailure() << "the owner is gone";

@@ -15,7 +15,7 @@ class HoistMisuse : public hoist_test {
     EXPECT_EQ(errors->size(), reports) << errors->all();
     EXPECT_NE(errors->all().find("hoisted"), std::string::npos) << errors->all();
     EXPECT_NE(errors->all().find("release"), std::string::npos) << errors->all();
-    EXPECT_EQ(worker->stats().held, reports);
+    EXPECT_EQ(worker->stats().leaked, reports);
   }
 };
 
@@ -73,7 +73,7 @@ TEST_F(HoistMisuse, AssignmentOverOneThatWasNotReleasedKeepsThatForEver) {
 TEST_F(HoistMisuse, EndingWithoutReleaseIsNothingToReportIfNothingWasHeld) {
   { hoisted const held = hoist(captured_empty_handed()); }
   EXPECT_EQ(errors->size(), 0U);
-  EXPECT_EQ(worker->stats().held, 0U);
+  EXPECT_EQ(worker->stats().leaked, 0U);
 }
 
 TEST_F(HoistMisuse, ReleaseAfterACapturingStreamIsAnErrorAndTheCaptureSurvives) {

@@ -39,7 +39,7 @@ class node_owners_test : public testing::Test {
     built_.reset();
     EXPECT_TRUE(deleter_.drain_for(generous));
     EXPECT_EQ(deleter_.stats().in_graphs, 0U);
-    EXPECT_EQ(deleter_.stats().held, 0U);
+    EXPECT_EQ(deleter_.stats().leaked, 0U);
     EXPECT_EQ(deleter_.stats().errors, 0U);
   }
 

@@ -14,7 +14,7 @@
 #include "no_device.hpp"
 #include "shutdown_gate.hpp"
 #include "system.hpp"
-#include "wakeup_store.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::model {
 namespace {
@@ -85,10 +85,10 @@ TEST(Hub, WhatAnotherThreadsPassLeavesPendingIsNotForgotten) {
 }
 
 // A node that is pushed from a thread which the deleter does not wait for, as a destroy callback.
-struct late_node final : release_node {
-  explicit late_node(release_hub& hub, int& to)
-      : release_node(hub, release_lane::destroy, -1,
-                     [](release_node& node) noexcept { delete static_cast<late_node*>(&node); }),
+struct late_node final : reclaimable {
+  explicit late_node(deleter_core& hub, int& to)
+      : reclaimable(hub, release_lane::destroy, -1,
+                     [](reclaimable& node) noexcept { delete static_cast<late_node*>(&node); }),
         ended(&to) {}
   ~late_node() { ++*ended; }
   int* ended;
@@ -104,7 +104,7 @@ void push_while_the_deleter_ends(world& all) {
   auto& shared = all.make<owned_with_nodes>("test");
   shared.owner = std::make_unique<deleter>(quick());
   for (int i = 0; i < 2; ++i) {
-    shared.nodes[i] = new late_node(shared.owner->hub(), shared.ended[i]);
+    shared.nodes[i] = new late_node(shared.owner->core(), shared.ended[i]);
     all.thread("callback " + std::to_string(i), [&shared, i] { shared.nodes[i]->push(); });
   }
   all.thread("owner", [&shared] { shared.owner.reset(); });
@@ -122,7 +122,7 @@ TEST(Hub, APusherNeverTouchesTheHubAfterItsLastPush) {
 void drop_while_the_deleter_ends(world& all) {
   auto& shared = all.make<owned_with_nodes>("test");
   shared.owner = std::make_unique<deleter>(quick());
-  shared.nodes[0] = new late_node(shared.owner->hub(), shared.ended[0]);
+  shared.nodes[0] = new late_node(shared.owner->core(), shared.ended[0]);
   all.thread("user", [&shared] { delete shared.nodes[0]; });
   all.thread("owner", [&shared] { shared.owner.reset(); });
 }
@@ -167,7 +167,7 @@ constexpr auto relaxed = std::memory_order_relaxed;
 
 TEST(PlantedInTheHub, ARelaxedDropOfTheLastUseIsFound) {
   EXPECT_TRUE(finds_planted({.name = "drop_use", .random = 5'000}, drop_while_the_deleter_ends,
-                            "release_hub::drop_use", std::memory_order_release, relaxed));
+                            "deleter_core::drop_use", std::memory_order_release, relaxed));
   EXPECT_TRUE(finds_planted({.name = "work", .random = 5'000}, drop_while_the_deleter_ends,
                             "worker::work", std::memory_order_acquire, relaxed));
 }

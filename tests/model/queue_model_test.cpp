@@ -16,9 +16,9 @@ namespace escrow::model {
 namespace {
 
 // What a node carries is plain: whoever takes it must have seen what the pusher wrote.
-struct numbered final : release_node {
-  explicit numbered(release_hub& hub)
-      : release_node(hub, release_lane::destroy, -1, [](release_node&) noexcept {}) {}
+struct numbered final : reclaimable {
+  explicit numbered(deleter_core& hub)
+      : reclaimable(hub, release_lane::destroy, -1, [](reclaimable&) noexcept {}) {}
   std::size_t producer = 0;
   int index = 0;
 };
@@ -28,7 +28,7 @@ struct meeting {
   meeting(std::size_t producers, std::size_t items)
       : nodes_of(deleter_options{.own_worker = false}), items_each(items), next(producers, 0) {
     for (std::size_t i = 0; i < producers * items; ++i) {
-      nodes.push_back(std::make_unique<numbered>(nodes_of.hub()));
+      nodes.push_back(std::make_unique<numbered>(nodes_of.core()));
       queue.reserve_places(1);
     }
   }
@@ -50,7 +50,7 @@ struct meeting {
       forget(taken);
       release_list all = queue.take_all();
       bool const was_empty = all.empty();
-      while (release_node* const each = all.pop_front()) {
+      while (reclaimable* const each = all.pop_front()) {
         auto const& node = static_cast<numbered&>(*each);
         require(node.index == next[node.producer]++,
                 "a producer's items are out of order, or one is lost or comes twice");
@@ -164,7 +164,7 @@ void expect_lost_wake_up(std::string const& name, program const& what) {
   EXPECT_NE(result.error.find("nobody can go on"), std::string::npos) << result.error;
 }
 
-TEST(PlantedInTheDoorbell, ALostWakeUpIsFound) {
+TEST(PlantedInTheWakeup, ALostWakeUpIsFound) {
   expect_lost_wake_up("looks before it says asleep", of<looks_first>(1, 1));
   expect_lost_wake_up("stores instead of exchanges", of<stores>(1, 1));
   expect_lost_wake_up("rings before it pushes", [](world& all) {
@@ -243,21 +243,21 @@ struct gives_up_by_storing : stores {
   }
 };
 
-TEST(PlantedInTheDoorbell, AStoreThatHidesARingIsFound) {
+TEST(PlantedInTheWakeup, AStoreThatHidesARingIsFound) {
   expect_lost_wake_up("gives up sleeping by a store", flags_and_a<gives_up_by_storing>);
 }
 
-TEST(PlantedInTheDoorbell, WeakerOrdersAreFoundWhereTheyMatter) {
+TEST(PlantedInTheWakeup, WeakerOrdersAreFoundWhereTheyMatter) {
   std::size_t found = 0;
-  bool finds_ring = false;
+  bool finds_notify = false;
   for (planted const& each : plant_each({.name = "wakeup"}, flags_and_a<bare_doorbell>)) {
     print(each);
     if (each.found.error.empty()) continue;
     ++found;
-    finds_ring |=
-        each.bug.at.function == "basic_wakeup::ring" && each.bug.to == std::memory_order_acquire;
+    finds_notify |=
+        each.bug.at.function == "basic_wakeup::notify" && each.bug.to == std::memory_order_acquire;
   }
-  EXPECT_TRUE(finds_ring);
+  EXPECT_TRUE(finds_notify);
   EXPECT_GE(found, 2U);
 }
 

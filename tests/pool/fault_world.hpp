@@ -124,7 +124,7 @@ inline int end_world(fault_world& world) {
     static_cast<void>(cudaStreamSynchronize(stream));
   }
   EXPECT_TRUE(world.worker->drain_for(generous));
-  int const held = static_cast<int>(world.worker->stats().held);
+  int const held = static_cast<int>(world.worker->stats().leaked);
   EXPECT_EQ(world.counts.alive(), held);
   return held;
 }

@@ -43,7 +43,7 @@ TEST(PoolStickyFaultOnAWorker, ThreadsThatClaimAndReleaseAllEndWithErrors) {
       EXPECT_EQ(failed.load(), 4);
     }
     EXPECT_TRUE(worker.drain_for(generous));
-    EXPECT_EQ(counts.alive(), static_cast<int>(worker.stats().held));
+    EXPECT_EQ(counts.alive(), static_cast<int>(worker.stats().leaked));
   }
   sim::clear_faults();
 }
@@ -79,7 +79,7 @@ class PoolBesideALostDevice : public testing::Test {
   void expect_kept_for_ever() {
     EXPECT_TRUE(worker.drain_for(generous)) << "a drain waits for what nothing tells";
     EXPECT_EQ(counts.destroyed.load(), 0) << "while it is in use";
-    EXPECT_EQ(worker.stats().held, 1u);
+    EXPECT_EQ(worker.stats().leaked, 1u);
   }
 
   pinned_flag flag;
@@ -130,7 +130,7 @@ TEST_F(PoolBesideALostDevice, ASlotThatWasAlsoUsedOnTheOtherDeviceIsKeptForEver)
     sim::clear_faults();
     static_cast<void>(cudaSetDevice(0));
   }
-  EXPECT_EQ(worker.stats().held, 2u);
+  EXPECT_EQ(worker.stats().leaked, 2u);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ TEST_F(Quarantine, ASlotThatNothingTellsOfIsNeitherHandedOutNorDestroyedAndIsCou
   EXPECT_TRUE(world.pool->close_for(std::chrono::nanoseconds{0}).empty());
   EXPECT_TRUE(world.worker->drain_for(generous));
   EXPECT_EQ(world.counts.destroyed.load(), 0);
-  EXPECT_EQ(world.worker->stats().held, 1u);
+  EXPECT_EQ(world.worker->stats().leaked, 1u);
 }
 
 TEST_F(Quarantine, ASlotWhoseWaitFailedIsNotHandedOutAndTheClaimThrows) {

@@ -58,6 +58,17 @@ void reference::keep_for_launches(entries const& held, int behind) {
   in_flight_.push_back({unused, 0});
 }
 
+void reference::grow(std::uint64_t serial, entries const& more) {
+  auto const look = [&](contents& in) {
+    bool const grows = std::ranges::find(in.grows_with, serial) != in.grows_with.end();
+    if (grows) append(in.lingering, more);
+  };
+  for (contents& each : graphs) look(each);
+  for (contents& each : execs) look(each);
+  for (contents& each : hoisted) look(each);
+  for (auto& [of, left] : orphans) look(left);
+}
+
 void reference::doubt_captures() {
   for (auto& [id, captured] : captures_) {
     append(captured.lingering, captured.held);

@@ -29,6 +29,9 @@ struct contents {
   entries held;       // must be alive
   entries lingering;  // may be
   entries needed;     // what the kernels use, whether it is held or not
+  // Graphs, by serial, of which this is a plain copy: what they get later may be alive as long as
+  // this, since a plain copy shares their reference sets.
+  std::vector<std::uint64_t> grows_with;
   bool exists = false;
 
   void clear() { *this = {}; }
@@ -74,6 +77,8 @@ class reference {
   // Exec changes: what was held before stays for the launches in flight, which have not ended
   // before `behind`, a mark.
   void keep_for_launches(entries const& held, int behind);
+  /// The graph of that serial got `more`: so may have its plain copies.
+  void grow(std::uint64_t serial, entries const& more);
   /// The machine is idle and the worker has nothing left: no launch is in flight.
   void settle() { in_flight_.clear(); }
   [[nodiscard]] bool anything_held() const;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <escrow/core/event_cache.hpp>
-#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <escrow/sim.hpp>
 
 #include "attempt.hpp"
@@ -113,7 +113,7 @@ outcome world::do_settle() {
 /// Whether so many things may be left for ever.
 bool world::is_accounted_for(std::size_t left, deleter_stats const& now) const {
   // After a fault one that is held may be an exec with all that it holds.
-  return left <= now.held + kept_for_ever_ || (is_disturbed_ && now.held != 0);
+  return left <= now.leaked + kept_for_ever_ || (is_disturbed_ && now.leaked != 0);
 }
 
 void world::expect_nothing_overdue() {
@@ -152,12 +152,11 @@ void world::expect_gone(std::vector<int> const& due) {
 }
 
 /// A drain when nothing goes on on the machine. Others that are under way may be about to hand
-/// something over, but not those that only move the worker and the machine.
+/// something over, a step of the machine by a destroy callback, but not a poll.
 outcome world::drain_idle() {
   bool drained = false;
   bool const is_all_handed_over = std::ranges::all_of(running_, [](running const& each) {
-    return &each == mine_ || each.what == nullptr || each.what->kind == op::poll ||
-           each.what->kind == op::step;
+    return &each == mine_ || each.what == nullptr || each.what->kind == op::poll;
   });
   std::vector<int> due;
   if (is_all_handed_over && !lost_[0] && !lost_[1]) due = due_when_settled();
@@ -205,6 +204,7 @@ void world::end_captures() {
     cudaGraph_t native = nullptr;
     static_cast<void>(cudaStreamEndCapture(streams_[ended.origin].handle, &native));
     bool const is_ours = ended.into.has_value();
+    if (ended.into) grow_with(ended, all_.model.capture_of(ended.id));
     all_.model.forget_capture(ended.id);
     captures_.pop_back();
     if (is_ours) {
@@ -287,9 +287,9 @@ void world::expect_all_gone() {
   deleter_stats const now = worker_->stats();
   if (!is_accounted_for(left, now))
     all_.fail("everything has ended, and these are not destroyed:" + which);
-  if (now.held != 0 && !is_disturbed_ && !is_careless_)
+  if (now.leaked != 0 && !is_disturbed_ && !is_careless_)
     all_.fail("the deleter keeps something for ever, for no reason");
-  if (now.held != 0) return;
+  if (now.leaked != 0) return;
   if (now.in_graphs != 0 || now.pending != 0) all_.fail("the deleter's counts do not return to 0");
   if (was_empty_ && !graph_registry::global().is_empty())
     all_.fail("the registry of graphs is not empty");
@@ -298,7 +298,7 @@ void world::expect_all_gone() {
 // The cache is the process's; the next program's machine knows nothing of these events.
 void world::drop_cached_events() {
   deleter_stats const owed = worker_->stats();
-  bool const has_debts = owed.held != 0 || owed.in_graphs != 0 || owed.pending != 0 || lost_[0] ||
+  bool const has_debts = owed.leaked != 0 || owed.in_graphs != 0 || owed.pending != 0 || lost_[0] ||
                          lost_[1] || !failure().empty();
   if (!has_debts) worker_.reset();
   for (int device = 0; device < 2; ++device) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
-#include <escrow/deleter/graph_registry.hpp>
+#include <escrow/detail/graph_registry.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
@@ -145,6 +145,7 @@ class world {
   outcome do_fork(std::size_t from, std::size_t to);
   outcome do_join(std::size_t at, std::size_t ended);
   outcome do_end(std::size_t stream, std::size_t graph, unsigned way);
+  void grow_with(open_capture const& ended, contents const& captured);
   void take_captured(open_capture const& ended, cudaGraph_t native, std::size_t graph, bool own);
   outcome do_invalidate(std::size_t stream);
   outcome do_destroy_stream(std::size_t stream);

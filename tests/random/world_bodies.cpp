@@ -95,6 +95,7 @@ void world::note_body_node(std::size_t n, body_place const& at, node const& made
     return;
   }
   append(contents_around(at).held, kept);
+  all_.model.grow(at.serial, kept);
   counts_.meet(situation::body_outlived_its_graph);
 }
 

@@ -47,6 +47,7 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
   bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
   if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
   all_.model.execs[e] = all_.model.graphs[g];
+  if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
   if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
   return result;
 }
@@ -107,6 +108,7 @@ void world::note_update(std::size_t e, std::size_t g, entries const& before) {
   if (is_same && source.shape != place.shape)
     counts_.meet(situation::exec_updated_from_a_reshaped_graph);
   all_.model.execs[e] = all_.model.graphs[g];
+  if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
   if (place.is_end_unknown) append(all_.model.execs[e].lingering, before);
   place.is_exact = place.is_exact && is_same && source.shape == place.shape && !source.is_exposed;
   place.was_updated = true;

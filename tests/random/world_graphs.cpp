@@ -25,6 +25,7 @@ void add_copy(contents const& copy, contents& to) {
   append(to.held, copy.held);
   append(to.lingering, copy.lingering);
   append(to.needed, copy.needed);
+  to.grows_with.insert(to.grows_with.end(), copy.grows_with.begin(), copy.grows_with.end());
 }
 
 }  // namespace
@@ -97,6 +98,7 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
   copy.has_events = original.has_events;
   all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
   if (!is_known) make_racy(all_.model.graphs[to].needed);
+  if (!is_known) all_.model.graphs[to].grows_with.push_back(original.serial);
   return result;
 }
 
@@ -128,6 +130,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   contents added = copy_of(all_.model.graphs[child], is_known);
   // A child that could not be noted stays beside memory nodes, and hoisting does not find it then.
   if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
+  if (!is_known) added.grows_with.push_back(inner.serial);
   add_copy(added, all_.model.graphs[parent]);
   if (!added.held.empty()) counts_.meet(situation::things_on_a_parent_graph);
   // add_child() comes after all that is there, which may use the same; the others do not.

@@ -45,6 +45,7 @@ void world::note_node(std::size_t n, std::size_t g, node made, entries const& ke
     all_.model.graphs[g].held.push_back(each);
     all_.model.graphs[g].needed.push_back(each);
   }
+  all_.model.grow(in.serial, kept);
 }
 
 // Way 0: a kernel at the beginning, 1: after the node in the place before, 2: one that keeps
@@ -135,6 +136,7 @@ void world::note_set(node_place const& at, entries const& kept) {
     in.held.push_back(each);
     in.needed.push_back(each);
   }
+  all_.model.grow(at.serial, kept);
   ++graphs_[at.graph].changes;
   for (exec_place const& each : execs_) {
     if (each.is_there() && each.made_of == at.serial)

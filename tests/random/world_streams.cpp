@@ -197,10 +197,20 @@ outcome world::do_join(std::size_t at, std::size_t ended) {
   return outcome::done;
 }
 
+// Plain copies of the graph that was captured into may keep what it got.
+void world::grow_with(open_capture const& ended, contents const& captured) {
+  std::uint64_t const serial = graphs_[*ended.into].serial;
+  entries const held = captured.held;  // the list may be one that grows
+  entries const lingering = captured.lingering;
+  all_.model.grow(serial, held);
+  all_.model.grow(serial, lingering);
+}
+
 void world::take_captured(open_capture const& ended, cudaGraph_t native, std::size_t g, bool own) {
   contents const captured = all_.model.capture_of(ended.id);
   all_.model.forget_capture(ended.id);
   std::size_t const at = ended.into.value_or(g);
+  if (ended.into) grow_with(ended, captured);
   contents& kept = all_.model.graphs[at];
   if (!ended.into) kept.clear();
   append(kept.held, captured.held);
@@ -301,6 +311,7 @@ void world::sweep_captures() {
       continue;
     }
     if (!kept.lingering.empty()) counts_.meet(situation::capture_abandoned_with_things);
+    if (each.into) grow_with(each, kept);
     all_.model.forget_capture(each.id);
     captures_.erase(captures_.begin() + static_cast<std::ptrdiff_t>(i));
     if (each.into) {  // the graph is gone, though it was the caller's

@@ -7,17 +7,47 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "escrow/core/event_ref.hpp"
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/deleter_options.hpp"
-#include "escrow/deleter/deleter_stats.hpp"
-#include "escrow/deleter/release_hub.hpp"
-#include "escrow/deleter/retired_owner.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/retired_object.hpp"
 
 namespace escrow {
+
+// What: the options of a deleter; every one has a good default.
+struct deleter_options {
+  // Start a worker thread. Without one, the program has to call deleter::poll().
+  bool own_worker = true;
+  // The worker's name, as a debugger shows it: 15 characters at most, more are cut off.
+  std::string thread_name = "escrow";
+  // How long the worker sleeps while events are pending and none is done: starts with the first,
+  // doubles up to the second. A thread that polls every 50 us was measured not to slow others down.
+  std::chrono::microseconds poll_interval_min{50};
+  std::chrono::microseconds poll_interval_max{400};
+  // How long the worker goes on looking every poll_interval_min after its last work before it
+  // sleeps until it is woken. Meanwhile a push needs no wake-up.
+  std::chrono::microseconds linger{1000};
+  // Called with each error, on the worker or on the thread that polls or releases; several threads
+  // may call it at a time. It must not throw; what it throws is dropped.
+  std::function<void(std::exception const&)> on_error = {};
+};
+
+// What: counts, read one by one while others go on, so they may not add up to the last unit.
+struct deleter_stats {
+  // What was reclaimed so far: owners destroyed, slots recycled or destroyed, and what was leaked on
+  // the way (also in `leaked`).
+  std::uint64_t reclaimed = 0;
+  std::uint64_t pending = 0;    // known to the worker, waiting for a ready event
+  std::uint64_t in_graphs = 0;  // slots and owners that graphs and execs hold
+  std::uint64_t leaked = 0;     // nothing tells when the GPU is done with it, so it is never freed
+  std::uint64_t errors = 0;     // reported to on_error
+};
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.
 // Thread safety: any thread may call anything, also at the same time; not the constructor and the
@@ -36,7 +66,8 @@ namespace escrow {
 //   that is in another module, is for the caller to keep.
 //   A child of fork() may call nothing of it, as nothing of CUDA, before it runs another program;
 //   _exit() is fine. Before cudaDeviceReset(), end and drain what is of the device, and use it no
-//   more: what waits for an event that is gone is kept for ever and counted (deleter_stats::held).
+//   more: what waits for an event that is gone is kept for ever and counted
+//   (deleter_stats::leaked).
 // Capture: retire() on a capturing stream moves a user object to the graph that is being captured.
 //   The worker is in Relaxed mode for good and harms no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
@@ -56,13 +87,13 @@ class deleter {
   // on the GPU. Allocates nothing in steady state. Any thread. Throws cuda_error if CUDA refuses
   // the user object (the owner is then either still the caller's or destroyed by the worker: do not
   // launch what was captured), or if nothing can be recorded on `stream` (the owner is then kept
-  // for ever and counted in deleter_stats::held, since it may be in use).
+  // for ever and counted in deleter_stats::leaked, since it may be in use).
   template <class Owner>
   requires retirable<std::remove_cvref_t<Owner>> &&
       std::constructible_from<std::remove_cvref_t<Owner>, Owner>
   void retire(stream_ref stream, Owner&& owner) {
     retirement begun = begin(stream);
-    begun.node->emplace(std::forward<Owner>(owner));
+    begun.object->emplace(std::forward<Owner>(owner));
     finish(std::move(begun));
   }
 
@@ -74,7 +105,7 @@ class deleter {
   template <retirable Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
   void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue) {
     retirement begun = begin(stream, call);
-    Owner& kept = begun.node->emplace(std::move(owner));
+    Owner& kept = begun.object->emplace(std::move(owner));
     bool const is_captured = begun.how == retirement::kind::with_graph;
     if (!is_captured) enqueue();
     take(kept);
@@ -89,7 +120,7 @@ class deleter {
       std::constructible_from<std::remove_cvref_t<Owner>, Owner>
   void retire(Owner&& owner) {
     retirement begun = begin();
-    begun.node->emplace(std::forward<Owner>(owner));
+    begun.object->emplace(std::forward<Owner>(owner));
     finish(std::move(begun));
   }
 
@@ -102,20 +133,21 @@ class deleter {
       std::constructible_from<std::remove_cvref_t<Owner>, Owner>
   void retire_after(event_ref ready, Owner&& owner) {
     retirement begun = begin();
-    begun.node->emplace(std::forward<Owner>(owner));
-    begun.node->reclaim_after(ready.get(), {});
+    begun.object->emplace(std::forward<Owner>(owner));
+    begun.object->reclaim_after(ready.get(), {});
     finish(std::move(begun));
   }
 
-  // Destroys `owner` once `graph`, its clones, execs and their launches are gone. Throws as
-  // retire() on a capturing stream. Any thread; `graph` must not be changed by another meanwhile,
-  // as CUDA demands. Asks the graph for its id: see graph_id_of().
+  // Destroys `owner` once `graph`, its clones, execs and their launches are destroyed. Each call
+  // makes a user object: an exec of the graph may be what the owner owns, so it must not be added
+  // to what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread
+  // may change `graph` meanwhile, as CUDA demands. Asks for the graph's id: see graph_id_of().
   template <class Owner>
   requires retirable<std::remove_cvref_t<Owner>> &&
       std::constructible_from<std::remove_cvref_t<Owner>, Owner>
   void retire(cudaGraph_t graph, Owner&& owner) {
     retirement begun = begin(graph);
-    begun.node->emplace(std::forward<Owner>(owner));
+    begun.object->emplace(std::forward<Owner>(owner));
     finish(std::move(begun));
   }
 
@@ -141,24 +173,25 @@ class deleter {
   // which device is current; then nothing was reclaimed.
   std::size_t poll();
 
-  [[nodiscard]] deleter_stats stats() const noexcept { return hub_->stats(); }
-  // What pools and hand-made release nodes push to.
-  [[nodiscard]] release_hub& hub() const noexcept { return *hub_; }
+  [[nodiscard]] deleter_stats stats() const noexcept { return core_->stats(); }
+  // What pools and graphs push to.
+  [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
 
  private:
   // A retirement between its first step, which can fail and has taken nothing, and its last.
   struct retirement {
     enum class kind { now, after_stream, with_graph };
-    retirement(retired_owner& taken, kind chosen) : node(&taken), how(chosen) {}
+    retirement(retired_object& taken, kind chosen) : object(&taken), how(chosen) {}
     struct put_back {
-      void operator()(retired_owner* node) const noexcept;
+      void operator()(retired_object* object) const noexcept;
     };
-    std::unique_ptr<retired_owner, put_back> node;  // goes back to the store unless handed on
+    std::unique_ptr<retired_object, put_back> object;  // goes back to the store unless handed on
     kind how;
     cudaStream_t stream = nullptr;
     std::uint64_t stream_id = 0;
     cudaGraph_t graph = nullptr;
     std::uint64_t graph_id = 0;
+    bool may_append = true;
   };
 
   retirement begin();
@@ -170,7 +203,7 @@ class deleter {
   void finish_with_graph(retirement&& begun);
   void require_open(char const* call) const;
 
-  release_hub* hub_;
+  deleter_core* core_;
 };
 
 }  // namespace escrow

@@ -146,7 +146,7 @@ class graph_exec {
   graph_exec(survey_root const& source, instantiate_options const& options);
   void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
-  [[nodiscard]] release_hub& keeper_for(char const* call, node const& changed) const;
+  [[nodiscard]] deleter_core& keeper_for(char const* call, node const& changed) const;
   bool set(node const& changed, cudaGraphNodeParams& params, detail::node_payload payload);
 
   std::unique_ptr<state> state_;  // null if moved from

@@ -22,7 +22,7 @@ struct survey_root;
 //   graph_lifetime_lock.
 // Memory ordering: as deleter::retire().
 // Lifetime: ends with one of the release functions. One that just ends keeps what it holds for
-//   ever, reports that to deleter_options::on_error and counts it (deleter_stats::held): nobody
+//   ever, reports that to deleter_options::on_error and counts it (deleter_stats::leaked): nobody
 //   knows when the GPU is done with it.
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error for one that holds nothing any more, and for a capturing stream; cuda_error.

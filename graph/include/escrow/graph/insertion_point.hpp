@@ -108,7 +108,7 @@ class insertion_point {
   // The core, if the graph is there; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
   // The deleter that destroys what nodes of the graph keep.
-  [[nodiscard]] static release_hub& keeper_of(graph_core& core);
+  [[nodiscard]] static deleter_core& keeper_of(graph_core& core);
   [[nodiscard]] node node_of(cudaGraphNode_t made) const noexcept;
   [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
 

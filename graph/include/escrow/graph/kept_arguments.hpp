@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/kernel_argument_traits.hpp"
-#include "escrow/deleter/retired_owner.hpp"
-#include "escrow/deleter/slot_share.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/kernel.hpp"
 
 namespace escrow::detail {
@@ -100,7 +100,7 @@ template <class Argument, class T = std::remove_cvref_t<Argument>>
 class kept_node_argument : public kept_argument<Argument> {
  public:
   using kept_argument<Argument>::kept_argument;
-  void end_slot_share_with(retired_owner& /*payload*/) noexcept {}
+  void end_slot_share_with(retired_object& /*payload*/) noexcept {}
 };
 
 template <class Argument, class T>
@@ -116,7 +116,7 @@ class kept_node_argument<Argument, T> {
       : owner_(kernel_argument_traits<T>::owner_for_node(argument)) {}
   void take(T const& /*argument*/) noexcept {}
   // A share of a slot ends with the node's payload, not with the owners in it.
-  void end_slot_share_with(retired_owner& payload) noexcept {
+  void end_slot_share_with(retired_object& payload) noexcept {
     if constexpr (std::same_as<owner, slot_share>) owner_.end_with(payload);
   }
 
@@ -143,7 +143,7 @@ class kept_of_each {
   }
 
   // Of a node's: see kept_node_argument. Once it is where it stays.
-  void end_slot_shares_with(retired_owner& payload) noexcept {
+  void end_slot_shares_with(retired_object& payload) noexcept {
     std::apply([&](auto&... kept) { (kept.end_slot_share_with(payload), ...); }, kept_);
   }
 

@@ -53,7 +53,7 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
 // captures, and a keeper that was stopped; cuda_error, std::bad_alloc. Nothing was launched then
 // (leases may stay told of the stream, as by record_stream()), with one exception: if, eager, the
 // error names cudaEventRecord, the kernel runs, and what it uses is kept for ever
-// (deleter_stats::held). Any thread. Source: cudaLaunchKernelExC.
+// (deleter_stats::leaked). Any thread. Source: cudaLaunchKernelExC.
 template <class... Arguments>
 void launch(stream_ref stream, kernel const& launched, launch_config const& config,
             Arguments&&... arguments) {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/graph/kernel.hpp"
 
 namespace escrow {
@@ -24,7 +24,7 @@ namespace escrow {
 // Errors: one of cudaLibraryUnload goes to the deleter's on_error.
 class loaded_library {
  public:
-  explicit loaded_library(release_hub& hub) noexcept : hub_(hub) {}
+  explicit loaded_library(deleter_core& core) noexcept : core_(core) {}
   loaded_library(loaded_library&&) = delete;
   ~loaded_library();
 
@@ -33,7 +33,7 @@ class loaded_library {
  private:
   friend class library;
 
-  release_hub& hub_;  // alive as long as what it is to destroy
+  deleter_core& core_;  // alive as long as what it is to destroy
   cudaLibrary_t handle_ = nullptr;
 };
 

@@ -108,7 +108,7 @@ class node : public insertion_point {
 
  private:
   // The deleter that destroys what the node keeps. The graph has to be there.
-  [[nodiscard]] release_hub& keeper(char const* call) const;
+  [[nodiscard]] deleter_core& keeper(char const* call) const;
   bool set(cudaGraphNodeParams& params, detail::node_payload payload) const;
   // What makes the parameters for a node that records, or waits, as this one does.
   [[nodiscard]] auto event_params() const -> cudaGraphNodeParams (*)(cudaEvent_t);
@@ -125,7 +125,7 @@ node insertion_point::adding(char const* call, Apply apply) const {
 template <class... Arguments>
 node insertion_point::launch(kernel const& launched, launch_config const& config,
                              Arguments&&... arguments) const {
-  return adding("node::launch", [&](release_hub& keeper, auto apply) {
+  return adding("node::launch", [&](deleter_core& keeper, auto apply) {
     return detail::apply_launch(keeper, apply, launched, config,
                                 std::forward<Arguments>(arguments)...);
   });
@@ -134,7 +134,7 @@ node insertion_point::launch(kernel const& launched, launch_config const& config
 template <class... Parameters, class... Arguments>
 node insertion_point::launch(void (*launched)(Parameters...), launch_config const& config,
                              Arguments&&... arguments) const {
-  return adding("node::launch", [&](release_hub& keeper, auto apply) {
+  return adding("node::launch", [&](deleter_core& keeper, auto apply) {
     return detail::apply_launch(keeper, apply, launched, config,
                                 std::forward<Arguments>(arguments)...);
   });
@@ -142,14 +142,14 @@ node insertion_point::launch(void (*launched)(Parameters...), launch_config cons
 
 template <class Destination>
 node insertion_point::memset(Destination&& destination, memset_config const& config) const {
-  return adding("node::memset", [&](release_hub& keeper, auto apply) {
+  return adding("node::memset", [&](deleter_core& keeper, auto apply) {
     return detail::apply_memset(keeper, apply, config, std::forward<Destination>(destination));
   });
 }
 
 template <class To, class From>
 node insertion_point::memcpy(To&& to, From&& from, std::size_t bytes) const {
-  return adding("node::memcpy", [&](release_hub& keeper, auto apply) {
+  return adding("node::memcpy", [&](deleter_core& keeper, auto apply) {
     return detail::apply_memcpy(keeper, apply, bytes, std::forward<To>(to),
                                 std::forward<From>(from));
   });
@@ -157,7 +157,7 @@ node insertion_point::memcpy(To&& to, From&& from, std::size_t bytes) const {
 
 template <std::invocable Function>
 node insertion_point::call(Function function) const {
-  return adding("node::call", [&](release_hub& keeper, auto apply) {
+  return adding("node::call", [&](deleter_core& keeper, auto apply) {
     return detail::apply_call(keeper, apply, std::move(function));
   });
 }

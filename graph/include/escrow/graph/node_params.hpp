@@ -12,7 +12,7 @@
 
 #include "escrow/core/event_ref.hpp"
 #include "escrow/core/shared_event.hpp"
-#include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/graph/kept_arguments.hpp"
 #include "escrow/graph/launch_config.hpp"
 #include "escrow/graph/memset_config.hpp"
@@ -45,7 +45,7 @@ class kept_node_launch {
   void take(std::remove_reference_t<Arguments>&... arguments) noexcept {
     arguments_.take(arguments...);
   }
-  void end_slot_shares_with(retired_owner& payload) noexcept {
+  void end_slot_shares_with(retired_object& payload) noexcept {
     arguments_.end_slot_shares_with(payload);
   }
 
@@ -57,7 +57,7 @@ class kept_node_launch {
 // Calls `apply(cudaGraphNodeParams&, node_payload)`, which throws or keeps the payload, and returns
 // what it returns. Arguments that are moved in are taken afterwards.
 template <class Kept, class Apply, class... Arguments>
-auto apply_keeping(release_hub& keeper, Apply& apply, cudaGraphNodeParams& params, Kept kept,
+auto apply_keeping(deleter_core& keeper, Apply& apply, cudaGraphNodeParams& params, Kept kept,
                    Arguments&... arguments) {
   Kept* placed = nullptr;
   node_payload payload(keeper, std::move(kept), placed);
@@ -70,7 +70,7 @@ auto apply_keeping(release_hub& keeper, Apply& apply, cudaGraphNodeParams& param
 
 // With the values that the kernel gets.
 template <class Apply, class... Values, class... Arguments>
-auto apply_launch_of(std::tuple<Values...> values, release_hub& keeper, Apply apply,
+auto apply_launch_of(std::tuple<Values...> values, deleter_core& keeper, Apply apply,
                      kernel const& launched, launch_config const& config,
                      Arguments&&... arguments) {
   auto pointers = addresses_of(values);
@@ -89,7 +89,7 @@ auto apply_launch_of(std::tuple<Values...> values, release_hub& keeper, Apply ap
 }
 
 template <class Apply, class... Arguments>
-auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
+auto apply_launch(deleter_core& keeper, Apply apply, kernel const& launched,
                   launch_config const& config, Arguments&&... arguments) {
   return apply_launch_of(std::tuple(device_value_of(arguments)...), keeper, apply, launched, config,
                          std::forward<Arguments>(arguments)...);
@@ -97,7 +97,7 @@ auto apply_launch(release_hub& keeper, Apply apply, kernel const& launched,
 
 // The same for a __global__ function, whose parameters' types the arguments are converted to.
 template <class Apply, class... Parameters, class... Arguments>
-auto apply_launch(release_hub& keeper, Apply apply, void (*launched)(Parameters...),
+auto apply_launch(deleter_core& keeper, Apply apply, void (*launched)(Parameters...),
                   launch_config const& config, Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                 "as many arguments as the kernel has parameters");
@@ -106,7 +106,7 @@ auto apply_launch(release_hub& keeper, Apply apply, void (*launched)(Parameters.
 }
 
 template <class Apply, class... Arguments>
-auto apply_with(release_hub& keeper, Apply apply, cudaGraphNodeParams params,
+auto apply_with(deleter_core& keeper, Apply apply, cudaGraphNodeParams params,
                 Arguments&&... arguments) {
   if constexpr (node_keeps_any<Arguments...>) {
     return apply_keeping(keeper, apply, params, kept_node_arguments<Arguments...>(arguments...),
@@ -117,21 +117,21 @@ auto apply_with(release_hub& keeper, Apply apply, cudaGraphNodeParams params,
 }
 
 template <class Apply, class Destination>
-auto apply_memset(release_hub& keeper, Apply apply, memset_config const& config,
+auto apply_memset(deleter_core& keeper, Apply apply, memset_config const& config,
                   Destination&& destination) {
   return apply_with(keeper, apply, memset_params(device_value_of(destination), config),
                     std::forward<Destination>(destination));
 }
 
 template <class Apply, class To, class From>
-auto apply_memcpy(release_hub& keeper, Apply apply, std::size_t bytes, To&& to, From&& from) {
+auto apply_memcpy(deleter_core& keeper, Apply apply, std::size_t bytes, To&& to, From&& from) {
   return apply_with(keeper, apply, memcpy_params(device_value_of(to), device_value_of(from), bytes),
                     std::forward<To>(to), std::forward<From>(from));
 }
 
 // A callable of the host that a node calls.
 template <class Function>
-auto apply_call(release_hub& keeper, auto apply, Function function) {
+auto apply_call(deleter_core& keeper, auto apply, Function function) {
   Function* placed = nullptr;
   node_payload payload(keeper, std::move(function), placed);
   cudaGraphNodeParams params =
@@ -140,7 +140,7 @@ auto apply_call(release_hub& keeper, auto apply, Function function) {
 }
 
 // A C function with a copy of `bytes` bytes of data.
-auto apply_call(release_hub& keeper, auto apply, cudaHostFn_t function, void const* data,
+auto apply_call(deleter_core& keeper, auto apply, cudaHostFn_t function, void const* data,
                 std::size_t bytes) {
   cudaGraphNodeParams params = host_params(function, nullptr);
   auto copy = copy_of(data, bytes);
@@ -150,12 +150,12 @@ auto apply_call(release_hub& keeper, auto apply, cudaHostFn_t function, void con
 }
 
 // An event, shared or borrowed, for a node that `params_of` makes the parameters of.
-auto apply_event(release_hub& keeper, auto apply, auto params_of, shared_event event) {
+auto apply_event(deleter_core& keeper, auto apply, auto params_of, shared_event event) {
   cudaGraphNodeParams params = params_of(event.get());
   shared_event* placed = nullptr;
   return apply(params, node_payload(keeper, std::move(event), placed));
 }
-auto apply_event(release_hub& /*keeper*/, auto apply, auto params_of, event_ref event) {
+auto apply_event(deleter_core& /*keeper*/, auto apply, auto params_of, event_ref event) {
   cudaGraphNodeParams params = params_of(event.get());
   return apply(params, node_payload());
 }

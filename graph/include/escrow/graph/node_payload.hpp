@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "escrow/deleter/release_hub.hpp"
-#include "escrow/deleter/retired_owner.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/launch_params.hpp"
 
 namespace escrow::detail {
@@ -24,14 +24,14 @@ class node_payload {
   node_payload() noexcept = default;
   // `placed` is where the owner is from now on.
   template <class Owner>
-  node_payload(release_hub& hub, Owner owner, Owner*& placed) : owner_(take(hub)) {
+  node_payload(deleter_core& core, Owner owner, Owner*& placed) : owner_(take(core)) {
     placed = &owner_->emplace(std::move(owner));
   }
 
-  [[nodiscard]] retired_owner* get() const noexcept { return owner_.get(); }
+  [[nodiscard]] retired_object* get() const noexcept { return owner_.get(); }
   // Hands the owner on, if there is one: with one holder, who is to let go of it as a
-  // graph_reference. It is destroyed with `device` current.
-  [[nodiscard]] retired_owner* hand_on(int device) noexcept;
+  // reclaimable. It is destroyed with `device` current.
+  [[nodiscard]] retired_object* hand_on(int device) noexcept;
 
   // What is launched, where CUDA does not tell: in the owner, or null.
   [[nodiscard]] launch_params const* launched() const noexcept { return launched_; }
@@ -39,11 +39,11 @@ class node_payload {
 
  private:
   struct put_back {
-    void operator()(retired_owner* unused) const noexcept;
+    void operator()(retired_object* unused) const noexcept;
   };
-  using pointer = std::unique_ptr<retired_owner, put_back>;
+  using pointer = std::unique_ptr<retired_object, put_back>;
 
-  [[nodiscard]] static pointer take(release_hub& hub);
+  [[nodiscard]] static pointer take(deleter_core& core);
 
   pointer owner_;
   launch_params const* launched_ = nullptr;

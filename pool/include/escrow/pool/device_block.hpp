@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "escrow/deleter/kernel_argument_traits.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
 
 namespace escrow {
 

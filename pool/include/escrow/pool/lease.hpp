@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/kernel_argument_traits.hpp"
-#include "escrow/deleter/slot_share.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/reclaimable.hpp"
 #include "escrow/pool/slot_lease.hpp"
 #include "escrow/pool/typed_slot.hpp"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "escrow/core/event.hpp"
-#include "escrow/deleter/graph_reference.hpp"
-#include "escrow/deleter/release_node.hpp"
+#include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 
@@ -21,11 +21,11 @@ class slot_pool;
 
 // What: one graph's hold on a slot, let go by the user object that the graph keeps, or by the share
 //   that a node keeps.
-// Thread safety, Memory ordering, Lifetime, Capture, Errors: as graph_reference.
+// Thread safety, Memory ordering, Lifetime, Capture, Errors: as reclaimable.
 class graph_hold final : public slot_reference {
  public:
-  graph_hold(release_hub& hub, int device, escrow::slot& held)
-      : slot_reference(hub, device, &graph_is_gone), held_(held) {}
+  graph_hold(deleter_core& core, int device, escrow::slot& held)
+      : slot_reference(core, device, &graph_is_gone), held_(held) {}
 
   [[nodiscard]] std::string_view label() const noexcept override;
   [[nodiscard]] std::size_t bytes() const noexcept override;
@@ -34,7 +34,7 @@ class graph_hold final : public slot_reference {
   friend class capture_ledger;
   friend class slot_pool;
 
-  static void graph_is_gone(release_node& node) noexcept;
+  static void graph_is_gone(reclaimable& thing) noexcept;
 
   escrow::slot& held_;
   std::uint64_t capture_id_ = 0;
@@ -48,7 +48,7 @@ class graph_hold final : public slot_reference {
 // Lifetime: made by its pool, destroyed on the worker.
 // Capture: none.
 // Errors: the constructor throws std::bad_alloc, cuda_error.
-class slot : public release_node {
+class slot : public reclaimable {
  public:
   explicit slot(slot_pool& pool);
 

@@ -8,7 +8,7 @@
 
 #include "escrow/core/capture_info.hpp"
 #include "escrow/core/stream_ref.hpp"
-#include "escrow/deleter/slot_share.hpp"
+#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 

@@ -67,7 +67,7 @@ class slot_pool {
   [[nodiscard]] pool_stats stats() const noexcept;
   [[nodiscard]] int device() const noexcept;
   [[nodiscard]] std::string const& label() const noexcept;
-  [[nodiscard]] release_hub& hub() const noexcept;
+  [[nodiscard]] deleter_core& core() const noexcept;
 
  private:
   friend class graph_hold;
@@ -152,7 +152,7 @@ class slot_pool {
   void put_in_quarantine(slot& suspect, slot::quarantine kind) noexcept;
   void destroy(slot& idle) noexcept;
   void leak(slot& unknown) noexcept;
-  static void destroy_slot(release_node& node) noexcept;
+  static void destroy_slot(reclaimable& node) noexcept;
   [[nodiscard]] bool is_last_reference() noexcept;
   // For who may hold a lock, or capture: the pool, if this was the last, ends on the worker.
   void drop_reference() noexcept;

@@ -1,5 +1,5 @@
 // The list of wakeups that no hub uses.
-#include "wakeup_store.hpp"
+#include "wakeup.hpp"
 
 #include <mutex>
 #include <vector>

@@ -6,7 +6,7 @@
 
 #include "escrow/core/stream_ref.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/deleter/retired_owner.hpp"
+#include "escrow/detail/retired_object.hpp"
 
 namespace escrow {
 

@@ -1,5 +1,5 @@
 // Noting uses of a shared object, and waiting for them.
-#include "escrow/deleter/stream_uses.hpp"
+#include "escrow/deleter/shared_object.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -15,25 +15,10 @@
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/stream_shared.hpp"
 
 namespace escrow {
 
 namespace {
-
-// A graph's hold on a shared object.
-class graph_share {
- public:
-  explicit graph_share(stream_uses& shared) noexcept : shared_(&shared) { shared.hold(); }
-  graph_share(graph_share&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
-  graph_share& operator=(graph_share&& other) = delete;
-  ~graph_share() {
-    if (shared_ != nullptr) shared_->let_go();
-  }
-
- private:
-  stream_uses* shared_;
-};
 
 bool is_legacy(stream_ref stream) noexcept {
   return stream.get() == nullptr || stream.get() == cudaStreamLegacy;
@@ -41,34 +26,35 @@ bool is_legacy(stream_ref stream) noexcept {
 
 }  // namespace
 
-stream_uses& detail::require_stream_shared(stream_shared_deleter const* deleter) {
+shared_object_base& detail::require_stream_shared(stream_shared_deleter const* deleter) {
   if (deleter != nullptr) return *deleter->uses;
   throw usage_error("record_stream", "`shared` is empty or was not made by make_stream_shared()",
                     "make it so, or keep a share with retain()");
 }
 
-stream_uses::stream_uses(deleter& its, destroy_function destroy)
-    : graph_reference(its.hub(), release_lane::destroy, current_device(), &reclaim_uses),
+shared_object_base::shared_object_base(deleter& its, destroy_function destroy)
+    : reclaimable(its.core(), release_lane::destroy, current_device(), &reclaim_uses),
       deleter_(its),
       destroy_(destroy),
       home_(device()) {
-  hold();
+  add_ref();
 }
 
-stream_uses::~stream_uses() {
+shared_object_base::~shared_object_base() {
   for (use& each : uses_) {
     if (each.ready) event_cache::put(each.device, std::move(each.ready));
   }
 }
 
-void stream_uses::note(stream_ref stream) {
+void shared_object_base::note(stream_ref stream) {
   // The work has been enqueued: what fails now must not let the object go before it is done.
   bool is_named = false;
   try {
     if (usable_capture_of("record_stream", stream).is_active()) {
       is_named = true;  // by the capture, which is not to be launched if this fails
       return deleter_.retire_around(
-          "record_stream", stream, graph_share(*this), [](graph_share&) noexcept {}, [] {});
+          "record_stream", stream, ref<shared_object_base>(*this),
+          [](ref<shared_object_base>&) noexcept {}, [] {});
     }
     std::uint64_t const id = stream_id(stream);
     std::lock_guard const lock(mutex_);
@@ -82,17 +68,17 @@ void stream_uses::note(stream_ref stream) {
     throw;
   } catch (std::exception const& error) {
     if (!is_named) use_for_ever();
-    hub().report(error);
+    core().report(error);
     throw;
   }
 }
 
-void stream_uses::use_for_ever() {
+void shared_object_base::use_for_ever() {
   std::lock_guard const lock(mutex_);
   is_in_use_for_ever_ = true;
 }
 
-void stream_uses::record(use& noted, stream_ref stream) {
+void shared_object_base::record(use& noted, stream_ref stream) {
   noted.is_recorded = false;
   if (!noted.ready) {
     // The current device's, though the stream may be another's: recording mends that.
@@ -106,7 +92,7 @@ void stream_uses::record(use& noted, stream_ref stream) {
   noted.is_recorded = true;
 }
 
-stream_uses::use& stream_uses::use_on(std::uint64_t stream) {
+shared_object_base::use& shared_object_base::use_on(std::uint64_t stream) {
   auto const found = std::find_if(uses_.begin(), uses_.end(),
                                   [stream](use const& each) { return each.stream == stream; });
   if (found != uses_.end()) return *found;
@@ -114,7 +100,7 @@ stream_uses::use& stream_uses::use_on(std::uint64_t stream) {
   return uses_.emplace_back(use{.stream = stream});
 }
 
-void stream_uses::make_room() {
+void shared_object_base::make_room() {
   try {
     forget_uses_that_are_over();
   } catch (cuda_error const&) {
@@ -123,7 +109,7 @@ void stream_uses::make_room() {
   uses_.reserve(std::max<std::size_t>(2 * uses_.size(), 4));
 }
 
-void stream_uses::forget_uses_that_are_over() {
+void shared_object_base::forget_uses_that_are_over() {
   // They need no place, so that streams may come and go for ever.
   relaxed_capture_scope const relaxed;
   std::erase_if(uses_, [](use& each) {
@@ -133,11 +119,11 @@ void stream_uses::forget_uses_that_are_over() {
   });
 }
 
-void stream_uses::reclaim_uses(release_node& node) noexcept {
-  // No holder is left: nobody else comes here, and the last let_go() comes before this.
-  auto& shared = static_cast<stream_uses&>(node);
+void shared_object_base::reclaim_uses(reclaimable& thing) noexcept {
+  // No holder is left: nobody else comes here, and the last drop_ref() comes before this.
+  auto& shared = static_cast<shared_object_base&>(thing);
   bool const is_known = std::ranges::all_of(shared.uses_, &use::is_recorded);
-  if (shared.is_in_use_for_ever_ || !is_known) return release_hub::keep_for_ever(shared);
+  if (shared.is_in_use_for_ever_ || !is_known) return deleter_core::leak(shared);
   if (shared.awaits_last_) shared.drop_last();
   while (!shared.uses_.empty()) {
     use const& last = shared.uses_.back();
@@ -152,13 +138,13 @@ void stream_uses::reclaim_uses(release_node& node) noexcept {
   shared.destroy_(shared);
 }
 
-void stream_uses::await(use const& last) noexcept {
+void shared_object_base::await(use const& last) noexcept {
   awaits_last_ = true;
   set_device(last.device);
   reclaim_again_after(last.ready.get());
 }
 
-void stream_uses::drop_last() noexcept {
+void shared_object_base::drop_last() noexcept {
   awaits_last_ = false;
   event_cache::put(uses_.back().device, std::move(uses_.back().ready));
   uses_.pop_back();

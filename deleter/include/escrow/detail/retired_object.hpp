@@ -1,4 +1,4 @@
-// The node that carries an owner of any type to the worker.
+// A reclaimable that carries an owner of any type to the worker.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "escrow/core/event.hpp"
-#include "escrow/deleter/graph_reference.hpp"
+#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 
@@ -18,18 +18,25 @@ template <class T>
 concept retirable =
     !std::is_reference_v<T> && std::is_move_constructible_v<T> && std::is_nothrow_destructible_v<T>;
 
-// What: storage for one owner, with the event that says when it may be destroyed. What is to come
-//   back past a busy worker goes along with it (take_along()). Nodes are kept and reused, so that
-//   retiring allocates nothing in steady state.
-// Thread safety: exclusive access; push() as release_node.
-// Memory ordering: as release_node.
-// Lifetime: belongs to the hub that made it; empty while it is in the hub's store.
-// Capture: none.
+// Whether an owner of type T only keeps something alive that others share. What is moved in may be
+// written by the graph, so launches of execs that hold it are serialized; what is shared is not
+// ordered: its sharers do that.
+template <class T>
+inline constexpr bool is_shared_owner = false;
+template <class T>
+inline constexpr bool is_shared_owner<std::shared_ptr<T>> = true;
+template <class T>
+inline constexpr bool is_shared_owner<ref<T>> = true;
+
+// What: storage for one owner, with the event that says when it may be destroyed. Objects are kept
+//   and reused, so that retiring allocates nothing in steady state.
+// Thread safety: exclusive access; reference count and push() as reclaimable.
+// Lifetime: belongs to the deleter_core that made it; empty while it is in the store.
 // Errors: emplace() throws what the owner's move constructor throws, and std::bad_alloc for an
-//   owner that does not fit in `capacity` bytes; the node is empty then.
-class alignas(64) retired_owner final : public graph_reference {
+//   owner that does not fit in `capacity` bytes; the object is empty then.
+class alignas(64) retired_object final : public reclaimable {
  public:
-  // Bytes of an owner that is stored in the node itself. Larger ones are boxed on the heap.
+  // Bytes of an owner that is stored in place. Larger ones are on the heap.
   static constexpr std::size_t capacity = 32;
 
   // Returns the owner in its place.
@@ -37,6 +44,7 @@ class alignas(64) retired_owner final : public graph_reference {
   requires retirable<std::remove_cvref_t<Owner>>
   auto emplace(Owner&& owner) -> std::remove_cvref_t<Owner>& {
     using stored = std::remove_cvref_t<Owner>;
+    is_written_ = !is_shared_owner<stored>;
     if constexpr (fits<stored>) {
       auto* const placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
       destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<stored*>(at)); };
@@ -50,6 +58,9 @@ class alignas(64) retired_owner final : public graph_reference {
     }
   }
 
+  // Whether the owner was moved in: see is_shared_owner.
+  [[nodiscard]] bool is_written() const noexcept { return is_written_; }
+
   // From now on a graph or an exec holds it, until it is reclaimed: counted in
   // deleter_stats::in_graphs.
   void enter_graph() noexcept;
@@ -61,8 +72,9 @@ class alignas(64) retired_owner final : public graph_reference {
 
  private:
   friend class deleter;
-  friend class owner_block;
-  friend class release_hub;
+  friend class deleter_core;
+  friend class object_store;
+  friend class object_block;
 
   template <class T>
   static constexpr bool fits =
@@ -70,32 +82,33 @@ class alignas(64) retired_owner final : public graph_reference {
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
   // In that place of its block.
-  retired_owner(place_is_reserved reserved, release_hub& hub, std::size_t place) noexcept;
-  ~retired_owner();
+  retired_object(place_is_reserved reserved, deleter_core& core, std::size_t place) noexcept;
+  ~retired_object();
 
-  // Starts to fetch the node into the cache, to be written.
+  // Starts to fetch the object into the cache, to be written.
   void prefetch() const noexcept {
-    for (std::size_t line = 0; line < sizeof(retired_owner); line += 64) {
+    for (std::size_t line = 0; line < sizeof(retired_object); line += 64) {
       __builtin_prefetch(reinterpret_cast<std::byte const*>(this) + line, 1);
     }
   }
 
-  // Worker: destroys the owner and goes back to the store.
-  static void reclaim_owner(release_node& node) noexcept;
+  // Worker: destroys the owner and returns the object to the store.
+  static void reclaim_owner(reclaimable& thing) noexcept;
 
   using destroy_function = void (*)(void*) noexcept;
 
   // Small, for the size below.
-  std::uint8_t shelf_ : 5 = 0;  // where in the hub's store it goes back to
+  std::uint8_t shelf_ : 5 = 0;  // where in the store it belongs
   std::uint8_t place_ : 3;      // in its block
-  bool in_graph_ = false;       // held by a graph or an exec: counted in deleter_stats::in_graphs
-  std::int16_t event_device_ = -1;      // small, for the size below
+  bool in_graph_ : 1 = false;   // counted in deleter_stats::in_graphs
+  bool is_written_ : 1 = true;  // see is_written()
+  std::int16_t event_device_ = -1;
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 
 // Two cache lines, because the worker's core and the retiring one hand it to and fro.
-static_assert(sizeof(retired_owner) == 128);
+static_assert(sizeof(retired_object) == 128);
 
 }  // namespace escrow

@@ -1,0 +1,207 @@
+// The way of a reclaimable from push() to the worker, and the counts.
+#include "escrow/detail/deleter_core.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "core_state.hpp"
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/relaxed_capture_scope.hpp"
+#include "pin_module.hpp"
+
+namespace escrow {
+
+namespace {
+
+// Intervals that are in order, and not so short that the worker would never rest.
+deleter_options in_order(deleter_options options) {
+  options.poll_interval_min = std::max(options.poll_interval_min, std::chrono::microseconds(1));
+  options.poll_interval_max = std::max(options.poll_interval_max, options.poll_interval_min);
+  return options;
+}
+
+}  // namespace
+
+reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
+                         reclaim_function reclaim)
+    : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
+  core.reserve_place(lane);
+  core.add_use();
+}
+
+reclaimable::reclaimable(place_is_reserved /*reserved*/, deleter_core& core, release_lane lane,
+                         int device, reclaim_function reclaim) noexcept
+    : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
+  core.add_use();
+}
+
+reclaimable::~reclaimable() {
+  core_->cancel_place(lane_);
+  core_->drop_use();
+}
+
+void reclaimable::push() noexcept {
+  epoch_ = core_->state_->epoch_of_push();
+  core_->push_to(*this, lane_);
+}
+
+void reclaimable::reclaim_again_after(cudaEvent_t ready) noexcept {
+  deleter_core::state& state = *core_->state_;
+  ready_ = ready;
+  state.waiting.add(*this);
+  state.is_postponed = true;
+}
+
+deleter_core::deleter_core(deleter_options options)
+    : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {
+  // From here on the worker and destroy callbacks may run this code at any time.
+  pin_module();
+  worker::watch_for_exit();
+}
+
+deleter_core::~deleter_core() {
+  state_->store.trim();
+}
+
+void deleter_core::add_use() noexcept {
+  // Relaxed: the caller has a use itself, or is the deleter.
+  state_->uses.fetch_add(1, std::memory_order_relaxed);
+}
+
+void deleter_core::drop_use() noexcept {
+  // The worker may free the core as soon as the use is dropped; the wakeup stays. It is notified
+  // because a worker whose deleter was destroyed sleeps, too.
+  wakeup& bell = *state_->bell;
+  state_->uses.fetch_sub(1, std::memory_order_release);
+  bell.notify();
+}
+
+bool deleter_core::is_open() const noexcept {
+  return !state_->refuses.load(std::memory_order_relaxed);  // see there
+}
+
+void deleter_core::reserve_place(release_lane lane) {
+  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).reserve_places(1);
+}
+
+void deleter_core::cancel_place(release_lane lane) noexcept {
+  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).cancel_place();
+}
+
+void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
+  // Once the thing is in the queue, it may be destroyed, and the core with it; the wakeup stays.
+  wakeup& bell = *state_->bell;
+  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).push(thing);
+  bell.notify();
+}
+
+void deleter_core::recycle() noexcept {
+  recycle_queued();
+  if (state_->recycled.deferred() == 0) return;
+  try {
+    relaxed_capture_scope const relaxed;  // a query would kill a capture
+    state_->recycled.poll_deferred(nullptr);
+  } catch (std::exception const&) {
+    // They cannot be asked: the worker will.
+  }
+  recycle_queued();  // also what another thread found done meanwhile
+}
+
+void deleter_core::recycle_queued() noexcept {
+  state_->recycled.recycle_queued([](reclaimable& thing) noexcept {
+    if (!reference_set::is_set(thing)) thing.core_->count_reclaimed();
+    thing.reclaim_(thing);
+  });
+}
+
+void deleter_core::count_reclaimed() noexcept {
+  state_->reclaimed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void deleter_core::reclaim_in_place(reclaimable& member) noexcept {
+  if (!member.drop_ref_only()) return;
+  member.reclaim_(member);
+  count_reclaimed();
+}
+
+void deleter_core::reclaim_next(reclaimable& owner) noexcept {
+  if (!owner.drop_ref_only()) return;
+  owner.epoch_ = state_->pass_epoch;
+  state_->ready.push_back(owner);
+}
+
+void deleter_core::defer(std::list<deferred_release> waiting) noexcept {
+  wakeup& bell = *state_->bell;  // stays, while the core may be freed with the last release
+  state_->recycled.defer(std::move(waiting), state_->epoch_of_push());
+  bell.notify();
+}
+
+retired_object& deleter_core::take_retired_object(std::uint64_t stream, bool with_event) {
+  return state_->store.take(stream, with_event);
+}
+
+void deleter_core::push_retired(retired_object& retired) noexcept {
+  retired.epoch_ = state_->epoch_of_push();
+  wakeup& bell = *state_->bell;
+  if (state_->store.push(retired)) bell.notify();
+}
+
+void deleter_core::put_retired_object(retired_object& idle) noexcept {
+  state_->store.put(idle);
+}
+
+void deleter_core::put_after_pass(retired_object& idle) noexcept {
+  state_->store.put_after_pass(idle);
+}
+
+void deleter_core::report(std::exception const& error) noexcept {
+  state_->errors.fetch_add(1, std::memory_order_relaxed);
+  if (!state_->options.on_error) return;
+  try {
+    state_->options.on_error(error);
+  } catch (...) {
+    // A handler must not throw.
+  }
+}
+
+void deleter_core::report(cudaError_t status, char const* api) noexcept {
+  try {
+    report(cuda_error(status, api));
+  } catch (std::bad_alloc const&) {
+    state_->errors.fetch_add(1, std::memory_order_relaxed);  // no memory to describe it with
+  }
+}
+
+void deleter_core::leak(reclaimable& unknown) noexcept {
+  // In a list, so that a leak checker sees that it is known.
+  static constinit std::mutex mutex;  // guards `leaked`
+  static constinit release_list leaked;
+  {
+    std::lock_guard const lock(mutex);
+    leaked.push_back(unknown);
+  }
+  unknown.core().count_leaked();
+}
+
+void deleter_core::count_leaked() noexcept {
+  state_->leaked.fetch_add(1, std::memory_order_relaxed);
+}
+
+void deleter_core::count_in_graphs(int change) noexcept {
+  state_->in_graphs.fetch_add(change, std::memory_order_relaxed);
+}
+
+deleter_stats deleter_core::stats() const noexcept {
+  return {
+      .reclaimed = state_->reclaimed.load(std::memory_order_relaxed),
+      .pending = state_->pending.load(std::memory_order_relaxed),
+      .in_graphs = static_cast<std::uint64_t>(state_->in_graphs.load(std::memory_order_relaxed)),
+      .leaked = state_->leaked.load(std::memory_order_relaxed),
+      .errors = state_->errors.load(std::memory_order_relaxed),
+  };
+}
+
+}  // namespace escrow

@@ -1,0 +1,199 @@
+// Shelves, and the blocks of memory that their objects come from.
+#include "object_store.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "escrow/core/after_fault.hpp"
+#include "escrow/core/device_scope.hpp"
+#include "escrow/core/event_cache.hpp"
+#include "escrow/detail/deleter_core.hpp"
+
+namespace escrow {
+
+// One allocation for some objects, since aligned ones are expensive; freed with the last of them.
+class object_block {
+ public:
+  static constexpr std::size_t objects = 8;  // what retired_object::place_ can tell
+
+  // Makes idle objects with places in `queue`. Throws std::bad_alloc.
+  [[nodiscard]] static release_list make(deleter_core& core, release_queue& queue) {
+    std::unique_ptr<object_block> made(new object_block);
+    queue.reserve_places(objects);
+    object_block& block = *made.release();  // freed with its objects from here on
+    release_list all;
+    for (std::size_t i = 0; i < objects; ++i) {
+      void* const place = block.places_ + i * sizeof(retired_object);
+      all.push_back(*::new (place) retired_object(reclaimable::place_is_reserved{}, core, i));
+    }
+    return all;
+  }
+
+  static void destroy(retired_object& idle) noexcept {
+    auto* const first = reinterpret_cast<std::byte*>(&idle) - idle.place_ * sizeof(retired_object);
+    // The places follow the count, at the alignment of the block.
+    auto* const block =
+        std::launder(reinterpret_cast<object_block*>(first - alignof(retired_object)));
+    static_assert(sizeof(object_block) ==
+                  objects * sizeof(retired_object) + alignof(retired_object));
+    idle.~retired_object();
+    // Release for what was done with this object, acquire for the others', by the last one.
+    if (block->alive_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete block;
+  }
+
+ private:
+  friend struct std::default_delete<object_block>;
+
+  object_block() = default;
+  ~object_block() = default;
+
+  std::atomic<std::uint32_t> alive_{objects};
+  alignas(retired_object) std::byte places_[objects * sizeof(retired_object)];
+};
+
+namespace {
+
+void destroy_all(release_list& idle) noexcept {
+  while (reclaimable* const each = idle.pop_front()) {
+    object_block::destroy(static_cast<retired_object&>(*each));
+  }
+}
+
+}  // namespace
+
+retired_object::retired_object(place_is_reserved reserved, deleter_core& core,
+                               std::size_t place) noexcept
+    : reclaimable(reserved, core, release_lane::destroy, -1, &reclaim_owner), place_(place & 7U) {}
+
+retired_object::~retired_object() {
+  clear();
+  if (own_event_) event_cache::put(event_device_, std::move(own_event_));
+}
+
+void retired_object::enter_graph() noexcept {
+  in_graph_ = true;
+  core().count_in_graphs(+1);
+}
+
+void retired_object::reclaim_owner(reclaimable& thing) noexcept {
+  auto& owner = static_cast<retired_object&>(thing);
+  if (owner.in_graph_) {
+    owner.in_graph_ = false;
+    owner.core().count_in_graphs(-1);
+    // CUDA released it, perhaps too early.
+    if (may_work_go_on_untold()) return deleter_core::leak(owner);
+  }
+  owner.clear();
+  owner.core().put_after_pass(owner);
+}
+
+retired_object& object_store::take(std::uint64_t stream, bool with_event) {
+  auto const index = static_cast<std::uint8_t>(stream % shelf_count);
+  shelf& from = shelves_[index];
+  retired_object* taken = nullptr;
+  {
+    std::lock_guard const lock(from.lock);
+    taken = static_cast<retired_object*>(from.idle.pop_front());
+    if (taken != nullptr) --from.idle_count;
+    // The worker had the next one last: it is fetched while CUDA records the event of this one.
+    if (reclaimable* const next = from.idle.front()) {
+      static_cast<retired_object*>(next)->prefetch();
+    }
+  }
+  if (taken == nullptr) taken = &make(from);
+  taken->shelf_ = index & 31U;
+  if (with_event && !taken->own_event_) {
+    try {
+      int const device = current_device();
+      taken->own_event_ = event_cache::take(device);
+      taken->event_device_ = static_cast<std::int16_t>(device);
+    } catch (...) {
+      put(*taken);
+      throw;
+    }
+  }
+  return *taken;
+}
+
+retired_object& object_store::make(shelf& of) {
+  release_list made = object_block::make(core_, queue_);
+  auto& first = static_cast<retired_object&>(*made.pop_front());
+  std::lock_guard const lock(of.lock);
+  of.idle.splice_back(made);
+  of.idle_count += object_block::objects - 1;
+  return first;
+}
+
+bool object_store::push(retired_object& retired) noexcept {
+  shelf& its = shelves_[retired.shelf_];
+  std::lock_guard const lock(its.lock);
+  bool const was_empty = its.retired.empty();
+  its.retired.push_back(retired);
+  // Relaxed: see has_retired.
+  if (was_empty) its.has_retired.store(true, std::memory_order_relaxed);
+  return was_empty;  // the thread that pushed the first wakes the worker, which takes all at once
+}
+
+void object_store::put(retired_object& idle) noexcept {
+  shelf& its = shelves_[idle.shelf_];
+  std::lock_guard const lock(its.lock);
+  its.idle.push_back(idle);
+  ++its.idle_count;
+}
+
+void object_store::put_after_pass(retired_object& idle) noexcept {
+  shelf& its = shelves_[idle.shelf_];
+  its.emptied.push_back(idle);
+  ++its.emptied_count;
+}
+
+void object_store::shelve_emptied() noexcept {
+  for (shelf& each : shelves_) {
+    if (each.emptied.empty()) continue;
+    release_list excess;
+    {
+      std::lock_guard const lock(each.lock);
+      while (each.emptied_count != 0 && each.idle_count + each.emptied_count > idle_max) {
+        excess.push_back(*each.emptied.pop_front());
+        --each.emptied_count;
+      }
+      each.idle.splice_back(each.emptied);
+      each.idle_count += std::exchange(each.emptied_count, 0);
+    }
+    destroy_all(excess);
+  }
+}
+
+bool object_store::has_retired() const noexcept {
+  return std::ranges::any_of(shelves_, [](shelf const& each) {
+    // Relaxed: see has_retired.
+    return each.has_retired.load(std::memory_order_relaxed);
+  });
+}
+
+release_list object_store::take_retired() noexcept {
+  release_list all;
+  for (shelf& each : shelves_) {
+    std::lock_guard const lock(each.lock);
+    all.splice_back(each.retired);
+    each.has_retired.store(false, std::memory_order_relaxed);
+  }
+  return all;
+}
+
+void object_store::trim() noexcept {
+  for (shelf& each : shelves_) {
+    release_list idle;
+    {
+      std::lock_guard const lock(each.lock);
+      idle.splice_back(each.idle);
+      each.idle_count = 0;
+    }
+    destroy_all(idle);
+  }
+}
+
+}  // namespace escrow

@@ -1,0 +1,130 @@
+// The worker's pass: recycle first and in between, then destroy what is ready.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core_state.hpp"
+#include "escrow/core/cuda_error.hpp"
+
+namespace escrow {
+
+std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
+  pass_device = -1;
+  pass_count = 0;
+  // Acquire: see `epoch`.
+  std::uint64_t const now = epoch.load(std::memory_order_acquire);
+  core.recycle_queued();
+  sort_arrivals();
+  if (prepare_thread(is_thread_relaxed)) {
+    recycle_lane::report_function const report = [this](cudaError_t status) {
+      core.report(status, "cudaEventQuery");
+    };
+    if (recycled.poll_deferred(&report) != 0) {
+      core.recycle_queued();
+      sort_arrivals();
+    }
+    waiting.poll(ready, [this](std::exception const& error) { core.report(error); });
+    while (reclaimable* const thing = ready.pop_front()) {
+      reclaim(*thing);
+      // A destructor may block, in cudaFree for one: what can be recycled is, before the next.
+      if (!recycled.queue.empty()) core.recycle_queued();
+    }
+    store.shelve_emptied();
+  }
+  end_drains(now);
+  count_pending();
+  seen_epoch.store(now, std::memory_order_relaxed);  // relaxed: see there
+  return pass_count;
+}
+
+void deleter_core::state::sort_arrivals() noexcept {
+  release_list pushed = destroyed.take_all();
+  release_list arrivals = store.take_retired();
+  arrivals.splice_back(pushed);
+  while (reclaimable* const thing = arrivals.pop_front()) {
+    thing->ready_ != nullptr ? waiting.add(*thing) : ready.push_back(*thing);
+  }
+}
+
+bool deleter_core::state::prepare_thread(bool& is_thread_relaxed) noexcept {
+  if (is_thread_relaxed) return true;
+  reclaimable const* const first = ready.empty() ? waiting.any() : ready.front();
+  int const device = first != nullptr ? first->device_ : recycled.device_of_deferred();
+  if (first == nullptr && recycled.deferred() == 0) return true;
+  make_current(device);  // before the next call, which would make another device's context
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaError_t const status = cudaThreadExchangeStreamCaptureMode(&mode);
+  is_thread_relaxed = succeeded(status);
+  if (!is_thread_relaxed) core.report(status, "cudaThreadExchangeStreamCaptureMode");
+  // Without Relaxed mode a query could kill a capture: better to try again later. On a lost device
+  // there is no capture to kill.
+  return is_thread_relaxed || is_sticky(status);
+}
+
+void deleter_core::state::make_current(int device) noexcept {
+  if (device < 0 || device == pass_device) return;
+  pass_device = -1;
+  constexpr int attempts_max = 3;  // then it is reclaimed with whichever device is current
+  for (int attempt = 0; attempt < attempts_max && pass_device < 0; ++attempt) {
+    cudaError_t const status = cudaSetDevice(device);
+    if (succeeded(status)) {
+      pass_device = device;
+    } else if (attempt == 0) {
+      core.report(status, "cudaSetDevice");
+    }
+  }
+}
+
+void deleter_core::state::reclaim(reclaimable& thing) noexcept {
+  make_current(thing.device_);
+  thing.ready_ = nullptr;
+  thing.order_ = {};
+  thing.is_reported_ = false;
+  pass_epoch = thing.epoch_;
+  bool const is_set = reference_set::is_set(thing);
+  thing.reclaim_(thing);
+  pass_device = -1;  // what was destroyed may have left another device current
+  if (std::exchange(is_postponed, false) || is_set) return;
+  ++pass_count;
+  reclaimed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void deleter_core::state::end_drains(std::uint64_t now) noexcept {
+  {
+    std::lock_guard const lock(drain_mutex);
+    if (drained + 1 >= now) return;  // no drain waits
+  }
+  // In this order: what a release in the first place pushes is found in the next one.
+  std::uint64_t oldest = std::min(now, recycled.oldest_epoch());
+  core.recycle_queued();
+  sort_arrivals();
+  oldest = std::min(oldest, waiting.oldest_epoch());
+  for (reclaimable* each = ready.front(); each != nullptr; each = release_list::after(*each)) {
+    oldest = std::min(oldest, each->epoch_);
+  }
+  count_pending();
+  std::lock_guard const lock(drain_mutex);
+  drained = std::max(drained, oldest - 1);
+  drain_ended.notify_all();
+}
+
+void deleter_core::state::count_pending() noexcept {
+  // Relaxed: a count for people.
+  pending.store(waiting.size() + recycled.deferred(), std::memory_order_relaxed);
+}
+
+std::uint64_t deleter_core::state::epoch_of_push() const noexcept {
+  if (std::uint64_t const recycling = recycled.epoch_of_this_thread()) return recycling;
+  if (is_reclaiming_here()) return pass_epoch;
+  // Relaxed: what comes before a drain reads an epoch before the drain's.
+  return epoch.load(std::memory_order_relaxed);
+}
+
+bool deleter_core::state::nothing_arrived() const noexcept {
+  // Relaxed: see seen_epoch.
+  return recycled.queue.empty() && destroyed.empty() && recycled.deferred() == 0 &&
+         !store.has_retired() &&
+         epoch.load(std::memory_order_relaxed) == seen_epoch.load(std::memory_order_relaxed);
+}
+
+}  // namespace escrow

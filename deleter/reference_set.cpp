@@ -1,0 +1,232 @@
+// How a set gets onto a graph, grows, closes, and is reclaimed.
+#include "escrow/detail/reference_set.hpp"
+
+#include <algorithm>
+
+#include "core_state.hpp"
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/graph_registry.hpp"
+
+namespace escrow {
+
+namespace {
+
+// The end of the list of a set that takes no more members. Never dereferenced.
+reclaimable* closed() noexcept {
+  static constinit char mark = 0;
+  return reinterpret_cast<reclaimable*>(&mark);
+}
+
+// Runs on the thread that dropped the last reference, one of CUDA's for instance: no CUDA call, no
+// allocation, no lock, no wait.
+void CUDART_CB drop_graph_reference(void* set) noexcept {
+  static_cast<reference_set*>(set)->drop_ref();
+}
+
+}  // namespace
+
+reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
+    : reclaimable(core, release_lane::recycle, device, &reclaim_set), order_(std::move(order)) {
+  core.reserve_place(release_lane::destroy);
+}
+
+ref<reference_set> reference_set::make(deleter_core& core, int device,
+                                       std::shared_ptr<launch_order> order) {
+  ref<reference_set> made(*new reference_set(core, device, std::move(order)));
+  graph_registry::global().count_set(+1);
+  return made;
+}
+
+bool reference_set::append(reclaimable& member, bool is_written) noexcept {
+  member.add_ref();
+  // Relaxed: a wrong guess makes the exchange below fail.
+  reclaimable* newest = newest_.load(std::memory_order_relaxed);
+  do {
+    if (newest == closed()) {
+      static_cast<void>(member.drop_ref_only());
+      return false;
+    }
+    member.next_ = newest;
+    // Release: pairs with the acquire in close(), which then sees the member.
+  } while (!newest_.compare_exchange_weak(newest, &member, std::memory_order_release,
+                                          std::memory_order_relaxed));
+  is_written_ |= is_written;
+  return true;
+}
+
+void reference_set::close() noexcept {
+  // Acquire: pairs with append(). Release: an append that finds it closed comes after this.
+  owners_ = newest_.exchange(closed(), std::memory_order_acq_rel);
+  push();
+}
+
+void reference_set::list_members(std::vector<reclaimable const*>& found) const {
+  // Acquire: pairs with append().
+  reclaimable const* each = newest_.load(std::memory_order_acquire);
+  if (each == closed()) return;
+  for (; each != nullptr; each = each->next_) found.push_back(each);
+  for (auto const& shared : shared_) found.push_back(shared.get());
+}
+
+void reference_set::reclaim_set(reclaimable& thing) noexcept {
+  auto& set = static_cast<reference_set&>(thing);
+  set.is_recycled_ ? set.destroy() : set.recycle();
+}
+
+// Any thread, under the recycle lane's lock: slots return to their pools, owners are only sorted
+// out.
+void reference_set::recycle() noexcept {
+  is_recycled_ = true;
+  graph_registry::global().forget_set(*this);
+  reclaimable* next =
+      std::exchange(owners_, nullptr);  // the newest first; owners become oldest first
+  while (next != nullptr) {
+    reclaimable& member = *next;
+    next = std::exchange(member.next_, nullptr);
+    if (member.is_slot()) {
+      core().reclaim_in_place(member);
+    } else {
+      member.next_ = std::exchange(owners_, &member);
+    }
+  }
+  shared_.clear();  // pushes those that no other set holds
+  owners_ == nullptr ? destroy() : core().push_to(*this, release_lane::destroy);
+}
+
+// The worker, or without owners any thread.
+void reference_set::destroy() noexcept {
+  deleter_core& its_core = core();
+  reclaimable* next = std::exchange(owners_, nullptr);
+  while (next != nullptr) {
+    reclaimable& owner = *next;
+    next = std::exchange(owner.next_, nullptr);
+    its_core.reclaim_next(owner);
+  }
+  its_core.cancel_place(release_lane::destroy);
+  delete this;
+  graph_registry::global().count_set(-1);
+}
+
+cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, bool is_open) {
+  cudaUserObject_t object = nullptr;
+  check(
+      cudaUserObjectCreate(&object, &set, &drop_graph_reference, 1, cudaUserObjectNoDestructorSync),
+      "cudaUserObjectCreate");
+  set.add_ref();  // the object's
+  graph_registry& registry = graph_registry::global();
+  bool is_noted = false;
+  try {
+    // Noted first: once the object is on the graph nothing may fail, and the graph may end.
+    id = registry.add({&set, object}, id, graph);
+    is_noted = true;
+    check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+          "cudaGraphRetainUserObject");
+  } catch (...) {
+    if (is_noted) registry.remove(set, id);
+    release_object(object, set.core());
+    throw;
+  }
+  if (is_open) registry.open(&set, id);
+  return object;
+}
+
+void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
+                   bool may_append, bool& is_taken) {
+  using appended = graph_registry::appended;
+  is_taken = false;
+  appended const found =
+      may_append ? graph_registry::global().append(member.core(), id, graph, member, is_written)
+                 : appended::no_set;
+  if (found == appended::closed) {
+    throw usage_error("claim or retire", "the capture was ended while the call used it",
+                      "use a stream on one thread at a time");
+  }
+  is_taken = true;
+  if (found == appended::yes) return;
+  ref<reference_set> made;
+  try {
+    made = reference_set::make(member.core(), member.device());
+  } catch (...) {
+    is_taken = false;
+    throw;
+  }
+  static_cast<void>(made->append(member, is_written));
+  place(*made, graph, id, may_append);  // if it throws, the member is reclaimed with the set
+}
+
+void release_object(cudaUserObject_t object, deleter_core& core) noexcept {
+  cudaError_t status = cudaSuccess;
+  bool const is_released = retry_cleanup([&] {
+    status = cudaUserObjectRelease(object, 1);
+    return status;
+  });
+  if (is_released || is_sticky(status)) return;  // after a fault the status says nothing
+  core.count_leaked();
+  core.report(status, "cudaUserObjectRelease");
+}
+
+deferred_releases hold_all(reference_sets const& sets) {
+  deferred_releases held;
+  for (auto const& each : sets) held.emplace_back(*each);
+  return held;
+}
+
+void release_after(deferred_releases held, cudaEvent_t ready, int device,
+                   std::shared_ptr<launch_end> const& owner) noexcept {
+  while (!held.empty()) {
+    deferred_releases next;  // to the set's own deleter
+    next.splice(next.end(), held, held.begin());
+    deferred_release& waiting = next.front();
+    waiting.ready = ready;
+    waiting.device = device;
+    waiting.owner = owner;
+    waiting.set->core().defer(std::move(next));
+  }
+}
+
+void leak(deferred_releases held) noexcept {
+  for (deferred_release& each : held) each.set.release()->core().count_leaked();
+}
+
+namespace {
+
+void add_labelled(resource_usage& sum, std::string_view label, std::size_t bytes) {
+  auto found = std::ranges::find(sum.labels, label, &resource_usage::labelled::label);
+  if (found == sum.labels.end()) {
+    found = sum.labels.insert(found, {.label = std::string(label)});
+  }
+  ++found->count;
+  found->bytes += bytes;
+}
+
+}  // namespace
+
+resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
+  // Sets may have members in common, and a graph with the same child twice has its sets twice.
+  std::ranges::sort(members);
+  members.erase(std::unique(members.begin(), members.end()), members.end());
+  resource_usage sum;
+  for (reclaimable const* const each : members) {
+    if (!each->is_slot()) {
+      ++sum.owners;
+      add_labelled(sum, "owners", 0);
+      continue;
+    }
+    auto const& slot = static_cast<slot_reference const&>(*each);
+    ++sum.slots;
+    sum.bytes += slot.bytes();
+    add_labelled(sum, slot.label(), slot.bytes());
+  }
+  return sum;
+}
+
+resource_usage resource_usage_of(deferred_releases const& held) {
+  std::vector<reclaimable const*> members;
+  for (auto const& each : held) each.set->list_members(members);
+  return resource_usage_of(std::move(members));
+}
+
+}  // namespace escrow
