@@ -19,6 +19,8 @@ cudaError_t record_fresh(event& ready, int& device, cudaStream_t stream) noexcep
     event fresh = event_cache::take(own_device);
     cudaError_t const status = cudaEventRecord(fresh.get(), stream);
     if (!succeeded(status)) return status;
+    // One that was right for its own device serves there again.
+    if (ready && device != own_device) event_cache::put(device, std::move(ready));
     ready = std::move(fresh);
     device = own_device;
     return cudaSuccess;

@@ -39,7 +39,7 @@ void pending_events::add(reclaimable& thing) noexcept {
   ++size_;
   if (thing.order_) {
     try {
-      if (lines_.size() >= idle_lines_max && !lines_.contains(thing.order_)) forget_idle_lines();
+      if (lines_.size() >= lines_max_) forget_idle_lines();
       return lines_[thing.order_].push_back(thing);
     } catch (std::bad_alloc const&) {
       // Asked about one by one, then.
@@ -50,6 +50,8 @@ void pending_events::add(reclaimable& thing) noexcept {
 
 void pending_events::forget_idle_lines() noexcept {
   std::erase_if(lines_, [](auto const& each) { return each.second.empty(); });
+  // Twice as many as are in use, so that this costs each new line little.
+  lines_max_ = std::max(idle_lines_max, 2 * lines_.size());
 }
 
 void pending_events::poll(release_list& ready, report_function const& report) noexcept {

@@ -47,10 +47,11 @@ class pending_events {
   void poll_unordered(release_list& ready, report_function const& report) noexcept;
   void forget_idle_lines() noexcept;
 
-  static constexpr std::size_t idle_lines_max = 256;  // lines kept with nothing in them
+  static constexpr std::size_t idle_lines_max = 4096;  // lines kept with nothing in them
 
   std::unordered_map<release_order, release_list, hash> lines_;
   release_list unordered_;
+  std::size_t lines_max_ = idle_lines_max;
   std::uint64_t size_ = 0;
 };
 

@@ -114,18 +114,25 @@ void graph_core::drop_hoisted() noexcept {
 }
 
 void graph_core::forget_destroyed_nodes() {
-  // Others may have destroyed nodes by the graph's handle. What they kept stays on the graph.
-  if (!is_exposed_ || payloads_.entries().empty()) return;
+  // A plain cudaGraphDestroyNode may have destroyed nodes. What they kept stays on the graph, if it
+  // is there already.
+  if (payloads_.entries().empty()) return;
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
   std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
   std::size_t const erased = std::erase_if(payloads_.entries(), [&](node_table::entry const& each) {
-    return each.set != nullptr && !alive.contains(each.node);
+    if (alive.contains(each.node)) return false;
+    if (each.set == nullptr) {
+      each.owner->drop_ref();
+      --pending_;
+    }
+    return true;
   });
   if (erased != 0) snapshot_.reset();
 }
 
 void graph_core::seal() {
+  forget_destroyed_nodes();
   if (pending_ == 0) return;
   std::vector<retired_object*> parts;
   parts.reserve(pending_);
@@ -169,7 +176,6 @@ cudaGraph_t graph_core::detach() {
 std::shared_ptr<node_table const> graph_core::snapshot() {
   seal();
   drop_hoisted();
-  forget_destroyed_nodes();
   payloads_.sort();
   if (snapshot_ == nullptr) snapshot_ = std::make_shared<node_table const>(payloads_);
   return snapshot_;
@@ -183,7 +189,6 @@ launch_params const* graph_core::launched(cudaGraphNode_t node) noexcept {
 void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
   original.drop_hoisted();
-  original.forget_destroyed_nodes();
   if (original.payloads_.entries().empty()) return;
   order_ = original.order_;
   device_ = original.device_;

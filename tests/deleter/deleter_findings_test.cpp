@@ -197,7 +197,7 @@ TEST(EventsThatCannotBeAsked, DoNotMakeAnOlderOneCountAsDone) {
   while (without_worker.stats().pending != 0) static_cast<void>(without_worker.poll());
   std::size_t destroyed = 0;
   for (auto const& each : fates) destroyed += static_cast<std::size_t>(each->times());
-  EXPECT_EQ(destroyed + without_worker.stats().held, fates.size());
+  EXPECT_EQ(destroyed + without_worker.stats().leaked, fates.size());
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST_P(UnrecordedEnd, LeaksNothing) {
   }
   EXPECT_TRUE(is_released(fate));
   EXPECT_TRUE(is_released(pool));
-  EXPECT_EQ(worker->stats().held, 0u);
+  EXPECT_EQ(worker->stats().leaked, 0u);
 }
 
 class ConditionalExec : public lifetime_test {

@@ -61,7 +61,7 @@ class CaptureEndsMeanwhile : public reference_set_test, public testing::WithPara
     })) << claimed.size()
         << " slots came back";
     EXPECT_EQ(pool.stats().quarantined, 0u);
-    EXPECT_EQ(worker->stats().held, 0u);
+    EXPECT_EQ(worker->stats().leaked, 0u);
   }
 
   owned_graph made;
@@ -82,7 +82,7 @@ TEST_P(CaptureEndsMeanwhile, WhileTheFirstOwnerIsRetired) {
   expect_kept_by_graph(fate, is_taken);
   made.reset();
   EXPECT_TRUE(is_released(fate));
-  EXPECT_EQ(worker->stats().held, 0u);
+  EXPECT_EQ(worker->stats().leaked, 0u);
 }
 
 TEST_P(CaptureEndsMeanwhile, WhileALaterOwnerIsRetired) {
@@ -100,7 +100,7 @@ TEST_P(CaptureEndsMeanwhile, WhileALaterOwnerIsRetired) {
   made.reset();
   EXPECT_TRUE(is_released(fate));
   EXPECT_TRUE(are_released(pool, first));
-  EXPECT_EQ(worker->stats().held, 0u);
+  EXPECT_EQ(worker->stats().leaked, 0u);
 }
 
 // The pool makes a slot between asking for the capture and giving the graph the slot.
