@@ -9,9 +9,10 @@
 
 #include "escrow/deleter/graph_bundle.hpp"
 #include "escrow/deleter/retired_owner.hpp"
-#include "escrow/graph/launch_params.hpp"
 
 namespace escrow {
+
+struct launch_params;  // of escrow/nodes.hpp; opaque here
 
 // The nodes that have a payload. Thread safety: as a vector; find() is const in name and effect
 // only once the table is sorted.

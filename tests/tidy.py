@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "deleter": {"core", "deleter"},
     "pool": {"core", "deleter", "pool"},
     "graph": {"core", "deleter", "graph"},
+    "nodes": {"core", "deleter", "graph", "nodes"},
     "sim": {"sim"},
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX = 100, 400, 70

@@ -6,7 +6,10 @@
 
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/retired_owner.hpp"
-#include "escrow/graph/launch_params.hpp"
+
+namespace escrow {
+struct launch_params;  // of escrow/nodes.hpp; opaque here
+}  // namespace escrow
 
 namespace escrow::detail {
 

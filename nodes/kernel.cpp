@@ -1,5 +1,5 @@
 // Loading and unloading code.
-#include "escrow/graph/library.hpp"
+#include "escrow/nodes/kernel.hpp"
 
 #include <cstddef>
 #include <mutex>

@@ -1,5 +1,5 @@
 // The launch itself.
-#include "escrow/graph/launch.hpp"
+#include "escrow/nodes/launch.hpp"
 
 #include <cuda_runtime_api.h>
 

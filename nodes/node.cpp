@@ -1,10 +1,8 @@
-// Reading nodes back and changing them.
-#include "escrow/graph/node.hpp"
+// Reading nodes back and changing them, in their graph or in an exec.
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/graph/body_graph.hpp"
-#include "escrow/graph/library.hpp"
+#include "escrow/nodes/build.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 
@@ -43,10 +41,6 @@ void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
 
 }  // namespace
 
-release_hub& node::keeper(char const* call) const {
-  return keeper_of(require(call));
-}
-
 cudaGraphNodeType node::type() const {
   static_cast<void>(require("node::type"));
   return read(get(), &cudaGraphNodeGetType, "cudaGraphNodeGetType");
@@ -65,7 +59,7 @@ std::vector<node> node::successors() const {
 
 node const& node::after(node const& other) const {
   graph_core& core = require("node::after");
-  if (other.in_ != in_ || other.core_.lock().get() != &core) {
+  if (!is_beside(other)) {
     throw usage_error("node::after", "`other` is a node of another graph, or of another body",
                       "order nodes of one graph");
   }
@@ -75,8 +69,8 @@ node const& node::after(node const& other) const {
   return *this;
 }
 
-launch_params node::launch_parameters() const {
-  graph_core& core = require("node::launch_parameters");
+launch_params node::kernel_parameters() const {
+  graph_core& core = require("node::kernel_parameters");
   if (launch_params const* const known = core.launched(get())) return *known;
   auto const found = read(get(), &cudaGraphKernelNodeGetParams, "cudaGraphKernelNodeGetParams");
   return {kernel(found.func), found.gridDim, found.blockDim, found.sharedMemBytes};
@@ -92,8 +86,8 @@ cudaMemcpy3DParms node::memcpy_parameters() const {
   return read(get(), &cudaGraphMemcpyNodeGetParams, "cudaGraphMemcpyNodeGetParams");
 }
 
-cudaHostNodeParams node::call_parameters() const {
-  static_cast<void>(require("node::call_parameters"));
+cudaHostNodeParams node::host_parameters() const {
+  static_cast<void>(require("node::host_parameters"));
   return read(get(), &cudaGraphHostNodeGetParams, "cudaGraphHostNodeGetParams");
 }
 
@@ -121,25 +115,17 @@ cudaGraph_t node::embedded() const {
   return embedded_in(get());
 }
 
-bool node::set(cudaGraphNodeParams& params, detail::node_payload payload) const {
-  require("node::set").set(get(), params, std::move(payload));
-  return true;
+void node::set_params(cudaGraphNodeParams& params, detail::node_payload payload) const {
+  graph_->set(get(), params, std::move(payload));
 }
 
-void node::set_call(cudaHostFn_t function, void const* data, std::size_t bytes) const {
-  detail::apply_call(keeper("node::set_call"), setting(), function, data, bytes);
-}
-
-auto node::event_params() const -> cudaGraphNodeParams (*)(cudaEvent_t) {
-  return type() == cudaGraphNodeTypeEventRecord ? &detail::record_params : &detail::wait_params;
-}
-
-void node::set_event(shared_event event) const {
-  detail::apply_event(keeper("node::set_event"), setting(), event_params(), std::move(event));
-}
-
-void node::set_event(event_ref event) const {
-  detail::apply_event(keeper("node::set_event"), setting(), event_params(), event);
+release_hub& node::hub_in(graph_exec const& exec) const {
+  constexpr char const* call = "set";
+  std::shared_ptr<graph_core> const source = exec.source(call);
+  bool const is_there = source != nullptr && source->native() != nullptr;
+  if (is_there && core_.lock() == source) return source->keeper();
+  throw usage_error(call, "the node is not of the graph that the exec was made of, or that is gone",
+                    "make the exec of a `graph`, and keep that while nodes of it are used");
 }
 
 void node::destroy() const {
@@ -154,25 +140,6 @@ void node::destroy() const {
   core.destroy(get());
   // Others may get their handles.
   for (cudaGraph_t const each : copies) core.blank_copies.erase(each);
-}
-
-cudaGraph_t body_graph::get() const {
-  static_cast<void>(require("body_graph::get").expose());
-  return in_;
-}
-
-std::vector<node> body_graph::nodes() const {
-  static_cast<void>(require("body_graph::nodes"));
-  return nodes_of(escrow::nodes_of(in_));
-}
-
-std::vector<std::pair<node, node>> body_graph::edges() const {
-  static_cast<void>(require("body_graph::edges"));
-  std::vector<std::pair<node, node>> result;
-  for (graph_edge const& each : edges_of(in_)) {
-    result.emplace_back(node_of(each.from), node_of(each.to));
-  }
-  return result;
 }
 
 }  // namespace escrow
