@@ -12,10 +12,10 @@ namespace {
 constexpr char const* adding = "graph_builder_ref::add";
 }  // namespace
 
-graph_builder_ref build(graph const& into) noexcept {
-  std::shared_ptr<graph_core> const& core = into.core();
-  return {core, core == nullptr ? nullptr : core->native()};
-}
+graph_builder_ref::graph_builder_ref(graph const& into) noexcept
+    : core_(into.core()),
+      graph_(into.core().get()),
+      in_(graph_ == nullptr ? nullptr : graph_->native()) {}
 
 graph_core& graph_builder_ref::require(char const* call) const {
   return detail::require_graph(call, core_.expired() ? nullptr : graph_);

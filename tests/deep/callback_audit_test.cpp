@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <string>
@@ -100,7 +101,7 @@ class CallbackAudit : public testing::TestWithParam<holding> {
       must(launch_tiny(captured_));
       record_stream(shared, captured_.get());
     } else {
-      launch(captured_.get(), add_, {.keeper = &deleter_}, shared_cell(), 1);
+      launch(captured_.get(), add_, {.deleter = &deleter_}, shared_cell(), 1);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <mutex>
 #include <optional>
 #include <string>

@@ -29,8 +29,8 @@ class BareClaim : public testing::Test {
 
   // CUDA takes no node off the parent from now on.
   void add_memory() {
-    allocation const memory = world.parent->alloc(64);
-    memory.free(memory);
+    allocation const memory = build(*world.parent).add(alloc_node(64));
+    memory.add(free_node(memory.address()));
   }
 
   exec_world world;
@@ -70,7 +70,7 @@ TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) 
   add_memory();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
-  EXPECT_EQ(world.parent->nodes().size(), 3U);
+  EXPECT_EQ(build(*world.parent).nodes().size(), 3U);
   world.exec.emplace(*world.parent);
   EXPECT_FALSE(world.exec->is_bare());
   expect_the_truth();
@@ -103,7 +103,7 @@ TEST_P(BareClaimOfAGrandchild, BesideMemoryIsRightWhicheverCouldNotBeNoted) {
   try {
     world.parent->add_child(between);
   } catch (cuda_error const&) {  // there was no node yet
-    EXPECT_EQ(world.parent->nodes().size(), 2U);
+    EXPECT_EQ(build(*world.parent).nodes().size(), 2U);
   }
   sim::clear_faults();
   between = graph();
@@ -117,7 +117,7 @@ TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
   world.parent.emplace();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   EXPECT_THROW(world.parent->add_child(*world.source), cuda_error);
-  EXPECT_TRUE(world.parent->nodes().empty());
+  EXPECT_TRUE(build(*world.parent).nodes().empty());
   world.exec.emplace(*world.parent);
   EXPECT_TRUE(world.exec->is_bare());
   expect_the_truth();

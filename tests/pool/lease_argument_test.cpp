@@ -2,6 +2,7 @@
 // again only after the kernel, on whichever stream that ran.
 #include <chrono>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
 #include <utility>

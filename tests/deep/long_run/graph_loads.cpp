@@ -32,7 +32,7 @@ graph captured(world& all, site& here, cudaStream_t stream, dice& random) {
     must(launch_fill(on.get(), static_cast<int*>(scratch->data()), 16, 1));
     all.worker.retire(on, counted(all.objects));
     auto const shared = make_stream_shared_by<counted>(all.worker, all.objects);
-    launch(on, adds, {.keeper = &all.worker}, std::shared_ptr<int>(shared, here.cells.data() + 1),
+    launch(on, adds, {.deleter = &all.worker}, std::shared_ptr<int>(shared, here.cells.data() + 1),
            1);
     record_stream(shared, on);
   };

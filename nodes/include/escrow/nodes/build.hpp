@@ -33,6 +33,9 @@ class graph_builder_ref {
  public:
   // A place in no graph.
   graph_builder_ref() noexcept = default;
+  // The place at the graph's beginning; build(graph) is the same.
+  // NOLINTNEXTLINE(google-explicit-constructor): a graph is a place.
+  graph_builder_ref(graph const& into) noexcept;
 
   // Adds a node of this kind (node_kinds.hpp) after this place. Source: cudaGraphAddNode.
   template <detail::changeable_kind Kind>
@@ -76,14 +79,14 @@ class graph_builder_ref {
   cudaGraphNode_t after_ = nullptr;  // null: nothing
 
  private:
-  friend graph_builder_ref build(graph const& into) noexcept;
-
   // Adds a node with these parameters, which are CUDA's afterwards.
   node add_node(cudaGraphNodeParams& params, detail::node_payload payload) const;
 };
 
-// The place at the graph's beginning. Any thread.
-[[nodiscard]] graph_builder_ref build(graph const& into) noexcept;
+// The place at the graph's beginning.
+[[nodiscard]] inline graph_builder_ref build(graph const& into) noexcept {
+  return into;
+}
 
 // What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
 //   parameters can be read back and changed, with what they keep alive. Changes concern the graph

@@ -93,7 +93,7 @@ TEST_F(NodeOwners, OfAnEmbeddedGraphStayForTheOneAroundIt) {
   {
     graph child(deleter_);
     add_node(child, first_);
-    built_->embed(child);
+    build(*built_).add(child_node(child));
   }
   std::optional<graph_exec> exec(*built_);
   EXPECT_TRUE(exec->is_bare());
@@ -106,8 +106,8 @@ TEST_F(NodeOwners, OfAnEmbeddedGraphStayForTheOneAroundIt) {
 }
 
 TEST_F(NodeOwners, OfABodyStayForTheGraphAroundIt) {
-  condition const always = built_->make_condition(1);
-  add_node(built_->if_then(always).body(), first_);
+  condition const always = build(*built_).make_condition(1);
+  add_node(build(*built_).add(if_node(always)).body(), first_);
   std::optional<graph_exec> exec(*built_);
   EXPECT_TRUE(exec->is_bare());
   built_.reset();
@@ -119,8 +119,8 @@ TEST_F(NodeOwners, OfABodyStayForTheGraphAroundIt) {
 }
 
 TEST_F(NodeOwners, OfABodyThatIsCapturedIntoCountAsWell) {
-  condition const always = built_->make_condition(1);
-  cudaGraph_t const body = built_->if_then(always).body().get();
+  condition const always = build(*built_).make_condition(1);
+  cudaGraph_t const body = build(*built_).add(if_node(always)).body().get();
   must(cudaStreamBeginCaptureToGraph(stream_, body, nullptr, nullptr, 0,
                                      cudaStreamCaptureModeThreadLocal));
   deleter_.retire(stream_, probe(first_));
@@ -138,7 +138,7 @@ TEST_F(NodeOwners, OfABodyThatIsCapturedIntoCountAsWell) {
 
 TEST_F(NodeOwners, ThatCanOnlyBeMovedAreMovedIn) {
   std::unique_ptr<int, tells> mine(cells_.data(), tells{first_});
-  built_->launch(add, {}, std::move(mine), 1);
+  build(*built_).add(kernel_node(add, {}, std::move(mine), 1));
   EXPECT_EQ(mine, nullptr);  // NOLINT(bugprone-use-after-move)
   EXPECT_TRUE(lives(first_));
   graph_exec exec(*built_);
@@ -147,7 +147,8 @@ TEST_F(NodeOwners, ThatCanOnlyBeMovedAreMovedIn) {
 }
 
 TEST_F(NodeOwners, AreTheCallablesThatNodesCall) {
-  built_->call([mine = std::make_shared<probe>(first_), cells = cells_.data()] { ++*cells; });
+  build(*built_).add(
+      host_node([mine = std::make_shared<probe>(first_), cells = cells_.data()] { ++*cells; }));
   std::optional<graph_exec> exec(*built_);
   built_.reset();
   run(*exec);
@@ -159,8 +160,9 @@ TEST_F(NodeOwners, AreTheCallablesThatNodesCall) {
 }
 
 TEST_F(NodeOwners, OfFillsAndCopiesStayToo) {
-  built_->memset(shared(first_, 0), {.value = 7, .element_bytes = 4, .width = 1})
-      .memcpy(shared(second_, 1), cells_.data(), sizeof(int));
+  build(*built_)
+      .add(memset_node(shared(first_, 0), {.value = 7, .element_bytes = 4, .width = 1}))
+      .add(memcpy_node(shared(second_, 1), cells_.data(), sizeof(int)));
   std::optional<graph_exec> exec(*built_);
   built_.reset();
   run(*exec);
@@ -177,7 +179,7 @@ TEST_F(NodeOwners, AreEventsThatAreShared) {
   {
     shared_event const event = shared_event::make();
     raw = event.get();
-    built_->record(event);
+    build(*built_).add(record_node(event));
   }
   std::optional<graph_exec> exec(*built_);
   EXPECT_TRUE(shared_event::find(raw).has_value());
@@ -213,7 +215,7 @@ TEST_F(NodeOwners, OfManyNodesGoOnceEach) {
 TEST_F(NodeOwners, InSeveralPlacesAreCountedOnce) {
   add_node(*built_, first_);
   node const two = add_node(*built_, second_);
-  built_->embed(built_->clone());
+  build(*built_).add(child_node(built_->clone()));
   EXPECT_EQ(built_->held().owners, 2U);
   two.destroy();
   EXPECT_EQ(built_->held().owners, 2U) << "the copy has it";
@@ -226,7 +228,7 @@ TEST_F(NodeOwners, OfADetachedGraphAreNotChangedInAnExec) {
   graph_exec exec(*built_);
   owned_graph detached;
   *detached.out() = built_->detach();
-  EXPECT_THROW(exec.set_launch(changed, add, {}, cells_.data(), 1), usage_error);
+  EXPECT_THROW(escrow::set(exec, changed, kernel_node(add, {}, cells_.data(), 1)), usage_error);
 }
 
 TEST_F(NodeOwners, AreRefusedOnceTheirDeleterWasStopped) {
@@ -234,7 +236,7 @@ TEST_F(NodeOwners, AreRefusedOnceTheirDeleterWasStopped) {
   deleter_.stop();
   EXPECT_THROW(add_node(*built_, second_), usage_error);
   EXPECT_EQ(second_->times(), 1) << "nobody took it";
-  built_->launch(add, {}, cells_.data(), 1);
+  build(*built_).add(kernel_node(add, {}, cells_.data(), 1));
   EXPECT_FALSE(first_->was_destroyed());
   built_.reset();
   EXPECT_TRUE(first_->wait()) << "what a graph owes is reclaimed all the same";

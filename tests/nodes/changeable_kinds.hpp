@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <escrow/core.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 
 #include "build_fixture.hpp"
 #include "handles.hpp"
@@ -40,14 +40,15 @@ void expect_written(changes_world& it, Run run, int way) {
 }
 
 struct of_launch {
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.launch(it.copy, {}, it.target.data(), it.read(way), std::size_t{1});
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(kernel_node(it.copy, {}, it.target.data(), it.read(way), std::size_t{1}));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_launch(it.copy, {}, it.target.data(), it.read(way), std::size_t{1});
+    changed.set(kernel_node(it.copy, {}, it.target.data(), it.read(way), std::size_t{1}));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_launch(changed, it.copy, {}, it.target.data(), it.read(way), std::size_t{1});
+    escrow::set(exec, changed,
+                kernel_node(it.copy, {}, it.target.data(), it.read(way), std::size_t{1}));
   }
   static constexpr auto expect = [](changes_world& it, auto run, int way) {
     expect_written(it, run, way);
@@ -57,14 +58,14 @@ struct of_launch {
 /// A kernel whose parameters are known converts its arguments.
 struct of_function {
   static auto known() { return function_of<int*, int const*, std::size_t>(kernel_id::copy); }
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.launch(known(), {}, it.target.data(), it.source(way), 1U);
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(kernel_node(known(), {}, it.target.data(), it.source(way), 1U));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_launch(known(), {}, it.target.data(), it.source(way), 1U);
+    changed.set(kernel_node(known(), {}, it.target.data(), it.source(way), 1U));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_launch(changed, known(), {}, it.target.data(), it.source(way), 1U);
+    escrow::set(exec, changed, kernel_node(known(), {}, it.target.data(), it.source(way), 1U));
   }
   static constexpr auto expect = of_launch::expect;
 };
@@ -73,14 +74,14 @@ struct of_memset {
   static memset_config config(int way) {
     return {.value = static_cast<unsigned>(way), .element_bytes = 4, .width = 1};
   }
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.memset(it.device.data(), config(way));
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(memset_node(it.device.data(), config(way)));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_memset(it.device.data(), config(way));
+    changed.set(memset_node(it.device.data(), config(way)));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_memset(changed, it.device.data(), config(way));
+    escrow::set(exec, changed, memset_node(it.device.data(), config(way)));
   }
   static constexpr auto expect = [](changes_world& it, auto run, int way) {
     run();
@@ -89,14 +90,14 @@ struct of_memset {
 };
 
 struct of_memcpy {
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.memcpy(it.target.data(), it.source(way), sizeof(int));
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(memcpy_node(it.target.data(), it.source(way), sizeof(int)));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_memcpy(it.target.data(), it.source(way), sizeof(int));
+    changed.set(memcpy_node(it.target.data(), it.source(way), sizeof(int)));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_memcpy(changed, it.target.data(), it.source(way), sizeof(int));
+    escrow::set(exec, changed, memcpy_node(it.target.data(), it.source(way), sizeof(int)));
   }
   static constexpr auto expect = of_launch::expect;
 };
@@ -105,14 +106,14 @@ struct of_callable {
   static auto writing(changes_world& it, int way) {
     return [&it, way] { it.target.store(0, way); };
   }
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.call(writing(it, way));
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(host_node(writing(it, way)));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_call(writing(it, way));
+    changed.set(host_node(writing(it, way)));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_call(changed, writing(it, way));
+    escrow::set(exec, changed, host_node(writing(it, way)));
   }
   static constexpr auto expect = of_launch::expect;
 };
@@ -126,31 +127,31 @@ struct of_c_function {
     auto const* const what = static_cast<data const*>(given);
     what->it->target.store(0, what->way);
   }
-  static node add(changes_world& it, insertion_point const& at, int way) {
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
     data const given{&it, way};
-    return at.call(&write, &given, sizeof(given));
+    return at.add(host_node(&write, &given, sizeof(given)));
   }
   static void set(changes_world& it, node const& changed, int way) {
     data const given{&it, way};
-    changed.set_call(&write, &given, sizeof(given));
+    changed.set(host_node(&write, &given, sizeof(given)));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
     data const given{&it, way};
-    exec.set_call(changed, &write, &given, sizeof(given));
+    escrow::set(exec, changed, host_node(&write, &given, sizeof(given)));
   }
   static constexpr auto expect = of_launch::expect;
 };
 
 /// Makes all events wait for a flag, and says which of them are there again after `run`.
 struct of_record {
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.record(it.events[way]);
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(record_node(it.events[way]));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_event(it.events[way]);
+    changed.set(record_node(it.events[way]));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_event(changed, it.events[way]);
+    escrow::set(exec, changed, record_node(it.events[way]));
   }
   static constexpr auto expect = [](changes_world& it, auto run, int way) {
     pinned_flag flag;
@@ -169,14 +170,14 @@ struct of_record {
 };
 
 struct of_borrowed_event {
-  static node add(changes_world& it, insertion_point const& at, int way) {
-    return at.record(it.events[way].ref());
+  static node add(changes_world& it, graph_builder_ref const& at, int way) {
+    return at.add(record_node(it.events[way].ref()));
   }
   static void set(changes_world& it, node const& changed, int way) {
-    changed.set_event(it.events[way].ref());
+    changed.set(record_node(it.events[way].ref()));
   }
   static void set(changes_world& it, graph_exec& exec, node const& changed, int way) {
-    exec.set_event(changed, it.events[way].ref());
+    escrow::set(exec, changed, record_node(it.events[way].ref()));
   }
   static constexpr auto expect = of_record::expect;
 };

@@ -13,10 +13,10 @@ namespace {
 class BuildKinds : public build_test {};
 
 TEST_F(BuildKinds, AKernelIsLaunchedWithItsArgumentsAndReadBack) {
-  node const made = built_.launch(add, {.grid = {3}, .block = {2, 2}, .shared_bytes = 64},
-                                  cells_.data(), short{2});
+  node const made = build(built_).add(kernel_node(
+      add, {.grid = {3}, .block = {2, 2}, .shared_bytes = 64}, cells_.data(), short{2}));
   EXPECT_EQ(made.type(), cudaGraphNodeTypeKernel);
-  launch_params const read = made.launch_parameters();
+  launch_params const read = made.kernel_parameters();
   EXPECT_EQ(read.launched, kernel(add));
   EXPECT_EQ(read.launched.library(), nullptr);
   EXPECT_EQ(read.grid.x, 3U);
@@ -32,23 +32,23 @@ TEST_F(BuildKinds, AKernelOfALibraryWhoseHandleIsGoneRunsAndIsReadBackWithItsLib
   node made;
   {
     kernel const found = library::load(library_code()).find("library_add");
-    made = built_.launch(found, {.block = {1}}, cells_.data(), 3);
+    made = build(built_).add(kernel_node(found, {.block = {1}}, cells_.data(), 3));
   }
-  std::optional<launch_params> read = made.launch_parameters();
+  std::optional<launch_params> read = made.kernel_parameters();
   ASSERT_NE(read->launched.library(), nullptr);
   EXPECT_EQ(read->grid.x * read->block.x, 1U);
   run(built_);
   EXPECT_EQ(cells_.load(), 3);
   built_ = graph();
   // What was read keeps the library, so that it can be launched elsewhere.
-  built_.launch(read->launched, {}, cells_.data() + 1, 4);
+  build(built_).add(kernel_node(read->launched, {}, cells_.data() + 1, 4));
   read.reset();
   run(built_);
   EXPECT_EQ(cells_.load(1), 4);
 }
 
 TEST_F(BuildKinds, AnEmptyNodeDoesNothingButWait) {
-  node const made = built_.join();
+  node const made = build(built_).join();
   EXPECT_EQ(made.type(), cudaGraphNodeTypeEmpty);
   add_to(made, 0, 1);
   run(built_);
@@ -56,7 +56,7 @@ TEST_F(BuildKinds, AnEmptyNodeDoesNothingButWait) {
 }
 
 TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
-  allocation const memory = built_.alloc(8 * sizeof(int));
+  allocation const memory = build(built_).add(alloc_node(8 * sizeof(int)));
   ASSERT_NE(memory.address(), nullptr);
   EXPECT_EQ(memory.bytes(), 8 * sizeof(int));
   EXPECT_EQ(memory.type(), cudaGraphNodeTypeMemAlloc);
@@ -64,9 +64,9 @@ TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
   EXPECT_GE(memory.alloc_parameters().bytesize, memory.bytes());
   EXPECT_EQ(memory.alloc_parameters().poolProps.location.id, 0);
   auto* const data = static_cast<int*>(memory.address());
-  node const freed = memory.launch(fill, {.block = {8}}, data, 8U, 7)
-                         .launch(copy, {.block = {8}}, cells_.data(), data, 8U)
-                         .free(memory);
+  node const freed = memory.add(kernel_node(fill, {.block = {8}}, data, 8U, 7))
+                         .add(kernel_node(copy, {.block = {8}}, cells_.data(), data, 8U))
+                         .add(free_node(memory.address()));
   EXPECT_EQ(freed.type(), cudaGraphNodeTypeMemFree);
   EXPECT_EQ(freed.freed(), memory.address());
   graph_exec exec(built_);
@@ -79,9 +79,9 @@ TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
 }
 
 TEST_F(BuildKinds, MemoryOfOneGraphIsFreedByAnotherByItsAddress) {
-  allocation const memory = built_.alloc(64);
+  allocation const memory = build(built_).add(alloc_node(64));
   graph freeing;
-  node const freed = freeing.free(memory.address());
+  node const freed = build(freeing).add(free_node(memory.address()));
   EXPECT_EQ(freed.freed(), memory.address());
   graph_exec first(built_);
   graph_exec second(freeing);
@@ -94,9 +94,11 @@ TEST_F(BuildKinds, MemoryOfOneGraphIsFreedByAnotherByItsAddress) {
 
 TEST_F(BuildKinds, AMemsetWritesElementsOfOneTwoOrFourBytes) {
   auto* const bytes = reinterpret_cast<unsigned char*>(device_.data());
-  node const last = built_.memset(bytes, {.value = 0xff, .width = 3})
-                        .memset(bytes + 4, {.value = 0x3322, .element_bytes = 2, .width = 2})
-                        .memset(bytes + 8, {.value = 0x77665544, .element_bytes = 4, .width = 1});
+  node const last =
+      build(built_)
+          .add(memset_node(bytes, {.value = 0xff, .width = 3}))
+          .add(memset_node(bytes + 4, {.value = 0x3322, .element_bytes = 2, .width = 2}))
+          .add(memset_node(bytes + 8, {.value = 0x77665544, .element_bytes = 4, .width = 1}));
   EXPECT_EQ(last.type(), cudaGraphNodeTypeMemset);
   EXPECT_EQ(last.memset_parameters().dst, bytes + 8);
   EXPECT_EQ(last.memset_parameters().value, 0x77665544U);
@@ -115,9 +117,9 @@ TEST_F(BuildKinds, AMemsetOfRowsLeavesWhatIsBetweenThem) {
     graph rows;
     must(cudaMemset(device_.data(), 0, 32));
     unsigned const value = element == 4 ? 0x04030201 : 0x0201 & (0xffffU >> (16 - 8 * element));
-    node const made = rows.memset(
+    node const made = build(rows).add(memset_node(
         device_.data(),
-        {.value = value, .element_bytes = element, .width = 2, .height = 3, .pitch = 12});
+        {.value = value, .element_bytes = element, .width = 2, .height = 3, .pitch = 12}));
     cudaMemsetParams const read = made.memset_parameters();
     EXPECT_EQ(read.elementSize, element);
     EXPECT_EQ(read.width, 2U);
@@ -142,13 +144,15 @@ TEST_F(BuildKinds, AMemcpyGoesBetweenAnyTwoOfDevicePinnedAndPageableMemory) {
       graph copying;
       int const in = ++value;
       int out = 0;
-      node const made = copying.memcpy(from, &in, sizeof(int)).memcpy(to + 4, from, sizeof(int));
+      node const made = build(copying)
+                            .add(memcpy_node(from, &in, sizeof(int)))
+                            .add(memcpy_node(to + 4, from, sizeof(int)));
       EXPECT_EQ(made.type(), cudaGraphNodeTypeMemcpy);
       cudaMemcpy3DParms const read = made.memcpy_parameters();
       EXPECT_EQ(read.dstPtr.ptr, to + 4);
       EXPECT_EQ(read.srcPtr.ptr, from);
       EXPECT_EQ(read.extent.width * read.extent.height * read.extent.depth, sizeof(int));
-      static_cast<void>(made.memcpy(&out, to + 4, sizeof(int)));
+      static_cast<void>(made.add(memcpy_node(&out, to + 4, sizeof(int))));
       run(copying);
       EXPECT_EQ(out, value);
     }
@@ -158,9 +162,10 @@ TEST_F(BuildKinds, AMemcpyGoesBetweenAnyTwoOfDevicePinnedAndPageableMemory) {
 TEST_F(BuildKinds, AnEmbeddedGraphRunsAsItWasThen) {
   graph child;
   add_to(child, 0, 2);
-  node const made = add_to(built_, 1, 1)
-                        .embed(child)
-                        .launch(copy, {.block = {1}}, cells_.data() + 2, cells_.data(), 1U);
+  node const made =
+      add_to(built_, 1, 1)
+          .add(child_node(child))
+          .add(kernel_node(copy, {.block = {1}}, cells_.data() + 2, cells_.data(), 1U));
   node const embedded = made.predecessors().at(0);
   EXPECT_EQ(embedded.type(), cudaGraphNodeTypeGraph);
   EXPECT_NE(embedded.embedded(), child.get());
@@ -178,14 +183,14 @@ TEST_F(BuildKinds, AnEmbeddedGraphRunsAsItWasThen) {
 TEST_F(BuildKinds, ACallableIsCalledOnceALaunchInItsTurn) {
   std::atomic<int> calls{0};
   int seen = 0;
-  node const made = add_to(built_, 0, 1).call([&calls, &seen, this] {
+  node const made = add_to(built_, 0, 1).add(host_node([&calls, &seen, this] {
     seen = cells_.load();
     // Release: whoever sees the count sees what was seen.
     calls.fetch_add(1, std::memory_order_release);
-  });
+  }));
   add_to(made, 1, 1);
   EXPECT_EQ(made.type(), cudaGraphNodeTypeHost);
-  EXPECT_NE(made.call_parameters().fn, nullptr);
+  EXPECT_NE(made.host_parameters().fn, nullptr);
   graph_exec exec(built_);
   for (int i = 1; i <= 3; ++i) {
     run(exec);
@@ -210,9 +215,9 @@ void CUDART_CB tell(void* data) {
 TEST_F(BuildKinds, ACFunctionIsCalledWithACopyOfItsData) {
   std::atomic<int> sum{0};
   told data{&sum, 5};
-  node const made = built_.call(&tell, &data, sizeof(data));
+  node const made = build(built_).add(host_node(&tell, &data, sizeof(data)));
   data = {nullptr, -1};
-  cudaHostNodeParams const read = made.call_parameters();
+  cudaHostNodeParams const read = made.host_parameters();
   EXPECT_EQ(read.fn, &tell);
   ASSERT_NE(read.userData, &data);
   EXPECT_EQ(static_cast<told const*>(read.userData)->value, 5);
@@ -224,7 +229,7 @@ TEST_F(BuildKinds, ACFunctionIsCalledWithACopyOfItsData) {
 
 TEST_F(BuildKinds, ACFunctionNeedsNoData) {
   cudaHostFn_t const nothing = [](void*) noexcept {};
-  static_cast<void>(built_.call(nothing, nullptr, 0));
+  static_cast<void>(build(built_).add(host_node(nothing, nullptr, 0)));
   run(built_);
 }
 

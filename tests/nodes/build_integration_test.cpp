@@ -23,20 +23,22 @@ class Bisection : public build_integration_test {
     auto const low = part(&bracket::low);
     auto const high = part(&bracket::high);
     auto const middle = part(&bracket::middle);
-    condition const is_wide = bisect_->make_condition(1);
-    body_graph const loop = bisect_->while_loop(is_wide).body();
+    condition const is_wide = build(*bisect_).make_condition(1);
+    body_graph const loop = build(*bisect_).add(while_node(is_wide)).body();
     side_.emplace(loop.make_condition(0));
     hit_.emplace(loop.make_condition(0));
-    node const probed = loop.launch(probe_, {}, side_->get(), hit_->get(), around, function);
-    conditional_node const half = probed.if_else(*side_);
-    half.body().memcpy(low, middle, sizeof(double));
-    half.otherwise().memcpy(high, middle, sizeof(double));
-    conditional_node const found = half.if_then(*hit_);
-    node const both = found.body().join({found.body().memcpy(low, middle, sizeof(double)),
-                                         found.body().memcpy(high, middle, sizeof(double))});
+    node const probed =
+        loop.add(kernel_node(probe_, {}, side_->get(), hit_->get(), around, function));
+    conditional_node const half = probed.add(if_else_node(*side_));
+    half.body().add(memcpy_node(low, middle, sizeof(double)));
+    half.otherwise().add(memcpy_node(high, middle, sizeof(double)));
+    conditional_node const found = half.add(if_node(*hit_));
+    node const both =
+        found.body().join({found.body().add(memcpy_node(low, middle, sizeof(double))),
+                           found.body().add(memcpy_node(high, middle, sizeof(double)))});
     add_to(both, 0, 1);
-    found.launch(kernel(kernel_address(kernel_id::bisect_go_on)), {}, is_wide.get(),
-                 std::shared_ptr<bracket const>(around), width);
+    found.add(kernel_node(kernel(kernel_address(kernel_id::bisect_go_on)), {}, is_wide.get(),
+                          std::shared_ptr<bracket const>(around), width));
     return probed;
   }
 
@@ -66,12 +68,12 @@ TEST_F(Bisection, FindsRootsWithinTheWidthAndAtOnceWhenItHitsThem) {
   EXPECT_NEAR(root_of(2, 3), 2.0945514815423265, width);
   EXPECT_NEAR(root_of(-8, 64), 2.0945514815423265, width);
   EXPECT_EQ(cells_.load(), 0);
-  exec->set_launch(probed, probe_, {}, side_->get(), hit_->get(), around, dyadic);
+  escrow::set(*exec, probed, kernel_node(probe_, {}, side_->get(), hit_->get(), around, dyadic));
   EXPECT_EQ(root_of(1, 2), 1.25);
   EXPECT_EQ(cells_.load(), 1);
   EXPECT_EQ(root_of(1, 1.5), 1.25);
   EXPECT_EQ(cells_.load(), 2);
-  exec->set_launch(probed, probe_, {}, side_->get(), hit_->get(), around, falling);
+  escrow::set(*exec, probed, kernel_node(probe_, {}, side_->get(), hit_->get(), around, falling));
   around.reset();
   bisect_.reset();
   EXPECT_NEAR(root_of(0, 1), 0.3472963553338607, width);
@@ -88,16 +90,16 @@ class Dispatch : public build_integration_test {
   // counts.
   void fill_graph(std::shared_ptr<int> const& memory) {
     constexpr std::size_t size = 4 * sizeof(int);
-    condition const chosen = dispatch_->make_condition(0);
-    node const reset = dispatch_->memset(memory, {.width = size});
-    conditional_node const what = look(reset, chosen, 0).switch_to(chosen, cases);
-    what.bodies()[0].launch(fill, {.block = {4}}, memory, 4U, 100);
-    what.bodies()[1].memset(memory, {.value = 7, .element_bytes = 4, .width = 4});
-    what.bodies()[2].memcpy(memory, device_.data(), size);
+    condition const chosen = build(*dispatch_).make_condition(0);
+    node const reset = build(*dispatch_).add(memset_node(memory, {.width = size}));
+    conditional_node const what = look(reset, chosen, 0).add(switch_node(chosen, cases));
+    what.bodies()[0].add(kernel_node(fill, {.block = {4}}, memory, 4U, 100));
+    what.bodies()[1].add(memset_node(memory, {.value = 7, .element_bytes = 4, .width = 4}));
+    what.bodies()[2].add(memcpy_node(memory, device_.data(), size));
     graph child(deleter_);
-    child.launch(fill, {.block = {4}}, memory, 3U, 300);
-    static_cast<void>(what.bodies()[3].embed(child));
-    node const copied = what.memcpy(cells_.data() + 4, memory, size);
+    build(child).add(kernel_node(fill, {.block = {4}}, memory, 3U, 300));
+    static_cast<void>(what.bodies()[3].add(child_node(child)));
+    node const copied = what.add(memcpy_node(cells_.data() + 4, memory, size));
     add_to(copied, 1, 1);
   }
 

@@ -30,7 +30,7 @@ TYPED_TEST(BuildChanges, OfANodeConcernWhatIsMadeOfItsGraphFromThenOn) {
   graph_exec before(this->built_);
   graph const twin = this->built_.clone();
   TypeParam::set(this->world_, made, 2);
-  EXPECT_EQ(this->built_.nodes().size(), 1U);
+  EXPECT_EQ(build(this->built_).nodes().size(), 1U);
   graph_exec after(this->built_);
   graph_exec of_twin(twin);
   EXPECT_TRUE(after.is_bare());
@@ -74,8 +74,9 @@ using kinds_of_bodies = testing::Types<of_launch, of_memset, of_memcpy>;
 TYPED_TEST_SUITE(BuildBodyChanges, kinds_of_bodies);
 
 TYPED_TEST(BuildBodyChanges, AreThoseOfOtherNodes) {
-  condition const always = this->built_.make_condition(1);
-  node const made = TypeParam::add(this->world_, this->built_.if_then(always).body(), 1);
+  condition const always = build(this->built_).make_condition(1);
+  node const made =
+      TypeParam::add(this->world_, build(this->built_).add(if_node(always)).body(), 1);
   std::optional<graph_exec> exec(this->built_);
   TypeParam::set(this->world_, *exec, made, 2);
   this->expect(*exec, 2);
@@ -103,31 +104,31 @@ TEST_F(BuildReadBack, TellsWhatWasSetInTheGraphAndNotWhatInAnExec) {
   of_memset::set(world_, exec, filled, 2);
   of_memcpy::set(world_, exec, copied, 2);
   of_record::set(world_, exec, recorded, 2);
-  exec.set_launch(launched, add, {}, world_.target.data(), 1);
+  escrow::set(exec, launched, kernel_node(add, {}, world_.target.data(), 1));
   EXPECT_EQ(filled.memset_parameters().value, 1U);
   EXPECT_EQ(copied.memcpy_parameters().srcPtr.ptr, world_.source(1));
   EXPECT_EQ(recorded.event(), world_.events[1].get());
-  EXPECT_EQ(launched.launch_parameters().launched, world_.copy);
+  EXPECT_EQ(launched.kernel_parameters().launched, world_.copy);
   of_memset::set(world_, filled, 2);
   of_memcpy::set(world_, copied, 2);
   of_record::set(world_, recorded, 2);
-  launched.set_launch(add, {.grid = {2}}, world_.target.data(), 1);
+  launched.set(kernel_node(add, {.grid = {2}}, world_.target.data(), 1));
   EXPECT_EQ(filled.memset_parameters().value, 2U);
   EXPECT_EQ(copied.memcpy_parameters().srcPtr.ptr, world_.source(2));
   EXPECT_EQ(recorded.event(), world_.events[2].get());
-  EXPECT_EQ(launched.launch_parameters().launched, kernel(add));
-  EXPECT_EQ(launched.launch_parameters().grid.x, 2U);
+  EXPECT_EQ(launched.kernel_parameters().launched, kernel(add));
+  EXPECT_EQ(launched.kernel_parameters().grid.x, 2U);
 }
 
 TEST_F(BuildReadBack, TellsTheKernelsOfLibrariesThatAreSetAndTakenAway) {
   library const loaded = library::load(library_code());
-  node const made = built_.launch(loaded.find("library_tiny"), {});
-  EXPECT_NE(made.launch_parameters().launched.library(), nullptr);
-  made.set_launch(add, {}, cells_.data(), 1);
-  EXPECT_EQ(made.launch_parameters().launched, kernel(add));
-  EXPECT_EQ(made.launch_parameters().launched.library(), nullptr);
-  made.set_launch(loaded.find("library_add"), {.block = {1}}, cells_.data(), 4);
-  EXPECT_EQ(made.launch_parameters().launched, loaded.find("library_add"));
+  node const made = build(built_).add(kernel_node(loaded.find("library_tiny"), {}));
+  EXPECT_NE(made.kernel_parameters().launched.library(), nullptr);
+  made.set(kernel_node(add, {}, cells_.data(), 1));
+  EXPECT_EQ(made.kernel_parameters().launched, kernel(add));
+  EXPECT_EQ(made.kernel_parameters().launched.library(), nullptr);
+  made.set(kernel_node(loaded.find("library_add"), {.block = {1}}, cells_.data(), 4));
+  EXPECT_EQ(made.kernel_parameters().launched, loaded.find("library_add"));
   run(built_);
   EXPECT_EQ(cells_.load(), 4);
 }
@@ -146,11 +147,11 @@ void expect_waits_for(graph_exec& exec, shared_event const& event) {
 }
 
 TEST_F(BuildReadBack, OfWaitsThatAreChangedTellsTheirEvents) {
-  node const made = built_.wait(world_.events[1]);
+  node const made = build(built_).add(wait_node(world_.events[1]));
   graph_exec before(built_);
   graph_exec changed(built_);
-  made.set_event(world_.events[2]);
-  changed.set_event(made, world_.events[0].ref());
+  made.set(wait_node(world_.events[2]));
+  escrow::set(changed, made, wait_node(world_.events[0].ref()));
   graph_exec after(built_);
   EXPECT_EQ(made.type(), cudaGraphNodeTypeWaitEvent);
   EXPECT_EQ(made.event(), world_.events[2].get());
@@ -176,7 +177,7 @@ TEST_F(BuildReadBack, ParametersOfAnotherKindAreRefusedAndChangeNothing) {
   expect_refused([&] { of_record::set(world_, filled, 2); });
   expect_refused([&] { of_memcpy::set(world_, exec, filled, 2); });
   expect_refused([&] { of_callable::set(world_, exec, filled, 2); });
-  EXPECT_THROW(static_cast<void>(filled.call_parameters()), cuda_error);
+  EXPECT_THROW(static_cast<void>(filled.host_parameters()), cuda_error);
   EXPECT_THROW(static_cast<void>(filled.event()), cuda_error);
   EXPECT_THROW(static_cast<void>(filled.freed()), cuda_error);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);

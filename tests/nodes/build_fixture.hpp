@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <escrow/core.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <string>
 #include <vector>
 
@@ -47,12 +47,12 @@ class build_test : public testing::Test {
   }
 
   /// A node that adds `value` to a cell.
-  node add_to(insertion_point const& at, std::size_t cell, int value) {
-    return at.launch(add, {}, cells_.data() + cell, value);
+  node add_to(graph_builder_ref const& at, std::size_t cell, int value) {
+    return at.add(kernel_node(add, {}, cells_.data() + cell, value));
   }
   /// A node that sets the condition to what a cell has.
-  node look(insertion_point const& at, condition const& set, std::size_t cell) {
-    return at.launch(set_condition, {}, set.get(), cells_.data() + cell);
+  node look(graph_builder_ref const& at, condition const& set, std::size_t cell) {
+    return at.add(kernel_node(set_condition, {}, set.get(), cells_.data() + cell));
   }
 
   kernel_function<int*, int> const add = function_of<int*, int>(kernel_id::add);

@@ -25,8 +25,8 @@ class BuildConditions : public build_test {
 };
 
 TEST_F(BuildConditions, AnIfRunsItsBodyForAnyValueButZero) {
-  condition const chosen = built_.make_condition(0);
-  conditional_node const made = look(built_, chosen, 0).if_then(chosen);
+  condition const chosen = build(built_).make_condition(0);
+  conditional_node const made = look(built_, chosen, 0).add(if_node(chosen));
   EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
   EXPECT_EQ(made.bodies().size(), 1U);
   add_to(made.body(), 1, 1);
@@ -39,8 +39,8 @@ TEST_F(BuildConditions, AnIfRunsItsBodyForAnyValueButZero) {
 }
 
 TEST_F(BuildConditions, AnIfElseRunsOneOfItsBodies) {
-  condition const chosen = built_.make_condition(1);
-  conditional_node const made = look(built_, chosen, 0).if_else(chosen);
+  condition const chosen = build(built_).make_condition(1);
+  conditional_node const made = look(built_, chosen, 0).add(if_else_node(chosen));
   EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
   ASSERT_EQ(made.bodies().size(), 2U);
   add_to(made.body(), 1, 1);
@@ -52,11 +52,12 @@ TEST_F(BuildConditions, AnIfElseRunsOneOfItsBodies) {
 }
 
 TEST_F(BuildConditions, AWhileRunsItsBodyAsLongAsTheConditionIsSet) {
-  condition const chosen = built_.make_condition(0);
-  conditional_node const made = look(built_, chosen, 0).while_loop(chosen);
+  condition const chosen = build(built_).make_condition(0);
+  conditional_node const made = look(built_, chosen, 0).add(while_node(chosen));
   EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
   EXPECT_EQ(made.bodies().size(), 1U);
-  add_to(made.body(), 1, 1).launch(set_condition_below, {}, chosen.get(), cells_.data() + 1, 10);
+  add_to(made.body(), 1, 1)
+      .add(kernel_node(set_condition_below, {}, chosen.get(), cells_.data() + 1, 10));
   graph_exec exec(built_);
   run_with(exec, 0);
   EXPECT_EQ(cells_.load(1), 0);
@@ -67,8 +68,8 @@ TEST_F(BuildConditions, AWhileRunsItsBodyAsLongAsTheConditionIsSet) {
 }
 
 TEST_F(BuildConditions, ASwitchRunsTheBodyOfThatNumberOrNone) {
-  condition const chosen = built_.make_condition(0);
-  conditional_node const made = look(built_, chosen, 0).switch_to(chosen, 3);
+  condition const chosen = build(built_).make_condition(0);
+  conditional_node const made = look(built_, chosen, 0).add(switch_node(chosen, 3));
   EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
   ASSERT_EQ(made.bodies().size(), 3U);
   for (std::size_t i = 0; i < 3; ++i) add_to(made.bodies()[i], i + 1, 1);
@@ -79,11 +80,11 @@ TEST_F(BuildConditions, ASwitchRunsTheBodyOfThatNumberOrNone) {
 }
 
 TEST_F(BuildConditions, EachLaunchBeginsWithTheInitialValue) {
-  condition const set = built_.make_condition(2);
-  condition const never = built_.make_condition(0);
+  condition const set = build(built_).make_condition(2);
+  condition const never = build(built_).make_condition(0);
   // The body sets its own condition, which is then the next launch's no more.
-  add_to(look(built_.if_then(set).body(), set, 0), 1, 1);
-  add_to(built_.if_then(never).body(), 2, 1);
+  add_to(look(build(built_).add(if_node(set)).body(), set, 0), 1, 1);
+  add_to(build(built_).add(if_node(never)).body(), 2, 1);
   graph_exec exec(built_);
   run(exec);
   run(exec);
@@ -94,11 +95,13 @@ TEST_F(BuildConditions, EachLaunchBeginsWithTheInitialValue) {
 TEST_F(BuildConditions, BodiesHoldKernelsMemsetsMemcpiesChildrenAndEmptyNodes) {
   graph child;
   add_to(child, 2, 1);
-  condition const always = built_.make_condition(1);
-  body_graph const body = built_.if_then(always).body();
-  auto const filled = body.memset(device_.data(), {.value = 7, .element_bytes = 4, .width = 8});
-  auto const copied = filled.join().memcpy(cells_.data() + 1, device_.data(), sizeof(int));
-  node const last = add_to(copied.embed(child), 1, 1);
+  condition const always = build(built_).make_condition(1);
+  body_graph const body = build(built_).add(if_node(always)).body();
+  auto const filled =
+      body.add(memset_node(device_.data(), {.value = 7, .element_bytes = 4, .width = 8}));
+  auto const copied =
+      filled.join().add(memcpy_node(cells_.data() + 1, device_.data(), sizeof(int)));
+  node const last = add_to(copied.add(child_node(child)), 1, 1);
   EXPECT_EQ(body.nodes().size(), 5U);
   EXPECT_EQ(body.edges().size(), 4U);
   EXPECT_EQ(last.predecessors().at(0).type(), cudaGraphNodeTypeGraph);
@@ -112,19 +115,19 @@ TEST_F(BuildConditions, BodiesHoldKernelsMemsetsMemcpiesChildrenAndEmptyNodes) {
 }
 
 TEST_F(BuildConditions, BodiesHoldConditionalNodesThatHoldOthers) {
-  condition const outer = built_.make_condition(1);
-  body_graph const loop = built_.while_loop(outer).body();
+  condition const outer = build(built_).make_condition(1);
+  body_graph const loop = build(built_).add(while_node(outer)).body();
   condition const is_low = loop.make_condition(0);
   // Rounds 1 to 6: the first two of them in the switch, then four in the else.
   auto const counted =
-      add_to(loop, 0, 1).launch(set_condition_below, {}, is_low.get(), cells_.data(), 3);
-  conditional_node const choice = counted.if_else(is_low);
+      add_to(loop, 0, 1).add(kernel_node(set_condition_below, {}, is_low.get(), cells_.data(), 3));
+  conditional_node const choice = counted.add(if_else_node(is_low));
   condition const round = choice.body().make_condition(0);
-  conditional_node const cases = look(choice.body(), round, 0).switch_to(round, 3);
+  conditional_node const cases = look(choice.body(), round, 0).add(switch_node(round, 3));
   for (std::size_t i = 0; i < 3; ++i) add_to(cases.bodies()[i], 1 + i, 1);
   condition const always = choice.otherwise().make_condition(1);
-  add_to(choice.otherwise().if_then(always).body(), 4, 1);
-  choice.launch(set_condition_below, {}, outer.get(), cells_.data(), 6);
+  add_to(choice.otherwise().add(if_node(always)).body(), 4, 1);
+  choice.add(kernel_node(set_condition_below, {}, outer.get(), cells_.data(), 6));
   graph_exec exec(built_);
   EXPECT_TRUE(exec.is_bare());
   for (int i = 1; i <= 3; ++i) {
@@ -139,15 +142,15 @@ TEST_F(BuildConditions, ABodyKeepsItsGraphAliveWithAllItsNodes) {
   node made;
   {
     graph source;
-    condition const always = source.make_condition(1);
-    made = source.if_then(always);
-    EXPECT_EQ(source.nodes().at(0), made);
+    condition const always = build(source).make_condition(1);
+    made = build(source).add(if_node(always));
+    EXPECT_EQ(build(source).nodes().at(0), made);
   }
   EXPECT_THROW(static_cast<void>(made.type()), usage_error);
   {
     graph source;
-    condition const always = source.make_condition(1);
-    conditional_node const with_body = source.if_then(always);
+    condition const always = build(source).make_condition(1);
+    conditional_node const with_body = build(source).add(if_node(always));
     made = with_body;
     body = with_body.body();
   }
@@ -162,8 +165,8 @@ TEST_F(BuildConditions, ABodyKeepsItsGraphAliveWithAllItsNodes) {
 }
 
 TEST_F(BuildConditions, ABodyOfAGraphThatWasMovedOrDetachedFollowsIt) {
-  condition const always = built_.make_condition(1);
-  body_graph const body = built_.if_then(always).body();
+  condition const always = build(built_).make_condition(1);
+  body_graph const body = build(built_).add(if_node(always)).body();
   graph moved_to = std::move(built_);
   add_to(body, 0, 3);
   run(moved_to);
@@ -174,8 +177,8 @@ TEST_F(BuildConditions, ABodyOfAGraphThatWasMovedOrDetachedFollowsIt) {
 }
 
 TEST_F(BuildConditions, ABodysHandleCanBeCapturedInto) {
-  condition const always = built_.make_condition(1);
-  body_graph const body = built_.if_then(always).body();
+  condition const always = build(built_).make_condition(1);
+  body_graph const body = build(built_).add(if_node(always)).body();
   cudaGraphNode_t const first = add_to(body, 0, 1).get();
   must(cudaStreamBeginCaptureToGraph(stream_, body.get(), &first, nullptr, 1,
                                      cudaStreamCaptureModeRelaxed));
@@ -189,12 +192,12 @@ TEST_F(BuildConditions, ABodysHandleCanBeCapturedInto) {
 }
 
 TEST_F(BuildConditions, KeepAGraphFromBeingCopiedWhichHarmsItNot) {
-  condition const always = built_.make_condition(1);
-  add_to(built_.if_then(always).body(), 0, 1);
+  condition const always = build(built_).make_condition(1);
+  add_to(build(built_).add(if_node(always)).body(), 0, 1);
   EXPECT_THROW(static_cast<void>(built_.clone()), cuda_error);
   graph around;
-  EXPECT_THROW(static_cast<void>(around.embed(built_)), cuda_error);
-  EXPECT_TRUE(around.nodes().empty());
+  EXPECT_THROW(static_cast<void>(build(around).add(child_node(built_))), cuda_error);
+  EXPECT_TRUE(build(around).nodes().empty());
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   run(built_);
   EXPECT_EQ(cells_.load(), 1);

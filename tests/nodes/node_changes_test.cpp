@@ -82,7 +82,7 @@ TEST_F(NodeChanges, ChangingANodeThatNobodyInstantiatedLetsGoAtOnce) {
   node const changed = add_node(*built_, first_);
   set(changed, second_, 10);
   EXPECT_TRUE(goes(first_));
-  changed.set_launch(add, {}, cells_.data(), 100);
+  changed.set(kernel_node(add, {}, cells_.data(), 100));
   EXPECT_TRUE(goes(second_));
   set(changed, third_, 100);
   EXPECT_TRUE(lives(third_));
@@ -90,7 +90,7 @@ TEST_F(NodeChanges, ChangingANodeThatNobodyInstantiatedLetsGoAtOnce) {
 }
 
 TEST_F(NodeChanges, AChangeThatCudaRefusesChangesNothing) {
-  node const filled = built_->memset(shared(first_), {.value = 1, .width = 1});
+  node const filled = build(*built_).add(memset_node(shared(first_), {.value = 1, .width = 1}));
   std::unique_ptr<int, tells> mine(cells_.data(), tells{second_});
   auto const fails = [&](auto&&... to_change) {
     EXPECT_THROW(set_launch_of(to_change..., std::move(mine)), cuda_error) << "it is no kernel";
@@ -116,7 +116,7 @@ TEST_F(NodeChanges, ExecsOfOneGraphTakeTurnsWhateverWasChangedMeanwhile) {
   graph_exec one(*built_);
   doomed.destroy();
   graph_exec two(*built_);
-  set(two, built_->nodes().at(1), third_, 10);
+  set(two, build(*built_).nodes().at(1), third_, 10);
   one.launch(stream_);
   two.launch(other_stream_);
   owned_event const done = make_event();
@@ -128,8 +128,8 @@ TEST_F(NodeChanges, ExecsOfOneGraphTakeTurnsWhateverWasChangedMeanwhile) {
 }
 
 TEST_F(NodeChanges, OfAConditionalsBodyAreSwappedToo) {
-  condition const always = built_->make_condition(1);
-  node const inside = add_node(built_->if_then(always).body(), first_);
+  condition const always = build(*built_).make_condition(1);
+  node const inside = add_node(build(*built_).add(if_node(always)).body(), first_);
   graph_exec exec(*built_);
   set(inside, second_, 10);
   set(exec, inside, third_, 100);
@@ -146,21 +146,21 @@ TEST_F(NodeChanges, CallablesEventsFillsAndCopiesAreSwappedToo) {
   int calls = 0;
   shared_event const old_event = shared_event::make();
   shared_event const new_event = shared_event::make();
-  node const called = built_->call([mine = std::make_shared<probe>(first_)] {});
-  node const recorded = called.record(old_event);
-  node const filled = recorded.memset(shared(second_), {.value = 1, .width = 1});
-  node const copied = filled.memcpy(shared(third_, 1), cells_.data(), sizeof(int));
+  node const called = build(*built_).add(host_node([mine = std::make_shared<probe>(first_)] {}));
+  node const recorded = called.add(record_node(old_event));
+  node const filled = recorded.add(memset_node(shared(second_), {.value = 1, .width = 1}));
+  node const copied = filled.add(memcpy_node(shared(third_, 1), cells_.data(), sizeof(int)));
   graph_exec exec(*built_);
-  exec.set_call(called, [&calls] { ++calls; });
-  exec.set_event(recorded, new_event);
-  exec.set_memset(filled, cells_.data(), {.value = 5, .width = 1});
-  exec.set_memcpy(copied, cells_.data() + 1, cells_.data(), sizeof(int));
+  escrow::set(exec, called, host_node([&calls] { ++calls; }));
+  escrow::set(exec, recorded, record_node(new_event));
+  escrow::set(exec, filled, memset_node(cells_.data(), {.value = 5, .width = 1}));
+  escrow::set(exec, copied, memcpy_node(cells_.data() + 1, cells_.data(), sizeof(int)));
   EXPECT_EQ(exec.held().owners, 2U) << "the callable and the event";
   EXPECT_TRUE(lives(first_));
-  called.set_call([] {});
-  filled.set_memset(cells_.data(), {.value = 1, .width = 1});
-  copied.set_memcpy(cells_.data() + 1, cells_.data(), sizeof(int));
-  recorded.set_event(new_event.ref());
+  called.set(host_node([] {}));
+  filled.set(memset_node(cells_.data(), {.value = 1, .width = 1}));
+  copied.set(memcpy_node(cells_.data() + 1, cells_.data(), sizeof(int)));
+  recorded.set(record_node(new_event.ref()));
   EXPECT_TRUE(goes(first_));
   EXPECT_TRUE(goes(second_));
   EXPECT_TRUE(goes(third_));

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <escrow/deleter.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <escrow/sim.hpp>
 #include <optional>
 

@@ -22,17 +22,22 @@ class BuildStrangers : public build_test {
 TEST_F(BuildStrangers, ANodeOfAnotherGraphOrBodyIsRefused) {
   graph other;
   node const theirs = add_to(other, 0, 1);
-  condition const ours = built_.make_condition(1);
-  conditional_node const made = built_.if_then(ours);
+  condition const ours = build(built_).make_condition(1);
+  conditional_node const made = build(built_).add(if_node(ours));
   node const inner = add_to(made.body(), 0, 1);
   node const none;
   for (node const& each : {theirs, inner, none}) {
-    expect_refused([&] { static_cast<void>(made.join({each})); }, "node::join", "`others`");
-    expect_refused([&] { static_cast<void>(built_.join({made, each})); }, "node::join", "`others`");
+    expect_refused([&] { static_cast<void>(made.join({each})); }, "graph_builder_ref::join",
+                   "`others`");
+    expect_refused(
+        [&] {
+          static_cast<void>(build(built_).join({made, each}));
+        },
+        "graph_builder_ref::join", "`others`");
     expect_refused([&] { made.after(each); }, "node::after", "`other`");
   }
-  EXPECT_EQ(built_.nodes().size(), 1U);
-  EXPECT_TRUE(built_.edges().empty());
+  EXPECT_EQ(build(built_).nodes().size(), 1U);
+  EXPECT_TRUE(build(built_).edges().empty());
 }
 
 TEST_F(BuildStrangers, ANodeWhoseGraphIsGoneIsRefusedAsAnother) {
@@ -43,7 +48,8 @@ TEST_F(BuildStrangers, ANodeWhoseGraphIsGoneIsRefusedAsAnother) {
     gone.reset();
     graph next;  // perhaps with the handle that the other had
     node const there = add_to(next, 0, 1);
-    expect_refused([&] { static_cast<void>(next.join({stale})); }, "node::join", "`others`");
+    expect_refused([&] { static_cast<void>(build(next).join({stale})); }, "graph_builder_ref::join",
+                   "`others`");
     expect_refused([&] { there.after(stale); }, "node::after", "`other`");
     expect_refused([&] { ours.after(stale); }, "node::after", "`other`");
   }
@@ -58,16 +64,19 @@ TEST_F(BuildStrangers, AnExecTakesOnlyNodesOfTheGraphThatItWasMadeOf) {
   graph_exec of_handle(built_.get());
   graph_exec of_twin(twin);
   auto const expect_all_refused = [&](graph_exec& it, node const& changed, char const* problem) {
-    constexpr char const* call = "graph_exec::set";
+    constexpr char const* call = "set";
     int* const data = device_.data();
-    expect_refused([&] { it.set_launch(changed, add, {}, data, 1); }, call, problem);
-    expect_refused([&] { it.set_launch(changed, kernel(add), {}, data, 1); }, call, problem);
-    expect_refused([&] { it.set_memset(changed, data, zero); }, call, problem);
-    expect_refused([&] { it.set_memcpy(changed, data, data + 1, 4); }, call, problem);
-    expect_refused([&] { it.set_call(changed, [] {}); }, call, problem);
-    expect_refused([&] { it.set_call(changed, nothing, nullptr, 0); }, call, problem);
-    expect_refused([&] { it.set_event(changed, event); }, call, problem);
-    expect_refused([&] { it.set_event(changed, event.ref()); }, call, problem);
+    expect_refused([&] { escrow::set(it, changed, kernel_node(add, {}, data, 1)); }, call, problem);
+    expect_refused([&] { escrow::set(it, changed, kernel_node(kernel(add), {}, data, 1)); }, call,
+                   problem);
+    expect_refused([&] { escrow::set(it, changed, memset_node(data, zero)); }, call, problem);
+    expect_refused([&] { escrow::set(it, changed, memcpy_node(data, data + 1, 4)); }, call,
+                   problem);
+    expect_refused([&] { escrow::set(it, changed, host_node([] {})); }, call, problem);
+    expect_refused([&] { escrow::set(it, changed, host_node(nothing, nullptr, 0)); }, call,
+                   problem);
+    expect_refused([&] { escrow::set(it, changed, record_node(event)); }, call, problem);
+    expect_refused([&] { escrow::set(it, changed, record_node(event.ref())); }, call, problem);
   };
   constexpr char const* not_of_it = "the node is not of the graph that the exec was made of";
   expect_all_refused(exec, theirs, not_of_it);
@@ -76,7 +85,7 @@ TEST_F(BuildStrangers, AnExecTakesOnlyNodesOfTheGraphThatItWasMadeOf) {
   expect_all_refused(of_twin, ours, not_of_it);
   graph_exec moved_to = std::move(exec);
   expect_all_refused(exec, ours, "moved from");  // NOLINT(bugprone-use-after-move)
-  moved_to.set_launch(ours, add, {}, cells_.data(), 2);
+  escrow::set(moved_to, ours, kernel_node(add, {}, cells_.data(), 2));
   built_ = graph();
   expect_all_refused(moved_to, ours, not_of_it);
   run(moved_to);
@@ -89,25 +98,25 @@ class BuildGone : public BuildStrangers {
       "the graph is gone: it ended, or was moved from or detached";
 
   // Expects that nothing can be added at the place.
-  void expect_no_place(insertion_point const& at) {
+  void expect_no_place(graph_builder_ref const& at) {
     int* const data = device_.data();
     graph const child;
     auto const expect = [](auto call, char const* name) { expect_refused(call, name, is_gone); };
-    expect([&] { static_cast<void>(at.join()); }, "node::join");
-    expect([&] { at.launch(add, {}, data, 1); }, "node::launch");
-    expect([&] { at.launch(kernel(add), {}, data, 1); }, "node::launch");
-    expect([&] { static_cast<void>(at.alloc(4)); }, "node::alloc");
-    expect([&] { at.free(data); }, "node::free");
-    expect([&] { at.memset(data, zero); }, "node::memset");
-    expect([&] { at.memcpy(data, data + 1, 4); }, "node::memcpy");
-    expect([&] { static_cast<void>(at.embed(child)); }, "node::embed");
-    expect([&] { at.call([] {}); }, "node::call");
-    expect([&] { at.call(nothing, nullptr, 0); }, "node::call");
-    expect([&] { at.record(event); }, "node::record");
-    expect([&] { at.record(event.ref()); }, "node::record");
-    expect([&] { at.wait(event); }, "node::wait");
-    expect([&] { at.wait(event.ref()); }, "node::wait");
-    expect([&] { static_cast<void>(at.make_condition(0)); }, "node::make_condition");
+    expect([&] { static_cast<void>(at.join()); }, "graph_builder_ref::join");
+    expect([&] { at.add(kernel_node(add, {}, data, 1)); }, "graph_builder_ref::add");
+    expect([&] { at.add(kernel_node(kernel(add), {}, data, 1)); }, "graph_builder_ref::add");
+    expect([&] { static_cast<void>(at.add(alloc_node(4))); }, "graph_builder_ref::add");
+    expect([&] { at.add(free_node(data)); }, "graph_builder_ref::add");
+    expect([&] { at.add(memset_node(data, zero)); }, "graph_builder_ref::add");
+    expect([&] { at.add(memcpy_node(data, data + 1, 4)); }, "graph_builder_ref::add");
+    expect([&] { static_cast<void>(at.add(child_node(child))); }, "graph_builder_ref::add");
+    expect([&] { at.add(host_node([] {})); }, "graph_builder_ref::add");
+    expect([&] { at.add(host_node(nothing, nullptr, 0)); }, "graph_builder_ref::add");
+    expect([&] { at.add(record_node(event)); }, "graph_builder_ref::add");
+    expect([&] { at.add(record_node(event.ref())); }, "graph_builder_ref::add");
+    expect([&] { at.add(wait_node(event)); }, "graph_builder_ref::add");
+    expect([&] { at.add(wait_node(event.ref())); }, "graph_builder_ref::add");
+    expect([&] { static_cast<void>(at.make_condition(0)); }, "graph_builder_ref::make_condition");
   }
   // The same, and that the node tells nothing and is not changed.
   void expect_no_node(node const& it) {
@@ -118,27 +127,27 @@ class BuildGone : public BuildStrangers {
     expect([&] { static_cast<void>(it.predecessors()); }, "node::predecessors");
     expect([&] { static_cast<void>(it.successors()); }, "node::successors");
     expect([&] { it.after(it); }, "node::after");
-    expect([&] { static_cast<void>(it.launch_parameters()); }, "node::launch_parameters");
+    expect([&] { static_cast<void>(it.kernel_parameters()); }, "node::kernel_parameters");
     expect([&] { static_cast<void>(it.memset_parameters()); }, "node::memset_parameters");
     expect([&] { static_cast<void>(it.memcpy_parameters()); }, "node::memcpy_parameters");
-    expect([&] { static_cast<void>(it.call_parameters()); }, "node::call_parameters");
+    expect([&] { static_cast<void>(it.host_parameters()); }, "node::host_parameters");
     expect([&] { static_cast<void>(it.event()); }, "node::type");
     expect([&] { static_cast<void>(it.alloc_parameters()); }, "node::alloc_parameters");
     expect([&] { static_cast<void>(it.freed()); }, "node::freed");
     expect([&] { static_cast<void>(it.embedded()); }, "node::embedded");
-    expect([&] { it.set_launch(add, {}, data, 1); }, "node::set_launch");
-    expect([&] { it.set_memset(data, zero); }, "node::set_memset");
-    expect([&] { it.set_memcpy(data, data + 1, 4); }, "node::set_memcpy");
-    expect([&] { it.set_call([] {}); }, "node::set_call");
-    expect([&] { it.set_call(nothing, nullptr, 0); }, "node::set_call");
-    expect([&] { it.set_event(event); }, "node::");
-    expect([&] { it.set_event(event.ref()); }, "node::");
+    expect([&] { it.set(kernel_node(add, {}, data, 1)); }, "node::set");
+    expect([&] { it.set(memset_node(data, zero)); }, "node::set");
+    expect([&] { it.set(memcpy_node(data, data + 1, 4)); }, "node::set");
+    expect([&] { it.set(host_node([] {})); }, "node::set");
+    expect([&] { it.set(host_node(nothing, nullptr, 0)); }, "node::set");
+    expect([&] { it.set(record_node(event)); }, "node::set");
+    expect([&] { it.set(record_node(event.ref())); }, "node::set");
     expect([&] { it.destroy(); }, "node::destroy");
   }
 };
 
 TEST_F(BuildGone, APlaceInNoGraphIsNone) {
-  expect_no_place(insertion_point());
+  expect_no_place(graph_builder_ref());
   expect_no_node(node());
   EXPECT_EQ(node().get(), nullptr);
 }
@@ -160,21 +169,24 @@ TEST_F(BuildGone, ANodeOfAGraphThatWasDetachedIsNone) {
 
 TEST_F(BuildGone, AGraphThatWasMovedFromIsNoPlaceAndItsNodesAreTheOthers) {
   node const made = add_to(built_, 0, 1);
-  condition const always = built_.make_condition(1);
+  condition const always = build(built_).make_condition(1);
   graph moved_to = std::move(built_);
   // NOLINTBEGIN(bugprone-use-after-move): that is the question
   expect_no_place(built_);
   EXPECT_EQ(built_.get(), nullptr);
   graph around;
-  expect_refused([&] { static_cast<void>(around.embed(built_)); }, "node::embed", is_gone);
+  expect_refused([&] { static_cast<void>(build(around).add(child_node(built_))); },
+                 "graph_builder_ref::add", is_gone);
   expect_refused([&] { static_cast<void>(built_.clone()); }, "graph::clone", is_gone);
-  expect_refused([&] { static_cast<void>(built_.nodes()); }, "graph::nodes", is_gone);
-  expect_refused([&] { static_cast<void>(built_.edges()); }, "graph::edges", is_gone);
+  expect_refused([&] { static_cast<void>(build(built_).nodes()); }, "graph_builder_ref::nodes",
+                 is_gone);
+  expect_refused([&] { static_cast<void>(build(built_).edges()); }, "graph_builder_ref::edges",
+                 is_gone);
   expect_refused([&] { built_.write_dot("/nowhere"); }, "graph::write_dot", is_gone);
   // NOLINTEND(bugprone-use-after-move)
-  made.set_launch(add, {}, cells_.data(), 2);
-  add_to(made.if_then(always).body(), 0, 3);
-  EXPECT_EQ(moved_to.nodes().size(), 2U);
+  made.set(kernel_node(add, {}, cells_.data(), 2));
+  add_to(made.add(if_node(always)).body(), 0, 3);
+  EXPECT_EQ(build(moved_to).nodes().size(), 2U);
   run(moved_to);
   EXPECT_EQ(cells_.load(), 5);
 }
@@ -186,7 +198,7 @@ TEST_F(BuildGone, AGraphThatWasAssignedOverIsGoneAndTheOneAssignedIsThere) {
   built_ = std::move(other);
   expect_no_node(of_old);
   EXPECT_EQ(of_new.type(), cudaGraphNodeTypeKernel);
-  EXPECT_EQ(built_.nodes().at(0), of_new);
+  EXPECT_EQ(build(built_).nodes().at(0), of_new);
 }
 
 }  // namespace

@@ -27,15 +27,15 @@ class BuildEdges : public build_test {};
 
 TEST_F(BuildEdges, AChainIsALine) {
   node const first = add_to(built_, 0, 1);
-  node const second = first.memset(device_.data(), {.width = 1});
+  node const second = first.add(memset_node(device_.data(), {.width = 1}));
   node const third = second.join();
-  EXPECT_TRUE(same(built_.nodes(), {first, second, third}));
+  EXPECT_TRUE(same(build(built_).nodes(), {first, second, third}));
   EXPECT_TRUE(first.predecessors().empty());
   EXPECT_EQ(first.successors(), nodes{second});
   EXPECT_EQ(second.predecessors(), nodes{first});
   EXPECT_EQ(second.successors(), nodes{third});
   EXPECT_TRUE(third.successors().empty());
-  auto const edges = built_.edges();
+  auto const edges = build(built_).edges();
   ASSERT_EQ(edges.size(), 2U);
   EXPECT_EQ(std::ranges::count(edges, std::pair(first, second)), 1);
   EXPECT_EQ(std::ranges::count(edges, std::pair(second, third)), 1);
@@ -45,7 +45,7 @@ TEST_F(BuildEdges, AGraphAddsNodesThatWaitForNothing) {
   node const first = add_to(built_, 0, 1);
   node const second = add_to(built_, 1, 1);
   EXPECT_TRUE(second.predecessors().empty());
-  EXPECT_TRUE(built_.edges().empty());
+  EXPECT_TRUE(build(built_).edges().empty());
   EXPECT_FALSE(first == second);
 }
 
@@ -56,10 +56,10 @@ TEST_F(BuildEdges, AJoinWaitsForThePlaceAndForAllOthers) {
   node const joined = first.join({second, third});
   EXPECT_TRUE(same(joined.predecessors(), {first, second, third}));
   EXPECT_TRUE(same(first.join({first}).predecessors(), {first}));
-  EXPECT_TRUE(same(built_.join({second, third}).predecessors(), {second, third}));
-  EXPECT_TRUE(same(built_.join(nodes{third}).predecessors(), {third}));
-  EXPECT_TRUE(built_.join().predecessors().empty());
-  joined.launch(copy, {.block = {4}}, cells_.data() + 4, cells_.data(), 4U);
+  EXPECT_TRUE(same(build(built_).join({second, third}).predecessors(), {second, third}));
+  EXPECT_TRUE(same(build(built_).join(nodes{third}).predecessors(), {third}));
+  EXPECT_TRUE(build(built_).join().predecessors().empty());
+  joined.add(kernel_node(copy, {.block = {4}}, cells_.data() + 4, cells_.data(), 4U));
   run(built_);
   EXPECT_EQ(cells_.load(4), 1);
   EXPECT_EQ(cells_.load(5), 2);
@@ -67,7 +67,8 @@ TEST_F(BuildEdges, AJoinWaitsForThePlaceAndForAllOthers) {
 }
 
 TEST_F(BuildEdges, AfterMakesANodeWaitForAnother) {
-  node const late = built_.launch(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U);
+  node const late =
+      build(built_).add(kernel_node(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U));
   node const early = add_to(built_, 0, 6);
   EXPECT_EQ(&late.after(early), &late);
   EXPECT_EQ(late.predecessors(), nodes{early});
@@ -77,11 +78,11 @@ TEST_F(BuildEdges, AfterMakesANodeWaitForAnother) {
 }
 
 TEST_F(BuildEdges, OfABodyAreItsOwn) {
-  condition const always = built_.make_condition(1);
-  conditional_node const made = built_.if_then(always);
+  condition const always = build(built_).make_condition(1);
+  conditional_node const made = build(built_).add(if_node(always));
   node const first = add_to(made.body(), 0, 1);
   node const second = add_to(made.body(), 1, 1).after(first);
-  EXPECT_EQ(built_.nodes(), nodes{made});
+  EXPECT_EQ(build(built_).nodes(), nodes{made});
   EXPECT_TRUE(same(made.body().nodes(), {first, second}));
   ASSERT_EQ(made.body().edges().size(), 1U);
   EXPECT_EQ(made.body().edges()[0], std::pair(first, second));
@@ -93,12 +94,13 @@ TEST_F(BuildEdges, OfACapturedGraphAreSeenAndBuiltUpon) {
     must(launch_add(stream.get(), cells_.data(), 1));
     must(launch_add(stream.get(), cells_.data(), 1));
   });
-  nodes const found = captured.nodes();
+  nodes const found = build(captured).nodes();
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].type(), cudaGraphNodeTypeKernel);
-  EXPECT_EQ(found[0].launch_parameters().launched, kernel(add));
-  ASSERT_EQ(captured.edges().size(), 1U);
-  captured.edges()[0].second.launch(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U);
+  EXPECT_EQ(found[0].kernel_parameters().launched, kernel(add));
+  ASSERT_EQ(build(captured).edges().size(), 1U);
+  build(captured).edges()[0].second.add(
+      kernel_node(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U));
   run(captured);
   EXPECT_EQ(cells_.load(1), 2);
 }
@@ -112,8 +114,8 @@ TEST_F(BuildEdges, ThatDoNotWaitForTheEndOfAKernelAreSeenAsOthersAre) {
     cudaGraphNode_t from = first.get();
     cudaGraphNode_t to = second.get();
     must(cudaGraphAddDependencies(made.get(), &from, &to, &edge, 1));
-    EXPECT_EQ(made.edges().size(), 1U);
-    EXPECT_EQ(made.edges().at(0), std::pair(first, second));
+    EXPECT_EQ(build(made).edges().size(), 1U);
+    EXPECT_EQ(build(made).edges().at(0), std::pair(first, second));
     EXPECT_EQ(first.successors(), nodes{second});
     EXPECT_EQ(second.predecessors(), nodes{first});
     graph child;
@@ -142,8 +144,8 @@ TEST_F(BuildEdges, ADestroyedNodeIsGoneWithItsEdges) {
   node const second = add_to(first, 1, 1);
   node const third = add_to(second, 2, 1);
   second.destroy();
-  EXPECT_TRUE(same(built_.nodes(), {first, third}));
-  EXPECT_TRUE(built_.edges().empty());
+  EXPECT_TRUE(same(build(built_).nodes(), {first, third}));
+  EXPECT_TRUE(build(built_).edges().empty());
   EXPECT_TRUE(first.successors().empty());
   run(built_);
   EXPECT_EQ(cells_.load(0), 1);
@@ -157,7 +159,7 @@ TEST_F(BuildEdges, StayWithTheGraphWhenItIsMoved) {
   moved_to = std::move(built_);
   node const second = add_to(first, 0, 2);
   EXPECT_EQ(first.successors(), nodes{second});
-  EXPECT_EQ(moved_to.nodes().size(), 2U);
+  EXPECT_EQ(build(moved_to).nodes().size(), 2U);
   graph const again = std::move(moved_to);
   run(again);
   EXPECT_EQ(cells_.load(), 3);
@@ -184,10 +186,11 @@ std::size_t count(std::string const& text, std::string const& what) {
 
 TEST_F(WriteDot, WritesAnArrowForEachEdge) {
   node const first = add_to(built_, 0, 1);
-  static_cast<void>(first.join({add_to(built_, 1, 1), first.memset(device_.data(), {.width = 1})}));
+  static_cast<void>(
+      first.join({add_to(built_, 1, 1), first.add(memset_node(device_.data(), {.width = 1}))}));
   built_.write_dot(file_);
   EXPECT_EQ(text().rfind("digraph", 0), 0U) << text();
-  EXPECT_EQ(built_.edges().size(), 4U);
+  EXPECT_EQ(build(built_).edges().size(), 4U);
   EXPECT_EQ(count(text(), "->"), 4U) << text();
   add_to(first, 2, 1);
   built_.write_dot(file_, cudaGraphDebugDotFlagsVerbose);

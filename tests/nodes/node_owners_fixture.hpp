@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <escrow/deleter.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -46,7 +46,7 @@ class node_owners_test : public testing::Test {
   template <class... Arguments>
   [[nodiscard]] graph graph_with(kernel_id id, Arguments... arguments) {
     graph made(deleter_);
-    made.launch(kernel(kernel_address(id)), {}, arguments...);
+    build(made).add(kernel_node(kernel(kernel_address(id)), {}, arguments...));
     return made;
   }
 
@@ -55,12 +55,12 @@ class node_owners_test : public testing::Test {
     return {cells_.data() + cell, tells{std::move(fate)}};
   }
   /// Adds `value` to a cell at each launch; the node is the only owner.
-  node add_node(insertion_point const& at, fate_ptr fate, int value = 1, int cell = 0) {
-    return at.launch(add, {}, shared(std::move(fate), cell), value);
+  node add_node(graph_builder_ref const& at, fate_ptr fate, int value = 1, int cell = 0) {
+    return at.add(kernel_node(add, {}, shared(std::move(fate), cell), value));
   }
   /// A node that what follows waits for, until the flag is raised.
-  [[nodiscard]] node hold_up(insertion_point const& at) {
-    return at.launch(wait_flag, {}, flag_.get());
+  [[nodiscard]] node hold_up(graph_builder_ref const& at) {
+    return at.add(kernel_node(wait_flag, {}, flag_.get()));
   }
 
   /// Whatever has been let go by now has been reclaimed, and that was not.

@@ -6,7 +6,7 @@
 
 #include <atomic>
 #include <escrow/deleter.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -55,7 +55,7 @@ class Libraries : public testing::Test {
   [[nodiscard]] kernel found() { return loaded().find("library_add"); }
   void launch_add(kernel const& add, int value) {
     launch_config config;
-    config.keeper = &deleter_;
+    config.deleter = &deleter_;
     launch(stream_, add, config, cells_.data(), value);
   }
   void hold_up() { must(launch_wait_flag(stream_, flag_.get())); }

@@ -59,7 +59,7 @@ TEST_F(NodeChanges, AnExecMayBeChangedAgainAndAgain) {
     last = next;
   }
   EXPECT_TRUE(lives(first_)) << "the graph has it";
-  exec.set_launch(two, add, {}, cells_.data() + 1, 5);
+  escrow::set(exec, two, kernel_node(add, {}, cells_.data() + 1, 5));
   EXPECT_EQ(exec.held().owners, 1U);
   run(exec);
   EXPECT_EQ(cells_.load(0), 22);
@@ -71,7 +71,7 @@ TEST_F(NodeChanges, AnExecMayBeChangedAgainAndAgain) {
 }
 
 TEST_F(NodeChanges, AnExecThatHeldNothingMayBeGivenOwners) {
-  node const changed = built_->launch(add, {}, cells_.data(), 1);
+  node const changed = build(*built_).add(kernel_node(add, {}, cells_.data(), 1));
   std::optional<graph_exec> exec(*built_);
   EXPECT_EQ(exec->held().owners, 0U);
   run(*exec);
@@ -106,7 +106,7 @@ TEST_F(NodeChanges, AnUpdateAfterNodesWereAddedAndDestroyedLetsGoOfNothingThatIs
   doomed.destroy();
   add_node(*built_, second_, 1, 2);
   exec.update(*built_);
-  exec.set_launch(stays_there, add, {}, shared(third_, 3), 5);
+  escrow::set(exec, stays_there, kernel_node(add, {}, shared(third_, 3), 5));
   built_.reset();
   run(exec);
   // Which of the two the changed node stands for now is CUDA's affair.
@@ -148,7 +148,7 @@ TEST_F(NodeChanges, AnExecThatWasUpdatedFromAnotherGraphKeepsWhatThatHadUntilThe
 
 TEST_F(NodeChanges, WhatAnEmbeddedCopyUsesTooStaysWithTheExec) {
   node const changed = add_node(*built_, first_);
-  built_->embed(built_->clone());
+  build(*built_).add(child_node(built_->clone()));
   std::optional<graph_exec> exec(*built_);
   set(*exec, changed, second_, 10);
   built_.reset();

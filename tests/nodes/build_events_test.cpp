@@ -11,8 +11,8 @@ class BuildEvents : public build_test {};
 
 TEST_F(BuildEvents, AnEventNodeLeadsBackToItsSharedEvent) {
   shared_event const made = shared_event::make(cudaEventDisableTiming | cudaEventBlockingSync);
-  node const recorded = built_.record(made);
-  node const waited = recorded.wait(made);
+  node const recorded = build(built_).add(record_node(made));
+  node const waited = recorded.add(wait_node(made));
   EXPECT_EQ(recorded.type(), cudaGraphNodeTypeEventRecord);
   EXPECT_EQ(waited.type(), cudaGraphNodeTypeWaitEvent);
   for (node const& each : {recorded, waited}) {
@@ -27,7 +27,9 @@ TEST_F(BuildEvents, AnEventNodeLeadsBackToItsSharedEvent) {
 
 TEST_F(BuildEvents, AnEventThatIsNotSharedLeadsNowhere) {
   owned_event const borrowed = make_event();
-  node const recorded = built_.record(event_ref(borrowed.get())).wait(event_ref(borrowed.get()));
+  node const recorded = build(built_)
+                            .add(record_node(event_ref(borrowed.get())))
+                            .add(wait_node(event_ref(borrowed.get())));
   EXPECT_EQ(recorded.event(), borrowed.get());
   EXPECT_FALSE(shared_event::find(recorded.event()));
   cudaEvent_t const gone = shared_event::make().get();
@@ -37,7 +39,9 @@ TEST_F(BuildEvents, AnEventThatIsNotSharedLeadsNowhere) {
 
 TEST_F(BuildEvents, AnEventIsReadyWhenWhatItsNodeWaitsForIsDone) {
   shared_event const event = shared_event::make();
-  built_.launch(function_of<int volatile*>(kernel_id::wait_flag), {}, flag_.get()).record(event);
+  build(built_)
+      .add(kernel_node(function_of<int volatile*>(kernel_id::wait_flag), {}, flag_.get()))
+      .add(record_node(event));
   graph_exec exec(built_);
   exec.launch(stream_);
   EXPECT_EQ(cudaEventQuery(event.get()), cudaErrorNotReady);
@@ -49,7 +53,7 @@ TEST_F(BuildEvents, AnEventIsReadyWhenWhatItsNodeWaitsForIsDone) {
 
 TEST_F(BuildEvents, ANodeThatWaitsForAnEventHoldsUpWhatFollows) {
   owned_event const event = make_event();
-  add_to(built_.wait(event_ref(event.get())), 0, 1);
+  add_to(build(built_).add(wait_node(event_ref(event.get()))), 0, 1);
   graph_exec exec(built_);
   run(exec);  // an event that was not recorded holds up nothing, and the kernel is loaded
   EXPECT_EQ(cells_.load(), 1);

@@ -53,35 +53,39 @@ class HeatDiffusion : public build_integration_test {
   // Waits for the input, prepares, loops, and hands the output to a callback, and to whoever waits
   // for `done_`. Only the nodes keep `now`, where the values are at the end of each round.
   void fill_graph(std::shared_ptr<double> const& now) {
-    allocation const memory = heat_->wait(uploaded_).embed(preparation(now)).alloc(rod_size);
+    allocation const memory = build(*heat_)
+                                  .add(wait_node(uploaded_))
+                                  .add(child_node(preparation(now)))
+                                  .add(alloc_node(rod_size));
     auto* const before = static_cast<double*>(memory.address());
     auto const* const read = before;
     kernel const step{kernel_address(kernel_id::heat_step)};
-    unfinished_.emplace(heat_->make_condition(1));
-    conditional_node const loop = memory.while_loop(*unfinished_);
+    unfinished_.emplace(build(*heat_).make_condition(1));
+    conditional_node const loop = memory.add(while_node(*unfinished_));
     node const round = loop.body()
-                           .launch(step, {.block = {32}}, before, now, points, ratio)
-                           .launch(step, {.block = {32}}, now, read, points, ratio);
-    go_on_node_ =
-        round.launch(go_on_, {}, unfinished_->get(), progress_, by_rounds, now, read, points);
+                           .add(kernel_node(step, {.block = {32}}, before, now, points, ratio))
+                           .add(kernel_node(step, {.block = {32}}, now, read, points, ratio));
+    go_on_node_ = round.add(
+        kernel_node(go_on_, {}, unfinished_->get(), progress_, by_rounds, now, read, points));
     change_ = [this, read, weak = std::weak_ptr(now)](graph_exec& exec, heat_limits limits) {
-      exec.set_launch(go_on_node_, go_on_, {}, unfinished_->get(), progress_, limits, weak.lock(),
-                      read, points);
+      escrow::set(exec, go_on_node_,
+                  kernel_node(go_on_, {}, unfinished_->get(), progress_, limits, weak.lock(), read,
+                              points));
     };
-    node const freed = loop.free(memory);
-    node const told = loop.memcpy(output_.data(), now, rod_size).call([this] {
+    node const freed = loop.add(free_node(memory.address()));
+    node const told = loop.add(memcpy_node(output_.data(), now, rod_size)).add(host_node([this] {
       received_ = output_;
       // Release: whoever sees the count sees what was received.
       callbacks_.fetch_add(1, std::memory_order_release);
-    });
-    static_cast<void>(told.join({freed}).record(done_));
+    }));
+    static_cast<void>(told.join({freed}).add(record_node(done_)));
   }
 
   // A graph of its own, for embedding: copies the input, and resets the progress.
   [[nodiscard]] graph preparation(std::shared_ptr<double> const& now) {
     graph result(deleter_);
-    node const copied = result.memcpy(now, input_, rod_size);
-    node const reset = result.memset(progress_, {.width = sizeof(heat_progress)});
+    node const copied = build(result).add(memcpy_node(now, input_, rod_size));
+    node const reset = build(result).add(memset_node(progress_, {.width = sizeof(heat_progress)}));
     static_cast<void>(copied.join({reset}));
     return result;
   }

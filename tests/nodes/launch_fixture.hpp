@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <escrow/deleter.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <memory>
 #include <utility>
 
@@ -83,7 +83,7 @@ class launch_test : public testing::Test {
   }
   [[nodiscard]] launch_config config() {
     launch_config its;
-    its.keeper = &deleter_;
+    its.deleter = &deleter_;
     return its;
   }
   template <class Enqueue>

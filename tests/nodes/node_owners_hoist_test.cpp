@@ -18,8 +18,8 @@ TEST_F(NodeOwners, AreTakenOffByHoist) {
   EXPECT_TRUE(goes(first_));
   EXPECT_TRUE(goes(second_));
   added.destroy();
-  other.set_launch(add, {}, cells_.data(), 2);
-  EXPECT_EQ(built_->nodes().size(), 1U);
+  other.set(kernel_node(add, {}, cells_.data(), 2));
+  EXPECT_EQ(build(*built_).nodes().size(), 1U);
 }
 
 TEST_F(NodeOwners, AreTakenOffByHoistOfThePlainHandle) {
@@ -28,7 +28,7 @@ TEST_F(NodeOwners, AreTakenOffByHoistOfThePlainHandle) {
   std::optional<hoisted> taken(hoist(built_->get()));
   added.destroy();
   fate_ptr const third = make_fate();
-  other.set_launch(add, {}, shared(third), 2);
+  other.set(kernel_node(add, {}, shared(third), 2));
   EXPECT_TRUE(lives(first_)) << "what was hoisted keeps it";
   EXPECT_TRUE(lives(second_));
   taken->release();
@@ -45,13 +45,13 @@ TEST_F(NodeOwners, OfACloneMadeAfterAHoistByHandleAreNone) {
   graph copy = built_->clone();
   built_.reset();
   EXPECT_TRUE(goes(first_));
-  copy.nodes().at(0).destroy();
+  build(copy).nodes().at(0).destroy();
   EXPECT_EQ(copy.held().owners, 0U);
 }
 
 TEST_F(NodeOwners, OfExecsMadeAfterAHoistByHandleAreTheirOwn) {
   node const one = add_node(*built_, first_);
-  node const two = one.launch(add, {}, cells_.data() + 1, 1);
+  node const two = one.add(kernel_node(add, {}, cells_.data() + 1, 1));
   { graph_exec const before(*built_); }
   hoist(built_->get()).release();
   { graph_exec const after(*built_); }
@@ -60,8 +60,8 @@ TEST_F(NodeOwners, OfExecsMadeAfterAHoistByHandleAreTheirOwn) {
   for (int i = 0; i < 64; ++i) {
     fate_ptr const fate = make_fate();
     graph_exec exec(*built_);
-    exec.set_launch(two, add, {}, shared(fate, 1), 1);
-    exec.set_launch(one, add, {}, cells_.data(), 1);
+    escrow::set(exec, two, kernel_node(add, {}, shared(fate, 1), 1));
+    escrow::set(exec, one, kernel_node(add, {}, cells_.data(), 1));
     EXPECT_TRUE(lives(fate)) << "that of the other node";
   }
 }
