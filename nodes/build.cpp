@@ -29,8 +29,8 @@ bool graph_builder_ref::is_beside(node const& other) const noexcept {
   return other.in_ == in_ && other.core_.lock() == core_.lock();
 }
 
-node graph_builder_ref::node_of(cudaGraphNode_t made) const noexcept {
-  return node(graph_builder_ref(*this, made));
+node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
+  return node(graph_builder_ref(*this, handle));
 }
 
 std::vector<node> graph_builder_ref::nodes_of(std::vector<cudaGraphNode_t> const& found) const {

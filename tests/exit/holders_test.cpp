@@ -1,5 +1,6 @@
 // close_for() names each kind of holder: a lease, an open capture, a graph, an exec, a node's
 // share; with capture id, label, count, since when, and where.
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 
 #include "../pool/capture_fixture.hpp"

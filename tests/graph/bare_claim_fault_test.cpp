@@ -1,4 +1,6 @@
 // An exec that says that it is bare has no user object, whatever failed before.
+#include <escrow/nodes.hpp>
+
 #include "exec_fault_world.hpp"
 
 namespace escrow::test {
@@ -79,9 +81,9 @@ TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) 
 // A plain end of their nodes tells nobody that the handles may be another's.
 TEST_F(BareClaim, IsRightOfSuchAChildInThePlaceOfOneThatHeldNothing) {
   world.parent.emplace();
-  std::vector<node> blank;
+  std::vector<cudaGraphNode_t> blank;
   for (int i = 0; i < 32; ++i) blank.push_back(world.parent->add_child(graph()));
-  for (node const& each : blank) must(cudaGraphDestroyNode(each.get()));
+  for (cudaGraphNode_t const each : blank) must(cudaGraphDestroyNode(each));
   add_memory();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);

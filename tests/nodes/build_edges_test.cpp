@@ -120,8 +120,10 @@ TEST_F(BuildEdges, ThatDoNotWaitForTheEndOfAKernelAreSeenAsOthersAre) {
     EXPECT_EQ(second.predecessors(), nodes{first});
     graph child;
     add_to(child, 2, 1);
-    EXPECT_TRUE(same(made.add_child(child).predecessors(), {first, second})) << "it ends last";
-    EXPECT_EQ(made.clone().edges().size(), 3U);
+    node const last = build(made).node_of(made.add_child(child));
+    EXPECT_TRUE(same(last.predecessors(), {first, second})) << "it ends last";
+    graph const twin = made.clone();
+    EXPECT_EQ(build(twin).edges().size(), 3U);
     EXPECT_THROW(second.after(first), cuda_error);
     run(made);
   }
@@ -134,7 +136,7 @@ TEST_F(BuildEdges, AChildWaitsForTheNodesThatHadNoSuccessor) {
   node const third = add_to(built_, 1, 1);
   graph child;
   add_to(child, 2, 1);
-  node const added = built_.add_child(child);
+  node const added = build(built_).node_of(built_.add_child(child));
   EXPECT_TRUE(same(added.predecessors(), {second, third}));
   EXPECT_EQ(added.type(), cudaGraphNodeTypeGraph);
 }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <escrow/core.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <string>
 #include <vector>

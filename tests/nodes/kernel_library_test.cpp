@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <filesystem>
 #include <memory>

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <utility>

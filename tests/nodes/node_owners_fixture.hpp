@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>

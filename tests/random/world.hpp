@@ -8,6 +8,7 @@
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
 #include <escrow/deleter/graph_registry.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>

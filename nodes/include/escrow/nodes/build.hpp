@@ -57,6 +57,9 @@ class graph_builder_ref {
   // was captured; not those of its bodies and child graphs.
   [[nodiscard]] std::vector<node> nodes() const;
   [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
+  // The one of those that has this handle, e.g. of graph::add_child(). That it is one of those is
+  // not checked.
+  [[nodiscard]] node node_of(cudaGraphNode_t handle) const noexcept;
 
  protected:
   graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
@@ -70,7 +73,6 @@ class graph_builder_ref {
   // The same, for the deleter that destroys what nodes keep.
   [[nodiscard]] release_hub& hub(char const* call) const;
   [[nodiscard]] bool is_beside(node const& other) const noexcept;
-  [[nodiscard]] node node_of(cudaGraphNode_t made) const noexcept;
   [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
 
   std::weak_ptr<graph_core> core_;
