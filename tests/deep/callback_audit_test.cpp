@@ -109,10 +109,10 @@ class CallbackAudit : public testing::TestWithParam<holding> {
     graph by_hand(deleter_);
     for (int i = 0; i < nodes_a_graph; ++i) {
       if (GetParam() == holding::bundles) {
-        by_hand.launch(add_, {}, shared_cell(), 1);
+        build(by_hand).add(kernel_node(add_, {}, shared_cell(), 1));
       } else {
         auto cell = pool_.claim(stream_.get());
-        by_hand.launch(add_, {}, cell, 1);
+        build(by_hand).add(kernel_node(add_, {}, cell, 1));
       }
     }
     return owned_graph(by_hand.detach());

@@ -1,6 +1,8 @@
 // Operations on graphs, execs and hoisted references.
 #pragma once
 
+#include <escrow/nodes.hpp>
+
 #include "exec_stage.hpp"
 #include "hoist_operations.hpp"
 

@@ -39,37 +39,38 @@ void add_kind(operations_in<build_stage>& all, std::string const& name,
 }
 
 inline void add_kinds(operations_in<build_stage>& all) {
-  add_kind<of_launch>(all, "kernel", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                      runs({"set"}));
-  add_kind<of_function>(all, "function", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                        runs({"set"}));
-  add_kind<of_memset>(all, "memset", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                      runs({"set"}));
-  add_kind<of_memcpy>(all, "memcpy", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                      runs({"set"}));
-  add_kind<of_callable>(all, "callable", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                        runs({"set"}));
-  add_kind<of_c_function>(all, "c function", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                          runs({"set"}));
-  add_kind<of_record>(all, "record", runs({"graph_builder_ref::add"}), runs({"node::set"}),
-                      runs({"set"}));
-  add_kind<of_borrowed_event>(all, "record of a borrowed event", runs({"graph_builder_ref::add"}),
-                              runs({"node::set"}), runs({"set"}));
+  add_kind<of_launch>(all, "kernel", runs({"graph_builder_ref::add", "kernel_node"}),
+                      runs({"node::set"}), runs({"set"}));
+  add_kind<of_function>(all, "function", runs({"graph_builder_ref::add", "kernel_node"}),
+                        runs({"node::set"}), runs({"set"}));
+  add_kind<of_memset>(all, "memset", runs({"graph_builder_ref::add", "memset_node"}),
+                      runs({"node::set"}), runs({"set"}));
+  add_kind<of_memcpy>(all, "memcpy", runs({"graph_builder_ref::add", "memcpy_node"}),
+                      runs({"node::set"}), runs({"set"}));
+  add_kind<of_callable>(all, "callable", runs({"graph_builder_ref::add", "host_node"}),
+                        runs({"node::set"}), runs({"set"}));
+  add_kind<of_c_function>(all, "c function", runs({"graph_builder_ref::add", "host_node"}),
+                          runs({"node::set"}), runs({"set"}));
+  add_kind<of_record>(all, "record", runs({"graph_builder_ref::add", "record_node"}),
+                      runs({"node::set"}), runs({"set"}));
+  add_kind<of_borrowed_event>(all, "record of a borrowed event",
+                              runs({"graph_builder_ref::add", "record_node"}), runs({"node::set"}),
+                              runs({"set"}));
 }
 
 /// Kinds that cannot be changed.
 inline void add_other_kinds(operations_in<build_stage>& all) {
   auto const one = [](build_stage& in) { in.build_one(); };
-  all.add("node, wait", runs({"graph_builder_ref::add"}), one,
+  all.add("node, wait", runs({"graph_builder_ref::add", "wait_node"}), one,
           [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0])); });
-  all.add("node, wait for a borrowed event", runs({"graph_builder_ref::add"}), one,
+  all.add("node, wait for a borrowed event", runs({"graph_builder_ref::add", "wait_node"}), one,
           [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0].ref())); });
   all.add("node, empty", runs({"graph_builder_ref::join"}), one,
           [](auto& in) { static_cast<void>(in.first->join()); });
   all.add("node, join", runs({"graph_builder_ref::join"}), one,
           [](auto& in) { static_cast<void>(build(*in.built).join(std::vector<node>{*in.first})); });
   all.add(
-      "node, alloc", runs({"graph_builder_ref::add"}), [](auto&) {},
+      "node, alloc", runs({"graph_builder_ref::add", "alloc_node::alloc_node"}), [](auto&) {},
       [](auto& in) {
         in.memory.emplace(build(*in.built).add(alloc_node(256)));
         in.at_end = [&in] { in.memory->add(free_node(in.memory->address())); };
@@ -77,17 +78,15 @@ inline void add_other_kinds(operations_in<build_stage>& all) {
   auto const alloc = [](build_stage& in) {
     in.memory.emplace(build(*in.built).add(alloc_node(256)));
   };
-  all.add("node, free", runs({"graph_builder_ref::add"}), alloc,
-          [](auto& in) { in.memory->add(free_node(in.memory->address())); });
-  all.add("node, free of an address", runs({"graph_builder_ref::add"}), alloc,
+  all.add("node, free", runs({"graph_builder_ref::add", "free_node::free_node"}), alloc,
           [](auto& in) { in.memory->add(free_node(in.memory->address())); });
   auto const with_child = [](build_stage& in) {
     in.copy.emplace(in.keeper);
     build(*in.copy).add(kernel_node(in.add, {}, in.owner(), 5));
     in.expected = 5;
   };
-  all.add("node, embedded graph", runs({"graph_builder_ref::add"}), with_child,
-          [](auto& in) { build(*in.built).add(child_node(*in.copy)); });
+  all.add("node, embedded graph", runs({"graph_builder_ref::add", "child_node::child_node"}),
+          with_child, [](auto& in) { build(*in.built).add(child_node(*in.copy)); });
   all.add("node, child", runs({"graph::add_child"}), with_child,
           [](auto& in) { in.built->add_child(*in.copy); });
   auto const beside_memory = [=](build_stage& in) {
@@ -115,17 +114,19 @@ inline void add_conditions(operations_in<build_stage>& all) {
   };
   all.add(
       "condition, made", runs({"graph_builder_ref::make_condition"}), [](auto&) {}, with_condition);
-  all.add("node, if", runs({"graph_builder_ref::add"}), with_condition,
+  all.add("node, if", runs({"graph_builder_ref::add", "if_node"}), with_condition,
           [](auto& in) { in.body.emplace(build(*in.built).add(if_node(*in.looked_at)).body()); });
-  all.add("node, if and else", runs({"graph_builder_ref::add"}), with_condition, [](auto& in) {
-    in.body.emplace(build(*in.built).add(if_else_node(*in.looked_at)).otherwise());
-  });
-  all.add("node, while", runs({"graph_builder_ref::add"}), with_condition, [](auto& in) {
-    in.body.emplace(build(*in.built).add(while_node(*in.looked_at)).body());
-  });
-  all.add("node, switch", runs({"graph_builder_ref::add"}), with_condition, [](auto& in) {
-    in.body.emplace(build(*in.built).add(switch_node(*in.looked_at, 3)).bodies().front());
-  });
+  all.add("node, if and else", runs({"graph_builder_ref::add", "if_else_node"}), with_condition,
+          [](auto& in) {
+            in.body.emplace(build(*in.built).add(if_else_node(*in.looked_at)).otherwise());
+          });
+  all.add(
+      "node, while", runs({"graph_builder_ref::add", "while_node"}), with_condition,
+      [](auto& in) { in.body.emplace(build(*in.built).add(while_node(*in.looked_at)).body()); });
+  all.add("node, switch", runs({"graph_builder_ref::add", "switch_node"}), with_condition,
+          [](auto& in) {
+            in.body.emplace(build(*in.built).add(switch_node(*in.looked_at, 3)).bodies().front());
+          });
   auto const with_body = [=](build_stage& in) {
     with_condition(in);
     in.body.emplace(build(*in.built).add(if_node(*in.looked_at)).body());

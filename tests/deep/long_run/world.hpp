@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <memory>

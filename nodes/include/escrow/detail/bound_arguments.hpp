@@ -136,14 +136,22 @@ auto share_of(std::remove_reference_t<Argument>& argument) {
     };
     static_assert(has_share,
                   "this argument gives a node no share: it is const, or has no owner_for_node()");
-    if constexpr (has_share) return traits::owner_for_node(argument);
+    if constexpr (has_share) {
+      return traits::owner_for_node(argument);
+    } else {
+      return no_share();
+    }
   } else if constexpr (shareable_argument<T>) {
     return traits::owner(argument);
   } else {
     constexpr bool is_moved = !std::is_reference_v<Argument> && !std::is_const_v<given>;
     static_assert(is_moved,
                   "the owner of this argument cannot be shared: std::move it into the launch");
-    if constexpr (is_moved) return moved_in<T>(argument);
+    if constexpr (is_moved) {
+      return moved_in<T>(argument);
+    } else {
+      return no_share();
+    }
   }
 }
 
