@@ -100,7 +100,7 @@ graph::~graph() = default;
 
 graph_core& detail::require_graph(char const* call, graph_core* core) {
   if (core != nullptr && core->native() != nullptr) return *core;
-  throw usage_error(call, "the graph is gone: it ended, or was moved from or detached",
+  throw usage_error(call, "the graph was destroyed, moved from or detached",
                     "keep the graph while it, or nodes of it, are used");
 }
 

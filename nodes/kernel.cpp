@@ -11,9 +11,28 @@
 #include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
+#include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/stream_shared.hpp"
 
 namespace escrow {
+
+// Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
+// deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
+// the deleter's on_error.
+class loaded_library {
+ public:
+  explicit loaded_library(release_hub& hub) noexcept : hub_(hub) {}
+  loaded_library(loaded_library&&) = delete;
+  ~loaded_library();
+
+  [[nodiscard]] cudaLibrary_t get() const noexcept { return handle_; }
+
+ private:
+  friend class library;
+
+  release_hub& hub_;  // alive as long as what it is to destroy
+  cudaLibrary_t handle_ = nullptr;
+};
 
 namespace {
 
@@ -72,6 +91,10 @@ kernel library::find(std::string const& name) const {
   std::lock_guard const lock(all_found().mutex);
   all_found().libraries.insert_or_assign(handle, loaded_);
   return kernel(handle, loaded_);
+}
+
+cudaLibrary_t library::get() const noexcept {
+  return loaded_ == nullptr ? nullptr : loaded_->get();
 }
 
 std::optional<kernel> library::kernel_of(void const* handle) {

@@ -124,8 +124,9 @@ release_hub& node::hub_in(graph_exec const& exec) const {
   std::shared_ptr<graph_core> const source = exec.source(call);
   bool const is_there = source != nullptr && source->native() != nullptr;
   if (is_there && core_.lock() == source) return source->keeper();
-  throw usage_error(call, "the node is not of the graph that the exec was made of, or that is gone",
-                    "make the exec of a `graph`, and keep that while nodes of it are used");
+  throw usage_error(
+      call, "the node is not of the graph that the exec was made of, or that graph is destroyed",
+      "make the exec of a `graph`, and keep that while nodes of it are used");
 }
 
 void node::destroy() const {

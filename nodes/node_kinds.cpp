@@ -1,7 +1,6 @@
 // CUDA's parameters of the nodes, and what is refused.
 #include "escrow/nodes/node_kinds.hpp"
 
-#include <algorithm>
 #include <limits>
 
 #include "escrow/core/device_scope.hpp"
@@ -25,6 +24,20 @@ void require(bool condition, char const* call, char const* problem, char const* 
 
 bool fits(unsigned value, unsigned bytes) noexcept {
   return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
+}
+
+cudaGraphNodeParams record_params(cudaEvent_t event) {
+  require(event != nullptr, "record_node", "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeEventRecord);
+  result.eventRecord.event = event;
+  return result;
+}
+
+cudaGraphNodeParams wait_params(cudaEvent_t event) {
+  require(event != nullptr, "wait_node", "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeWaitEvent);
+  result.eventWait.event = event;
+  return result;
 }
 
 }  // namespace
@@ -82,42 +95,22 @@ cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes)
   return result;
 }
 
-cudaGraphNodeParams host_params(cudaHostFn_t function, void* data) {
+cudaGraphNodeParams host_params(cudaHostFn_t function) {
   require(function != nullptr, "host_node", "the function is null", "pass one");
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeHost);
-  result.host = {function, data};
-  return result;
-}
-
-std::vector<std::byte> copy_of(void const* data, std::size_t bytes) {
-  require(data != nullptr || bytes == 0, "host_node", "`data` is null, and `bytes` is not 0",
-          "pass data, or no bytes");
-  auto const* const first = static_cast<std::byte const*>(data);
-  return {first, first + bytes};
-}
-
-cudaGraphNodeParams record_params(cudaEvent_t event) {
-  require(event != nullptr, "record_node", "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeEventRecord);
-  result.eventRecord.event = event;
-  return result;
-}
-
-cudaGraphNodeParams wait_params(cudaEvent_t event) {
-  require(event != nullptr, "wait_node", "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeWaitEvent);
-  result.eventWait.event = event;
+  result.host.fn = function;
   return result;
 }
 
 }  // namespace detail
 
-detail::owning_kind<std::vector<std::byte>> host_node(cudaHostFn_t function, void const* data,
-                                                      std::size_t bytes) {
-  cudaGraphNodeParams params = detail::host_params(function, nullptr);
-  std::vector<std::byte> copy = detail::copy_of(data, bytes);
-  params.host.userData = copy.data();  // stays where it is when the vector is moved
-  return {params, std::move(copy)};
+detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function, void const* data,
+                                                  std::size_t bytes) {
+  cudaGraphNodeParams const params = detail::host_params(function);
+  detail::require(data != nullptr || bytes == 0, "host_node",
+                  "`data` is null, and `bytes` is not 0", "pass data, or no bytes");
+  auto const* const first = static_cast<std::byte const*>(data);
+  return {params, {{first, first + bytes}}};
 }
 
 detail::owning_kind<shared_event> record_node(shared_event event) {

@@ -91,7 +91,7 @@ inline void add_libraries(operations_in<build_stage>& all) {
       },
       [](auto& in) { build(*in.built).add(kernel_node(*in.found, {}, in.cells.data(), 4)); });
   all.add(
-         "library, unloaded", runs({"loaded_library::~loaded_library"}),
+         "library, unloaded", runs({"library::load"}),
          [=](auto& in) {
            load(in);
            in.polls_when_seen = false;

@@ -2,6 +2,7 @@
 // of it. Events are in build_events_test.cpp, the conditional kinds in build_conditions_test.cpp.
 #include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
 
 #include "build_fixture.hpp"
@@ -225,6 +226,26 @@ TEST_F(BuildKinds, ACFunctionIsCalledWithACopyOfItsData) {
   run(exec);
   run(exec);
   EXPECT_EQ(sum.load(std::memory_order_acquire), 10);
+}
+
+TEST_F(BuildKinds, AreValuesThatCanBeAddedAgain) {
+  std::atomic<int> sum{0};
+  std::shared_ptr<int> owner(cells_.data(), [](int*) {});
+  std::optional<graph> second(std::in_place);
+  {
+    told const data{&sum, 3};
+    auto const added = kernel_node(add, {}, owner, 2);
+    auto const called = host_node(&tell, &data, sizeof(data));
+    auto const counted = host_node([&sum] { sum.fetch_add(1, std::memory_order_release); });
+    for (graph const* each : {&built_, &*second}) {
+      static_cast<void>(build(*each).add(added).add(called).add(counted));
+    }
+  }
+  EXPECT_EQ(owner.use_count(), 3) << "each graph has a share";
+  run(built_);
+  run(*second);
+  EXPECT_EQ(cells_.load(), 4);
+  EXPECT_EQ(sum.load(std::memory_order_acquire), 8);
 }
 
 TEST_F(BuildKinds, ACFunctionNeedsNoData) {

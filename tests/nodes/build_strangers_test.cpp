@@ -94,8 +94,7 @@ TEST_F(BuildStrangers, AnExecTakesOnlyNodesOfTheGraphThatItWasMadeOf) {
 
 class BuildGone : public BuildStrangers {
  protected:
-  static constexpr char const* is_gone =
-      "the graph is gone: it ended, or was moved from or detached";
+  static constexpr char const* is_gone = "the graph was destroyed, moved from or detached";
 
   // Expects that nothing can be added at the place.
   void expect_no_place(graph_builder_ref const& at) {

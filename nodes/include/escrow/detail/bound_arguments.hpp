@@ -101,7 +101,9 @@ void announce_use(T& argument, stream_ref stream) {
 enum class bound_to { stream, node };
 
 // Nothing is kept of an argument.
-struct no_share {};
+struct no_share {
+  static constexpr bool is_empty = true;
+};
 
 // An argument that is moved in when nothing can fail any more: until then where it is.
 template <class T>

@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/deleter/release_hub.hpp"
 
 namespace escrow {
 
-class loaded_library;
+class loaded_library;  // a library's handle, which is unloaded with its last share
 
 // What: a kernel, with a share of the library that it was found in, if it was.
 // Lifetime: the library stays loaded as long as a kernel of it is there, and launches and graphs
@@ -23,7 +22,7 @@ class loaded_library;
 // Errors: none. One that was moved from is null, and is not launched.
 class kernel {
  public:
-  // A __global__ function that is linked into the program, which does not go away.
+  // A __global__ function that is linked into the program, which stays.
   template <class... Parameters>
   // NOLINTNEXTLINE(google-explicit-constructor): a function is a kernel.
   kernel(void (*function)(Parameters...)) noexcept
@@ -64,30 +63,9 @@ class kernel {
   std::shared_ptr<loaded_library const> library_;
 };
 
-// What: a library's handle, which is unloaded at the end. Shared by a `library`, its kernels, and
-//   the launches and graphs of those.
-// Thread safety: immutable.
-// Lifetime: ends on the deleter's worker, whoever drops the last share.
-// Capture: the worker harms none.
-// Errors: one of cudaLibraryUnload goes to the deleter's on_error.
-class loaded_library {
- public:
-  explicit loaded_library(release_hub& hub) noexcept : hub_(hub) {}
-  loaded_library(loaded_library&&) = delete;
-  ~loaded_library();
-
-  [[nodiscard]] cudaLibrary_t get() const noexcept { return handle_; }
-
- private:
-  friend class library;
-
-  release_hub& hub_;  // alive as long as what it is to destroy
-  cudaLibrary_t handle_ = nullptr;
-};
-
 // What: a share of loaded code: a cubin, PTX or fatbin.
 // Lifetime: the code is unloaded by the deleter's worker, once, when this and its copies, the
-//   kernels found in it, their launches, and the graphs that have them are gone.
+//   kernels found in it, their launches, and the graphs that have them are destroyed.
 // Capture: loading is capture-safe: it runs in Relaxed mode.
 // Errors: cuda_error, std::bad_alloc. What is no code may be noticed by find() only: CUDA loads
 //   lazily, and load() of anything succeeds then.
@@ -109,9 +87,7 @@ class library {
   [[nodiscard]] static std::optional<kernel> kernel_of(void const* handle);
 
   // The CUDA handle. Never owning; null if moved from.
-  [[nodiscard]] cudaLibrary_t get() const noexcept {
-    return loaded_ == nullptr ? nullptr : loaded_->get();
-  }
+  [[nodiscard]] cudaLibrary_t get() const noexcept;
 
  private:
   explicit library(std::shared_ptr<loaded_library const> loaded) noexcept

@@ -6,30 +6,17 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
-#include <tuple>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "escrow/core/event_ref.hpp"
 #include "escrow/core/shared_event.hpp"
-#include "escrow/deleter/release_hub.hpp"
-#include "escrow/detail/bound_arguments.hpp"
-#include "escrow/graph/node_payload.hpp"
+#include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
 
 namespace escrow {
 
 class graph;
 class graph_core;
-
-// The kernel of a node, which keeps its library if it has one, and the shape of the launch.
-struct launch_params {
-  kernel launched;
-  dim3 grid = {1, 1, 1};         // in blocks
-  dim3 block = {1, 1, 1};        // in threads
-  std::size_t shared_bytes = 0;  // of dynamic shared memory a block
-};
 
 // What a memset writes: `height` rows of `width` elements.
 struct memset_config {
@@ -41,140 +28,11 @@ struct memset_config {
 };
 
 namespace detail {
-
-// What CUDA is told of a node, and what the node keeps, complete before the call that may fail.
-struct node_draft {
-  cudaGraphNodeParams params{};
-  node_payload payload;
-};
-
-// A kind of node whose parameters can be changed. draft() is called once, and commit() once CUDA
-// has taken the parameters, which may point into the kind.
-template <class Kind>
-concept changeable_kind = requires(Kind& kind, release_hub& hub) {
-  { kind.draft(hub) } -> std::same_as<node_draft>;
-  { kind.commit() }
-  noexcept;
-};
-
 // CUDA's parameters. They throw usage_error, in the name of the kind, for what cannot be meant.
 [[nodiscard]] launch_params checked_launch(kernel const& launched, launch_config const& config);
-[[nodiscard]] cudaGraphNodeParams kernel_params(launch_params const& launch, void** values);
 [[nodiscard]] cudaGraphNodeParams memset_params(void* destination, memset_config const& config);
 [[nodiscard]] cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes);
-[[nodiscard]] cudaGraphNodeParams host_params(cudaHostFn_t function, void* data);
-[[nodiscard]] cudaGraphNodeParams record_params(cudaEvent_t event);
-[[nodiscard]] cudaGraphNodeParams wait_params(cudaEvent_t event);
-[[nodiscard]] std::vector<std::byte> copy_of(void const* data, std::size_t bytes);
-
-// What nodes keep of the arguments that were given as `Arguments` (T& or T, as forwarded).
-template <class... Arguments>
-using node_arguments = bound_arguments<bound_to::node, Arguments...>;
-
-template <class Owner>
-inline constexpr bool keeps_nothing = std::is_same_v<Owner, no_share>;
-template <class... Arguments>
-inline constexpr bool keeps_nothing<node_arguments<Arguments...>> =
-    node_arguments<Arguments...>::is_empty;
-
-// A function of the host, which is called where the node keeps it.
-template <class Function>
-struct host_callable {
-  static void CUDART_CB call(void* called) noexcept {
-    static_cast<host_callable*>(called)->function();
-  }
-  Function function;
-};
-
-// What is done with an owner where it stays: before CUDA's call, and after it.
-template <class Owner>
-void settle(Owner& /*placed*/, node_draft& /*made*/) noexcept {}
-template <class... Arguments>
-void settle(node_arguments<Arguments...>& placed, node_draft& made) noexcept {
-  placed.end_slot_shares_with(*made.payload.get());
-}
-template <class Function>
-void settle(host_callable<Function>& placed, node_draft& made) noexcept {
-  made.params.host.userData = &placed;
-}
-template <class Owner>
-void take_moved(Owner& /*placed*/) noexcept {}
-template <class... Arguments>
-void take_moved(node_arguments<Arguments...>& placed) noexcept {
-  placed.take();
-}
-
-// Any kind but kernels.
-template <class Owner>
-class owning_kind {
- public:
-  owning_kind(cudaGraphNodeParams const& params, Owner owner)
-      : params_(params), owner_(std::move(owner)) {}
-
-  [[nodiscard]] node_draft draft(release_hub& hub) {
-    node_draft made{params_, {}};
-    if constexpr (!keeps_nothing<Owner>) {
-      made.payload = node_payload(hub, std::move(owner_), placed_);
-      settle(*placed_, made);
-    }
-    return made;
-  }
-  void commit() noexcept {
-    if (placed_ != nullptr) take_moved(*placed_);
-  }
-
- private:
-  cudaGraphNodeParams params_;
-  Owner owner_;
-  Owner* placed_ = nullptr;
-};
-
-// A kernel with its values, and what is kept of its arguments.
-template <class Values, class Bound>
-class kernel_kind {
-  // What a node keeps if CUDA cannot be asked what it launches.
-  struct library_launch {
-    launch_params launch;
-    Bound arguments;
-  };
-
- public:
-  kernel_kind(launch_params launch, Values values, Bound arguments)
-      : launch_(std::move(launch)), values_(std::move(values)), arguments_(std::move(arguments)) {}
-
-  [[nodiscard]] node_draft draft(release_hub& hub) {
-    pointers_ = addresses_of(values_);
-    node_draft made{kernel_params(launch_, pointers_.data()), {}};
-    if (launch_.launched.library() != nullptr) {
-      library_launch* placed = nullptr;
-      made.payload = node_payload(hub, library_launch{launch_, std::move(arguments_)}, placed);
-      made.payload.set_launched(&placed->launch);
-      placed_ = &placed->arguments;
-    } else if constexpr (!Bound::is_empty) {
-      made.payload = node_payload(hub, std::move(arguments_), placed_);
-    }
-    if (placed_ != nullptr) settle(*placed_, made);
-    return made;
-  }
-  void commit() noexcept {
-    if (placed_ != nullptr) placed_->take();
-  }
-
- private:
-  launch_params launch_;
-  Values values_;
-  decltype(addresses_of(std::declval<Values&>())) pointers_{};
-  Bound arguments_;
-  Bound* placed_ = nullptr;
-};
-
-template <class... Arguments, class Values>
-auto kernel_kind_of(launch_params launch, Values values,
-                    std::remove_reference_t<Arguments>&... arguments) {
-  using bound = node_arguments<Arguments...>;
-  return kernel_kind<Values, bound>(std::move(launch), std::move(values), bound(arguments...));
-}
-
+[[nodiscard]] cudaGraphNodeParams host_params(cudaHostFn_t function);
 }  // namespace detail
 
 // The kinds. Each is a value, made by a function of its name for graph_builder_ref::add(),
@@ -222,13 +80,13 @@ template <class To, class From>
 template <std::invocable Function>
 [[nodiscard]] auto host_node(Function function) {
   using callable = detail::host_callable<Function>;
-  return detail::owning_kind<callable>(detail::host_params(&callable::call, nullptr),
+  return detail::owning_kind<callable>(detail::host_params(&callable::call),
                                        callable{std::move(function)});
 }
 // Calls `function` with a copy of `bytes` bytes at `data`, aligned for any type.
-[[nodiscard]] detail::owning_kind<std::vector<std::byte>> host_node(cudaHostFn_t function,
-                                                                    void const* data,
-                                                                    std::size_t bytes);
+[[nodiscard]] detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function,
+                                                                void const* data,
+                                                                std::size_t bytes);
 
 // Records an event, or waits for one. A shared_event is kept, another has to stay.
 [[nodiscard]] detail::owning_kind<shared_event> record_node(shared_event event);
