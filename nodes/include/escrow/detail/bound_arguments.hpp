@@ -51,13 +51,9 @@ auto values_of(Arguments const&... arguments) {
   return std::tuple<decltype(device_value_of(arguments))...>(device_value_of(arguments)...);
 }
 
-template <class... Types>
-struct type_list {};
-
 // The arguments' values, of the types that the kernel's parameters have.
 template <class... Parameters, class... Arguments>
-std::tuple<Parameters...> values_for(type_list<Parameters...> /*parameters*/,
-                                     Arguments const&... arguments) {
+std::tuple<Parameters...> values_for(Arguments const&... arguments) {
   if constexpr (sizeof...(Parameters) != sizeof...(Arguments)) {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                   "as many arguments as the kernel has parameters");

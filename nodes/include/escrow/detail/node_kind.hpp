@@ -5,13 +5,14 @@
 
 #include <concepts>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/graph/node_payload.hpp"
-#include "escrow/nodes/kernel.hpp"
+#include "escrow/nodes/launch.hpp"
 
 namespace escrow {
 
@@ -40,6 +41,8 @@ concept changeable_kind = requires(Kind& kind, release_hub& hub) {
   noexcept;
 };
 
+// Throws usage_error, in the name of kernel_node, for what cannot be launched by a node.
+[[nodiscard]] launch_params checked_launch(kernel const& launched, launch_config const& config);
 [[nodiscard]] cudaGraphNodeParams kernel_params(launch_params const& launch, void** values);
 
 // What a node keeps of the arguments that were given as `Arguments` (T& or T, as forwarded).
@@ -95,17 +98,19 @@ class owning_kind {
 };
 
 // A kernel with its values, and what is kept of its arguments.
-template <class Values, class Bound>
+template <class Values, class... Arguments>
 class kernel_kind {
+  using bound = node_arguments<Arguments...>;
   // What a node keeps if CUDA cannot be asked what it launches.
   struct library_launch {
     launch_params launch;
-    Bound arguments;
+    bound arguments;
   };
 
  public:
-  kernel_kind(launch_params launch, Values values, Bound arguments)
-      : launch_(std::move(launch)), values_(std::move(values)), arguments_(std::move(arguments)) {}
+  kernel_kind(kernel const& launched, launch_config const& config, Values const& values,
+              std::remove_reference_t<Arguments>&... arguments)
+      : launch_(checked_launch(launched, config)), values_(values), arguments_(arguments...) {}
 
   [[nodiscard]] node_draft draft(release_hub& hub) {
     pointers_ = addresses_of(values_);
@@ -115,7 +120,7 @@ class kernel_kind {
       made.payload = node_payload(hub, library_launch{launch_, std::move(arguments_)}, placed);
       made.payload.set_launched(&placed->launch);
       placed_ = &placed->arguments;
-    } else if constexpr (!Bound::is_empty) {
+    } else if constexpr (!bound::is_empty) {
       made.payload = node_payload(hub, std::move(arguments_), placed_);
     }
     if (placed_ != nullptr) placed_->end_slot_shares_with(*made.payload.get());
@@ -129,16 +134,9 @@ class kernel_kind {
   launch_params launch_;
   Values values_;
   decltype(addresses_of(std::declval<Values&>())) pointers_{};
-  Bound arguments_;
-  Bound* placed_ = nullptr;
+  bound arguments_;
+  bound* placed_ = nullptr;
 };
-
-template <class... Arguments, class Values>
-auto kernel_kind_of(launch_params launch, Values values,
-                    std::remove_reference_t<Arguments>&... arguments) {
-  using bound = node_arguments<Arguments...>;
-  return kernel_kind<Values, bound>(std::move(launch), std::move(values), bound(arguments...));
-}
 
 }  // namespace detail
 

@@ -87,7 +87,7 @@ template <class... Parameters, class... Arguments>
 void launch(stream_ref stream, void (*launched)(Parameters...), launch_config const& config,
             Arguments&&... arguments) {
   detail::launch_keeping(stream, kernel(launched), config,
-                         detail::values_for(detail::type_list<Parameters...>(), arguments...),
+                         detail::values_for<Parameters...>(arguments...),
                          std::forward<Arguments>(arguments)...);
 }
 

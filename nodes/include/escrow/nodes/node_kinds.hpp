@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "escrow/core/event_ref.hpp"
@@ -29,7 +30,6 @@ struct memset_config {
 
 namespace detail {
 // CUDA's parameters. They throw usage_error, in the name of the kind, for what cannot be meant.
-[[nodiscard]] launch_params checked_launch(kernel const& launched, launch_config const& config);
 [[nodiscard]] cudaGraphNodeParams memset_params(void* destination, memset_config const& config);
 [[nodiscard]] cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes);
 [[nodiscard]] cudaGraphNodeParams host_params(cudaHostFn_t function);
@@ -46,15 +46,15 @@ namespace detail {
 template <class... Arguments>
 [[nodiscard]] auto kernel_node(kernel const& launched, launch_config const& config,
                                Arguments&&... arguments) {
-  return detail::kernel_kind_of<Arguments...>(detail::checked_launch(launched, config),
-                                              detail::values_of(arguments...), arguments...);
+  using values = decltype(detail::values_of(arguments...));
+  return detail::kernel_kind<values, Arguments...>(launched, config,
+                                                   detail::values_of(arguments...), arguments...);
 }
 template <class... Parameters, class... Arguments>
 [[nodiscard]] auto kernel_node(void (*launched)(Parameters...), launch_config const& config,
                                Arguments&&... arguments) {
-  return detail::kernel_kind_of<Arguments...>(
-      detail::checked_launch(kernel(launched), config),
-      detail::values_for(detail::type_list<Parameters...>(), arguments...), arguments...);
+  return detail::kernel_kind<std::tuple<Parameters...>, Arguments...>(
+      launched, config, detail::values_for<Parameters...>(arguments...), arguments...);
 }
 
 // Writes a value of 1, 2 or 4 bytes, also in rows. `destination`: device memory, or an owner.
