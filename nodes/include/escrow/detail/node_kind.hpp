@@ -14,17 +14,7 @@
 #include "escrow/graph/node_payload.hpp"
 #include "escrow/nodes/launch.hpp"
 
-namespace escrow {
-
-// The kernel of a node, which keeps its library if it has one, and the shape of the launch.
-struct launch_params {
-  kernel launched;
-  dim3 grid = {1, 1, 1};         // in blocks
-  dim3 block = {1, 1, 1};        // in threads
-  std::size_t shared_bytes = 0;  // of dynamic shared memory a block
-};
-
-namespace detail {
+namespace escrow::detail {
 
 // What CUDA is told of a node, and what the node keeps, complete before the call that may fail.
 struct node_draft {
@@ -138,6 +128,4 @@ class kernel_kind {
   bound* placed_ = nullptr;
 };
 
-}  // namespace detail
-
-}  // namespace escrow
+}  // namespace escrow::detail

@@ -28,6 +28,14 @@ struct launch_config {
   escrow::deleter* deleter = nullptr;
 };
 
+// The kernel of a node, which keeps its library if it has one, and the shape of the launch.
+struct launch_params {
+  kernel launched;
+  dim3 grid = {1, 1, 1};         // in blocks
+  dim3 block = {1, 1, 1};        // in threads
+  std::size_t shared_bytes = 0;  // of dynamic shared memory a block
+};
+
 namespace detail {
 
 // All that one launch keeps.
