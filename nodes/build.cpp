@@ -25,7 +25,7 @@ release_hub& graph_builder_ref::hub(char const* call) const {
   return require(call).keeper();
 }
 
-bool graph_builder_ref::is_beside(node const& other) const noexcept {
+bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
   return other.in_ == in_ && other.core_.lock() == core_.lock();
 }
 
@@ -97,7 +97,7 @@ node graph_builder_ref::join(std::vector<node> const& others) const {
   std::vector<cudaGraphNode_t> after;
   if (after_ != nullptr) after.push_back(after_);
   for (node const& each : others) {
-    if (!is_beside(each)) {
+    if (!is_of_same_graph(each)) {
       throw usage_error(call, "one of `others` is a node of another graph, or of another body",
                         "join nodes of one graph");
     }

@@ -59,7 +59,7 @@ std::vector<node> node::successors() const {
 
 node const& node::after(node const& other) const {
   graph_core& core = require("node::after");
-  if (!is_beside(other)) {
+  if (!is_of_same_graph(other)) {
     throw usage_error("node::after", "`other` is a node of another graph, or of another body",
                       "order nodes of one graph");
   }
@@ -125,7 +125,7 @@ release_hub& node::hub_in(graph_exec const& exec) const {
   bool const is_there = source != nullptr && source->native() != nullptr;
   if (is_there && core_.lock() == source) return source->keeper();
   throw usage_error(
-      call, "the node is not of the graph that the exec was made of, or that graph is destroyed",
+      call, "the node is not of the graph that the exec was created from, or that is destroyed",
       "make the exec of a `graph`, and keep that while nodes of it are used");
 }
 

@@ -78,7 +78,7 @@ TEST_F(BuildStrangers, AnExecTakesOnlyNodesOfTheGraphThatItWasMadeOf) {
     expect_refused([&] { escrow::set(it, changed, record_node(event)); }, call, problem);
     expect_refused([&] { escrow::set(it, changed, record_node(event.ref())); }, call, problem);
   };
-  constexpr char const* not_of_it = "the node is not of the graph that the exec was made of";
+  constexpr char const* not_of_it = "the node is not of the graph that the exec was created from";
   expect_all_refused(exec, theirs, not_of_it);
   expect_all_refused(exec, node(), not_of_it);
   expect_all_refused(of_handle, ours, not_of_it);

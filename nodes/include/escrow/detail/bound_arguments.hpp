@@ -84,7 +84,7 @@ void announce_use(T& argument, stream_ref stream) {
   if constexpr (self_keeping_argument<T>) {
     static_assert(
         !shareable_argument<T>,
-        "kernel_argument_traits has either owner() or before_launch(): who keeps the argument?");
+        "kernel_argument_traits has either owner() or before_launch(): which of them keeps it?");
     static_assert(
         requires { customised::before_launch(argument, stream); },
         "this argument has to be told of its use, and is const");

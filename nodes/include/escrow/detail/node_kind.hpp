@@ -1,4 +1,4 @@
-// What a kind of node is made of: what CUDA is told of a node, and what the node keeps alive.
+// A kind of node: what CUDA is told of a node, and what the node keeps alive.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -22,7 +22,7 @@ class node;
 //   where a node waits for nothing, as in a body; a node is the place after it. What an argument of
 //   a kind owns is kept by the graph, its clones, execs and their launches, until the node is
 //   changed or destroyed; execs and clones that were made before keep it as they are. CUDA decides
-//   which kinds may stand in a body or beside memory nodes.
+//   which kinds may stand in a body or in a graph with memory nodes.
 // Thread safety: one thread at a time uses a graph, as CUDA demands.
 // Lifetime: a value, which does not keep its graph, but for bodies.
 // Capture: capture-safe.
@@ -72,7 +72,7 @@ class graph_builder_ref {
   [[nodiscard]] graph_core& require(char const* call) const;
   // The same, for the deleter that destroys what nodes keep.
   [[nodiscard]] release_hub& hub(char const* call) const;
-  [[nodiscard]] bool is_beside(node const& other) const noexcept;
+  [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
   [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
 
   std::weak_ptr<graph_core> core_;
@@ -92,7 +92,7 @@ class graph_builder_ref {
 
 // What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
 //   parameters can be read back and changed, with what they keep alive. Changes concern the graph
-//   and what is made of it from then on, not clones and execs that are there: see set() below.
+//   and what is created from it from then on, not clones and execs that are there: see set() below.
 // Thread safety, Capture: as graph_builder_ref.
 // Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, its
 //   other copies must not be used, as with CUDA's handles.
@@ -153,17 +153,18 @@ class node : public graph_builder_ref {
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
   void set_params(cudaGraphNodeParams& params, detail::node_payload payload) const;
-  // For set() in an exec: that of the graph that the exec was made of; else throws usage_error.
+  // For set() in an exec: that of the graph that the exec was created from; else throws
+  // usage_error.
   [[nodiscard]] release_hub& hub_in(graph_exec const& exec) const;
 };
 
 // Changes one node of `exec`, from the next launch on, and what is kept for it: what was kept
 // before is released after the launches in flight. `changed` is a node of the graph, or of a body
-// of it, that the exec was made of as a `graph`; the graph itself does not change. Takes as long as
-// the graph keeps owners. After update() with another graph, or with one whose nodes or edges
-// changed since, or may have because its handle is out (graph::get()), what it kept for the node
-// stays until the next update(). On failure throws usage_error, cuda_error, std::bad_alloc, and
-// exec and owners are as before. Source: cudaGraphExecNodeSetParams.
+// of it, that the exec was created from as a `graph`; the graph itself does not change. Takes as
+// long as the graph keeps owners. After update() with another graph, or with one whose nodes or
+// edges changed since, or may have because its handle is out (graph::get()), what it kept for the
+// node stays until the next update(). On failure throws usage_error, cuda_error, std::bad_alloc,
+// and exec and owners are as before. Source: cudaGraphExecNodeSetParams.
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind) {
   detail::node_draft made = kind.draft(changed.hub_in(exec));

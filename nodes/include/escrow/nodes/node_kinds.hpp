@@ -118,10 +118,10 @@ class free_node {
 };
 
 // A copy of `child`, which has to be there until the node is added. The copy holds what `child`
-// holds. Of two copies of one graph in another, and of one beside a clone, the caller orders the
-// use of what they share, e.g. of a slot. If memory runs out or a call fails when the node is there
-// already, and CUDA cannot take it off again, as beside memory nodes, then adding it succeeds all
-// the same, and execs are not bare (graph_exec::is_bare).
+// holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
+// of what they share, e.g. of a slot. If memory runs out or a call fails when the node is there
+// already, and CUDA cannot take it off again, as in a graph with memory nodes, then adding it
+// succeeds all the same, and execs are not bare (graph_exec::is_bare).
 class child_node {
  public:
   explicit child_node(graph const& child) noexcept : child_(&child) {}
