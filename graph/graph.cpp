@@ -10,6 +10,7 @@
 #include "escrow/core/edge_data.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/graph_registry.hpp"
 #include "graph_core.hpp"
@@ -65,29 +66,29 @@ cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
 
 }  // namespace
 
-graph::graph(std::shared_ptr<graph_core> core) noexcept
-    : insertion_point(core, core->native()), shared_(std::move(core)) {}
+graph::graph(std::shared_ptr<graph_core> core) noexcept : shared_(std::move(core)) {}
 
 graph::graph() : graph(core_of(new_graph())) {}
 
-graph::graph(deleter& keeper) : graph() {
-  shared_->set_keeper(keeper.core());
+graph::graph(deleter& its) : graph() {
+  shared_->set_keeper(its.core());
 }
 
 graph::graph(cudaGraph_t native, std::uint64_t id) : graph(core_of(native, id)) {}
 
-graph::graph(graph&& other) noexcept
-    : insertion_point(std::exchange(static_cast<insertion_point&>(other), insertion_point())),
-      shared_(std::move(other.shared_)) {}
+graph::graph(graph&& other) noexcept = default;
+graph& graph::operator=(graph&& other) noexcept = default;
+graph::~graph() = default;
 
-graph& graph::operator=(graph&& other) noexcept {
-  graph taken(std::move(other));
-  std::swap(static_cast<insertion_point&>(*this), static_cast<insertion_point&>(taken));
-  std::swap(shared_, taken.shared_);
-  return *this;
+graph_core& detail::require_graph(char const* call, graph_core* core) {
+  if (core != nullptr && core->native() != nullptr) return *core;
+  throw usage_error(call, "the graph was destroyed, moved from or detached",
+                    "keep the graph while it, or nodes of it, are used");
 }
 
-graph::~graph() = default;
+graph_core& graph::require(char const* call) const {
+  return detail::require_graph(call, shared_.get());
+}
 
 cudaGraph_t graph::get() const {
   return shared_ == nullptr ? nullptr : shared_->expose();
@@ -141,22 +142,10 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
   return node;
 }
 
-node graph::add_child(graph const& child) {
+cudaGraphNode_t graph::add_child(graph const& child) {
   graph_core& core = require("graph::add_child");
   std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
-  return node_of(child.embed_in("graph::add_child", core, core.native(), last));
-}
-
-std::vector<node> graph::nodes() const {
-  return insertion_point::nodes_of(escrow::nodes_of(require("graph::nodes").native()));
-}
-
-std::vector<std::pair<node, node>> graph::edges() const {
-  std::vector<std::pair<node, node>> result;
-  for (graph_edge const& each : edges_of(require("graph::edges").native())) {
-    result.emplace_back(node_of(each.from), node_of(each.to));
-  }
-  return result;
+  return child.embed_in("graph::add_child", core, core.native(), last);
 }
 
 void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {

@@ -58,34 +58,13 @@ void graph_exec::update(survey_root const& source, std::vector<cudaGraph_t> cons
   require(updating).update(survey_of(updating, source, bodies), source);
 }
 
-deleter_core& graph_exec::keeper_for(char const* call, node const& changed) const {
-  std::shared_ptr<graph_core> const source = require(call).source();
-  bool const is_there = source != nullptr && source->native() != nullptr;
-  if (is_there && changed.core_.lock() == source) return source->keeper();
-  throw usage_error(call, "the node is not of the graph that the exec was made of, or that is gone",
-                    "make the exec of a `graph`, and keep that while nodes of it are used");
+std::shared_ptr<graph_core> graph_exec::source(char const* call) const {
+  return require(call).source();
 }
 
-bool graph_exec::set(node const& changed, cudaGraphNodeParams& params,
-                     detail::node_payload payload) {
-  require("graph_exec::set").set(changed.get(), params, std::move(payload));
-  return true;
-}
-
-void graph_exec::set_call(node const& changed, cudaHostFn_t function, void const* data,
-                          std::size_t bytes) {
-  detail::apply_call(keeper_for("graph_exec::set_call", changed), setting(changed), function, data,
-                     bytes);
-}
-
-void graph_exec::set_event(node const& changed, shared_event event) {
-  deleter_core& keeper = keeper_for("graph_exec::set_event", changed);
-  detail::apply_event(keeper, setting(changed), changed.event_params(), std::move(event));
-}
-
-void graph_exec::set_event(node const& changed, event_ref event) {
-  deleter_core& keeper = keeper_for("graph_exec::set_event", changed);
-  detail::apply_event(keeper, setting(changed), changed.event_params(), event);
+void graph_exec::set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params,
+                          detail::node_payload payload) {
+  require("graph_exec::set_node").set(changed, params, std::move(payload));
 }
 
 graph_exec::state& graph_exec::require(char const* call) const {

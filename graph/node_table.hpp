@@ -9,9 +9,10 @@
 
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retired_object.hpp"
-#include "escrow/graph/launch_params.hpp"
 
 namespace escrow {
+
+struct launch_params;  // of escrow/nodes.hpp; opaque here
 
 // The nodes that have a payload. Thread safety: as a vector; find() is const in name and effect
 // only once the table is sorted.

@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "deleter": {"core", "deleter"},
     "pool": {"core", "deleter", "pool"},
     "graph": {"core", "deleter", "graph"},
+    "nodes": {"core", "deleter", "graph", "nodes"},
     "sim": {"sim"},
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX = 100, 400, 70
@@ -35,7 +36,14 @@ def sources():
             yield name, path.read_text().split("\n")
 
 
+# Which part has a header of escrow/detail/.
+DETAIL = {p.name: part for part in MAY_INCLUDE for p in (ROOT / part / "include/escrow/detail").glob("*.hpp")}
+
+
 def included_part(line):
+    detail = re.match(r'#include [<"]escrow/detail/(\w+\.hpp)', line)
+    if detail:
+        return DETAIL.get(detail[1])
     match = re.match(r'#include [<"]escrow/(\w+)[./]', line)
     if not match:
         return None

@@ -1,7 +1,7 @@
 // Escrow: with a deleter that has never kept anything, with one that has, and without owners.
 #include <chrono>
 #include <escrow/deleter.hpp>
-#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
 
@@ -47,9 +47,9 @@ class escrow_no_owners_build final : public escrow_build {
   void build(std::span<node_owners const> owners) override {
     kernel const launched(two_pointers_kernel());
     launch_config const config;
-    insertion_point last = *graph_;
+    graph_builder_ref last = *graph_;
     for (node_owners const& each : owners) {
-      last = last.launch(launched, config, each.first.get(), each.second.get());
+      last = last.add(kernel_node(launched, config, each.first.get(), each.second.get()));
     }
   }
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <string>
@@ -100,7 +101,7 @@ class CallbackAudit : public testing::TestWithParam<holding> {
       must(launch_tiny(captured_));
       record_stream(shared, captured_.get());
     } else {
-      launch(captured_.get(), add_, {.keeper = &deleter_}, shared_cell(), 1);
+      launch(captured_.get(), add_, {.deleter = &deleter_}, shared_cell(), 1);
     }
   }
 
@@ -108,10 +109,10 @@ class CallbackAudit : public testing::TestWithParam<holding> {
     graph by_hand(deleter_);
     for (int i = 0; i < nodes_a_graph; ++i) {
       if (GetParam() == holding::bundles) {
-        by_hand.launch(add_, {}, shared_cell(), 1);
+        build(by_hand).add(kernel_node(add_, {}, shared_cell(), 1));
       } else {
         auto cell = pool_.claim(stream_.get());
-        by_hand.launch(add_, {}, cell, 1);
+        build(by_hand).add(kernel_node(add_, {}, cell, 1));
       }
     }
     return owned_graph(by_hand.detach());

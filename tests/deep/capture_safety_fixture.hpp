@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -174,13 +175,13 @@ class capture_safety_test : public captured_pool_test,
     };
     beside(3, [&](int i) {
       graph built(*worker);
-      node const first = built.launch(fills, {}, memory(), n, i);
-      if (auto held = claimed_scratch(stream, 256)) first.launch(fills, {}, *held, n, i);
+      node const first = build(built).add(kernel_node(fills, {}, memory(), n, i));
+      if (auto held = claimed_scratch(stream, 256)) first.add(kernel_node(fills, {}, *held, n, i));
       graph parent(*worker);
       parent.add_child(built);
       graph_exec exec{built};
       exec.launch(stream.get());
-      exec.set_launch(first, fills, {}, memory(), n, i + 1);
+      set(exec, first, kernel_node(fills, {}, memory(), n, i + 1));
       exec.launch(stream.get());
       graph_exec{parent}.launch(stream.get());
       first.destroy();

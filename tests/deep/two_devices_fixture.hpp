@@ -3,6 +3,7 @@
 
 #include <array>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <optional>
 #include <string>
 

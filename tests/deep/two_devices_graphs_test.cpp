@@ -131,16 +131,16 @@ TEST_F(AcrossDevices, AGraphBuiltByHandHasNodesOnBoth) {
   std::array<std::shared_ptr<device_block>, 2> owners;
   pinned_ints seen(2 * n);
   graph built(*worker);
-  node last = built.join();
+  node last = build(built).join();
   for (int const device : devices) {
     device_scope const there(device);
     owners[at(device)] = make_stream_shared_by<device_block>(*worker, n * sizeof(int));
     memory[at(device)] = static_cast<int*>(owners[at(device)]->data());
     std::shared_ptr<int> const kept(owners[at(device)], memory[at(device)]);
-    last = last.memset(kept, {.value = 0, .width = n * sizeof(int)})
-               .launch(fills, {}, kept, n, 10 + device)
-               .launch(adds, {}, memory[at(device)], 5)
-               .memcpy(seen.data() + at(device) * n, kept, n * sizeof(int));
+    last = last.add(memset_node(kept, {.value = 0, .width = n * sizeof(int)}))
+               .add(kernel_node(fills, {}, kept, n, 10 + device))
+               .add(kernel_node(adds, {}, memory[at(device)], 5))
+               .add(memcpy_node(seen.data() + at(device) * n, kept, n * sizeof(int)));
   }
   for (auto& each : owners) each.reset();  // the nodes have them
   std::optional<graph_exec> exec{built};
@@ -165,11 +165,11 @@ TEST_F(AcrossDevices, MemoryOfAGraphIsOfTheDeviceThatIsCurrentWhenItsNodeIsAdded
   graph built(*worker);
   {
     device_scope const there(1);
-    allocation const memory = built.alloc(n * sizeof(int));
+    allocation const memory = build(built).add(alloc_node(n * sizeof(int)));
     EXPECT_EQ(memory.alloc_parameters().poolProps.location.id, 1);
-    memory.launch(fills, {}, static_cast<int*>(memory.address()), n, 9)
-        .memcpy(seen.data(), memory.address(), n * sizeof(int))
-        .free(memory);
+    memory.add(kernel_node(fills, {}, static_cast<int*>(memory.address()), n, 9))
+        .add(memcpy_node(seen.data(), memory.address(), n * sizeof(int)))
+        .add(free_node(memory.address()));
   }
   graph_exec exec{built};
   exec.launch(stream_of(0));
@@ -183,7 +183,7 @@ TEST_F(AcrossDevices, OwnersOfGraphsEndOnTheDeviceThatWasCurrentWhenTheyWereHand
   {
     device_scope const there(1);
     graph built(*worker);
-    built.call([kept = std::make_shared<probe>(of_node)] {});
+    build(built).add(host_node([kept = std::make_shared<probe>(of_node)] {}));
     worker->retire(built.get(), probe(of_graph));
     must(cudaSetDevice(0));
     graph_exec exec{built};

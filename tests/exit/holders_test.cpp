@@ -1,6 +1,7 @@
 // close_for() names each kind of holder: a lease, an open capture, a graph, an exec, a node's
 // share; with capture id, label, count, since when, and where.
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 
 #include "../pool/capture_fixture.hpp"
 
@@ -47,7 +48,8 @@ class Holders : public captured_pool_test {
     return escrow::capture(stream.get(), [&](stream_ref on) { claim_and_release(on); });
   }
   static void share(graph& built, block_lease& held) {
-    built.launch(kernel(kernel_address(kernel_id::fill)), {}, held, block::length, 1);
+    build(built).add(
+        kernel_node(kernel(kernel_address(kernel_id::fill)), {}, held, block::length, 1));
   }
   void expect_nothing_out() { EXPECT_TRUE(pool.close_for(generous).empty()); }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "../deleter/probe.hpp"
-#include "../graph/changeable_kinds.hpp"
+#include "../nodes/changeable_kinds.hpp"
 #include "capturing.hpp"
 #include "handles.hpp"
 #include "operation.hpp"
@@ -60,7 +61,7 @@ class build_stage : public stage {
   [[nodiscard]] std::shared_ptr<int> owner() { return {cells.data(), tells_fate{fate()}}; }
   [[nodiscard]] unique unique_owner() { return {cells.data(), tells_fate{fate()}}; }
   /// A graph of one node that adds 1 and has an owner.
-  void build_one() { first.emplace(built->launch(add, {}, owner(), 1)); }
+  void build_one() { first.emplace(build(*built).add(kernel_node(add, {}, owner(), 1))); }
   void reclaim() {
     while (keeper.poll() != 0) {
     }
@@ -123,8 +124,8 @@ class build_stage : public stage {
   }
   static void add_size(std::string& text, char const* name, std::optional<graph> const& of) {
     if (!of) return;
-    text += std::string(" ") + name + " " + std::to_string(of->nodes().size()) + "-" +
-            std::to_string(of->edges().size());
+    text += std::string(" ") + name + " " + std::to_string(build(*of).nodes().size()) + "-" +
+            std::to_string(build(*of).edges().size());
   }
   /// Nothing is known of the end of work after a fault in a process that uses two devices.
   leftovers end_all(bool is_anything_known = true) {

@@ -1,6 +1,8 @@
 // Operations on graphs, execs and hoisted references.
 #pragma once
 
+#include <escrow/nodes.hpp>
+
 #include "exec_stage.hpp"
 #include "hoist_operations.hpp"
 
@@ -196,7 +198,8 @@ inline void add_copies(operations_in<exec_stage>& all) {
 inline void add_conditionals(operations_in<exec_stage>& all) {
   auto const making = [](auto& in) {
     in.parent.emplace();
-    conditional_node const chosen = in.parent->if_then(in.parent->make_condition(1));
+    conditional_node const chosen =
+        build(*in.parent).add(if_node(build(*in.parent).make_condition(1)));
     add_kernel(chosen.body().get(), tiny_call());
   };
   auto const instantiating = [](auto& in) { in.exec.emplace(*in.parent); };

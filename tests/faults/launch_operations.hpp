@@ -12,7 +12,7 @@ inline void add_launches(operations_in<build_stage>& all) {
   };
   auto const launch_it = [](build_stage& in) {
     launch_config config;
-    config.keeper = &in.keeper;
+    config.deleter = &in.keeper;
     launch(in.stream, in.add, config, std::move(in.mine), 4);
   };
   all.add(
@@ -32,7 +32,7 @@ inline void add_launches(operations_in<build_stage>& all) {
       },
       [](auto& in) {
         launch_config config;
-        config.keeper = &in.keeper;
+        config.deleter = &in.keeper;
         launch(in.stream, in.add, config, in.shared, 4);
       });
   // "Eager, it is moved from only if the launch succeeds."
@@ -78,20 +78,20 @@ inline void add_libraries(operations_in<build_stage>& all) {
       },
       [](auto& in) {
         launch_config config;
-        config.keeper = &in.keeper;
+        config.deleter = &in.keeper;
         launch(in.stream, *in.found, config, in.cells.data(), 4);
       });
   all.add(
-      "library, its kernel in a node", runs({"insertion_point::launch"}),
+      "library, its kernel in a node", runs({"graph_builder_ref::add"}),
       [=](auto& in) {
         load(in);
         find(in);
         in.loaded.reset();
         in.expected = 4;
       },
-      [](auto& in) { in.built->launch(*in.found, {}, in.cells.data(), 4); });
+      [](auto& in) { build(*in.built).add(kernel_node(*in.found, {}, in.cells.data(), 4)); });
   all.add(
-         "library, unloaded", runs({"loaded_library::~loaded_library"}),
+         "library, unloaded", runs({"library::load"}),
          [=](auto& in) {
            load(in);
            in.polls_when_seen = false;

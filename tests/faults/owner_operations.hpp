@@ -22,37 +22,39 @@ inline void add_owners(operations_in<build_stage>& all, bool is_exposed) {
   std::string const where = where_of(is_exposed);
   auto const one = [=](build_stage& in) { build_with_owners(in, is_exposed); };
   all.add(
-      "owner, added" + where, runs({"insertion_point::launch"}),
+      "owner, added" + where, runs({"graph_builder_ref::add"}),
       [=](auto& in) {
         one(in);
         in.expected = 11;
       },
-      [](auto& in) { in.built->launch(in.add, {}, std::move(in.mine), 10); });
+      [](auto& in) { build(*in.built).add(kernel_node(in.add, {}, std::move(in.mine), 10)); });
   all.add(
-      "owner, changed" + where, runs({"node::set_launch"}),
+      "owner, changed" + where, runs({"node::set"}),
       [=](auto& in) {
         one(in);
         in.expected = 10;
         in.going = {0};
       },
-      [](auto& in) { in.first->set_launch(in.add, {}, std::move(in.mine), 10); });
+      [](auto& in) { in.first->set(kernel_node(in.add, {}, std::move(in.mine), 10)); });
   all.add(
       "owner, its node destroyed" + where, runs({"node::destroy"}),
       [=](auto& in) {
         one(in);
         in.expected = 10;
-        in.built->launch(in.add, {}, in.owner(), 10);
+        build(*in.built).add(kernel_node(in.add, {}, in.owner(), 10));
         in.going = {0};
       },
       [](auto& in) { in.first->destroy(); });
   all.add(
-      "owner, changed in an exec" + where, runs({"graph_exec::set_launch"}),
+      "owner, changed in an exec" + where, runs({"set"}),
       [=](auto& in) {
         one(in);
         in.exec.emplace(*in.built);
         in.expected = 10;
       },
-      [](auto& in) { in.exec->set_launch(*in.first, in.add, {}, std::move(in.mine), 10); });
+      [](auto& in) {
+        escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
+      });
 }
 
 /// Graphs and execs that have owners.
@@ -75,7 +77,7 @@ inline void add_owned_graphs(operations_in<build_stage>& all, bool is_exposed) {
       [=](auto& in) {
         exec(in);
         in.copy.emplace(in.keeper);
-        in.copy->launch(in.add, {}, in.owner(), 7);
+        build(*in.copy).add(kernel_node(in.add, {}, in.owner(), 7));
         in.expected = 7;
       },
       [](auto& in) { in.exec->update(*in.copy); });
@@ -108,9 +110,9 @@ inline void add_owned_graphs(operations_in<build_stage>& all, bool is_exposed) {
   all.add(
       "exec with owners, ended in flight" + where, runs({"graph_exec::~graph_exec"}),
       [=](auto& in) {
-        in.first.emplace(
-            in.built->launch(kernel(kernel_address(kernel_id::wait_flag)), {}, in.flag.get()));
-        in.first->launch(in.add, {}, in.owner(), 1);
+        in.first.emplace(build(*in.built).add(
+            kernel_node(kernel(kernel_address(kernel_id::wait_flag)), {}, in.flag.get())));
+        in.first->add(kernel_node(in.add, {}, in.owner(), 1));
         in.exec.emplace(*in.built);
         in.exec->launch(in.stream);
         in.built.reset();

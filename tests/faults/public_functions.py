@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that every public function has an operation whose calls are made to fail, or a reason why not.
 
-Reads the public headers of core, deleter, pool and graph, and the operations: `runs("resource_pool::claim")` in the
+Reads the public headers of core, deleter, pool, graph and nodes, and the operations: `runs("resource_pool::claim")` in the
 sources of this folder. not_operations.txt has the exceptions, each with its reason.
 """
 import re
@@ -112,7 +112,7 @@ def functions_of(scope_name, text, is_public=True):
 
 def public_functions():
     found = set()
-    for part in ("core", "deleter", "pool", "graph"):
+    for part in ("core", "deleter", "pool", "graph", "nodes"):
         for header in sorted((ROOT / part / "include/escrow" / part).glob("*.hpp")):
             found |= set(functions_of("", without_comments(header.read_text())))
     return found

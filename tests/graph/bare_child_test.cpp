@@ -75,7 +75,7 @@ TEST_F(BareChild, OneNodeOfTheSameChildMayBeDestroyedAndTheOtherHoldsOn) {
   cudaGraphNode_t first = nullptr;
   {
     graph const child = captured(taken);
-    first = parent->add_child(child).get();
+    first = parent->add_child(child);
     parent->add_child(child);
   }
   must(cudaGraphDestroyNode(first));
@@ -89,7 +89,7 @@ TEST_F(BareChild, OneNodeOfTheSameChildMayBeDestroyedAndTheOtherHoldsOn) {
 TEST_F(BareChild, ADestroyedNodeGivesBackWhatItsChildHeldButNotFromAnEarlierExec) {
   cargo taken = make_cargo();
   graph parent = captured_empty_handed();
-  cudaGraphNode_t const node = parent.add_child(captured(taken)).get();
+  cudaGraphNode_t const node = parent.add_child(captured(taken));
   std::optional<graph_exec> before(parent);
   must(cudaGraphDestroyNode(node));
   EXPECT_TRUE(stays_kept(taken));
@@ -143,7 +143,7 @@ TEST_F(BareChild, WhatTheEmbeddedGraphTakesUpByItselfIsHeldToo) {
   cargo of_child = make_cargo();
   cargo of_embedded = make_cargo();
   std::optional<graph> parent(std::in_place);
-  cudaGraph_t const embedded = embedded_graph(parent->add_child(captured(of_child)).get());
+  cudaGraph_t const embedded = embedded_graph(parent->add_child(captured(of_child)));
   load_owner_by_hand(of_embedded, embedded);
   std::optional<graph_exec> exec(*parent);
   parent.reset();

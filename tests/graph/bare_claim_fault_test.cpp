@@ -1,4 +1,6 @@
 // An exec that says that it is bare has no user object, whatever failed before.
+#include <escrow/nodes.hpp>
+
 #include "exec_fault_world.hpp"
 
 namespace escrow::test {
@@ -29,8 +31,8 @@ class BareClaim : public testing::Test {
 
   // CUDA takes no node off the parent from now on.
   void add_memory() {
-    allocation const memory = world.parent->alloc(64);
-    memory.free(memory);
+    allocation const memory = build(*world.parent).add(alloc_node(64));
+    memory.add(free_node(memory.address()));
   }
 
   exec_world world;
@@ -57,7 +59,7 @@ TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) 
   add_memory();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
-  EXPECT_EQ(world.parent->nodes().size(), 3U);
+  EXPECT_EQ(build(*world.parent).nodes().size(), 3U);
   world.exec.emplace(*world.parent);
   EXPECT_FALSE(world.exec->is_bare());
   expect_the_truth();
@@ -66,9 +68,9 @@ TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) 
 // A plain end of their nodes tells nobody that the handles may be another's.
 TEST_F(BareClaim, IsRightOfSuchAChildInThePlaceOfOneThatHeldNothing) {
   world.parent.emplace();
-  std::vector<node> blank;
+  std::vector<cudaGraphNode_t> blank;
   for (int i = 0; i < 32; ++i) blank.push_back(world.parent->add_child(graph()));
-  for (node const& each : blank) must(cudaGraphDestroyNode(each.get()));
+  for (cudaGraphNode_t const each : blank) must(cudaGraphDestroyNode(each));
   add_memory();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
@@ -90,7 +92,7 @@ TEST_P(BareClaimOfAGrandchild, BesideMemoryIsRightWhicheverCouldNotBeNoted) {
   try {
     world.parent->add_child(between);
   } catch (cuda_error const&) {  // there was no node yet
-    EXPECT_EQ(world.parent->nodes().size(), 2U);
+    EXPECT_EQ(build(*world.parent).nodes().size(), 2U);
   }
   sim::clear_faults();
   between = graph();
@@ -104,7 +106,7 @@ TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
   world.parent.emplace();
   sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   EXPECT_THROW(world.parent->add_child(*world.source), cuda_error);
-  EXPECT_TRUE(world.parent->nodes().empty());
+  EXPECT_TRUE(build(*world.parent).nodes().empty());
   world.exec.emplace(*world.parent);
   EXPECT_TRUE(world.exec->is_bare());
   expect_the_truth();

@@ -11,6 +11,7 @@
 #include "escrow/graph/capture.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
+#include "escrow/nodes/build.hpp"
 #include "escrow/pool/device_block.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "handles.hpp"
@@ -88,8 +89,9 @@ TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgainWhileTheWorker
   {
     graph built(worker_);
     auto held = pool_->claim(stream_.get());
-    built.launch(kernel(test::kernel_address(test::kernel_id::wait_flag)), {}, flag_.get())
-        .memset(held, {.width = bytes});
+    build(built)
+        .add(kernel_node(kernel(test::kernel_address(test::kernel_id::wait_flag)), {}, flag_.get()))
+        .add(memset_node(held, {.width = bytes}));
     graph_exec exec(built);
     exec.launch(stream_.get());
     held.release();
@@ -102,7 +104,7 @@ TEST_F(BlockedWorker, TheSlotOfAGraphThatWasNeverLaunchedIsClaimedAgainWhileTheW
   graph built(worker_);
   {
     auto held = pool_->claim(stream_.get());
-    built.memset(held, {.width = bytes});
+    build(built).add(memset_node(held, {.width = bytes}));
   }
   EXPECT_FALSE(has_free_slot()) << "the graph has a share";
   built = graph(worker_);

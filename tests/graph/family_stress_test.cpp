@@ -7,6 +7,7 @@
 #include <chrono>
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -101,18 +102,18 @@ void embed_again(family& of) {
   static_cast<void>(graph().add_child(*of.original));
 }
 void destroy_node(family& of) {
-  of.original->nodes().front().destroy();
+  build(*of.original).nodes().front().destroy();
 }
 // What needs no turn.
 void change_nodes(family& of) {
-  node const first = of.original->nodes().front();
-  node const added = of.original->call([] {});
+  node const first = build(*of.original).nodes().front();
+  node const added = build(*of.original).add(host_node([] {}));
   added.after(first);
-  added.set_call([] {});
-  static_cast<void>(of.original->if_then(of.original->make_condition(1)));
+  added.set(host_node([] {}));
+  static_cast<void>(build(*of.original).add(if_node(build(*of.original).make_condition(1))));
 }
 void destroy_child(family& of) {
-  of.parent->nodes().front().destroy();
+  build(*of.parent).nodes().front().destroy();
 }
 
 constexpr duel duels[] = {
@@ -192,7 +193,7 @@ class FamilyStress : public testing::TestWithParam<duel> {
   }
   [[nodiscard]] static graph built() {
     graph made;
-    static_cast<void>(made.call([kept = std::make_shared<int>()] { ++*kept; }));
+    static_cast<void>(build(made).add(host_node([kept = std::make_shared<int>()] { ++*kept; })));
     return made;
   }
 

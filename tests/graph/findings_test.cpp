@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <escrow/nodes.hpp>
+
 #include "lifetime_fixture.hpp"
 
 namespace escrow::test {

@@ -106,7 +106,7 @@ TEST_F(Graph, AChildsCopyHoldsWhatTheChildHolds) {
   {
     graph const child(test::chain({test::add_call(cell_.data(), 5)}).release());
     deleter_.retire(child.get(), watched_.owner());
-    EXPECT_NE(parent.add_child(child).get(), nullptr);
+    EXPECT_NE(parent.add_child(child), nullptr);
   }
   EXPECT_TRUE(lives());
   EXPECT_EQ(run(parent), 5);
@@ -120,9 +120,9 @@ TEST_F(Graph, AChildComesAfterEverythingThatIsThere) {
   graph parent(test::make_graph().release());
   cudaGraphNode_t const left = test::add_kernel(parent.get(), test::tiny_call());
   cudaGraphNode_t const right = test::add_kernel(parent.get(), test::tiny_call());
-  cudaGraphNode_t const first = parent.add_child(graph(test::tiny_graph().release())).get();
+  cudaGraphNode_t const first = parent.add_child(graph(test::tiny_graph().release()));
   EXPECT_EQ(test::edge_count(parent.get()), 2U);
-  cudaGraphNode_t const second = parent.add_child(graph(test::tiny_graph().release())).get();
+  cudaGraphNode_t const second = parent.add_child(graph(test::tiny_graph().release()));
   EXPECT_EQ(test::edge_count(parent.get()), 3U);
   std::size_t count = 2;
   cudaGraphNode_t before[2] = {};

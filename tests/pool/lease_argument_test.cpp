@@ -2,6 +2,7 @@
 // again only after the kernel, on whichever stream that ran.
 #include <chrono>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -133,7 +134,7 @@ class LeaseOfANode : public LeaseArgument {
   // A graph whose only node fills the resource, of one of two streams.
   [[nodiscard]] graph filling(block_lease& claimed, int value = 3) {
     graph built(*worker);
-    built.launch(fill, {}, claimed, block::length, value);
+    build(built).add(kernel_node(fill, {}, claimed, block::length, value));
     return built;
   }
   [[nodiscard]] bool is_back(block_pool& pool) {
@@ -177,7 +178,7 @@ TEST_F(LeaseOfANode, IsGivenBackByANodeThatIsDestroyedOrChanged) {
   graph built(*worker);
   auto const add_node = [&] {
     auto claimed = pool.claim(one);
-    return built.launch(fill, {}, claimed, block::length, 3);
+    return build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
   };
   node const destroyed = add_node();
   node const changed = add_node();
@@ -185,7 +186,7 @@ TEST_F(LeaseOfANode, IsGivenBackByANodeThatIsDestroyedOrChanged) {
   destroyed.destroy();
   EXPECT_TRUE(is_back(pool));
   auto third = pool.claim(one);
-  changed.set_launch(fill, {}, third, block::length, 4);
+  changed.set(kernel_node(fill, {}, third, block::length, 4));
   EXPECT_TRUE(is_back(pool)) << "that of the changed node";
 }
 
@@ -194,7 +195,7 @@ TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
   std::optional<block_lease> claimed = pool.claim(one);
   std::optional<graph> first = filling(*claimed);
   std::optional<graph> second = filling(*claimed);
-  second->launch(check, {}, *claimed, block::length, 3, mismatches.data());
+  build(*second).add(kernel_node(check, {}, *claimed, block::length, 3, mismatches.data()));
   claimed.reset();
   first.reset();
   EXPECT_FALSE(is_back(pool));
@@ -210,7 +211,7 @@ TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {
   graph const captured = escrow::capture(one.get(), [&](stream_ref stream) {
     {
       auto claimed = pool.claim(stream);
-      built.launch(fill, {}, claimed, block::length, 3);
+      build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
     }
     static_cast<void>(pool.claim(stream));
   });
@@ -222,7 +223,7 @@ TEST_F(LeaseOfANode, MayBeGivenThroughASharedPointer) {
   std::optional<graph> built(std::in_place, *worker);
   {
     auto const claimed = std::make_shared<block_lease>(pool.claim(one));
-    built->launch(fill, {}, claimed, block::length, 3);
+    build(*built).add(kernel_node(fill, {}, claimed, block::length, 3));
   }
   EXPECT_FALSE(is_back(pool));
   built.reset();

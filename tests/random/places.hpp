@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <optional>
 #include <vector>
 

@@ -9,6 +9,7 @@
 #include <escrow/deleter.hpp>
 #include <escrow/detail/graph_registry.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
 #include <functional>
@@ -225,10 +226,10 @@ class world {
   void end_set(node_place const& at, entries const& old, bool is_done);
   [[nodiscard]] bool can_be_set(node_place const& at, std::size_t owner, bool keeps) const;
   template <class Setter>
-  void set_with(Setter to, node_place const& at, std::size_t owner, bool keeps, piece_of_work& work,
-                std::optional<token>& callable);
+  void set_with(Setter const& to, node_place const& at, std::size_t owner, bool keeps,
+                piece_of_work& work, std::optional<token>& callable);
   template <class Setter>
-  static void set_with_lease(Setter to, node_place const& at, lease_place& from,
+  static void set_with_lease(Setter const& to, node_place const& at, lease_place& from,
                              piece_of_work& work);
   [[nodiscard]] static bool can_take(node_place const& at, lease_place const& from);
   [[nodiscard]] entries kept_by(node_place const& at, std::size_t owner,
@@ -262,7 +263,7 @@ class world {
   [[nodiscard]] bool is_body_of_a_graph(body_place const& place) const;
   [[nodiscard]] bool is_body_usable(body_place const& place) const;
   [[nodiscard]] contents& contents_around(body_place const& place);
-  outcome add_conditional(std::size_t body, insertion_point const& at, std::size_t graph,
+  outcome add_conditional(std::size_t body, graph_builder_ref const& at, std::size_t graph,
                           std::uint64_t serial, unsigned way);
   outcome do_add_conditional(std::size_t body, std::size_t graph, unsigned way);
   outcome do_add_conditional_inside(std::size_t body, std::size_t outer, unsigned way);
@@ -284,8 +285,8 @@ class world {
   [[nodiscard]] entries owners_of(std::size_t one, std::size_t other) const;
   outcome do_add_fill(std::size_t node, std::size_t graph, std::size_t owner, unsigned way);
   outcome do_add_fill_of_lease(std::size_t node, std::size_t graph, std::size_t lease);
-  [[nodiscard]] static node fill_of(insertion_point const& at, lease<device_block>& held);
-  [[nodiscard]] static node fill_of(insertion_point const& at, lease<token>& held);
+  [[nodiscard]] static node fill_of(graph_builder_ref const& at, lease<device_block>& held);
+  [[nodiscard]] static node fill_of(graph_builder_ref const& at, lease<token>& held);
   outcome do_add_copy(std::size_t node, std::size_t graph, std::size_t to, std::size_t from);
   outcome do_add_join(std::size_t node, std::size_t graph);
   [[nodiscard]] std::vector<node> known_nodes_of(std::size_t graph) const;

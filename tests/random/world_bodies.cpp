@@ -16,11 +16,12 @@ constexpr std::array chosen_kinds{chosen_kind{1, 0}, chosen_kind{0, 1}, chosen_k
                                   chosen_kind{1, 2}};
 constexpr unsigned loop = 2;
 
-conditional_node add_of_kind(insertion_point const& at, condition const& looked_at, unsigned kind) {
-  if (kind == 0) return at.if_then(looked_at);
-  if (kind == 1) return at.if_else(looked_at);
-  if (kind == loop) return at.while_loop(looked_at);
-  return at.switch_to(looked_at, 3);
+conditional_node add_of_kind(graph_builder_ref const& at, condition const& looked_at,
+                             unsigned kind) {
+  if (kind == 0) return at.add(if_node(looked_at));
+  if (kind == 1) return at.add(if_else_node(looked_at));
+  if (kind == loop) return at.add(while_node(looked_at));
+  return at.add(switch_node(looked_at, 3));
 }
 
 }  // namespace
@@ -37,7 +38,7 @@ bool world::is_body_usable(body_place const& place) const {
 
 /// A setter, the conditional node, and for a loop what ends it. The body is kept in its place.
 /// Ways: if, if and else, while, switch.
-outcome world::add_conditional(std::size_t b, insertion_point const& at, std::size_t g,
+outcome world::add_conditional(std::size_t b, graph_builder_ref const& at, std::size_t g,
                                std::uint64_t serial, unsigned way) {
   chosen_kind const kind = chosen_kinds[way];
   looked_at& state = all_.add_condition();
@@ -53,11 +54,11 @@ outcome world::add_conditional(std::size_t b, insertion_point const& at, std::si
   outcome const result = attempt(false, false, [&] {
     condition const made = at.make_condition(way == loop ? 0 : kind.runs);
     state.handle = made.get();
-    node const set = at.launch(work_kernel(), {}, &setter, 1);
+    node const set = at.add(kernel_node(work_kernel(), {}, &setter, 1));
     conditional_node const node = add_of_kind(set, made, way);
     body.emplace(way == 1 ? node.otherwise() : node.bodies().at(way == 3 ? 1 : 0));
     if (way != loop) return;
-    static_cast<void>(node.body().launch(work_kernel(), {}, &ender, 0));
+    static_cast<void>(node.body().add(kernel_node(work_kernel(), {}, &ender, 0)));
     state.can_run = true;  // and will end
   });
   if (result == outcome::done) bodies_[b] = {std::move(body), g, serial};
@@ -107,8 +108,8 @@ outcome world::do_add_body_node(std::size_t n, std::size_t b, std::size_t o, uns
   entries const kept = way == 3 ? entries{} : use_owner(o, {}, work);
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = way == 3 ? at.own->launch(work_kernel(), {}, &work, work.rounds)
-                    : at.own->launch(work_kernel_that_keeps(), {}, &work, 1, owners_[o]);
+    made = way == 3 ? at.own->add(kernel_node(work_kernel(), {}, &work, work.rounds))
+                    : at.own->add(kernel_node(work_kernel_that_keeps(), {}, &work, 1, owners_[o]));
   });
   if (result == outcome::done) note_body_node(n, at, made, kept);
   return result;
@@ -123,7 +124,7 @@ outcome world::do_add_body_node_of_lease(std::size_t n, std::size_t b, std::size
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
     made = from.held->with(
-        [&](auto& held) { return at.own->launch(kernel_for(held), {}, &work, 1, held); });
+        [&](auto& held) { return at.own->add(kernel_node(kernel_for(held), {}, &work, 1, held)); });
   });
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
@@ -137,8 +138,8 @@ outcome world::do_embed_in_body(std::size_t b, std::size_t child) {
   graph_place& inner = graphs_[child];
   bool const may_stand_there = is_usable(child) && inner.own && !inner.has_calls;
   if (!is_body_usable(at) || !may_stand_there || inner.serial == at.serial) return outcome::skipped;
-  outcome const result =
-      attempt(false, inner.is_single, [&] { static_cast<void>(at.own->embed(*inner.own)); });
+  outcome const result = attempt(false, inner.is_single,
+                                 [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });
   if (result != outcome::done) return result;
   if (is_body_of_a_graph(at)) {
     ++graphs_[at.graph].shape;

@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "attempt.hpp"
-#include "node_setters.hpp"
 
 namespace escrow::test {
 
@@ -55,7 +54,7 @@ outcome world::do_launch_code(std::size_t s, std::size_t y) {
   capture_state const capture = capture_at(s);
   piece_of_work& work = piece(s, {place.thing});
   launch_config chosen;
-  chosen.keeper = worker_.get();
+  chosen.deleter = worker_.get();
   hand_to_stream(place.thing, s, work);
   outcome const result = attempt(capture.is_invalid() || is_stopped_ || is_blocked(s), false, [&] {
     launch(streams_[s].handle, *place.found, chosen, &work, work.rounds);
@@ -76,8 +75,9 @@ outcome world::do_add_node_of_code(std::size_t n, std::size_t g, std::size_t y) 
   piece_of_work& work = all_.add_work();
   work.uses.push_back({place.thing});
   node made;
-  outcome const result = attempt(
-      is_stopped_, false, [&] { made = in.own->launch(*place.found, {}, &work, work.rounds); });
+  outcome const result = attempt(is_stopped_, false, [&] {
+    made = build(*in.own).add(kernel_node(*place.found, {}, &work, work.rounds));
+  });
   if (result != outcome::done) return result;
   entries const kept{{.thing = place.thing}};
   note_node(n, g, made, kept, node_kind::kernel);
@@ -92,8 +92,9 @@ outcome world::do_set_node_of_code(std::size_t n, std::size_t y) {
   piece_of_work& work = all_.add_work();
   work.uses.push_back({place.thing});
   entries const old = begin_set(at);
-  outcome const result = attempt(
-      is_stopped_, false, [&] { at.handle.set_launch(*place.found, {}, &work, work.rounds); });
+  outcome const result = attempt(is_stopped_, false, [&] {
+    at.handle.set(kernel_node(*place.found, {}, &work, work.rounds));
+  });
   end_set(at, old, result == outcome::done);
   entries const kept{{.thing = place.thing}};
   if (result == outcome::done) note_set(at, kept);
@@ -108,8 +109,9 @@ outcome world::do_exec_set_of_code(std::size_t e, std::size_t n, std::size_t y) 
   piece_of_work& work = all_.add_work();
   work.uses.push_back({loaded.thing});
   entries const old = begin_exec_set(e, at);
-  outcome const result = attempt(
-      true, true, [&] { place.own->set_launch(at.handle, *loaded.found, {}, &work, work.rounds); });
+  outcome const result = attempt(true, true, [&] {
+    escrow::set(*place.own, at.handle, kernel_node(*loaded.found, {}, &work, work.rounds));
+  });
   entries const kept{{.thing = loaded.thing}};
   end_exec_set(e, at, old, kept, result == outcome::done);
   return result;

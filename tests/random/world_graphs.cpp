@@ -117,7 +117,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
       escrow::check(cudaGraphAddChildGraphNode(&made, native, nullptr, 0, added),
                     "cudaGraphAddChildGraphNode");
     } else if (way == 2) {
-      static_cast<void>(outer.own->embed(*inner.own));
+      static_cast<void>(build(*outer.own).add(child_node(*inner.own)));
     } else {
       outer.own->add_child(*inner.own);
     }

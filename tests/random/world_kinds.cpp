@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "attempt.hpp"
-#include "node_setters.hpp"
 #include "relaxed_scope.hpp"
 
 namespace escrow::test {
@@ -51,8 +50,9 @@ outcome world::do_add_fill(std::size_t n, std::size_t g, std::size_t o, unsigned
   graph_place& in = graphs_[g];
   if (!is_usable(g) || !in.is_built || !owners_[o].share) return outcome::skipped;
   node made;
-  outcome const result = attempt(
-      is_stopped_, false, [&] { made = in.own->memset(memory_of(o), way == 3 ? rows : one_row); });
+  outcome const result = attempt(is_stopped_, false, [&] {
+    made = build(*in.own).add(memset_node(memory_of(o), way == 3 ? rows : one_row));
+  });
   if (result != outcome::done) return result;
   note_node(n, g, made, owners_of(o, o), way == 3 ? node_kind::rows : node_kind::fill);
   return result;
@@ -76,10 +76,10 @@ outcome world::do_add_fill_of_lease(std::size_t n, std::size_t g, std::size_t l)
 }
 
 /// A lease of the pools is none of memory: it is never asked for that.
-node world::fill_of(insertion_point const& at, lease<device_block>& held) {
-  return at.memset(held, one_row);
+node world::fill_of(graph_builder_ref const& at, lease<device_block>& held) {
+  return at.add(memset_node(held, one_row));
 }
-node world::fill_of(insertion_point const& /*at*/, lease<token>& /*held*/) {
+node world::fill_of(graph_builder_ref const& /*at*/, lease<token>& /*held*/) {
   return {};
 }
 
@@ -89,7 +89,7 @@ outcome world::do_add_copy(std::size_t n, std::size_t g, std::size_t to, std::si
   if (!is_usable(g) || !in.is_built || !is_there) return outcome::skipped;
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = in.own->memcpy(memory_of(to), memory_of(from), bytes_of_an_owner / 4);
+    made = build(*in.own).add(memcpy_node(memory_of(to), memory_of(from), bytes_of_an_owner / 4));
   });
   if (result != outcome::done) return result;
   if (to != from) counts_.meet(situation::copy_kept_two_owners);
@@ -102,7 +102,8 @@ outcome world::do_add_join(std::size_t n, std::size_t g) {
   graph_place& in = graphs_[g];
   if (!is_usable(g) || !in.is_built) return outcome::skipped;
   node made;
-  outcome const result = attempt(false, false, [&] { made = in.own->join(known_nodes_of(g)); });
+  outcome const result =
+      attempt(false, false, [&] { made = build(*in.own).join(known_nodes_of(g)); });
   if (result == outcome::done) note_node(n, g, made, {}, node_kind::empty);
   return result;
 }
@@ -156,7 +157,8 @@ outcome world::do_add_event(std::size_t n, std::size_t g, std::size_t v, unsigne
   if (!is_usable(g) || !in.is_built || !events_there_[v]) return outcome::skipped;
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = way % 2 == 0 ? in.own->record(*events_there_[v]) : in.own->wait(*events_there_[v]);
+    made = way % 2 == 0 ? build(*in.own).add(record_node(*events_there_[v]))
+                        : build(*in.own).add(wait_node(*events_there_[v]));
   });
   if (result != outcome::done) return result;
   entries const kept{{.thing = thing_of_event(v)}};
@@ -175,9 +177,9 @@ outcome world::do_add_alloc(std::size_t a, std::size_t g, std::size_t z) {
   std::optional<allocation> made;
   node user;
   outcome const result = attempt(false, false, [&] {
-    allocation const node = in.own->alloc(std::size_t{64} << z);
+    allocation const node = build(*in.own).add(alloc_node(std::size_t{64} << z));
     work.memory = node.address();
-    user = node.launch(work_kernel_of_memory(), {}, &work, 1, node.address());
+    user = node.add(kernel_node(work_kernel_of_memory(), {}, &work, 1, node.address()));
     if (node.alloc_parameters().dptr != node.address()) all_.fail("an alloc node is misread");
     made = node;
   });
@@ -204,7 +206,8 @@ outcome world::do_add_free(std::size_t a, std::size_t g) {
   // It may be freed already.
   outcome const result = attempt(false, true, [&] {
     void* const address = place.made->address();
-    node const made = is_own ? place.user.free(*place.made) : in.own->free(address);
+    node const made =
+        is_own ? place.user.add(free_node(address)) : build(*in.own).add(free_node(address));
     if (made.freed() != address) all_.fail("a free node is misread");
   });
   if (result == outcome::done && !is_own) counts_.meet(situation::memory_freed_in_another_graph);
@@ -225,7 +228,7 @@ outcome world::do_look(std::size_t g) {
   graph_place& in = graphs_[g];
   if (!is_usable(g) || !in.own || in.own->id() == ~std::uint64_t{0}) return outcome::skipped;
   return attempt(false, false, [&] {
-    bool is_right = is_consistent(in.own->nodes(), in.own->edges().size());
+    bool is_right = is_consistent(build(*in.own).nodes(), build(*in.own).edges().size());
     for (body_place const& each : bodies_) {
       if (is_body_of_a_graph(each) && each.graph == g)
         is_right = is_right && is_consistent(each.own->nodes(), each.own->edges().size());
@@ -255,8 +258,8 @@ void world::read_back(node_place const& at) {
     all_.fail("an event node does not lead to its event");
   if (at.is == node_kind::fill) static_cast<void>(at.handle.memset_parameters());
   if (at.is == node_kind::copy) static_cast<void>(at.handle.memcpy_parameters());
-  if (at.is == node_kind::call) static_cast<void>(at.handle.call_parameters());
-  if (at.is == node_kind::kernel) static_cast<void>(at.handle.launch_parameters());
+  if (at.is == node_kind::call) static_cast<void>(at.handle.host_parameters());
+  if (at.is == node_kind::kernel) static_cast<void>(at.handle.kernel_parameters());
 }
 
 }  // namespace escrow::test

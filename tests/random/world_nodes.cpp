@@ -1,6 +1,5 @@
 // Nodes of graphs that are built by hand, and their owners.
 #include "attempt.hpp"
-#include "node_setters.hpp"
 
 namespace escrow::test {
 
@@ -18,6 +17,13 @@ struct called_work {
     int rounds = 0;
     static_cast<void>(work->all->run(*work, rounds));
   }
+};
+
+/// A node in an exec, which is set as the node of the graph is.
+struct node_in_exec {
+  graph_exec& exec;
+  node const& changed;
+  void set(auto kind) const { escrow::set(exec, changed, std::move(kind)); }
 };
 
 }  // namespace
@@ -63,13 +69,13 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
     if (way == 2) {
-      made = in.own->launch(work_kernel(), {}, &work, work.rounds);
+      made = build(*in.own).add(kernel_node(work_kernel(), {}, &work, work.rounds));
     } else if (way == 3) {
-      made = in.own->call(called_work{&work, owners_[o], std::move(*callable)});
+      made = build(*in.own).add(host_node(called_work{&work, owners_[o], std::move(*callable)}));
     } else if (is_chained) {
-      made = before.handle.launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
+      made = before.handle.add(kernel_node(work_kernel_that_keeps(), {}, &work, 2, owners_[o]));
     } else {
-      made = in.own->launch(work_kernel_that_keeps(), {}, &work, 2, owners_[o]);
+      made = build(*in.own).add(kernel_node(work_kernel_that_keeps(), {}, &work, 2, owners_[o]));
     }
   });
   if (result != outcome::done) return result;
@@ -103,8 +109,9 @@ outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l)
   entries const kept = share_slot(from, work);
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = from.held->with(
-        [&](auto& held) { return in.own->launch(kernel_for(held), {}, &work, 1, held); });
+    made = from.held->with([&](auto& held) {
+      return build(*in.own).add(kernel_node(kernel_for(held), {}, &work, 1, held));
+    });
   });
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
@@ -157,25 +164,26 @@ entries world::kept_by(node_place const& at, std::size_t o, std::optional<token>
 }
 
 template <class Setter>
-void world::set_with(Setter to, node_place const& at, std::size_t o, bool keeps,
+void world::set_with(Setter const& to, node_place const& at, std::size_t o, bool keeps,
                      piece_of_work& work, std::optional<token>& callable) {
   switch (at.is) {
     case node_kind::call:
-      return to.call(called_work{&work, owners_[o], std::move(*callable)});
+      return to.set(host_node(called_work{&work, owners_[o], std::move(*callable)}));
     case node_kind::fill:
-      if (!keeps) return to.memset(arena(), one_row);
-      return to.memset(memory_of(o), one_row);
+      if (!keeps) return to.set(memset_node(arena(), one_row));
+      return to.set(memset_node(memory_of(o), one_row));
     case node_kind::rows:
-      return to.memset(memory_of(o), rows);
+      return to.set(memset_node(memory_of(o), rows));
     case node_kind::copy:
-      return to.memcpy(memory_of(o), memory_of(o), std::size_t{16});
+      return to.set(memcpy_node(memory_of(o), memory_of(o), 16));
     case node_kind::record:
+      return to.set(record_node(*events_there_[o]));
     case node_kind::wait:
-      return to.event(*events_there_[o]);
+      return to.set(wait_node(*events_there_[o]));
     case node_kind::kernel:
     case node_kind::empty:  // is refused
-      if (!keeps) return to.launch(work_kernel(), launch_config{}, &work, 0);
-      return to.launch(work_kernel_that_keeps(), launch_config{}, &work, 1, owners_[o]);
+      if (!keeps) return to.set(kernel_node(work_kernel(), {}, &work, 0));
+      return to.set(kernel_node(work_kernel_that_keeps(), {}, &work, 1, owners_[o]));
   }
 }
 
@@ -191,9 +199,8 @@ outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
   if (keeps) kept = kept_by(at, o, callable, work);
   bool const is_wrong = at.is == node_kind::empty;
   entries const old = begin_set(at);
-  outcome const result = attempt(is_stopped_, is_wrong, [&] {
-    set_with(graph_node_setter{at.handle}, at, o, keeps, work, callable);
-  });
+  outcome const result =
+      attempt(is_stopped_, is_wrong, [&] { set_with(at.handle, at, o, keeps, work, callable); });
   end_set(at, old, result == outcome::done);
   if (result == outcome::done && is_wrong)
     all_.fail("a node that does nothing was set to a launch");
@@ -202,13 +209,13 @@ outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
 }
 
 template <class Setter>
-void world::set_with_lease(Setter to, node_place const& at, lease_place& from,
+void world::set_with_lease(Setter const& to, node_place const& at, lease_place& from,
                            piece_of_work& work) {
   from.held->with([&](auto& held) {
     if constexpr (requires { held->data(); }) {
-      if (at.is == node_kind::fill) return to.memset(held, one_row);
+      if (at.is == node_kind::fill) return to.set(memset_node(held, one_row));
     }
-    to.launch(kernel_for(held), launch_config{}, &work, 1, held);
+    to.set(kernel_node(kernel_for(held), {}, &work, 1, held));
   });
 }
 
@@ -225,8 +232,8 @@ outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
   piece_of_work& work = all_.add_work();
   entries const kept = share_slot(from, work);
   entries const old = begin_set(at);
-  outcome const result = attempt(
-      is_stopped_, false, [&] { set_with_lease(graph_node_setter{at.handle}, at, from, work); });
+  outcome const result =
+      attempt(is_stopped_, false, [&] { set_with_lease(at.handle, at, from, work); });
   end_set(at, old, result == outcome::done);
   if (result != outcome::done) return result;
   if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
@@ -311,7 +318,7 @@ outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   entries const old = begin_exec_set(e, at);
   // The exec may be another graph's, or be older than the node.
   outcome const result = attempt(true, true, [&] {
-    set_with(exec_node_setter{*place.own, at.handle}, at, o, true, work, callable);
+    set_with(node_in_exec{*place.own, at.handle}, at, o, true, work, callable);
   });
   end_exec_set(e, at, old, kept, result == outcome::done);
   if (result == outcome::done && at.is != node_kind::kernel)
@@ -328,7 +335,7 @@ outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l)
   entries const kept = share_slot(from, work);
   entries const old = begin_exec_set(e, at);
   outcome const result = attempt(true, true, [&] {
-    set_with_lease(exec_node_setter{*place.own, at.handle}, at, from, work);
+    set_with_lease(node_in_exec{*place.own, at.handle}, at, from, work);
   });
   end_exec_set(e, at, old, kept, result == outcome::done);
   return result;

@@ -111,7 +111,7 @@ outcome world::do_keep(std::size_t s, std::size_t o, unsigned way) {
   capture_state const capture = capture_at(s);
   piece_of_work& work = piece(s, {thing});
   launch_config chosen;
-  chosen.keeper = worker_.get();
+  chosen.deleter = worker_.get();
   hand_to_stream(thing, s, work);
   outcome const result = attempt(capture.is_invalid() || is_stopped_ || is_blocked(s), false, [&] {
     if (is_moved) {

@@ -288,7 +288,7 @@ outcome world::do_launch_lease(std::size_t l, std::size_t s) {
   if (is_right) order(place.stream, s);
   piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
   launch_config chosen;
-  chosen.keeper = worker_.get();
+  chosen.deleter = worker_.get();
   outcome const result = attempt(is_stopped_ || !is_right, false, [&] {
     place.held->with([&](auto& held) {
       launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);

@@ -53,7 +53,7 @@ void share_with_streams(world& all, site& here, dice& random) {
       record_stream(shared, each.get());
     }
     std::shared_ptr<int> const cell(shared, here.cells.data());
-    launch(streams[0].get(), adds, {.keeper = &all.worker}, cell, 1);
+    launch(streams[0].get(), adds, {.deleter = &all.worker}, cell, 1);
     all.did(deed::share);
     if (i % 64 == 0) all.catch_up(all.worker);
   }

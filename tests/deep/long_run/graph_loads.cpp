@@ -32,7 +32,7 @@ graph captured(world& all, site& here, cudaStream_t stream, dice& random) {
     must(launch_fill(on.get(), static_cast<int*>(scratch->data()), 16, 1));
     all.worker.retire(on, counted(all.objects));
     auto const shared = make_stream_shared_by<counted>(all.worker, all.objects);
-    launch(on, adds, {.keeper = &all.worker}, std::shared_ptr<int>(shared, here.cells.data() + 1),
+    launch(on, adds, {.deleter = &all.worker}, std::shared_ptr<int>(shared, here.cells.data() + 1),
            1);
     record_stream(shared, on);
   };
@@ -93,31 +93,33 @@ void build_and_change(world& all, site& here, dice& random) {
   while (!all.ends()) {
     graph built(all.worker);
     auto scratch = here.scratch.claim(stream.get(), 256);
-    node const zeroed = built.memset(shared_block(all.freer), {.width = 64});
-    node const filled = zeroed.launch(fills, {}, shared_block(all.freer), n, 1);
-    node const last = filled.launch(fills, {}, scratch, n, 2)
-                          .launch(adds, {}, here.cells.data() + 2, 1)
-                          .memcpy(here.cells.data() + 3, shared_block(all.freer), sizeof(int))
-                          .call([kept = std::make_shared<counted>(all.objects)] {});
+    node const zeroed = build(built).add(memset_node(shared_block(all.freer), {.width = 64}));
+    node const filled = zeroed.add(kernel_node(fills, {}, shared_block(all.freer), n, 1));
+    node const last =
+        filled.add(kernel_node(fills, {}, scratch, n, 2))
+            .add(kernel_node(adds, {}, here.cells.data() + 2, 1))
+            .add(memcpy_node(here.cells.data() + 3, shared_block(all.freer), sizeof(int)))
+            .add(host_node([kept = std::make_shared<counted>(all.objects)] {}));
     unsigned long const kind = random() % 4;
     if (kind == 0) {
-      conditional_node const maybe = last.if_then(built.make_condition(1));
-      maybe.body().launch(fills, {}, shared_block(all.freer), n, 3);
+      conditional_node const maybe = last.add(if_node(build(built).make_condition(1)));
+      maybe.body().add(kernel_node(fills, {}, shared_block(all.freer), n, 3));
     }
     if (kind == 1) {
-      allocation const memory = last.alloc(4096);
-      memory.launch(fills, {}, static_cast<int*>(memory.address()), n, 4).free(memory);
+      allocation const memory = last.add(alloc_node(4096));
+      memory.add(kernel_node(fills, {}, static_cast<int*>(memory.address()), n, 4))
+          .add(free_node(memory.address()));
     }
     if (kind >= 2) {  // others have one exec at a time
       graph parent(all.worker);
-      parent.embed(built);
+      build(parent).add(child_node(built));
       graph_exec(parent.clone()).launch(stream.get());
     }
     graph_exec exec(built);
     launch_often(all, exec, 8, stream);
-    exec.set_launch(filled, fills, {}, shared_block(all.freer), n, 5);
+    set(exec, filled, kernel_node(fills, {}, shared_block(all.freer), n, 5));
     exec.launch(stream.get());
-    filled.set_launch(fills, {}, shared_block(all.freer), n, 6);
+    filled.set(kernel_node(fills, {}, shared_block(all.freer), n, 6));
     if (kind >= 2) exec.update(built);
     all.worker.retire(stream.get(), counted(all.objects));
     exec.launch(stream.get());  // and ends in flight

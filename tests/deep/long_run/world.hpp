@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <mutex>

@@ -20,9 +20,15 @@ concept retirable =
 
 // Whether an owner of type T only keeps something alive that others share. What is moved in may be
 // written by the graph, so launches of execs that hold it are serialized; what is shared is not
-// ordered: its sharers do that.
+// ordered: its sharers do that. A type of Escrow's that is made of others says so as T::is_shared.
 template <class T>
-inline constexpr bool is_shared_owner = false;
+inline constexpr bool is_shared_owner = [] {
+  if constexpr (requires { T::is_shared; }) {
+    return T::is_shared;
+  } else {
+    return false;
+  }
+}();
 template <class T>
 inline constexpr bool is_shared_owner<std::shared_ptr<T>> = true;
 template <class T>

@@ -7,20 +7,22 @@
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "escrow/deleter/resource_usage.hpp"
-#include "escrow/graph/node.hpp"
 
 namespace escrow {
 
 class deleter;
+class graph_core;
 struct survey_root;
 
+namespace detail {
+// The core, if there is one that has a graph; else throws usage_error, in the name of `call`.
+graph_core& require_graph(char const* call, graph_core* core);
+}  // namespace detail
+
 // What: owns a cudaGraph_t, and with it the references that the graph has to leases and retired
-//   owners, and to what the nodes keep that are added here: it is the place at the graph's
-//   beginning.
+//   owners, and to what nodes keep that are added by hand (escrow/nodes.hpp).
 // Thread safety: a value; CUDA lets one thread at a time use a graph. Its clones, parents and execs
 //   may be used, and end, on other threads meanwhile. Plain calls that make or end them, or this
 //   graph, are made in a graph_lifetime_lock then.
@@ -31,12 +33,12 @@ struct survey_root;
 // Errors: cuda_error, usage_error. The destructor ignores the status: there is no one to tell.
 //   What nodes keep is put on the graph when its handle is asked for, or it is instantiated or
 //   copied: that can fail, and asks the graph for its id (graph_id_of()).
-class graph : public insertion_point {
+class graph {
  public:
-  // A new, empty graph; what its nodes keep goes to the process's own deleter, or to `keeper`.
+  // A new, empty graph; the process's own deleter, or `its`, destroys what its nodes keep.
   // Throws cuda_error, std::bad_alloc. Source: cudaGraphCreate.
   graph();
-  explicit graph(deleter& keeper);
+  explicit graph(deleter& its);
   // Takes over a graph that somebody made, e.g. with cudaStreamEndCapture. `id` is its capture id,
   // if the caller knows it. Throws std::bad_alloc, cuda_error; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0);
@@ -56,14 +58,10 @@ class graph : public insertion_point {
   // A copy, which holds what this one holds. Source: cudaGraphClone.
   [[nodiscard]] graph clone() const;
   // Adds a node that runs a copy of `child`, which holds what `child` holds, after the end of all
-  // nodes that are there now. Returns the node, which belongs to this graph. As embed()
+  // nodes that are there now. Returns the node, which belongs to this graph. As child_node
   // otherwise. Source: cudaGraphAddChildGraphNode.
-  node add_child(graph const& child);
+  cudaGraphNode_t add_child(graph const& child);
 
-  // All nodes and edges, of whatever kind, also of what was captured; not those of bodies and child
-  // graphs.
-  [[nodiscard]] std::vector<node> nodes() const;
-  [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
   // Writes the graph in Graphviz's DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:
   // cudaErrorOperatingSystem if the file cannot be written. Source: cudaGraphDebugDotPrint.
   void write_dot(std::filesystem::path const& file, unsigned flags = 0) const;
@@ -72,14 +70,17 @@ class graph : public insertion_point {
   // cudaGraphClone holds it knows nothing. Throws cuda_error, std::bad_alloc.
   [[nodiscard]] resource_usage held() const;
 
- private:
-  friend struct survey_root;
-  friend class insertion_point;
-
-  explicit graph(std::shared_ptr<graph_core> core) noexcept;
-  // A node of `parent` with a copy of this graph.
+  // For building by hand (escrow/nodes.hpp): what nodes and bodies refer to; null if moved from.
+  [[nodiscard]] std::shared_ptr<graph_core> const& core() const noexcept { return shared_; }
+  // The same: a node of `parent` with a copy of this graph. Throws as add_child().
   [[nodiscard]] cudaGraphNode_t embed_in(char const* call, graph_core& parent, cudaGraph_t in,
                                          std::span<cudaGraphNode_t const> after) const;
+
+ private:
+  friend struct survey_root;
+
+  explicit graph(std::shared_ptr<graph_core> core) noexcept;
+  [[nodiscard]] graph_core& require(char const* call) const;
 
   std::shared_ptr<graph_core> shared_;  // null if moved from
 };

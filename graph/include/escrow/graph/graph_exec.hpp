@@ -4,13 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/stream_ref.hpp"
 #include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/instantiate_options.hpp"
+#include "escrow/graph/node_payload.hpp"
 
 namespace escrow {
 
@@ -23,7 +23,7 @@ struct survey_root;
 //   plain copies (cudaGraphClone), plain launches, execs made before hoist() took all, and execs of
 //   different graphs, built by hand, whose nodes were given the same owner or lease.
 // Thread safety: one thread at a time; different execs from different threads, also if they share
-//   something. Nobody else may use the source graph during instantiation, update() and set_...(),
+//   something. Nobody else may use the source graph during instantiation, update() and set(),
 //   as CUDA demands. It may end on any thread, whatever Escrow does meanwhile to the graphs that it
 //   was made of and updated from; plain calls that make or end something of those need a
 //   graph_lifetime_lock, or corrupt the heap.
@@ -42,13 +42,6 @@ struct survey_root;
 //   being captured into; cuda_error. Asking a plain handle for its id may lose the graph: see
 //   graph_id_of(). The destructor ignores CUDA's status: there is no one to tell.
 class graph_exec {
-  // Stands before its uses: its type is deduced.
-  [[nodiscard]] auto setting(node const& changed) {
-    return [this, &changed](cudaGraphNodeParams& params, detail::node_payload payload) {
-      return set(changed, params, std::move(payload));
-    };
-  }
-
  public:
   // Takes any graph, also one that was captured with plain CUDA calls. On failure the graph and all
   // references are as before. Throws cuda_error, std::bad_alloc. Source: cudaGraphInstantiate.
@@ -69,7 +62,7 @@ class graph_exec {
   //   reference: it may be a plain copy of a graph that has some (use graph::clone(), add_child());
   // - if fewer bodies were named in the options, or made by the `graph` itself, than there are
   //   conditional nodes;
-  // - if what a child holds could not be noted (insertion_point::embed).
+  // - if what a child holds could not be noted (child_node).
   // What cannot be noticed: a body that was not named among others that were; a plain copy that got
   // more later, by a capture or retire(); a plain child node in the place of one of add_child()
   // that was destroyed.
@@ -101,44 +94,13 @@ class graph_exec {
   void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {});
   void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {});
 
-  // Changes one node of this exec, from the next launch on, and what is kept for it: what was kept
-  // before is let go after the launches in flight. `changed` is a node of the graph, or of a body
-  // of it, that the exec was made of as a `graph`; the graph itself does not change. Arguments as
-  // of the function that adds such a node. Takes as long as the graph keeps owners. After update()
-  // with another graph, or with one whose nodes or edges changed since, or may have because its
-  // handle is out (graph::get()), what it kept for the node stays until the next update(). On
-  // failure throws usage_error, cuda_error, std::bad_alloc, and exec and owners are as before.
-  // Source: cudaGraphExecNodeSetParams.
-  template <class... Arguments>
-  void set_launch(node const& changed, kernel const& launched, launch_config const& config,
-                  Arguments&&... arguments) {
-    detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed), launched,
-                         config, std::forward<Arguments>(arguments)...);
-  }
-  template <class... Parameters, class... Arguments>
-  void set_launch(node const& changed, void (*launched)(Parameters...), launch_config const& config,
-                  Arguments&&... arguments) {
-    detail::apply_launch(keeper_for("graph_exec::set_launch", changed), setting(changed), launched,
-                         config, std::forward<Arguments>(arguments)...);
-  }
-  template <class Destination>
-  void set_memset(node const& changed, Destination&& destination, memset_config const& config) {
-    detail::apply_memset(keeper_for("graph_exec::set_memset", changed), setting(changed), config,
-                         std::forward<Destination>(destination));
-  }
-  template <class To, class From>
-  void set_memcpy(node const& changed, To&& to, From&& from, std::size_t bytes) {
-    detail::apply_memcpy(keeper_for("graph_exec::set_memcpy", changed), setting(changed), bytes,
-                         std::forward<To>(to), std::forward<From>(from));
-  }
-  template <std::invocable Function>
-  void set_call(node const& changed, Function function) {
-    detail::apply_call(keeper_for("graph_exec::set_call", changed), setting(changed),
-                       std::move(function));
-  }
-  void set_call(node const& changed, cudaHostFn_t function, void const* data, std::size_t bytes);
-  void set_event(node const& changed, shared_event event);
-  void set_event(node const& changed, event_ref event);
+  // For changing one node (escrow/nodes.hpp: set): the graph whose nodes can be changed, which is
+  // the one that the exec was made of; null if that was a plain handle, or is gone. `call` is named
+  // in the usage_error for an exec that was moved from.
+  [[nodiscard]] std::shared_ptr<graph_core> source(char const* call) const;
+  // The same: changes a node of that graph in this exec, and keeps `payload` for it. Throws
+  // cuda_error, std::bad_alloc, and exec and owners are then as before.
+  void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
 
  private:
   class state;
@@ -146,8 +108,6 @@ class graph_exec {
   graph_exec(survey_root const& source, instantiate_options const& options);
   void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
-  [[nodiscard]] deleter_core& keeper_for(char const* call, node const& changed) const;
-  bool set(node const& changed, cudaGraphNodeParams& params, detail::node_payload payload);
 
   std::unique_ptr<state> state_;  // null if moved from
 };

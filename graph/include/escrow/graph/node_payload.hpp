@@ -6,7 +6,10 @@
 
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
-#include "escrow/graph/launch_params.hpp"
+
+namespace escrow {
+struct launch_params;  // of escrow/nodes.hpp; opaque here
+}  // namespace escrow
 
 namespace escrow::detail {
 

@@ -1,0 +1,138 @@
+// Adding nodes; what they keep is graph_core's.
+#include "escrow/nodes/build.hpp"
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "graph_core.hpp"
+#include "graph_survey.hpp"
+
+namespace escrow {
+
+namespace {
+constexpr char const* adding = "graph_builder_ref::add";
+}  // namespace
+
+graph_builder_ref::graph_builder_ref(graph const& into) noexcept
+    : core_(into.core()),
+      graph_(into.core().get()),
+      in_(graph_ == nullptr ? nullptr : graph_->native()) {}
+
+graph_core& graph_builder_ref::require(char const* call) const {
+  return detail::require_graph(call, core_.expired() ? nullptr : graph_);
+}
+
+deleter_core& graph_builder_ref::core(char const* call) const {
+  return require(call).keeper();
+}
+
+bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
+  return other.in_ == in_ && other.core_.lock() == core_.lock();
+}
+
+node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
+  return node(graph_builder_ref(*this, handle));
+}
+
+std::vector<node> graph_builder_ref::nodes_of(std::vector<cudaGraphNode_t> const& found) const {
+  std::vector<node> result;
+  result.reserve(found.size());
+  for (cudaGraphNode_t const each : found) result.push_back(node_of(each));
+  return result;
+}
+
+node graph_builder_ref::add_node(cudaGraphNodeParams& params, detail::node_payload payload) const {
+  std::size_t const count = after_ == nullptr ? 0 : 1;
+  return node_of(graph_->add(in_, {&after_, count}, params, std::move(payload)));
+}
+
+allocation graph_builder_ref::add(alloc_node const& kind) const {
+  static_cast<void>(require(adding));
+  cudaGraphNodeParams params = kind.params_;
+  node const made = add_node(params, {});
+  return {made, params.alloc.dptr, params.alloc.bytesize};
+}
+
+node graph_builder_ref::add(free_node const& kind) const {
+  static_cast<void>(require(adding));
+  cudaGraphNodeParams params = kind.params_;
+  return add_node(params, {});
+}
+
+node graph_builder_ref::add(child_node const& kind) const {
+  graph_core& core = require(adding);
+  std::size_t const count = after_ == nullptr ? 0 : 1;
+  return node_of(kind.child_->embed_in(adding, core, in_, {&after_, count}));
+}
+
+conditional_node graph_builder_ref::add(conditional_kind const& kind) const {
+  graph_core& core = require(adding);
+  if (kind.tested.in_ != in_ || kind.tested.core_.lock().get() != &core) {
+    throw usage_error(kind.name, "the condition is of another graph, or of another body",
+                      "call make_condition() where the node is added");
+  }
+  std::vector<body_graph> bodies;
+  bodies.reserve(kind.bodies);
+  core.bodies.reserve(core.bodies.size() + kind.bodies);
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeConditional;
+  params.conditional.handle = kind.tested.get();
+  params.conditional.type = kind.type;
+  params.conditional.size = kind.bodies;
+  node const made = add_node(params, {});
+  for (unsigned i = 0; i < kind.bodies; ++i) {
+    cudaGraph_t const body = params.conditional.phGraph_out[i];
+    core.bodies.push_back(body);
+    bodies.push_back(body_graph(core_.lock(), body));
+  }
+  return {made, std::move(bodies)};
+}
+
+node graph_builder_ref::join() const {
+  return join({});
+}
+
+node graph_builder_ref::join(std::vector<node> const& others) const {
+  constexpr char const* call = "graph_builder_ref::join";
+  graph_core& core = require(call);
+  std::vector<cudaGraphNode_t> after;
+  if (after_ != nullptr) after.push_back(after_);
+  for (node const& each : others) {
+    if (!is_of_same_graph(each)) {
+      throw usage_error(call, "one of `others` is a node of another graph, or of another body",
+                        "join nodes of one graph");
+    }
+    if (each.after_ != after_) after.push_back(each.after_);
+  }
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeEmpty;
+  return node_of(core.add(in_, after, params, {}));
+}
+
+condition graph_builder_ref::make_condition(unsigned initial) const {
+  static_cast<void>(require("graph_builder_ref::make_condition"));
+  cudaGraphConditionalHandle made{};
+  check(cudaGraphConditionalHandleCreate(&made, in_, initial, cudaGraphCondAssignDefault),
+        "cudaGraphConditionalHandleCreate");
+  return condition(made, in_, core_);
+}
+
+std::vector<node> graph_builder_ref::nodes() const {
+  static_cast<void>(require("graph_builder_ref::nodes"));
+  return nodes_of(escrow::nodes_of(in_));
+}
+
+std::vector<std::pair<node, node>> graph_builder_ref::edges() const {
+  static_cast<void>(require("graph_builder_ref::edges"));
+  std::vector<std::pair<node, node>> result;
+  for (graph_edge const& each : edges_of(in_)) {
+    result.emplace_back(node_of(each.from), node_of(each.to));
+  }
+  return result;
+}
+
+cudaGraph_t body_graph::get() const {
+  static_cast<void>(require("body_graph::get").expose());
+  return in_;
+}
+
+}  // namespace escrow

@@ -1,0 +1,198 @@
+// What a kernel gets for its arguments, and what of them is kept until it is done.
+#pragma once
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "escrow/core/stream_ref.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/retired_object.hpp"
+#include "escrow/detail/reclaimable.hpp"
+
+namespace escrow::detail {
+
+// What the kernel gets for an argument.
+template <class T>
+auto device_value_of(T const& argument) {
+  if constexpr (owning_argument<T>) {
+    using value = decltype(kernel_argument_traits<T>::device_value(argument));
+    static_assert(std::is_trivially_copyable_v<value>,
+                  "kernel_argument_traits::device_value() must give what can be copied bytewise");
+    return kernel_argument_traits<T>::device_value(argument);
+  } else {
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "kernels take values that can be copied bytewise; specialise "
+                  "escrow::kernel_argument_traits for a type that owns what the kernel uses");
+    return argument;
+  }
+}
+
+// Whether a T may be passed to a kernel for a parameter of this type. Memory that an owner has
+// without a type (device_block) is passed for a pointer to any type.
+template <class Parameter, class T>
+constexpr bool can_be_passed() {
+  using value = decltype(device_value_of(std::declval<T const&>()));
+  if constexpr (std::is_constructible_v<Parameter, value>) return true;
+  constexpr bool is_untyped_memory = owning_argument<T> && std::is_pointer_v<value> &&
+                                     std::is_void_v<std::remove_pointer_t<value>>;
+  return is_untyped_memory && std::is_pointer_v<Parameter> && requires(value given) {
+    static_cast<Parameter>(given);
+  };
+}
+
+// The arguments' values, as they are.
+template <class... Arguments>
+auto values_of(Arguments const&... arguments) {
+  return std::tuple<decltype(device_value_of(arguments))...>(device_value_of(arguments)...);
+}
+
+// The arguments' values, of the types that the kernel's parameters have.
+template <class... Parameters, class... Arguments>
+std::tuple<Parameters...> values_for(Arguments const&... arguments) {
+  if constexpr (sizeof...(Parameters) != sizeof...(Arguments)) {
+    static_assert(sizeof...(Parameters) == sizeof...(Arguments),
+                  "as many arguments as the kernel has parameters");
+    std::terminate();
+  } else if constexpr (!(can_be_passed<Parameters, Arguments>() && ...)) {
+    static_assert((can_be_passed<Parameters, Arguments>() && ...),
+                  "an argument cannot be converted to the type of the kernel's parameter");
+    std::terminate();
+  } else {
+    return std::tuple<Parameters...>(static_cast<Parameters>(device_value_of(arguments))...);
+  }
+}
+
+// The addresses of a kernel's values, as CUDA takes them.
+template <class... Values>
+std::array<void*, sizeof...(Values) + 1> addresses_of(std::tuple<Values...>& values) {
+  return std::apply(
+      [](auto&... each) {
+        return std::array<void*, sizeof...(Values) + 1>{std::addressof(each)..., nullptr};
+      },
+      values);
+}
+
+// Tells an argument that keeps itself on streams.
+template <class T>
+void announce_use(T& argument, stream_ref stream) {
+  using customised = kernel_argument_traits<std::remove_const_t<T>>;
+  if constexpr (self_keeping_argument<T>) {
+    static_assert(
+        !shareable_argument<T>,
+        "kernel_argument_traits has either owner() or before_launch(): which of them keeps it?");
+    static_assert(
+        requires { customised::before_launch(argument, stream); },
+        "this argument has to be told of its use, and is const");
+    customised::before_launch(argument, stream);
+  }
+}
+
+// What keeps the arguments: a launch on a stream, or a node of a graph. They differ in arguments
+// that keep themselves on streams, of which a node gets a share.
+enum class bound_to { stream, node };
+
+// Nothing is kept of an argument.
+struct no_share {
+  static constexpr bool is_shared = true;  // as owner: see is_shared_owner
+};
+
+// An argument that is moved in when nothing can fail any more: until then where it is.
+template <class T>
+class moved_in {
+  static_assert(std::is_nothrow_move_constructible_v<T>);
+
+ public:
+  explicit moved_in(T& from) noexcept : object_(std::in_place_index<0>, &from) {}
+  moved_in(moved_in&&) noexcept = default;
+
+  void take() noexcept {
+    T* const from = std::get<0>(object_);
+    object_.template emplace<1>(std::move(*from));
+  }
+
+ private:
+  std::variant<T*, T> object_;
+};
+
+// What is kept of an argument that was given as `Argument` (T& or T, as forwarded). Throws what
+// taking a share throws.
+template <bound_to To, class Argument>
+auto share_of(std::remove_reference_t<Argument>& argument) {
+  using given = std::remove_reference_t<Argument>;
+  using T = std::remove_const_t<given>;
+  using traits = kernel_argument_traits<T>;
+  if constexpr (!owning_argument<T> || (self_keeping_argument<T> && To == bound_to::stream)) {
+    return no_share();
+  } else if constexpr (self_keeping_argument<T>) {
+    constexpr bool has_share = requires {
+      traits::owner_for_node(argument);
+    };
+    static_assert(has_share,
+                  "this argument gives a node no share: it is const, or has no owner_for_node()");
+    if constexpr (has_share) {
+      return traits::owner_for_node(argument);
+    } else {
+      return no_share();
+    }
+  } else if constexpr (shareable_argument<T>) {
+    return traits::owner(argument);
+  } else {
+    constexpr bool is_moved = !std::is_reference_v<Argument> && !std::is_const_v<given>;
+    static_assert(is_moved,
+                  "the owner of this argument cannot be shared: std::move it into the launch");
+    if constexpr (is_moved) {
+      return moved_in<T>(argument);
+    } else {
+      return no_share();
+    }
+  }
+}
+
+// What: all that is kept of some arguments.
+// Errors: the constructor throws what taking a share throws; the rest cannot fail.
+template <bound_to To, class... Arguments>
+class bound_arguments {
+  template <class Argument>
+  using share =
+      decltype(share_of<To, Argument>(std::declval<std::remove_reference_t<Argument>&>()));
+
+ public:
+  explicit bound_arguments(std::remove_reference_t<Arguments>&... arguments)
+      : shares_(share_of<To, Arguments>(arguments)...) {}
+
+  // Whether nothing is kept of any argument.
+  static constexpr bool is_empty = (std::is_same_v<share<Arguments>, no_share> && ...);
+  // See is_shared_owner.
+  static constexpr bool is_shared = (is_shared_owner<share<Arguments>> && ...);
+
+  // Takes what is moved in, from where it is.
+  void take() noexcept {
+    std::apply([](auto&... each) { (take_one(each), ...); }, shares_);
+  }
+  // Shares of slots end with the payload that they are in, not with the owners in it.
+  void end_slot_shares_with(retired_object& payload) noexcept {
+    std::apply([&](auto&... each) { (end_one(each, payload), ...); }, shares_);
+  }
+
+ private:
+  template <class Share>
+  static void take_one(Share& /*share*/) noexcept {}
+  template <class T>
+  static void take_one(moved_in<T>& share) noexcept {
+    share.take();
+  }
+  template <class Share>
+  static void end_one(Share& /*share*/, retired_object& /*payload*/) noexcept {}
+  static void end_one(slot_share& share, retired_object& payload) noexcept {
+    share.end_with(payload);
+  }
+
+  std::tuple<share<Arguments>...> shares_;
+};
+
+}  // namespace escrow::detail

@@ -1,0 +1,132 @@
+// A kind of node: what CUDA is told of a node, and what the node keeps alive.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/bound_arguments.hpp"
+#include "escrow/graph/node_payload.hpp"
+#include "escrow/nodes/launch.hpp"
+
+namespace escrow::detail {
+
+// What CUDA is told of a node, and what the node keeps, complete before the call that may fail.
+struct node_draft {
+  cudaGraphNodeParams params{};
+  node_payload payload;
+};
+
+// A kind of node whose parameters can be changed. draft() is called once, and commit() once CUDA
+// has taken the parameters, which may point into the kind.
+template <class Kind>
+concept changeable_kind = requires(Kind& kind, deleter_core& core) {
+  { kind.draft(core) } -> std::same_as<node_draft>;
+  { kind.commit() }
+  noexcept;
+};
+
+// Throws usage_error, in the name of kernel_node, for what cannot be launched by a node.
+[[nodiscard]] launch_params checked_launch(kernel const& launched, launch_config const& config);
+[[nodiscard]] cudaGraphNodeParams kernel_params(launch_params const& launch, void** values);
+
+// What a node keeps of the arguments that were given as `Arguments` (T& or T, as forwarded).
+template <class... Arguments>
+using node_arguments = bound_arguments<bound_to::node, Arguments...>;
+
+// A function of the host, which is called where the node keeps it.
+template <class Function>
+struct host_callable {
+  static void CUDART_CB call(void* called) noexcept {
+    static_cast<host_callable*>(called)->function();
+  }
+  void* user_data() noexcept { return this; }
+  Function function;
+};
+
+// What a C function is called with.
+struct host_bytes {
+  void* user_data() noexcept { return bytes.data(); }
+  std::vector<std::byte> bytes;
+};
+
+// Any kind but kernels.
+template <class Owner>
+class owning_kind {
+ public:
+  owning_kind(cudaGraphNodeParams const& params, Owner owner)
+      : params_(params), owner_(std::move(owner)) {}
+
+  [[nodiscard]] node_draft draft(deleter_core& core) {
+    node_draft made{params_, {}};
+    if constexpr (!requires { requires Owner::is_empty; }) {
+      made.payload = node_payload(core, std::move(owner_), placed_);
+      if constexpr (requires { placed_->user_data(); }) {
+        made.params.host.userData = placed_->user_data();
+      }
+      if constexpr (is_bound) placed_->end_slot_shares_with(*made.payload.get());
+    }
+    return made;
+  }
+  void commit() noexcept {
+    if constexpr (is_bound) {
+      if (placed_ != nullptr) placed_->take();
+    }
+  }
+
+ private:
+  static constexpr bool is_bound = requires { &Owner::end_slot_shares_with; };
+
+  cudaGraphNodeParams params_;
+  Owner owner_;
+  Owner* placed_ = nullptr;
+};
+
+// A kernel with its values, and what is kept of its arguments.
+template <class Values, class... Arguments>
+class kernel_kind {
+  using bound = node_arguments<Arguments...>;
+  // What a node keeps if CUDA cannot be asked what it launches.
+  struct library_launch {
+    static constexpr bool is_shared = bound::is_shared;
+    launch_params launch;
+    bound arguments;
+  };
+
+ public:
+  kernel_kind(kernel const& launched, launch_config const& config, Values const& values,
+              std::remove_reference_t<Arguments>&... arguments)
+      : launch_(checked_launch(launched, config)), values_(values), arguments_(arguments...) {}
+
+  [[nodiscard]] node_draft draft(deleter_core& core) {
+    pointers_ = addresses_of(values_);
+    node_draft made{kernel_params(launch_, pointers_.data()), {}};
+    if (launch_.launched.library() != nullptr) {
+      library_launch* placed = nullptr;
+      made.payload = node_payload(core, library_launch{launch_, std::move(arguments_)}, placed);
+      made.payload.set_launched(&placed->launch);
+      placed_ = &placed->arguments;
+    } else if constexpr (!bound::is_empty) {
+      made.payload = node_payload(core, std::move(arguments_), placed_);
+    }
+    if (placed_ != nullptr) placed_->end_slot_shares_with(*made.payload.get());
+    return made;
+  }
+  void commit() noexcept {
+    if (placed_ != nullptr) placed_->take();
+  }
+
+ private:
+  launch_params launch_;
+  Values values_;
+  decltype(addresses_of(std::declval<Values&>())) pointers_{};
+  bound arguments_;
+  bound* placed_ = nullptr;
+};
+
+}  // namespace escrow::detail

@@ -1,0 +1,235 @@
+// Building graphs by hand: places where nodes are added, and nodes that are read and changed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "escrow/graph/graph.hpp"
+#include "escrow/graph/graph_exec.hpp"
+#include "escrow/nodes/node_kinds.hpp"
+
+namespace escrow {
+
+class allocation;
+class conditional_node;
+class node;
+
+// What: a place in a graph, where nodes are added: build(graph) gives the one at its beginning,
+//   where a node waits for nothing, as in a body; a node is the place after it. What an argument of
+//   a kind owns is kept by the graph, its clones, execs and their launches, until the node is
+//   changed or destroyed; execs and clones that were made before keep it as they are. CUDA decides
+//   which kinds may stand in a body or in a graph with memory nodes.
+// Thread safety: one thread at a time uses a graph, as CUDA demands.
+// Lifetime: a value, which does not keep its graph, but for bodies.
+// Capture: capture-safe.
+// Errors: usage_error if the graph is destroyed, was moved from or detached, and for what cannot be
+//   meant; cuda_error, std::bad_alloc. The graph and what it keeps are then as before, and nothing
+//   was moved from but what is taken by value.
+class graph_builder_ref {
+ public:
+  // A place in no graph.
+  graph_builder_ref() noexcept = default;
+  // The place at the graph's beginning; build(graph) is the same.
+  // NOLINTNEXTLINE(google-explicit-constructor): a graph is a place.
+  graph_builder_ref(graph const& into) noexcept;
+
+  // Adds a node of this kind (node_kinds.hpp) after this place. Source: cudaGraphAddNode.
+  template <detail::changeable_kind Kind>
+  node add(Kind kind) const;
+  allocation add(alloc_node const& kind) const;
+  node add(free_node const& kind) const;
+  node add(child_node const& kind) const;
+  conditional_node add(conditional_kind const& kind) const;
+
+  // A node that does nothing, after this place and after all of `others`.
+  [[nodiscard]] node join() const;
+  [[nodiscard]] node join(std::vector<node> const& others) const;
+
+  // A condition for a node that is added to this graph, or body. Each launch begins with
+  // `initial`. Source: cudaGraphConditionalHandleCreate.
+  [[nodiscard]] condition make_condition(unsigned initial) const;
+
+  // All nodes and edges of the graph, or body, that the place is in, of whatever kind, also of what
+  // was captured; not those of its bodies and child graphs.
+  [[nodiscard]] std::vector<node> nodes() const;
+  [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
+  // The one of those that has this handle, e.g. of graph::add_child(). That it is one of those is
+  // not checked.
+  [[nodiscard]] node node_of(cudaGraphNode_t handle) const noexcept;
+
+ protected:
+  graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
+      : core_(core), graph_(core.get()), in_(in) {}
+  // After a node of the place's graph.
+  graph_builder_ref(graph_builder_ref const& place, cudaGraphNode_t after) noexcept
+      : core_(place.core_), graph_(place.graph_), in_(place.in_), after_(after) {}
+
+  // The core, if the graph is there; else throws usage_error.
+  [[nodiscard]] graph_core& require(char const* call) const;
+  // The same, for the deleter that destroys what nodes keep.
+  [[nodiscard]] deleter_core& core(char const* call) const;
+  [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
+  [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
+
+  std::weak_ptr<graph_core> core_;
+  graph_core* graph_ = nullptr;      // what core_ has, if it is there
+  cudaGraph_t in_ = nullptr;         // the graph, or the body
+  cudaGraphNode_t after_ = nullptr;  // null: nothing
+
+ private:
+  // Adds a node with these parameters, which are CUDA's afterwards.
+  node add_node(cudaGraphNodeParams& params, detail::node_payload payload) const;
+};
+
+// The place at the graph's beginning.
+[[nodiscard]] inline graph_builder_ref build(graph const& into) noexcept {
+  return into;
+}
+
+// What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
+//   parameters can be read back and changed, with what they keep alive. Changes concern the graph
+//   and what is created from it from then on, not clones and execs that are there: see set() below.
+// Thread safety, Capture: as graph_builder_ref.
+// Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, its
+//   other copies must not be used, as with CUDA's handles.
+// Errors: as graph_builder_ref; cuda_error: cudaErrorInvalidValue for parameters of another kind.
+class node : public graph_builder_ref {
+ public:
+  // No node.
+  node() noexcept = default;
+
+  // The CUDA handle. Never owning.
+  [[nodiscard]] cudaGraphNode_t get() const noexcept { return after_; }
+  friend bool operator==(node const& one, node const& other) noexcept {
+    return one.after_ == other.after_;
+  }
+
+  [[nodiscard]] cudaGraphNodeType type() const;
+  // The nodes that this one waits for, and those that wait for it.
+  [[nodiscard]] std::vector<node> predecessors() const;
+  [[nodiscard]] std::vector<node> successors() const;
+  // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
+  // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
+  node const& after(node const& other) const;
+
+  // What a kernel node launches; the kernel keeps its library. Throws cuda_error
+  // (cudaErrorInvalidDeviceFunction) for a kernel of a cudaLibrary_t in a node that was not added
+  // here: captured, or hoisted. Source: cudaGraphKernelNodeGetParams, as for those that follow.
+  [[nodiscard]] launch_params kernel_parameters() const;
+  [[nodiscard]] cudaMemsetParams memset_parameters() const;
+  [[nodiscard]] cudaMemcpy3DParms memcpy_parameters() const;
+  [[nodiscard]] cudaHostNodeParams host_parameters() const;
+  // The event of a node that records or waits; shared_event::find() leads from it to its owner.
+  [[nodiscard]] cudaEvent_t event() const;
+  [[nodiscard]] cudaMemAllocNodeParams alloc_parameters() const;
+  // What a node that frees memory frees.
+  [[nodiscard]] void* freed() const;
+  // The copy that a child node has. It is the graph's.
+  [[nodiscard]] cudaGraph_t embedded() const;
+
+  // Makes the node one of `kind`, of the kind that it is, and keeps what that owns instead of what
+  // was kept. On failure node and owners are as before. Source: cudaGraphNodeSetParams.
+  template <detail::changeable_kind Kind>
+  void set(Kind kind) const {
+    detail::node_draft made = kind.draft(core("node::set"));
+    set_params(made.params, std::move(made.payload));
+    kind.commit();
+  }
+
+  // Takes the node out of its graph, with its edges, and releases what is kept for it; not that of
+  // a conditional node, without which CUDA cannot instantiate its condition's graph. Source:
+  // cudaGraphDestroyNode.
+  void destroy() const;
+
+ private:
+  friend class graph_builder_ref;
+  template <detail::changeable_kind Kind>
+  friend void set(graph_exec& exec, node const& changed, Kind kind);
+
+  explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
+
+  void set_params(cudaGraphNodeParams& params, detail::node_payload payload) const;
+  // For set() in an exec: that of the graph that the exec was created from; else throws
+  // usage_error.
+  [[nodiscard]] deleter_core& core_in(graph_exec const& exec) const;
+};
+
+// Changes one node of `exec`, from the next launch on, and what is kept for it: what was kept
+// before is released after the launches in flight. `changed` is a node of the graph, or of a body
+// of it, that the exec was created from as a `graph`; the graph itself does not change. Takes as
+// long as the graph keeps owners. After update() with another graph, or with one whose nodes or
+// edges changed since, or may have because its handle is out (graph::get()), what it kept for the
+// node stays until the next update(). On failure throws usage_error, cuda_error, std::bad_alloc,
+// and exec and owners are as before. Source: cudaGraphExecNodeSetParams.
+template <detail::changeable_kind Kind>
+void set(graph_exec& exec, node const& changed, Kind kind) {
+  detail::node_draft made = kind.draft(changed.core_in(exec));
+  exec.set_node(changed.get(), made.params, std::move(made.payload));
+  kind.commit();
+}
+
+// What: a node that allocates, and the address that the memory has at each launch, from this node
+//   to the one that frees it.
+class allocation : public node {
+ public:
+  [[nodiscard]] void* address() const noexcept { return address_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  friend class graph_builder_ref;
+
+  allocation(node const& made, void* address, std::size_t bytes) noexcept
+      : node(made), address_(address), bytes_(bytes) {}
+
+  void* address_;
+  std::size_t bytes_;
+};
+
+// What: the body of a conditional node, to which nodes are added as to a graph.
+// Lifetime: a share of the graph that the body belongs to, which it keeps.
+class body_graph : public graph_builder_ref {
+ public:
+  // The CUDA handle, e.g. to capture into. Never owning. Throws as graph::get().
+  [[nodiscard]] cudaGraph_t get() const;
+
+ private:
+  friend class graph_builder_ref;
+
+  body_graph(std::shared_ptr<graph_core> core, cudaGraph_t body) noexcept
+      : graph_builder_ref(core, body), kept_(std::move(core)) {}
+
+  std::shared_ptr<graph_core> kept_;
+};
+
+// What: an if, if-else, while or switch node with its bodies, which are empty at first and keep the
+//   graph.
+class conditional_node : public node {
+ public:
+  // Of an if or while node, or the first of another.
+  [[nodiscard]] body_graph const& body() const noexcept { return bodies_.front(); }
+  // The second body of an if-else node.
+  [[nodiscard]] body_graph const& otherwise() const { return bodies_.at(1); }
+  [[nodiscard]] std::vector<body_graph> const& bodies() const noexcept { return bodies_; }
+
+ private:
+  friend class graph_builder_ref;
+
+  conditional_node(node const& made, std::vector<body_graph> bodies) noexcept
+      : node(made), bodies_(std::move(bodies)) {}
+
+  std::vector<body_graph> bodies_;
+};
+
+template <detail::changeable_kind Kind>
+node graph_builder_ref::add(Kind kind) const {
+  detail::node_draft made = kind.draft(core("graph_builder_ref::add"));
+  node result = add_node(made.params, std::move(made.payload));
+  kind.commit();
+  return result;
+}
+
+}  // namespace escrow

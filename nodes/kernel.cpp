@@ -1,0 +1,109 @@
+// Loading and unloading code.
+#include "escrow/nodes/kernel.hpp"
+
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/usage_error.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/deleter/shared_object.hpp"
+
+namespace escrow {
+
+// Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
+// deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
+// the deleter's on_error.
+class loaded_library {
+ public:
+  explicit loaded_library(deleter_core& core) noexcept : core_(core) {}
+  loaded_library(loaded_library&&) = delete;
+  ~loaded_library();
+
+  [[nodiscard]] cudaLibrary_t get() const noexcept { return handle_; }
+
+ private:
+  friend class library;
+
+  deleter_core& core_;  // alive as long as what it is to destroy
+  cudaLibrary_t handle_ = nullptr;
+};
+
+namespace {
+
+// The libraries of all kernels that were found, by the kernels' handles.
+struct found_kernels {
+  std::mutex mutex;  // guards `libraries`; held across no call of CUDA
+  std::unordered_map<void const*, std::weak_ptr<loaded_library const>> libraries;
+};
+
+found_kernels& all_found() noexcept {
+  // Never destroyed: libraries may end until the very end of the process.
+  alignas(found_kernels) static std::byte storage[sizeof(found_kernels)];
+  static found_kernels& kept = *::new (static_cast<void*>(storage)) found_kernels;
+  return kept;
+}
+
+}  // namespace
+
+loaded_library::~loaded_library() {
+  if (handle_ == nullptr) return;
+  {
+    // Before it is unloaded: the handles may then be another library's.
+    std::lock_guard const lock(all_found().mutex);
+    std::erase_if(all_found().libraries, [](auto const& each) { return each.second.expired(); });
+  }
+  cudaError_t status = cudaSuccess;
+  bool const is_unloaded = retry_cleanup([&] { return status = cudaLibraryUnload(handle_); });
+  if (!is_unloaded) core_.report(status, "cudaLibraryUnload");
+}
+
+library library::load(void const* image, deleter& its) {
+  relaxed_capture_scope const relaxed;
+  // Its place comes first, so that nothing that was loaded can be lost.
+  auto const loaded = make_stream_shared_by<loaded_library>(its, its.core());
+  check(cudaLibraryLoadData(&loaded->handle_, image, nullptr, nullptr, 0, nullptr, nullptr, 0),
+        "cudaLibraryLoadData");
+  return library(loaded);
+}
+
+library library::load_file(std::filesystem::path const& file, deleter& its) {
+  relaxed_capture_scope const relaxed;
+  auto const loaded = make_stream_shared_by<loaded_library>(its, its.core());
+  check(cudaLibraryLoadFromFile(&loaded->handle_, file.c_str(), nullptr, nullptr, 0, nullptr,
+                                nullptr, 0),
+        "cudaLibraryLoadFromFile");
+  return library(loaded);
+}
+
+kernel library::find(std::string const& name) const {
+  if (loaded_ == nullptr) {
+    throw usage_error("library::find", "the library was moved from", "load it again, or copy it");
+  }
+  cudaKernel_t found = nullptr;
+  check(cudaLibraryGetKernel(&found, loaded_->get(), name.c_str()), "cudaLibraryGetKernel");
+  void const* const handle = reinterpret_cast<void const*>(found);
+  std::lock_guard const lock(all_found().mutex);
+  all_found().libraries.insert_or_assign(handle, loaded_);
+  return kernel(handle, loaded_);
+}
+
+cudaLibrary_t library::get() const noexcept {
+  return loaded_ == nullptr ? nullptr : loaded_->get();
+}
+
+std::optional<kernel> library::kernel_of(void const* handle) {
+  std::lock_guard const lock(all_found().mutex);
+  auto const found = all_found().libraries.find(handle);
+  if (found == all_found().libraries.end()) return std::nullopt;
+  auto its = found->second.lock();
+  if (its == nullptr) return std::nullopt;
+  return kernel(handle, std::move(its));
+}
+
+}  // namespace escrow

@@ -1,0 +1,166 @@
+// CUDA's parameters of the nodes, and what is refused.
+#include "escrow/nodes/node_kinds.hpp"
+
+#include <limits>
+
+#include "escrow/core/device_scope.hpp"
+#include "escrow/core/usage_error.hpp"
+
+namespace escrow {
+
+namespace detail {
+
+namespace {
+
+cudaGraphNodeParams params_of(cudaGraphNodeType type) {
+  cudaGraphNodeParams result{};
+  result.type = type;
+  return result;
+}
+
+void require(bool condition, char const* call, char const* problem, char const* remedy) {
+  if (!condition) throw usage_error(call, problem, remedy);
+}
+
+bool fits(unsigned value, unsigned bytes) noexcept {
+  return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
+}
+
+cudaGraphNodeParams record_params(cudaEvent_t event) {
+  require(event != nullptr, "record_node", "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeEventRecord);
+  result.eventRecord.event = event;
+  return result;
+}
+
+cudaGraphNodeParams wait_params(cudaEvent_t event) {
+  require(event != nullptr, "wait_node", "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeWaitEvent);
+  result.eventWait.event = event;
+  return result;
+}
+
+}  // namespace
+
+launch_params checked_launch(kernel const& launched, launch_config const& config) {
+  constexpr char const* call = "kernel_node";
+  require(launched.get() != nullptr, call, "the kernel is null: it was moved from",
+          "copy it, or find it again");
+  require(config.attributes.empty(), call, "`config` has attributes",
+          "capture the launch with its attributes, and add the graph as a child_node");
+  require(config.deleter == nullptr, call, "`config` names a deleter",
+          "name it when the graph is made: graph(deleter)");
+  require(config.shared_bytes <= std::numeric_limits<unsigned>::max(), call,
+          "`shared_bytes` of `config` is 4 GiB or more", "no device has as much");
+  return {launched, config.grid, config.block, config.shared_bytes};
+}
+
+cudaGraphNodeParams kernel_params(launch_params const& launch, void** values) {
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeKernel);
+  result.kernel.func = const_cast<void*>(launch.launched.get());
+  result.kernel.gridDim = launch.grid;
+  result.kernel.blockDim = launch.block;
+  result.kernel.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
+  result.kernel.kernelParams = values;
+  return result;
+}
+
+cudaGraphNodeParams memset_params(void* destination, memset_config const& config) {
+  constexpr char const* call = "memset_node";
+  require(destination != nullptr, call, "the destination is null", "pass device memory");
+  unsigned const bytes = config.element_bytes;
+  require(bytes == 1 || bytes == 2 || bytes == 4, call, "`element_bytes` is not 1, 2 or 4",
+          "write larger elements with a kernel");
+  require(fits(config.value, bytes), call, "`value` does not fit in an element",
+          "raise `element_bytes`, or cut the value");
+  require(config.width != 0 && config.height != 0, call, "there is nothing to write",
+          "give a width, and rows");
+  require(config.height == 1 || config.pitch >= config.width * bytes, call,
+          "`pitch` is less than a row", "give the bytes from row to row");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemset);
+  result.memset = {destination, config.pitch, config.value, bytes, config.width, config.height};
+  return result;
+}
+
+cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes) {
+  constexpr char const* call = "memcpy_node";
+  require(to != nullptr && from != nullptr, call, "an address is null", "pass memory");
+  require(bytes != 0, call, "`bytes` is 0", "leave the node out");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemcpy);
+  cudaMemcpy3DParms& copy = result.memcpy.copyParams;
+  copy.srcPtr = {const_cast<void*>(from), bytes, bytes, 1};
+  copy.dstPtr = {to, bytes, bytes, 1};
+  copy.extent = {bytes, 1, 1};
+  copy.kind = cudaMemcpyDefault;
+  return result;
+}
+
+cudaGraphNodeParams host_params(cudaHostFn_t function) {
+  require(function != nullptr, "host_node", "the function is null", "pass one");
+  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeHost);
+  result.host.fn = function;
+  return result;
+}
+
+}  // namespace detail
+
+detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function, void const* data,
+                                                  std::size_t bytes) {
+  cudaGraphNodeParams const params = detail::host_params(function);
+  detail::require(data != nullptr || bytes == 0, "host_node",
+                  "`data` is null, and `bytes` is not 0", "pass data, or no bytes");
+  auto const* const first = static_cast<std::byte const*>(data);
+  return {params, {{first, first + bytes}}};
+}
+
+detail::owning_kind<shared_event> record_node(shared_event event) {
+  cudaGraphNodeParams const params = detail::record_params(event.get());
+  return {params, std::move(event)};
+}
+
+detail::owning_kind<detail::no_share> record_node(event_ref event) {
+  return {detail::record_params(event.get()), {}};
+}
+
+detail::owning_kind<shared_event> wait_node(shared_event event) {
+  cudaGraphNodeParams const params = detail::wait_params(event.get());
+  return {params, std::move(event)};
+}
+
+detail::owning_kind<detail::no_share> wait_node(event_ref event) {
+  return {detail::wait_params(event.get()), {}};
+}
+
+alloc_node::alloc_node(std::size_t bytes) {
+  detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out");
+  params_.type = cudaGraphNodeTypeMemAlloc;
+  params_.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
+  params_.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
+  params_.alloc.bytesize = bytes;
+}
+
+free_node::free_node(void* address) {
+  detail::require(address != nullptr, "free_node", "`address` is null",
+                  "free what a node allocates");
+  params_.type = cudaGraphNodeTypeMemFree;
+  params_.free.dptr = address;
+}
+
+conditional_kind if_node(condition const& tested) {
+  return {"if_node", tested, cudaGraphCondTypeIf, 1};
+}
+
+conditional_kind if_else_node(condition const& tested) {
+  return {"if_else_node", tested, cudaGraphCondTypeIf, 2};
+}
+
+conditional_kind while_node(condition const& tested) {
+  return {"while_node", tested, cudaGraphCondTypeWhile, 1};
+}
+
+conditional_kind switch_node(condition const& tested, unsigned bodies) {
+  detail::require(bodies != 0, "switch_node", "`bodies` is 0", "give at least one");
+  return {"switch_node", tested, cudaGraphCondTypeSwitch, bodies};
+}
+
+}  // namespace escrow
