@@ -1,4 +1,4 @@
-// The process-wide event cache: one short-locked list a device, leaked on purpose.
+// The process-wide event cache: one list a device, never destroyed.
 #include "escrow/core/event_cache.hpp"
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "escrow/core/device_scope.hpp"
+#include "escrow/detail/never_destroyed.hpp"
 
 namespace escrow {
 
@@ -19,19 +20,11 @@ struct idle_events {
 
 constexpr int devices_max = 64;  // more devices than one process sees; beyond, events are not kept
 
-// Never destroyed: an event may be put back while the process exits.
-union leaked_events {
-  leaked_events() : by_device() {}
-  leaked_events(leaked_events&&) = delete;
-  ~leaked_events() {}  // NOLINT(modernize-use-equals-default): would destroy
-
-  std::array<idle_events, devices_max> by_device;
-};
-
 idle_events* idle_events_of(int device) noexcept {
-  static leaked_events leaked;
+  // Not destroyed: an event may be put back while the process exits.
+  static never_destroyed<std::array<idle_events, devices_max>> by_device;
   if (device < 0 || device >= devices_max) return nullptr;
-  return &leaked.by_device[static_cast<std::size_t>(device)];
+  return &(*by_device)[static_cast<std::size_t>(device)];
 }
 
 }  // namespace

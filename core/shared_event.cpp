@@ -1,15 +1,14 @@
 // Shared events are found by their handles as long as somebody has a share.
 #include "escrow/core/shared_event.hpp"
 
-#include <cstddef>
 #include <mutex>
-#include <new>
 #include <unordered_map>
 #include <utility>
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/event.hpp"
+#include "escrow/detail/never_destroyed.hpp"
 
 namespace escrow {
 
@@ -34,10 +33,9 @@ struct shared_event::state::all_shared {
 };
 
 shared_event::state::all_shared& shared_event::state::all() noexcept {
-  // Never destroyed: events may end until the very end of the process.
-  alignas(all_shared) static std::byte storage[sizeof(all_shared)];
-  static all_shared& kept = *::new (static_cast<void*>(storage)) all_shared;
-  return kept;
+  // Not destroyed: an event may be destroyed while the process exits.
+  static never_destroyed<all_shared> kept;
+  return *kept;
 }
 
 shared_event::state::~state() {
