@@ -63,20 +63,12 @@ cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
   return made;
 }
 
-// A graph that `make` makes, with its id. Asking for that is a capture, which may be lost, and the
-// graph with it (graph_id_of): then another is made.
+// A graph that `make` makes, with its id.
 template <class Make>
 std::shared_ptr<graph_core> make_identified(Make make) {
-  constexpr int attempts_max = 3;
-  for (int attempt = 1;; ++attempt) {
-    auto made = core_of(make(), 0, false);
-    try {
-      made->try_identify();
-      return made;
-    } catch (cuda_error const& error) {
-      if (error.status() != cudaErrorStreamCaptureInvalidated || attempt == attempts_max) throw;
-    }
-  }
+  auto made = core_of(make(), 0, false);
+  made->try_identify();
+  return made;
 }
 
 }  // namespace

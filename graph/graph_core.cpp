@@ -53,18 +53,13 @@ void graph_core::forget_payloads() noexcept {
 
 void graph_core::try_identify() {
   if (id_ != 0) return;
-  try {
-    id_ = graph_id_of(native_).value_or(0);
-  } catch (cuda_error const& error) {
-    if (error.status() == cudaErrorStreamCaptureInvalidated) native_ = nullptr;  // it is gone
-    throw;
-  }
+  id_ = graph_id_of(native_).value_or(0);
 }
 
 void graph_core::identify() {
   try_identify();
   if (id_ == 0) {
-    throw usage_error("graph", "the graph is being captured into", "end the capture first");
+    throw cuda_error(cudaErrorNotSupported, "cudaGraphDebugDotPrint");
   }
 }
 

@@ -44,8 +44,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Where what nodes keep is destroyed: the device that was current when the graph was made.
   [[nodiscard]] int device() const noexcept { return device_; }
   void set_keeper(release_hub& keeper) noexcept;
-  // Learns the id, unless the graph is being captured into. Throws cuda_error: with
-  // cudaErrorStreamCaptureInvalidated the graph is gone.
+  // Learns the id, unless CUDA does not tell it. Throws cuda_error.
   void try_identify();
 
   // Sees to it that all that is kept is on the graph. Throws cuda_error, std::bad_alloc.

@@ -56,7 +56,7 @@ class walk {
   std::uint64_t identify(cudaGraph_t graph) const {
     if (!graph_registry::global().may_know(graph)) return 0;
     std::optional<std::uint64_t> const id = graph_id_of(graph);
-    if (!id) throw usage_error(call_, "the graph is being captured into", "end the capture first");
+    if (!id) throw usage_error(call_, "CUDA does not tell the graph's id", "use another driver");
     return *id;
   }
 

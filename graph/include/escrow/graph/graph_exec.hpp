@@ -38,9 +38,8 @@ struct survey_root;
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead. So does launching on the legacy stream while a blocking
 //   stream captures.
-// Errors: usage_error for one that was moved from, and, where that is noticed, for a graph that is
-//   being captured into; cuda_error. Asking a plain handle for its id may lose the graph: see
-//   graph_id_of(). The destructor ignores CUDA's status: there is no one to tell.
+// Errors: usage_error for one that was moved from; cuda_error. The destructor ignores CUDA's status:
+//   there is no one to tell.
 class graph_exec {
   // Stands before its uses: its type is deduced.
   [[nodiscard]] auto setting(node const& changed) {
