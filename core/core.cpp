@@ -81,10 +81,7 @@ void event_ref::wait(stream_ref stream) const {
 
 bool event_ref::is_done() const {
   cudaError_t const status = cudaEventQuery(event_);
-  if (status == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());
-    return false;
-  }
+  if (status == cudaErrorNotReady) return false;  // not an error: see succeeded()
   check(status, "cudaEventQuery");
   return true;
 }

@@ -90,11 +90,14 @@ void pending_events::poll_unordered(release_list& ready, report_function const& 
 
 ready_answer pending_events::ask(release_node& node, report_function const& report) noexcept {
   cudaError_t const status = cudaEventQuery(node.ready_);
-  if (status == cudaSuccess) return ready_answer::done;
+  if (succeeded(status)) return ready_answer::done;
   ready_answer answer = answer_of(status);
   // Not at the first word: it is for ever.
-  if (answer == ready_answer::gone) answer = answer_of(cudaEventQuery(node.ready_));
-  static_cast<void>(cudaGetLastError());
+  if (answer == ready_answer::gone) {
+    cudaError_t const again = cudaEventQuery(node.ready_);
+    static_cast<void>(succeeded(again));  // clears the last error
+    answer = answer_of(again);
+  }
   if (status != cudaErrorNotReady && !node.is_reported_) {
     node.is_reported_ = true;
     try {

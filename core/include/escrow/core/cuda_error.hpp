@@ -49,10 +49,11 @@ inline void check(cudaError_t status, char const* api,
 }
 
 // For calls whose failure the caller handles: clears the last error of a call that failed, and says
-// whether it succeeded. Any thread.
+// whether it succeeded. cudaErrorNotReady is an answer that CUDA does not keep as the last error:
+// what cudaGetLastError would clear then is an earlier error of the caller's. Any thread.
 inline bool succeeded(cudaError_t status) noexcept {
   if (status == cudaSuccess) return true;
-  static_cast<void>(cudaGetLastError());
+  if (status != cudaErrorNotReady) static_cast<void>(cudaGetLastError());
   return false;
 }
 
