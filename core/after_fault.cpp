@@ -1,40 +1,22 @@
-// Which devices are in use: those that have a context.
+// What is known of the GPU's work after a sticky fault.
 #include "escrow/core/after_fault.hpp"
-
-#include <cuda.h>
 
 #include <atomic>
 
 #include "escrow/core/cuda_error.hpp"
+#include "escrow/core/device_scope.hpp"
 
 namespace escrow {
 
 namespace {
 
-using context_state_function = CUresult(CUDAAPI*)(CUdevice, unsigned*, int*);
-
-// The driver's: the runtime has no such question that makes no context. Null if it is not found.
-context_state_function find_context_state() noexcept {
-  constexpr unsigned since = 7000;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  cudaError_t const status = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found,
-                                                              since, cudaEnableDefault, &result);
-  return succeeded(status) ? reinterpret_cast<context_state_function>(found) : nullptr;
-}
-
 // What cannot be asked counts as used.
 bool are_several_in_use() noexcept {
   int count = 0;
   if (!succeeded(cudaGetDeviceCount(&count))) return true;
-  context_state_function const context_state = count > 1 ? find_context_state() : nullptr;
-  if (context_state == nullptr) return count > 1;
   int used = 0;
-  for (CUdevice device = 0; device < count; ++device) {
-    unsigned flags = 0;
-    int is_active = 0;
-    CUresult const status = context_state(device, &flags, &is_active);
-    if (status != CUDA_SUCCESS || is_active != 0) ++used;
+  for (int device = 0; count > 1 && device < count; ++device) {
+    if (is_in_use(device)) ++used;
   }
   return used > 1;
 }

@@ -47,12 +47,6 @@ bool is_sticky(cudaError_t status) noexcept {
   }
 }
 
-int current_device() {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
-
 int device_of(stream_ref stream) {
   int device = 0;
   check(cudaStreamGetDevice(stream.get(), &device), "cudaStreamGetDevice");
@@ -97,20 +91,6 @@ event::event(source_location where) : event_(nullptr) {
 
 event::~event() {
   if (event_ != nullptr) retry_cleanup([this] { return cudaEventDestroy(event_); });
-}
-
-device_scope::device_scope(int device) {
-  previous_ = current_device();
-  if (previous_ == device) return;
-  cudaError_t const status = cudaSetDevice(device);
-  // With a fault that came before, it may have been changed all the same.
-  if (status != cudaSuccess) retry_cleanup([this] { return cudaSetDevice(previous_); });
-  check(status, "cudaSetDevice");
-  changed_ = true;
-}
-
-device_scope::~device_scope() {
-  if (changed_) retry_cleanup([this] { return cudaSetDevice(previous_); });
 }
 
 relaxed_capture_scope::relaxed_capture_scope() {

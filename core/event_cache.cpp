@@ -20,17 +20,17 @@ struct idle_events {
 
 constexpr int devices_max = 64;  // more devices than one process sees; beyond, events are not kept
 
-idle_events* idle_events_of(int device) noexcept {
+idle_events* idle_events_of(int device, event_use use) noexcept {
   // Not destroyed: an event may be put back while the process exits.
-  static never_destroyed<std::array<idle_events, devices_max>> by_device;
+  static never_destroyed<std::array<std::array<idle_events, devices_max>, 2>> lists;
   if (device < 0 || device >= devices_max) return nullptr;
-  return &(*by_device)[static_cast<std::size_t>(device)];
+  return &(*lists)[static_cast<std::size_t>(use)][static_cast<std::size_t>(device)];
 }
 
 }  // namespace
 
-event event_cache::take(int device) {
-  if (idle_events* const idle = idle_events_of(device)) {
+event event_cache::take(int device, event_use use) {
+  if (idle_events* const idle = idle_events_of(device, use)) {
     std::lock_guard const lock(idle->mutex);
     if (!idle->events.empty()) {
       event found = std::move(idle->events.back());
@@ -43,9 +43,9 @@ event event_cache::take(int device) {
   return event();
 }
 
-void event_cache::put(int device, event&& idle_event) noexcept {
+void event_cache::put(int device, event&& idle_event, event_use use) noexcept {
   event to_destroy = std::move(idle_event);  // destroyed after the lock, unless it is stored
-  idle_events* const idle = idle_events_of(device);
+  idle_events* const idle = idle_events_of(device, use);
   if (idle == nullptr) return;
   std::lock_guard const lock(idle->mutex);
   if (idle->events.size() < idle->events.capacity()) {

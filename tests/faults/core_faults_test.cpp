@@ -143,7 +143,11 @@ void add_questions(operations_in<core_stage>& all) {
           [](auto& in) { in.answer = stream_id(in.one) != 0 ? 1 : 0; });
   all.add("stream's device", runs({"device_of"}), nothing,
           [](auto& in) { in.device = device_of(in.one); });
-  all.add("capturing stream's device", runs({"device_of_capturing"}), capturing,
+  auto const capturing_with_events_kept = [](core_stage& in) {
+    in.begin_capture();
+    static_cast<void>(is_captured_on(in.one, 1));
+  };
+  all.add("capturing stream's device", runs({"device_of_capturing"}), capturing_with_events_kept,
           [](auto& in) { in.device = device_of_capturing(in.one); });
   all.add("captured on another device", runs({"is_captured_on"}), capturing,
           [](auto& in) { in.answer = is_captured_on(in.one, 1) ? 2 : 1; });
