@@ -9,6 +9,12 @@
 
 #include "escrow/core/cuda_error.hpp"
 
+// nvcc --default-stream per-thread defines it. A null stream would be the thread's own in these
+// headers, and the legacy stream in the library.
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#error "Escrow does not support CUDA_API_PER_THREAD_DEFAULT_STREAM: pass cudaStreamPerThread"
+#endif
+
 namespace escrow {
 
 namespace detail {
@@ -31,6 +37,9 @@ concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || det
 // Thread safety: a value.
 // Memory ordering: none.
 // Lifetime: borrows; the stream must be alive during each call that takes one.
+// Contexts: the stream is of its device's primary context, as the runtime's are, or of a green
+//   context. Events of the primary context cannot be recorded on a stream of a context that was
+//   made with cuCtxCreate (cudaErrorInvalidResourceHandle, measured).
 // Capture: none; making one calls nothing.
 // Errors: none.
 class stream_ref {
