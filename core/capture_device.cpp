@@ -1,11 +1,11 @@
 // Finding a capturing stream's device with events that are recorded for nothing else.
-#include "escrow/core/capture_device.hpp"
+#include "escrow/detail/capture_device.hpp"
 
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 

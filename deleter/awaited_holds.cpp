@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 

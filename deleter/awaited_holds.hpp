@@ -3,8 +3,8 @@
 
 #include <mutex>
 
-#include "escrow/core/ready_event.hpp"
 #include "escrow/deleter/bundle_hold.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 

@@ -7,17 +7,15 @@
 #include <thread>
 
 #include "drain_marker.hpp"
-#include "escrow/core/capture_device.hpp"
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/graph_identity.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/user_object.hpp"
+#include "escrow/detail/capture_device.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/graph_query.hpp"
+#include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 #include "release_hub_state.hpp"
 
 namespace escrow {

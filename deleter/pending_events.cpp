@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/release_hub.hpp"
 
 namespace escrow {

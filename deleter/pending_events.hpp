@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "escrow/core/ready_event.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "release_list.hpp"
 
 namespace escrow {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "release_hub_state.hpp"
 
 namespace escrow {

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "owner_block.hpp"
 #include "pin_module.hpp"
 #include "release_hub_state.hpp"

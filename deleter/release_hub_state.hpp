@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "awaited_holds.hpp"
-#include "escrow/core/spin_lock.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/retired_owner.hpp"
+#include "escrow/detail/spin_lock.hpp"
 #include "reclaimer.hpp"
 #include "release_queue.hpp"
 #include "wakeup_store.hpp"

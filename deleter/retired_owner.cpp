@@ -1,10 +1,10 @@
 // What the worker does with an owner.
 #include "escrow/deleter/retired_owner.hpp"
 
-#include "escrow/core/after_fault.hpp"
-#include "escrow/core/event_cache.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 

@@ -1,10 +1,10 @@
 // User objects: the callback only lets go, and no step leaks.
 #include "escrow/deleter/user_object.hpp"
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

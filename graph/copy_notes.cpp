@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/graph_identity.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "hoist_scope.hpp"
 
 namespace escrow {

@@ -4,12 +4,12 @@
 #include <optional>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/device.hpp"
 #include "exec_state.hpp"
 
 namespace escrow {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/bundle_hold.hpp"
 #include "escrow/deleter/launch_order.hpp"
 #include "escrow/graph/graph_exec.hpp"

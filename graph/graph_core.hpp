@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "escrow/core/device_scope.hpp"
 #include "escrow/deleter/graph_bundle.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/launch_order.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/graph/node_payload.hpp"
 #include "node_table.hpp"
 

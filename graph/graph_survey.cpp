@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <set>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/graph_identity.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {

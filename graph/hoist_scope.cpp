@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/graph_registry.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/user_object.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

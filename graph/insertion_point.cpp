@@ -3,9 +3,8 @@
 
 #include <string>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/graph/allocation.hpp"
 #include "escrow/graph/conditional_node.hpp"
 #include "escrow/graph/graph.hpp"

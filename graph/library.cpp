@@ -7,11 +7,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/stream_shared.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -1,8 +1,7 @@
 // Reading nodes back and changing them.
 #include "escrow/graph/node.hpp"
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/graph/body_graph.hpp"
 #include "escrow/graph/library.hpp"
 #include "graph_core.hpp"

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "graph_core.hpp"
 

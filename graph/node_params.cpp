@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow::detail {
 

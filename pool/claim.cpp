@@ -2,9 +2,9 @@
 // Which other one: claim_eager.cpp and claim_captured.cpp.
 #include <algorithm>
 
-#include "escrow/core/capture_device.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/capture_device.hpp"
 #include "escrow/pool/pool_exhausted.hpp"
 #include "slot_pool_state.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "capture_order.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/deleter/user_object.hpp"
 #include "slot_pool_state.hpp"

@@ -3,11 +3,10 @@
 #include <atomic>
 #include <utility>
 
-#include "escrow/core/after_fault.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/ready_event.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/release_hub.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "legacy_stream_proxy.hpp"
 #include "slot_pool_state.hpp"
 

@@ -1,6 +1,6 @@
 // What core knows of the GPU's work after a sticky fault: with one device in use nothing runs, with
 // several nothing is known.
-#include "escrow/core/after_fault.hpp"
+#include "escrow/detail/device.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <escrow/sim.hpp>
 
 #include "child.hpp"
-#include "escrow/core/ready_event.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "handles.hpp"
 
 namespace escrow {

@@ -1,6 +1,6 @@
 // The device of a capturing stream is found without a context on a device that is not used, and
 // without a call where there is one device.
-#include "escrow/core/capture_device.hpp"
+#include "escrow/detail/capture_device.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "handles.hpp"
 
 namespace escrow {

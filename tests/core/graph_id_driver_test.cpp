@@ -8,8 +8,8 @@
 
 #include "build_graph.hpp"
 #include "child.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/graph_identity.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "handles.hpp"
 
 namespace escrow {

@@ -1,5 +1,5 @@
 // A graph's id is learned without harm to the graph, to captures, and to the calls of others.
-#include "escrow/core/graph_identity.hpp"
+#include "escrow/detail/graph_query.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "deep.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "handles.hpp"
 
 namespace escrow {

@@ -1,7 +1,7 @@
 // A CUDA error of the caller's own stays the last error while Escrow polls work that is not done.
 #include <gtest/gtest.h>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/pool.hpp"
 #include "handles.hpp"

@@ -1,5 +1,5 @@
 // A thread that waits for a spin lock leaves its core to the holder.
-#include "escrow/core/spin_lock.hpp"
+#include "escrow/detail/spin_lock.hpp"
 
 #include <gtest/gtest.h>
 

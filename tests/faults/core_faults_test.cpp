@@ -1,5 +1,10 @@
 // Every call of every operation of core fails once.
 #include <escrow/core.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 
 #include "../pool/capture_fixture.hpp"
 #include "every_call.hpp"

@@ -3,9 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <escrow/core/event_cache.hpp>
-#include <escrow/core/graph_identity.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
 #include <optional>

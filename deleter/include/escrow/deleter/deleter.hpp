@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
-#include "escrow/core/event_ref.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/event.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter_options.hpp"
 #include "escrow/deleter/deleter_stats.hpp"
 #include "escrow/deleter/release_hub.hpp"

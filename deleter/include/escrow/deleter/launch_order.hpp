@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "escrow/core/event.hpp"
-#include "escrow/core/event_cache.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 
 namespace escrow {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "escrow/core/event.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/graph_reference.hpp"
 
 namespace escrow {

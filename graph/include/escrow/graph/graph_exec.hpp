@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/instantiate_options.hpp"
@@ -38,7 +38,8 @@ struct survey_root;
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead. So does launching on the legacy stream while a blocking
 //   stream captures.
-// Errors: usage_error for one that was moved from; cuda_error. The destructor ignores CUDA's status:
+// Errors: usage_error for one that was moved from; cuda_error. The destructor ignores CUDA's
+// status:
 //   there is no one to tell.
 class graph_exec {
   // Stands before its uses: its type is deduced.

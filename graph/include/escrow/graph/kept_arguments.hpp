@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument_traits.hpp"
 #include "escrow/deleter/retired_owner.hpp"
 #include "escrow/deleter/slot_share.hpp"

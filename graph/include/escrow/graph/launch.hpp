@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/kept_arguments.hpp"
 #include "escrow/graph/kernel.hpp"

@@ -10,8 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/core/event_ref.hpp"
-#include "escrow/core/shared_event.hpp"
+#include "escrow/core/event.hpp"
 #include "escrow/deleter/release_hub.hpp"
 #include "escrow/graph/kept_arguments.hpp"
 #include "escrow/graph/launch_config.hpp"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument_traits.hpp"
 #include "escrow/deleter/slot_share.hpp"
 #include "escrow/pool/slot_lease.hpp"

@@ -1,4 +1,4 @@
-// Which graph a handle stands for.
+// What a graph is identified by, and what its edges wait for.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,5 +23,13 @@ namespace escrow {
 // is not as expected. Throws cuda_error (cudaErrorOperatingSystem also if there is no file
 // descriptor left, or no /proc), std::bad_alloc.
 [[nodiscard]] std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph);
+
+// Whether what is behind the edge begins after the end of what is in front of it. Behind a kernel
+// an edge may wait for no more than that all its blocks have begun, or have said that others may
+// (programmatic dependent launch): what is behind it runs beside that kernel (measured). Any
+// thread. Source: cudaGraphKernelNodePortDefault.
+[[nodiscard]] inline bool is_full_dependency(cudaGraphEdgeData const& edge) noexcept {
+  return edge.from_port == cudaGraphKernelNodePortDefault;
+}
 
 }  // namespace escrow

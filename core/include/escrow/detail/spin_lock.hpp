@@ -13,8 +13,6 @@ namespace escrow {
 // Thread safety: any thread; meets the standard's Lockable requirements.
 // Memory ordering: what a thread did before unlock() happens before the return of the next lock().
 // Lifetime: must not be destroyed while locked.
-// Capture: none.
-// Errors: none.
 class spin_lock {
  public:
   void lock() noexcept {

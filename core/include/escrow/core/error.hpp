@@ -1,19 +1,47 @@
-// A CUDA call that failed, as an exception, and the check that throws it.
+// A CUDA call that failed, and a call that must not be made, as exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <stdexcept>
-
-#include "escrow/core/source_location.hpp"
+#include <string>
+#include <string_view>
 
 namespace escrow {
 
+// What: source_location, for compilers whose standard library lacks it (clang 14 with libstdc++),
+//   and one type for all of them, since it is part of function signatures.
+// Lifetime: points to string literals.
+class source_location {
+ public:
+  // Nowhere.
+  constexpr source_location() noexcept = default;
+
+  // The place of the call, also as a default argument. Pass no arguments.
+  [[nodiscard]] static constexpr source_location current(
+      char const* file = __builtin_FILE(), char const* function = __builtin_FUNCTION(),
+      std::uint_least32_t line = __builtin_LINE()) noexcept {
+    source_location here;
+    here.file_ = file;
+    here.function_ = function;
+    here.line_ = line;
+    return here;
+  }
+
+  [[nodiscard]] constexpr char const* file_name() const noexcept { return file_; }
+  [[nodiscard]] constexpr char const* function_name() const noexcept { return function_; }
+  [[nodiscard]] constexpr std::uint_least32_t line() const noexcept { return line_; }
+
+ private:
+  char const* file_ = "";
+  char const* function_ = "";
+  std::uint_least32_t line_ = 0;
+};
+
 // What: a CUDA runtime call returned something other than cudaSuccess.
 // Thread safety: a value; as any std::exception.
-// Memory ordering: none.
 // Lifetime: api() must point to a string literal; everything else is copied.
-// Capture: none.
 // Errors: the constructor may throw std::bad_alloc, as std::runtime_error does.
 class cuda_error : public std::runtime_error {
  public:
@@ -61,5 +89,19 @@ inline bool succeeded(cudaError_t status) noexcept {
 // every later call fails. Other devices may go on: see after_fault.hpp. Source: the error
 // descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
 [[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
+
+// What: the caller used Escrow wrongly. The text names the call, the argument and what to do
+//   instead.
+// Thread safety: a value; as any std::exception.
+// Lifetime: everything is copied.
+// Errors: the constructor may throw std::bad_alloc, as std::logic_error does.
+class usage_error : public std::logic_error {
+ public:
+  // `call` is the function of ours, e.g. "resource_pool::claim"; `problem` names the argument and
+  // what is wrong with it; `advice` says what to do.
+  usage_error(std::string_view call, std::string_view problem, std::string_view advice)
+      : std::logic_error(std::string(call) + ": " + std::string(problem) + "; " +
+                         std::string(advice)) {}
+};
 
 }  // namespace escrow

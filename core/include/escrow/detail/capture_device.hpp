@@ -1,7 +1,7 @@
 // The device of a stream that is being captured.
 #pragma once
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 
 namespace escrow {
 

@@ -5,7 +5,7 @@
 
 #include <concepts>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 

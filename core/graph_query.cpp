@@ -1,5 +1,5 @@
 // Reading a graph's id: from the driver if it can be asked, else from the graph's DOT text.
-#include "escrow/core/graph_identity.hpp"
+#include "escrow/detail/graph_query.hpp"
 
 #include <cuda.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 
