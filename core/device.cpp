@@ -74,8 +74,8 @@ bool are_several_in_use() noexcept {
 }
 
 bool may_other_devices_run() noexcept {
-  // Once seen, for ever: the failed device may have been reset meanwhile, and the other is not.
-  // Relaxed: who finds it false asks.
+  // Once true, it stays true: the failed device may have been reset meanwhile, and the other is
+  // not. Relaxed: a thread that reads false asks CUDA.
   static constinit std::atomic<bool> were_several{false};
   if (were_several.load(std::memory_order_relaxed)) return true;
   if (!are_several_in_use()) return false;

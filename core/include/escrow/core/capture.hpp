@@ -56,7 +56,7 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexce
   return info;
 }
 
-// capture_of(), for a call of ours that is about to use `stream`: throws usage_error, naming
+// capture_of(), for a call of Escrow that is about to use `stream`: throws usage_error, naming
 // `call`, if the capture was invalidated, or if `stream` is the legacy stream while a blocking
 // stream captures. Any thread.
 [[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream) {

@@ -66,9 +66,8 @@ namespace detail {
 [[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where);
 }  // namespace detail
 
-// Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, which a caller
-// who sees the exception would otherwise meet a second time. A sticky fault cannot be cleared. Any
-// thread.
+// Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, so that the
+// caller is told once. A sticky fault cannot be cleared. Any thread.
 inline void check(cudaError_t status, char const* api,
                   source_location where = source_location::current()) {
   if (status != cudaSuccess) [[unlikely]] {
@@ -86,7 +85,7 @@ inline bool succeeded(cudaError_t status) noexcept {
 }
 
 // Whether `status` means that a device is lost to this process: its work has stopped for good, and
-// every later call fails. Other devices may go on: see after_fault.hpp. Source: the error
+// every later call fails. Other devices may go on: see runs_nothing_after(). Source: the error
 // descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
 [[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
 
@@ -97,7 +96,7 @@ inline bool succeeded(cudaError_t status) noexcept {
 // Errors: the constructor may throw std::bad_alloc, as std::logic_error does.
 class usage_error : public std::logic_error {
  public:
-  // `call` is the function of ours, e.g. "resource_pool::claim"; `problem` names the argument and
+  // `call` is the function of Escrow, e.g. "resource_pool::claim"; `problem` names the argument and
   // what is wrong with it; `advice` says what to do.
   usage_error(std::string_view call, std::string_view problem, std::string_view advice)
       : std::logic_error(std::string(call) + ": " + std::string(problem) + "; " +

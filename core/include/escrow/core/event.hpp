@@ -13,8 +13,8 @@
 
 namespace escrow {
 
-// What: a borrowed cudaEvent_t with the four things one does with it. `wait` orders the device,
-//   `sync` blocks the host, `is_done` polls.
+// What: a borrowed cudaEvent_t with its operations. `wait` orders the device, `sync` blocks the
+//   host, `is_done` polls.
 // Thread safety: a value; the event itself may be used from any thread, as in CUDA.
 // Memory ordering: after is_done() returned true or sync() returned, the host sees what the device
 //   wrote before the event, as CUDA defines it.
@@ -51,12 +51,11 @@ class event_ref {
 // Lifetime: destroys the event, which CUDA allows at any time and on any current device; pending
 //   waits on it stay valid.
 // Capture: creating and destroying are capture-safe.
-// Errors: the constructor throws cuda_error; the destructor ignores the status, because there is no
-//   one to tell and nothing left to do.
+// Errors: the constructor throws cuda_error; the destructor retries, and ignores the status.
 class event {
  public:
   explicit event(source_location where = source_location::current());
-  // Takes over an event that somebody made; null gives an empty event.
+  // Takes over an event; null gives an empty event.
   explicit event(cudaEvent_t native) noexcept : event_(native) {}
   event(event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   event& operator=(event&& other) noexcept {

@@ -36,12 +36,12 @@ class [[nodiscard]] device_scope {
 // H200s, CUDA 13.0.)
 
 // Whether `status`, of any call, means that no device runs anything of this process any more: it is
-// sticky, and the process uses no other device. Captures do not mind. Any thread.
+// sticky, and the process uses no other device. Capture-safe. Any thread.
 [[nodiscard]] bool runs_nothing_after(cudaError_t status) noexcept;
 
 // Asks CUDA whether the process has a sticky fault, and is true if another device may be at work
 // all the same: what CUDA says is not in use any more may be. The current device is one that was
-// used. Captures do not mind. Any thread.
+// used. Capture-safe. Any thread.
 [[nodiscard]] bool may_work_go_on_untold() noexcept;
 
 }  // namespace escrow
