@@ -147,14 +147,5 @@ TEST_F(BareClaim, DoesNotMatterToWhatAnExecOfAPlainCopyThatGotMoreByItselfKeeps)
       [&] { return world.settle() && world.owners[0].is_gone() && world.owners[1].is_gone(); }));
 }
 
-TEST_F(BareClaim, IsRightOfCopiesThatCouldNotBeIdentified) {
-  sim::fail_call("cudaStreamBeginCaptureToGraph", cudaErrorIllegalState, 1, 1000);
-  graph const first = world.source->clone();
-  world.copy.emplace(world.source->clone());
-  sim::clear_faults();
-  world.exec.emplace(*world.copy);
-  expect_the_truth();
-}
-
 }  // namespace
 }  // namespace escrow::test
