@@ -1,26 +1,39 @@
 // Finding a capturing stream's device with events that are recorded for nothing else.
-#include "escrow/core/capture_device.hpp"
+#include "escrow/detail/capture_device.hpp"
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event.hpp"
+#include <utility>
+
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
+
+namespace {
+
+bool is_only_device() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count == 1;
+}
+
+// Whether an event of `device`, which has a context, can be recorded on `stream`.
+bool takes_event_of(int device, stream_ref stream) {
+  // Used by no other thread meanwhile: two captures that record one at the same time crash the
+  // driver (measured). One after the other they may, also while both go on (measured).
+  event probe = event_cache::take(device, event_use::captured);
+  cudaError_t const status = cudaEventRecord(probe.get(), stream.get());
+  if (status != cudaErrorInvalidResourceHandle) check(status, "cudaEventRecord");
+  event_cache::put(device, std::move(probe), event_use::captured);
+  return succeeded(status);
+}
+
+}  // namespace
 
 bool is_captured_on(stream_ref stream, int device) {
   // This handle names a stream of the current device, and another one of each other.
   if (stream.get() == cudaStreamPerThread) return current_device() == device;
-  // An event of its own each time: one that two captures at once record crashes the driver
-  // (measured).
-  device_scope const current(device);
-  event const probe;
-  cudaError_t const status = cudaEventRecord(probe.get(), stream.get());
-  if (status == cudaErrorInvalidResourceHandle) {
-    static_cast<void>(cudaGetLastError());
-    return false;
-  }
-  check(status, "cudaEventRecord");
-  return true;
+  return is_only_device() || (is_in_use(device) && takes_event_of(device, stream));
 }
 
 int device_of_capturing(stream_ref stream) {

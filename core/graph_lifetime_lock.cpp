@@ -1,4 +1,4 @@
-// The lock of all families of graphs.
+// The lock for CUDA's links between graphs.
 #include "escrow/core/graph_lifetime_lock.hpp"
 
 #include <mutex>
@@ -10,7 +10,8 @@ namespace {
 // Guards CUDA's links between graphs and what was made of them. Held across calls of CUDA, which
 // may run destroy callbacks: Escrow's take no lock.
 constinit std::recursive_mutex links;
-static_assert(std::is_trivially_destructible_v<std::recursive_mutex>, "graphs end during exit too");
+static_assert(std::is_trivially_destructible_v<std::recursive_mutex>,
+              "graphs are destroyed during exit, too");
 }  // namespace
 
 graph_lifetime_lock::graph_lifetime_lock() noexcept {

@@ -7,16 +7,14 @@
 #include <thread>
 
 #include "core_state.hpp"
-#include "escrow/core/capture_device.hpp"
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/graph_identity.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/capture_device.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/graph_query.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reference_set.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core_state.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "pin_module.hpp"
 
 namespace escrow {

@@ -7,10 +7,9 @@
 #include <new>
 #include <utility>
 
-#include "escrow/core/after_fault.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 

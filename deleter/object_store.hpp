@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "escrow/core/spin_lock.hpp"
 #include "escrow/detail/retired_object.hpp"
+#include "escrow/detail/spin_lock.hpp"
 #include "release_queue.hpp"
 
 namespace escrow {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core_state.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 

@@ -5,9 +5,9 @@
 #include <limits>
 #include <new>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/ready_event.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 

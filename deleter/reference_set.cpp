@@ -4,11 +4,10 @@
 #include <algorithm>
 
 #include "core_state.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -6,15 +6,12 @@
 #include <mutex>
 #include <utility>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -1,10 +1,10 @@
 // Beginning and ending a capture, with nothing left behind.
 #include "escrow/graph/capture.hpp"
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {

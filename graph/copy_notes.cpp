@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "escrow/core/graph_identity.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/graph_registry.hpp"
 
 namespace escrow {

@@ -4,11 +4,11 @@
 #include <optional>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/detail/graph_registry.hpp"
 #include "exec_state.hpp"
 

@@ -4,15 +4,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/node_payload.hpp"

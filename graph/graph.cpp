@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "copy_notes.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/edge_data.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 

@@ -5,12 +5,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/graph_identity.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/graph_query.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 #include "graph_survey.hpp"
 
 namespace escrow {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "escrow/core/device_scope.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/detail/graph_registry.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/graph/node_payload.hpp"

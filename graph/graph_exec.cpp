@@ -1,8 +1,7 @@
 // The interface of executable graphs; what happens is in exec_state.cpp.
 #include "escrow/graph/graph_exec.hpp"
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "exec_state.hpp"
 
 namespace escrow {

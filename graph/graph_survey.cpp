@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <set>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/graph_identity.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/graph_registry.hpp"
 #include "graph_core.hpp"
 

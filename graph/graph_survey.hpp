@@ -47,8 +47,8 @@ struct survey_root {
   graph_core* core = nullptr;  // null: a plain handle
 };
 
-// Walks `root`, its child graphs, and `bodies`. `call` is named in the usage_error for a graph that
-// is being captured into. Throws cuda_error, std::bad_alloc.
+// Walks `root`, its child graphs, and `bodies`. `call` is named in the usage_error for a graph
+// whose id CUDA does not tell. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_survey survey_of(char const* call, survey_root const& root,
                                      std::span<cudaGraph_t const> bodies);
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

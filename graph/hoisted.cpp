@@ -4,13 +4,11 @@
 #include <new>
 #include <utility>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "graph_core.hpp"
 #include "hoist_scope.hpp"

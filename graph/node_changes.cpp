@@ -2,7 +2,7 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "graph_core.hpp"
 

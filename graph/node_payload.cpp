@@ -1,7 +1,7 @@
 // Payloads come from the deleter's store, as retired owners do.
 #include "escrow/graph/node_payload.hpp"
 
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow::detail {
 

@@ -1,8 +1,7 @@
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 

@@ -7,12 +7,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -3,8 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 

@@ -1,7 +1,6 @@
 // Reading nodes back and changing them, in their graph or in an exec.
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/nodes/build.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"

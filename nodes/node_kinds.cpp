@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 
 namespace escrow {
 

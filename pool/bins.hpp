@@ -7,7 +7,7 @@
 #include <mutex>
 #include <span>
 
-#include "escrow/core/spin_lock.hpp"
+#include "escrow/detail/spin_lock.hpp"
 #include "escrow/pool/slot.hpp"
 
 namespace escrow {

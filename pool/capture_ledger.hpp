@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "escrow/core/source_location.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/pool/holder.hpp"
 #include "escrow/pool/slot.hpp"
 

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/edge_data.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/graph_query.hpp"
 
 namespace escrow {
 

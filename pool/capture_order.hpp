@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 
 namespace escrow {
 

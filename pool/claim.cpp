@@ -2,8 +2,8 @@
 // Which other one: claim_eager.cpp and claim_captured.cpp.
 #include <algorithm>
 
-#include "escrow/core/capture_device.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/capture_device.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/pool/pool_exhausted.hpp"
 #include "slot_pool_state.hpp"

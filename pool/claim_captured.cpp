@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "capture_order.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "slot_pool_state.hpp"

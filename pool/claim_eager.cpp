@@ -3,9 +3,9 @@
 #include <array>
 #include <thread>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {

@@ -3,11 +3,10 @@
 #include <atomic>
 #include <utility>
 
-#include "escrow/core/after_fault.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/ready_event.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "legacy_stream_proxy.hpp"
 #include "slot_pool_state.hpp"
 
@@ -30,8 +29,8 @@ deleter_core& core_of(pool_options const& options) {
 }  // namespace
 
 slot_pool::slot_pool(pool_options const& options, std::unique_ptr<slot_maker> maker)
-    : state_(
-          std::make_unique<state>(*this, with_device(options), std::move(maker), core_of(options))) {
+    : state_(std::make_unique<state>(*this, with_device(options), std::move(maker),
+                                     core_of(options))) {
   state_->core.add_use();
 }
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
 

@@ -2,13 +2,10 @@
 #include <algorithm>
 
 #include "capture_order.hpp"
-#include "escrow/core/after_fault.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {

@@ -10,10 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/retry_cleanup.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {

@@ -1,7 +1,7 @@
 // A slot's own event comes from the cache, and goes back there.
 #include "escrow/pool/slot.hpp"
 
-#include "escrow/core/event_cache.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "escrow/pool/slot_pool.hpp"
 
 namespace escrow {

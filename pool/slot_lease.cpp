@@ -6,11 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "escrow/core/after_fault.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/pool/slot_pool.hpp"
 
 namespace escrow {

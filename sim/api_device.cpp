@@ -4,11 +4,8 @@
 #include "ops.hpp"
 #include "runner.hpp"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
 namespace escrow::sim::model {
 namespace {
@@ -70,17 +67,6 @@ void forget_device(state& s, int device) {
   auto& d = s.devices[static_cast<std::size_t>(device)];
   d.fault = cudaSuccess;  // there is nothing left to drop; the process keeps its fault
   d.has_context = false;
-}
-
-// The driver's function, which the runtime lends. It answers in every state, and makes no context.
-CUresult CUDAAPI primary_context_state(CUdevice device, unsigned* flags, int* active) {
-  auto& s = the();
-  std::lock_guard const lock(s.mutex);
-  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_device(s, device)) return CUDA_ERROR_INVALID_DEVICE;
-  *flags = 0;
-  *active = s.devices[static_cast<std::size_t>(device)].has_context ? 1 : 0;
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -163,28 +149,6 @@ cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
     if (version == nullptr) return cudaErrorInvalidValue;
     *version = CUDART_VERSION;
     return cudaSuccess;
-  });
-}
-
-cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call&) {
-    if (version == nullptr) return cudaErrorInvalidValue;
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(char const* symbol, void** function,
-                                                       unsigned int, unsigned long long flags,
-                                                       cudaDriverEntryPointQueryResult* result) {
-  return call(__func__, outlives_fault, [&](api_call&) {
-    if (symbol == nullptr || function == nullptr || flags > cudaEnablePerThreadDefaultStream)
-      return cudaErrorInvalidValue;
-    bool const is_there = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
-    *function = is_there ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
-    if (result != nullptr)
-      *result = is_there ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-    return is_there ? cudaSuccess : cudaErrorSymbolNotFound;
   });
 }
 

@@ -43,9 +43,11 @@ std::string id_of(CUgraphNode_st const& node) {
          '"';
 }
 
-// A line for each node, one for each edge, and a cluster for each graph inside.
+// A head with the graph's id, as CUDA has it; then a line for each node, one for each edge, and a
+// cluster for each graph inside.
 void print(std::ostream& out, CUgraph_st const& graph) {
-  out << "subgraph cluster_" << graph.id << " {\nlabel=\"graph_" << graph.id << "\";\n";
+  out << "subgraph cluster_" << graph.id << " {\nlabel=\"graph_" << graph.id
+      << "\" graph[style=\"dashed\"];\n";
   for (auto const& node : graph.nodes) {
     out << id_of(*node) << " [label=\"" << node->position << ' ' << name_of(node->type);
     if (auto const* const kernel = std::get_if<kernel_work>(&node->what))

@@ -4,6 +4,7 @@
 #include "guard.hpp"
 #include "runner.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -128,6 +129,7 @@ void reset(options const& how) {
   model::forget_records(s);
   ++s.epoch;
   s.how = how;
+  s.next_graph_id = std::max(s.next_graph_id, how.first_graph_id - 1);
   s.random.seed(how.seed);
   s.virtual_now = {};
   s.fruitless = 0;

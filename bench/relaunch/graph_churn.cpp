@@ -5,6 +5,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <escrow/core.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <exception>

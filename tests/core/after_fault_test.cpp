@@ -1,6 +1,6 @@
 // What core knows of the GPU's work after a sticky fault: with one device in use nothing runs, with
 // several nothing is known.
-#include "escrow/core/after_fault.hpp"
+#include "escrow/detail/device.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <escrow/sim.hpp>
 
 #include "child.hpp"
-#include "escrow/core/ready_event.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "handles.hpp"
 
 namespace escrow {
@@ -67,7 +67,7 @@ int what_cannot_be_asked_counts_as_used() {
   constexpr std::array calls{"cudaGetDeviceCount", "cudaGetDriverEntryPointByVersion"};
   use_device(0);
   sim::fail_device(0, fault);
-  sim::fail_call(calls[which], cudaErrorUnknown);
+  sim::fail_call(calls[which], cudaErrorUnknown, 1, 2);  // once for each device
   must(!runs_nothing_after(fault), calls[which]);
   return as_expected;
 }

@@ -1,13 +1,12 @@
 // What a stream says of its capture, in every state that it can be in.
-#include "escrow/core/capture_info.hpp"
+#include "escrow/core/capture.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 

@@ -4,11 +4,10 @@
 #include <escrow/sim.hpp>
 #include <vector>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
-#include "escrow/core/ready_event.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

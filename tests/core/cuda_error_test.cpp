@@ -1,12 +1,11 @@
 // Errors: what they name, and what they leave of CUDA's last error.
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "escrow/core/event_ref.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/event.hpp"
 #include "kernels.hpp"
 #include "status.hpp"
 

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_cache.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

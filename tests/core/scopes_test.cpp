@@ -4,9 +4,9 @@
 #include <stdexcept>
 
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 
 namespace escrow {

@@ -1,5 +1,5 @@
 // Which things are streams, and how a stream is told from another.
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <thread>
 #include <type_traits>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event_ref.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/event.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 
 namespace escrow {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "../pool/capture_fixture.hpp"
-#include "escrow/core/device_scope.hpp"
+#include "escrow/detail/device.hpp"
 
 namespace escrow::test {
 

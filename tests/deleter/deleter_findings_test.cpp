@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "escrow/core/device_scope.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

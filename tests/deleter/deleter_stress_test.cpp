@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "capturing.hpp"
-#include "escrow/core/relaxed_capture_scope.hpp"
+#include "escrow/core/capture.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "build_graph.hpp"
-#include "escrow/core/after_fault.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

@@ -10,7 +10,7 @@
 #include <functional>
 #include <optional>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "failing_call.hpp"
 #include "handles.hpp"

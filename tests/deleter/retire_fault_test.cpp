@@ -5,7 +5,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "memory.hpp"
 #include "retire_fault_fixture.hpp"
 

@@ -6,8 +6,8 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/device_scope.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/core/device_scope.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

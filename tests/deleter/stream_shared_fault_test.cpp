@@ -10,10 +10,10 @@
 
 #include "../pool/allocation_watch.hpp"
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/shared_object.hpp"
+#include "escrow/detail/device.hpp"
 #include "failing_call.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

@@ -6,8 +6,8 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 #include "stream_shared_fixture.hpp"
 
 namespace escrow {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "build_graph.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

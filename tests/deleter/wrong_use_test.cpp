@@ -7,7 +7,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

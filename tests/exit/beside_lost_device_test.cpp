@@ -1,7 +1,7 @@
 // One of two devices fails while the other works with everything: from then on nothing tells when
 // that work is done, so that what it may use is never destroyed, and nothing hangs. The fault ruins
 // its process, so that each case has one of its own.
-#include <escrow/core/device_scope.hpp>
+#include <escrow/detail/device.hpp>
 #include <string>
 #include <vector>
 

@@ -9,6 +9,11 @@
 #include <cstdio>
 #include <cstring>
 #include <escrow/core.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
 #include <map>

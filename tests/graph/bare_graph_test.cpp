@@ -155,13 +155,13 @@ TEST_F(BareGraph, MayBeCapturedByEscrowAndThenInPieces) {
   EXPECT_TRUE(comes_back(early));
 }
 
-TEST_F(BareGraph, BeingCapturedIntoIsAnErrorAndHarmsNoCapture) {
+TEST_F(BareGraph, OfACaptureThatIsNotCompleteHarmsNoCapture) {
   cargo taken = make_cargo();
   test::capture open{one, cudaStreamCaptureModeGlobal};
   load(taken, one);
   cudaGraph_t const unfinished = open.info().graph;
-  std::string const text = message_of<usage_error>([&] { graph_exec const exec(unfinished); });
-  EXPECT_NE(text.find("captured into"), std::string::npos) << text;
+  static_cast<void>(graph_exec(unfinished));
+  EXPECT_TRUE(open.is_active());
   ASSERT_EQ(open.end(), cudaSuccess);
   auto exec = exec_of(std::move(open.graph()));
   expect_bare_sole_holder(exec, taken);

@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "build_graph.hpp"
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "handles.hpp"

@@ -2,7 +2,7 @@
 // with plain launches there are no turns at all.
 #include <optional>
 
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "exec_order_fixture.hpp"
 #include "sanitizers.hpp"
 

@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      "cudaGraphExecDestroy", "cudaGraphExecUpdate",
                                      "cudaGraphGetNodes", "cudaGraphInstantiate", "cudaGraphLaunch",
                                      "cudaGraphNodeGetType", "cudaGraphReleaseUserObject",
-                                     "cudaGraphRetainUserObject", "cudaStreamBeginCaptureToGraph",
+                                     "cudaGraphRetainUserObject", "cudaGraphDebugDotPrint",
                                      "cudaStreamEndCapture", "cudaStreamGetCaptureInfo",
                                      "cudaStreamWaitEvent", "cudaThreadExchangeStreamCaptureMode",
                                      "cudaUserObjectCreate", "cudaUserObjectRelease",

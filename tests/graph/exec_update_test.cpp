@@ -214,13 +214,13 @@ TEST_F(ExecUpdate, OfAParentSwapsWhatItsChildrenHold) {
   EXPECT_EQ(cells.load(), 3);
 }
 
-TEST_F(ExecUpdate, WithAGraphThatIsBeingCapturedIntoIsAnErrorAndHarmsNothing) {
+TEST_F(ExecUpdate, WithAGraphWhoseCaptureIsNotCompleteFailsAndHarmsNothing) {
   cargo old = make_cargo();
   cargo fresh = make_cargo();
   std::optional<graph_exec> exec(captured(old));
   test::capture open{one, cudaStreamCaptureModeGlobal};
   load(fresh, one);
-  EXPECT_THROW(exec->update(open.info().graph), usage_error);
+  EXPECT_THROW(exec->update(open.info().graph), cuda_error);
   must(launch_add(one, cells.data(), 1));
   ASSERT_EQ(open.end(), cudaSuccess);
   exec->update(open.graph().get());

@@ -32,7 +32,7 @@ void keep_by_moved_copy(deleter& with, cudaStream_t stream, weights const& share
 }
 void keep_by_launch(deleter& with, cudaStream_t stream, weights const& shared) {
   launch_config config;
-  config.keeper = &with;
+  config.deleter = &with;
   launch(stream, kernel(kernel_address(kernel_id::check)), config, shared, std::size_t{1}, 0,
          const_cast<int*>(shared.get()) + 1);
 }

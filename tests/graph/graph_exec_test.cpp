@@ -9,7 +9,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

@@ -10,8 +10,8 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/graph/capture.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"

@@ -8,8 +8,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "handles.hpp"

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "reference_set_fixture.hpp"
 
 namespace escrow::test {

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "escrow/core/spin_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/spin_lock.hpp"
 #include "expect_fine.hpp"
 #include "model_atomic.hpp"
 #include "no_device.hpp"

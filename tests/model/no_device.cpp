@@ -60,6 +60,14 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDebugDotPrint(cudaGraph_t /*graph*/, char const* /*path*/,
+                                   unsigned int /*flags*/) {
+  return cudaErrorNotSupported;
+}
 cudaError_t cudaGetDriverEntryPointByVersion(char const* /*symbol*/, void** function,
                                              unsigned int /*version*/, unsigned long long /*flags*/,
                                              cudaDriverEntryPointQueryResult* /*result*/) {

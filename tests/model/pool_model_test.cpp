@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/pool/pool_exhausted.hpp"
 #include "escrow/pool/resource_pool.hpp"

@@ -5,7 +5,7 @@
 
 #include "build_fixture.hpp"
 #include "changeable_kinds.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::test {

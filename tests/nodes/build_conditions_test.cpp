@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "build_fixture.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow::test {
 namespace {

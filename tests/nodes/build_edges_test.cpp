@@ -11,7 +11,7 @@
 #include "build_fixture.hpp"
 #include "build_graph.hpp"
 #include "early_edges.hpp"
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow::test {
 namespace {

@@ -8,6 +8,11 @@
 #include <cstddef>
 #include <cstring>
 #include <escrow/core.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <string>

@@ -6,6 +6,11 @@
 
 #include <cstddef>
 #include <escrow/core.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/nodes.hpp>
 
 #include "build_fixture.hpp"

@@ -8,7 +8,7 @@
 #include <escrow/sim.hpp>
 #include <optional>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "failing_call.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

@@ -16,8 +16,7 @@
 #include <utility>
 
 #include "capturing.hpp"
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

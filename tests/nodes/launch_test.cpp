@@ -1,6 +1,5 @@
 // Kernel arguments that own: kept until the kernel is done, and gone for certain afterwards.
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "launch_fixture.hpp"
 
 namespace escrow::test {

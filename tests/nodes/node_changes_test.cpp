@@ -1,5 +1,5 @@
 // Nodes that are changed or destroyed, in graphs: whose owners go, and whose stay.
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 #include "node_changes_fixture.hpp"
 
 namespace escrow::test {

@@ -1,6 +1,6 @@
 // What a node keeps: until the graph, its clones, execs and launches are gone, or the node changes.
 #include "build_graph.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
 #include "node_owners_fixture.hpp"
 
 namespace escrow::test {

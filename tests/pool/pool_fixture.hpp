@@ -10,6 +10,11 @@
 #include <cstddef>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <mutex>

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "capturing.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/pool/pool_exhausted.hpp"
 #include "handles.hpp"
 #include "message_of.hpp"

@@ -3,9 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <escrow/core/event_cache.hpp>
-#include <escrow/core/graph_identity.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/detail/ready_event.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
 #include <optional>
@@ -44,24 +44,6 @@ void release_beside_a_capture() {
     static_cast<void>(event_cache::take(0));
 }
 
-/// As many graphs of a device are asked for their ids at the same time as there are threads: the
-/// library keeps a stream for each.
-void probe_together(int device) {
-  std::vector<baton::runner> group(program::threads_max);
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    group[i].thread = i;
-    group[i].passes = ~std::uint64_t{0};
-    group[i].work = [device] {
-      must(cudaSetDevice(device));
-      owned_graph const probed = make_graph();
-      open_points const others_may_go_on;
-      static_cast<void>(graph_id_of(probed));
-      must(cudaSetDevice(0));
-    };
-  }
-  baton::run(group);
-}
-
 /// The library spreads streams by their ids, which are never reused: a program has the same ones,
 /// as far as that goes, whatever ran before.
 void align_stream_ids() {
@@ -85,9 +67,6 @@ void begin_machine(std::uint64_t seed) {
     return true;
   }();
   sim::reseed(seed);
-  constexpr std::size_t kept = 1 + 2 * program::threads_max;
-  if (sim::alive().streams < kept)  // the first program, or a fault has cost some
-    for (int const device : {1, 0}) probe_together(device);
   align_stream_ids();
 }
 

@@ -7,7 +7,12 @@
 #include <cstdint>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/capture_device.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>

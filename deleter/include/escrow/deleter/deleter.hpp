@@ -13,8 +13,8 @@
 #include <string>
 #include <utility>
 
-#include "escrow/core/event_ref.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/event.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
 
@@ -40,8 +40,8 @@ struct deleter_options {
 
 // What: counts, read one by one while others go on, so they may not add up to the last unit.
 struct deleter_stats {
-  // What was reclaimed so far: owners destroyed, slots recycled or destroyed, and what was leaked on
-  // the way (also in `leaked`).
+  // What was reclaimed so far: owners destroyed, slots recycled or destroyed, and what was leaked
+  // on the way (also in `leaked`).
   std::uint64_t reclaimed = 0;
   std::uint64_t pending = 0;    // known to the worker, waiting for a ready event
   std::uint64_t in_graphs = 0;  // slots and owners that graphs and execs hold

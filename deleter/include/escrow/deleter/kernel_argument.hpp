@@ -4,8 +4,8 @@
 #include <memory>
 #include <type_traits>
 
-#include "escrow/core/stream_ref.hpp"
-#include "escrow/core/usage_error.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/detail/retired_object.hpp"
 
 namespace escrow {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "escrow/core/event.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/reclaimable.hpp"
 

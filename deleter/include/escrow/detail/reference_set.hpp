@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "escrow/core/event.hpp"
-#include "escrow/core/event_cache.hpp"
 #include "escrow/deleter/resource_usage.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
@@ -126,11 +126,12 @@ class reference_set final : public reclaimable {
 
 using reference_sets = std::vector<ref<reference_set>>;
 
-// Has `graph`, which the registry knows as `id`, hold `member`, which is idle: appends to the graph's open set if there is one, else makes a set. `may_append`
-// false: always makes a set, to which nothing is appended. Throws usage_error for a capture that
-// was invalidated meanwhile, cuda_error, std::bad_alloc; returns whether the member was taken
-// through `is_taken`: a member that was taken is reclaimed all the same. Any thread. Source:
-// cudaUserObjectCreate, cudaGraphRetainUserObject.
+// Has `graph`, which the registry knows as `id`, hold `member`, which is idle: appends to the
+// graph's open set if there is one, else makes a set. `may_append` false: always makes a set, to
+// which nothing is appended. Throws usage_error for a capture that was invalidated meanwhile,
+// cuda_error, std::bad_alloc; returns whether the member was taken through `is_taken`: a member
+// that was taken is reclaimed all the same. Any thread. Source: cudaUserObjectCreate,
+// cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, bool& is_taken);
 

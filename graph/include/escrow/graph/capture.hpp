@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/graph/graph.hpp"
 
 namespace escrow {

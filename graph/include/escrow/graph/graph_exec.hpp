@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/instantiate_options.hpp"
@@ -38,9 +38,9 @@ struct survey_root;
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead. So does launching on the legacy stream while a blocking
 //   stream captures.
-// Errors: usage_error for one that was moved from, and, where that is noticed, for a graph that is
-//   being captured into; cuda_error. Asking a plain handle for its id may lose the graph: see
-//   graph_id_of(). The destructor ignores CUDA's status: there is no one to tell.
+// Errors: usage_error for one that was moved from; cuda_error. The destructor ignores CUDA's
+// status:
+//   there is no one to tell.
 class graph_exec {
  public:
   // Takes any graph, also one that was captured with plain CUDA calls. On failure the graph and all

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/core/event_ref.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/event.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/resource_usage.hpp"
 #include "escrow/graph/graph.hpp"
 

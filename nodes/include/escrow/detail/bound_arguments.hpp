@@ -9,10 +9,10 @@
 #include <utility>
 #include <variant>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
-#include "escrow/detail/retired_object.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/retired_object.hpp"
 
 namespace escrow::detail {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/nodes/kernel.hpp"

@@ -9,8 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "escrow/core/event_ref.hpp"
-#include "escrow/core/shared_event.hpp"
+#include "escrow/core/event.hpp"
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "escrow/core/source_location.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/pool/slot_lease.hpp"

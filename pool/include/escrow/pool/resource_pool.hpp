@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/core/source_location.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/pool/holder.hpp"
 #include "escrow/pool/lease.hpp"
 #include "escrow/pool/pool_options.hpp"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/core/source_location.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/pool/device_block.hpp"
 #include "escrow/pool/holder.hpp"
 #include "escrow/pool/lease.hpp"

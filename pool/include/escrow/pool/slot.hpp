@@ -12,7 +12,6 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 

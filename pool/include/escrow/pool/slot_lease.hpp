@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {

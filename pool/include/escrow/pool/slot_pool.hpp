@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "escrow/core/capture_info.hpp"
-#include "escrow/core/source_location.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/pool/holder.hpp"
 #include "escrow/pool/pool_options.hpp"
 #include "escrow/pool/pool_stats.hpp"

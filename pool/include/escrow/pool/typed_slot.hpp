@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/pool/slot.hpp"
 #include "escrow/pool/slot_pool.hpp"
 

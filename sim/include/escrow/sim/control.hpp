@@ -19,6 +19,11 @@ struct options {
   std::chrono::seconds sync_limit{90};
   /// A blocking call aborts after so many steps in a row that finished nothing (stepped only).
   std::uint64_t fruitless_steps_max = 20'000;
+  /// What cudaDriverGetVersion says; 0: the version of the headers. From 13010 on the driver has
+  /// cuGraphGetId.
+  int driver_version = 0;
+  /// The ids of graphs count up, also beyond a reset(); from now on they are no smaller than this.
+  std::uint64_t first_graph_id = 1;
 };
 
 /// Starts afresh: pending work is dropped, user-object destructors that have not run never run,

@@ -5,12 +5,12 @@
 
 #include <concepts>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
 
 namespace escrow {
 
 // Makes a call that gives something back (destroy, free, release, restore), and up to twice more if
-// it fails: a call that failed has given nothing back, and nobody else will. Not after a sticky
+// it fails: a call that failed has given nothing back, and it would leak. Not after a sticky
 // fault, which every call reports whether it did its work or not. Says whether the call succeeded.
 // Any thread.
 template <std::invocable Call>

@@ -1,12 +1,12 @@
-// Whether a stream is being captured, and into which graph.
+// Whether a stream is being captured, and calls that would harm a capture.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/stream_ref.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
 
 namespace escrow {
 
@@ -14,11 +14,7 @@ enum class capture_status { none, active, invalidated };
 
 // What: what capture_of() found. In `active`, `id` identifies the graph for good, while handles are
 //   reused; `graph` is the graph being captured into. Otherwise both are null.
-// Thread safety: a value.
-// Memory ordering: none.
 // Lifetime: `graph` borrows, and is valid while the capture goes on.
-// Capture: none.
-// Errors: none.
 struct capture_info {
   capture_status status = capture_status::none;
   std::uint64_t id = 0;
@@ -60,7 +56,7 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexce
   return info;
 }
 
-// capture_of(), for a call of ours that is about to use `stream`: throws usage_error, naming
+// capture_of(), for a call of Escrow that is about to use `stream`: throws usage_error, naming
 // `call`, if the capture was invalidated, or if `stream` is the legacy stream while a blocking
 // stream captures. Any thread.
 [[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream) {
@@ -71,5 +67,23 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexce
   }
   return info;
 }
+
+// What: puts the calling thread in cudaStreamCaptureModeRelaxed for a scope. Calls such as
+//   cudaMalloc, cudaFree, cudaEventQuery or cudaGraphExecDestroy then leave every capture alone,
+//   those of this thread and of others, whatever their mode. cudaDeviceSynchronize still kills any
+//   capture.
+// Thread safety: acts on the calling thread only; make and destroy it on the same thread.
+// Lifetime: scopes nest; the end restores the mode found at the start, also when unwinding.
+// Capture: capture-safe.
+// Errors: the constructor throws cuda_error and then has changed nothing.
+class [[nodiscard]] relaxed_capture_scope {
+ public:
+  relaxed_capture_scope();
+  relaxed_capture_scope(relaxed_capture_scope&&) = delete;
+  ~relaxed_capture_scope();
+
+ private:
+  cudaStreamCaptureMode previous_ = cudaStreamCaptureModeRelaxed;
+};
 
 }  // namespace escrow

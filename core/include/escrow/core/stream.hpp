@@ -7,7 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "escrow/core/cuda_error.hpp"
+#include "escrow/core/error.hpp"
+
+// nvcc --default-stream per-thread defines it. A null stream would be the thread's own in these
+// headers, and the legacy stream in the library.
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#error "Escrow does not support CUDA_API_PER_THREAD_DEFAULT_STREAM: pass cudaStreamPerThread"
+#endif
 
 namespace escrow {
 
@@ -28,11 +34,11 @@ template <class S>
 concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S>;
 
 // What: a borrowed cudaStream_t, made implicitly from anything stream_like.
-// Thread safety: a value.
-// Memory ordering: none.
 // Lifetime: borrows; the stream must be alive during each call that takes one.
+// Contexts: the stream is of its device's primary context, as the runtime's are, or of a green
+//   context. Events of the primary context cannot be recorded on a stream of a context that was
+//   made with cuCtxCreate (cudaErrorInvalidResourceHandle, measured).
 // Capture: none; making one calls nothing.
-// Errors: none.
 class stream_ref {
  public:
   template <stream_like S>
@@ -71,6 +77,10 @@ class stream_ref {
 
 // The device that the stream belongs to. `stream` must not be capturing: asking would kill the
 // capture, in every mode (measured). Throws cuda_error. Any thread. Source: cudaStreamGetDevice.
-[[nodiscard]] int device_of(stream_ref stream);
+[[nodiscard]] inline int device_of(stream_ref stream) {
+  int device = 0;
+  check(cudaStreamGetDevice(stream.get(), &device), "cudaStreamGetDevice");
+  return device;
+}
 
 }  // namespace escrow

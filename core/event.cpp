@@ -1,17 +1,43 @@
-// Shared events are found by their handles as long as somebody has a share.
-#include "escrow/core/shared_event.hpp"
+// Checked calls on events; shared events are found by their handles as long as there is a share.
+#include "escrow/core/event.hpp"
 
-#include <cstddef>
 #include <mutex>
-#include <new>
 #include <unordered_map>
 #include <utility>
 
-#include "escrow/core/cuda_error.hpp"
-#include "escrow/core/device_scope.hpp"
-#include "escrow/core/event.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/detail/never_destroyed.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
+
+void event_ref::record(stream_ref stream) const {
+  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+}
+
+void event_ref::wait(stream_ref stream) const {
+  check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent");
+}
+
+bool event_ref::is_done() const {
+  cudaError_t const status = cudaEventQuery(event_);
+  if (status == cudaErrorNotReady) return false;  // not an error: see succeeded()
+  check(status, "cudaEventQuery");
+  return true;
+}
+
+void event_ref::sync() const {
+  check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+}
+
+event::event(source_location where) : event_(nullptr) {
+  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags",
+        where);
+}
+
+event::~event() {
+  if (event_ != nullptr) retry_cleanup([this] { return cudaEventDestroy(event_); });
+}
 
 struct shared_event::state {
   state(event given, unsigned its_flags, int its_device) noexcept
@@ -34,10 +60,9 @@ struct shared_event::state::all_shared {
 };
 
 shared_event::state::all_shared& shared_event::state::all() noexcept {
-  // Never destroyed: events may end until the very end of the process.
-  alignas(all_shared) static std::byte storage[sizeof(all_shared)];
-  static all_shared& kept = *::new (static_cast<void*>(storage)) all_shared;
-  return kept;
+  // Not destroyed: an event may be destroyed while the process exits.
+  static never_destroyed<all_shared> kept;
+  return *kept;
 }
 
 shared_event::state::~state() {

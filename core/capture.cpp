@@ -1,0 +1,28 @@
+// Why a stream cannot be used, and the relaxed capture mode.
+#include "escrow/core/capture.hpp"
+
+#include "escrow/detail/retry_cleanup.hpp"
+
+namespace escrow {
+
+void detail::refuse_capture(char const* call, cudaError_t status) {
+  if (status == cudaErrorStreamCaptureImplicit) {
+    static_cast<void>(cudaGetLastError());
+    throw usage_error(call,
+                      "`stream` is the legacy stream while a blocking stream is being captured",
+                      "use the capturing stream, or one made with cudaStreamNonBlocking");
+  }
+  check(status, "cudaStreamGetCaptureInfo");
+  throw usage_error(call, "the capture of `stream` has been invalidated",
+                    "end the capture with cudaStreamEndCapture and begin again");
+}
+
+relaxed_capture_scope::relaxed_capture_scope() {
+  check(cudaThreadExchangeStreamCaptureMode(&previous_), "cudaThreadExchangeStreamCaptureMode");
+}
+
+relaxed_capture_scope::~relaxed_capture_scope() {
+  retry_cleanup([this] { return cudaThreadExchangeStreamCaptureMode(&previous_); });
+}
+
+}  // namespace escrow

@@ -1,0 +1,106 @@
+// A CUDA call that failed, and a call that must not be made, as exceptions.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace escrow {
+
+// What: source_location, for compilers whose standard library lacks it (clang 14 with libstdc++),
+//   and one type for all of them, since it is part of function signatures.
+// Lifetime: points to string literals.
+class source_location {
+ public:
+  // Nowhere.
+  constexpr source_location() noexcept = default;
+
+  // The place of the call, also as a default argument. Pass no arguments.
+  [[nodiscard]] static constexpr source_location current(
+      char const* file = __builtin_FILE(), char const* function = __builtin_FUNCTION(),
+      std::uint_least32_t line = __builtin_LINE()) noexcept {
+    source_location here;
+    here.file_ = file;
+    here.function_ = function;
+    here.line_ = line;
+    return here;
+  }
+
+  [[nodiscard]] constexpr char const* file_name() const noexcept { return file_; }
+  [[nodiscard]] constexpr char const* function_name() const noexcept { return function_; }
+  [[nodiscard]] constexpr std::uint_least32_t line() const noexcept { return line_; }
+
+ private:
+  char const* file_ = "";
+  char const* function_ = "";
+  std::uint_least32_t line_ = 0;
+};
+
+// What: a CUDA runtime call returned something other than cudaSuccess.
+// Thread safety: a value; as any std::exception.
+// Lifetime: api() must point to a string literal; everything else is copied.
+// Errors: the constructor may throw std::bad_alloc, as std::runtime_error does.
+class cuda_error : public std::runtime_error {
+ public:
+  // `api` is the name of the CUDA function, a string literal. `where` is the line that called it.
+  cuda_error(cudaError_t status, char const* api,
+             source_location where = source_location::current());
+
+  // The status that the call returned, never cudaSuccess.
+  [[nodiscard]] cudaError_t status() const noexcept { return status_; }
+  // The CUDA function that returned it, e.g. "cudaEventRecord".
+  [[nodiscard]] char const* api() const noexcept { return api_; }
+  // The line of code that called it.
+  [[nodiscard]] source_location where() const noexcept { return where_; }
+
+ private:
+  cudaError_t status_;
+  char const* api_;
+  source_location where_;
+};
+
+namespace detail {
+[[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where);
+}  // namespace detail
+
+// Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, so that the
+// caller is told once. A sticky fault cannot be cleared. Any thread.
+inline void check(cudaError_t status, char const* api,
+                  source_location where = source_location::current()) {
+  if (status != cudaSuccess) [[unlikely]] {
+    detail::throw_cuda_error(status, api, where);
+  }
+}
+
+// For calls whose failure the caller handles: clears the last error of a call that failed, and says
+// whether it succeeded. cudaErrorNotReady is an answer that CUDA does not keep as the last error:
+// what cudaGetLastError would clear then is an earlier error of the caller's. Any thread.
+inline bool succeeded(cudaError_t status) noexcept {
+  if (status == cudaSuccess) return true;
+  if (status != cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return false;
+}
+
+// Whether `status` means that a device is lost to this process: its work has stopped for good, and
+// every later call fails. Other devices may go on: see runs_nothing_after(). Source: the error
+// descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
+[[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
+
+// What: the caller used Escrow wrongly. The text names the call, the argument and what to do
+//   instead.
+// Thread safety: a value; as any std::exception.
+// Lifetime: everything is copied.
+// Errors: the constructor may throw std::bad_alloc, as std::logic_error does.
+class usage_error : public std::logic_error {
+ public:
+  // `call` is the function of Escrow, e.g. "resource_pool::claim"; `problem` names the argument and
+  // what is wrong with it; `advice` says what to do.
+  usage_error(std::string_view call, std::string_view problem, std::string_view advice)
+      : std::logic_error(std::string(call) + ": " + std::string(problem) + "; " +
+                         std::string(advice)) {}
+};
+
+}  // namespace escrow

@@ -1,0 +1,34 @@
+// An object that lives until the process ends.
+#pragma once
+
+#include <utility>
+
+namespace escrow {
+
+// What: holds a T that is constructed in place and never destroyed. For what all of a process
+//   shares: at exit other threads may still use it, static destruction has no order, and the CUDA
+//   driver may be unloaded. Meant for a static variable:
+//     static never_destroyed<registry> only;
+//     return *only;
+//   A leak checker finds what T points to, since T lies in static memory.
+// Thread safety: that of T. A static local variable is initialized once, whatever thread comes
+//   first.
+template <class T>
+class never_destroyed {
+ public:
+  template <class... Arguments>
+  constexpr explicit never_destroyed(Arguments&&... arguments)
+      : value_(std::forward<Arguments>(arguments)...) {}
+  never_destroyed(never_destroyed&&) = delete;
+  ~never_destroyed() {}  // NOLINT(modernize-use-equals-default): a defaulted one would be deleted
+
+  [[nodiscard]] T& operator*() noexcept { return value_; }
+  [[nodiscard]] T* operator->() noexcept { return &value_; }
+
+ private:
+  union {
+    T value_;
+  };
+};
+
+}  // namespace escrow
