@@ -36,7 +36,9 @@ bool is_captured_on(stream_ref stream, int device) {
   return is_only_device() || (is_in_use(device) && takes_event_of(device, stream));
 }
 
-int device_of_capturing(stream_ref stream) {
+namespace {
+
+int find_device(stream_ref stream) {
   int const current = current_device();
   if (is_captured_on(stream, current)) return current;
   int count = 0;
@@ -45,6 +47,23 @@ int device_of_capturing(stream_ref stream) {
     if (device != current && is_captured_on(stream, device)) return device;
   }
   throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
+}
+
+}  // namespace
+
+int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
+  // What the calling thread found last: ids are never reused, and a stream keeps its device.
+  thread_local struct {
+    std::uint64_t capture_id = 0;
+    cudaStream_t stream = nullptr;
+    int device = 0;
+  } last;
+  bool const is_ambiguous = stream.get() == cudaStreamPerThread;
+  if (!is_ambiguous && last.capture_id == capture_id && last.stream == stream.get()) {
+    return last.device;
+  }
+  last = {.capture_id = capture_id, .stream = stream.get(), .device = find_device(stream)};
+  return last.device;
 }
 
 }  // namespace escrow

@@ -90,7 +90,7 @@ deleter::retirement deleter::begin(stream_ref stream, char const* call) {
   require_open(call);
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
-    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream));
+    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));
   }
   std::uint64_t const id = stream_id(stream);
   retirement begun(core_->take_retired_object(id, true), retirement::kind::after_stream);

@@ -121,8 +121,11 @@ void graph_exec::state::hold(holding next) noexcept {
   held_.swap(next.held);
   orders_ = std::move(next.orders);
   end_.swap(next.end);
+  if (next.end == nullptr) return;
   // With its own end, since the new one is recorded again and again.
-  if (next.end != nullptr) release(std::move(next.held), next.end);
+  release(std::move(next.held), next.end);
+  // Other execs refuse to launch until a launch of this one is recorded.
+  if (next.end->failure != cudaSuccess && end_ != nullptr) end_ = std::move(next.end);
 }
 
 }  // namespace escrow

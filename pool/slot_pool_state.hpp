@@ -25,9 +25,8 @@ struct slot_pool::state {
   // The pool's way to the worker, for its end.
   struct end_node final : reclaimable {
     end_node(slot_pool& pool, deleter_core& core, int device)
-        : reclaimable(
-              core, release_lane::destroy, device,
-              [](reclaimable& node) noexcept { static_cast<end_node&>(node).ended.end(); }),
+        : reclaimable(core, release_lane::destroy, device,
+                      [](reclaimable& node) noexcept { static_cast<end_node&>(node).ended.end(); }),
           ended(pool) {}
     slot_pool& ended;
   };

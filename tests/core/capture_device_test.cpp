@@ -38,7 +38,7 @@ TEST_F(CaptureDevice, IsFoundWithoutAContextOnAnUnusedDevice) {
     test::owned_stream stream = stream_of(3);
     test::owned_stream const other = stream_of(1);
     test::capture open{stream, cudaStreamCaptureModeGlobal};
-    EXPECT_EQ(device_of_capturing(stream), 3);
+    EXPECT_EQ(device_of_capturing(stream, capture_of(stream).id), 3);
     EXPECT_FALSE(is_captured_on(stream, 2));
     EXPECT_FALSE(is_captured_on(stream, 1));
     EXPECT_TRUE(is_captured_on(stream, 3));
@@ -54,7 +54,7 @@ TEST_F(CaptureDevice, IsKnownWithoutARecordWhereThereIsOne) {
   sim::reset({.devices = 1});
   test::owned_stream const stream = test::make_stream();
   test::capture open{stream, cudaStreamCaptureModeGlobal};
-  EXPECT_EQ(device_of_capturing(stream), 0);
+  EXPECT_EQ(device_of_capturing(stream, capture_of(stream).id), 0);
   EXPECT_TRUE(is_captured_on(stream, 0));
   EXPECT_EQ(sim::calls("cudaEventCreateWithFlags"), 0U);
   EXPECT_EQ(sim::calls("cudaEventRecord"), 0U);
@@ -66,11 +66,11 @@ TEST_F(CaptureDevice, IsFoundWithEventsThatAreUsedAgain) {
   test::owned_stream const second = stream_of(1);
   test::capture one{first, cudaStreamCaptureModeGlobal};
   test::capture two{second, cudaStreamCaptureModeGlobal};
-  EXPECT_EQ(device_of_capturing(first), 1);
+  EXPECT_EQ(device_of_capturing(first, capture_of(first).id), 1);
   auto const made = sim::calls("cudaEventCreateWithFlags");
   for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(device_of_capturing(first), 1);
-    EXPECT_EQ(device_of_capturing(second), 1);
+    EXPECT_EQ(device_of_capturing(first, capture_of(first).id), 1);
+    EXPECT_EQ(device_of_capturing(second, capture_of(second).id), 1);
   }
   EXPECT_EQ(sim::calls("cudaEventCreateWithFlags"), made);
   EXPECT_EQ(one.end(), cudaSuccess);

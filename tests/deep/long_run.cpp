@@ -141,8 +141,9 @@ void settle(world& all, std::vector<std::unique_ptr<site>>& sites, verdict& foun
     deleter_stats const left = each->stats();
     found.require(left.pending == 0 && left.in_graphs == 0 && left.leaked == 0 && left.errors == 0,
                   "a deleter has " + std::to_string(left.pending) + " pending, " +
-                      std::to_string(left.in_graphs) + " in graphs, " + std::to_string(left.leaked) +
-                      " held, " + std::to_string(left.errors) + " errors");
+                      std::to_string(left.in_graphs) + " in graphs, " +
+                      std::to_string(left.leaked) + " held, " + std::to_string(left.errors) +
+                      " errors");
   }
   found.require(wait_until(is_balanced, std::chrono::seconds(30)), "objects are left");
   found.require(all.failed().empty(), all.failed());

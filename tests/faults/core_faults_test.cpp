@@ -153,7 +153,7 @@ void add_questions(operations_in<core_stage>& all) {
     static_cast<void>(is_captured_on(in.one, 1));
   };
   all.add("capturing stream's device", runs({"device_of_capturing"}), capturing_with_events_kept,
-          [](auto& in) { in.device = device_of_capturing(in.one); });
+          [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
   all.add("captured on another device", runs({"is_captured_on"}), capturing,
           [](auto& in) { in.answer = is_captured_on(in.one, 1) ? 2 : 1; });
   all.add("graph id", runs({"graph_id_of"}), nothing,

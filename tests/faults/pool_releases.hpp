@@ -175,7 +175,7 @@ inline void add_uses(operations_in<pool_stage>& all) {
   all.add("shared with a node", runs({"slot_lease::share_with_node"}), claimed,
           [](auto& in) { in.share.emplace(in.held->share_with_node()); });
   all.add(
-      "share, ended", runs({"slot_share::~slot_share"}),
+      "share, ended", runs({}),
       [=](auto& in) {
         claimed(in);
         in.share.emplace(in.held->share_with_node());

@@ -22,9 +22,11 @@ class UnrecordedLaunch : public testing::Test {
     EXPECT_EQ(world.mismatches.load(), 0);
   }
 
-  // Launches with every record failing, by which the launch is enqueued all the same.
+  // Launches with every record failing, and every wait for the stream, by which the launch is
+  // enqueued all the same.
   void launch_unrecorded(graph_exec& which, cudaStream_t stream) {
     sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, for_good);
+    sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, for_good);
     try {
       which.launch(stream);
       ADD_FAILURE() << "the failure was not reported";
@@ -49,6 +51,18 @@ class UnrecordedLaunch : public testing::Test {
 
   exec_world world;
 };
+
+TEST_F(UnrecordedLaunch, IsWaitedForIfItsEndCannotBeRecorded) {
+  world.exec.emplace(*world.source);
+  world.rival.emplace(*world.source);
+  world.flag.raise();
+  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 2);
+  world.launch(*world.exec, world.one);
+  sim::clear_faults();
+  EXPECT_EQ(cudaStreamQuery(world.one), cudaSuccess) << "the launch is not done";
+  EXPECT_TRUE(launches(*world.rival, world.other));
+  ++world.expected_runs;
+}
 
 TEST_F(UnrecordedLaunch, IsRefusedToRivalsUntilTheNextOneOfTheSameExec) {
   world.exec.emplace(*world.source);
@@ -101,6 +115,7 @@ TEST_F(UnrecordedLaunch, LeavesAnExecUsableAfterAnUpdateToAnotherGraph) {
   launch_unrecorded(*world.exec, world.one);
   world.exec->update(*world.second);
   EXPECT_TRUE(launches(*world.exec, world.one));
+  EXPECT_EQ(world.worker->stats().leaked, 1u) << "what the first launch uses";
 }
 
 // Every call of one function fails while the operation lasts, however often it is tried.
@@ -136,6 +151,10 @@ TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
     auto const prepared = scenario.prepare();
     auto& world = static_cast<exec_stage&>(*prepared);
     sim::fail_call(api, cudaErrorUnknown, 1, for_good);
+    // In place of a record the stream is waited for, which the flag would block.
+    if (std::string{api} == "cudaEventRecord") {
+      sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, for_good);
+    }
     bool threw = false;
     try {
       scenario.act(world);

@@ -88,7 +88,7 @@ TEST(Hub, WhatAnotherThreadsPassLeavesPendingIsNotForgotten) {
 struct late_node final : reclaimable {
   explicit late_node(deleter_core& hub, int& to)
       : reclaimable(hub, release_lane::destroy, -1,
-                     [](reclaimable& node) noexcept { delete static_cast<late_node*>(&node); }),
+                    [](reclaimable& node) noexcept { delete static_cast<late_node*>(&node); }),
         ended(&to) {}
   ~late_node() { ++*ended; }
   int* ended;

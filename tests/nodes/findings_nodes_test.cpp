@@ -70,9 +70,9 @@ TEST_F(BuiltByHand, AnOwnerOfANodeWhoseHandleIsUsedAgainIsReleasedWithTheGraph) 
   watched_owner second;
   {
     graph source(*worker);
-    auto const destroyed = source.call([owner = first.owner()] {});
+    auto const destroyed = build(source).add(host_node([owner = first.owner()] {}));
     must(cudaGraphDestroyNode(destroyed.get()));
-    static_cast<void>(source.call([owner = second.owner()] {}));
+    static_cast<void>(build(source).add(host_node([owner = second.owner()] {})));
     graph_exec exec(source);
     source = graph();
     exec.launch(two);
@@ -124,7 +124,7 @@ TEST_F(BuiltByHand, SharedOwnersOfNodesDoNotOrderTheExecsOfAGraph) {
       .add(kernel_node(kernel(kernel_address(kernel_id::add)), {}, started(), 1))
       .add(kernel_node(kernel(kernel_address(kernel_id::wait_flag)), {}, flag.get()))
       .add(kernel_node(kernel(kernel_address(kernel_id::check)), {}, shared, std::size_t{1}, 0,
-              memory.data() + 1);
+                       memory.data() + 1));
   graph_exec first(source);
   graph_exec second(source);
   first.launch(two);

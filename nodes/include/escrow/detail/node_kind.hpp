@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/bound_arguments.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/graph/node_payload.hpp"
 #include "escrow/nodes/launch.hpp"
 
