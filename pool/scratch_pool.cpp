@@ -14,7 +14,6 @@
 #include "escrow/core/device_scope.hpp"
 #include "escrow/core/retry_cleanup.hpp"
 #include "escrow/core/usage_error.hpp"
-#include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {
 

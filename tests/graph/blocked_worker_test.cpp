@@ -11,7 +11,7 @@
 #include "escrow/graph/capture.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
-#include "escrow/pool/device_block.hpp"
+#include "escrow/pool/scratch_pool.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

@@ -8,7 +8,7 @@
 
 #include "escrow/core/usage_error.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/pool/pool_exhausted.hpp"
+#include "escrow/pool/resource_pool.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "expect_fine.hpp"
 

@@ -27,7 +27,7 @@ TEST_F(CaptureMisuse, AnEagerLeaseReleasedInACaptureIsRefusedAndItsSlotNeverHand
   EXPECT_EQ(captured.end(), cudaSuccess);
   captured.graph().reset();
   EXPECT_FALSE(is_back(pool));
-  EXPECT_EQ(pool.stats().quarantined, 1u);
+  EXPECT_EQ(pool.stats().deferred, 1u);
 }
 
 TEST_F(CaptureMisuse, AnEagerLeaseThatEndsInACaptureIsReportedAndHarmsNothing) {
@@ -189,7 +189,7 @@ TEST_F(CaptureMisuse, AStreamOfALeaseThatBeginsToCaptureIsNotRecordedOn) {
   EXPECT_TRUE(captured.is_active());
   EXPECT_EQ(captured.end(), cudaSuccess);
   held.release();
-  EXPECT_EQ(pool.stats().quarantined, 0u);
+  EXPECT_EQ(pool.stats().deferred, 0u);
 }
 
 TEST_F(CaptureMisuse, ALeaseThatEndsWhileOneOfItsStreamsCapturesIsReportedAndNeverHandedOut) {
@@ -203,7 +203,7 @@ TEST_F(CaptureMisuse, ALeaseThatEndsWhileOneOfItsStreamsCapturesIsReportedAndNev
   EXPECT_EQ(errors->size(), 1u) << errors->all();
   EXPECT_FALSE(pool.try_claim(stream).has_value());
   EXPECT_TRUE(captured.is_active());
-  EXPECT_EQ(pool.stats().quarantined, 1u);
+  EXPECT_EQ(pool.stats().deferred, 1u);
 }
 
 TEST_F(CaptureMisuse, AThreadsOwnStreamInACaptureIsNotMistakenForAnotherThreads) {

@@ -105,7 +105,7 @@ inline void expect_sound(fault_world& world) {
       expect_after_busy_work(world, *found, asking);
       claimed.push_back(std::move(*found));
     }
-    EXPECT_EQ(out.size() + world.pool->stats().quarantined, world.slots) << "a slot was lost";
+    EXPECT_EQ(out.size() + world.pool->stats().deferred, world.slots) << "a slot was lost";
   }
   world.flag.raise();
   sync(asking);

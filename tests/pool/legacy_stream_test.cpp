@@ -24,7 +24,7 @@ class LegacyStream : public captured_pool_test {
     flag.raise();
     sync(other);
     EXPECT_EQ(mismatches.load(), 0);
-    EXPECT_EQ(pool.stats().quarantined, 0u);
+    EXPECT_EQ(pool.stats().deferred, 0u);
   }
 
   pinned_flag flag;
@@ -42,7 +42,7 @@ TEST_F(LegacyStream, ALeaseThatEndsWhileABlockingStreamCapturesIsHandedOutAfterI
     capture captured{blocking, cudaStreamCaptureModeGlobal};
     held.reset();
     EXPECT_TRUE(captured.is_active());
-    EXPECT_EQ(pool.stats().quarantined, 0u);
+    EXPECT_EQ(pool.stats().deferred, 0u);
     EXPECT_FALSE(pool.try_claim(blocking).has_value()) << "a capture gets what is done";
     done.raise();
     EXPECT_TRUE(pool.try_claim_for(blocking, generous).has_value());

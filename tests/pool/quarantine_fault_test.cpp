@@ -22,7 +22,7 @@ TEST_F(Quarantine, ASlotWhoseRecordFailedOnceIsNotHandedOutAndIsDestroyedAfterIt
   sim::fail_call("cudaEventRecord", cudaErrorUnknown);
   EXPECT_THROW(world.held->release(), cuda_error);
   EXPECT_FALSE(*world.held);
-  EXPECT_EQ(world.pool->stats().quarantined, 1u);
+  EXPECT_EQ(world.pool->stats().deferred, 1u);
   EXPECT_FALSE(world.pool->try_claim(world.one).has_value());
   world.pool.reset();
   world.worker->poll();
@@ -40,7 +40,7 @@ TEST_F(Quarantine, ASlotThatNothingTellsOfIsNeitherHandedOutNorDestroyedAndIsCou
   sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
   EXPECT_THROW(world.held->release(), cuda_error);
   sim::clear_faults();
-  EXPECT_EQ(world.pool->stats().quarantined, 1u);
+  EXPECT_EQ(world.pool->stats().deferred, 1u);
   EXPECT_FALSE(world.pool->try_claim(world.one).has_value());
   EXPECT_TRUE(world.pool->close_for(std::chrono::nanoseconds{0}).empty());
   EXPECT_TRUE(world.worker->drain_for(generous));
@@ -55,7 +55,7 @@ TEST_F(Quarantine, ASlotWhoseWaitFailedIsNotHandedOutAndTheClaimThrows) {
   world.held->release();
   sim::fail_call("cudaStreamWaitEvent", cudaErrorUnknown);
   EXPECT_THROW(claim_on(world, world.other), cuda_error);
-  EXPECT_EQ(world.pool->stats().quarantined, 1u);
+  EXPECT_EQ(world.pool->stats().deferred, 1u);
   EXPECT_FALSE(world.pool->try_claim(world.one).has_value());
   EXPECT_FALSE(world.pool->try_claim(world.other).has_value());
 }
@@ -66,7 +66,7 @@ TEST_F(Quarantine, AnEndingLeaseReportsWhatFailed) {
   sim::fail_call("cudaEventRecord", cudaErrorUnknown);
   world.held.reset();
   EXPECT_EQ(world.errors->size(), 1u) << world.errors->all();
-  EXPECT_EQ(world.pool->stats().quarantined, 1u);
+  EXPECT_EQ(world.pool->stats().deferred, 1u);
 }
 
 TEST_F(Quarantine, AFailedQueryOnlyMeansThatTheSlotIsNotDoneYet) {
@@ -77,7 +77,7 @@ TEST_F(Quarantine, AFailedQueryOnlyMeansThatTheSlotIsNotDoneYet) {
   sim::fail_call("cudaEventQuery", cudaErrorUnknown);
   claim_on(world, world.other);
   EXPECT_EQ(world.pool->stats().stream_waits, 1u);
-  EXPECT_EQ(world.pool->stats().quarantined, 0u);
+  EXPECT_EQ(world.pool->stats().deferred, 0u);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST_F(SpecialStreams, APerThreadLeaseThatEndsOnAnotherThreadIsReportedAndNeverH
   block_pool pool = make_pool(1);
   std::thread{[moved = pool.claim(cudaStreamPerThread)] { EXPECT_TRUE(moved); }}.join();
   EXPECT_EQ(errors->size(), 1u) << errors->all();
-  EXPECT_EQ(pool.stats().quarantined, 1u);
+  EXPECT_EQ(pool.stats().deferred, 1u);
   EXPECT_FALSE(pool.try_claim(cudaStreamPerThread).has_value());
 }
 
@@ -187,7 +187,7 @@ TEST_F(TwoDevices, AlsoUsedOnAStreamOfAnotherDeviceIsWaitedFor) {
   EXPECT_TRUE(stays_false([&] { return done.load() != 0; }));
   flag.raise();
   sync(other);
-  EXPECT_EQ(pool.stats().quarantined, 0u);
+  EXPECT_EQ(pool.stats().deferred, 0u);
 }
 
 TEST_F(TwoDevices, AlsoUsedOnTheNullStreamOfAnotherDeviceIsWaitedFor) {
@@ -207,7 +207,7 @@ TEST_F(TwoDevices, AlsoUsedOnTheNullStreamOfAnotherDeviceIsWaitedFor) {
   EXPECT_TRUE(stays_false([&] { return is_idle(other); }));
   flag.raise();
   sync(other);
-  EXPECT_EQ(pool.stats().quarantined, 0u);
+  EXPECT_EQ(pool.stats().deferred, 0u);
 }
 
 }  // namespace
