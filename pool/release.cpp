@@ -326,6 +326,7 @@ void slot_pool::state::record_deferred(stream_ref stream, std::uint64_t id) noex
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
     static_cast<void>(record_uses(each, is_here));
+    each.key_ = id;  // its newest now
     finish_release(each);
   }
 }
@@ -368,6 +369,11 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
                        .device = is_eager                     ? device_of(stream)
                                  : is_ambiguous(stream.get()) ? current_device()
                                                               : used.pool_.device()};
+  state& in = *used.pool_.state_;
+  // Relaxed: see deferred_count.
+  if (is_eager && in.deferred_count.load(std::memory_order_relaxed) != 0) {
+    in.record_deferred(stream, use.id);
+  }
   auto const is_same = [&use](stream_use const& known) {
     if (use.id != 0 || known.id != 0) return use.id == known.id;
     return use.handle == known.handle && use.thread == known.thread && use.device == known.device;
