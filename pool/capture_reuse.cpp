@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "escrow/core/cuda_error.hpp"
 #include "escrow/core/edge_data.hpp"
@@ -168,15 +169,23 @@ void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
-bool capture_reuse::is_as_released(slot& taken) {
+void capture_reuse::offer_again(slot& taken) noexcept {
+  std::lock_guard const lock(mutex_);
+  taken.is_leased_ = false;
+}
+
+bool capture_reuse::take(slot& taken, std::uint64_t id) {
+  bool is_right = false;
   try {
-    if (dependencies_of(taken.released_after_) == taken.released_edges_) return true;
+    is_right = dependencies_of(taken.released_after_) == taken.released_edges_;
   } catch (...) {
-    static_cast<void>(end_lease(taken));  // it stays with its graph
+    offer_again(taken);
     throw;
   }
-  static_cast<void>(end_lease(taken));
-  return false;
+  std::lock_guard const lock(mutex_);
+  remove_reusable(*find(id), taken);  // it is there: the graph being captured holds the slot
+  taken.is_leased_ = is_right;
+  return is_right;
 }
 
 bool capture_reuse::search::is_seen(cudaGraphNode_t node) const {
@@ -196,7 +205,7 @@ void capture_reuse::search::add_dependencies(cudaGraphNode_t node) {
 }
 
 slot* capture_reuse::search::look_at(std::size_t nodes_max) {
-  auto const take = [this](cudaGraphNode_t node) -> slot* {
+  auto const mark = [this](cudaGraphNode_t node) -> slot* {
     std::lock_guard const lock(reuse_.mutex_);
     entry* const of = reuse_.find(id_);
     if (of == nullptr) return nullptr;
@@ -206,18 +215,18 @@ slot* capture_reuse::search::look_at(std::size_t nodes_max) {
       slot& candidate = *each->second;
       bool const is_before = std::ranges::all_of(
           candidate.released_after_, [this](cudaGraphNode_t other) { return is_seen(other); });
-      if (is_before && (newest == nullptr || newest->released_at_ < candidate.released_at_))
+      if (!candidate.is_leased_ && is_before &&
+          (newest == nullptr || newest->released_at_ < candidate.released_at_)) {
         newest = &candidate;
+      }
     }
-    if (newest == nullptr) return nullptr;
-    remove_reusable(*of, *newest);
-    newest->is_leased_ = true;
+    if (newest != nullptr) newest->is_leased_ = true;
     return newest;
   };
   // Once more at a node where what was found is no more what was released there.
-  auto const take_right = [&](cudaGraphNode_t node) -> slot* {
-    while (slot* const found = take(node)) {
-      if (reuse_.is_as_released(*found)) return found;
+  auto const take = [&](cudaGraphNode_t node) -> slot* {
+    while (slot* const found = mark(node)) {
+      if (reuse_.take(*found, id_)) return found;
     }
     return nullptr;
   };
@@ -231,16 +240,16 @@ slot* capture_reuse::search::look_at(std::size_t nodes_max) {
     }
     has_begun_ = true;
     for (std::size_t i = 0; i < frontier_.ended; ++i) {
-      if (slot* const found = take_right(frontier_.nodes[i])) return found;
+      if (slot* const found = take(frontier_.nodes[i])) return found;
     }
-    if (slot* const found = take_right(nullptr)) return found;
+    if (slot* const found = take(nullptr)) return found;
     for (std::size_t i = 0; i < frontier_.ended; ++i) add_dependencies(frontier_.nodes[i]);
   }
   for (; next_ < to_visit_.size() && nodes_max > 0; ++next_) {
     cudaGraphNode_t const node = to_visit_[next_];
     if (!seen_.insert(node).second) continue;
     --nodes_max;
-    if (slot* const found = take_right(node)) return found;
+    if (slot* const found = take(node)) return found;
     add_dependencies(node);
   }
   if (next_ < to_visit_.size()) return nullptr;
@@ -253,29 +262,32 @@ slot* capture_reuse::search::look_at(std::size_t nodes_max) {
 }
 
 slot* capture_reuse::take_unordered(std::uint64_t id, cudaGraph_t graph) {
-  auto const take_oldest = [&]() -> slot* {
+  auto const mark_oldest = [&]() -> slot* {
     std::lock_guard const lock(mutex_);
     entry* const of = find(id);
-    if (of == nullptr || of->reusable.empty()) return nullptr;
-    slot& oldest = *std::ranges::min_element(of->reusable, {}, [](auto const& each) {
-                      return each.second->released_at_;
-                    })->second;
-    remove_reusable(*of, oldest);
-    oldest.is_leased_ = true;
-    return &oldest;
+    if (of == nullptr) return nullptr;
+    slot* oldest = nullptr;
+    for (auto const& [node, candidate] : of->reusable) {
+      if (candidate->is_leased_) continue;
+      if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
+    }
+    if (oldest != nullptr) oldest->is_leased_ = true;
+    return oldest;
   };
-  while (slot* const found = take_oldest()) {
+  while (slot* const found = mark_oldest()) {
     // Its nodes may be destroyed, if the graph was edited and captured into again.
     bool is_there = false;
     try {
       is_there = has_all(graph, found->released_after_);
     } catch (...) {
-      static_cast<void>(end_lease(*found));
+      offer_again(*found);
       throw;
     }
     if (!is_there) {
-      static_cast<void>(end_lease(*found));
-    } else if (is_as_released(*found)) {
+      std::lock_guard const lock(mutex_);
+      remove_reusable(*find(id), *found);
+      found->is_leased_ = false;
+    } else if (take(*found, id)) {
       return found;
     }
   }
@@ -288,9 +300,13 @@ bool capture_reuse::knows(std::uint64_t id, cudaStream_t stream) const {
   return found != entries_.end() && found->second.known_streams.contains(stream);
 }
 
-void capture_reuse::note_known(std::uint64_t id, cudaStream_t stream) {
+void capture_reuse::note_known(std::uint64_t id, cudaStream_t stream) noexcept {
   std::lock_guard const lock(mutex_);
-  if (entry* const of = find(id)) of->known_streams.insert(stream);
+  try {
+    if (entry* const of = find(id)) of->known_streams.insert(stream);
+  } catch (std::bad_alloc const&) {
+    return;  // it is asked again
+  }
 }
 
 std::vector<holder> capture_reuse::holders(std::string const& label) const {

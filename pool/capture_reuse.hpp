@@ -98,7 +98,7 @@ class capture_reuse {
 
   // A stream of the capture that is known to be of the pool's device.
   [[nodiscard]] bool knows(std::uint64_t id, cudaStream_t stream) const;
-  void note_known(std::uint64_t id, cudaStream_t stream);
+  void note_known(std::uint64_t id, cudaStream_t stream) noexcept;
 
   // The graphs that hold slots, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
@@ -119,8 +119,10 @@ class capture_reuse {
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
-  // Whether the slot was released where CUDA still has the same nodes; else it serves no more.
-  [[nodiscard]] bool is_as_released(slot& taken);
+  // Reusable slots that a claim considers are marked as leased, and stay listed. Takes one, if the
+  // nodes of its release are the same as then; else it serves no more.
+  [[nodiscard]] bool take(slot& taken, std::uint64_t id);
+  void offer_again(slot& taken) noexcept;
 
   mutable std::mutex mutex_;  // guards all, and in each held slot what the class comment names
   std::map<std::uint64_t, entry> entries_;

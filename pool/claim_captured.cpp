@@ -2,6 +2,7 @@
 #include <atomic>
 #include <exception>
 #include <limits>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -73,7 +74,13 @@ slot* slot_pool::state::take_with_edge(stream_ref stream, capture_info const& ca
   std::vector<cudaGraphNode_t>& nodes = found->released_after_;
   cudaError_t const status = cudaStreamUpdateCaptureDependencies(
       stream.get(), nodes.data(), nullptr, nodes.size(), cudaStreamAddCaptureDependencies);
-  if (status != cudaSuccess) end_lease(*found);  // it stays with the graph
+  if (status != cudaSuccess) {
+    try {
+      static_cast<void>(reuse.end_lease_in(*found, capture.id));  // its graph holds it
+    } catch (std::bad_alloc const&) {
+      end_lease(*found);
+    }
+  }
   check(status, "cudaStreamUpdateCaptureDependencies");
   edges_added.fetch_add(1, std::memory_order_relaxed);
   return found;

@@ -70,6 +70,11 @@ bool is_legacy(cudaStream_t stream) noexcept {
   return stream == nullptr || stream == cudaStreamLegacy;
 }
 
+// Whether a blocking stream is being captured meanwhile.
+bool is_blocked_legacy(cudaStream_t stream, cudaError_t query_status) noexcept {
+  return query_status == cudaErrorStreamCaptureImplicit && is_legacy(stream);
+}
+
 // Whether `stream`, of that id, is the stream of `use`, on the calling thread.
 bool is_stream_of(stream_use const& use, stream_ref stream, std::uint64_t id) {
   if (use.id != 0) return use.id == id;
@@ -113,13 +118,17 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
-  try {
-    return release(lease);
-  } catch (std::exception const& error) {
-    if (lease.what == nullptr) return;  // released and reported
-    in.hub.report(error);
+  constexpr int attempts_max = 2;  // a failed call may be the only one
+  for (int attempt = 1; lease.what != nullptr; ++attempt) {
+    try {
+      return release(lease);
+    } catch (std::exception const& error) {
+      if (lease.what == nullptr) return;  // released and reported
+      if (attempt < attempts_max) continue;
+      in.hub.report(error);
+      return in.abandon(lease);
+    }
   }
-  in.abandon(lease);
 }
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
@@ -149,7 +158,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
 void slot_pool::state::release_on(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
   capture_info capture;
   cudaError_t const status = detail::query_capture(stream.get(), capture);
-  bool const is_blocked = status == cudaErrorStreamCaptureImplicit;
+  bool const is_blocked = is_blocked_legacy(stream.get(), status);
   if (is_blocked) {
     static_cast<void>(cudaGetLastError());
   } else {
@@ -241,14 +250,14 @@ cudaError_t slot_pool::state::record_uses(slot& used, Filter may_record) noexcep
   cudaError_t first_error = cudaSuccess;
   // Whether no work of that stream is uncovered any more.
   auto const record = [&](stream_use const& use) {
-    cudaError_t status = cudaErrorMemoryAllocation;
+    cudaError_t status = cudaSuccess;
     try {
       if (is_other_thread(use)) return false;
       device_scope const current(use.device);  // the null stream is the current device's
       capture_info capture;
       status = detail::query_capture(use.handle, capture);
       if (!succeeded(status) || !capture.is_none()) {
-        if (status == cudaErrorStreamCaptureImplicit) return false;
+        if (status == cudaSuccess || is_blocked_legacy(use.handle, status)) return false;
       } else if (use.id != 0 && stream_id(use.handle) != use.id) {
         status = cudaErrorInvalidResourceHandle;
       } else {
@@ -267,7 +276,7 @@ cudaError_t slot_pool::state::record_uses(slot& used, Filter may_record) noexcep
     } catch (cuda_error const& error) {
       status = error.status();
     } catch (std::exception const&) {
-      // No memory: as `status` says.
+      status = cudaErrorMemoryAllocation;
     }
     if (first_error == cudaSuccess) first_error = status;
     if (status == cudaErrorInvalidResourceHandle && is_destroyed(use)) used.is_lost_ = true;
