@@ -334,8 +334,11 @@ void slot_pool::state::record_deferred(stream_ref stream, std::uint64_t id) noex
   while (found != nullptr) {
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
+    bool const is_of_pools_device = std::ranges::any_of(
+        each.unrecorded_,
+        [&](stream_use const& use) { return use.device == options.device && is_here(use); });
+    if (is_of_pools_device) each.key_ = id;  // its newest now
     static_cast<void>(record_uses(each, is_here));
-    each.key_ = id;  // its newest now
     finish_release(each);
   }
 }

@@ -141,6 +141,26 @@ TEST_F(DeferredRecord, AStreamThatIsMadeLaterHasALargerId) {
   }
 }
 
+TEST_F(DeferredRecord, OnAStreamOfAnotherDeviceLeavesTheSlotToThePoolsOwn) {
+  int devices = 0;
+  must(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  must(cudaSetDevice(1));
+  owned_stream const elsewhere = make_stream();
+  must(cudaSetDevice(0));
+  block_pool pool = make_pool(1);
+  {
+    block_lease late = pool.claim(stream);
+    late.record_stream(elsewhere);
+    capture captured{elsewhere, cudaStreamCaptureModeGlobal};
+    late.release();
+    must(captured.end());
+  }
+  EXPECT_THROW(static_cast<void>(pool.try_claim(elsewhere)), usage_error);
+  EXPECT_EQ(pool.stats().deferred, 0u);
+  EXPECT_TRUE(pool.try_claim(other).has_value());
+}
+
 TEST_F(DeferredRecord, IsNamedByAPoolThatIsClosedAndStillMade) {
   block_pool pool = make_pool(2);
   block_lease last = pool.claim(stream);
