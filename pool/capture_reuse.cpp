@@ -183,7 +183,7 @@ bool capture_reuse::take(slot& taken, std::uint64_t id) {
     throw;
   }
   std::lock_guard const lock(mutex_);
-  remove_reusable(*find(id), taken);  // it is there: the graph being captured holds the slot
+  if (entry* const of = find(id)) remove_reusable(*of, taken);
   taken.is_leased_ = is_right;
   return is_right;
 }
@@ -285,7 +285,7 @@ slot* capture_reuse::take_unordered(std::uint64_t id, cudaGraph_t graph) {
     }
     if (!is_there) {
       std::lock_guard const lock(mutex_);
-      remove_reusable(*find(id), *found);
+      if (entry* const of = find(id)) remove_reusable(*of, *found);
       found->is_leased_ = false;
     } else if (take(*found, id)) {
       return found;

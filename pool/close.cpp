@@ -1,4 +1,4 @@
-// The beginning and the end of a pool.
+// The beginning and the end of a pool, and waits for slots to come back.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -131,6 +131,26 @@ void slot_pool::state::leak_deferred() noexcept {
     deferred_count.fetch_sub(1, std::memory_order_relaxed);
     leak(unknown);
   }
+}
+
+void slot_pool::state::announce_return() noexcept {
+  // Relaxed: see waiters.
+  if (waiters.load(std::memory_order_relaxed) == 0) return;
+  {
+    std::lock_guard const lock(return_mutex);
+    ++returns;
+  }
+  returned.notify_all();
+}
+
+std::uint64_t slot_pool::state::returns_seen() {
+  std::lock_guard const lock(return_mutex);
+  return returns;
+}
+
+void slot_pool::state::await_return(std::uint64_t seen, std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(return_mutex);
+  returned.wait_for(lock, timeout, [&] { return returns != seen; });
 }
 
 }  // namespace escrow

@@ -1,6 +1,7 @@
 // The free slots of a pool, by the stream that each was released on.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -90,7 +91,7 @@ class free_lists {
   std::array<shard, shards> shards_;
 };
 
-// Inline, because every claim and release goes through them.
+// Every claim and release.
 
 inline void free_lists::link_last(shard& in, list& added) noexcept {
   added.previous = std::exchange(in.last, &added);
@@ -108,18 +109,18 @@ inline void free_lists::unlink(shard& in, list& from, slot& free) noexcept {
   (free.newer_ == nullptr ? from.newest : free.newer_->older_) = free.older_;
   free.older_ = free.newer_ = nullptr;
   if (from.spare != nullptr) {
-    free.brought_ = std::exchange(from.spare, from.spare->spare);
+    free.brought_.reset(std::exchange(from.spare, from.spare->spare));
     return;
   }
   list** at = &chain_of(in, from.key);
   while (*at != &from) at = &(*at)->chained;
   *at = from.chained;
   unlink(in, from);
-  free.brought_ = &from;
+  free.brought_.reset(&from);
 }
 
 inline free_lists::list& free_lists::list_for(shard& in, slot& free) noexcept {
-  list& brought = *std::exchange(free.brought_, nullptr);
+  list& brought = *free.brought_.release();
   if (list* const found = find(in, free.key_)) {
     brought.spare = std::exchange(found->spare, &brought);
     return *found;
@@ -149,6 +150,83 @@ inline bool free_lists::put(slot& free) noexcept {
   (free.older_ == nullptr ? of.oldest : free.older_->newer_) = &free;
   ++home.puts;
   return true;
+}
+
+// Searches through all lists.
+
+inline slot* free_lists::take_to_ask(std::uint64_t pass) noexcept {
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    for (list* at = each.first; at != nullptr; at = at->next) {
+      slot* const oldest = at->oldest;
+      if (oldest->asked_in_ >= pass) continue;
+      looked_at.fetch_add(1, std::memory_order_relaxed);
+      unlink(each, *at, *oldest);
+      return oldest;
+    }
+  }
+  return nullptr;
+}
+
+inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
+  shard& home = shard_of(busy.key_);
+  std::lock_guard const lock(home.mutex);
+  if (home.is_closed) return false;
+  busy.asked_in_ = std::max(busy.asked_in_, pass);
+  list& of = list_for(home, busy);
+  busy.newer_ = std::exchange(of.oldest, &busy);
+  (busy.newer_ == nullptr ? of.newest : busy.newer_->older_) = &busy;
+  unlink(home, of);
+  link_last(home, of);
+  ++home.puts;
+  return true;
+}
+
+inline slot* free_lists::take_oldest() noexcept {
+  while (true) {
+    shard* found_in = nullptr;
+    std::uint64_t released_at = 0;
+    for (shard& each : shards_) {
+      std::lock_guard const lock(each.mutex);
+      for (list* at = each.first; at != nullptr; at = at->next) {
+        if (found_in != nullptr && at->oldest->released_at_ >= released_at) continue;
+        found_in = &each;
+        released_at = at->oldest->released_at_;
+      }
+    }
+    if (found_in == nullptr) return nullptr;
+    // Another thread may have taken that one meanwhile: then another is the oldest.
+    std::lock_guard const lock(found_in->mutex);
+    for (list* at = found_in->first; at != nullptr; at = at->next) {
+      slot* const oldest = at->oldest;
+      if (oldest->released_at_ != released_at) continue;
+      unlink(*found_in, *at, *oldest);
+      return oldest;
+    }
+  }
+}
+
+inline std::uint64_t free_lists::puts() noexcept {
+  std::uint64_t sum = 0;
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    sum += each.puts;
+  }
+  return sum;
+}
+
+inline bool free_lists::is_empty() noexcept {
+  return std::ranges::all_of(shards_, [](shard& each) {
+    std::lock_guard const lock(each.mutex);
+    return each.first == nullptr;
+  });
+}
+
+inline void free_lists::close() noexcept {
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    each.is_closed = true;
+  }
 }
 
 }  // namespace escrow

@@ -22,9 +22,21 @@ namespace escrow {
 [[nodiscard]] inline bool is_ambiguous(cudaStream_t stream) noexcept {
   return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
 }
+[[nodiscard]] inline bool is_legacy(cudaStream_t stream) noexcept {
+  return stream == nullptr || stream == cudaStreamLegacy;
+}
+// Whether a blocking stream is being captured meanwhile.
+[[nodiscard]] inline bool is_blocked_legacy(cudaStream_t stream,
+                                            cudaError_t query_status) noexcept {
+  return query_status == cudaErrorStreamCaptureImplicit && is_legacy(stream);
+}
 // A number for the thread whose stream `stream` names here, never used again for another; 0 for all
 // but cudaStreamPerThread.
 [[nodiscard]] std::uint64_t thread_of(stream_ref stream) noexcept;
+
+[[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
+  return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
+}
 
 struct slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, release_hub& used, int devices)
@@ -73,20 +85,23 @@ struct slot_pool::state {
   void release_on(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
   void release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
   void release_captured(claimed_slot& lease, stream_ref stream, capture_info const& capture);
-  void defer(claimed_slot& lease, stream_use const& use) noexcept;
   // The end of a lease that could not be released.
   void abandon(claimed_slot& lease) noexcept;
+  void end_lease(slot& used) noexcept;
+  void go_home(slot& idle) noexcept;
+  void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
+
+  // deferred.cpp: the lease's end, with a record missing on `use`.
+  void defer(claimed_slot& lease, stream_use const& use) noexcept;
   // Records on the slot's unrecorded streams for which `may_record(use)`, and forgets those. The
   // first failure.
   template <class Filter>
   cudaError_t record_uses(slot& used, Filter may_record) noexcept;
+  cudaError_t record_all(slot& used) noexcept;
   // After record_uses(): the slot is free, or waits for a record.
   void finish_release(slot& used) noexcept;
   // Each call given a stream outside of captures: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
-  void end_lease(slot& used) noexcept;
-  void go_home(slot& idle) noexcept;
-  void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
 
   // close.cpp
   void close() noexcept;

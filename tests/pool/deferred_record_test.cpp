@@ -141,6 +141,20 @@ TEST_F(DeferredRecord, AStreamThatIsMadeLaterHasALargerId) {
   }
 }
 
+TEST_F(DeferredRecord, OnOneStreamDoesNotHideTheWorkOfTheStreamThatWasRecordedAtTheRelease) {
+  block_pool pool = make_pool(1);
+  {
+    block_lease held = pool.claim(stream);
+    held.record_stream(other);
+    must(launch_wait_flag(stream, flag.get()));
+    fill(held, stream, 4);
+    capture captured{other, cudaStreamCaptureModeGlobal};
+    held.release();
+    must(captured.end());
+  }
+  expect_after_the_work(pool);
+}
+
 TEST_F(DeferredRecord, OnAStreamOfAnotherDeviceLeavesTheSlotToThePoolsOwn) {
   int devices = 0;
   must(cudaGetDeviceCount(&devices));

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -72,12 +73,12 @@ class slot : public release_node {
     stream_list* next = nullptr;
     stream_list* spare = nullptr;  // what the other slots of this list brought
   };
-  stream_list own_list_;
-  stream_list* brought_ = &own_list_;  // null while it is listed
-  std::uint64_t key_ = 0;              // which list: the id of the stream of its release, or
-                                       // free_lists::idle, or one of its own
-  std::uint64_t released_at_ = 0;      // the pool's count of releases then
-  std::uint64_t asked_in_ = 0;         // the last pass that found it busy
+  // Null while it is listed. Of its own memory, because lists outlive the slot that brought them.
+  std::unique_ptr<stream_list> brought_ = std::make_unique<stream_list>();
+  std::uint64_t key_ = 0;          // which list: the id of the stream of its release, or
+                                   // free_lists::idle, or one of its own
+  std::uint64_t released_at_ = 0;  // the pool's count of releases then
+  std::uint64_t asked_in_ = 0;     // the last pass that found it busy
 
   // Eager use: the work before these events may still use the resource.
   event ready_;  // of the stream of the release
