@@ -84,7 +84,7 @@ inline void expect_after_busy_work(fault_world& world, block_lease& found, cudaS
 }
 
 /// Whatever failed: work that runs keeps its resource, no slot is in two hands, what is handed out
-/// again is ordered after its last use, and no slot is lost but those in quarantine.
+/// again is ordered after its last use, and no slot is lost but those that wait for a record.
 inline void expect_sound(fault_world& world) {
   expect_unharmed_capture(world);
   world.captured.reset();

@@ -278,7 +278,7 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
     return result;
   }
   place.held.reset();
-  if (is_foreign)  // that graph has it too, until it is quarantined
+  if (is_foreign)  // that graph has it too
     all_.model.capture_of(at.id).lingering.push_back({.thing = place.slot});
   return result;
 }
