@@ -222,7 +222,7 @@ slot* slot_pool::state::grow() {
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
     slot* const made = make(owner);
-    grown.fetch_add(1, std::memory_order_relaxed);
+    made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
     return made;
   } catch (...) {
     references.fetch_sub(1, std::memory_order_relaxed);

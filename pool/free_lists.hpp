@@ -28,7 +28,7 @@ class free_lists {
   static constexpr std::uint64_t idle = 0;
   // A list of its own, for a slot that waits for other streams than that of its release.
   [[nodiscard]] static std::uint64_t own_list_of(slot const& free) noexcept {
-    return reinterpret_cast<std::uintptr_t>(&free) | (std::uint64_t{1} << 63);
+    return free.number_ | (std::uint64_t{1} << 63);
   }
 
   // The slot put last on the list `key`; null if there is none.

@@ -59,6 +59,7 @@ class slot : public release_node {
   friend class lease;
 
   slot_pool& pool_;
+  std::uint64_t number_ = 0;  // of its pool's slots
 
   // Where it is listed: a free list, or the deferred records.
   slot* older_ = nullptr;
