@@ -1,126 +1,285 @@
-// A claim's way: the slot that its stream had last, another one, a wait, or an error that says why.
-// Which other one: claim_eager.cpp and claim_captured.cpp.
+// A claim's way: the slot that its stream had last, another one, a wait, or an error that says why;
+// and which other one a claim outside of captures gets.
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <thread>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/capture_device.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/pool/pool_exhausted.hpp"
+#include "escrow/detail/device.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
 
-slot_lease slot_pool::claim(char const* call, stream_ref stream, source_location where) {
-  own_claim const own = claim_own(call, stream);
-  if (own.found != nullptr) [[likely]]
-    return slot_lease(*own.found, stream, own.stream_id, 0);
-  std::optional<slot_lease> claimed =
-      claim_other(call, stream, own.capture, state_->options.host_wait_max, where);
-  if (!claimed) throw pool_exhausted(describe_exhaustion(call));
-  return std::move(*claimed);
+namespace {
+
+constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+
+claimed_slot claim_of(slot& taken, stream_ref stream, std::uint64_t stream_id,
+                      std::uint64_t capture_id) noexcept {
+  return {.what = &taken,
+          .stream = stream.get(),
+          .stream_id = stream_id,
+          .capture_id = capture_id,
+          .thread = thread_of(stream)};
 }
 
-std::optional<slot_lease> slot_pool::claim(char const* call, stream_ref stream,
-                                           std::chrono::nanoseconds host_wait_max,
-                                           source_location where) {
-  own_claim const own = claim_own(call, stream);
-  if (own.found != nullptr) return slot_lease(*own.found, stream, own.stream_id, 0);
-  return claim_other(call, stream, own.capture, host_wait_max, where);
+}  // namespace
+
+std::uint64_t thread_of(stream_ref stream) noexcept {
+  if (stream.get() != cudaStreamPerThread) [[likely]]
+    return 0;
+  // Relaxed: only that each thread gets another number counts.
+  static std::atomic<std::uint64_t> last{0};
+  thread_local std::uint64_t const number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
 }
 
-slot_pool::own_claim slot_pool::claim_own(char const* call, stream_ref stream) {
-  require_open(call);
-  own_claim result{.capture = usable_capture_of(call, stream)};
-  if (result.capture.is_none()) [[likely]] {
-    result.stream_id = stream_id(stream);
-    result.found = state_->free.take_newest(result.stream_id);
-    if (result.found != nullptr && result.found->also_count_ != 0) {
-      wait_for_others(*result.found, stream);  // the stream itself is ordered already
-    }
-  }
-  return result;
+claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where) {
+  capture_info capture;
+  claimed_slot const own = state_->claim_own(call, stream, capture);
+  if (own.what != nullptr) [[likely]]
+    return own;
+  pool_options const& options = state_->options;
+  auto const claimed = state_->claim_other(call, stream, capture, options.host_wait_max,
+                                           options.capture_wait_max, where);
+  if (!claimed) throw pool_exhausted(state_->describe_exhaustion(call));
+  return *claimed;
 }
 
-std::optional<slot_lease> slot_pool::claim_other(char const* call, stream_ref stream,
-                                                 capture_info const& capture,
+std::optional<claimed_slot> slot_pool::try_claim(char const* call, stream_ref stream,
                                                  std::chrono::nanoseconds host_wait_max,
                                                  source_location where) {
-  require_device(call, stream, capture, "use a pool of the stream's device");
-  if (auto claimed = claim_elsewhere(stream, capture, where)) return claimed;
-  return claim_waiting(call, stream, capture, host_wait_max, where);
+  capture_info capture;
+  claimed_slot const own = state_->claim_own(call, stream, capture);
+  if (own.what != nullptr) return own;
+  return state_->claim_other(call, stream, capture, host_wait_max, {}, where);
 }
 
-void slot_pool::require_open(char const* call) const {
-  // Relaxed: see state::is_closed.
-  if (!state_->is_closed.load(std::memory_order_relaxed)) [[likely]]
-    return;
-  throw usage_error(call, "the pool \"" + state_->options.label + "\" is closed",
-                    "claim before close_for()");
+claimed_slot slot_pool::state::claim_own(char const* call, stream_ref stream,
+                                         capture_info& capture) {
+  require_open(call);
+  capture = usable_capture_of(call, stream);
+  if (!capture.is_none()) return {};
+  std::uint64_t const id = stream_id(stream);
+  // Relaxed: see deferred_count.
+  if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    record_deferred(stream, id);
+  slot* const found = free.take_newest(id);
+  if (found == nullptr) return {};
+  if (found->also_count_ != 0) wait_for(*found, stream, true);
+  return claim_of(*found, stream, id, 0);
 }
 
-void slot_pool::require_device(char const* call, stream_ref stream, capture_info const& capture,
-                               char const* remedy) const {
-  int const device = state_->options.device;
-  if (capture.is_active() ? is_captured_on(stream, device) : device_of(stream) == device) return;
-  throw usage_error(call,
-                    "`stream` is not of device " + std::to_string(device) + ", the pool \"" +
-                        state_->options.label + "\" is",
-                    remedy);
-}
-
-std::optional<slot_lease> slot_pool::claim_waiting(char const* call, stream_ref stream,
-                                                   capture_info const& capture,
-                                                   std::chrono::nanoseconds host_wait_max,
-                                                   source_location where) {
+std::optional<claimed_slot> slot_pool::state::claim_other(char const* call, stream_ref stream,
+                                                          capture_info const& capture,
+                                                          std::chrono::nanoseconds host_wait_max,
+                                                          std::chrono::nanoseconds busy_wait_max,
+                                                          source_location where) {
   using clock = std::chrono::steady_clock;
   // Slots also become free without a return, when the event of one that a capture cannot wait for
   // is done.
   constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
+  auto const look = [&] {
+    return capture.is_active() ? claim_captured(stream, capture, where) : claim_eager(stream);
+  };
+  require_device(call, stream, capture, "use a pool of the stream's device");
+  if (auto claimed = look()) return claimed;
   require_open(call);  // closed since the claim began, it is not exhausted
-  if (host_wait_max <= std::chrono::nanoseconds(0)) return std::nullopt;
+
   auto const begin = clock::now();
+  // How long it may wait now: for slots that are not out, which only a capture may not use yet, or
+  // for any.
+  auto const left = [&] {
+    bool const is_for_work = capture.is_active() && busy_wait_max > host_wait_max &&
+                             (!free.is_empty() || free.looked_at.load(std::memory_order_relaxed));
+    return (is_for_work ? busy_wait_max : host_wait_max) - (clock::now() - begin);
+  };
+  constexpr std::chrono::nanoseconds none{0};
+  if (left() <= none) return std::nullopt;
   // Relaxed: see state::waiters.
-  state_->waiters.fetch_add(1, std::memory_order_relaxed);
-  state_->host_waits.fetch_add(1, std::memory_order_relaxed);
+  waiters.fetch_add(1, std::memory_order_relaxed);
+  host_waits.fetch_add(1, std::memory_order_relaxed);
   struct leave {
     std::atomic<std::size_t>& waiters;
     ~leave() { waiters.fetch_sub(1, std::memory_order_relaxed); }
-  } const leaving{state_->waiters};
+  } const leaving{waiters};
   while (true) {
-    std::uint64_t const seen = state_->returns_seen();
+    std::uint64_t const seen = returns_seen();
     require_open(call);
-    // Throws what nobody announces: the device is lost, the capture is.
+    // Throws what is not announced: the device is lost, the capture is.
     if (usable_capture_of(call, stream).id != capture.id) {
       throw usage_error(call, "a capture of `stream` has begun or ended while the claim waited",
                         "use a stream on one thread at a time");
     }
-    if (auto claimed = claim_elsewhere(stream, capture, where)) return claimed;
-    auto const left = host_wait_max - (clock::now() - begin);
-    if (left <= std::chrono::nanoseconds(0)) return std::nullopt;
-    state_->await_return(seen, std::min(left, look_again));
+    if (auto claimed = look()) return claimed;
+    auto const rest = left();
+    if (rest <= none) return std::nullopt;
+    await_return(seen, std::min(rest, look_again));
   }
 }
 
-std::optional<slot_lease> slot_pool::claim_elsewhere(stream_ref stream, capture_info const& capture,
-                                                     source_location where) {
-  // A capture can use only what is done, and what others look at and put back is not.
-  auto const look = [&] {
-    return capture.is_active() ? claim_captured(stream, capture, where) : claim_eager(stream);
-  };
-  // What graphs have released, even if the worker is busy.
-  state_->core.recycle();
-  return look();
+void slot_pool::state::recycle() {
+  // What another thread was just taking from graphs to the lists is there after this.
+  core.recycle();
 }
 
-std::string slot_pool::describe_exhaustion(char const* call) const {
-  pool_stats const now = stats();
+std::uint64_t slot_pool::state::next_pass() noexcept {
+  return passes.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+bool slot_pool::state::may_have_missed(std::uint64_t puts_before) noexcept {
+  // Relaxed: see free_lists::looked_at.
+  return free.looked_at.load(std::memory_order_relaxed) != 0 || free.puts() != puts_before;
+}
+
+std::optional<claimed_slot> slot_pool::state::claim_eager(stream_ref stream) {
+  constexpr int attempts_max = 1000;  // each follows a move of a slot by another thread
+  std::uint64_t const id = stream_id(stream);
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    std::optional<std::uint64_t> puts_before;
+    if (slot* const found = take_eager(id, puts_before)) {
+      wait_for(*found, stream, found->key_ == id);
+      return claim_of(*found, stream, id, 0);
+    }
+    if (!may_have_missed(*puts_before)) break;
+    std::this_thread::yield();
+  }
+  return std::nullopt;
+}
+
+slot* slot_pool::state::take_eager(std::uint64_t stream_id,
+                                   std::optional<std::uint64_t>& puts_before) {
+  // Asking about more streams would take longer than making a slot.
+  constexpr std::size_t questions_before_growth = 32;
+  if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+  recycle();
+  std::uint64_t const pass = next_pass();
+  if (slot* const done = take_done(pass, questions_before_growth)) return done;
+  std::exception_ptr failure;
+  try {
+    if (slot* const made = grow()) return made;
+  } catch (...) {
+    failure = std::current_exception();  // unless there is one to wait for
+  }
+  puts_before = free.puts();
+  if (slot* const done = take_done(pass, all)) return done;
+  if (slot* const own = free.take_newest(stream_id)) return own;
+  if (slot* const oldest = free.take_oldest()) return oldest;
+  if (failure != nullptr) std::rethrow_exception(failure);
+  return nullptr;
+}
+
+slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max) {
+  if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+  for (std::size_t asked = 0; asked < questions_max; ++asked) {
+    slot* const found = free.take_to_ask(pass);
+    if (found == nullptr) return nullptr;
+    progress const answer = ask(*found);
+    if (answer == progress::others_behind) found->key_ = free_lists::own_list_of(*found);
+    bool const is_done = answer == progress::done;
+    if (!is_done && !free.put_asked(*found, pass)) destroy(*found);
+    free.looked_at.fetch_sub(1, std::memory_order_relaxed);
+    if (is_done) return found;
+  }
+  return nullptr;
+}
+
+slot_pool::state::progress slot_pool::state::ask(slot& free) noexcept {
+  if (free.is_done_) return progress::done;
+  // Querying would invalidate a Global capture of another thread, and any of this one.
+  try {
+    relaxed_capture_scope const relaxed;
+    if (!succeeded(cudaEventQuery(free.ready_.get()))) return progress::stream_behind;
+    for (std::size_t i = 0; i < free.also_count_; ++i) {
+      if (!succeeded(cudaEventQuery(free.also_ready_[i].ready.get()))) {
+        return progress::others_behind;
+      }
+    }
+  } catch (std::exception const&) {
+    return progress::stream_behind;  // it could not be asked: to be on the safe side
+  }
+  free.is_done_ = true;
+  free.also_count_ = 0;
+  return progress::done;
+}
+
+slot* slot_pool::state::grow() {
+  // Acquire: see state::slots. The room that a closed pool's slot left stays empty.
+  std::size_t count = slots.load(std::memory_order_acquire);
+  do {
+    if (count >= options.slots_max) return nullptr;
+    if (is_closed.load(std::memory_order_relaxed)) return nullptr;
+  } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
+  // Relaxed: the pool's owner holds a reference meanwhile.
+  references.fetch_add(1, std::memory_order_relaxed);
+  try {
+    device_scope const device(options.device);
+    relaxed_capture_scope const relaxed;
+    slot* const made = make(owner);
+    made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
+    return made;
+  } catch (...) {
+    references.fetch_sub(1, std::memory_order_relaxed);
+    slots.fetch_sub(1, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own) {
+  if (taken.is_done_) return;
+  auto const wait = [&](event const& ready) {
+    cudaError_t const status = cudaStreamWaitEvent(stream.get(), ready.get(), 0);
+    if (status == cudaSuccess) return;
+    put_back(taken);
+    check(status, "cudaStreamWaitEvent");
+  };
+  if (!is_its_own) {
+    stream_waits.fetch_add(1, std::memory_order_relaxed);
+    wait(taken.ready_);
+  }
+  // Forgotten only all together: if one wait fails, no lease follows, and the slot needs all its
+  // events.
+  for (std::size_t i = 0; i < taken.also_count_; ++i) wait(taken.also_ready_[i].ready);
+  taken.also_count_ = 0;
+}
+
+void slot_pool::state::require_open(char const* call) const {
+  // Relaxed: see state::is_closed.
+  if (!is_closed.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  throw usage_error(call, "the pool \"" + options.label + "\" is closed",
+                    "claim before close_for()");
+}
+
+void slot_pool::state::require_device(char const* call, stream_ref stream,
+                                      capture_info const& capture, char const* remedy) {
+  if (is_only_device) return;
+  // A capturing stream is asked once a capture: it takes an event.
+  bool const is_right = capture.is_active() ? (!is_ambiguous(stream.get()) &&
+                                               reuse.knows(capture.id, stream.get())) ||
+                                                  is_captured_on(stream, options.device)
+                                            : device_of(stream) == options.device;
+  if (is_right) return;
+  throw usage_error(call,
+                    "`stream` is not of device " + std::to_string(options.device) +
+                        ", the pool \"" + options.label + "\" is",
+                    remedy);
+}
+
+std::string slot_pool::state::describe_exhaustion(char const* call) {
+  pool_stats const now = owner.stats();
   std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
-                     state_->options.label + "\" are out (slots_max " +
-                     std::to_string(state_->options.slots_max) + "): graphs hold " +
-                     std::to_string(now.in_graphs) + ", quarantined are " +
-                     std::to_string(now.quarantined) +
-                     ", the rest is leased or, in a capture, still in use by the GPU";
-  for (holder const& each : state_->ledger.holders(state_->options.label)) {
+                     options.label + "\" are out (slots_max " + std::to_string(options.slots_max) +
+                     "): graphs hold " + std::to_string(now.in_graphs) + ", " +
+                     std::to_string(now.deferred) +
+                     " wait until the pool is given their stream outside of captures, the rest is "
+                     "leased or, in a capture, still in use by the GPU";
+  for (holder const& each : reuse.holders(options.label)) {
     text += each.capture_id == 0 ? "; a node of a graph built by hand"
                                  : "; capture " + std::to_string(each.capture_id);
     if (each.where.line() != 0) {

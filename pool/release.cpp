@@ -1,241 +1,260 @@
-// What happens to a slot when its lease ends, and when a graph lets it go.
+// What happens to a slot when its lease ends, on the right streams, whatever fails.
 #include <algorithm>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
-#include "capture_order.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
-#include "escrow/detail/ready_event.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
 
-void slot_pool::release(slot_lease& lease, stream_ref stream, capture_info const& capture,
-                        std::uint64_t id) {
-  if (capture.is_none()) {
-    return release_eager(lease, stream, id != 0 ? id : stream_id(stream));
-  }
-  if (capture.is_active()) return release_captured(lease, stream, capture);
-  // What was captured will never run; the slot comes home when the graph goes, at
-  // cudaStreamEndCapture.
-  slot& used = *std::exchange(lease.slot_, nullptr);
-  used.also_streams_.clear();
-  let_go(used, lease.capture_id_, false);
+namespace {
+
+void require_same_thread(stream_use const& use, std::string_view what_it_did) {
+  if (!is_other_thread(use)) return;
+  throw usage_error(
+      "lease::release",
+      "cudaStreamPerThread names another stream on this thread than on the one that " +
+          std::string(what_it_did),
+      "release on that thread; after a claim on cudaStreamPerThread, "
+      "release(stream) with another stream will do, too");
 }
 
-void slot_pool::release_eager(slot_lease& lease, stream_ref stream, std::uint64_t id) {
-  for (slot::used_stream const& also : lease.slot_->also_streams_) require_recordable(also);
-  slot& used = *std::exchange(lease.slot_, nullptr);
+[[noreturn]] void refuse_capture(char const* call, claimed_slot const& lease) {
+  throw usage_error(call,
+                    lease.capture_id == 0
+                        ? "`stream` is being captured, the lease was claimed outside"
+                        : "`stream` is not part of the capture that the lease was claimed in",
+                    "claim in the same capture as the work");
+}
+
+}  // namespace
+
+slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
+  if (lease.what == nullptr) {
+    throw usage_error(call, "the lease is empty: it was released or moved from", "claim again");
+  }
+  return *lease.what;
+}
+
+void slot_pool::release(claimed_slot& lease) {
+  state& in = *require_slot("lease::release", lease).pool_.state_;
+  require_same_thread({.handle = lease.stream, .id = 0, .thread = lease.thread, .device = 0},
+                      "claimed");
+  std::optional<device_scope> device;
+  if (is_ambiguous(lease.stream)) device.emplace(in.options.device);  // where the claim was made
+  in.release_on(lease, lease.stream, lease.stream_id);
+}
+
+void slot_pool::release(claimed_slot& lease, stream_ref stream) {
+  state& in = *require_slot("lease::release", lease).pool_.state_;
+  capture_info capture;
+  cudaError_t const status = detail::query_capture(stream.get(), capture);
+  if (succeeded(status) && capture.status != capture_status::invalidated) {
+    in.require_device("lease::release", stream, capture,
+                      "release on a stream of the pool's device, and tell record_stream() of the "
+                      "other");
+  }
+  in.release_on(lease, stream, 0);
+}
+
+void slot_pool::release_at_end(claimed_slot& lease) noexcept {
+  state& in = *lease.what->pool_.state_;
+  constexpr int attempts_max = 2;  // a failed call may be the only one
+  for (int attempt = 1; lease.what != nullptr; ++attempt) {
+    try {
+      return release(lease);
+    } catch (std::exception const& error) {
+      if (lease.what == nullptr) return;  // released and reported
+      if (attempt < attempts_max) continue;
+      in.core.report(error);
+      return in.abandon(lease);
+    }
+  }
+}
+
+void slot_pool::state::abandon(claimed_slot& lease) noexcept {
+  stream_use const own{.handle = lease.stream,
+                       .id = lease.stream_id,
+                       .thread = lease.thread,
+                       .device = options.device};
+  if (is_other_thread(own)) return defer(lease, own);
+  capture_info capture;
+  try {
+    device_scope const device(options.device);
+    capture = capture_of(lease.stream);
+  } catch (cuda_error const& error) {
+    if (!runs_nothing_after(error.status())) return defer(lease, own);
+    lease.what->unrecorded_.clear();
+    return end_lease(*std::exchange(lease.what, nullptr));
+  } catch (std::exception const&) {
+    return defer(lease, own);
+  }
+  if (!capture.is_active()) return defer(lease, own);
+  slot& used = *std::exchange(lease.what, nullptr);
+  used.unrecorded_.clear();
+  // Its graph keeps it, and no claim of the capture gets it. Another graph could not be made to.
+  capture.id == lease.capture_id ? end_lease(used) : leak(used);
+}
+
+void slot_pool::state::release_on(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
+  capture_info capture;
+  cudaError_t const status = detail::query_capture(stream.get(), capture);
+  bool const is_blocked = is_blocked_legacy(stream.get(), status);
+  if (is_blocked) {
+    static_cast<void>(cudaGetLastError());
+  } else {
+    check(status, "cudaStreamGetCaptureInfo");
+  }
+  if (capture.is_none() && !is_blocked) {
+    return release_eager(lease, stream, id != 0 ? id : stream_id(stream));
+  }
+  if (capture.is_active()) {
+    if (capture.id == lease.capture_id) return release_captured(lease, stream, capture);
+    // Work on the slot may have been captured: this graph has to hold it, too.
+    hold_in_graph(*lease.what, capture, {});
+  }
+  // Work from before this capture may still run, and nothing can be recorded now.
+  defer(lease, {.handle = stream.get(),
+                .id = id,
+                .thread = thread_of(stream),
+                .device = is_ambiguous(stream.get()) ? current_device() : options.device});
+}
+
+void slot_pool::state::release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
+  for (stream_use const& also : lease.what->unrecorded_) {
+    require_same_thread(also, "gave it to record_stream()");
+  }
+  slot& used = *std::exchange(lease.what, nullptr);
   used.is_done_ = false;
   used.was_used_ = true;
-  used.stream_ = id;
-  used.released_at_ = state_->stamp();
-  cudaError_t status = cudaSuccess;
-  if (used.also_streams_.empty()) [[likely]] {
-    status = cudaEventRecord(used.ready_.get(), stream.get());
-    if (status != cudaSuccess) [[unlikely]]
-      status = record_again(used, stream, status);
-  } else {
-    status = record_uses(used, stream);
+  used.key_ = id;
+  used.released_at_ = stamp();
+  cudaError_t status = cudaEventRecord(used.ready_.get(), stream.get());
+  if (status == cudaSuccess && used.unrecorded_.empty()) [[likely]] {
+    // Before the slot is back, with which the pool may go.
+    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      record_deferred(stream, id);
+    return end_lease(used);
   }
-  if (status != cudaSuccess) [[unlikely]]
-    state_->core.report(status, "cudaEventRecord");  // now: the pool may go with the slot
-  // Of a capture that is over, the graph holds the slot; what was enqueued since is covered by the
-  // event.
-  end_lease(used, lease.capture_id_);
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    stream_use const own{
+        .handle = stream.get(), .id = id, .thread = thread_of(stream), .device = options.device};
+    used.unrecorded_.push_back(own);
+  }
+  status = record_all(used);
+  if (deferred_count.load(std::memory_order_relaxed) != 0) record_deferred(stream, id);
+  if (status != cudaSuccess) core.report(status, "cudaEventRecord");  // now: see above
+  finish_release(used);
   check(status, "cudaEventRecord");
 }
 
-cudaError_t slot_pool::record_again(slot& used, stream_ref stream, cudaError_t first) noexcept {
-  static_cast<void>(cudaGetLastError());
-  // The slot is suspect from now on; a second try tells at least when it may be destroyed.
-  int device = state_->options.device;
-  static_cast<void>(record_use(used, used.ready_, device, stream.get()));
-  used.quarantine_ = std::max(used.quarantine_, slot::quarantine::until_done);
-  return first;
-}
-
-void slot_pool::require_recordable(slot::used_stream const& also) {
-  require_same_thread("lease::release", also.thread, "gave it to record_stream()");
-  device_scope const current(also.device);  // the null stream is the current device's
-  if (usable_capture_of("lease::release", also.handle).is_none()) return;
-  // An event recorded in a capture could tell nobody outside when the work is done.
-  throw usage_error("lease::release", "a stream given to record_stream() is being captured",
-                    "release before its capture begins, or after it has ended");
-}
-
-cudaError_t slot_pool::record_uses(slot& used, stream_ref stream) noexcept {
-  int device = state_->options.device;
-  cudaError_t first_error = record_use(used, used.ready_, device, stream.get());
-  for (slot::used_stream const& also : used.also_streams_) {
-    cudaError_t const status = record_other_use(used, also);
-    if (first_error == cudaSuccess) first_error = status;
-  }
-  used.also_streams_.clear();
-  return first_error;
-}
-
-cudaError_t slot_pool::record_other_use(slot& used, slot::used_stream const& also) noexcept {
-  cudaError_t status = cudaErrorMemoryAllocation;  // for an event, or for its place
-  try {
-    device_scope const current(also.device);
-    if (used.also_count_ == used.also_ready_.size()) {
-      used.also_ready_.push_back({event_cache::take(also.device), also.device});
-    }
-    slot::other_event& other = used.also_ready_[used.also_count_++];
-    return record_use(used, other.ready, other.device, also.handle);
-  } catch (cuda_error const& error) {
-    status = error.status();
-  } catch (std::exception const&) {
-    // No memory: as `status` says.
-  }
-  used.quarantine_ =
-      std::max(used.quarantine_, runs_nothing_after(status) ? slot::quarantine::until_done
-                                                            : slot::quarantine::for_ever);
-  return status;
-}
-
-cudaError_t slot_pool::record_use(slot& used, event& ready, int& device,
-                                  cudaStream_t stream) noexcept {
-  int const expected_device = device;
-  record_result const result = record_ready(ready, device, stream);
-  switch (result.outcome) {
-    case record_outcome::recorded:
-      return cudaSuccess;
-    case record_outcome::recorded_anew:
-      // Expected where the event was one for another device; otherwise the first failure casts
-      // doubt on the slot.
-      if (device != expected_device) return cudaSuccess;
-      used.quarantine_ = std::max(used.quarantine_, slot::quarantine::until_done);
-      return result.status;
-    case record_outcome::device_lost:
-      used.quarantine_ = std::max(used.quarantine_, slot::quarantine::until_done);
-      return result.status;
-    case record_outcome::failed:
-      break;
-  }
-  used.quarantine_ = slot::quarantine::for_ever;
-  return result.status;
-}
-
-void slot_pool::release_captured(slot_lease& lease, stream_ref stream,
-                                 capture_info const& capture) {
-  if (lease.capture_id_ != capture.id) return release_in_foreign_capture(lease, capture);
-  slot& used = *lease.slot_;
-  auto const use = std::make_shared<slot::captured_use>();
-  use->released_at = frontier_of(stream).nodes;
-  for (slot::used_stream const& also : used.also_streams_) {
-    require_same_thread("lease::release", also.thread, "gave it to record_stream()");
+void slot_pool::state::release_captured(claimed_slot& lease, stream_ref stream,
+                                        capture_info const& capture) {
+  slot& used = *lease.what;
+  capture_frontier end = frontier_of(stream);
+  for (stream_use const& also : used.unrecorded_) {
+    require_same_thread(also, "gave it to record_stream()");
     device_scope const current(also.device);
     if (capture_of(also.handle).id != capture.id) {
       throw usage_error("lease::release",
                         "a stream given to record_stream() is not part of the capture any more",
                         "release before the stream leaves the capture");
     }
-    merge_frontier(use->released_at, frontier_of(also.handle).nodes);
+    end.merge(frontier_of(also.handle));
   }
-  use->released_after = dependencies_of(use->released_at);
-  use->claimed_at = std::move(used.claimed_at_);  // nothing may fail any more
-  used.last_use_ = use;
-  used.also_streams_.clear();
-  lease.slot_ = nullptr;
-  let_go(used, capture.id, true);
-}
-
-void slot_pool::release_in_foreign_capture(slot_lease& lease, capture_info const& capture) {
-  // First, because once the slot is taken from the lease nothing may fail.
-  usage_error const error("lease::release",
-                          "`stream` is being captured, but the lease was claimed outside of it",
-                          "claim in the capture; this slot is quarantined");
-  lease.slot_->was_shared_ = true;  // the ledger may come to know the hold, and then this fails
-  // Work on the slot may have been captured, so this graph has to hold it too; and work before the
-  // capture may still run, which nothing can be recorded for any more.
-  hold_in_graph(*lease.slot_, capture, {});
-  slot& used = *std::exchange(lease.slot_, nullptr);
-  used.also_streams_.clear();
-  used.quarantine_ = slot::quarantine::for_ever;
-  state_->core.report(error);  // now: the pool may go with the slot
-  let_go(used, capture.id, false);
-  throw error;
-}
-
-void slot_pool::let_go(slot& used, std::uint64_t capture_id, bool reusable) noexcept {
-  if (!state_->ledger.end_lease(used, capture_id, reusable)) return;
-  used.was_shared_ = false;
+  used.released_edges_ = dependencies_of(end.nodes);
+  used.released_after_ = std::move(end.nodes);
+  used.released_at_ = stamp();
+  bool const is_free = reuse.end_lease_in(used, capture.id);  // nothing may fail any more
+  used.unrecorded_.clear();
+  lease.what = nullptr;
+  if (!is_free) return;
+  used.may_be_in_graphs_ = false;
   go_home(used);
 }
 
-void slot_pool::end_lease(slot& used, std::uint64_t capture_id) noexcept {
-  // Only what graphs may hold is in the ledger.
-  if (capture_id != 0 || used.was_shared_) return let_go(used, capture_id, false);
+void slot_pool::state::end_lease(slot& used) noexcept {
+  // Only what graphs may hold is known there.
+  if (used.may_be_in_graphs_) {
+    if (!reuse.end_lease(used)) return;
+    used.may_be_in_graphs_ = false;
+  }
   go_home(used);
 }
 
-void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
-  auto& hold = static_cast<graph_hold&>(thing);
-  hold.held_.pool().graph_is_gone(hold);
-}
-
-void slot_pool::graph_is_gone(graph_hold& hold) noexcept {
-  slot& held = hold.held_;
-  std::uint64_t const capture_id = hold.capture_id_;
-  state_->core.count_in_graphs(-1);
-  if (&hold != &held.first_hold_) delete &hold;
-  // Between the ledger and its bin nobody finds the slot: claims that find none look again
-  // meanwhile. The reference is for afterwards, since the pool may go with the slot.
-  // Relaxed: see state::looked_at; the ledger's lock orders the first.
-  state_->references.fetch_add(1, std::memory_order_relaxed);
-  state_->looked_at.fetch_add(1, std::memory_order_relaxed);
-  if (state_->ledger.remove(held, capture_id)) {
-    held.was_shared_ = false;
-    held.released_at_ = state_->stamp();
-    // Idle: it belongs to no stream any more, whose busy slots would hide it.
-    if (held.is_done_) held.stream_ = 0;
-    go_home(held);
-  }
-  state_->looked_at.fetch_sub(1, std::memory_order_relaxed);
-  drop_reference();
-}
-
-void slot_pool::go_home(slot& idle) noexcept {
-  if (idle.quarantine_ != slot::quarantine::none) return put_in_quarantine(idle, idle.quarantine_);
-  put_back(idle);
-}
-
-void slot_pool::put_back(slot& idle) noexcept {
-  // Once the slot is put back, the pool may go with it: who is to be told needs a reference.
-  // Somebody who begins to wait just now may be missed, and looks again by himself after a moment.
-  bool const is_awaited = state_->waiters.load(std::memory_order_relaxed) != 0;
-  if (is_awaited) state_->references.fetch_add(1, std::memory_order_relaxed);
-  if (!state_->free.put(idle)) destroy(idle);
+void slot_pool::state::go_home(slot& idle) noexcept {
+  // Once the slot is put back, the pool may end with it: what is announced then needs a reference.
+  // A thread that begins to wait just now may be missed, and looks again after a moment.
+  bool const is_awaited = waiters.load(std::memory_order_relaxed) != 0;
+  if (is_awaited) references.fetch_add(1, std::memory_order_relaxed);
+  if (!free.put(idle)) destroy(idle);
   if (!is_awaited) return;
-  state_->announce_return();
+  announce_return();
   drop_reference();
 }
 
-void slot_pool::put_back_unused(slot& looked_at) noexcept {
-  // No return is announced: those who wait would look again, put back again, and never rest.
-  if (!state_->free.put(looked_at)) destroy(looked_at);
+void slot_pool::state::put_back(slot& unused) noexcept {
+  // It is out of its stream's order.
+  unused.key_ = unused.is_done_ ? free_lists::idle : free_lists::own_list_of(unused);
+  if (!free.put(unused)) destroy(unused);
 }
 
-void slot_pool::state::announce_return() noexcept {
-  // Relaxed: see waiters.
-  if (waiters.load(std::memory_order_relaxed) == 0) return;
-  {
-    std::lock_guard const lock(return_mutex);
-    ++returns;
+void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
+  slot& used = require_slot("lease::record_stream", lease);
+  capture_info const capture = usable_capture_of("lease::record_stream", stream);
+  if (capture.id != lease.capture_id) refuse_capture("lease::record_stream", lease);
+  // Asking a capturing stream for its device or id would invalidate the capture.
+  bool const is_eager = capture.is_none();
+  stream_use const use{.handle = stream.get(),
+                       .id = is_eager ? stream_id(stream) : 0,
+                       .thread = thread_of(stream),
+                       .device = is_eager                     ? device_of(stream)
+                                 : is_ambiguous(stream.get()) ? current_device()
+                                                              : used.pool_.device()};
+  state& in = *used.pool_.state_;
+  // Relaxed: see deferred_count.
+  if (is_eager && in.deferred_count.load(std::memory_order_relaxed) != 0) {
+    in.record_deferred(stream, use.id);
   }
-  returned.notify_all();
+  auto const is_same = [&use](stream_use const& known) {
+    if (use.id != 0 || known.id != 0) return use.id == known.id;
+    return use.handle == known.handle && use.thread == known.thread && use.device == known.device;
+  };
+  if (std::ranges::any_of(used.unrecorded_, is_same)) return;
+  // And room for the lease's own stream, so that its end never allocates.
+  if (used.unrecorded_.size() + 2 > used.unrecorded_.capacity()) {
+    used.unrecorded_.reserve(2 * used.unrecorded_.size() + 2);
+  }
+  used.unrecorded_.push_back(use);
 }
 
-std::uint64_t slot_pool::state::returns_seen() {
-  std::lock_guard const lock(return_mutex);
-  return returns;
+void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
+  slot const& used = require_slot("launch", lease);
+  // Also where the stream is known: it may have begun to capture since, and its graph does not hold
+  // the slot.
+  capture_info const capture = usable_capture_of("launch", stream);
+  if (capture.is_active() && capture.id != lease.capture_id) refuse_capture("launch", lease);
+  auto const is_same = [stream](cudaStream_t handle, std::uint64_t thread, int device) {
+    return handle == stream.get() && thread == thread_of(stream) &&
+           (!is_ambiguous(handle) || device == current_device());
+  };
+  if (is_same(lease.stream, lease.thread, used.pool_.device())) return;
+  for (stream_use const& also : used.unrecorded_) {
+    if (is_same(also.handle, also.thread, also.device)) return;
+  }
+  record_stream(lease, stream);
 }
 
-void slot_pool::state::await_return(std::uint64_t seen, std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(return_mutex);
-  returned.wait_for(lock, timeout, [&] { return returns != seen; });
+slot_share slot_pool::share_with_node(claimed_slot const& lease) {
+  slot& used = require_slot("node::launch", lease);
+  return used.pool_.state_->share(used);
 }
 
 }  // namespace escrow

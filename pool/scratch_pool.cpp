@@ -13,7 +13,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
-#include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {
 

@@ -7,65 +7,167 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 
-#include "bins.hpp"
-#include "capture_ledger.hpp"
+#include "capture_reuse.hpp"
+#include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/pool/slot_pool.hpp"
+#include "escrow/detail/slot_pool.hpp"
+#include "free_lists.hpp"
 
 namespace escrow {
 
-struct slot_pool::state {
-  state(slot_pool& pool, pool_options given, std::unique_ptr<slot_maker> made, deleter_core& used)
-      : options(std::move(given)),
-        maker(std::move(made)),
-        core(used),
-        end_on_worker(pool, used, options.device) {}
+// Handles that name another stream on another device (the first two) or thread (the last two).
+[[nodiscard]] inline bool is_ambiguous(cudaStream_t stream) noexcept {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
+[[nodiscard]] inline bool is_legacy(cudaStream_t stream) noexcept {
+  return stream == nullptr || stream == cudaStreamLegacy;
+}
+// Whether a blocking stream is being captured meanwhile.
+[[nodiscard]] inline bool is_blocked_legacy(cudaStream_t stream,
+                                            cudaError_t query_status) noexcept {
+  return query_status == cudaErrorStreamCaptureImplicit && is_legacy(stream);
+}
+// A number for the thread whose stream `stream` names here, never used again for another; 0 for all
+// but cudaStreamPerThread.
+[[nodiscard]] std::uint64_t thread_of(stream_ref stream) noexcept;
 
-  // The pool's way to the worker, for its end.
-  struct end_node final : reclaimable {
-    end_node(slot_pool& pool, deleter_core& core, int device)
-        : reclaimable(core, release_lane::destroy, device,
-                      [](reclaimable& node) noexcept { static_cast<end_node&>(node).ended.end(); }),
-          ended(pool) {}
-    slot_pool& ended;
-  };
+[[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
+  return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
+}
+
+struct slot_pool::state {
+  state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
+      : owner(pool),
+        options(std::move(given)),
+        make(std::move(made)),
+        core(used),
+        is_only_device(devices == 1),
+        end_on_worker(*this, used, options.device) {}
+
+  // claim.cpp
+  claimed_slot claim_own(char const* call, stream_ref stream, capture_info& capture);
+  std::optional<claimed_slot> claim_other(char const* call, stream_ref stream,
+                                          capture_info const& capture,
+                                          std::chrono::nanoseconds host_wait_max,
+                                          std::chrono::nanoseconds busy_wait_max,
+                                          source_location where);
+  std::optional<claimed_slot> claim_eager(stream_ref stream);
+  slot* take_eager(std::uint64_t stream_id, std::optional<std::uint64_t>& puts_before);
+  slot* take_done(std::uint64_t pass, std::size_t questions_max);
+  // A number for a pass over the free lists; see free_lists::take_to_ask().
+  [[nodiscard]] std::uint64_t next_pass() noexcept;
+  // Whether the work on a free slot is done; if not, whether that of its own stream is not, and so
+  // that of all later releases there, or only that of others.
+  enum class progress : std::uint8_t { done, others_behind, stream_behind };
+  [[nodiscard]] static progress ask(slot& free) noexcept;
+  slot* grow();
+  void wait_for(slot& taken, stream_ref stream, bool is_its_own);
+  // Adds what graphs have released to the free lists, also while the worker is busy.
+  void recycle();
+  void require_open(char const* call) const;
+  // `remedy`: what to do instead, for the error.
+  void require_device(char const* call, stream_ref stream, capture_info const& capture,
+                      char const* remedy);
+  [[nodiscard]] bool may_have_missed(std::uint64_t puts_before) noexcept;
+  [[nodiscard]] std::string describe_exhaustion(char const* call);
+
+  // claim_captured.cpp
+  std::optional<claimed_slot> claim_captured(stream_ref stream, capture_info const& capture,
+                                             source_location where);
+  slot* take_captured(stream_ref stream, capture_info const& capture, source_location where);
+  slot* take_with_edge(stream_ref stream, capture_info const& capture);
+  void attach(slot& taken, capture_info const& capture, source_location where);
+
+  // release.cpp
+  void release_on(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
+  void release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
+  void release_captured(claimed_slot& lease, stream_ref stream, capture_info const& capture);
+  // The end of a lease that could not be released.
+  void abandon(claimed_slot& lease) noexcept;
+  void end_lease(slot& used) noexcept;
+  void go_home(slot& idle) noexcept;
+  void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
+
+  // deferred.cpp: the lease's end, with a record missing on `use`.
+  void defer(claimed_slot& lease, stream_use const& use) noexcept;
+  // Records on the slot's unrecorded streams for which `may_record(use)`, and forgets those. The
+  // first failure.
+  template <class Filter>
+  cudaError_t record_uses(slot& used, Filter may_record) noexcept;
+  cudaError_t record_all(slot& used) noexcept;
+  // After record_uses(): the slot is free, or waits for a record.
+  void finish_release(slot& used) noexcept;
+  // Each call given a stream outside of captures: records what was deferred on it.
+  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
+
+  // close.cpp
+  void close() noexcept;
+  void leak_deferred() noexcept;
+  [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& in_no_graph);
+
+  // graph_hold.cpp
+  graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
+  void forget_hold(graph_hold& unused) noexcept;
+  // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
+  void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
+  [[nodiscard]] slot_share share(slot& leased);
+  void graph_is_gone(graph_hold& hold) noexcept;
+  void destroy(slot& idle) noexcept;
+  // Keeps what cannot be known to be unused, counts it, and makes room for another slot.
+  void leak(slot& unknown) noexcept;
+  [[nodiscard]] bool is_last_reference() noexcept;
+  // For callers that may hold a lock, or capture: the pool, if this was the last, ends on the
+  // worker.
+  void drop_reference() noexcept;
+  // Ends what the user gave the pool: on the worker, or with the pool's owner.
+  void end() noexcept;
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
     std::uint64_t const now = releases.load(std::memory_order_relaxed) + 1;
     releases.store(now, std::memory_order_relaxed);
     return now;
   }
-  // Lets those wait no longer who wait for a slot to come back. Cheap if nobody does.
+  // Ends the waits for a slot to come back. Cheap if there are none.
   void announce_return() noexcept;
   // Waits for announce_return() since `seen`, `timeout` at most.
   void await_return(std::uint64_t seen, std::chrono::nanoseconds timeout);
   [[nodiscard]] std::uint64_t returns_seen();
 
-  pool_options options;
-  std::unique_ptr<slot_maker> const maker;
-  deleter_core& core;
-  end_node end_on_worker;
-  bins free;
-  capture_ledger ledger;
+  // The pool's way to the worker, for its end.
+  struct end_node final : reclaimable {
+    end_node(state& of, deleter_core& used, int device)
+        : reclaimable(
+              used, release_lane::destroy, device,
+              [](reclaimable& thing) noexcept { static_cast<end_node&>(thing).ended.end(); }),
+          ended(of) {}
+    state& ended;
+  };
 
-  // The pool's owner and its slots; the last to go frees it. acq_rel, as for any shared owner.
+  slot_pool& owner;
+  pool_options options;
+  make_function const make;
+  deleter_core& core;
+  bool const is_only_device;  // no stream can be of another one
+  end_node end_on_worker;
+  free_lists free;
+  capture_reuse reuse;
+
+  // The pool's owner and its slots; the last one frees it. acq_rel, as for any shared owner.
   std::atomic<std::size_t> references{1};
-  // Slots that exist and were not handed to the worker for destruction. Who takes one off releases,
-  // who adds one acquires: a claim that finds the room of a closed pool's slot sees that it is
-  // closed.
+  // Slots that exist and were neither handed to the worker for destruction nor leaked. Taking one
+  // off releases, adding one acquires: a claim that finds the room of a closed pool's slot sees
+  // that the pool is closed.
   std::atomic<std::size_t> slots{0};
-  // Relaxed: a claim beside the closing may still succeed; its slot is destroyed when it comes
-  // back.
+  // Relaxed: a claim concurrent with the closing may still succeed; its slot is destroyed when it
+  // comes back.
   std::atomic<bool> is_closed{false};
-  // Slots out of the bins only to be looked at, or on their way from a graph to a bin; a claim that
-  // found nothing meanwhile looks again.
-  // Relaxed: who moves a slot changes this before it takes another, under a lock of the bins that
-  // the claim takes later.
-  std::atomic<std::size_t> looked_at{0};
-  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: two releases at the
-  // very same time may get one stamp, and then neither is older.
+  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: of two releases at
+  // the very same time either may count as the older one, whichever lists they are on.
   std::atomic<std::uint64_t> releases{1};
+  std::atomic<std::uint64_t> passes{0};  // relaxed: only that each pass has another number counts
 
   // Threads that wait for a slot, each for a short time before it looks again. Relaxed: to miss one
   // that has only begun to wait costs it that time.
@@ -74,12 +176,15 @@ struct slot_pool::state {
   std::condition_variable returned;
   std::uint64_t returns = 0;
 
-  std::mutex quarantine_mutex;  // guards the list, linked by slot::next_, and its end
-  slot* quarantined = nullptr;
-  bool quarantine_is_closed = false;
+  // Slots that wait for a record, in place of their leases, linked by slot::newer_.
+  std::mutex deferred_mutex;  // guards the list and its end; held across no CUDA call
+  slot* deferred = nullptr;
+  bool deferred_is_closed = false;
+  // How many there are. Relaxed: a call that misses one just deferred by another thread leaves it
+  // to the next.
+  std::atomic<std::size_t> deferred_count{0};
 
   // Counts for people: relaxed, all of them.
-  std::atomic<std::size_t> quarantined_count{0};
   std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> stream_waits{0};
   std::atomic<std::uint64_t> host_waits{0};

@@ -7,6 +7,7 @@
 #include <escrow/sim.hpp>
 
 #include "build_graph.hpp"
+#include "escrow/core/capture.hpp"
 #include "capturing.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"

@@ -54,20 +54,20 @@ template <faulty which>
 int nothing_is_handed_out_again() {
   faulting_world world(which);
   world.break_device();
-  must(world.pool->stats().quarantined == 0, "the lease is out");
+  must(world.pool->stats().deferred == 0, "the lease is out");
   try {
     world.held->release();
   } catch (cuda_error const& error) {
     must_be(error.status(), fault);
   }
   world.held.reset();
-  must(world.pool->stats().quarantined == 1, "the lease's slot is quarantined");
+  must(world.pool->stats().deferred == 0, "no record is awaited where nothing runs any more");
   must_throw_the_fault("claim", [&] { static_cast<void>(world.pool->claim(world.other.get())); });
   auto const holders = world.pool->close_for(10ms);
   must(holders.size() == 1, "the graph is the only holder");
   must(holders[0].capture_id == world.source.id(), "it is named by its capture");
   must(holders[0].slots == 1 && holders[0].label == "blocks", "with its slot and the label");
-  must(world.pool->stats().quarantined == 0, "the closed pool has given up what it kept");
+  must(world.pool->stats().deferred == 0, "the closed pool has given up what it kept");
   world.end_holders();
   must(world.pool->close_for(generous).empty(), "all has come back");
   must(world.own.drain_for(generous), "the drain ends");

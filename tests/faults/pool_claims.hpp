@@ -9,10 +9,6 @@ inline void add_eager_claims(operations_in<pool_stage>& all) {
   auto const claim = runs({"resource_pool::claim"});
   auto const on_one = [](pool_stage& in) { claim_on(in, in.one); };
   auto const on_other = [](pool_stage& in) { claim_on(in, in.other); };
-  // "A claim that throws has taken nothing; if a wait in the stream failed, a slot is quarantined."
-  std::map<std::string, std::string> const waits{
-      {"cudaStreamWaitEvent", "if a wait in the stream failed, a slot is quarantined"}};
-
   all.add(
       "claim, a new slot", claim, [](auto& in) { in.make_pool(); }, on_one);
   all.add(
@@ -24,16 +20,15 @@ inline void add_eager_claims(operations_in<pool_stage>& all) {
       },
       on_one);
   all.add(
-         "claim, the stream's own, that others used", claim,
-         [](auto& in) {
-           in.make_pool(1);
-           block_lease held = in.pool->claim(in.one);
-           held.record_stream(in.other);
-           held.record_stream(in.third);
-           in.keep_busy(held, in.other);
-         },
-         on_one)
-      .stated = waits;
+      "claim, the stream's own, that others used", claim,
+      [](auto& in) {
+        in.make_pool(1);
+        block_lease held = in.pool->claim(in.one);
+        held.record_stream(in.other);
+        held.record_stream(in.third);
+        in.keep_busy(held, in.other);
+      },
+      on_one);
   all.add(
          "claim, one that is done", claim,
          [](auto& in) {
@@ -43,7 +38,7 @@ inline void add_eager_claims(operations_in<pool_stage>& all) {
          },
          on_other)
       .served_otherwise = {{"cudaEventQuery", "a slot that is not known to be done is waited for"}};
-  auto& busy = all.add(
+  all.add(
       "claim, a busy one", claim,
       [](auto& in) {
         in.make_pool(1);
@@ -52,7 +47,6 @@ inline void add_eager_claims(operations_in<pool_stage>& all) {
         in.keep_busy(held, in.one);
       },
       on_other);
-  busy.stated = waits;
   all.add(
       "claim, recycled", claim,
       [](auto& in) {

@@ -23,7 +23,7 @@ std::vector<operation> const& operations() {
       if (each.stated.empty()) continue;
       // Or when the graph that holds it lets go.
       bool const is_with_graph = each.name == "release after the capture";
-      each.stated_shows = is_with_graph ? "in graphs 1" : "quarantined 1";
+      each.stated_shows = is_with_graph ? "in graphs 1" : "deferred 1";
     }
     return result;
   }();

@@ -9,10 +9,11 @@ using statement = std::map<std::string, std::string>;
 
 /// What the header of a lease says of a release.
 inline statement unrecorded() {
-  std::string const text = "the slot is quarantined if its event could not be recorded";
+  std::string const text = "the lease is empty then and its record deferred";
   statement all;
-  for (char const* const part : {"cudaEventRecord", "cudaEventCreateWithFlags", "cudaGetDevice",
-                                 "cudaSetDevice", "operator new"}) {
+  for (char const* const part :
+       {"cudaEventRecord", "cudaEventCreateWithFlags", "cudaStreamGetCaptureInfo",
+        "cudaStreamGetId", "cudaGetDevice", "cudaSetDevice", "operator new"}) {
     all[part] = text;
   }
   return all;
@@ -20,11 +21,11 @@ inline statement unrecorded() {
 
 /// And of the end of a lease.
 inline statement told() {
-  return {{"*", "errors that cost a slot, and those of the destructor, go to on_error"}};
+  return {{"*", "errors at the end of a lease go to the deleter's on_error"}};
 }
 
 inline void add_eager_releases(operations_in<pool_stage>& all) {
-  auto const release = runs({"slot_lease::release"});
+  auto const release = runs({"lease::release"});
   auto const now = [](pool_stage& in) { in.held->release(); };
   auto const ending = [](pool_stage& in) { in.held.reset(); };
   auto const busy = [](pool_stage& in) {
@@ -50,9 +51,9 @@ inline void add_eager_releases(operations_in<pool_stage>& all) {
          [](auto& in) { in.held->release(in.other.get()); })
       .stated = unrecorded();
   all.add("release with other streams", release, with_others, now).stated = unrecorded();
-  all.add("lease, ended", runs({"slot_lease::~slot_lease"}), with_others, ending).stated = told();
+  all.add("lease, ended", runs({"lease::~lease"}), with_others, ending).stated = told();
   all.add(
-         "lease, assigned to", runs({"slot_lease::~slot_lease"}),
+         "lease, assigned to", runs({"lease::~lease"}),
          [](auto& in) {
            in.make_pool(2);
            claim_on(in, in.one);
@@ -66,7 +67,7 @@ inline void add_eager_releases(operations_in<pool_stage>& all) {
          })
       .stated = told();
   all.add(
-         "legacy lease, ended while a blocking stream captures", runs({"slot_lease::~slot_lease"}),
+         "legacy lease, ended while a blocking stream captures", runs({"lease::~lease"}),
          [](auto& in) {
            in.make_pool(1);
            claim_on(in, cudaStreamLegacy);
@@ -85,13 +86,13 @@ inline void add_releases_beside_another_device(operations_in<pool_stage>& all) {
     in.keep_busy_elsewhere();
     in.claimed_on.reset();
   };
-  all.add("release, used on another device", runs({"slot_lease::release"}), busy,
+  all.add("release, used on another device", runs({"lease::release"}), busy,
           [](auto& in) { in.held->release(); })
       .stated = unrecorded();
-  all.add("lease, ended, used on another device", runs({"slot_lease::~slot_lease"}), busy,
+  all.add("lease, ended, used on another device", runs({"lease::~lease"}), busy,
           [](auto& in) { in.held.reset(); })
       .stated = told();
-  all.add("also used on another device", runs({"slot_lease::record_stream"}), busy,
+  all.add("also used on another device", runs({"lease::record_stream"}), busy,
           [](auto& in) { in.held->record_stream(in.elsewhere); });
   all.add(
          "poll, a slot in use on another device", runs({"deleter::poll"}),
@@ -105,7 +106,7 @@ inline void add_releases_beside_another_device(operations_in<pool_stage>& all) {
 }
 
 inline void add_captured_releases(operations_in<pool_stage>& all) {
-  auto const release = runs({"slot_lease::release"});
+  auto const release = runs({"lease::release"});
   auto const now = [](pool_stage& in) { in.held->release(); };
   auto const claimed = [](pool_stage& in) {
     in.make_pool(1);
@@ -120,7 +121,7 @@ inline void add_captured_releases(operations_in<pool_stage>& all) {
         in.held->record_stream(in.other);
       },
       now);
-  all.add("lease, ended in a capture", runs({"slot_lease::~slot_lease"}), claimed,
+  all.add("lease, ended in a capture", runs({"lease::~lease"}), claimed,
           [](auto& in) { in.held.reset(); });
   all.add(
          "release after the capture", release,
@@ -143,14 +144,13 @@ inline void add_captured_releases(operations_in<pool_stage>& all) {
          now)
       .stated = unrecorded();
   all.add(
-         "release in a foreign capture", release,
-         [](auto& in) {
-           in.make_pool(1);
-           claim_on(in, in.one);
-           in.begin_capture(in.one);
-         },
-         now)
-      .is_refused = true;
+      "release in a foreign capture", release,
+      [](auto& in) {
+        in.make_pool(1);
+        claim_on(in, in.one);
+        in.begin_capture(in.one);
+      },
+      now);
 }
 
 inline void add_uses(operations_in<pool_stage>& all) {
@@ -158,10 +158,10 @@ inline void add_uses(operations_in<pool_stage>& all) {
     in.make_pool(1);
     claim_on(in, in.one);
   };
-  all.add("also used on", runs({"slot_lease::record_stream"}), claimed,
+  all.add("also used on", runs({"lease::record_stream"}), claimed,
           [](auto& in) { in.held->record_stream(in.other); });
   all.add(
-      "also used on, in a capture", runs({"slot_lease::record_stream"}),
+      "also used on, in a capture", runs({"lease::record_stream"}),
       [](auto& in) {
         in.make_pool(1);
         in.begin_capture(in.one);
@@ -170,9 +170,9 @@ inline void add_uses(operations_in<pool_stage>& all) {
         order(in.other, in.one);
       },
       [](auto& in) { in.held->record_stream(in.other); });
-  all.add("about to be used on", runs({"slot_lease::before_launch"}), claimed,
+  all.add("about to be used on", runs({"lease::before_launch"}), claimed,
           [](auto& in) { in.held->before_launch(in.other); });
-  all.add("shared with a node", runs({"slot_lease::share_with_node"}), claimed,
+  all.add("shared with a node", runs({"lease::share_with_node"}), claimed,
           [](auto& in) { in.share.emplace(in.held->share_with_node()); });
   all.add(
       "share, ended", runs({}),

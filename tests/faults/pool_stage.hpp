@@ -35,8 +35,8 @@ class pool_stage : public stage, public fault_world {
     if (scratch) text += " scratch";
     if (!pool) return text + " no pool";
     pool_stats const now = pool->stats();
-    return text + " in graphs " + std::to_string(now.in_graphs) + " quarantined " +
-           std::to_string(now.quarantined);
+    return text + " in graphs " + std::to_string(now.in_graphs) + " deferred " +
+           std::to_string(now.deferred);
   }
   [[nodiscard]] std::size_t reports() const override { return worker->stats().errors; }
   [[nodiscard]] leftovers end(int /*way*/) override {

@@ -57,7 +57,7 @@ TEST_F(GraphExecStress, NothingIsSharedFreedEarlyTwiceOrNever) {
   EXPECT_EQ(shared->refused.load(), 0) << "execs were not bare";
   for (auto const& each : actors_) EXPECT_EQ(each->mismatches(), 0) << "two launches at a time";
   EXPECT_EQ(pool.stats().in_graphs, 0u);
-  EXPECT_EQ(pool.stats().quarantined, 0u);
+  EXPECT_EQ(pool.stats().deferred, 0u);
   EXPECT_EQ(worker->stats().leaked, 0u);
   EXPECT_EQ(worker->stats().pending, 0u);
   EXPECT_GT(shared->captures.load(), 50u);

@@ -60,7 +60,7 @@ class CaptureEndsMeanwhile : public reference_set_test, public testing::WithPara
       return claimed.size() == slots;
     })) << claimed.size()
         << " slots came back";
-    EXPECT_EQ(pool.stats().quarantined, 0u);
+    EXPECT_EQ(pool.stats().deferred, 0u);
     EXPECT_EQ(worker->stats().leaked, 0u);
   }
 

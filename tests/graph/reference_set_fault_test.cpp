@@ -108,7 +108,7 @@ TEST_P(TwoBranches, AFailureOnOneBranchNeitherReleasesEarlyNorLeaksWhatTheOtherR
     }
     ASSERT_TRUE(wait_until([&] { return pool.stats().in_graphs == 0; })) << round;
   }
-  EXPECT_EQ(pool.stats().quarantined, 0u);
+  EXPECT_EQ(pool.stats().deferred, 0u);
   EXPECT_EQ(worker->stats().leaked, 0u);
   // At least the first round's first call fails, whatever calls the others make.
   EXPECT_GT(refused, 0);

@@ -8,7 +8,6 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/pool/pool_exhausted.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "expect_fine.hpp"
 
@@ -130,10 +129,10 @@ TEST(PlantedInThePool, ALockWithoutAcquireOrReleaseIsFound) {
 
 TEST(PlantedInThePool, ARelaxedCountOfSlotsIsFound) {
   options const how{.name = "slots", .switches_max = few, .older_max = few, .knows_states = false};
-  EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::destroy",
+  EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::destroy",
                             std::memory_order_release, relaxed));
-  EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::grow", std::memory_order_acquire,
-                            relaxed));
+  EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::grow",
+                            std::memory_order_acquire, relaxed));
 }
 
 }  // namespace

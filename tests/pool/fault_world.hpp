@@ -84,7 +84,7 @@ inline void expect_after_busy_work(fault_world& world, block_lease& found, cudaS
 }
 
 /// Whatever failed: work that runs keeps its resource, no slot is in two hands, what is handed out
-/// again is ordered after its last use, and no slot is lost but those in quarantine.
+/// again is ordered after its last use, and no slot is lost but those that wait for a record.
 inline void expect_sound(fault_world& world) {
   expect_unharmed_capture(world);
   world.captured.reset();
@@ -105,7 +105,7 @@ inline void expect_sound(fault_world& world) {
       expect_after_busy_work(world, *found, asking);
       claimed.push_back(std::move(*found));
     }
-    EXPECT_EQ(out.size() + world.pool->stats().quarantined, world.slots) << "a slot was lost";
+    EXPECT_EQ(out.size() + world.pool->stats().deferred, world.slots) << "a slot was lost";
   }
   world.flag.raise();
   sync(asking);

@@ -28,6 +28,20 @@ TEST_F(PoolCalls, AClaimOfTheStreamsOwnSlotAndItsReleaseMakeOneEventRecordAndFew
   EXPECT_LE(sim::calls("cudaStreamGetId") - ids, 100u);
 }
 
+TEST_F(PoolCalls, AStreamThatIsGivenOftenIsRecordedOnce) {
+  owned_stream const stream = make_stream();
+  owned_stream const other = make_stream();
+  block_pool pool = make_pool(1);
+  block_lease held = pool.claim(stream);
+  for (int i = 0; i < 1'000; ++i) held.record_stream(other);
+  std::uint64_t const records = sim::calls("cudaEventRecord");
+  held.release();
+  EXPECT_EQ(sim::calls("cudaEventRecord") - records, 2u);
+  std::uint64_t const waits = sim::calls("cudaStreamWaitEvent");
+  static_cast<void>(pool.claim(stream));
+  EXPECT_EQ(sim::calls("cudaStreamWaitEvent") - waits, 1u);
+}
+
 TEST_F(PoolCalls, AClaimInVainInACaptureAsksOncePerBusyStream) {
   constexpr std::size_t busy = 4;
   pinned_flag flag;

@@ -106,7 +106,7 @@ TEST_F(PoolBesideALostDevice, ALeaseThatEndsAfterwardsIsKeptForEver) {
   keep_busy();
   sim::fail_device(0, cudaErrorIllegalAddress);
   held.reset();
-  EXPECT_EQ(pool->stats().quarantined, 1u);
+  EXPECT_EQ(pool->stats().deferred, 1u);
   for (int const current : {0, 1}) {
     static_cast<void>(cudaSetDevice(current));
     EXPECT_THROW(static_cast<void>(pool->claim(of_1)), cuda_error);

@@ -12,7 +12,7 @@
 #include "capturing.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
-#include "escrow/pool/pool_exhausted.hpp"
+#include "escrow/pool/resource_pool.hpp"
 #include "handles.hpp"
 #include "message_of.hpp"
 #include "status.hpp"

@@ -153,7 +153,7 @@ TEST_F(ThreadStream, OfTheCaptureMayStillBeInUseWhenTheLeaseOutlivesTheCapture) 
   flag.raise();
   sync(third);
   EXPECT_EQ(mismatches.load(), 0);
-  EXPECT_EQ(pool.stats().quarantined, 0u);
+  EXPECT_EQ(pool.stats().deferred, 0u);
 }
 
 TEST_F(ThreadStream, AndTheLegacyOneAreRefusedWhereTheyAreNotPartOfTheCapture) {

@@ -327,7 +327,8 @@ class world {
   bool is_careless_;           // things that cost a slot for ever are done too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
-  std::size_t kept_for_ever_ = 0;  // by hoisteds that just ended
+  std::size_t kept_for_ever_ = 0;      // by hoisteds that just ended
+  std::size_t deferred_releases_ = 0;  // of leases that may have ended where nothing was recorded
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;
   bool was_empty_ = graph_registry::global().is_empty();

@@ -9,6 +9,7 @@ namespace escrow::test {
 void world::make_pool(std::size_t p) {
   pool_options chosen;
   chosen.slots_max = run_.slots;
+  chosen.capture_wait_max = {};  // stepped, no time passes meanwhile
   chosen.device = 0;
   chosen.deleter = worker_.get();
   auto made = std::make_unique<resource_pool<token>>(chosen, [this, p] {
@@ -248,6 +249,10 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
   bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
                           streams_[s].device != 0 || (way != 2 && is_blocked(s));
   if (way == 2 && is_blocked(s)) counts_.meet(situation::released_on_a_blocked_legacy_stream);
+  // Its slot waits until the pool is given the stream again, or is leaked with the pool.
+  bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_blocked(s) ||
+                           is_other_captured || is_disturbed_;
+  if (is_deferred) ++deferred_releases_;
   std::vector<int> const marks = all_.model.state_of(place.slot).marks;
   bool const may_fail = way == 1 && is_blocked(s);  // CUDA refuses
   bool const is_late = planted_ == planted::release_noted_late;
@@ -273,7 +278,7 @@ outcome world::do_release(std::size_t l, std::size_t s, unsigned way) {
     return result;
   }
   place.held.reset();
-  if (is_foreign)  // that graph has it too, until it is quarantined
+  if (is_foreign)  // that graph has it too
     all_.model.capture_of(at.id).lingering.push_back({.thing = place.slot});
   return result;
 }

@@ -43,6 +43,7 @@ outcome world::do_claim_scratch(std::size_t l, std::size_t z, std::size_t s) {
   outcome const result = attempt(is_wrong, false, [&] {
     if (!scratch_) {
       pool_options chosen;
+      chosen.capture_wait_max = {};  // stepped, no time passes meanwhile
       chosen.slots_max = run_.slots;
       chosen.device = 0;
       chosen.deleter = worker_.get();

@@ -10,36 +10,130 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/pool/holder.hpp"
-#include "escrow/pool/lease.hpp"
-#include "escrow/pool/pool_options.hpp"
-#include "escrow/pool/pool_stats.hpp"
-#include "escrow/pool/slot_pool.hpp"
-#include "escrow/pool/typed_slot.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/slot.hpp"
+#include "escrow/detail/slot_pool.hpp"  // IWYU pragma: export: options, stats, holder, errors
 
 namespace escrow {
 
-// What: a pool of resources of type T on one device. claim() gives one to a stream; once released,
-//   it goes to the next claim as soon as the GPU allows, with no host synchronisation. In a stream
-//   capture, also one that the caller of the caller started, the resource stays with the captured
-//   graph until the graph, its clones, execs and launches are gone.
+template <class T>
+class resource_pool;
+
+// The right to enqueue work that uses one resource of a pool, from claim() to release. Enqueue on
+// the claiming stream, or tell record_stream().
+// Thread safety: one thread at a time. It may move to another thread.
+// Lifetime: releases at its end on the stream it was claimed on. That stream, and those given to
+//   record_stream(), must be alive then, and may be destroyed right afterwards. May
+//   outlive its pool. Moved-from and released leases are empty.
+// Capture: a lease claimed in a capture belongs to the graph: the resource stays with it, and the
+//   release lets later claims of the same capture have it, in dependency order. It may be used
+//   eagerly after its capture, and may end at any time. A capture that is begun on the graph again
+//   (cudaStreamBeginCaptureToGraph) is another one, although CUDA gives it the same id, and is in
+//   no order with what the lease was used for.
+//     Deferred record: what a stream has at the release cannot be recorded while that stream
+//   captures something else, while its capture is invalidated, for the legacy stream while a
+//   blocking stream captures, on another thread than that of cudaStreamPerThread, or if CUDA
+//   refuses. Then the slot, which a graph that is captured meanwhile holds, too, waits until its
+//   pool is next given that stream outside of captures, by any call, and records there.
+//   pool_stats::deferred counts such slots, close_for() names them, and those that are left at the
+//   pool's end are leaked and counted (deleter_stats::leaked).
+// Errors: usage_error for an empty lease or a wrong stream, and nothing has changed. cuda_error if
+//   CUDA refuses: the lease is empty then and its record deferred, or it still has the slot. Errors
+//   at the end of a lease go to the deleter's on_error.
+template <class T>
+class lease {
+ public:
+  lease(lease&& other) noexcept : claimed_(std::exchange(other.claimed_, {})) {}
+  // Releases what was held, as the destructor does, and leaves `other` empty.
+  lease& operator=(lease&& other) noexcept {
+    lease taken(std::move(other));
+    std::swap(claimed_, taken.claimed_);
+    return *this;
+  }
+  ~lease() {
+    if (claimed_.what != nullptr) slot_pool::release_at_end(claimed_);
+  }
+
+  // The resource. Throws usage_error if the lease is empty.
+  [[nodiscard]] T& get() const {
+    return static_cast<slot_of<T>&>(slot_pool::require_slot("lease::get", claimed_)).resource();
+  }
+  [[nodiscard]] T& operator*() const { return get(); }
+  [[nodiscard]] T* operator->() const { return &get(); }
+
+  // Ends the lease: work enqueued on the claiming stream so far is the last that uses the resource.
+  // Does not block. For cudaStreamPerThread, only on the thread that claimed.
+  void release() { slot_pool::release(claimed_); }
+  // The same, if the last use is on another stream, which is ordered after the end of all earlier
+  // ones.
+  void release(stream_ref stream) { slot_pool::release(claimed_, stream); }
+
+  // The resource is used on `stream` too, of any device, until the release: it is handed out again
+  // only after the work that `stream` has by then. In a capture, `stream` must be of the same
+  // capture. After cudaStreamPerThread, release on the same thread.
+  void record_stream(stream_ref stream) { slot_pool::record_stream(claimed_, stream); }
+
+  // For launch(): record_stream(), unless the stream is known to the lease. In a capture, that has
+  // to be the lease's own, also on a stream that it knows.
+  void before_launch(stream_ref stream) { slot_pool::before_launch(claimed_, stream); }
+
+  // For nodes of graphs that are built by hand: the slot is handed out to no one until the share is
+  // destroyed too. The lease stays with the caller, who orders the graph's launches with other work
+  // on the resource. A share that a node keeps as an argument ends with the last graph, exec and
+  // launch that uses it, even while the worker is busy. Throws usage_error if the lease is empty,
+  // std::bad_alloc.
+  [[nodiscard]] slot_share share_with_node() { return slot_pool::share_with_node(claimed_); }
+
+  // False once released or moved from.
+  [[nodiscard]] explicit operator bool() const noexcept { return claimed_.what != nullptr; }
+
+ private:
+  friend class resource_pool<T>;
+
+  explicit lease(claimed_slot const& claimed) noexcept : claimed_(claimed) {}
+  // Whether the resource may have been used before, by an earlier lease or an earlier launch.
+  [[nodiscard]] bool may_have_been_used() const noexcept { return claimed_.what->was_used_; }
+
+  claimed_slot claimed_;
+};
+
+// A kernel gets what it gets for the resource. The lease stays with the caller, and is told of the
+// stream; a node keeps a share of its slot.
+template <class T>
+requires owning_argument<T>
+struct kernel_argument_traits<lease<T>> {
+  static auto device_value(lease<T> const& claimed) {
+    return kernel_argument_traits<T>::device_value(claimed.get());
+  }
+  static void before_launch(lease<T>& claimed, stream_ref stream) { claimed.before_launch(stream); }
+  static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
+};
+
+// A pool of resources of type T on one device. claim() gives one to a stream; once released, it
+// goes to the next claim as soon as the GPU allows, with no host synchronisation. In a stream
+// capture, also one that the caller of the caller started, the resource stays with the captured
+// graph until the graph, its clones, execs and launches are destroyed.
+//   A claim gets: the slot released last on its stream, without a wait; one whose work is done; a
+// new one up to the limit; else the oldest, with a wait in the stream, also if making one failed.
+// In a capture: one released in this capture, in dependency order; one whose work is done; a new
+// one; one of another branch, with an edge; else it waits on the host for eager work to end.
 // Thread safety: any thread may call anything, also at the same time; not the constructor, the move
-//   and the destructor.
-// Memory ordering: what a thread did to a resource before its release happens before the return of
-//   the claim that gets it next; work on the GPU is ordered by the streams. What a kernel does
-//   before it synchronizes with the one in front of it (programmatic dependent launch) is not: it
-//   has to leave claimed resources alone until then.
+//   and the destructor. What a thread did to a resource before its release happens before the
+//   return of the claim that gets it next; work on the GPU is ordered by the streams. What a kernel
+//   does before it synchronizes with the one in front of it (programmatic dependent launch) is not:
+//   it has to leave claimed resources alone until then.
 // Lifetime: the destructor never blocks and may be called with slots out: each resource is
 //   destroyed when it comes back. Streams may be destroyed at any time after the release on them.
-// Capture: claims and releases in a capture of any mode, in any of its branches; a graph holds as
-//   many slots as its widest moment, two uses of one in the order of the graph's edges: who takes
-//   nodes or edges between them away, or lets a stream go on by hand without waiting for the end of
-//   its own work (cudaStreamUpdateCaptureDependencies), answers for that. No call harms a capture,
+// Capture: claims and releases in a capture of any mode, in any of its branches. A graph holds as
+//   many slots as are in use at its widest moment; successive uses of a slot are ordered by the
+//   graph's edges. Removing nodes or edges between them, or bypassing them with
+//   cudaStreamUpdateCaptureDependencies, is the caller's responsibility. No call harms a capture,
 //   of this thread or of another.
-// Errors: usage_error for a stream of another device, a closed pool, an invalidated capture or the
-//   legacy stream while a blocking stream captures; pool_exhausted; cuda_error; what `make` and
-//   `recycle` throw. A claim that throws has taken nothing; if a wait in the stream failed, a slot
-//   is quarantined.
+// Errors: usage_error for a stream of another device, a closed pool, an invalidated capture, or a
+//   claim on the legacy stream while a blocking stream captures; pool_exhausted: leases or graphs
+//   hold all slots; cuda_error; what `make` and `recycle` throw. A claim that throws has taken
+//   nothing.
 template <class T>
 class resource_pool {
  public:
@@ -56,18 +150,18 @@ class resource_pool {
 
   // Throws cuda_error if `options.device` does not name a device.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
-                destroy_function destroy = {})
-      : functions_(new resource_functions<T>) {
-    std::unique_ptr<resource_functions<T>> functions(functions_);
-    functions->make_resource = std::move(make);
-    functions->recycle = std::move(recycle);
-    functions->destroy = std::move(destroy);
-    slots_.reset(new slot_pool(options, std::move(functions)));
+                destroy_function destroy = {}) {
+    auto const functions = std::make_shared<slot_functions<T> const>(
+        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
+    functions_ = functions.get();
+    slots_.reset(new slot_pool(options, [functions](slot_pool& pool) -> slot* {
+      return new slot_of<T>(pool, *functions);
+    }));
   }
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Does not block the
-  // host, but up to options.host_wait_max when all slots are out; then throws pool_exhausted. Any
-  // thread.
+  // host, but up to options.host_wait_max when all slots are out, and up to
+  // options.capture_wait_max in a capture; then throws pool_exhausted. Any thread.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
     return claim_as("resource_pool::claim", stream, where);
@@ -87,7 +181,7 @@ class resource_pool {
   }
 
   // Refuses claims from now on, destroys what is free, and waits `timeout` at most for the rest.
-  // Returns who still holds what: empty means that everything has come back. Any thread.
+  // Returns the holders of what is left: none means that every slot came back. Any thread.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
     return slots_->close_for(timeout);
   }
@@ -109,20 +203,20 @@ class resource_pool {
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    std::optional<slot_lease> claimed = slots_->claim(call, stream, host_wait_max, where);
+    auto const claimed = slots_->try_claim(call, stream, host_wait_max, where);
     if (!claimed) return std::nullopt;
-    return recycled(std::move(*claimed), stream);
+    return recycled(*claimed, stream);
   }
 
-  lease<T> recycled(slot_lease&& claimed, stream_ref stream) {
-    lease<T> leased(std::move(claimed));
+  lease<T> recycled(claimed_slot const& claimed, stream_ref stream) {
+    lease<T> leased(claimed);
     if (functions_->recycle && leased.may_have_been_used()) {
       functions_->recycle(leased.get(), stream);  // if it throws, the lease releases
     }
     return leased;
   }
 
-  resource_functions<T>* functions_;  // owned by the slot_pool
+  slot_functions<T> const* functions_;  // owned by the slot_pool
   std::unique_ptr<slot_pool, close_and_leave> slots_;
 };
 

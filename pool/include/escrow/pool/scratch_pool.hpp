@@ -4,20 +4,55 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/pool/device_block.hpp"
-#include "escrow/pool/holder.hpp"
-#include "escrow/pool/lease.hpp"
-#include "escrow/pool/pool_options.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {
 
-// What: device memory in power-of-two sizes, a resource_pool for each size. A block is not split,
-//   nor joined with others: a claim gets less than twice what it asked for.
-// Thread safety, Memory ordering, Capture: as resource_pool.
+// Owns memory of the device that was current when it was made.
+// Lifetime: the destructor frees the memory with cudaFree, which may wait for the whole device: let
+//   it run on the deleter's worker, by keeping the block in a pool or retiring it.
+// Capture: making and freeing one invalidate a capture unless the thread is in Relaxed mode, as
+//   pools and the worker are.
+// Errors: the constructor throws cuda_error. The destructor ignores the status.
+class device_block {
+ public:
+  // Allocates `bytes` bytes. Source: cudaMalloc.
+  explicit device_block(std::size_t bytes);
+  device_block(device_block&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  device_block& operator=(device_block&& other) noexcept {
+    device_block taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
+    return *this;
+  }
+  ~device_block();
+
+  // The device address of the first byte, aligned to 256 bytes.
+  [[nodiscard]] void* data() const noexcept { return data_; }
+  // How many bytes there are, at least as many as were asked for.
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// A kernel gets the address; the block itself has to be moved into the launch.
+template <>
+struct kernel_argument_traits<device_block> {
+  static void* device_value(device_block const& block) noexcept { return block.data(); }
+};
+
+// Device memory in power-of-two sizes, a resource_pool for each size. A block is not split, nor
+// joined with others: a claim gets less than twice what it asked for.
+// Thread safety, Capture: as resource_pool.
 // Lifetime: as resource_pool: the destructor never blocks; blocks that are out are freed when they
 //   come back.
 // Errors: as resource_pool; usage_error for more than bytes_max. Errors and holders call the pool

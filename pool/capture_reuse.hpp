@@ -1,0 +1,132 @@
+// Which slots graphs hold, and which of them a claim in the same capture may use again.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
+#include "escrow/detail/slot_pool.hpp"
+
+namespace escrow {
+
+// Where the next operation on a capturing stream is placed.
+struct capture_frontier {
+  std::vector<cudaGraphNode_t> nodes;  // that it comes after
+  std::size_t ended = 0;               // for the end of so many of them, the first, it waits
+
+  // Adds the nodes of `other` that this lacks.
+  void merge(capture_frontier const& other);
+};
+
+// The frontier of the capturing `stream`. Throws cuda_error, std::bad_alloc. Source:
+// cudaStreamGetCaptureInfo.
+[[nodiscard]] capture_frontier frontier_of(stream_ref stream);
+
+// What each of `nodes` depends on, and by which edges, in a form to compare. Throws cuda_error,
+// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
+// being captured.
+using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
+[[nodiscard]] dependency_list dependencies_of(std::vector<cudaGraphNode_t> const& nodes);
+
+// One entry a capture id, which identifies the graph for good, also when it is captured into again.
+// Guards each slot's is_leased_ and graph_holds_ from the first hold of a graph on, and what it
+// knows of its release in a capture while it is reusable; before that, a lease has it to itself.
+//   A slot is reusable after its release in a capture, at the nodes that the release came after.
+// Nodes are known by their handles, which CUDA gives again if a graph is edited and captured into
+// again: what is found is used only if the nodes depend on what they depended on at the release.
+// Thread safety: any thread. One lock, held across no CUDA call.
+class capture_reuse {
+ public:
+  // From here on, in place of a capture's id, that of a share for a node. CUDA counts from 1.
+  static constexpr std::uint64_t first_share_id = std::uint64_t{1} << 63;
+
+  // Notes that the graph captured as `id` holds `held`. Throws std::bad_alloc and then has noted
+  // nothing.
+  void add(slot& held, std::uint64_t id, source_location where);
+  // Takes the hold off again. True if neither a graph nor a lease holds the slot any more.
+  [[nodiscard]] bool remove(slot& held, std::uint64_t id) noexcept;
+  // Whether a graph holds the slot.
+  [[nodiscard]] bool is_held(slot const& asked) const noexcept;
+
+  // The lease is over, or what took its place. True if no graph holds the slot.
+  [[nodiscard]] bool end_lease(slot& held) noexcept;
+  // The same, and later claims of the capture may have the slot after `held.released_after_`.
+  // Throws std::bad_alloc and then has changed nothing.
+  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id);
+
+  // Finds the nearest reusable slot before the frontier. Looks at the frontier's own nodes first,
+  // where the last release on the stream mostly was; then walks the graph backwards, a step on each
+  // path at a time, but not beyond an edge that does not wait for the end of a kernel, unless what
+  // is behind it ends after that (a programmatic launch).
+  class search {
+   public:
+    search(capture_reuse& reuse, std::uint64_t id, capture_frontier const& frontier)
+        : reuse_(reuse), id_(id), frontier_(frontier) {}
+
+    // Looks at so many more nodes at most. The slot is leased to the caller; null: none was found,
+    // so far. Throws cuda_error, std::bad_alloc.
+    [[nodiscard]] slot* look_at(std::size_t nodes_max);
+
+   private:
+    [[nodiscard]] bool is_seen(cudaGraphNode_t node) const;
+    void add_dependencies(cudaGraphNode_t node);
+
+    capture_reuse& reuse_;
+    std::uint64_t const id_;
+    capture_frontier const& frontier_;
+    std::size_t next_ = 0;                      // of to_visit_
+    std::vector<cudaGraphNode_t> to_visit_;     // beyond the frontier
+    std::unordered_set<cudaGraphNode_t> seen_;  // with those at the frontier
+    std::uint64_t offers_ = 0;                  // the entry's, when the search began
+    bool has_begun_ = false;
+  };
+
+  // The slot of the oldest release that is reusable in the capture, leased to the caller, whose
+  // stream has to be made to wait for it; null if there is none. `graph` is being captured. Throws
+  // cuda_error, std::bad_alloc.
+  [[nodiscard]] slot* take_unordered(std::uint64_t id, cudaGraph_t graph);
+
+  // A stream of the capture that is known to be of the pool's device.
+  [[nodiscard]] bool knows(std::uint64_t id, cudaStream_t stream) const;
+  void note_known(std::uint64_t id, cudaStream_t stream) noexcept;
+
+  // The graphs that hold slots, and since when. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
+  [[nodiscard]] std::size_t slots_held() const noexcept;
+
+ private:
+  struct entry {
+    std::size_t holds = 0;
+    std::chrono::steady_clock::time_point since;
+    source_location where;
+    // Reusable slots, by each node that the release came after; null: by none.
+    std::unordered_multimap<cudaGraphNode_t, slot*> reusable;
+    std::uint64_t offers = 0;  // how many slots became reusable so far
+    // No reusable slot lies before these nodes. Forgotten with the next offer.
+    std::unordered_set<cudaGraphNode_t> barren;
+    std::unordered_set<cudaStream_t> known_streams;
+  };
+
+  [[nodiscard]] entry* find(std::uint64_t id) noexcept;
+  static void remove_reusable(entry& of, slot& held) noexcept;
+  // Reusable slots that a claim considers are marked as leased, and stay listed. Takes one, if the
+  // nodes of its release are the same as then; else it serves no more.
+  [[nodiscard]] bool take(slot& taken, std::uint64_t id);
+  void offer_again(slot& taken) noexcept;
+
+  mutable std::mutex mutex_;  // guards all, and in each held slot what the class comment names
+  std::map<std::uint64_t, entry> entries_;
+  std::size_t slots_held_ = 0;  // by one graph or several
+};
+
+}  // namespace escrow
