@@ -55,6 +55,13 @@ class object_block {
 
 namespace {
 
+// Starts to fetch the object into the cache, to be written.
+void prefetch(reclaimable const& next) noexcept {
+  for (std::size_t line = 0; line < sizeof(retired_object); line += 64) {
+    __builtin_prefetch(reinterpret_cast<std::byte const*>(&next) + line, 1);
+  }
+}
+
 void destroy_all(release_list& idle) noexcept {
   while (reclaimable* const each = idle.pop_front()) {
     object_block::destroy(static_cast<retired_object&>(*each));
@@ -98,9 +105,7 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
     taken = static_cast<retired_object*>(from.idle.pop_front());
     if (taken != nullptr) --from.idle_count;
     // The worker had the next one last: it is fetched while CUDA records the event of this one.
-    if (reclaimable* const next = from.idle.front()) {
-      static_cast<retired_object*>(next)->prefetch();
-    }
+    if (reclaimable* const next = from.idle.front()) prefetch(*next);
   }
   if (taken == nullptr) taken = &make(from);
   taken->shelf_ = index & 31U;

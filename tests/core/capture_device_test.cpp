@@ -7,8 +7,8 @@
 #include <escrow/sim.hpp>
 
 #include "build_graph.hpp"
-#include "escrow/core/capture.hpp"
 #include "capturing.hpp"
+#include "escrow/core/capture.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
 #include "handles.hpp"

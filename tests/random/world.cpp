@@ -113,7 +113,8 @@ outcome world::do_settle() {
 /// Whether so many things may be left for ever.
 bool world::is_accounted_for(std::size_t left, deleter_stats const& now) const {
   // After a fault one that is held may be an exec with all that it holds.
-  return left <= now.leaked + kept_for_ever_ + deferred_releases_ || (is_disturbed_ && now.leaked != 0);
+  return left <= now.leaked + kept_for_ever_ + deferred_releases_ ||
+         (is_disturbed_ && now.leaked != 0);
 }
 
 void world::expect_nothing_overdue() {

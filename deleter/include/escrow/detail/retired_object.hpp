@@ -91,13 +91,6 @@ class alignas(64) retired_object final : public reclaimable {
   retired_object(place_is_reserved reserved, deleter_core& core, std::size_t place) noexcept;
   ~retired_object();
 
-  // Starts to fetch the object into the cache, to be written.
-  void prefetch() const noexcept {
-    for (std::size_t line = 0; line < sizeof(retired_object); line += 64) {
-      __builtin_prefetch(reinterpret_cast<std::byte const*>(this) + line, 1);
-    }
-  }
-
   // Worker: destroys the owner and returns the object to the store.
   static void reclaim_owner(reclaimable& thing) noexcept;
 
