@@ -13,12 +13,10 @@ namespace escrow {
 //   cudaGraphExecDestroy, cudaGraphDestroy, cudaGraphDestroyNode; and cudaStreamEndCapture and
 //   cudaStreamDestroy of an invalidated capture, whose graph they destroy. Launches, and adding and
 //   setting nodes, need none. It is no relaxed_capture_scope.
-// Thread safety: any thread. One lock in the process, or for each copy of this library; a thread
-// may
-//   lock it again.
+// Thread safety: any thread. One lock in the process, or for each copy of this library. A thread
+//   may lock it again.
 // Waits: for calls of CUDA, which serializes instantiating and destroying execs anyway (measured:
-// as
-//   many a second with 8 threads as without the lock). Under it, wait for no other thread
+//   as many a second with 8 threads as without the lock). Under it, wait for no other thread
 //   (deleter::drain() does) and not for the GPU: cudaGraphExecDestroy of an exec with conditional
 //   nodes waits for its launches and uploads, so wait for those before. Destroy callbacks of your
 //   own user objects may run under it: in them, take neither this lock nor one under which another

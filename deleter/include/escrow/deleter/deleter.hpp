@@ -65,10 +65,11 @@ struct deleter_stats {
 //   loaded, since CUDA and the worker may call it at any time. The code of owners' destructors, if
 //   that is in another module, is for the caller to keep.
 //   A child of fork() may call nothing of it, as nothing of CUDA, before it runs another program;
-//   _exit() is fine. Before cudaDeviceReset(), end and drain what is of the device, and use it no
-//   more: what waits for an event that is gone is kept for ever and counted
+//   _exit() is fine. Before cudaDeviceReset(), destroy what belongs to the device, and drain; do
+//   not use it afterwards: what waits for a destroyed event is leaked and counted
 //   (deleter_stats::leaked).
-// Capture: retire() on a capturing stream moves a user object to the graph that is being captured.
+// Capture: retire() on a capturing stream adds the owner to what the graph holds, behind one CUDA
+//   user object for each graph and deleter, which the first call makes.
 //   The worker is in Relaxed mode for good and harms no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
 //   blocking stream captures: the owner stays with the caller. cuda_error where CUDA refuses: said
@@ -83,11 +84,11 @@ class deleter {
   [[nodiscard]] static deleter& global();
 
   // Destroys `owner` after the work enqueued on `stream` so far: eager, once it is done; in a
-  // capture, once the captured graph, its clones, execs and their launches are gone. Never blocks
-  // on the GPU. Allocates nothing in steady state. Any thread. Throws cuda_error if CUDA refuses
-  // the user object (the owner is then either still the caller's or destroyed by the worker: do not
-  // launch what was captured), or if nothing can be recorded on `stream` (the owner is then kept
-  // for ever and counted in deleter_stats::leaked, since it may be in use).
+  // capture, once the captured graph, its clones and execs are destroyed, and their launches done.
+  // Never blocks on the GPU. Allocates nothing in steady state. Any thread. Throws cuda_error if
+  // CUDA refuses the user object (the owner is then either still the caller's or destroyed by the
+  // worker: do not launch what was captured), or if nothing can be recorded on `stream` (the owner
+  // is then leaked and counted in deleter_stats::leaked, since it may be in use).
   template <class Owner>
   requires retirable<std::remove_cvref_t<Owner>> &&
       std::constructible_from<std::remove_cvref_t<Owner>, Owner>
@@ -138,7 +139,7 @@ class deleter {
     finish(std::move(begun));
   }
 
-  // Destroys `owner` once `graph`, its clones, execs and their launches are destroyed. Each call
+  // Destroys `owner` once `graph`, its clones and execs are destroyed, and launches done. Each call
   // makes a user object: an exec of the graph may be what the owner owns, so it must not be added
   // to what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread
   // may change `graph` meanwhile, as CUDA demands. Asks for the graph's id: see graph_id_of().
@@ -159,8 +160,8 @@ class deleter {
   // The same, `timeout` at most; whether all of it has been reclaimed.
   [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout);
 
-  // Refuses new work, then drains. What graphs still owe is reclaimed when they go: the worker
-  // sleeps until then, and ends with the deleter. Any thread but the worker. Not bounded, as
+  // Refuses new work, then drains. What graphs still hold is reclaimed when they release it: the
+  // worker sleeps until then, and ends with the deleter. Any thread but the worker. Not bounded, as
   // drain().
   void stop();
   // The same, `timeout` at most. True if everything has been reclaimed and no graph owes anything.

@@ -20,16 +20,16 @@ namespace escrow {
 //   static O owner(T const& object);
 //   static void before_launch(T& object, stream_ref stream);
 //
-// The first gives a share of what has to stay alive until the kernel is done: of the allocation,
-// not of its wrapper, so that a reset() of the wrapper frees nothing early. The second is for
-// objects that see to it themselves; it is called before the launch, and they stay with the caller.
-// An object with none of them has to be moved into the launch, and is kept as a whole. With the
-// second,
+// owner() gives a share of what has to stay alive until the kernel is done: of the allocation, not
+// of its wrapper, so that a reset() of the wrapper frees nothing early. before_launch() is for
+// types that track their own use; it is called before the launch, and the caller keeps the object.
+// A type with neither function must be moved into the launch, which then owns it. With
+// before_launch(),
 //
 //   static O owner_for_node(T& object);
 //
-// gives the share that a node of a graph keeps, which is on no stream. A slot_share ends as soon as
-// nothing keeps the node's version any more, other owners when the worker destroys them.
+// gives the share that a node of a graph keeps, which is on no stream. A slot_share is dropped as
+// soon as nothing keeps the node's version any more, other owners when the worker destroys them.
 template <class T>
 struct kernel_argument_traits {};
 

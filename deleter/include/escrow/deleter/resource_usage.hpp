@@ -1,4 +1,4 @@
-// What graphs and execs keep alive, for people.
+// What graphs and execs keep alive, for reports.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,8 @@
 
 namespace escrow {
 
-// What: what a graph or an exec holds, in all and by label. Owners are those of deleter::retire().
-// Thread safety: a value.
-// Memory ordering: none.
-// Lifetime: a value, and a snapshot.
-// Capture: none.
-// Errors: none.
+// What: what a graph or an exec holds, in all and by label; a snapshot. Owners are those of
+//   deleter::retire() and of nodes.
 struct resource_usage {
   struct labelled {
     std::string label;  // the pool's; "owners" for all owners

@@ -19,10 +19,10 @@ namespace escrow {
 // What: the part of an object of make_stream_shared() that does not depend on its type: the uses
 //   that record_stream() has noted, and the way to the worker, which destroys the object after all
 //   of them. Its holders are the shares of the object together, and each graph that uses it.
-// Thread safety: note() and let_go() from any thread.
-// Memory ordering: as reclaimable.
-// Lifetime: made with one holder, for the shares. After the last has let go it is reclaimed as
-//   often as one of its events is not done yet, and then frees itself with the object.
+// Thread safety: note() and drop_ref() from any thread.
+// Lifetime: created with one holder, for the shares. After the last has dropped its reference it is
+//   reclaimed again as long as one of its events is not done yet, and then frees itself with the
+//   object.
 // Capture: note() is capture-safe.
 // Errors: as record_stream().
 class shared_object_base : public reclaimable {
@@ -60,8 +60,8 @@ class shared_object_base : public reclaimable {
   destroy_function const destroy_;
   int const home_;  // the object's device
 
-  // Guards the rest until the last holder has let go. Held across event queries and one record,
-  // which run no destructor: others who note a use of this object wait for that.
+  // Guards the rest until the last reference is dropped. Held across event queries and one record,
+  // which run no destructor: other threads that note a use of this object wait for that.
   std::mutex mutex_;
   std::vector<use> uses_;            // one a stream: a later record covers the earlier ones
   bool is_in_use_for_ever_ = false;  // by work that could not be noted
@@ -99,7 +99,7 @@ struct stream_shared_deleter {
 }  // namespace detail
 
 // Makes a T that is destroyed by the worker of `its`, with the device current that is current now,
-// after the last share has gone, and then only after the work that record_stream() was told of.
+// after the last share is dropped, and then only after the work that record_stream() was told of.
 // Dropping shares never blocks, calls no CUDA and may be done anywhere, also in a destroy callback
 // or a host function. `its` must stay alive as long as record_stream() is called. Throws
 // std::bad_alloc, cuda_error, and what T's constructor throws. Any thread.
@@ -125,10 +125,10 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
 // record. Throws usage_error for another shared_ptr, for an invalidated capture, and in a capture
 // if the deleter was stopped: nothing has changed then. usage_error for the legacy stream while a
 // blocking stream captures, cuda_error, std::bad_alloc: in a capture, do not launch what was
-// captured. Eager, or if CUDA does not even say which, the object is kept for ever once the last
-// share has gone, and counted (deleter_stats::leaked), since the work may be using it; unless CUDA
-// named the stream, which it does not for that usage_error, and a later record_stream() with it
-// succeeds. Any thread.
+// captured. If recording fails outside a capture, or CUDA does not say whether `stream` captures,
+// the object is leaked when the last share is dropped, and counted (deleter_stats::leaked), because
+// the work may still use it. A later successful call with the same stream cancels this, unless the
+// failure was that usage_error, for which CUDA does not say the stream's id. Any thread.
 template <class T>
 void record_stream(std::shared_ptr<T> const& shared, stream_ref stream) {
   detail::require_stream_shared(std::get_deleter<detail::stream_shared_deleter>(shared))
@@ -136,10 +136,10 @@ void record_stream(std::shared_ptr<T> const& shared, stream_ref stream) {
 }
 
 // Keeps `owner` until the work enqueued on `stream` so far is done; in a capture, until the graph,
-// its clones, execs and their launches are gone. A std::shared_ptr is copied, so that the object
-// stays with whoever else shares it; what cannot be copied, a std::unique_ptr for one, is moved in.
-// The share that is kept ends on the worker; if it is not the last one, the object ends where the
-// last one does. Throws as deleter::retire(stream, owner). Any thread.
+// its clones and execs are destroyed, and their launches done. A std::shared_ptr is copied, so that
+// the object stays with those that share it; what cannot be copied, e.g. a std::unique_ptr, is
+// moved in. The worker drops the share that is kept; if it is not the last one, the object is
+// destroyed where the last one is dropped. Throws as deleter::retire(stream, owner). Any thread.
 template <class Owner>
 requires retirable<std::remove_cvref_t<Owner>> &&
     std::constructible_from<std::remove_cvref_t<Owner>, Owner>

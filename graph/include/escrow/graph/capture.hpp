@@ -14,10 +14,9 @@ namespace escrow {
 
 // What: a capture of a stream between begin and end. capture() below is the plain way to use it.
 // Thread safety: one thread, the one that made it.
-// Memory ordering: none.
 // Lifetime: if end() was not called, the destructor ends the capture and drops what was captured.
 // Capture: begins one.
-// Errors: cuda_error. After a failed end() the capture is over and the graph is gone.
+// Errors: cuda_error. After a failed end() the capture is over and its graph destroyed.
 class capture_scope {
  public:
   // Begins to capture `stream`. Source: cudaStreamBeginCapture.

@@ -24,13 +24,12 @@ graph_core& require_graph(char const* call, graph_core* core);
 // What: owns a cudaGraph_t, and with it the references that the graph has to leases and retired
 //   owners, and to what nodes keep that are added by hand (escrow/nodes.hpp).
 // Thread safety: a value; CUDA lets one thread at a time use a graph. Its clones, parents and execs
-//   may be used, and end, on other threads meanwhile. Plain calls that make or end them, or this
-//   graph, are made in a graph_lifetime_lock then.
-// Memory ordering: none.
-// Lifetime: the end destroys the graph. What it held comes back once its clones, execs and launches
-//   are gone too. Bodies of its conditional nodes keep it.
+//   may be used, and destroyed, on other threads meanwhile. Plain calls that create or destroy one
+//   of them, or this graph, are made in a graph_lifetime_lock then.
+// Lifetime: the destructor destroys the graph. What it held is released once its clones and execs
+//   are destroyed, too, and their launches done. Bodies of its conditional nodes keep it.
 // Capture: everything here is capture-safe; what CUDA forbids in a capture runs in Relaxed mode.
-// Errors: cuda_error, usage_error. The destructor ignores the status: there is no one to tell.
+// Errors: cuda_error, usage_error. The destructor ignores the status.
 //   What nodes keep is put on the graph when its handle is asked for, or it is instantiated or
 //   copied: that can fail, and asks the graph for its id (graph_id_of()).
 class graph {
@@ -39,7 +38,7 @@ class graph {
   // Throws cuda_error, std::bad_alloc. Source: cudaGraphCreate.
   graph();
   explicit graph(deleter& its);
-  // Takes over a graph that somebody made, e.g. with cudaStreamEndCapture. `id` is its capture id,
+  // Takes over a graph that plain calls created, e.g. cudaStreamEndCapture. `id` is its capture id,
   // if the caller knows it. Throws std::bad_alloc, cuda_error; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0);
   graph(graph&& other) noexcept;

@@ -17,30 +17,29 @@ namespace escrow {
 struct survey_root;
 
 // What: owns a cudaGraphExec_t, and itself holds what the graph holds: the references are taken off
-//   the graph for the moment of instantiation (hoisted), so that no launch pays for user objects.
-//   Execs that share something, as two execs of one graph do, take turns: a launch waits, in its
-//   stream, for the others' last launch. Not so with what Escrow cannot know to share: execs of
-//   plain copies (cudaGraphClone), plain launches, execs made before hoist() took all, and execs of
-//   different graphs, built by hand, whose nodes were given the same owner or lease.
+//   the graph during instantiation (hoisted), so that no launch pays for user objects.
+//   Launches of execs that may write the same thing are serialized: execs that share a slot, or an
+//   owner that was moved in, as two execs of one graph do. A launch waits, in its stream, for the
+//   last launch of the others, unless that was on the same stream. Shared owners (std::shared_ptr,
+//   libraries) order nothing. Escrow cannot know of, and does not order: execs of plain copies
+//   (cudaGraphClone), plain launches, execs created before hoist(), and execs of different graphs,
+//   built by hand, whose nodes were given the same owner or lease.
 // Thread safety: one thread at a time; different execs from different threads, also if they share
-//   something. Nobody else may use the source graph during instantiation, update() and set(),
-//   as CUDA demands. It may end on any thread, whatever Escrow does meanwhile to the graphs that it
-//   was made of and updated from; plain calls that make or end something of those need a
-//   graph_lifetime_lock, or corrupt the heap.
-// Memory ordering: none.
-// Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
-//   what it held is let go after its last launch, which an event after each launch tells. One with
-//   conditional nodes ends only after its launches and uploads: cudaGraphExecDestroy waits for
-//   them, and so does the destructor, but without holding up other threads, as CUDA does. That is
-//   for those of launch() and upload() whose end was recorded, so these record it also if nothing
-//   is held.
+//   something. No other thread may use the source graph during instantiation, update() and set(),
+//   as CUDA demands. May be destroyed on any thread, whatever Escrow does meanwhile to the graphs
+//   that it was created or updated from; plain calls that create or destroy something related to
+//   those need a graph_lifetime_lock, or corrupt the heap.
+// Lifetime: may outlive its graph. May be destroyed at any time, with launches in flight, and after
+//   their streams: what it held is released after its last launch, whose end an event tells that
+//   each launch records. One with conditional nodes: cudaGraphExecDestroy waits for its launches
+//   and uploads, and so does the destructor, but without blocking other threads, as CUDA does. The
+//   destructor waits only for recorded launches and uploads; for such execs both are therefore
+//   always recorded.
 // Capture: instantiating, updating and destroying harm no capture (they run in Relaxed mode).
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and kills the capture,
 //   as with CUDA: add_child() instead. So does launching on the legacy stream while a blocking
 //   stream captures.
-// Errors: usage_error for one that was moved from; cuda_error. The destructor ignores CUDA's
-// status:
-//   there is no one to tell.
+// Errors: usage_error for one that was moved from; cuda_error. The destructor ignores the status.
 class graph_exec {
  public:
   // Takes any graph, also one that was captured with plain CUDA calls. On failure the graph and all
@@ -51,13 +50,13 @@ class graph_exec {
   graph_exec& operator=(graph_exec&& other) noexcept;
   ~graph_exec();
 
-  // The CUDA handle. Never owning; null if moved from. Launched plainly, it is in no order with
-  // execs that share something, and the launch's end is not waited for: keep this alive until then.
+  // The CUDA handle. Never owning; null if moved from. A plain launch of it is not ordered with
+  // execs that share something, and its end is not recorded: keep this alive until then.
   [[nodiscard]] cudaGraphExec_t get() const noexcept;
 
   // Whether no user object of Escrow is in the exec, as far as Escrow can know. If there may be
-  // one, the exec is as right, but a launch may cost more. While any graph holds anything, there
-  // may be
+  // one, the exec is correct, too, but a launch may cost more. While any graph holds anything,
+  // there may be one
   // - if the source, or the graph of a child node, is a plain handle of which Escrow knows no
   //   reference: it may be a plain copy of a graph that has some (use graph::clone(), add_child());
   // - if fewer bodies were named in the options, or made by the `graph` itself, than there are
@@ -73,30 +72,30 @@ class graph_exec {
 
   // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error, and usage_error
   // for a capturing stream if it would have to wait for another exec: nothing was enqueued then but
-  // waits. One exception: if the cuda_error names cudaEventRecord the graph runs, but nobody can
-  // tell when it ends. Until this exec has been launched with success, others that share something
-  // with it refuse to launch; if that never happens, what it holds is kept for ever. While another
-  // thread launches an exec that shares something, this blocks the host, for as long as
-  // cudaGraphLaunch blocks that thread: e.g. until a copy to pageable memory is done. Source:
-  // cudaGraphLaunch.
+  // waits. If the launch's end cannot be recorded, this blocks until the launch is done. If that
+  // fails, too, the cuda_error names cudaEventRecord, and the graph runs: until this exec is
+  // launched with success, execs that it is serialized with refuse to launch, and if it never is,
+  // what it holds is leaked (deleter_stats::leaked). While another thread launches an exec that
+  // this one is serialized with, this blocks the host for as long as cudaGraphLaunch blocks that
+  // thread: e.g. until a copy to pageable memory is done. Source: cudaGraphLaunch.
   void launch(stream_ref stream);
 
   // Copies the exec to the device ahead of its first launch on `stream`. Throws cuda_error, which
   // may name cudaEventRecord if there are conditional nodes: the exec is uploaded then, but the
-  // destructor may hold up other threads until that is done. Throws std::bad_alloc. Source:
+  // destructor may block other threads until that is done. Throws std::bad_alloc. Source:
   // cudaGraphUpload.
   void upload(stream_ref stream);
 
   // Makes this exec run `source`, which must have the same nodes and edges, from the next launch
-  // on, and hold what `source` holds; what was held before is let go after the launches in flight.
-  // `bodies` as in the options. On failure throws cuda_error, std::bad_alloc, and exec, graph and
-  // references are as before. Source: cudaGraphExecUpdate.
+  // on, and hold what `source` holds; what was held before is released after the launches in
+  // flight. `bodies` as in the options. On failure throws cuda_error, std::bad_alloc, and exec,
+  // graph and references are as before. Source: cudaGraphExecUpdate.
   void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {});
   void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {});
 
   // For changing one node (escrow/nodes.hpp: set): the graph whose nodes can be changed, which is
-  // the one that the exec was made of; null if that was a plain handle, or is gone. `call` is named
-  // in the usage_error for an exec that was moved from.
+  // the one that the exec was created from; null if that was a plain handle, or was destroyed.
+  // `call` is named in the usage_error for an exec that was moved from.
   [[nodiscard]] std::shared_ptr<graph_core> source(char const* call) const;
   // The same: changes a node of that graph in this exec, and keeps `payload` for it. Throws
   // cuda_error, std::bad_alloc, and exec and owners are then as before.

@@ -17,13 +17,12 @@ struct survey_root;
 
 // What: the references that hoist() has taken off a graph. The graph holds nothing from then on,
 //   so that what is instantiated from it is bare; this holds it all instead, and has to stay until
-//   the last launch of all that was made from the graph has been enqueued.
-// Thread safety: a value; one thread at a time. For what is made of the graph with plain calls see
-//   graph_lifetime_lock.
-// Memory ordering: as deleter::retire().
-// Lifetime: ends with one of the release functions. One that just ends keeps what it holds for
-//   ever, reports that to deleter_options::on_error and counts it (deleter_stats::leaked): nobody
-//   knows when the GPU is done with it.
+//   the last launch of everything that was created from the graph has been enqueued.
+// Thread safety: a value; one thread at a time. For plain calls that create something from the
+//   graph see graph_lifetime_lock.
+// Lifetime: call one of the release functions. The destructor of one that was not released leaks
+//   what it holds, reports that to deleter_options::on_error and counts it (deleter_stats::leaked):
+//   nothing tells when the GPU is done with it.
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error for one that holds nothing any more, and for a capturing stream; cuda_error.
 //   What fails has released nothing.
@@ -33,13 +32,13 @@ class hoisted {
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();
 
-  // Lets go after the work enqueued on `stream` so far. The streams of other launches must be
+  // Releases after the work enqueued on `stream` so far. The streams of other launches must be
   // ordered before that. Throws std::bad_alloc too.
   void release_after(stream_ref stream);
-  // Lets go once the last record of `ready` is done. The event must neither be recorded again nor
+  // Releases once the last record of `ready` is done. The event must neither be recorded again nor
   // be destroyed before that, and must not have been recorded in a capture.
   void release_after(event_ref ready);
-  // Lets go now: no launch is in flight, or there was none.
+  // Releases now: no launch is in flight, or there was none.
   void release();
 
   // As graph_exec::is_bare(), of what is instantiated from the graph.
@@ -61,10 +60,10 @@ class hoisted {
 };
 
 // Takes the references of Escrow off `graph`, for good. `bodies`: see instantiate_options. On
-// failure the graph is as before. Of a `graph`, give the graph and not its handle: what its nodes
-// keep would stay until it is used again, or ends. Clones and execs that were made earlier keep
-// what they hold. Throws usage_error, cuda_error, std::bad_alloc. Nobody else may use the graph
-// meanwhile.
+// failure the graph is as before. Pass a `graph` itself and not its handle: what its nodes keep
+// would stay on it until it is used again, or destroyed. Clones and execs that were created earlier
+// keep what they hold. Throws usage_error, cuda_error, std::bad_alloc. No other thread may use the
+// graph meanwhile.
 [[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
 [[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
 

@@ -17,9 +17,8 @@ struct instantiate_options {
   // cudaGraphInstantiateFlags, or'ed.
   unsigned long long flags = 0;
   // All body graphs of the graph's conditional nodes, nested ones too, as the nodes' creation gave
-  // them (phGraph_out): CUDA does not tell them afterwards. Those that a `graph` has made need not
-  // be named. Without them the exec is as right, but
-  // not bare if a body holds something.
+  // them (phGraph_out): CUDA does not tell them afterwards. Those that a `graph` has created need
+  // not be named. Without them the exec is correct, too, but not bare if a body holds something.
   std::vector<cudaGraph_t> bodies = {};
 };
 

@@ -16,8 +16,7 @@ namespace escrow::detail {
 // What: an owner on its way to a graph, or nothing. It is made before the call of CUDA that may
 //   fail, so that nothing has to be allocated afterwards.
 // Thread safety: a value; needs exclusive access.
-// Memory ordering: none.
-// Lifetime: not handed on, the owner ends with it, on this thread.
+// Lifetime: an owner that is not handed on is destroyed with it, on this thread.
 // Capture: calls no CUDA function.
 // Errors: the constructor throws usage_error if the deleter was stopped, std::bad_alloc,
 //   and what moving the owner throws.
@@ -32,8 +31,8 @@ class node_payload {
   }
 
   [[nodiscard]] retired_object* get() const noexcept { return owner_.get(); }
-  // Hands the owner on, if there is one: with one holder, who is to let go of it as a
-  // reclaimable. It is destroyed with `device` current.
+  // Hands the owner on, if there is one, with one reference, the caller's. It is destroyed with
+  // `device` current.
   [[nodiscard]] retired_object* hand_on(int device) noexcept;
 
   // What is launched, where CUDA does not tell: in the owner, or null.

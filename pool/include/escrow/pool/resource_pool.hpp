@@ -24,8 +24,8 @@ class resource_pool;
 // the claiming stream, or tell record_stream().
 // Thread safety: one thread at a time. It may move to another thread.
 // Lifetime: releases at its end on the stream it was claimed on. That stream, and those given to
-//   record_stream(), must be alive then, and may be destroyed right afterwards. May
-//   outlive its pool. Moved-from and released leases are empty.
+//   record_stream(), must be alive then, and may be destroyed right afterwards. May outlive its
+//   pool. Moved-from and released leases are empty.
 // Capture: a lease claimed in a capture belongs to the graph: the resource stays with it, and the
 //   release lets later claims of the same capture have it, in dependency order. It may be used
 //   eagerly after its capture, and may end at any time. A capture that is begun on the graph again
@@ -78,8 +78,8 @@ class lease {
   // to be the lease's own, also on a stream that it knows.
   void before_launch(stream_ref stream) { slot_pool::before_launch(claimed_, stream); }
 
-  // For nodes of graphs that are built by hand: the slot is handed out to no one until the share is
-  // destroyed too. The lease stays with the caller, who orders the graph's launches with other work
+  // For nodes of graphs built by hand: the slot is not handed out until the share is destroyed,
+  // too. The lease stays with the caller, who orders the graph's launches with other work
   // on the resource. A share that a node keeps as an argument ends with the last graph, exec and
   // launch that uses it, even while the worker is busy. Throws usage_error if the lease is empty,
   // std::bad_alloc.
