@@ -168,9 +168,17 @@ void graph_registry::forget_set(reference_set& set) noexcept {
   set.graph_ids_.clear();
 }
 
-void graph_registry::count_set(int change) noexcept {
+void graph_registry::add_set(reference_set& made) noexcept {
   std::lock_guard const lock(mutex_);
-  sets_ += static_cast<std::size_t>(change);
+  made.next_set_ = std::exchange(first_set_, &made);
+  if (made.next_set_ != nullptr) made.next_set_->previous_set_ = &made;
+}
+
+void graph_registry::remove_set(reference_set& doomed) noexcept {
+  std::lock_guard const lock(mutex_);
+  (doomed.previous_set_ == nullptr ? first_set_ : doomed.previous_set_->next_set_) =
+      doomed.next_set_;
+  if (doomed.next_set_ != nullptr) doomed.next_set_->previous_set_ = doomed.previous_set_;
 }
 
 std::vector<graph_registry::placed_set> graph_registry::seal(std::uint64_t id) {
@@ -208,7 +216,7 @@ bool graph_registry::knows(std::uint64_t id) const noexcept {
 
 bool graph_registry::is_empty() const noexcept {
   std::lock_guard const lock(mutex_);
-  return sets_ == 0;
+  return first_set_ == nullptr;
 }
 
 resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) const {

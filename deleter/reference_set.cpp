@@ -35,7 +35,7 @@ reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<lau
 ref<reference_set> reference_set::make(deleter_core& core, int device,
                                        std::shared_ptr<launch_order> order) {
   ref<reference_set> made(*new reference_set(core, device, std::move(order)));
-  graph_registry::global().count_set(+1);
+  graph_registry::global().add_set(*made);
   return made;
 }
 
@@ -105,8 +105,8 @@ void reference_set::destroy() noexcept {
     its_core.reclaim_next(owner);
   }
   its_core.cancel_place(release_lane::destroy);
+  graph_registry::global().remove_set(*this);
   delete this;
-  graph_registry::global().count_set(-1);
 }
 
 cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, bool is_open) {

@@ -96,7 +96,7 @@ class graph_registry {
 
   mutable std::mutex mutex_;  // guards all, and the registry's fields of each set
   entries entries_;
-  std::size_t sets_ = 0;                                   // that exist
+  reference_set* first_set_ = nullptr;  // of all
   std::uint64_t last_key_ = 0;                             // of adopted graphs
   std::unordered_map<cudaGraph_t, known_handle> handles_;  // the newest graph of each handle
 };

@@ -122,6 +122,8 @@ class reference_set final : public reclaimable {
   bool is_open_ = false;                  // claims of its capture may append
   bool is_sealed_ = false;                // nothing may be appended any more
   std::vector<std::uint64_t> graph_ids_;  // of the graphs that have it, as far as is known
+  reference_set* previous_set_ = nullptr;  // links of the list of all sets
+  reference_set* next_set_ = nullptr;
 };
 
 using reference_sets = std::vector<ref<reference_set>>;
