@@ -56,8 +56,9 @@ class graph_registry {
   // No graph and exec holds the set any more.
   void forget_set(reference_set& set) noexcept;
 
-  // One set more (+1), or one less.
-  void count_set(int change) noexcept;
+  // A set that was made, or is about to be freed. All sets are known here, leaked ones, too.
+  void add_set(reference_set& made) noexcept;
+  void remove_set(reference_set& doomed) noexcept;
 
   // The graph's sets. From now on nothing is appended to them.
   [[nodiscard]] std::vector<placed_set> seal(std::uint64_t id);
