@@ -90,6 +90,40 @@ TEST_P(UnrecordedEnd, LeaksNothing) {
   EXPECT_EQ(worker->stats().leaked, 0u);
 }
 
+class FailedGraph : public lifetime_test {
+ protected:
+  void TearDown() override {
+    sim::clear_faults();
+    lifetime_test::TearDown();
+  }
+  // A plain capture of a retirement. Its graph may have any handle that is free.
+  [[nodiscard]] owned_graph retired_in_capture(fate_ptr const& fate) {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    retire(one, fate);
+    must(captured.end());
+    return std::move(captured.graph());
+  }
+};
+
+// CUDA gives the handle of a graph that could not be taken over to the next graphs. What these hold
+// is told apart all the same.
+TEST_F(FailedGraph, LeavesNothingBehindThatMixesUpLaterGraphsWithItsHandle) {
+  for (int i = 0; i < 20; ++i) {
+    sim::fail_call("cudaGetDevice", cudaErrorUnknown);
+    EXPECT_THROW(graph(), cuda_error);
+    sim::clear_faults();
+    owned_graph first = retired_in_capture(make_fate());
+    cudaGraph_t const handle = first.get();
+    owned_exec exec = instantiate(first);
+    first.reset();
+    auto const fate = make_fate();
+    owned_graph const second = retired_in_capture(fate);
+    exec.reset();
+    if (second.get() != handle) continue;
+    ASSERT_TRUE(is_kept(fate)) << "its graph is alive";
+  }
+}
+
 class ConditionalExec : public lifetime_test {
  protected:
   ConditionalExec() { errors_expected = true; }
