@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <escrow/sim.hpp>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 
+#include "../pool/allocation_watch.hpp"
 #include "lifetime_fixture.hpp"
 
 namespace escrow::test {
@@ -121,6 +123,30 @@ TEST_F(FailedGraph, LeavesNothingBehindThatMixesUpLaterGraphsWithItsHandle) {
     exec.reset();
     if (second.get() != handle) continue;
     ASSERT_TRUE(is_kept(fate)) << "its graph is alive";
+  }
+}
+
+// Whatever allocation fails.
+TEST_F(FailedGraph, ThatCouldNotBeDetachedStillKnowsWhatItHolds) {
+  bool has_failed = true;
+  for (std::uint64_t n = 1; has_failed; ++n) {
+    graph source;
+    auto const fate = make_fate();
+    capture_into(source.get(), [&](cudaStream_t on) { retire(on, fate); });
+    has_failed = false;
+    owned_graph detached;
+    try {
+      allocation_watch const watch(n);
+      *detached.out() = source.detach();
+    } catch (std::bad_alloc const&) {
+      has_failed = true;
+    }
+    if (!has_failed) break;
+    ASSERT_LE(n, 100u);
+    EXPECT_EQ(source.held().owners, 1u) << "allocation " << n;
+    graph_exec const exec(source);
+    EXPECT_TRUE(exec.is_bare());
+    EXPECT_EQ(exec.held().owners, 1u) << "allocation " << n;
   }
 }
 
