@@ -91,7 +91,7 @@ struct deleter_core::state {
   pending_events waiting;
   release_list ready;            // to be reclaimed in this pass
   std::size_t pass_count = 0;    // reclaimed in this pass
-  std::uint64_t pass_epoch = 0;  // of what is being reclaimed
+  std::uint64_t pass_epoch = 0;  // of what is being reclaimed; before that, the pass's
   bool is_postponed = false;     // what is being reclaimed waits for an event again
   int pass_device = -1;          // current on this thread, as far as is known; -1: not known
 };

@@ -28,13 +28,18 @@ std::uint64_t graph_registry::adopt(cudaGraph_t created) {
   return key;
 }
 
-void graph_registry::give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) {
-  {
-    std::lock_guard const lock(mutex_);
-    auto const handle = handles_.find(graph);
-    if (handle != handles_.end() && handle->second.id == key) handle->second.is_adopted = false;
+void graph_registry::give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept {
+  std::lock_guard const lock(mutex_);
+  auto renamed = entries_.extract(key);
+  if (renamed.empty()) return;
+  for (placed_set const& each : renamed.mapped().sets) {
+    std::ranges::replace(each.set->graph_ids_, key, id);
   }
-  add_copy(key, id, graph);
+  if (auto const handle = handles_.find(graph); handle != handles_.end()) {
+    handle->second = {.id = id, .is_adopted = false};
+  }
+  renamed.key() = id;
+  entries_.insert(std::move(renamed));  // in the room of the one that was taken out
 }
 
 void graph_registry::forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept {

@@ -13,6 +13,7 @@ std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   pass_count = 0;
   // Acquire: see `epoch`.
   std::uint64_t const now = epoch.load(std::memory_order_acquire);
+  pass_epoch = now;  // of what an error handler retires
   core.recycle_queued();
   sort_arrivals();
   if (prepare_thread(is_thread_relaxed)) {

@@ -78,7 +78,7 @@ void pending_events::poll_line(release_list& line, release_list& ready,
       }
       // Often all are done: then the last one's answer saves the other questions.
       if (is_first && line.back() != oldest) {
-        is_last_done = cudaEventQuery(line.back()->ready_) == cudaSuccess;
+        is_last_done = succeeded(cudaEventQuery(line.back()->ready_));
       }
     }
     --size_;

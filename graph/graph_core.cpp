@@ -20,11 +20,10 @@ void destroy_graph(cudaGraph_t doomed) noexcept {
 }
 
 graph_core::graph_core(cudaGraph_t created)
-    : is_original(true),
-      native_(created),
-      is_adopted_(true),
-      id_(graph_registry::global().adopt(created)),
-      is_exposed_(false) {}
+    : is_original(true), native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
+  // Last: if this does not take the graph, the registry must not know its handle.
+  id_ = graph_registry::global().adopt(created);
+}
 
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
     : is_original(id != 0), native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}

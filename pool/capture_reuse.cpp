@@ -139,8 +139,11 @@ bool capture_reuse::end_lease(slot& held) noexcept {
   return held.graph_holds_ == 0;
 }
 
-bool capture_reuse::end_lease_in(slot& held, std::uint64_t id) {
+bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after,
+                                 dependency_list edges) {
   std::lock_guard const lock(mutex_);
+  held.released_after_.swap(after);
+  held.released_edges_.swap(edges);
   entry* const of = find(id);
   // One that others hold, too, serves no other claim.
   if (of != nullptr && held.graph_holds_ == 1) {
@@ -154,6 +157,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id) {
     ++of->offers;
     of->barren.clear();
   }
+  held.unrecorded_.clear();  // the next lease's from here on
   held.is_leased_ = false;
   return held.graph_holds_ == 0;
 }

@@ -60,9 +60,11 @@ class capture_reuse {
 
   // The lease is over, or what took its place. True if no graph holds the slot.
   [[nodiscard]] bool end_lease(slot& held) noexcept;
-  // The same, and later claims of the capture may have the slot after `held.released_after_`.
-  // Throws std::bad_alloc and then has changed nothing.
-  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id);
+  // The same, with the streams given to record_stream(), and later claims of the capture may have
+  // the slot after the nodes `after`, which have `edges`. Throws std::bad_alloc, and the lease then
+  // goes on.
+  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after,
+                                  dependency_list edges);
 
   // Finds the nearest reusable slot before the frontier. Looks at the frontier's own nodes first,
   // where the last release on the stream mostly was; then walks the graph backwards, a step on each

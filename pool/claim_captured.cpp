@@ -76,7 +76,8 @@ slot* slot_pool::state::take_with_edge(stream_ref stream, capture_info const& ca
       stream.get(), nodes.data(), nullptr, nodes.size(), cudaStreamAddCaptureDependencies);
   if (status != cudaSuccess) {
     try {
-      static_cast<void>(reuse.end_lease_in(*found, capture.id));  // its graph holds it
+      static_cast<void>(reuse.end_lease_in(*found, capture.id, nodes,
+                                           found->released_edges_));  // its graph holds it
     } catch (std::bad_alloc const&) {
       end_lease(*found);
     }

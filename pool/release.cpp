@@ -169,11 +169,10 @@ void slot_pool::state::release_captured(claimed_slot& lease, stream_ref stream,
     }
     end.merge(frontier_of(also.handle));
   }
-  used.released_edges_ = dependencies_of(end.nodes);
-  used.released_after_ = std::move(end.nodes);
+  dependency_list edges = dependencies_of(end.nodes);
   used.released_at_ = stamp();
-  bool const is_free = reuse.end_lease_in(used, capture.id);  // nothing may fail any more
-  used.unrecorded_.clear();
+  // Nothing may fail any more, and the slot may be another lease's.
+  bool const is_free = reuse.end_lease_in(used, capture.id, std::move(end.nodes), std::move(edges));
   lease.what = nullptr;
   if (!is_free) return;
   used.may_be_in_graphs_ = false;

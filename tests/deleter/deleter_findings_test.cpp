@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "escrow/deleter/deleter.hpp"
@@ -76,6 +77,29 @@ TEST_F(DrainBesideRetire, ADrainWaitsForWhatAnOwnersDestructorRetires) {
   EXPECT_TRUE(deleter_.drain_for(test::generous));
   EXPECT_TRUE(middle->was_destroyed());
   EXPECT_TRUE(inner->was_destroyed());
+}
+
+// The handler runs on the worker, before it has reclaimed anything.
+TEST_F(DrainBesideRetire, ADrainWaitsForWhatTheErrorHandlerOfTheFirstPassRetired) {
+  test::owned_stream const busy = test::make_stream();
+  test::must(test::launch_wait_flag(busy, flag_.get()));
+  deleter* handed = nullptr;
+  bool has_retired = false;
+  deleter reporting({.own_worker = false, .on_error = [&](std::exception const&) {
+                       if (std::exchange(has_retired, true)) return;
+                       handed->retire(busy, probe(later_));
+                     }});
+  handed = &reporting;
+  reporting.retire(busy, probe(make_fate()));
+  sim::fail_call("cudaEventQuery", cudaErrorUnknown, 1, 1);
+  static_cast<void>(reporting.poll());
+  sim::clear_faults();
+  ASSERT_TRUE(has_retired);
+  EXPECT_FALSE(reporting.drain_for(std::chrono::milliseconds(5)));
+  EXPECT_FALSE(reporting.drain_for(std::chrono::milliseconds(5)));
+  flag_.raise();
+  EXPECT_TRUE(reporting.drain_for(test::generous));
+  EXPECT_TRUE(later_->was_destroyed());
 }
 
 TEST(RetireOnTwoDevices, MakesNoEventsInSteadyState) {
@@ -149,6 +173,19 @@ TEST(ManyOrders, APassAsksAboutTheOldestRetirementOfEachStreamAlone) {
   auto const before = sim::calls("cudaEventQuery");
   world.first_pass();
   EXPECT_LE(sim::calls("cudaEventQuery") - before, static_cast<std::uint64_t>(streams));
+}
+
+// The last one of a stream is asked first, since its answer saves the other questions.
+TEST(EventsThatCannotBeAsked, LeaveThePollingThreadsLastErrorAsItWas) {
+  test::owned_stream const stream = test::make_stream();
+  deleter without_worker({.own_worker = false});
+  for (int i = 0; i < 3; ++i) without_worker.retire(stream, std::make_unique<int>(1));
+  test::must(cudaStreamSynchronize(stream));
+  sim::fail_call("cudaEventQuery", cudaErrorUnknown, 2, 1);
+  EXPECT_EQ(without_worker.poll(), 3u);
+  sim::clear_faults();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  static_cast<void>(cudaGetLastError());
 }
 
 // A younger event that answers "the device is lost or the handle is none" says nothing about an

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <escrow/sim.hpp>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 
+#include "../pool/allocation_watch.hpp"
 #include "lifetime_fixture.hpp"
 
 namespace escrow::test {
@@ -88,6 +90,64 @@ TEST_P(UnrecordedEnd, LeaksNothing) {
   EXPECT_TRUE(is_released(fate));
   EXPECT_TRUE(is_released(pool));
   EXPECT_EQ(worker->stats().leaked, 0u);
+}
+
+class FailedGraph : public lifetime_test {
+ protected:
+  void TearDown() override {
+    sim::clear_faults();
+    lifetime_test::TearDown();
+  }
+  // A plain capture of a retirement. Its graph may have any handle that is free.
+  [[nodiscard]] owned_graph retired_in_capture(fate_ptr const& fate) {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    retire(one, fate);
+    must(captured.end());
+    return std::move(captured.graph());
+  }
+};
+
+// CUDA gives the handle of a graph that could not be taken over to the next graphs. What these hold
+// is told apart all the same.
+TEST_F(FailedGraph, LeavesNothingBehindThatMixesUpLaterGraphsWithItsHandle) {
+  for (int i = 0; i < 20; ++i) {
+    sim::fail_call("cudaGetDevice", cudaErrorUnknown);
+    EXPECT_THROW(graph(), cuda_error);
+    sim::clear_faults();
+    owned_graph first = retired_in_capture(make_fate());
+    cudaGraph_t const handle = first.get();
+    owned_exec exec = instantiate(first);
+    first.reset();
+    auto const fate = make_fate();
+    owned_graph const second = retired_in_capture(fate);
+    exec.reset();
+    if (second.get() != handle) continue;
+    ASSERT_TRUE(is_kept(fate)) << "its graph is alive";
+  }
+}
+
+// Whatever allocation fails.
+TEST_F(FailedGraph, ThatCouldNotBeDetachedStillKnowsWhatItHolds) {
+  bool has_failed = true;
+  for (std::uint64_t n = 1; has_failed; ++n) {
+    graph source;
+    auto const fate = make_fate();
+    capture_into(source.get(), [&](cudaStream_t on) { retire(on, fate); });
+    has_failed = false;
+    owned_graph detached;
+    try {
+      allocation_watch const watch(n);
+      *detached.out() = source.detach();
+    } catch (std::bad_alloc const&) {
+      has_failed = true;
+    }
+    if (!has_failed) break;
+    ASSERT_LE(n, 100u);
+    EXPECT_EQ(source.held().owners, 1u) << "allocation " << n;
+    graph_exec const exec(source);
+    EXPECT_TRUE(exec.is_bare());
+    EXPECT_EQ(exec.held().owners, 1u) << "allocation " << n;
+  }
 }
 
 class ConditionalExec : public lifetime_test {

@@ -48,6 +48,37 @@ TEST_F(CaptureThreads, ThatClaimAtOnceShareWhatWasReleasedBefore) {
   graph.reset();
 }
 
+// A slot that one thread has just released belongs to the next, with what that one notes of it.
+TEST_F(CaptureThreads, ThatRecordStreamsAndReleaseAtOnceLoseNoRecord) {
+  block_pool pool = make_pool(64);
+  capture_on_threads([&](cudaStream_t branch, int) {
+    for (int i = 0; i < rounds; ++i) {
+      block_lease held = pool.claim(branch);
+      held.record_stream(branch);
+    }
+  });
+  EXPECT_LE(pool.stats().in_graphs, width);
+  graph.reset();
+}
+
+// A node's share ends on any thread, also while the capture of the lease goes on.
+TEST_F(CaptureThreads, ThatReleaseWhileASharesEndIsReclaimedDoNotMeet) {
+  block_pool pool = make_pool(1);
+  owned_stream const stream = make_stream();
+  for (int i = 0; i < 20; ++i) {
+    capture captured{stream, cudaStreamCaptureModeRelaxed};
+    must(launch_tiny(stream));
+    {
+      block_lease held = pool.claim(stream);
+      static_cast<void>(held.share_with_node());
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the worker takes the share
+    }
+    ASSERT_EQ(captured.end(), cudaSuccess);
+    captured.graph().reset();
+    ASSERT_TRUE(wait_until([&] { return pool.stats().in_graphs == 0; }));
+  }
+}
+
 TEST_F(CaptureThreads, ThatWorkAtOnceKeepEachASlotAndNeverHaveOneInTwoHands) {
   block_pool pool = make_pool(64);
   std::vector<std::atomic<int>> users(64);

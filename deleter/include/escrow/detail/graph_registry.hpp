@@ -35,7 +35,7 @@ class graph_registry {
   // A key for a graph that Escrow has created and will destroy; forget_graph() ends it.
   [[nodiscard]] std::uint64_t adopt(cudaGraph_t created);
   // The adopted graph has a plain owner from now on, who knows it by its id.
-  void give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph);
+  void give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept;
   // The graph is about to be destroyed, or given away.
   void forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept;
 
