@@ -9,7 +9,6 @@
 #include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/capture_device.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/ready_event.hpp"

@@ -1,5 +1,5 @@
 // Entries begin with a graph's first set and end with its last.
-#include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
 #include <new>

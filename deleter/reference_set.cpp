@@ -6,7 +6,6 @@
 #include "core_state.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/graph_registry.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {

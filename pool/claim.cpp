@@ -8,9 +8,9 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/capture_device.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
