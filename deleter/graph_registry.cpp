@@ -2,19 +2,16 @@
 #include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
+#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 
 graph_registry& graph_registry::global() noexcept {
-  // Never destroyed: see the class comment. In static memory, since a destroy path may be the first
-  // to ask.
-  alignas(graph_registry) static std::byte storage[sizeof(graph_registry)];
-  static graph_registry& global = *::new (static_cast<void*>(storage)) graph_registry;
-  return global;
+  static never_destroyed<graph_registry> only;  // see the class comment
+  return *only;
 }
 
 std::uint64_t graph_registry::adopt(cudaGraph_t created) {

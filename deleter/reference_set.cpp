@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "core_state.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retry_cleanup.hpp"

@@ -11,7 +11,7 @@
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
-#include "graph_core.hpp"
+#include "escrow/graph/graph.hpp"
 
 namespace escrow {
 

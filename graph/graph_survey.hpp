@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "escrow/detail/reference_set.hpp"
-#include "escrow/graph/graph.hpp"
 #include "graph_core.hpp"
 
 namespace escrow {
+
+class graph;
 
 // A graph's handle, and the id by which the registry knows it.
 struct identified_graph {

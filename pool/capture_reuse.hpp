@@ -15,7 +15,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/slot_pool.hpp"
+#include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {
 

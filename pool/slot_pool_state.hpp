@@ -13,7 +13,7 @@
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/detail/slot_pool.hpp"
+#include "escrow/pool/resource_pool.hpp"
 #include "free_lists.hpp"
 
 namespace escrow {

@@ -16,6 +16,7 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
@@ -251,6 +252,7 @@ class graph_registry {
   };
   using entries = std::unordered_map<std::uint64_t, entry>;
 
+  friend class never_destroyed<graph_registry>;
   graph_registry() = default;
   ~graph_registry() = default;
   [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;

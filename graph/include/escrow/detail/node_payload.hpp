@@ -17,7 +17,6 @@ namespace escrow::detail {
 // What: an owner on its way to a graph, or nothing. It is made before the call of CUDA that may
 //   fail, so that nothing has to be allocated afterwards.
 // Thread safety: a value; needs exclusive access.
-// Memory ordering: none.
 // Lifetime: not handed on, the owner ends with it, on this thread.
 // Capture: calls no CUDA function.
 // Errors: the constructor throws usage_error if the deleter was stopped, std::bad_alloc,

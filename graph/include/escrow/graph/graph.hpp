@@ -29,7 +29,6 @@ graph_core& require_graph(char const* call, graph_core* core);
 // Thread safety: a value; CUDA lets one thread at a time use a graph. Its clones, parents and execs
 //   may be used, and end, on other threads meanwhile. Plain calls that make or end them, or this
 //   graph, are made in a graph_lifetime_lock then.
-// Memory ordering: none.
 // Lifetime: the end destroys the graph. What it held comes back once its clones, execs and launches
 //   are gone too. Bodies of its conditional nodes keep it.
 // Capture: everything here is capture-safe; what CUDA forbids in a capture runs in Relaxed mode.
@@ -90,7 +89,6 @@ class graph {
 
 // What: a capture of a stream between begin and end. capture() below is the plain way to use it.
 // Thread safety: one thread, the one that made it.
-// Memory ordering: none.
 // Lifetime: if end() was not called, the destructor ends the capture and drops what was captured.
 // Capture: begins one.
 // Errors: cuda_error. After a failed end() the capture is over and the graph is gone.

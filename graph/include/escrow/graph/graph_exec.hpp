@@ -37,7 +37,6 @@ struct instantiate_options {
 //   as CUDA demands. It may end on any thread, whatever Escrow does meanwhile to the graphs that it
 //   was made of and updated from; plain calls that make or end something of those need a
 //   graph_lifetime_lock, or corrupt the heap.
-// Memory ordering: none.
 // Lifetime: may outlive its graph. May end at any time, with launches in flight and streams gone:
 //   what it held is let go after its last launch, which an event after each launch tells. One with
 //   conditional nodes ends only after its launches and uploads: cudaGraphExecDestroy waits for
