@@ -183,20 +183,4 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
-std::vector<graph_edge> edges_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
-  std::vector<cudaGraphNode_t> from(count);
-  std::vector<cudaGraphNode_t> to(count);
-  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
-  if (count != 0) {
-    check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count),
-          "cudaGraphGetEdges");
-  }
-  std::vector<graph_edge> edges;
-  edges.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) edges.push_back({from[i], to[i], data[i]});
-  return edges;
-}
-
 }  // namespace escrow

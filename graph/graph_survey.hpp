@@ -57,6 +57,16 @@ struct survey_root {
 [[nodiscard]] graph_survey survey_of(char const* call, survey_root const& root,
                                      std::span<cudaGraph_t const> bodies);
 
+// An edge of a graph.
+struct graph_edge {
+  cudaGraphNode_t from;
+  cudaGraphNode_t to;
+  cudaGraphEdgeData data;
+};
+
+// All edges of a graph. Throws cuda_error, std::bad_alloc.
+[[nodiscard]] std::vector<graph_edge> edges_of(cudaGraph_t graph);
+
 // The embedded graphs of a graph's child nodes, in the order of its nodes, and how many conditional
 // nodes it has.
 struct inner_graphs {

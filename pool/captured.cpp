@@ -37,8 +37,8 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
   capture_frontier const frontier = frontier_of(stream);
   capture_reuse::search search(reuse, capture.id, frontier);
   if (slot* const found = search.look_at(near)) return found;
-  recycle();
-  slot* other = take_done(next_pass(), all);
+  core.recycle();
+  slot* other = take_done(passes.fetch_add(1, std::memory_order_relaxed) + 1, all);
   std::exception_ptr failure;
   try {
     // Relaxed: grow() looks again.
@@ -54,21 +54,17 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
     failure = std::current_exception();  // unless there is one to wait for
   }
   if (other != nullptr && failure == nullptr) {
-    attach(*other, capture, where);
+    try {
+      hold_in_graph(*other, capture, where);
+    } catch (...) {
+      end_lease(*other);
+      throw;
+    }
     return other;
   }
   slot* const found = take_with_edge(stream, capture);
   if (found == nullptr && failure != nullptr) std::rethrow_exception(failure);
   return found;
-}
-
-void slot_pool::state::attach(slot& taken, capture_info const& capture, source_location where) {
-  try {
-    hold_in_graph(taken, capture, where);
-  } catch (...) {
-    end_lease(taken);
-    throw;
-  }
 }
 
 slot* slot_pool::state::take_with_edge(stream_ref stream, capture_info const& capture) {
@@ -105,12 +101,14 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, source_lo
     hold = extra.get();
   }
   reuse.add(taken, id, where);
+  core.count_in_graphs(+1);
   hold->capture_id_ = id;
   static_cast<void>(extra.release());  // graph_is_gone() or forget_hold() deletes it
   return *hold;
 }
 
 void slot_pool::state::forget_hold(graph_hold& unused) noexcept {
+  core.count_in_graphs(-1);
   static_cast<void>(reuse.remove(unused.held_, unused.capture_id_));  // it is leased
   if (&unused != &unused.held_.first_hold_) delete &unused;
 }
@@ -118,15 +116,11 @@ void slot_pool::state::forget_hold(graph_hold& unused) noexcept {
 void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture,
                                      source_location where) {
   graph_hold& hold = make_hold(taken, capture.id, where);
-  core.count_in_graphs(+1);
   bool is_taken = false;
   try {
     escrow::hold_in_graph(hold, true, capture.graph, capture.id, true, is_taken);
   } catch (...) {
-    if (!is_taken) {  // else the hold is reclaimed with its set
-      core.count_in_graphs(-1);
-      forget_hold(hold);
-    }
+    if (!is_taken) forget_hold(hold);  // else it is reclaimed with its set
     throw;
   }
 }
@@ -135,35 +129,30 @@ slot_share slot_pool::state::share(slot& leased) {
   // Relaxed: only that each share has another id counts.
   static std::atomic<std::uint64_t> last{capture_reuse::first_share_id};
   std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
-  graph_hold& hold = make_hold(leased, id, {});
-  core.count_in_graphs(+1);
-  return slot_share(hold);
+  return slot_share(make_hold(leased, id, {}));
 }
 
 void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   auto& hold = static_cast<graph_hold&>(thing);
-  hold.held_.pool().state_->graph_is_gone(hold);
-}
-
-void slot_pool::state::graph_is_gone(graph_hold& hold) noexcept {
   slot& held = hold.held_;
+  slot_pool::state& in = *held.pool().state_;
   std::uint64_t const capture_id = hold.capture_id_;
-  core.count_in_graphs(-1);
+  in.core.count_in_graphs(-1);
   if (&hold != &held.first_hold_) delete &hold;
   // Between the graph and its list no claim finds the slot: those that find none look again
   // meanwhile. The reference is for afterwards, since the pool may end with the slot.
-  references.fetch_add(1, std::memory_order_relaxed);
-  free.looked_at.fetch_add(1, std::memory_order_relaxed);
-  if (reuse.remove(held, capture_id)) {
-    held.released_at_ = stamp();
+  in.references.fetch_add(1, std::memory_order_relaxed);
+  in.free.looked_at.fetch_add(1, std::memory_order_relaxed);
+  if (in.reuse.remove(held, capture_id)) {
+    held.released_at_ = in.stamp();
     held.may_be_in_graphs_ = false;
     // It comes later than others that its stream released after it, so that its place on the
     // stream's list would be wrong: it is asked about by itself.
     held.key_ = held.is_done_ ? free_lists::idle : free_lists::own_list_of(held);
-    go_home(held);
+    in.go_home(held);
   }
-  free.looked_at.fetch_sub(1, std::memory_order_relaxed);
-  drop_reference();
+  in.free.looked_at.fetch_sub(1, std::memory_order_relaxed);
+  in.drop_reference();
 }
 
 }  // namespace escrow

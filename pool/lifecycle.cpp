@@ -11,31 +11,15 @@
 
 namespace escrow {
 
-namespace {
-
-pool_options with_device(pool_options options, int devices) {
-  if (options.device < 0) options.device = current_device();
-  if (options.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
-  return options;
-}
-
-int count_devices() {
+slot_pool::slot_pool(pool_options const& options, make_function make) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  return devices;
-}
-
-deleter_core& core_of(pool_options const& options) {
-  return (options.deleter != nullptr ? *options.deleter : deleter::global()).core();
-}
-
-}  // namespace
-
-slot_pool::slot_pool(pool_options const& options, make_function make) {
-  int const devices = count_devices();
-  state_ = std::make_unique<state>(*this, with_device(options, devices), std::move(make),
-                                   core_of(options), devices);
-  state_->core.add_use();
+  pool_options own = options;
+  if (own.device < 0) own.device = current_device();
+  if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
+  deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
+  core.add_use();
 }
 
 slot_pool::~slot_pool() = default;

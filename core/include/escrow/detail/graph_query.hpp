@@ -52,14 +52,4 @@ namespace escrow {
 // A graph's nodes, as CUDA orders them. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
 
-// An edge of a graph.
-struct graph_edge {
-  cudaGraphNode_t from;
-  cudaGraphNode_t to;
-  cudaGraphEdgeData data;
-};
-
-// All edges of a graph. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] std::vector<graph_edge> edges_of(cudaGraph_t graph);
-
 }  // namespace escrow
