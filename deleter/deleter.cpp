@@ -9,9 +9,9 @@
 #include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/capture_device.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/graph_query.hpp"
+#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
@@ -40,9 +40,9 @@ deleter::~deleter() {
 }
 
 deleter& deleter::global() {
-  // Leaked: graphs may release until the very end of the process (design law 6).
-  static deleter& global = *new deleter;
-  return global;
+  // Graphs may release until the very end of the process (design law 6).
+  static never_destroyed<deleter> only;
+  return *only;
 }
 
 void deleter::retirement::put_back::operator()(retired_object* unused) const noexcept {

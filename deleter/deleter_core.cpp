@@ -1,6 +1,8 @@
 // The way of a reclaimable from push() to the worker, and the counts.
 #include "escrow/detail/deleter_core.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -10,7 +12,6 @@
 #include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "pin_module.hpp"
 
 namespace escrow {
 
@@ -21,6 +22,25 @@ deleter_options in_order(deleter_options options) {
   options.poll_interval_min = std::max(options.poll_interval_min, std::chrono::microseconds(1));
   options.poll_interval_max = std::max(options.poll_interval_max, options.poll_interval_min);
   return options;
+}
+
+// From the first call on, dlclose() leaves the module in memory that this code is linked into: a
+// plugin that has Escrow's static libraries inside, for one. By one more open, never closed: a link
+// option (-z nodelete) reaches only those who link with CMake.
+void pin_module() noexcept;
+
+bool open_once_more() noexcept {
+  Dl_info found{};
+  // Not found: the program is linked statically, and nothing can be unloaded.
+  if (dladdr(reinterpret_cast<void*>(&pin_module), &found) == 0) return false;
+  // Found by the very name that it was loaded under, so that no file is looked at. Null for a
+  // program, which is never unloaded.
+  return dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
+}
+
+void pin_module() noexcept {
+  static bool const is_pinned = open_once_more();
+  static_cast<void>(is_pinned);
 }
 
 }  // namespace

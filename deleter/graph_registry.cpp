@@ -1,20 +1,17 @@
 // Entries begin with a graph's first set and end with its last.
-#include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
+#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 
 graph_registry& graph_registry::global() noexcept {
-  // Never destroyed: see the class comment. In static memory, since a destroy path may be the first
-  // to ask.
-  alignas(graph_registry) static std::byte storage[sizeof(graph_registry)];
-  static graph_registry& global = *::new (static_cast<void*>(storage)) graph_registry;
-  return global;
+  static never_destroyed<graph_registry> only;  // see the class comment
+  return *only;
 }
 
 std::uint64_t graph_registry::adopt(cudaGraph_t created) {
@@ -130,7 +127,7 @@ void graph_registry::open(reference_set const* set, std::uint64_t id) noexcept {
   if (found == entries_.end()) return;
   // By address: the set may be destroyed, with its graph, and then it is not there.
   for (placed_set const& each : found->second.sets) {
-    if (each.set == set) each.set->is_open_ = true;
+    if (each.set == set && !set->is_sealed_) each.set->is_open_ = true;
   }
 }
 

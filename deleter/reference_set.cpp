@@ -3,10 +3,8 @@
 
 #include <algorithm>
 
-#include "core_state.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/graph_registry.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
@@ -46,6 +44,7 @@ bool reference_set::append(reclaimable& member, bool is_written) noexcept {
   do {
     if (newest == closed()) {
       static_cast<void>(member.drop_ref_only());
+      member.next_ = nullptr;
       return false;
     }
     member.next_ = newest;

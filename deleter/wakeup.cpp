@@ -4,6 +4,8 @@
 #include <mutex>
 #include <vector>
 
+#include "escrow/detail/never_destroyed.hpp"
+
 namespace escrow {
 
 namespace {
@@ -16,8 +18,8 @@ struct store {
 };
 
 store& the_store() {
-  static store& leaked = *new store;
-  return leaked;
+  static never_destroyed<store> only;
+  return *only;
 }
 
 }  // namespace

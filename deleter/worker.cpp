@@ -1,5 +1,5 @@
 // The worker thread: reclaim, rest, and end without touching what is gone.
-#include "worker.hpp"
+#include "core_state.hpp"
 
 #include <pthread.h>
 
@@ -10,7 +10,6 @@
 #include <mutex>
 #include <utility>
 
-#include "core_state.hpp"
 #include "shutdown_gate.hpp"
 
 namespace escrow {

@@ -9,7 +9,7 @@
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
-#include "escrow/detail/graph_registry.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "exec_state.hpp"
 
 namespace escrow {

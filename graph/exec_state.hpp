@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "escrow/core/stream.hpp"
+#include "escrow/detail/node_payload.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/graph/graph_exec.hpp"
-#include "escrow/graph/node_payload.hpp"
 #include "graph_core.hpp"
-#include "hoist_scope.hpp"
+#include "graph_survey.hpp"
 
 namespace escrow {
 

@@ -10,7 +10,6 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
-#include "graph_survey.hpp"
 
 namespace escrow {
 

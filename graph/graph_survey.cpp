@@ -1,4 +1,5 @@
-// The walk: a graph is identified only if its handle is one that the registry has seen.
+// A graph is identified only if its handle is one that the registry has seen. References go from
+// the graph to a hoist_scope and back; at no step are they without a holder.
 #include "graph_survey.hpp"
 
 #include <algorithm>
@@ -6,9 +7,11 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/graph_query.hpp"
-#include "escrow/detail/graph_registry.hpp"
-#include "graph_core.hpp"
+#include "escrow/detail/reference_set.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/graph/graph.hpp"
 
 namespace escrow {
 
@@ -78,14 +81,6 @@ std::uint64_t graph_survey::known_id(cudaGraph_t graph) const noexcept {
   return found == known.end() ? 0 : found->id;
 }
 
-std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count != 0) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
-  return nodes;
-}
-
 std::vector<graph_edge> edges_of(cudaGraph_t graph) {
   std::size_t count = 0;
   check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
@@ -138,6 +133,83 @@ graph_survey survey_of(char const* call, survey_root const& root,
   for (cudaGraph_t const body : all_bodies) walking.visit_body(body);
   found.lacks_bodies = all_bodies.size() < walking.conditionals();
   return found;
+}
+
+graph_survey survey_for_copy(char const* call, graph const& original) {
+  graph_survey survey = survey_of(call, original, {});
+  // The copy has these sets, too, and must not get what the original gets later.
+  for (auto const& each : survey.known) static_cast<void>(graph_registry::global().seal(each.id));
+  return survey;
+}
+
+void copy_notes::note(cudaGraph_t original, cudaGraph_t copy, std::uint64_t id) {
+  around_.blank_copies.erase(copy);  // one that had the handle before may have been blank
+  if (std::uint64_t const original_id = originals_.known_id(original); original_id != 0) {
+    if (id == 0) id = graph_id_of(copy).value_or(0);
+    if (id != 0) graph_registry::global().add_copy(original_id, id, copy);
+  } else if (!originals_.is_unknown(original)) {
+    blank_.insert(copy);
+  }
+  // The children of a copy come in the order in which the original has them.
+  inner_graphs const from = inner_graphs_of(original);
+  inner_graphs const to = inner_graphs_of(copy);
+  std::size_t const pairs = std::min(from.children.size(), to.children.size());
+  for (std::size_t i = 0; i < pairs; ++i) note(from.children[i], to.children[i], 0);
+}
+
+hoist_scope::hoist_scope(graph_survey const& survey) : is_bare_(survey.is_complete()) {
+  std::vector<reference_set*> all;
+  for (auto const& on : survey.known) {
+    for (auto const& each : graph_registry::global().seal(on.id)) {
+      placed_.push_back({on.graph, on.id, each.set, each.object});
+      all.push_back(each.set);
+    }
+  }
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  for (reference_set* const each : all) sets_.emplace_back(*each);
+  try {
+    for (; off_ < placed_.size(); ++off_) take_off(placed_[off_]);
+  } catch (...) {
+    put_back_all();
+    throw;
+  }
+}
+
+hoist_scope::~hoist_scope() {
+  put_back_all();
+}
+
+void hoist_scope::take_off(taken const& each) {
+  check(cudaUserObjectRetain(each.object, 1), "cudaUserObjectRetain");
+  cudaError_t const status = cudaGraphReleaseUserObject(each.graph, each.object, 1);
+  if (status == cudaSuccess) return;
+  release_object(each.object, each.set->core());
+  check(status, "cudaGraphReleaseUserObject");
+}
+
+void hoist_scope::put_back_all() noexcept {
+  for (; off_ != 0; --off_) {
+    taken const& each = placed_[off_ - 1];
+    cudaError_t status = cudaSuccess;
+    bool const is_back = retry_cleanup([&] {
+      status = cudaGraphRetainUserObject(each.graph, each.object, 1, cudaGraphUserObjectMove);
+      return status;
+    });
+    if (is_back) continue;
+    // The reference is leaked, since nothing will tell when the graph is destroyed.
+    deleter_core& core = each.set->core();
+    core.count_leaked();
+    core.report(status, "cudaGraphRetainUserObject");
+  }
+}
+
+void hoist_scope::keep_off() noexcept {
+  for (; off_ != 0; --off_) {
+    taken const& each = placed_[off_ - 1];
+    graph_registry::global().remove(*each.set, each.graph_id);
+    release_object(each.object, each.set->core());
+  }
 }
 
 }  // namespace escrow

@@ -1,16 +1,21 @@
-// Which graphs of a tree the registry knows.
+// Which graphs of a tree the registry knows, and what is done with all of them: noting copies,
+// taking reference sets off.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
-#include "escrow/graph/graph.hpp"
+#include "escrow/detail/reference_set.hpp"
+#include "graph_core.hpp"
 
 namespace escrow {
+
+class graph;
 
 // A graph's handle, and the id by which the registry knows it.
 struct identified_graph {
@@ -52,9 +57,6 @@ struct survey_root {
 [[nodiscard]] graph_survey survey_of(char const* call, survey_root const& root,
                                      std::span<cudaGraph_t const> bodies);
 
-// A graph's nodes, as CUDA orders them. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
-
 // An edge of a graph.
 struct graph_edge {
   cudaGraphNode_t from;
@@ -72,5 +74,64 @@ struct inner_graphs {
   std::size_t conditionals = 0;
 };
 [[nodiscard]] inner_graphs inner_graphs_of(cudaGraph_t graph);
+
+// What the tree of a graph that is about to be copied holds; its sets are sealed. Throws as
+// survey_of().
+[[nodiscard]] graph_survey survey_for_copy(char const* call, graph const& original);
+
+// What: notes for a copy of a graph, and for the copies of its child graphs, what the originals
+//   hold. A copy that is not noted is right as it is: it counts as one of which nobody knows what
+//   it holds.
+// Thread safety: exclusive access to the graph around.
+// Lifetime: no longer than what it was made of.
+class copy_notes {
+ public:
+  // `around`: the copy, or the graph whose child it is.
+  copy_notes(graph_survey const& originals, graph_core& around) noexcept
+      : originals_(originals), around_(around) {}
+
+  // `id`: the copy's, or 0. Throws cuda_error, std::bad_alloc: some copies are noted then.
+  void note(cudaGraph_t original, cudaGraph_t copy, std::uint64_t id);
+  // From now on the graph around knows which of the copies hold nothing.
+  void commit() noexcept { around_.blank_copies.merge(blank_); }
+
+ private:
+  graph_survey const& originals_;
+  graph_core& around_;
+  std::set<cudaGraph_t> blank_;
+};
+
+// While it lives, the graphs of the survey have no reference sets, and nothing is appended to these
+// sets any more. A constructor that throws (cuda_error, std::bad_alloc) has put back all. No other
+// thread may use the graphs meanwhile.
+class hoist_scope {
+ public:
+  explicit hoist_scope(graph_survey const& survey);
+  hoist_scope(hoist_scope&&) = delete;
+  ~hoist_scope();
+
+  // Whether what is instantiated now is bare: see graph_exec::is_bare().
+  [[nodiscard]] bool is_bare() const noexcept { return is_bare_; }
+  // What was taken off, each once.
+  [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }
+  // Leaves the graphs without them.
+  void keep_off() noexcept;
+
+ private:
+  struct taken {
+    cudaGraph_t graph;
+    std::uint64_t graph_id;
+    reference_set* set;
+    cudaUserObject_t object;  // with a reference of this while it is off
+  };
+
+  static void take_off(taken const& each);
+  void put_back_all() noexcept;
+
+  std::vector<taken> placed_;
+  std::size_t off_ = 0;  // the first so many of them are off
+  reference_sets sets_;
+  bool is_bare_;
+};
 
 }  // namespace escrow

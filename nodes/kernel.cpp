@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <mutex>
-#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
@@ -42,10 +42,9 @@ struct found_kernels {
 };
 
 found_kernels& all_found() noexcept {
-  // Never destroyed: libraries may end until the very end of the process.
-  alignas(found_kernels) static std::byte storage[sizeof(found_kernels)];
-  static found_kernels& kept = *::new (static_cast<void*>(storage)) found_kernels;
-  return kept;
+  // Libraries may end until the very end of the process.
+  static never_destroyed<found_kernels> only;
+  return *only;
 }
 
 }  // namespace

@@ -50,14 +50,10 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
-// Whether all `asked`, which may be destroyed, are nodes of `graph`. Source: cudaGraphGetNodes.
+// Whether all `asked`, which may be destroyed, are nodes of `graph`.
 bool has_all(cudaGraph_t graph, nodes const& asked) {
-  std::size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
-  nodes all(count);
-  check(cudaGraphGetNodes(graph, all.data(), &count), "cudaGraphGetNodes");
-  return std::all_of(asked.begin(), asked.end(),
-                     [&all](cudaGraphNode_t node) { return contains(all, node); });
+  nodes const all = nodes_of(graph);
+  return std::ranges::all_of(asked, [&](cudaGraphNode_t node) { return contains(all, node); });
 }
 
 }  // namespace
@@ -173,17 +169,14 @@ void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
-void capture_reuse::offer_again(slot& taken) noexcept {
-  std::lock_guard const lock(mutex_);
-  taken.is_leased_ = false;
-}
-
-bool capture_reuse::take(slot& taken, std::uint64_t id) {
+bool capture_reuse::take(slot& taken, std::uint64_t id, cudaGraph_t graph) {
   bool is_right = false;
   try {
-    is_right = dependencies_of(taken.released_after_) == taken.released_edges_;
+    is_right = (graph == nullptr || has_all(graph, taken.released_after_)) &&
+               dependencies_of(taken.released_after_) == taken.released_edges_;
   } catch (...) {
-    offer_again(taken);
+    std::lock_guard const lock(mutex_);
+    taken.is_leased_ = false;
     throw;
   }
   std::lock_guard const lock(mutex_);
@@ -230,7 +223,7 @@ slot* capture_reuse::search::look_at(std::size_t nodes_max) {
   // Once more at a node where what was found is no more what was released there.
   auto const take = [&](cudaGraphNode_t node) -> slot* {
     while (slot* const found = mark(node)) {
-      if (reuse_.take(*found, id_)) return found;
+      if (reuse_.take(*found, id_, nullptr)) return found;
     }
     return nullptr;
   };
@@ -279,21 +272,7 @@ slot* capture_reuse::take_unordered(std::uint64_t id, cudaGraph_t graph) {
     return oldest;
   };
   while (slot* const found = mark_oldest()) {
-    // Its nodes may be destroyed, if the graph was edited and captured into again.
-    bool is_there = false;
-    try {
-      is_there = has_all(graph, found->released_after_);
-    } catch (...) {
-      offer_again(*found);
-      throw;
-    }
-    if (!is_there) {
-      std::lock_guard const lock(mutex_);
-      if (entry* const of = find(id)) remove_reusable(*of, *found);
-      found->is_leased_ = false;
-    } else if (take(*found, id)) {
-      return found;
-    }
+    if (take(*found, id, graph)) return found;
   }
   return nullptr;
 }

@@ -15,7 +15,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/slot_pool.hpp"
+#include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {
 
@@ -122,9 +122,9 @@ class capture_reuse {
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
   // Reusable slots that a claim considers are marked as leased, and stay listed. Takes one, if the
-  // nodes of its release are the same as then; else it serves no more.
-  [[nodiscard]] bool take(slot& taken, std::uint64_t id);
-  void offer_again(slot& taken) noexcept;
+  // nodes of its release are the same as then; else it serves no more. `graph`: not null if these
+  // may be destroyed, as if it was edited and captured into again.
+  [[nodiscard]] bool take(slot& taken, std::uint64_t id, cudaGraph_t graph);
 
   mutable std::mutex mutex_;  // guards all, and in each held slot what the class comment names
   std::map<std::uint64_t, entry> entries_;

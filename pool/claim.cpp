@@ -8,9 +8,9 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/capture_device.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/graph_query.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
@@ -19,13 +19,9 @@ namespace {
 
 constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
 
-claimed_slot claim_of(slot& taken, stream_ref stream, std::uint64_t stream_id,
-                      std::uint64_t capture_id) noexcept {
-  return {.what = &taken,
-          .stream = stream.get(),
-          .stream_id = stream_id,
-          .capture_id = capture_id,
-          .thread = thread_of(stream)};
+claimed_slot claim_of(slot& taken, stream_ref stream, std::uint64_t stream_id) noexcept {
+  return {
+      .what = &taken, .stream = stream.get(), .stream_id = stream_id, .thread = thread_of(stream)};
 }
 
 }  // namespace
@@ -40,13 +36,9 @@ std::uint64_t thread_of(stream_ref stream) noexcept {
 }
 
 claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where) {
-  capture_info capture;
-  claimed_slot const own = state_->claim_own(call, stream, capture);
-  if (own.what != nullptr) [[likely]]
-    return own;
   pool_options const& options = state_->options;
-  auto const claimed = state_->claim_other(call, stream, capture, options.host_wait_max,
-                                           options.capture_wait_max, where);
+  auto const claimed =
+      state_->claim(call, stream, options.host_wait_max, options.capture_wait_max, where);
   if (!claimed) throw pool_exhausted(state_->describe_exhaustion(call));
   return *claimed;
 }
@@ -54,25 +46,24 @@ claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_locati
 std::optional<claimed_slot> slot_pool::try_claim(char const* call, stream_ref stream,
                                                  std::chrono::nanoseconds host_wait_max,
                                                  source_location where) {
-  capture_info capture;
-  claimed_slot const own = state_->claim_own(call, stream, capture);
-  if (own.what != nullptr) return own;
-  return state_->claim_other(call, stream, capture, host_wait_max, {}, where);
+  return state_->claim(call, stream, host_wait_max, {}, where);
 }
 
-claimed_slot slot_pool::state::claim_own(char const* call, stream_ref stream,
-                                         capture_info& capture) {
+std::optional<claimed_slot> slot_pool::state::claim(char const* call, stream_ref stream,
+                                                    std::chrono::nanoseconds host_wait_max,
+                                                    std::chrono::nanoseconds busy_wait_max,
+                                                    source_location where) {
   require_open(call);
-  capture = usable_capture_of(call, stream);
-  if (!capture.is_none()) return {};
-  std::uint64_t const id = stream_id(stream);
-  // Relaxed: see deferred_count.
-  if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+  capture_info const capture = usable_capture_of(call, stream);
+  if (capture.is_none()) [[likely]] {
+    std::uint64_t const id = stream_id(stream);
     record_deferred(stream, id);
-  slot* const found = free.take_newest(id);
-  if (found == nullptr) return {};
-  if (found->also_count_ != 0) wait_for(*found, stream, true);
-  return claim_of(*found, stream, id, 0);
+    if (slot* const own = free.take_newest(id)) {
+      if (own->also_count_ != 0) wait_for(*own, stream, true);
+      return claim_of(*own, stream, id);
+    }
+  }
+  return claim_other(call, stream, capture, host_wait_max, busy_wait_max, where);
 }
 
 std::optional<claimed_slot> slot_pool::state::claim_other(char const* call, stream_ref stream,
@@ -123,42 +114,29 @@ std::optional<claimed_slot> slot_pool::state::claim_other(char const* call, stre
   }
 }
 
-void slot_pool::state::recycle() {
-  // What another thread was just taking from graphs to the lists is there after this.
-  core.recycle();
-}
-
-std::uint64_t slot_pool::state::next_pass() noexcept {
-  return passes.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-bool slot_pool::state::may_have_missed(std::uint64_t puts_before) noexcept {
-  // Relaxed: see free_lists::looked_at.
-  return free.looked_at.load(std::memory_order_relaxed) != 0 || free.puts() != puts_before;
-}
-
 std::optional<claimed_slot> slot_pool::state::claim_eager(stream_ref stream) {
   constexpr int attempts_max = 1000;  // each follows a move of a slot by another thread
   std::uint64_t const id = stream_id(stream);
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    std::optional<std::uint64_t> puts_before;
+    std::uint64_t puts_before = 0;
     if (slot* const found = take_eager(id, puts_before)) {
       wait_for(*found, stream, found->key_ == id);
-      return claim_of(*found, stream, id, 0);
+      return claim_of(*found, stream, id);
     }
-    if (!may_have_missed(*puts_before)) break;
+    // Relaxed: see free_lists::looked_at.
+    bool const is_looked_at = free.looked_at.load(std::memory_order_relaxed) != 0;
+    if (!is_looked_at && free.puts() == puts_before) break;
     std::this_thread::yield();
   }
   return std::nullopt;
 }
 
-slot* slot_pool::state::take_eager(std::uint64_t stream_id,
-                                   std::optional<std::uint64_t>& puts_before) {
+slot* slot_pool::state::take_eager(std::uint64_t stream_id, std::uint64_t& puts_before) {
   // Asking about more streams would take longer than making a slot.
   constexpr std::size_t questions_before_growth = 32;
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
-  recycle();
-  std::uint64_t const pass = next_pass();
+  core.recycle();  // also what another thread is just taking from graphs to the lists
+  std::uint64_t const pass = passes.fetch_add(1, std::memory_order_relaxed) + 1;
   if (slot* const done = take_done(pass, questions_before_growth)) return done;
   std::exception_ptr failure;
   try {

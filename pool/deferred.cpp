@@ -17,15 +17,15 @@ namespace {
 // A bound of the ids of all streams that there are: streams made later have larger ones (measured:
 // CUDA counts). 0 if it cannot be had. Capture-safe.
 std::uint64_t bound_of_stream_ids(int device) noexcept {
-  cudaStream_t made = nullptr;
   try {
     device_scope const current(device);
+    cudaStream_t made = nullptr;
     check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    std::uint64_t const id = stream_id(made);
+    unsigned long long id = 0;
+    bool const is_known = succeeded(cudaStreamGetId(made, &id));
     retry_cleanup([made] { return cudaStreamDestroy(made); });
-    return id;
+    return is_known ? id : 0;
   } catch (std::exception const&) {
-    if (made != nullptr) retry_cleanup([made] { return cudaStreamDestroy(made); });
     return 0;
   }
 }
@@ -131,7 +131,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
   leak(used);  // the pool has ended: no call gives it a stream any more
 }
 
-void slot_pool::state::record_deferred(stream_ref stream, std::uint64_t id) noexcept {
+void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {
   auto const is_here = [&](stream_use const& use) {
     try {
       return is_stream_of(use, stream, id);

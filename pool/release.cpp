@@ -44,8 +44,7 @@ slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
 
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  require_same_thread({.handle = lease.stream, .id = 0, .thread = lease.thread, .device = 0},
-                      "claimed");
+  require_same_thread({lease.stream, 0, lease.thread, 0}, "claimed");
   std::optional<device_scope> device;
   if (is_ambiguous(lease.stream)) device.emplace(in.options.device);  // where the claim was made
   in.release_on(lease, lease.stream, lease.stream_id);
@@ -79,10 +78,7 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
-  stream_use const own{.handle = lease.stream,
-                       .id = lease.stream_id,
-                       .thread = lease.thread,
-                       .device = options.device};
+  stream_use const own{lease.stream, lease.stream_id, lease.thread, options.device};
   if (is_other_thread(own)) return defer(lease, own);
   capture_info capture;
   try {
@@ -120,10 +116,8 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_ref stream, std::u
     hold_in_graph(*lease.what, capture, {});
   }
   // Work from before this capture may still run, and nothing can be recorded now.
-  defer(lease, {.handle = stream.get(),
-                .id = id,
-                .thread = thread_of(stream),
-                .device = is_ambiguous(stream.get()) ? current_device() : options.device});
+  int const device = is_ambiguous(stream.get()) ? current_device() : options.device;
+  defer(lease, {stream.get(), id, thread_of(stream), device});
 }
 
 void slot_pool::state::release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
@@ -138,18 +132,15 @@ void slot_pool::state::release_eager(claimed_slot& lease, stream_ref stream, std
   cudaError_t status = cudaEventRecord(used.ready_.get(), stream.get());
   if (status == cudaSuccess && used.unrecorded_.empty()) [[likely]] {
     // Before the slot is back, with which the pool may go.
-    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      record_deferred(stream, id);
+    record_deferred(stream, id);
     return end_lease(used);
   }
   if (status != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    stream_use const own{
-        .handle = stream.get(), .id = id, .thread = thread_of(stream), .device = options.device};
-    used.unrecorded_.push_back(own);
+    used.unrecorded_.push_back({stream.get(), id, thread_of(stream), options.device});
   }
   status = record_all(used);
-  if (deferred_count.load(std::memory_order_relaxed) != 0) record_deferred(stream, id);
+  record_deferred(stream, id);
   if (status != cudaSuccess) core.report(status, "cudaEventRecord");  // now: see above
   finish_release(used);
   check(status, "cudaEventRecord");
@@ -211,17 +202,11 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
   if (capture.id != lease.capture_id) refuse_capture("lease::record_stream", lease);
   // Asking a capturing stream for its device or id would invalidate the capture.
   bool const is_eager = capture.is_none();
-  stream_use const use{.handle = stream.get(),
-                       .id = is_eager ? stream_id(stream) : 0,
-                       .thread = thread_of(stream),
-                       .device = is_eager                     ? device_of(stream)
-                                 : is_ambiguous(stream.get()) ? current_device()
-                                                              : used.pool_.device()};
-  state& in = *used.pool_.state_;
-  // Relaxed: see deferred_count.
-  if (is_eager && in.deferred_count.load(std::memory_order_relaxed) != 0) {
-    in.record_deferred(stream, use.id);
-  }
+  int const device = is_eager                     ? device_of(stream)
+                     : is_ambiguous(stream.get()) ? current_device()
+                                                  : used.pool_.device();
+  stream_use const use{stream.get(), is_eager ? stream_id(stream) : 0, thread_of(stream), device};
+  if (is_eager) used.pool_.state_->record_deferred(stream, use.id);
   auto const is_same = [&use](stream_use const& known) {
     if (use.id != 0 || known.id != 0) return use.id == known.id;
     return use.handle == known.handle && use.thread == known.thread && use.device == known.device;

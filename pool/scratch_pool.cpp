@@ -51,6 +51,10 @@ void close(blocks& pool) noexcept {
 
 struct scratch_pool::state {
   explicit state(pool_options given) : options(std::move(given)) {}
+  state(state&&) = delete;
+  ~state() {
+    for (auto const& each : made) delete each.load(std::memory_order_acquire);
+  }
 
   // The pool for claims of `bytes`.
   blocks& of(std::size_t bytes);
@@ -64,27 +68,27 @@ struct scratch_pool::state {
   // devices there are, and runs no destructor.
   std::mutex mutex;
   bool is_closed = false;
-  std::array<std::unique_ptr<blocks>, sizes> owned;
-  // What `owned` has, readable without the lock: released once made, acquired by each claim.
-  std::array<std::atomic<blocks*>, sizes> ready{};
+  // Owned, by size. Released once made, under the lock, and acquired by each claim without it.
+  std::array<std::atomic<blocks*>, sizes> made{};
 };
 
 blocks& scratch_pool::state::of(std::size_t bytes) {
   std::size_t const index = size_index(bytes);
-  if (blocks* const made = ready[index].load(std::memory_order_acquire)) return *made;
+  if (blocks* const ready = made[index].load(std::memory_order_acquire)) return *ready;
   std::size_t const size = std::size_t{1} << (index + smallest);
   std::lock_guard const lock(mutex);
   if (is_closed) {
     throw usage_error(claim_name, "the pool \"" + label_of(size) + "\" is closed",
                       "claim before close_for()");
   }
-  if (!owned[index]) {
+  blocks* its = made[index].load(std::memory_order_acquire);
+  if (its == nullptr) {
     pool_options each = options;
     each.label = label_of(size);
-    owned[index] = std::make_unique<blocks>(each, [size] { return device_block(size); });
-    ready[index].store(owned[index].get(), std::memory_order_release);
+    its = new blocks(each, [size] { return device_block(size); });
+    made[index].store(its, std::memory_order_release);
   }
-  return *owned[index];
+  return *its;
 }
 
 scratch_pool::scratch_pool(pool_options const& options) : state_(std::make_unique<state>(options)) {
@@ -114,10 +118,10 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
     state_->is_closed = true;
   }
   // All are closed before the first is waited for, also if memory runs out.
-  for (auto const& each : state_->ready) {
+  for (auto const& each : state_->made) {
     if (blocks* const pool = each.load(std::memory_order_acquire)) close(*pool);
   }
-  for (auto const& each : state_->ready) {
+  for (auto const& each : state_->made) {
     blocks* const pool = each.load(std::memory_order_acquire);
     if (pool == nullptr) continue;
     auto const left = std::max(timeout - (clock::now() - begin), std::chrono::nanoseconds(0));
@@ -129,7 +133,7 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
 std::size_t scratch_pool::bytes() const noexcept {
   std::size_t total = 0;
   for (std::size_t index = 0; index < sizes; ++index) {
-    blocks const* const pool = state_->ready[index].load(std::memory_order_acquire);
+    blocks const* const pool = state_->made[index].load(std::memory_order_acquire);
     if (pool != nullptr) total += pool->stats().slots << (index + smallest);
   }
   return total;

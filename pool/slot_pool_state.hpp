@@ -13,7 +13,7 @@
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/detail/slot_pool.hpp"
+#include "escrow/pool/resource_pool.hpp"
 #include "free_lists.hpp"
 
 namespace escrow {
@@ -48,38 +48,40 @@ struct slot_pool::state {
         end_on_worker(*this, used, options.device) {}
 
   // claim.cpp
-  claimed_slot claim_own(char const* call, stream_ref stream, capture_info& capture);
+  // `busy_wait_max`: for slots that only a capture may not use yet.
+  std::optional<claimed_slot> claim(char const* call, stream_ref stream,
+                                    std::chrono::nanoseconds host_wait_max,
+                                    std::chrono::nanoseconds busy_wait_max, source_location where);
   std::optional<claimed_slot> claim_other(char const* call, stream_ref stream,
                                           capture_info const& capture,
                                           std::chrono::nanoseconds host_wait_max,
                                           std::chrono::nanoseconds busy_wait_max,
                                           source_location where);
   std::optional<claimed_slot> claim_eager(stream_ref stream);
-  slot* take_eager(std::uint64_t stream_id, std::optional<std::uint64_t>& puts_before);
+  slot* take_eager(std::uint64_t stream_id, std::uint64_t& puts_before);
   slot* take_done(std::uint64_t pass, std::size_t questions_max);
-  // A number for a pass over the free lists; see free_lists::take_to_ask().
-  [[nodiscard]] std::uint64_t next_pass() noexcept;
   // Whether the work on a free slot is done; if not, whether that of its own stream is not, and so
   // that of all later releases there, or only that of others.
   enum class progress : std::uint8_t { done, others_behind, stream_behind };
   [[nodiscard]] static progress ask(slot& free) noexcept;
   slot* grow();
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
-  // Adds what graphs have released to the free lists, also while the worker is busy.
-  void recycle();
   void require_open(char const* call) const;
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy);
-  [[nodiscard]] bool may_have_missed(std::uint64_t puts_before) noexcept;
   [[nodiscard]] std::string describe_exhaustion(char const* call);
 
-  // claim_captured.cpp
+  // captured.cpp
   std::optional<claimed_slot> claim_captured(stream_ref stream, capture_info const& capture,
                                              source_location where);
   slot* take_captured(stream_ref stream, capture_info const& capture, source_location where);
   slot* take_with_edge(stream_ref stream, capture_info const& capture);
-  void attach(slot& taken, capture_info const& capture, source_location where);
+  graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
+  void forget_hold(graph_hold& unused) noexcept;
+  // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
+  void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
+  [[nodiscard]] slot_share share(slot& leased);
 
   // release.cpp
   void release_on(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
@@ -101,20 +103,17 @@ struct slot_pool::state {
   // After record_uses(): the slot is free, or waits for a record.
   void finish_release(slot& used) noexcept;
   // Each call given a stream outside of captures: records what was deferred on it.
-  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
+  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
+    // Relaxed: see deferred_count.
+    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      record_deferred_on(stream, stream_id);
+  }
+  void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
-  // close.cpp
+  // lifecycle.cpp
   void close() noexcept;
   void leak_deferred() noexcept;
   [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& in_no_graph);
-
-  // graph_hold.cpp
-  graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
-  void forget_hold(graph_hold& unused) noexcept;
-  // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
-  void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
-  [[nodiscard]] slot_share share(slot& leased);
-  void graph_is_gone(graph_hold& hold) noexcept;
   void destroy(slot& idle) noexcept;
   // Keeps what cannot be known to be unused, counts it, and makes room for another slot.
   void leak(slot& unknown) noexcept;

@@ -16,6 +16,26 @@ MAY_INCLUDE = {
     "nodes": {"core", "deleter", "graph", "nodes"},
     "sim": {"sim"},
 }
+# The files of each part in an order in which they can be read: each includes only what stands before it. A header and
+# its .cpp are one name.
+READING_ORDER = {
+    "core": "version never_destroyed spin_lock error retry_cleanup stream capture device event ready_event"
+    " graph_lifetime_lock graph_query",
+    "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
+    " graph_registry release_queue recycle_lane pending_events object_store wakeup shutdown_gate core_state worker pass",
+    "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle"
+    " scratch_pool",
+    "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes",
+    "nodes": "bound_arguments kernel launch node_kind node_kinds build",
+}
+# Includes that run against that order, and why. Five at most.
+BACKWARD_MAX = 5
+BACKWARD = {
+    ("deleter", "deleter_core", "core_state"): "the inside of the class",
+    ("deleter", "deleter", "core_state"): "it runs the worker; the core has the deleter's options and stats",
+    ("deleter", "deleter", "reference_set"): "it retires to graphs; a set tells what it holds as resource_usage",
+    ("graph", "graph_survey", "graph"): "a survey of a graph begins with what the graph knows of itself",
+}
 LINE_MAX, FILE_MAX, FUNCTION_MAX = 100, 400, 70
 BANNED = {
     r"\bTODO\b|\bFIXME\b|\bXXX\b": "finish it, or leave it out",
@@ -56,6 +76,54 @@ def check_includes(name, lines):
         part = included_part(line)
         if allowed and part in MAY_INCLUDE and part not in allowed:
             yield f"{name}:{number}: {name.split('/')[0]} may not include {part}"
+
+
+def included_file(part, line):
+    """The name in READING_ORDER of a file of `part` that the line includes."""
+    match = re.match(r'#include [<"](?:escrow/(\w+)/)?(\w+)\.hpp[>"]', line)
+    if not match:
+        return None
+    folder, name = match[1], match[2]
+    if folder == "detail":
+        return name if DETAIL.get(name + ".hpp") == part else None
+    if folder is None:
+        return name if (ROOT / part / (name + ".hpp")).exists() else None
+    return name if folder == part else None
+
+
+def check_reading_order(all_sources):
+    """Includes inside a part run one way."""
+    used, seen = set(), set()
+    for name, lines in all_sources:
+        part, path = name.split("/")[0], Path(name)
+        if part not in READING_ORDER or name == f"{part}/include/escrow/{part}.hpp":
+            continue
+        order = READING_ORDER[part].split()
+        if path.stem not in order:
+            yield f"{name}: READING_ORDER of {part} does not name it"
+            continue
+        seen.add((part, path.stem))
+        for number, line in enumerate(lines, 1):
+            other = included_file(part, line)
+            if other is None or other == path.stem:
+                continue
+            if (part, path.stem, other) in BACKWARD:
+                used.add((part, path.stem, other))
+            elif other in order[order.index(path.stem) :]:
+                yield f"{name}:{number}: includes {other}, which stands behind it in READING_ORDER"
+    yield from (f"tidy: there is no {stem} in {part}" for part, order in READING_ORDER.items()
+                for stem in order.split() if (part, stem) not in seen)
+    yield from (f"tidy: {each} is no exception any more" for each in BACKWARD.keys() - used)
+    if len(BACKWARD) > BACKWARD_MAX:
+        yield f"tidy: {len(BACKWARD)} includes run backwards, at most {BACKWARD_MAX} may"
+
+
+def check_exports(name, lines):
+    """What users include promises nothing of detail/."""
+    is_umbrella = name.split("/")[0] in MAY_INCLUDE and name.endswith(f"/include/escrow/{name.split('/')[0]}.hpp")
+    for number, line in enumerate(lines, 1):
+        if "escrow/detail/" in line and line.startswith("#include") and (is_umbrella or "IWYU pragma: export" in line):
+            yield f"{name}:{number}: exports a header of detail/"
 
 
 def check_atomics(name, lines):
@@ -108,9 +176,10 @@ def check_named_tests(all_sources):
 
 
 def main():
-    checks = (check_includes, check_atomics, check_lengths, check_words)
+    checks = (check_includes, check_exports, check_atomics, check_lengths, check_words)
     all_sources = list(sources())
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
+    problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
     for problem in problems:
         print(problem)

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <escrow/core.hpp>
-#include <escrow/detail/capture_device.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>

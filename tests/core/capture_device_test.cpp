@@ -1,6 +1,6 @@
 // The device of a capturing stream is found without a context on a device that is not used, and
 // without a call where there is one device.
-#include "escrow/detail/capture_device.hpp"
+#include "escrow/detail/graph_query.hpp"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>

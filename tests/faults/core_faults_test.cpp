@@ -1,6 +1,5 @@
 // Every call of every operation of core fails once.
 #include <escrow/core.hpp>
-#include <escrow/detail/capture_device.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>

@@ -1,7 +1,7 @@
 // A deleter with owners, streams, a capture and a graph, for the fault runner.
 #pragma once
 
-#include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <memory>
 #include <optional>
 #include <string>

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <escrow/core.hpp>
-#include <escrow/detail/capture_device.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>

@@ -8,7 +8,6 @@
 
 #include "capturing.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/graph/capture.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/nodes.hpp"

@@ -1,5 +1,5 @@
 // Capturing as a function call: the graph comes back, or nothing is left.
-#include "escrow/graph/capture.hpp"
+#include "escrow/graph/graph.hpp"
 
 #include <gtest/gtest.h>
 

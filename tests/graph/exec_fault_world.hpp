@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/sim.hpp>
 #include <functional>

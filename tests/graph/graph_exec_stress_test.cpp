@@ -3,7 +3,7 @@
 // owner destroyed early, twice or never. ESCROW_STRESS_SECONDS makes it last longer,
 // ESCROW_STRESS_SEED repeats a choice of steps (not the threads' timing).
 #include <cstdlib>
-#include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <optional>
 #include <random>
 #include <thread>

@@ -12,7 +12,6 @@
 #include "capturing.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/graph/capture.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "failing_call.hpp"

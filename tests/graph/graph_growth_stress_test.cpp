@@ -1,7 +1,7 @@
 // Graphs and execs by the hundred thousand: what is kept of those that are gone must not grow.
 #include <malloc.h>
 
-#include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
 #include <functional>
 

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/graph_registry.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <optional>

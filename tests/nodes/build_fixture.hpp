@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstring>
 #include <escrow/core.hpp>
-#include <escrow/detail/capture_device.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/capture_device.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>

@@ -2,8 +2,8 @@
 #include "world.hpp"
 
 #include <algorithm>
-#include <escrow/detail/graph_registry.hpp>
 #include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <escrow/sim.hpp>
 
 #include "attempt.hpp"

@@ -7,11 +7,10 @@
 #include <cstdint>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/capture_device.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
-#include <escrow/detail/graph_registry.hpp>
 #include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/reference_set.hpp>
 #include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>

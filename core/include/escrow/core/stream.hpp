@@ -38,7 +38,6 @@ concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || det
 // Contexts: the stream is of its device's primary context, as the runtime's are, or of a green
 //   context. Events of the primary context cannot be recorded on a stream of a context that was
 //   made with cuCtxCreate (cudaErrorInvalidResourceHandle, measured).
-// Capture: none; making one calls nothing.
 class stream_ref {
  public:
   template <stream_like S>

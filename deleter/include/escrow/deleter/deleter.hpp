@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
@@ -47,6 +48,20 @@ struct deleter_stats {
   std::uint64_t in_graphs = 0;  // slots and owners that graphs and execs hold
   std::uint64_t leaked = 0;     // nothing tells when the GPU is done with it, so it is never freed
   std::uint64_t errors = 0;     // reported to on_error
+};
+
+// What a graph or an exec holds, in all and by label. Owners are those of deleter::retire().
+struct resource_usage {
+  struct labelled {
+    std::string label;  // the pool's; "owners" for all owners
+    std::size_t count = 0;
+    std::size_t bytes = 0;  // of those whose size is known
+  };
+
+  std::size_t slots = 0;
+  std::size_t owners = 0;
+  std::size_t bytes = 0;  // of the slots whose size is known
+  std::vector<labelled> labels;
 };
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.

@@ -151,7 +151,6 @@ class slot_reference : public reclaimable {
 };
 
 // What: owns one reference to a T, which has add_ref() and drop_ref().
-// Thread safety: a value.
 template <class T>
 class ref {
  public:
@@ -188,7 +187,6 @@ class ref {
 
 // What: a share of a pool's slot that a node of a graph keeps. The slot returns to its pool after
 //   its lease and all shares.
-// Thread safety: a value.
 class slot_share {
  public:
   // `held` is idle: this is its only reference.

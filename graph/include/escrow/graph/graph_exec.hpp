@@ -7,14 +7,24 @@
 #include <vector>
 
 #include "escrow/core/stream.hpp"
-#include "escrow/deleter/resource_usage.hpp"
+#include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/node_payload.hpp"
 #include "escrow/graph/graph.hpp"
-#include "escrow/graph/instantiate_options.hpp"
-#include "escrow/graph/node_payload.hpp"
 
 namespace escrow {
 
 struct survey_root;
+
+// How a graph is instantiated.
+struct instantiate_options {
+  // cudaGraphInstantiateFlags, or'ed.
+  unsigned long long flags = 0;
+  // All body graphs of the graph's conditional nodes, nested ones too, as the nodes' creation gave
+  // them (phGraph_out): CUDA does not tell them afterwards. Those that a `graph` has made need not
+  // be named. Without them the exec is as right, but
+  // not bare if a body holds something.
+  std::vector<cudaGraph_t> bodies = {};
+};
 
 // What: owns a cudaGraphExec_t, and itself holds what the graph holds: the references are taken off
 //   the graph during instantiation (hoisted), so that no launch pays for user objects.

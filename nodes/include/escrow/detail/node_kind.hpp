@@ -11,7 +11,7 @@
 
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/graph/node_payload.hpp"
+#include "escrow/detail/node_payload.hpp"
 #include "escrow/nodes/launch.hpp"
 
 namespace escrow::detail {

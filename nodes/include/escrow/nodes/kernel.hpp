@@ -19,7 +19,7 @@ class loaded_library;  // a library's handle, which is unloaded with its last sh
 // What: a kernel, with a share of the library that it was found in, if it was.
 // Lifetime: the library stays loaded as long as a kernel of it is there, and launches and graphs
 //   that launch() made.
-// Errors: none. One that was moved from is null, and is not launched.
+//   One that was moved from is null, and is not launched.
 class kernel {
  public:
   // A __global__ function that is linked into the program, which stays.

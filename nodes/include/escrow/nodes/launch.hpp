@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/bound_arguments.hpp"
@@ -47,8 +48,24 @@ struct launch_owner {
 };
 
 // Enqueues the kernel with the values that `values` points to.
-void launch_values(stream_ref stream, kernel const& launched, launch_config const& config,
-                   void** values);
+inline void launch_values(stream_ref stream, kernel const& launched, launch_config const& config,
+                          void** values) {
+  if (launched.get() == nullptr) {
+    throw usage_error("launch", "the kernel is null: it was moved from",
+                      "copy it, or find it again");
+  }
+  // CUDA takes the attributes through a pointer to what it does not change.
+  auto* const attributes = const_cast<cudaLaunchAttribute*>(config.attributes.data());
+  cudaLaunchConfig_t const shape{
+      .gridDim = config.grid,
+      .blockDim = config.block,
+      .dynamicSmemBytes = config.shared_bytes,
+      .stream = stream.get(),
+      .attrs = attributes,
+      .numAttrs = static_cast<unsigned>(config.attributes.size()),
+  };
+  check(cudaLaunchKernelExC(&shape, launched.get(), values), "cudaLaunchKernelExC");
+}
 
 // Keeps what has to be kept, and launches with `values`, of the types that the kernel has.
 template <class... Values, class... Arguments>

@@ -1,24 +1,31 @@
-// A pool's place for one resource.
+// A pool without its resource's type, and its slots: the places of resources.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/graph_hold.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow {
 
+class slot;
 class slot_pool;
+struct holder;
+struct pool_options;
+struct pool_stats;
 
 // A stream as a slot knows it: by CUDA's id, or, where that cannot be asked because the stream
 // captures, by what tells it from every other one.
@@ -29,6 +36,25 @@ struct stream_use {
   int device;            // in a capture the pool's, but for handles of the current device
   // With an unknown id: ids of streams made later are not below this one. 0: not known either.
   std::uint64_t id_below = 0;
+};
+
+// One graph's hold on a slot, released by the user object that the graph keeps, or by the share
+// that a node keeps. Thread safety and lifetime: as reclaimable.
+class graph_hold final : public slot_reference {
+ public:
+  graph_hold(deleter_core& core, int device, escrow::slot& held)
+      : slot_reference(core, device, &graph_is_gone), held_(held) {}
+
+  [[nodiscard]] std::string_view label() const noexcept override;
+  [[nodiscard]] std::size_t bytes() const noexcept override;
+
+ private:
+  friend class slot_pool;
+
+  static void graph_is_gone(reclaimable& thing) noexcept;
+
+  escrow::slot& held_;
+  std::uint64_t capture_id_ = 0;
 };
 
 // A resource's state. Exactly one of these owns it at a time:
@@ -143,6 +169,65 @@ class slot_of final : public slot {
 
   slot_functions<T> const& functions_;  // the pool's, which outlives its slots
   T resource_;
+};
+
+// What a lease knows of its claim. Empty without a slot.
+struct claimed_slot {
+  slot* what = nullptr;
+  cudaStream_t stream = nullptr;
+  std::uint64_t stream_id = 0;   // 0: claimed in a capture
+  std::uint64_t capture_id = 0;  // 0: claimed eagerly
+  std::uint64_t thread = 0;      // as stream_use::thread
+};
+
+// The pool that resource_pool<T> and scratch_pool wrap; their contracts are its own.
+class slot_pool {
+ public:
+  // Called with the pool's device current and in Relaxed capture mode, by several threads at a
+  // time.
+  using make_function = std::function<slot*(slot_pool&)>;
+
+  // `options.device` must be a device. Throws cuda_error.
+  slot_pool(pool_options const& options, make_function make);
+  slot_pool(slot_pool&&) = delete;
+
+  // Claims a slot; `call` is the public function, for the text of errors. Throws pool_exhausted.
+  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
+  // The same, but blocks the host for `host_wait_max` at most, and then returns nothing.
+  [[nodiscard]] std::optional<claimed_slot> try_claim(char const* call, stream_ref stream,
+                                                      std::chrono::nanoseconds host_wait_max,
+                                                      source_location where);
+
+  // For lease<T>, of whatever pool. Those that release leave the lease empty, or throw.
+  static void release(claimed_slot& lease);
+  static void release(claimed_slot& lease, stream_ref stream);
+  static void release_at_end(claimed_slot& lease) noexcept;
+  static void record_stream(claimed_slot const& lease, stream_ref stream);
+  static void before_launch(claimed_slot const& lease, stream_ref stream);
+  [[nodiscard]] static slot_share share_with_node(claimed_slot const& lease);
+  // The slot; throws usage_error, naming `call`, if the lease is empty.
+  [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease);
+
+  // Refuses claims, destroys what is free, waits for the rest, and returns the holders of what is
+  // left.
+  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
+  // The owner's last call: closes without waiting. The pool ends with its last slot.
+  void close_and_leave() noexcept;
+
+  [[nodiscard]] pool_stats stats() const noexcept;
+  [[nodiscard]] int device() const noexcept;
+  [[nodiscard]] std::string const& label() const noexcept;
+  [[nodiscard]] deleter_core& core() const noexcept;
+
+ private:
+  friend class graph_hold;
+  friend class slot;
+  struct state;
+
+  ~slot_pool();
+  static void destroy_slot(reclaimable& thing) noexcept;
+
+  std::unique_ptr<state> state_;
 };
 
 }  // namespace escrow

@@ -2,20 +2,77 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
+#include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
-#include "escrow/detail/slot_pool.hpp"  // IWYU pragma: export: options, stats, holder, errors
 
 namespace escrow {
+
+// The options of a pool, copied by it. The deleter is used only while the pool is made; what the
+// pool needs of it outlives it.
+struct pool_options {
+  // The most resources that the pool makes. A graph holds those that it uses until it, its clones,
+  // execs and launches are destroyed.
+  std::size_t slots_max = 64;
+  // The device that the resources belong to; -1 means the device current when the pool is made.
+  int device = -1;
+  // How long claim() may block the host when all resources are out. Zero: it throws at once.
+  std::chrono::nanoseconds host_wait_max{0};
+  // How long claim() in a capture may block the host for the eager work that uses all resources
+  // that are not out: a capture cannot wait for it in its stream.
+  std::chrono::nanoseconds capture_wait_max = std::chrono::seconds(10);
+  // The pool's name in errors and reports.
+  std::string label = "pool";
+  // Whose worker recycles and destroys; null means deleter::global().
+  escrow::deleter* deleter = nullptr;
+};
+
+// Counts, read one by one while others go on. Claims that find their stream's own slot, the common
+// ones, are not counted, because counting would cost more than it tells.
+struct pool_stats {
+  std::size_t slots = 0;           // resources that exist, but for those that were leaked
+  std::size_t in_graphs = 0;       // of them, held by graphs
+  std::size_t deferred = 0;        // of them, released, but not yet recorded: see lease
+  std::uint64_t grown = 0;         // resources made so far
+  std::uint64_t stream_waits = 0;  // claims that made their stream wait for another
+  std::uint64_t host_waits = 0;    // claims that blocked the host
+  std::uint64_t edges_added = 0;   // claims in a capture that ordered one branch after another
+};
+
+// One holder of slots of a pool that is being closed: a graph, with its clones and execs; the
+// leases that are out; or a stream that a record is missing on.
+struct holder {
+  // The id under which the graph was captured; 0: none, or a node of a graph built by hand.
+  std::uint64_t capture_id = 0;
+  std::string label;                              // the pool's label
+  std::size_t slots = 0;                          // how many it holds
+  std::chrono::steady_clock::time_point since{};  // of its first claim or share; zero for leases
+  // The line of its first claim, in a capture; empty for others.
+  source_location where = {};
+  // Not null: these slots were released while this stream captured. They come back when the pool is
+  // given the stream again outside of captures.
+  cudaStream_t waits_for = nullptr;
+};
+
+// All slots of the pool are out, no more may be made, and the claim may not wait (any longer). The
+// text names the holders and what to do. A capture in progress stays valid.
+class pool_exhausted : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 template <class T>
 class resource_pool;

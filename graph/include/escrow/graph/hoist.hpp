@@ -8,7 +8,7 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/deleter/resource_usage.hpp"
+#include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph.hpp"
 
 namespace escrow {

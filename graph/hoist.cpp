@@ -1,5 +1,5 @@
 // Handing references to a caller who launches on his own.
-#include "escrow/graph/hoisted.hpp"
+#include "escrow/graph/hoist.hpp"
 
 #include <new>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "graph_core.hpp"
-#include "hoist_scope.hpp"
+#include "graph_survey.hpp"
 
 namespace escrow {
 

@@ -1,4 +1,4 @@
-// The beginning and the end of a pool, and waits for slots to come back.
+// The beginning and the end of a pool and of its slots, and waits for slots to come back.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -6,35 +6,20 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow {
 
-namespace {
-
-pool_options with_device(pool_options options, int devices) {
-  if (options.device < 0) options.device = current_device();
-  if (options.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
-  return options;
-}
-
-int count_devices() {
+slot_pool::slot_pool(pool_options const& options, make_function make) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  return devices;
-}
-
-deleter_core& core_of(pool_options const& options) {
-  return (options.deleter != nullptr ? *options.deleter : deleter::global()).core();
-}
-
-}  // namespace
-
-slot_pool::slot_pool(pool_options const& options, make_function make) {
-  int const devices = count_devices();
-  state_ = std::make_unique<state>(*this, with_device(options, devices), std::move(make),
-                                   core_of(options), devices);
-  state_->core.add_use();
+  pool_options own = options;
+  if (own.device < 0) own.device = current_device();
+  if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
+  deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
+  core.add_use();
 }
 
 slot_pool::~slot_pool() = default;
@@ -151,6 +136,62 @@ std::uint64_t slot_pool::state::returns_seen() {
 void slot_pool::state::await_return(std::uint64_t seen, std::chrono::nanoseconds timeout) {
   std::unique_lock lock(return_mutex);
   returned.wait_for(lock, timeout, [&] { return returns != seen; });
+}
+
+slot::slot(slot_pool& pool)
+    : reclaimable(pool.core(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
+      pool_(pool),
+      ready_(event_cache::take(pool.device())),
+      first_hold_(pool.core(), pool.device(), *this) {
+  unrecorded_.reserve(1);
+}
+
+slot::~slot() {
+  event_cache::put(pool_.device(), std::move(ready_));
+}
+
+void slot_pool::state::destroy(slot& idle) noexcept {
+  slots.fetch_sub(1, std::memory_order_release);  // see there
+  announce_return();
+  if (!idle.is_done_) idle.reclaim_after(idle.ready_.get(), {});
+  idle.push();
+}
+
+void slot_pool::state::leak(slot& unknown) noexcept {
+  deleter_core::leak(unknown);
+  slots.fetch_sub(1, std::memory_order_release);  // see there
+  announce_return();
+}
+
+void slot_pool::destroy_slot(reclaimable& thing) noexcept {
+  auto& idle = static_cast<slot&>(thing);
+  // A graph may have had it last, and CUDA let it go, perhaps too early.
+  if (may_work_go_on_untold()) return deleter_core::leak(idle);
+  for (; idle.also_count_ > 0; --idle.also_count_) {
+    cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
+    cudaError_t const status = cudaEventQuery(other);
+    if (!succeeded(status) && answer_of(status) != ready_answer::done) {
+      return idle.reclaim_again_after(other);
+    }
+  }
+  state& of = *idle.pool_.state_;
+  delete &idle;
+  if (of.is_last_reference()) of.end();
+}
+
+bool slot_pool::state::is_last_reference() noexcept {
+  // acq_rel: what every holder did with the pool happens before its end.
+  return references.fetch_sub(1, std::memory_order_acq_rel) == 1;
+}
+
+void slot_pool::state::drop_reference() noexcept {
+  if (is_last_reference()) end_on_worker.push();
+}
+
+void slot_pool::state::end() noexcept {
+  deleter_core& used = core;
+  delete &owner;
+  used.drop_use();
 }
 
 }  // namespace escrow

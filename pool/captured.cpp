@@ -1,0 +1,159 @@
+// Which slot a claim in a capture gets, and how graphs and nodes hold slots.
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/reference_set.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow {
+
+namespace {
+constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+}  // namespace
+
+std::optional<claimed_slot> slot_pool::state::claim_captured(stream_ref stream,
+                                                             capture_info const& capture,
+                                                             source_location where) {
+  slot* const found = take_captured(stream, capture, where);
+  if (found == nullptr) return std::nullopt;
+  if (!is_only_device) reuse.note_known(capture.id, stream.get());
+  found->was_used_ = true;  // the graph will be launched again
+  return claimed_slot{
+      .what = found, .stream = stream.get(), .capture_id = capture.id, .thread = thread_of(stream)};
+}
+
+slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
+                                      source_location where) {
+  // The near ones; those further away only rather than that the graph holds one more slot, so that
+  // there are at most as many long walks as the graph holds slots.
+  constexpr std::size_t near = 256;
+  capture_frontier const frontier = frontier_of(stream);
+  capture_reuse::search search(reuse, capture.id, frontier);
+  if (slot* const found = search.look_at(near)) return found;
+  core.recycle();
+  slot* other = take_done(passes.fetch_add(1, std::memory_order_relaxed) + 1, all);
+  std::exception_ptr failure;
+  try {
+    // Relaxed: grow() looks again.
+    if (other != nullptr || slots.load(std::memory_order_relaxed) < options.slots_max) {
+      if (slot* const found = search.look_at(all)) {
+        if (other != nullptr) put_back(*other);
+        return found;
+      }
+    }
+    if (other == nullptr) other = grow();
+  } catch (...) {
+    if (other != nullptr) put_back(*other);
+    failure = std::current_exception();  // unless there is one to wait for
+  }
+  if (other != nullptr && failure == nullptr) {
+    try {
+      hold_in_graph(*other, capture, where);
+    } catch (...) {
+      end_lease(*other);
+      throw;
+    }
+    return other;
+  }
+  slot* const found = take_with_edge(stream, capture);
+  if (found == nullptr && failure != nullptr) std::rethrow_exception(failure);
+  return found;
+}
+
+slot* slot_pool::state::take_with_edge(stream_ref stream, capture_info const& capture) {
+  slot* const found = reuse.take_unordered(capture.id, capture.graph);
+  if (found == nullptr) return nullptr;
+  std::vector<cudaGraphNode_t>& nodes = found->released_after_;
+  cudaError_t const status = cudaStreamUpdateCaptureDependencies(
+      stream.get(), nodes.data(), nullptr, nodes.size(), cudaStreamAddCaptureDependencies);
+  if (status != cudaSuccess) {
+    try {
+      static_cast<void>(reuse.end_lease_in(*found, capture.id, nodes,
+                                           found->released_edges_));  // its graph holds it
+    } catch (std::bad_alloc const&) {
+      end_lease(*found);
+    }
+  }
+  check(status, "cudaStreamUpdateCaptureDependencies");
+  edges_added.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+std::string_view graph_hold::label() const noexcept {
+  return held_.pool().label();
+}
+
+std::size_t graph_hold::bytes() const noexcept {
+  return held_.bytes_;
+}
+
+graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, source_location where) {
+  graph_hold* hold = &taken.first_hold_;
+  std::unique_ptr<graph_hold> extra;  // for a slot that another graph holds already
+  if (reuse.is_held(taken)) {
+    extra = std::make_unique<graph_hold>(core, options.device, taken);
+    hold = extra.get();
+  }
+  reuse.add(taken, id, where);
+  core.count_in_graphs(+1);
+  hold->capture_id_ = id;
+  static_cast<void>(extra.release());  // graph_is_gone() or forget_hold() deletes it
+  return *hold;
+}
+
+void slot_pool::state::forget_hold(graph_hold& unused) noexcept {
+  core.count_in_graphs(-1);
+  static_cast<void>(reuse.remove(unused.held_, unused.capture_id_));  // it is leased
+  if (&unused != &unused.held_.first_hold_) delete &unused;
+}
+
+void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture,
+                                     source_location where) {
+  graph_hold& hold = make_hold(taken, capture.id, where);
+  bool is_taken = false;
+  try {
+    escrow::hold_in_graph(hold, true, capture.graph, capture.id, true, is_taken);
+  } catch (...) {
+    if (!is_taken) forget_hold(hold);  // else it is reclaimed with its set
+    throw;
+  }
+}
+
+slot_share slot_pool::state::share(slot& leased) {
+  // Relaxed: only that each share has another id counts.
+  static std::atomic<std::uint64_t> last{capture_reuse::first_share_id};
+  std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
+  return slot_share(make_hold(leased, id, {}));
+}
+
+void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
+  auto& hold = static_cast<graph_hold&>(thing);
+  slot& held = hold.held_;
+  slot_pool::state& in = *held.pool().state_;
+  std::uint64_t const capture_id = hold.capture_id_;
+  in.core.count_in_graphs(-1);
+  if (&hold != &held.first_hold_) delete &hold;
+  // Between the graph and its list no claim finds the slot: those that find none look again
+  // meanwhile. The reference is for afterwards, since the pool may end with the slot.
+  in.references.fetch_add(1, std::memory_order_relaxed);
+  in.free.looked_at.fetch_add(1, std::memory_order_relaxed);
+  if (in.reuse.remove(held, capture_id)) {
+    held.released_at_ = in.stamp();
+    held.may_be_in_graphs_ = false;
+    // It comes later than others that its stream released after it, so that its place on the
+    // stream's list would be wrong: it is asked about by itself.
+    held.key_ = held.is_done_ ? free_lists::idle : free_lists::own_list_of(held);
+    in.go_home(held);
+  }
+  in.free.looked_at.fetch_sub(1, std::memory_order_relaxed);
+  in.drop_reference();
+}
+
+}  // namespace escrow
