@@ -1,4 +1,4 @@
-// The list of wakeups that no hub uses.
+// The list of wakeups that no deleter_core uses.
 #include "wakeup.hpp"
 
 #include <mutex>

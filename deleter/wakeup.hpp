@@ -16,7 +16,8 @@ namespace escrow {
 // modification order reads from the earlier, through read-modify-writes only: either the pusher
 // sees the sleeper and wakes it, or the worker sees the push and stays awake.
 // Lifetime: a wakeup is never freed, since a pusher may still notify it: see wakeup_store.
-// Progress: ring is wait-free but for at most one system call, a futex wake, that only follows a
+// Progress: notify() is wait-free but for at most one system call, a futex wake, that only follows
+// a
 //   sleep. No allocation. `Atom` is std::atomic, but for a model checker.
 template <template <class> class Atom = std::atomic>
 class basic_wakeup {
@@ -32,18 +33,18 @@ class basic_wakeup {
   template <class IsEmpty>
   [[nodiscard]] bool try_sleep(IsEmpty is_empty) noexcept {
     // acq_rel (2): the acquire pairs with the release in (1), so that is_empty() sees the work of
-    // everyone who rang before.
+    // every thread that notified before.
     state_.exchange(asleep, std::memory_order_acq_rel);
     if (is_empty()) return true;
-    // An exchange, not a store, so that a ring that came meanwhile is read from at the next (2).
-    // Relaxed would do, as that (2) acquires; but of a relaxed exchange whose result nobody wants
+    // An exchange, not a store, so that a notify that came meanwhile is read from at the next (2).
+    // Relaxed would do, as that (2) acquires; but of a relaxed exchange whose result is not used
     // clang makes a store. Acquire keeps it.
     state_.exchange(awake, std::memory_order_acquire);
     return false;
   }
 
-  // The worker, after try_sleep() said true: until somebody rings. Not bounded: with nothing to do
-  // there is nothing to wake for, and the end rings too. May return without need.
+  // The worker, after try_sleep() said true: until a thread notifies. Not bounded: with nothing to
+  // do there is nothing to wake for, and the end notifies, too. May return without need.
   void wait_for_notify() noexcept {
     // Acquire: pairs with the release in (1): the worker sees what was pushed.
     while (state_.load(std::memory_order_acquire) == asleep) {
@@ -61,11 +62,11 @@ class basic_wakeup {
 
 using wakeup = basic_wakeup<>;
 
-// A pusher rings after its push, and by then the worker may have reclaimed everything and freed the
-// hub. So a hub borrows its wakeup from memory that stays wakeups for good (type-stable
-// memory): a late ring meets a wakeup, if of another hub, and at worst wakes a worker that finds
-// nothing to do.
-// Thread safety: any thread. Leaked on purpose, 64 bytes for each hub that was alive at the same
+// A pusher notifies after its push, and by then the worker may have reclaimed everything and freed
+// the core. So a core borrows its wakeup from memory that is never used for anything else
+// (type-stable memory): a late notify meets a wakeup, perhaps of another core, and at worst wakes a
+// worker that finds nothing to do.
+// Thread safety: any thread. Leaked on purpose, 64 bytes for each core that was alive at the same
 //   time.
 class wakeup_store {
  public:
@@ -74,7 +75,7 @@ class wakeup_store {
   };
   using loan = std::unique_ptr<wakeup, give_back>;
 
-  // One that no other hub uses for as long as the loan lasts. Throws std::bad_alloc.
+  // One that no other core uses for as long as the loan lasts. Throws std::bad_alloc.
   [[nodiscard]] static loan take();
 };
 

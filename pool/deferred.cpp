@@ -39,12 +39,12 @@ bool is_destroyed(stream_use const& use) noexcept {
 }
 
 // Whether `stream`, of that id, is the stream of `use`, on the calling thread.
-bool is_stream_of(stream_use const& use, stream_ref stream, std::uint64_t id) {
+bool is_stream_of(stream_use const& use, stream_ref stream, std::uint64_t id, int device) {
   if (use.id != 0) return use.id == id;
   if (use.handle == cudaStreamPerThread) {
-    return use.thread == thread_of(stream) && use.device == current_device();
+    return use.thread == thread_of(stream) && use.device == device;
   }
-  if (is_legacy(use.handle)) return is_legacy(stream.get()) && use.device == current_device();
+  if (is_legacy(use.handle)) return is_legacy(stream.get()) && use.device == device;
   // A stream that was made with the handle of one that was destroyed has a larger id.
   return use.handle == stream.get() && id < use.id_below;
 }
@@ -132,13 +132,10 @@ void slot_pool::state::finish_release(slot& used) noexcept {
 }
 
 void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {
-  auto const is_here = [&](stream_use const& use) {
-    try {
-      return is_stream_of(use, stream, id);
-    } catch (std::exception const&) {
-      return false;
-    }
-  };
+  // The device of an ambiguous handle, asked before the lock. -1, of no use, if it cannot be asked.
+  int device = -1;
+  static_cast<void>(succeeded(cudaGetDevice(&device)));
+  auto const is_here = [&](stream_use const& use) { return is_stream_of(use, stream, id, device); };
   slot* found = nullptr;
   {
     std::lock_guard const lock(deferred_mutex);
