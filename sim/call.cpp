@@ -64,6 +64,7 @@ cudaError_t api_call::ordered_fault() {
   if (found == s.faults_by_name.end()) return cudaSuccess;
   auto error = cudaSuccess;
   for (auto& fault : found->second) {
+    if (fault.thread != 0 && fault.thread != me.number) continue;
     if (fault.skip > 0) {
       --fault.skip;
     } else if (error == cudaSuccess && fault.times > 0) {

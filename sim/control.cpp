@@ -29,6 +29,14 @@ void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth, std::
   s.faults_by_name[std::string(api)].push_back({error, nth - 1, times});
 }
 
+void fail_call_here(std::string_view api, cudaError_t error, std::uint64_t nth,
+                    std::uint64_t times) {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  auto const caller = model::this_thread().number;
+  s.faults_by_name[std::string(api)].push_back({error, nth - 1, times, caller});
+}
+
 void fail_device(int device, cudaError_t sticky) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);

@@ -43,6 +43,8 @@ struct call_fault {
   // Calls still to let pass.
   std::uint64_t skip = 0;
   std::uint64_t times = 1;
+  // Whose calls; 0: all threads'.
+  std::uint64_t thread = 0;
 };
 
 /// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while

@@ -91,7 +91,7 @@ TEST_F(DrainBesideRetire, ADrainWaitsForWhatTheErrorHandlerOfTheFirstPassRetired
                      }});
   handed = &reporting;
   reporting.retire(busy, probe(make_fate()));
-  sim::fail_call("cudaEventQuery", cudaErrorUnknown, 1, 1);
+  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 1, 1);
   static_cast<void>(reporting.poll());
   sim::clear_faults();
   ASSERT_TRUE(has_retired);
@@ -181,7 +181,7 @@ TEST(EventsThatCannotBeAsked, LeaveThePollingThreadsLastErrorAsItWas) {
   deleter without_worker({.own_worker = false});
   for (int i = 0; i < 3; ++i) without_worker.retire(stream, std::make_unique<int>(1));
   test::must(cudaStreamSynchronize(stream));
-  sim::fail_call("cudaEventQuery", cudaErrorUnknown, 2, 1);
+  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 2, 1);
   EXPECT_EQ(without_worker.poll(), 3u);
   sim::clear_faults();
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
@@ -201,8 +201,8 @@ TEST(EventsThatCannotBeAsked, DoNotMakeAnOlderOneCountAsDone) {
       fates.push_back(make_fate());
       without_worker.retire(stream, probe(fates.back()));
     }
-    sim::fail_call("cudaEventQuery", cudaErrorInvalidResourceHandle,
-                   static_cast<std::uint64_t>(skipped) + 1, 2);
+    sim::fail_call_here("cudaEventQuery", cudaErrorInvalidResourceHandle,
+                        static_cast<std::uint64_t>(skipped) + 1, 2);
     static_cast<void>(without_worker.poll());
     sim::clear_faults();
   }

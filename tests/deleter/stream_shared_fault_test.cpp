@@ -143,7 +143,7 @@ TEST_F(StreamSharedFault, AUseOnAStreamThatNothingCanBeRecordedOnKeepsItForEver)
   deleter_.emplace();
   auto const fate = make_fate();
   auto shared = share(fate);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
   EXPECT_THROW(record_stream(shared, stream_), cuda_error);
   sim::clear_faults();
   shared.reset();
@@ -156,7 +156,7 @@ TEST_F(StreamSharedFault, ALaterUseOfTheStreamCoversOneThatCouldNotBeRecorded) {
   deleter_.emplace();
   auto const fate = make_fate();
   auto shared = share(fate);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
   EXPECT_THROW(record_stream(shared, stream_), cuda_error);
   sim::clear_faults();
   record_stream(shared, stream_);
@@ -218,7 +218,7 @@ TEST_F(StreamSharedFault, WhoIsToldOfAUseThatCouldNotBeNotedMayNoteOne) {
   chosen.on_error = [&](std::exception const&) { EXPECT_TRUE(note(shared, other_)); };
   deleter_.emplace(chosen);
   shared = share(fate);
-  sim::fail_call("cudaStreamGetId", cudaErrorUnknown);
+  sim::fail_call_here("cudaStreamGetId", cudaErrorUnknown);
   EXPECT_FALSE(note(shared, stream_));
   EXPECT_EQ(deleter_->stats().errors, 1U);
   shared.reset();

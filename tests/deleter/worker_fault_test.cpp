@@ -111,7 +111,7 @@ TEST_F(WorkerFault, ADeviceThatCannotBeSetOnceIsSetAtTheNextTry) {
     device_scope const there(1);
     polled.retire(probe(fate));
   }
-  sim::fail_call("cudaSetDevice", cudaErrorUnknown);
+  sim::fail_call_here("cudaSetDevice", cudaErrorUnknown);
   polled.poll();
   polled.drain();
   ASSERT_EQ(fate->times(), 1);
@@ -133,7 +133,7 @@ TEST_F(WorkerFault, AHandlerThatThrowsStopsNothing) {
 TEST_F(WorkerFault, WhenNothingCanBeRecordedTheOwnerIsHeldAndCounted) {
   auto const fate = make_fate();
   test::must(test::launch_wait_flag(stream_, flag_.get()));
-  sim::fail_call("cudaEventRecord", cudaErrorInvalidValue, 1, 2);
+  sim::fail_call_here("cudaEventRecord", cudaErrorInvalidValue, 1, 2);
   probe owner(fate);
   EXPECT_THROW(deleter_.retire(stream_, std::move(owner)), cuda_error);
   EXPECT_FALSE(owner.is_owner());  // NOLINT(bugprone-use-after-move): that is the question

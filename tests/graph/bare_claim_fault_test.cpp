@@ -46,7 +46,7 @@ TEST_F(BareClaim, IsRightOfAnExecOfAGraph) {
 
 // A set that cannot be taken off the graph is an error, and the graph keeps it.
 TEST_F(BareClaim, IsNotMadeIfASetCannotBeTakenOffTheGraph) {
-  sim::fail_call("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
+  sim::fail_call_here("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
   EXPECT_THROW(world.exec.emplace(*world.source), cuda_error);
   sim::clear_faults();
   world.exec.emplace(*world.source);
@@ -57,7 +57,7 @@ TEST_F(BareClaim, IsNotMadeIfASetCannotBeTakenOffTheGraph) {
 TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) {
   world.parent.emplace();
   add_memory();
-  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
+  sim::fail_call_here("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
   EXPECT_EQ(build(*world.parent).nodes().size(), 3U);
   world.exec.emplace(*world.parent);
@@ -72,7 +72,7 @@ TEST_F(BareClaim, IsRightOfSuchAChildInThePlaceOfOneThatHeldNothing) {
   for (int i = 0; i < 32; ++i) blank.push_back(world.parent->add_child(graph()));
   for (cudaGraphNode_t const each : blank) must(cudaGraphDestroyNode(each));
   add_memory();
-  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
+  sim::fail_call_here("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
   world.exec.emplace(*world.parent);
   EXPECT_FALSE(world.exec->is_bare());
@@ -88,7 +88,7 @@ TEST_P(BareClaimOfAGrandchild, BesideMemoryIsRightWhicheverCouldNotBeNoted) {
   add_memory();
   graph between;
   between.add_child(*world.source);
-  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown, 1, GetParam());
+  sim::fail_call_here("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown, 1, GetParam());
   try {
     world.parent->add_child(between);
   } catch (cuda_error const&) {  // there was no node yet
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, BareClaimOfAGrandchild, testing::Range<std::uint64
 
 TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
   world.parent.emplace();
-  sim::fail_call("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
+  sim::fail_call_here("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   EXPECT_THROW(world.parent->add_child(*world.source), cuda_error);
   EXPECT_TRUE(build(*world.parent).nodes().empty());
   world.exec.emplace(*world.parent);
@@ -115,7 +115,7 @@ TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
 TEST_F(BareClaim, IsNotChangedByAnUpdateIfASetCannotBeTakenOff) {
   world.second.emplace(world.captured(2));
   world.exec.emplace(*world.source);
-  sim::fail_call("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
+  sim::fail_call_here("cudaGraphReleaseUserObject", cudaErrorUnknown, 1, attempts);
   EXPECT_THROW(world.exec->update(*world.second), cuda_error);
   EXPECT_TRUE(world.exec->is_bare());
   world.second.reset();

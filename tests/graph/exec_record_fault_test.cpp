@@ -56,7 +56,7 @@ TEST_F(UnrecordedLaunch, IsWaitedForIfItsEndCannotBeRecorded) {
   world.exec.emplace(*world.source);
   world.rival.emplace(*world.source);
   world.flag.raise();
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 2);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 2);
   world.launch(*world.exec, world.one);
   sim::clear_faults();
   EXPECT_EQ(cudaStreamQuery(world.one), cudaSuccess) << "the launch is not done";
@@ -76,7 +76,7 @@ TEST_F(UnrecordedLaunch, IsRefusedToRivalsUntilTheNextOneOfTheSameExec) {
 
 TEST_F(UnrecordedLaunch, OfOneTryIsRecordedByTheSecond) {
   world.exec.emplace(*world.source);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown);
   world.launch(*world.exec, world.one);
   world.launch(*world.exec, world.other);
   expect_end_in_flight(world);

@@ -35,7 +35,7 @@ class UnrecordedEnd : public lifetime_test, public testing::WithParamInterface<s
   }
   // Launches while nothing can be recorded. Whether it throws is up to launch(): the graph runs.
   void launch_unrecorded(graph_exec& exec) {
-    sim::fail_call("cudaEventRecord", cudaErrorMemoryAllocation, 1, GetParam());
+    sim::fail_call_here("cudaEventRecord", cudaErrorMemoryAllocation, 1, GetParam());
     try {
       exec.launch(two);
     } catch (cuda_error const& error) {
@@ -111,7 +111,7 @@ class FailedGraph : public lifetime_test {
 // is told apart all the same.
 TEST_F(FailedGraph, LeavesNothingBehindThatMixesUpLaterGraphsWithItsHandle) {
   for (int i = 0; i < 20; ++i) {
-    sim::fail_call("cudaGetDevice", cudaErrorUnknown);
+    sim::fail_call_here("cudaGetDevice", cudaErrorUnknown);
     EXPECT_THROW(graph(), cuda_error);
     sim::clear_faults();
     owned_graph first = retired_in_capture(make_fate());
@@ -178,9 +178,9 @@ TEST_F(ConditionalExec, WhoseLaunchWasNotRecordedDoesNotBlockOtherThreadsAtItsEn
   std::atomic<bool> is_over{false};
   std::atomic<bool> is_built{false};
   auto const records = sim::calls("cudaEventRecord");
-  sim::fail_call("cudaEventRecord", cudaErrorMemoryAllocation, 1, 2);
   {
     std::jthread const ending([&] {
+      sim::fail_call_here("cudaEventRecord", cudaErrorMemoryAllocation, 1, 2);
       try {
         exec->launch(two);
       } catch (cuda_error const&) {

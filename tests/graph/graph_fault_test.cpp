@@ -87,7 +87,8 @@ TEST_F(GraphFault, CapturingLeavesNothing) {
 TEST_F(GraphFault, ACaptureThatThrowsLeavesNothing) {
   sim::counts const before = sim::alive();
   for (int round = 0; round < 2; ++round) {
-    sim::fail_call("cudaStreamEndCapture", cudaErrorUnknown, 1, static_cast<std::uint64_t>(round));
+    sim::fail_call_here("cudaStreamEndCapture", cudaErrorUnknown, 1,
+                        static_cast<std::uint64_t>(round));
     EXPECT_THROW(
         static_cast<void>(capture(stream_, [](stream_ref) { throw std::runtime_error("out"); })),
         std::runtime_error);
@@ -99,7 +100,7 @@ TEST_F(GraphFault, ACaptureThatThrowsLeavesNothing) {
 
 TEST_F(GraphFault, AnEndThatFailsIsOver) {
   capture_scope scope(stream_);
-  sim::fail_call("cudaStreamEndCapture", cudaErrorUnknown);
+  sim::fail_call_here("cudaStreamEndCapture", cudaErrorUnknown);
   EXPECT_THROW(static_cast<void>(scope.end()), cuda_error);
   EXPECT_TRUE(capture_of(stream_).is_none()) << "the capture goes on";
 }
@@ -150,7 +151,7 @@ TEST_F(GraphFault, AnEndWithoutRelaxedModeHarmsNoCapture) {
   test::owned_stream const other = test::make_stream();
   graph_exec* const exec = new graph_exec(source);
   test::capture capturing(other, cudaStreamCaptureModeGlobal);
-  sim::fail_call("cudaThreadExchangeStreamCaptureMode", cudaErrorUnknown);
+  sim::fail_call_here("cudaThreadExchangeStreamCaptureMode", cudaErrorUnknown);
   delete exec;
   EXPECT_EQ(capturing.end(), cudaSuccess);
   EXPECT_EQ(sim::alive().execs, before.execs);

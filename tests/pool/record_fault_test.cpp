@@ -19,7 +19,7 @@ TEST_F(RecordFault, ASlotWhoseRecordFailedOnceServesOn) {
   world.make_pool(1);
   claim_on(world, world.one);
   world.keep_busy(*world.held, world.one);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown);
   EXPECT_NO_THROW(world.held->release());
   EXPECT_EQ(world.pool->stats().deferred, 0u);
   world.pool.reset();
@@ -35,7 +35,7 @@ TEST_F(RecordFault, EachFailedRecordCostsNoSlot) {
   world.make_pool(2);
   for (int i = 0; i < 2; ++i) {
     claim_on(world, world.one);
-    sim::fail_call("cudaEventRecord", cudaErrorMemoryAllocation, 1, 100);
+    sim::fail_call_here("cudaEventRecord", cudaErrorMemoryAllocation, 1, 100);
     EXPECT_THROW(world.held->release(), cuda_error);
     sim::clear_faults();
   }
@@ -48,7 +48,7 @@ TEST_F(RecordFault, ASlotThatCannotBeRecordedWaitsForItsStream) {
   world.make_pool(1);
   claim_on(world, world.one);
   world.keep_busy(*world.held, world.one);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
   EXPECT_THROW(world.held->release(), cuda_error);
   sim::clear_faults();
   EXPECT_FALSE(*world.held);
@@ -65,7 +65,7 @@ TEST_F(RecordFault, ASlotThatIsNeverRecordedIsNamedByCloseAndLeakedWithThePool) 
   lost = 1;
   world.make_pool(1);
   claim_on(world, world.one);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
   EXPECT_THROW(world.held->release(), cuda_error);
   sim::clear_faults();
   auto const left = world.pool->close_for(std::chrono::nanoseconds{0});
@@ -83,7 +83,7 @@ TEST_F(RecordFault, ASlotWhoseWaitFailedIsNotLostAndTheClaimThrows) {
   claim_on(world, world.one);
   world.keep_busy(*world.held, world.one);
   world.held->release();
-  sim::fail_call("cudaStreamWaitEvent", cudaErrorUnknown);
+  sim::fail_call_here("cudaStreamWaitEvent", cudaErrorUnknown);
   EXPECT_THROW(claim_on(world, world.other), cuda_error);
   world.held = world.pool->claim(world.other);
   EXPECT_EQ(cudaStreamQuery(world.other), cudaErrorNotReady) << "it waits for the work before";
@@ -93,7 +93,7 @@ TEST_F(RecordFault, ASlotWhoseWaitFailedIsNotLostAndTheClaimThrows) {
 TEST_F(RecordFault, AnEndingLeaseReportsWhatFailed) {
   world.make_pool(1);
   claim_on(world, world.one);
-  sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
   world.held.reset();
   sim::clear_faults();
   EXPECT_EQ(world.errors->size(), 1u) << world.errors->all();
@@ -124,7 +124,7 @@ TEST_F(RecordFault, AFailedQueryOnlyMeansThatTheSlotIsNotDoneYet) {
   claim_on(world, world.one);
   world.held->release();
   sync(world.one);
-  sim::fail_call("cudaEventQuery", cudaErrorUnknown);
+  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown);
   claim_on(world, world.other);
   EXPECT_EQ(world.pool->stats().stream_waits, 1u);
   EXPECT_EQ(world.pool->stats().deferred, 0u);

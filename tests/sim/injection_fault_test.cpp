@@ -61,6 +61,18 @@ TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAsked) {
   EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
 }
 
+TEST_F(Injection, ANamedCallOfThisThreadFailsWhateverOtherThreadsCall) {
+  owned_stream const stream = make_stream();
+  owned_event const event = make_event();
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 2);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  cudaError_t elsewhere = cudaErrorUnknown;
+  std::jthread([&] { elsewhere = cudaEventRecord(event, stream); }).join();
+  EXPECT_EQ(elsewhere, cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorUnknown);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+}
+
 TEST_F(Injection, LastErrorAndErrorNamesNeverFailAndDoNotCount) {
   sim::fail_nth(1, cudaErrorUnknown);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);

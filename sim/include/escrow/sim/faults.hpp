@@ -24,6 +24,10 @@ void fail_nth_here(std::uint64_t n, cudaError_t error);
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
                std::uint64_t times = 1);
 
+/// The same for the calls that the calling thread makes.
+void fail_call_here(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
+                    std::uint64_t times = 1);
+
 /// The device fails for good, as after an illegal address: its pending work is dropped, and the
 /// process's calls return `sticky`, whichever device they are about. Other devices go on with what
 /// they were given.
