@@ -67,14 +67,13 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   relaxed_capture_scope const relaxed;
   node_table::entry const* const old = payloads_ == nullptr ? nullptr : payloads_->find(node);
   retired_object* const dropped = old == nullptr ? nullptr : old->owner;
-  launch_params const* const launched = payload.launched();
   std::shared_ptr<graph_core> const source = source_.lock();
   auto const added = ref<retired_object>::adopt(payload.hand_on(source->device()));
   std::optional<holding> next;
   if (dropped != nullptr || added.get() != nullptr) {
     auto const table = payloads_ == nullptr ? std::make_shared<node_table>()
                                             : std::make_shared<node_table>(*payloads_);
-    table->replace(node, {node, added.get(), launched});
+    table->replace(node, {node, added.get()});
     next.emplace(sets_with(dropped, added.get(), source->order()), is_conditional_);
     next->of_inner_graphs = of_inner_graphs_;
     next->payloads = table;

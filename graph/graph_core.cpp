@@ -178,11 +178,6 @@ std::shared_ptr<node_table const> graph_core::snapshot() {
   return snapshot_;
 }
 
-launch_params const* graph_core::launched(cudaGraphNode_t node) noexcept {
-  auto const* const found = payloads_.find(node);
-  return found == nullptr ? nullptr : found->launched;
-}
-
 void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
   original.drop_hoisted();

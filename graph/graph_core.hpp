@@ -25,7 +25,6 @@ class node_table {
   struct entry {
     cudaGraphNode_t node = nullptr;
     retired_object* owner = nullptr;
-    launch_params const* launched = nullptr;
     // That the owner is in, which is on the graph; null: the owner is not yet on the graph.
     reference_set* set = nullptr;
   };
@@ -128,8 +127,6 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // The payloads as they are now. Throws as seal().
   [[nodiscard]] std::shared_ptr<node_table const> snapshot();
-  // What a kernel node launches, if only the payload knows.
-  [[nodiscard]] launch_params const* launched(cudaGraphNode_t node) noexcept;
   // Serializes execs that keep any of the payloads.
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
   // Knows the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.

@@ -25,14 +25,13 @@ class graph_core::change {
 
   graph_core& core_;
   node_table::entry* old_;
-  retired_object* next_ = nullptr;  // held here
-  launch_params const* launched_;
+  retired_object* next_ = nullptr;   // held here
   reference_set* placed_ = nullptr;  // takes the place of the old set, or has just the payload
   reference_set* grown_ = nullptr;   // is on the graph, and will have the payload as well
 };
 
 graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)
-    : core_(core), launched_(next.launched()) {
+    : core_(core) {
   core_.drop_hoisted();
   core_.payloads_.reserve_one();
   old_ = node == nullptr ? nullptr : core_.payloads_.find(node);
@@ -89,7 +88,7 @@ void graph_core::change::commit(cudaGraphNode_t node) noexcept {
     placed_ = grown_;
   }
   if (next_ != nullptr) {
-    core_.payloads_.insert({node, next_, launched_, placed_});
+    core_.payloads_.insert({node, next_, placed_});
     // One that is not on the graph is held by the graph's core instead.
     placed_ != nullptr ? next_->drop_ref() : static_cast<void>(++core_.pending_);
   }

@@ -42,7 +42,7 @@ cudaGraphNodeParams wait_params(cudaEvent_t event) {
 
 }  // namespace
 
-launch_params checked_launch(kernel const& launched, launch_config const& config) {
+cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& config) {
   constexpr char const* call = "kernel_node";
   require(launched.get() != nullptr, call, "the kernel is null: it was moved from",
           "copy it, or find it again");
@@ -52,16 +52,11 @@ launch_params checked_launch(kernel const& launched, launch_config const& config
           "name it when the graph is made: graph(deleter)");
   require(config.shared_bytes <= std::numeric_limits<unsigned>::max(), call,
           "`shared_bytes` of `config` is 4 GiB or more", "no device has as much");
-  return {launched, config.grid, config.block, config.shared_bytes};
-}
-
-cudaGraphNodeParams kernel_params(launch_params const& launch, void** values) {
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeKernel);
-  result.kernel.func = const_cast<void*>(launch.launched.get());
-  result.kernel.gridDim = launch.grid;
-  result.kernel.blockDim = launch.block;
-  result.kernel.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
-  result.kernel.kernelParams = values;
+  result.kernel.func = const_cast<void*>(launched.get());
+  result.kernel.gridDim = config.grid;
+  result.kernel.blockDim = config.block;
+  result.kernel.sharedMemBytes = static_cast<unsigned>(config.shared_bytes);
   return result;
 }
 

@@ -105,7 +105,7 @@ inline void add_other_kinds(operations_in<build_stage>& all) {
         build(*in.built).add(kernel_node(in.add, {}, in.cells.data(), 1));
         in.expected = 2;
       },
-      [](auto& in) { in.first->after(build(*in.built).nodes().back()); });
+      [](auto& in) { in.first->after(nodes_in(*in.built).back()); });
 }
 
 inline void add_conditions(operations_in<build_stage>& all) {
@@ -146,10 +146,6 @@ inline void add_conditions(operations_in<build_stage>& all) {
   };
   all.add("body, handle", runs({"body_graph::get"}), with_node_in_body,
           [](auto& in) { in.answer = in.body->get() != nullptr ? "body" : "null"; });
-  all.add("body, nodes and edges", runs({"graph_builder_ref::nodes"}), with_node_in_body,
-          [](auto& in) { in.answer = std::to_string(in.body->nodes().size()); });
-  all.add("body, edges", runs({"graph_builder_ref::edges"}), with_node_in_body,
-          [](auto& in) { in.answer = std::to_string(in.body->edges().size()); });
   all.add("exec, of a graph with a body", runs({"graph_exec::graph_exec"}), with_node_in_body,
           [](auto& in) { in.exec.emplace(*in.built); });
 }

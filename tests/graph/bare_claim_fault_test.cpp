@@ -1,6 +1,7 @@
 // An exec that says that it is bare has no user object, whatever failed before.
 #include <escrow/nodes.hpp>
 
+#include "../nodes/node_queries.hpp"
 #include "exec_fault_world.hpp"
 
 namespace escrow::test {
@@ -59,7 +60,7 @@ TEST_F(BareClaim, IsRightOfAChildBesideMemoryOfWhichNobodyCouldNoteWhatItHolds) 
   add_memory();
   sim::fail_call_here("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   world.parent->add_child(*world.source);
-  EXPECT_EQ(build(*world.parent).nodes().size(), 3U);
+  EXPECT_EQ(nodes_in(*world.parent).size(), 3U);
   world.exec.emplace(*world.parent);
   EXPECT_FALSE(world.exec->is_bare());
   expect_the_truth();
@@ -92,7 +93,7 @@ TEST_P(BareClaimOfAGrandchild, BesideMemoryIsRightWhicheverCouldNotBeNoted) {
   try {
     world.parent->add_child(between);
   } catch (cuda_error const&) {  // there was no node yet
-    EXPECT_EQ(build(*world.parent).nodes().size(), 2U);
+    EXPECT_EQ(nodes_in(*world.parent).size(), 2U);
   }
   sim::clear_faults();
   between = graph();
@@ -106,7 +107,7 @@ TEST_F(BareClaim, AChildOfWhichNobodyCouldNoteWhatItHoldsIsTakenOff) {
   world.parent.emplace();
   sim::fail_call_here("cudaGraphChildGraphNodeGetGraph", cudaErrorUnknown);
   EXPECT_THROW(world.parent->add_child(*world.source), cuda_error);
-  EXPECT_TRUE(build(*world.parent).nodes().empty());
+  EXPECT_TRUE(nodes_in(*world.parent).empty());
   world.exec.emplace(*world.parent);
   EXPECT_TRUE(world.exec->is_bare());
   expect_the_truth();

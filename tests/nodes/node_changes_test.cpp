@@ -116,7 +116,7 @@ TEST_F(NodeChanges, ExecsOfOneGraphTakeTurnsWhateverWasChangedMeanwhile) {
   graph_exec one(*built_);
   doomed.destroy();
   graph_exec two(*built_);
-  set(two, build(*built_).nodes().at(1), third_, 10);
+  set(two, nodes_in(*built_).at(1), third_, 10);
   one.launch(stream_);
   two.launch(other_stream_);
   owned_event const done = make_event();
@@ -167,7 +167,7 @@ TEST_F(NodeChanges, CallablesEventsFillsAndCopiesAreSwappedToo) {
   run(exec);
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(cells_.load(1), 5);
-  EXPECT_EQ(recorded.event(), new_event.get());
+  EXPECT_EQ(event_of(recorded), new_event.get());
 }
 
 }  // namespace

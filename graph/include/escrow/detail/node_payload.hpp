@@ -8,10 +8,6 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow {
-struct launch_params;  // of escrow/nodes.hpp; opaque here
-}  // namespace escrow
-
 namespace escrow::detail {
 
 // What: an owner on its way to a graph, or nothing. It is made before the call of CUDA that may
@@ -36,10 +32,6 @@ class node_payload {
   // `device` current.
   [[nodiscard]] retired_object* hand_on(int device) noexcept;
 
-  // What is launched, where CUDA does not tell: in the owner, or null.
-  [[nodiscard]] launch_params const* launched() const noexcept { return launched_; }
-  void set_launched(launch_params const* launched) noexcept { launched_ = launched; }
-
  private:
   struct put_back {
     void operator()(retired_object* unused) const noexcept;
@@ -49,7 +41,6 @@ class node_payload {
   [[nodiscard]] static pointer take(deleter_core& core);
 
   pointer owner_;
-  launch_params const* launched_ = nullptr;
 };
 
 inline node_payload::pointer node_payload::take(deleter_core& core) {

@@ -1,4 +1,4 @@
-// Building graphs by hand: places where nodes are added, and nodes that are read and changed.
+// Building graphs by hand: places where nodes are added, and nodes that are changed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -53,12 +53,8 @@ class graph_builder_ref {
   // `initial`. Source: cudaGraphConditionalHandleCreate.
   [[nodiscard]] condition make_condition(unsigned initial) const;
 
-  // All nodes and edges of the graph, or body, that the place is in, of whatever kind, also of what
-  // was captured; not those of its bodies and child graphs.
-  [[nodiscard]] std::vector<node> nodes() const;
-  [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
-  // The one of those that has this handle, e.g. of graph::add_child(). That it is one of those is
-  // not checked.
+  // The node of the graph, or body, that has this handle: of what was captured, or of
+  // graph::add_child(). That it is a node of it is not checked.
   [[nodiscard]] node node_of(cudaGraphNode_t handle) const noexcept;
 
  protected:
@@ -73,7 +69,6 @@ class graph_builder_ref {
   // The same, for the deleter that destroys what nodes keep.
   [[nodiscard]] deleter_core& core(char const* call) const;
   [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
-  [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
 
   std::weak_ptr<graph_core> core_;
   graph_core* graph_ = nullptr;      // what core_ has, if it is there
@@ -91,8 +86,9 @@ class graph_builder_ref {
 }
 
 // What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
-//   parameters can be read back and changed, with what they keep alive. Changes concern the graph
-//   and what is created from it from then on, not clones and execs that are there: see set() below.
+//   parameters can be changed, with what they keep alive, and are read with CUDA's calls on get().
+//   Changes concern the graph and what is created from it from then on, not clones and execs that
+//   are there: see set() below.
 // Thread safety, Capture: as graph_builder_ref.
 // Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, its
 //   other copies must not be used, as with CUDA's handles.
@@ -108,28 +104,9 @@ class node : public graph_builder_ref {
     return one.after_ == other.after_;
   }
 
-  [[nodiscard]] cudaGraphNodeType type() const;
-  // The nodes that this one waits for, and those that wait for it.
-  [[nodiscard]] std::vector<node> predecessors() const;
-  [[nodiscard]] std::vector<node> successors() const;
   // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
   // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
   node const& after(node const& other) const;
-
-  // What a kernel node launches; the kernel keeps its library. Throws cuda_error
-  // (cudaErrorInvalidDeviceFunction) for a kernel of a cudaLibrary_t in a node that was not added
-  // here: captured, or hoisted. Source: cudaGraphKernelNodeGetParams, as for those that follow.
-  [[nodiscard]] launch_params kernel_parameters() const;
-  [[nodiscard]] cudaMemsetParams memset_parameters() const;
-  [[nodiscard]] cudaMemcpy3DParms memcpy_parameters() const;
-  [[nodiscard]] cudaHostNodeParams host_parameters() const;
-  // The event of a node that records or waits; shared_event::find() leads from it to its owner.
-  [[nodiscard]] cudaEvent_t event() const;
-  [[nodiscard]] cudaMemAllocNodeParams alloc_parameters() const;
-  // What a node that frees memory frees.
-  [[nodiscard]] void* freed() const;
-  // The copy that a child node has. It is the graph's.
-  [[nodiscard]] cudaGraph_t embedded() const;
 
   // Makes the node one of `kind`, of the kind that it is, and keeps what that owns instead of what
   // was kept. On failure node and owners are as before. Source: cudaGraphNodeSetParams.
