@@ -52,7 +52,7 @@ void graph_exec::state::update(graph_survey const& survey, survey_root const& so
     graph_lifetime_lock const lock;
     check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
   }
-  is_bare_ = off.is_bare();
+  is_bare_ = !survey.lacks_bodies;
   hold(std::move(next));
 }
 

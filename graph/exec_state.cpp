@@ -18,17 +18,6 @@ namespace {
 
 constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
 
-bool has_conditionals(cudaGraph_t graph) {
-  inner_graphs const inner = inner_graphs_of(graph);
-  return inner.conditionals != 0 || std::ranges::any_of(inner.children, [](cudaGraph_t each) {
-           return has_conditionals(each);
-         });
-}
-
-bool has_conditionals(graph_survey const& survey, cudaGraph_t root) {
-  return survey.conditionals ? *survey.conditionals != 0 : has_conditionals(root);
-}
-
 // Lets `end` tell when what was enqueued on the stream last is done. If that cannot be recorded,
 // waits until it is done. Throws cuda_error if both fail, and `end` then says so.
 void record_end(launch_end& end, stream_ref stream) {
@@ -90,7 +79,7 @@ launch_lock::~launch_lock() {
 
 graph_exec::state::state(graph_survey const& survey, survey_root const& source,
                          unsigned long long flags)
-    : is_conditional_(has_conditionals(survey, source.handle)) {
+    : is_conditional_(survey.conditionals != 0) {
   relaxed_capture_scope const relaxed;
   hoist_scope const off(survey);
   holding next = holding_of(off, survey, source);
@@ -103,7 +92,7 @@ graph_exec::state::state(graph_survey const& survey, survey_root const& source,
     graph_lifetime_lock const lock;
     check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
   }
-  is_bare_ = off.is_bare();
+  is_bare_ = !survey.lacks_bodies;
   hold(std::move(next));
 }
 
@@ -202,7 +191,7 @@ graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options)
     : graph_exec(survey_root(source), options) {}
 
 graph_exec::graph_exec(graph const& source, instantiate_options const& options)
-    : graph_exec(survey_root(source), options) {}
+    : graph_exec(survey_root(source.core().get()), options) {}
 
 graph_exec::graph_exec(survey_root const& source, instantiate_options const& options)
     : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source,
@@ -237,7 +226,7 @@ void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodi
 }
 
 void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies) {
-  update(survey_root(source), bodies);
+  update(survey_root(source.core().get()), bodies);
 }
 
 void graph_exec::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {

@@ -21,11 +21,18 @@ namespace {
 
 // The nodes for whose end nothing waits yet.
 std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
-  std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  constexpr char const* api = "cudaGraphGetEdges";
+  std::size_t count = 0;
+  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
+  std::vector<cudaGraphNode_t> from(count);
+  std::vector<cudaGraphNode_t> to(count);
+  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
+  if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
   std::unordered_set<cudaGraphNode_t> awaited;
-  for (graph_edge const& each : edges_of(graph)) {
-    if (is_full_dependency(each.data)) awaited.insert(each.from);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_full_dependency(data[i])) awaited.insert(from[i]);
   }
+  std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
   std::erase_if(nodes, [&awaited](cudaGraphNode_t node) { return awaited.contains(node); });
   return nodes;
 }
@@ -103,14 +110,11 @@ cudaGraph_t graph::detach() {
 
 graph graph::clone() const {
   graph_core& core = require("graph::clone");
-  graph_survey const survey = survey_for_copy("graph::clone", *this);
+  graph_survey const survey = survey_for_copy("graph::clone", core);
   cudaGraph_t const original = core.native();
   graph copy(core_of(clone_of(original)));
   graph_core& its = *copy.shared_;
-  copy_notes notes(survey, its);
-  notes.note(original, its.native(), its.key());
-  notes.commit();
-  its.is_original = !survey.is_unknown(original);
+  note_copies(survey, original, its.native(), its.key());
   its.copy_payloads(core);
   return copy;
 }
@@ -118,14 +122,12 @@ graph graph::clone() const {
 cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
-  graph_survey const survey = survey_for_copy(call, *this);
+  graph_survey const survey = survey_for_copy(call, core);
   cudaGraphNode_t const node = child_node_of(core.native(), in, after);
-  copy_notes notes(survey, parent);
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    notes.note(core.native(), copy, 0);
-    notes.commit();
+    note_copies(survey, core.native(), copy, 0);
   } catch (...) {
     cudaError_t status = cudaSuccess;
     auto const take_off = [&] {
@@ -133,9 +135,7 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
       return status = cudaGraphDestroyNode(node);
     };
     if (retry_cleanup_relaxed(take_off) || is_sticky(status)) throw;
-    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for;
-    // its handle, which is not known, may be that of a copy that held nothing.
-    parent.blank_copies.clear();
+    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for.
   }
   parent.note_reshaped();
   return node;
@@ -154,7 +154,7 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
 
 resource_usage graph::held() const {
   std::vector<std::uint64_t> ids;
-  for (auto const& each : survey_of("graph::held", *this, {}).known) ids.push_back(each.id);
+  for (auto const& each : survey_of("graph::held", shared_.get(), {}).known) ids.push_back(each.id);
   return graph_registry::global().describe(ids);
 }
 

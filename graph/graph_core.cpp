@@ -19,13 +19,13 @@ void destroy_graph(cudaGraph_t doomed) noexcept {
 }
 
 graph_core::graph_core(cudaGraph_t created)
-    : is_original(true), native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
+    : native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
   // Last: if this does not take the graph, the registry must not know its handle.
   id_ = graph_registry::global().adopt(created);
 }
 
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
-    : is_original(id != 0), native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
+    : native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
 
 graph_core::~graph_core() {
   if (native_ != nullptr) {
@@ -165,7 +165,6 @@ cudaGraph_t graph_core::detach() {
   }
   forget_payloads();
   id_ = 0;
-  blank_copies.clear();
   bodies.clear();
   return std::exchange(native_, nullptr);
 }

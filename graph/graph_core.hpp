@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -139,10 +138,6 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // Bodies of conditional nodes made by hand, nested ones too.
   std::vector<cudaGraph_t> bodies;
-  bool is_original = false;  // whether it holds nothing but what the registry knows, or will
-  // Graphs of child nodes, at any depth, that were copied by add_child() or clone() and held
-  // nothing then.
-  std::set<cudaGraph_t> blank_copies;
 
  private:
   class change;

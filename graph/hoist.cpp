@@ -54,8 +54,9 @@ hoisted::~hoisted() {
 
 hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
-  hoist_scope off(survey_of("hoist", root, bodies));
-  auto taken = std::make_unique<state>(hold_all(off.sets()), off.is_bare());
+  graph_survey const survey = survey_of("hoist", root, bodies);
+  hoist_scope off(survey);
+  auto taken = std::make_unique<state>(hold_all(off.sets()), !survey.lacks_bodies);
   off.keep_off();
   if (root.core != nullptr) root.core->forget_payloads();
   return hoisted(std::move(taken));
@@ -66,7 +67,7 @@ hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies) {
 }
 
 hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
-  return hoisted::take(graph, bodies);
+  return hoisted::take(graph.core().get(), bodies);
 }
 
 void hoisted::release_after(stream_ref stream) {

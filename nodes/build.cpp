@@ -3,7 +3,6 @@
 
 #include "escrow/core/error.hpp"
 #include "graph_core.hpp"
-#include "graph_survey.hpp"
 
 namespace escrow {
 
@@ -113,16 +112,6 @@ cudaGraph_t body_graph::get() const {
   return in_;
 }
 
-namespace {
-
-// The graph of a child node, with those of its own child nodes.
-void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
-  found.push_back(embedded);
-  for (cudaGraph_t const inner : inner_graphs_of(embedded).children) list_copies(inner, found);
-}
-
-}  // namespace
-
 node const& node::after(node const& other) const {
   graph_core& core = require("node::after");
   if (!is_of_same_graph(other)) {
@@ -158,15 +147,7 @@ void node::destroy() const {
                       "build the graph anew: CUDA cannot instantiate one whose condition has no "
                       "node");
   }
-  std::vector<cudaGraph_t> copies;
-  if (type == cudaGraphNodeTypeGraph) {
-    cudaGraph_t embedded = nullptr;
-    check(cudaGraphChildGraphNodeGetGraph(get(), &embedded), "cudaGraphChildGraphNodeGetGraph");
-    list_copies(embedded, copies);
-  }
   core.destroy(get());
-  // Others may get their handles.
-  for (cudaGraph_t const each : copies) core.blank_copies.erase(each);
 }
 
 }  // namespace escrow

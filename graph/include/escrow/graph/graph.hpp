@@ -17,7 +17,6 @@ namespace escrow {
 
 class deleter;
 class graph_core;
-struct survey_root;
 
 namespace detail {
 // The core, if there is one that has a graph; else throws usage_error, in the name of `call`.
@@ -79,8 +78,6 @@ class graph {
                                          std::span<cudaGraphNode_t const> after) const;
 
  private:
-  friend struct survey_root;
-
   explicit graph(std::shared_ptr<graph_core> core) noexcept;
   [[nodiscard]] graph_core& require(char const* call) const;
 

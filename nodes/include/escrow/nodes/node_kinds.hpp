@@ -120,7 +120,7 @@ class free_node {
 // holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
 // of what they share, e.g. of a slot. If memory runs out or a call fails when the node is there
 // already, and CUDA cannot take it off again, as in a graph with memory nodes, then adding it
-// succeeds all the same, and execs are not bare (graph_exec::is_bare).
+// succeeds all the same, and launches of execs pay for what it holds (graph_exec::is_bare).
 class child_node {
  public:
   explicit child_node(graph const& child) noexcept : child_(&child) {}
