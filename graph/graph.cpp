@@ -119,7 +119,7 @@ graph graph::clone() const {
   return copy;
 }
 
-cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_t in,
+cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
   graph_survey const survey = survey_for_copy(call, core);
@@ -137,14 +137,13 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
     if (retry_cleanup_relaxed(take_off) || is_sticky(status)) throw;
     // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for.
   }
-  parent.note_reshaped();
   return node;
 }
 
 cudaGraphNode_t graph::add_child(graph const& child) {
   graph_core& core = require("graph::add_child");
   std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
-  return child.embed_in("graph::add_child", core, core.native(), last);
+  return child.embed_in("graph::add_child", core.native(), last);
 }
 
 void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {

@@ -50,9 +50,9 @@ node graph_builder_ref::add(free_node const& kind) const {
 }
 
 node graph_builder_ref::add(child_node const& kind) const {
-  graph_core& core = require(adding);
+  static_cast<void>(require(adding));
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(kind.child_->embed_in(adding, core, in_, {&after_, count}));
+  return node_of(kind.child_->embed_in(adding, in_, {&after_, count}));
 }
 
 conditional_node graph_builder_ref::add(conditional_kind const& kind) const {
@@ -113,14 +113,13 @@ cudaGraph_t body_graph::get() const {
 }
 
 node const& node::after(node const& other) const {
-  graph_core& core = require("node::after");
+  static_cast<void>(require("node::after"));
   if (!is_of_same_graph(other)) {
     throw usage_error("node::after", "`other` is a node of another graph, or of another body",
                       "order nodes of one graph");
   }
   check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
         "cudaGraphAddDependencies");
-  core.note_reshaped();
   return *this;
 }
 

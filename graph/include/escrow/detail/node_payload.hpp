@@ -28,9 +28,8 @@ class node_payload {
   }
 
   [[nodiscard]] retired_object* get() const noexcept { return owner_.get(); }
-  // Hands the owner on, if there is one, with one reference, the caller's. It is destroyed with
-  // `device` current.
-  [[nodiscard]] retired_object* hand_on(int device) noexcept;
+  // Hands the owner on, if there is one. It is destroyed with `device` current.
+  [[nodiscard]] ref<retired_object> hand_on(int device) noexcept;
 
  private:
   struct put_back {
@@ -51,13 +50,11 @@ inline node_payload::pointer node_payload::take(deleter_core& core) {
   return pointer(&core.take_retired_object(0, false));
 }
 
-inline retired_object* node_payload::hand_on(int device) noexcept {
-  retired_object* const handed_on = owner_.release();
-  if (handed_on == nullptr) return nullptr;
-  handed_on->set_device(device);
-  handed_on->add_ref();
-  handed_on->enter_graph();
-  return handed_on;
+inline ref<retired_object> node_payload::hand_on(int device) noexcept {
+  if (owner_ == nullptr) return {};
+  owner_->set_device(device);
+  owner_->enter_graph();
+  return ref<retired_object>(*owner_.release());
 }
 
 inline void node_payload::put_back::operator()(retired_object* unused) const noexcept {

@@ -73,8 +73,8 @@ class graph {
 
   // For building by hand (escrow/nodes.hpp): what nodes and bodies refer to; null if moved from.
   [[nodiscard]] std::shared_ptr<graph_core> const& core() const noexcept { return shared_; }
-  // The same: a node of `parent` with a copy of this graph. Throws as add_child().
-  [[nodiscard]] cudaGraphNode_t embed_in(char const* call, graph_core& parent, cudaGraph_t in,
+  // The same: a node of `in` with a copy of this graph. Throws as add_child().
+  [[nodiscard]] cudaGraphNode_t embed_in(char const* call, cudaGraph_t in,
                                          std::span<cudaGraphNode_t const> after) const;
 
  private:

@@ -13,8 +13,6 @@
 
 namespace escrow {
 
-struct survey_root;
-
 // How a graph is instantiated.
 struct instantiate_options {
   // cudaGraphInstantiateFlags, or'ed.
@@ -110,8 +108,6 @@ class graph_exec {
  private:
   class state;
 
-  graph_exec(survey_root const& source, instantiate_options const& options);
-  void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
 
   std::unique_ptr<state> state_;  // null if moved from

@@ -135,13 +135,13 @@ class node : public graph_builder_ref {
   [[nodiscard]] deleter_core& core_in(graph_exec const& exec) const;
 };
 
-// Changes one node of `exec`, from the next launch on, and what is kept for it: what was kept
-// before is released after the launches in flight. `changed` is a node of the graph, or of a body
-// of it, that the exec was created from as a `graph`; the graph itself does not change. Takes as
-// long as the graph keeps owners. After update() with another graph, or with one whose nodes or
-// edges changed since, or may have because its handle is out (graph::get()), what it kept for the
-// node stays until the next update(). On failure throws usage_error, cuda_error, std::bad_alloc,
-// and exec and owners are as before. Source: cudaGraphExecNodeSetParams.
+// Changes one node of `exec`, from the next launch on. `changed` is a node of the graph, or of a
+// body of it, that the exec was created from as a `graph`; the graph itself does not change. What
+// `kind` owns is kept by the exec until the next set() of that node, update(), or the end of the
+// exec, and released after the launches in flight then. What the exec keeps of its graph stays
+// until update() or the end of the exec, also what the node used before. Takes as long as nodes of
+// the exec were given owners. On failure throws usage_error, cuda_error, std::bad_alloc, and exec
+// and owners are as before. Source: cudaGraphExecNodeSetParams.
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind) {
   detail::node_draft made = kind.draft(changed.core_in(exec));
