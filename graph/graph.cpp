@@ -54,22 +54,6 @@ std::shared_ptr<graph_core> core_of(cudaGraph_t native, Id... id) {
   }
 }
 
-cudaGraph_t clone_of(cudaGraph_t original) {
-  graph_lifetime_lock const turn;
-  cudaGraph_t made = nullptr;
-  check(cudaGraphClone(&made, original), "cudaGraphClone");
-  return made;
-}
-
-cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
-                              std::span<cudaGraphNode_t const> after) {
-  graph_lifetime_lock const turn;
-  cudaGraphNode_t made = nullptr;
-  check(cudaGraphAddChildGraphNode(&made, parent, after.data(), after.size(), child),
-        "cudaGraphAddChildGraphNode");
-  return made;
-}
-
 }  // namespace
 
 graph::graph(std::shared_ptr<graph_core> core) noexcept : shared_(std::move(core)) {}
@@ -111,10 +95,14 @@ cudaGraph_t graph::detach() {
 graph graph::clone() const {
   graph_core& core = require("graph::clone");
   graph_survey const survey = survey_for_copy("graph::clone", core);
-  cudaGraph_t const original = core.native();
-  graph copy(core_of(clone_of(original)));
+  cudaGraph_t made = nullptr;
+  {
+    graph_lifetime_lock const turn;
+    check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
+  }
+  graph copy(core_of(made));
   graph_core& its = *copy.shared_;
-  note_copies(survey, original, its.native(), its.key());
+  note_copies(survey, core.native(), made, its.key());
   its.copy_payloads(core);
   return copy;
 }
@@ -123,7 +111,12 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
   graph_survey const survey = survey_for_copy(call, core);
-  cudaGraphNode_t const node = child_node_of(core.native(), in, after);
+  cudaGraphNode_t node = nullptr;
+  {
+    graph_lifetime_lock const turn;
+    check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native()),
+          "cudaGraphAddChildGraphNode");
+  }
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
@@ -153,16 +146,13 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
 
 resource_usage graph::held() const {
   std::vector<std::uint64_t> ids;
-  for (auto const& each : survey_of("graph::held", shared_.get(), {}).known) ids.push_back(each.id);
+  for (auto const& [handle, id] : survey_of("graph::held", shared_.get(), {}).known) {
+    ids.push_back(id);
+  }
   return graph_registry::global().describe(ids);
 }
 
 namespace {
-
-// Not with a `graph`, whose making may fail.
-void destroy(cudaGraph_t dropped) noexcept {
-  if (dropped != nullptr) destroy_graph(dropped);
-}
 
 // The graph of a capture that was lost ends inside the call.
 cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
@@ -183,7 +173,7 @@ graph capture_scope::end() {
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
-    destroy(captured);  // there is one if the error is that of earlier work
+    destroy_graph(captured);  // there is one if the error is that of earlier work
     drop();
   }
   check(status, "cudaStreamEndCapture");
@@ -214,7 +204,7 @@ void capture_scope::drop() noexcept {
     if (!may_capture) return status;
     cudaGraph_t dropped = nullptr;
     cudaError_t const ended = end_capture(stream_, dropped);
-    destroy(dropped);
+    destroy_graph(dropped);
     return ended;
   });
 }

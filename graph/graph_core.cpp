@@ -14,6 +14,7 @@
 namespace escrow {
 
 void destroy_graph(cudaGraph_t doomed) noexcept {
+  if (doomed == nullptr) return;
   graph_lifetime_lock const lock;
   retry_cleanup_relaxed([doomed] { return cudaGraphDestroy(doomed); });
 }
@@ -28,10 +29,8 @@ graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
     : native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
 
 graph_core::~graph_core() {
-  if (native_ != nullptr) {
-    if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
-    destroy_graph(native_);
-  }
+  if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
+  destroy_graph(native_);
   forget_payloads();
   if (keeper_ != nullptr) keeper_->drop_use();
 }

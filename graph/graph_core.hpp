@@ -16,7 +16,7 @@
 
 namespace escrow {
 
-// Harms no capture. Ignores the status. Any thread.
+// Nothing if it is null. Harms no capture. Ignores the status. Any thread.
 void destroy_graph(cudaGraph_t doomed) noexcept;
 
 // What: owns a cudaGraph_t, and knows what each node that was added by hand keeps alive (its

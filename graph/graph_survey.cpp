@@ -54,11 +54,6 @@ std::uint64_t identify(char const* call, cudaGraph_t graph) {
 
 }  // namespace
 
-std::uint64_t graph_survey::known_id(cudaGraph_t graph) const noexcept {
-  auto const found = std::ranges::find(known, graph, &identified_graph::graph);
-  return found == known.end() ? 0 : found->id;
-}
-
 survey_root::survey_root(graph_core* ours) : core(ours) {
   if (core == nullptr) return;
   core->seal();
@@ -80,15 +75,14 @@ graph_survey survey_of(char const* call, survey_root const& root,
   for (cudaGraph_t const each : tree.graphs) {
     bool const is_root = each == root.handle && root.key != 0;
     std::uint64_t const id = is_root ? root.key : identify(call, each);
-    bool const is_new = found.known_id(each) == 0;
-    if (id != 0 && is_new && registry.knows(id)) found.known.push_back({each, id});
+    if (id != 0 && registry.knows(id)) found.known.emplace(each, id);
   }
   return found;
 }
 
 graph_survey survey_for_copy(char const* call, graph_core& original) {
   graph_survey survey = survey_of(call, &original, {});
-  for (auto const& each : survey.known) static_cast<void>(graph_registry::global().seal(each.id));
+  for (auto const& [graph, id] : survey.known) static_cast<void>(graph_registry::global().seal(id));
   return survey;
 }
 
@@ -98,35 +92,24 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
   std::vector<cudaGraph_t> const from = graphs_of(original);
   std::vector<cudaGraph_t> const to = graphs_of(copy);
   for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
-    std::uint64_t const original_id = originals.known_id(from[i]);
-    if (original_id == 0) continue;
+    auto const known = originals.known.find(from[i]);
+    if (known == originals.known.end()) continue;
     bool const is_given = i == 0 && id != 0;
     std::uint64_t const copy_id = is_given ? id : graph_id_of(to[i]).value_or(0);
-    if (copy_id != 0) graph_registry::global().add_copy(original_id, copy_id, to[i]);
+    if (copy_id != 0) graph_registry::global().add_copy(known->second, copy_id, to[i]);
   }
 }
 
-hoist_scope::hoist_scope(graph_survey const& survey) {
-  std::vector<reference_set*> all;
-  for (auto const& on : survey.known) {
-    for (auto const& each : graph_registry::global().seal(on.id)) {
-      placed_.push_back({on.graph, on.id, each.set, each.object});
-      all.push_back(each.set);
+hoist_scope::hoist_scope(graph_survey const& survey) : hoist_scope() {
+  std::set<reference_set*> all;
+  for (auto const& [graph, id] : survey.known) {
+    for (auto const& each : graph_registry::global().seal(id)) {
+      placed_.push_back({graph, id, each.set, each.object});
+      all.insert(each.set);
     }
   }
-  std::ranges::sort(all);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
   for (reference_set* const each : all) sets_.emplace_back(*each);
-  try {
-    for (; off_ < placed_.size(); ++off_) take_off(placed_[off_]);
-  } catch (...) {
-    put_back_all();
-    throw;
-  }
-}
-
-hoist_scope::~hoist_scope() {
-  put_back_all();
+  for (; off_ < placed_.size(); ++off_) take_off(placed_[off_]);
 }
 
 void hoist_scope::take_off(taken const& each) {
@@ -137,7 +120,7 @@ void hoist_scope::take_off(taken const& each) {
   check(status, "cudaGraphReleaseUserObject");
 }
 
-void hoist_scope::put_back_all() noexcept {
+hoist_scope::~hoist_scope() {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     cudaError_t status = cudaSuccess;

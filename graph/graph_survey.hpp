@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -13,21 +15,13 @@
 
 namespace escrow {
 
-// A graph's handle, and the id by which the registry knows it.
-struct identified_graph {
-  cudaGraph_t graph;
-  std::uint64_t id;
-};
-
 // A graph with its child graphs and bodies.
 struct graph_survey {
-  std::vector<identified_graph> known;  // those that the registry has entries of, each once
-  std::size_t conditionals = 0;         // nodes
+  // Those that the registry has entries of, with the ids by which it knows them.
+  std::map<cudaGraph_t, std::uint64_t> known;
+  std::size_t conditionals = 0;  // nodes
   // Not as many bodies were named as there must be, while any graph holds anything.
   bool lacks_bodies = false;
-
-  // 0 if it is not among the known.
-  [[nodiscard]] std::uint64_t known_id(cudaGraph_t graph) const noexcept;
 };
 
 // Where a survey begins: a plain handle, or one of our graphs, which knows more about itself.
@@ -80,8 +74,9 @@ class hoist_scope {
     cudaUserObject_t object;  // with a reference of this while it is off
   };
 
+  // Delegated to, so that the destructor puts back what a constructor that throws took off.
+  hoist_scope() = default;
   static void take_off(taken const& each);
-  void put_back_all() noexcept;
 
   std::vector<taken> placed_;
   std::size_t off_ = 0;  // the first so many of them are off

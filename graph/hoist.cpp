@@ -30,8 +30,6 @@ void report_unreleased(deleter_core& core) noexcept {
 
 class hoisted::state {
  public:
-  state(deferred_releases taken, bool is_bare_now) : held(std::move(taken)), is_bare(is_bare_now) {}
-
   deferred_releases held;
   bool is_bare;
 };
@@ -56,7 +54,7 @@ hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& b
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("hoist", root, bodies);
   hoist_scope off(survey);
-  auto taken = std::make_unique<state>(hold_all(off.sets()), !survey.lacks_bodies);
+  std::unique_ptr<state> taken(new state{hold_all(off.sets()), !survey.lacks_bodies});
   off.keep_off();
   if (root.core != nullptr) root.core->forget_payloads();
   return hoisted(std::move(taken));

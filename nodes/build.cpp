@@ -11,12 +11,10 @@ constexpr char const* adding = "graph_builder_ref::add";
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
-    : core_(into.core()),
-      graph_(into.core().get()),
-      in_(graph_ == nullptr ? nullptr : graph_->native()) {}
+    : core_(into.core()), in_(into.core() == nullptr ? nullptr : into.core()->native()) {}
 
 graph_core& graph_builder_ref::require(char const* call) const {
-  return detail::require_graph(call, core_.expired() ? nullptr : graph_);
+  return detail::require_graph(call, core_.lock().get());
 }
 
 deleter_core& graph_builder_ref::core(char const* call) const {
@@ -28,31 +26,31 @@ bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
 }
 
 node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
-  return node(graph_builder_ref(*this, handle));
+  graph_builder_ref place = *this;
+  place.after_ = handle;
+  return node(std::move(place));
 }
 
 node graph_builder_ref::add_node(cudaGraphNodeParams& params, detail::node_payload payload) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(graph_->add(in_, {&after_, count}, params, std::move(payload)));
+  return node_of(require(adding).add(in_, {&after_, count}, params, std::move(payload)));
 }
 
-allocation graph_builder_ref::add(alloc_node const& kind) const {
-  static_cast<void>(require(adding));
-  cudaGraphNodeParams params = kind.params_;
+allocation graph_builder_ref::add(alloc_kind const& kind) const {
+  cudaGraphNodeParams params = kind.params;
   node const made = add_node(params, {});
   return {made, params.alloc.dptr, params.alloc.bytesize};
 }
 
-node graph_builder_ref::add(free_node const& kind) const {
-  static_cast<void>(require(adding));
-  cudaGraphNodeParams params = kind.params_;
+node graph_builder_ref::add(free_kind const& kind) const {
+  cudaGraphNodeParams params = kind.params;
   return add_node(params, {});
 }
 
-node graph_builder_ref::add(child_node const& kind) const {
+node graph_builder_ref::add(child_kind const& kind) const {
   static_cast<void>(require(adding));
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(kind.child_->embed_in(adding, in_, {&after_, count}));
+  return node_of(kind.child.embed_in(adding, in_, {&after_, count}));
 }
 
 conditional_node graph_builder_ref::add(conditional_kind const& kind) const {
@@ -124,7 +122,7 @@ node const& node::after(node const& other) const {
 }
 
 void node::set_params(cudaGraphNodeParams& params, detail::node_payload payload) const {
-  graph_->set(get(), params, std::move(payload));
+  require("node::set").set(get(), params, std::move(payload));
 }
 
 deleter_core& node::core_in(graph_exec const& exec) const {

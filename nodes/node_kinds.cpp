@@ -26,18 +26,18 @@ bool fits(unsigned value, unsigned bytes) noexcept {
   return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
 }
 
-cudaGraphNodeParams record_params(cudaEvent_t event) {
-  require(event != nullptr, "record_node", "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeEventRecord);
-  result.eventRecord.event = event;
+cudaGraphNodeParams event_params(char const* call, cudaGraphNodeType type, cudaEvent_t event) {
+  require(event != nullptr, call, "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(type);
+  (type == cudaGraphNodeTypeEventRecord ? result.eventRecord.event : result.eventWait.event) =
+      event;
   return result;
 }
-
+cudaGraphNodeParams record_params(cudaEvent_t event) {
+  return event_params("record_node", cudaGraphNodeTypeEventRecord, event);
+}
 cudaGraphNodeParams wait_params(cudaEvent_t event) {
-  require(event != nullptr, "wait_node", "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeWaitEvent);
-  result.eventWait.event = event;
-  return result;
+  return event_params("wait_node", cudaGraphNodeTypeWaitEvent, event);
 }
 
 }  // namespace
@@ -126,19 +126,21 @@ detail::owning_kind<detail::no_share> wait_node(event_ref event) {
   return {detail::wait_params(event.get()), {}};
 }
 
-alloc_node::alloc_node(std::size_t bytes) {
+alloc_kind alloc_node(std::size_t bytes) {
   detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out");
-  params_.type = cudaGraphNodeTypeMemAlloc;
-  params_.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
-  params_.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
-  params_.alloc.bytesize = bytes;
+  alloc_kind made{detail::params_of(cudaGraphNodeTypeMemAlloc)};
+  made.params.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
+  made.params.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
+  made.params.alloc.bytesize = bytes;
+  return made;
 }
 
-free_node::free_node(void* address) {
+free_kind free_node(void* address) {
   detail::require(address != nullptr, "free_node", "`address` is null",
                   "free what a node allocates");
-  params_.type = cudaGraphNodeTypeMemFree;
-  params_.free.dptr = address;
+  free_kind made{detail::params_of(cudaGraphNodeTypeMemFree)};
+  made.params.free.dptr = address;
+  return made;
 }
 
 conditional_kind if_node(condition const& tested) {

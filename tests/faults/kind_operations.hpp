@@ -70,7 +70,7 @@ inline void add_other_kinds(operations_in<build_stage>& all) {
   all.add("node, join", runs({"graph_builder_ref::join"}), one,
           [](auto& in) { static_cast<void>(build(*in.built).join(std::vector<node>{*in.first})); });
   all.add(
-      "node, alloc", runs({"graph_builder_ref::add", "alloc_node::alloc_node"}), [](auto&) {},
+      "node, alloc", runs({"graph_builder_ref::add", "alloc_node"}), [](auto&) {},
       [](auto& in) {
         in.memory.emplace(build(*in.built).add(alloc_node(256)));
         in.at_end = [&in] { in.memory->add(free_node(in.memory->address())); };
@@ -78,15 +78,15 @@ inline void add_other_kinds(operations_in<build_stage>& all) {
   auto const alloc = [](build_stage& in) {
     in.memory.emplace(build(*in.built).add(alloc_node(256)));
   };
-  all.add("node, free", runs({"graph_builder_ref::add", "free_node::free_node"}), alloc,
+  all.add("node, free", runs({"graph_builder_ref::add", "free_node"}), alloc,
           [](auto& in) { in.memory->add(free_node(in.memory->address())); });
   auto const with_child = [](build_stage& in) {
     in.copy.emplace(in.keeper);
     build(*in.copy).add(kernel_node(in.add, {}, in.owner(), 5));
     in.expected = 5;
   };
-  all.add("node, embedded graph", runs({"graph_builder_ref::add", "child_node::child_node"}),
-          with_child, [](auto& in) { build(*in.built).add(child_node(*in.copy)); });
+  all.add("node, embedded graph", runs({"graph_builder_ref::add", "child_node"}), with_child,
+          [](auto& in) { build(*in.built).add(child_node(*in.copy)); });
   all.add("node, child", runs({"graph::add_child"}), with_child,
           [](auto& in) { in.built->add_child(*in.copy); });
   auto const beside_memory = [=](build_stage& in) {

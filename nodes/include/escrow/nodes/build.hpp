@@ -40,9 +40,9 @@ class graph_builder_ref {
   // Adds a node of this kind (node_kinds.hpp) after this place. Source: cudaGraphAddNode.
   template <detail::changeable_kind Kind>
   node add(Kind kind) const;
-  allocation add(alloc_node const& kind) const;
-  node add(free_node const& kind) const;
-  node add(child_node const& kind) const;
+  allocation add(alloc_kind const& kind) const;
+  node add(free_kind const& kind) const;
+  node add(child_kind const& kind) const;
   conditional_node add(conditional_kind const& kind) const;
 
   // A node that does nothing, after this place and after all of `others`.
@@ -59,10 +59,7 @@ class graph_builder_ref {
 
  protected:
   graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
-      : core_(core), graph_(core.get()), in_(in) {}
-  // After a node of the place's graph.
-  graph_builder_ref(graph_builder_ref const& place, cudaGraphNode_t after) noexcept
-      : core_(place.core_), graph_(place.graph_), in_(place.in_), after_(after) {}
+      : core_(core), in_(in) {}
 
   // The core, if the graph is there; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
@@ -71,7 +68,6 @@ class graph_builder_ref {
   [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
 
   std::weak_ptr<graph_core> core_;
-  graph_core* graph_ = nullptr;      // what core_ has, if it is there
   cudaGraph_t in_ = nullptr;         // the graph, or the body
   cudaGraphNode_t after_ = nullptr;  // null: nothing
 
