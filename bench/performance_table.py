@@ -93,10 +93,17 @@ TABLES = {
 }
 
 
+def unit_of(each):
+    return "" if each["unit"] in ("ratio", "launches") else f" {each['unit']}"
+
+
 def with_unit(each):
     value = each["value"]
-    unit = "" if each["unit"] in ("ratio", "launches") else f" {each['unit']}"
-    return "not measured" if value is None else f"{shown(value)}{unit}"
+    return "not measured" if value is None else f"{shown(value)}{unit_of(each)}"
+
+
+def goal_of(each):
+    return each["goal"] if each["goal"] == NO_GOAL else f"{each['goal']}{unit_of(each)}"
 
 
 def verdict(each):
@@ -117,7 +124,7 @@ def row(title, figures, words):
     values = ", ".join(f"{word} {with_unit(each)}".strip() for word, each in zip(words, figures))
     if all(each["value"] is None for each in figures):
         values = "not measured"
-    goals = joined(figures, words, lambda each: each["goal"])
+    goals = joined(figures, words, goal_of)
     return f"| {title} | {values} | {goals} | {joined(figures, words, verdict)} |"
 
 

@@ -422,7 +422,7 @@ class PerformanceTableTest(unittest.TestCase):
             rows.splitlines()[2:],
             ["| destroy callback, with the worker awake or asleep | "
              "p50 awake 50 ns, p99.9 asleep not measured | "
-             "p50 awake <= 100, p99.9 asleep <= 5000 | p50 awake yes, p99.9 asleep - |"])
+             "p50 awake <= 100 ns, p99.9 asleep <= 5000 ns | p50 awake yes, p99.9 asleep - |"])
 
     def test_every_figure_has_one_row_with_words(self):
         named = [name for rows in performance_table.TABLES.values()
