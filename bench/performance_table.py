@@ -76,14 +76,12 @@ TABLES = {
         ("identifying a graph that is given as a plain handle",
          series("identity_{}_nodes_us", (10, 1000, 10000), "{:,} nodes")),
     ],
-    "deleter": [
+    "others": [
         ("retire over an event record", {"retire_over_record": ""}),
         ("`retire(stream, owner)`", {"retire_stream_us": ""}),
         ("destroy callback, with the worker awake or asleep",
          {"destructor_p50_ns": "p50 awake", "destructor_p999_ns": "p99.9 asleep"}),
         ("allocations in steady state", {"steady_allocations": ""}),
-    ],
-    "nodes": [
         ("adding a node with two owners, over plain CUDA without", {"build_node_over_cuda": ""}),
         ("the same with Python's `cuda.core`, over Escrow", {"build_cuda_core_over_escrow": ""}),
         ("host time per launch of 64 such nodes, over the bare graph's",

@@ -197,7 +197,7 @@ class SummaryTest(unittest.TestCase):
         line = next(line for line in lines if line.startswith("bytes_per_owner"))
         self.assertNotRegex(line, "pass|MISS")
         row = performance_table.markdown({"bytes_per_owner": self.summary["bytes_per_owner"]},
-                                         performance_table.TABLES["nodes"])
+                                         performance_table.TABLES["others"])
         self.assertTrue(row.endswith(" 112 bytes | none | - |"), row)
 
     def test_without_cuda_core_the_summary_says_why(self):
@@ -417,7 +417,7 @@ class PerformanceTableTest(unittest.TestCase):
                      for name in performance_table.TABLES)
 
     def test_figures_of_one_kind_share_a_row_and_keep_their_goals(self):
-        rows = performance_table.markdown(self.both, performance_table.TABLES["deleter"])
+        rows = performance_table.markdown(self.both, performance_table.TABLES["others"])
         self.assertEqual(
             rows.splitlines()[2:],
             ["| destroy callback, with the worker awake or asleep | "
