@@ -1,4 +1,4 @@
-// README's second example: a framework that captures, instantiates and launches with plain CUDA
+// The example of docs/lifetimes.md: a framework that captures, instantiates and launches with plain CUDA
 // calls, and makes its execs bare in two lines.
 #include <chrono>
 #include <cstdio>
