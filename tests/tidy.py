@@ -199,6 +199,15 @@ def check_links():
                 yield f"{page.relative_to(ROOT)}: {link} leads nowhere"
 
 
+def check_named_files():
+    """A file that a page names by its path is there. The changelog also names what was there before."""
+    parts = "|".join((*MAY_INCLUDE, "tests", "bench", "docs"))
+    for page in pages():
+        for named in re.findall(rf"`((?:{parts})/[\w/]+\.\w+)`", page.read_text()):
+            if page.name != "CHANGELOG.md" and not (ROOT / named).exists():
+                yield f"{page.relative_to(ROOT)}: there is no {named}"
+
+
 def check_readme():
     """Short, and its example is the one that is compiled."""
     readme = (ROOT / "README.md").read_text()
@@ -224,7 +233,7 @@ def main():
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
-    problems += [*check_links(), *check_readme(), *check_figures()]
+    problems += [*check_links(), *check_named_files(), *check_readme(), *check_figures()]
     for problem in problems:
         print(problem)
     print(f"{len(all_sources)} files, {len(problems)} problems")
