@@ -44,13 +44,17 @@ BANNED = {
 }
 
 
-def sources():
+def names():
+    """The files of the repository; where git does not know, all that are there."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
     ).stdout.split("\n")
-    names = [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    return [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+
+
+def sources():
     parts = (*MAY_INCLUDE, "tests", "bench")
-    for name in names:
+    for name in names():
         path = ROOT / name
         if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():
             yield name, path.read_text().split("\n")
@@ -177,8 +181,8 @@ def check_named_tests(all_sources):
 
 def pages():
     """All pages but those of builds."""
-    found = (path for path in ROOT.rglob("*.md") if not path.relative_to(ROOT).parts[0].startswith("build"))
-    return sorted(found)
+    found = (ROOT / name for name in names() if name.endswith(".md") and not name.startswith("build/"))
+    return [page for page in found if page.exists()]
 
 
 def headings(page):
