@@ -110,7 +110,7 @@ def points_of(measured, prefix, field="time"):
 def plots(measured):
     """File name -> SVG, of what the folder has."""
     wanted = [
-        ("relaunch_burst.svg", "Host time per launch, in bursts of 16: no form blocks", "kernels:",
+        ("relaunch_burst.svg", "Host time per launch, in bursts of 16", "kernels:",
          "relaunch/", "host_burst_us", "us"),
         ("relaunch_host.svg", "Host time per launch, up to 200 in a row: with a user object mostly "
          "blocking", "kernels:", "relaunch/", "host_us", "us"),
