@@ -26,18 +26,14 @@ bool fits(unsigned value, unsigned bytes) noexcept {
   return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
 }
 
-cudaGraphNodeParams event_params(char const* call, cudaGraphNodeType type, cudaEvent_t event) {
-  require(event != nullptr, call, "the event is null: it was moved from", "copy it");
+// Of a node that records, or waits.
+cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event) {
+  bool const records = type == cudaGraphNodeTypeEventRecord;
+  require(event != nullptr, records ? "record_node" : "wait_node",
+          "the event is null: it was moved from", "copy it");
   cudaGraphNodeParams result = params_of(type);
-  (type == cudaGraphNodeTypeEventRecord ? result.eventRecord.event : result.eventWait.event) =
-      event;
+  (records ? result.eventRecord.event : result.eventWait.event) = event;
   return result;
-}
-cudaGraphNodeParams record_params(cudaEvent_t event) {
-  return event_params("record_node", cudaGraphNodeTypeEventRecord, event);
-}
-cudaGraphNodeParams wait_params(cudaEvent_t event) {
-  return event_params("wait_node", cudaGraphNodeTypeWaitEvent, event);
 }
 
 }  // namespace
@@ -109,21 +105,21 @@ detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function, void co
 }
 
 detail::owning_kind<shared_event> record_node(shared_event event) {
-  cudaGraphNodeParams const params = detail::record_params(event.get());
+  auto const params = detail::event_params(cudaGraphNodeTypeEventRecord, event.get());
   return {params, std::move(event)};
 }
 
 detail::owning_kind<detail::no_share> record_node(event_ref event) {
-  return {detail::record_params(event.get()), {}};
+  return {detail::event_params(cudaGraphNodeTypeEventRecord, event.get()), {}};
 }
 
 detail::owning_kind<shared_event> wait_node(shared_event event) {
-  cudaGraphNodeParams const params = detail::wait_params(event.get());
+  auto const params = detail::event_params(cudaGraphNodeTypeWaitEvent, event.get());
   return {params, std::move(event)};
 }
 
 detail::owning_kind<detail::no_share> wait_node(event_ref event) {
-  return {detail::wait_params(event.get()), {}};
+  return {detail::event_params(cudaGraphNodeTypeWaitEvent, event.get()), {}};
 }
 
 alloc_kind alloc_node(std::size_t bytes) {
