@@ -34,7 +34,6 @@ BACKWARD = {
     ("deleter", "deleter_core", "core_state"): "the inside of the class",
     ("deleter", "deleter", "core_state"): "it runs the worker; the core has the deleter's options and stats",
     ("deleter", "deleter", "reference_set"): "it retires to graphs; a set tells what it holds as resource_usage",
-    ("graph", "graph_survey", "graph"): "a survey of a graph begins with what the graph knows of itself",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX = 100, 400, 70, 110
 BANNED = {
