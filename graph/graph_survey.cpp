@@ -129,7 +129,9 @@ hoist_scope::~hoist_scope() {
       return status;
     });
     if (is_back) continue;
-    // The reference is leaked, since nothing will tell when the graph is destroyed.
+    // The reference is leaked, since nothing will tell when the graph is destroyed. The graph has
+    // none to take off any more: CUDA would count below zero (measured).
+    graph_registry::global().remove(*each.set, each.graph_id);
     deleter_core& core = each.set->core();
     core.count_leaked();
     core.report(status, "cudaGraphRetainUserObject");
