@@ -90,18 +90,14 @@ class slot : public reclaimable {
   // Where it is listed: a free list, or the deferred records.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
-  // A free list: one stream's slots. Each slot brings one, so that lists never allocate.
-  struct stream_list {
-    std::uint64_t key = 0;
-    slot* oldest = nullptr;
+  // Of a free list's oldest slot, which stands for the list: see free_lists.
+  struct list_links {
     slot* newest = nullptr;
-    stream_list* chained = nullptr;   // the next one of the same hash
-    stream_list* previous = nullptr;  // of all lists, in the order in which they were asked about
-    stream_list* next = nullptr;
-    stream_list* spare = nullptr;  // what the other slots of this list brought
+    slot* chained = nullptr;   // the next list of the same hash
+    slot* previous = nullptr;  // of all lists, in the order in which they were asked about
+    slot* next = nullptr;
   };
-  // Null while it is listed. Of its own memory, because lists outlive the slot that brought them.
-  std::unique_ptr<stream_list> brought_ = std::make_unique<stream_list>();
+  list_links list_;
   std::uint64_t key_ = 0;          // which list: the id of the stream of its release, or
                                    // free_lists::idle, or one of its own
   std::uint64_t released_at_ = 0;  // the pool's count of releases then
