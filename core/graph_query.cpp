@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -161,18 +162,22 @@ int find_device(stream_ref stream) {
 }  // namespace
 
 int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
-  // What the calling thread found last: ids are never reused, and a stream keeps its device.
-  thread_local struct {
+  struct answer {
     std::uint64_t capture_id = 0;
     cudaStream_t stream = nullptr;
     int device = 0;
-  } last;
-  bool const is_ambiguous = stream.get() == cudaStreamPerThread;
-  if (!is_ambiguous && last.capture_id == capture_id && last.stream == stream.get()) {
-    return last.device;
-  }
-  last = {.capture_id = capture_id, .stream = stream.get(), .device = find_device(stream)};
-  return last.device;
+  };
+  // What the calling thread found last: ids are never reused, and a stream keeps its device.
+  thread_local std::array<answer, 32> answers{};
+  thread_local std::size_t next = 0;
+  if (stream.get() == cudaStreamPerThread) return current_device();
+  auto const known = std::ranges::find_if(answers, [&](answer const& each) {
+    return each.capture_id == capture_id && each.stream == stream.get();
+  });
+  if (known != answers.end()) return known->device;
+  int const device = find_device(stream);
+  answers[next++ % answers.size()] = {capture_id, stream.get(), device};
+  return device;
 }
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {

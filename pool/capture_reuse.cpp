@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/graph_query.hpp"
@@ -275,21 +274,6 @@ slot* capture_reuse::take_unordered(std::uint64_t id, cudaGraph_t graph) {
     if (take(*found, id, graph)) return found;
   }
   return nullptr;
-}
-
-bool capture_reuse::knows(std::uint64_t id, cudaStream_t stream) const {
-  std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  return found != entries_.end() && found->second.known_streams.contains(stream);
-}
-
-void capture_reuse::note_known(std::uint64_t id, cudaStream_t stream) noexcept {
-  std::lock_guard const lock(mutex_);
-  try {
-    if (entry* const of = find(id)) of->known_streams.insert(stream);
-  } catch (std::bad_alloc const&) {
-    return;  // it is asked again
-  }
 }
 
 std::vector<holder> capture_reuse::holders(std::string const& label) const {

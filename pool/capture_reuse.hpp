@@ -98,10 +98,6 @@ class capture_reuse {
   // cuda_error, std::bad_alloc.
   [[nodiscard]] slot* take_unordered(std::uint64_t id, cudaGraph_t graph);
 
-  // A stream of the capture that is known to be of the pool's device.
-  [[nodiscard]] bool knows(std::uint64_t id, cudaStream_t stream) const;
-  void note_known(std::uint64_t id, cudaStream_t stream) noexcept;
-
   // The graphs that hold slots, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
   [[nodiscard]] std::size_t slots_held() const noexcept;
@@ -116,7 +112,6 @@ class capture_reuse {
     std::uint64_t offers = 0;  // how many slots became reusable so far
     // No reusable slot lies before these nodes. Forgotten with the next offer.
     std::unordered_set<cudaGraphNode_t> barren;
-    std::unordered_set<cudaStream_t> known_streams;
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;

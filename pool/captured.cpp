@@ -23,7 +23,6 @@ std::optional<claimed_slot> slot_pool::state::claim_captured(stream_ref stream,
                                                              source_location where) {
   slot* const found = take_captured(stream, capture, where);
   if (found == nullptr) return std::nullopt;
-  if (!is_only_device) reuse.note_known(capture.id, stream.get());
   found->was_used_ = true;  // the graph will be launched again
   return claimed_slot{
       .what = found, .stream = stream.get(), .capture_id = capture.id, .thread = thread_of(stream)};

@@ -237,12 +237,9 @@ void slot_pool::state::require_open(char const* call) const {
 void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
-  // A capturing stream is asked once a capture: it takes an event.
-  bool const is_right = capture.is_active() ? (!is_ambiguous(stream.get()) &&
-                                               reuse.knows(capture.id, stream.get())) ||
-                                                  is_captured_on(stream, options.device)
-                                            : device_of(stream) == options.device;
-  if (is_right) return;
+  int const found =
+      capture.is_active() ? device_of_capturing(stream, capture.id) : device_of(stream);
+  if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +
                         ", the pool \"" + options.label + "\" is",

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "escrow/core/error.hpp"
@@ -26,13 +27,21 @@ struct capture_info {
 
 namespace detail {
 
+// What the next operation on a capturing stream comes after. Valid until the next call on it.
+struct capture_dependencies {
+  cudaGraphNode_t const* nodes = nullptr;
+  cudaGraphEdgeData const* edges = nullptr;
+  std::size_t count = 0;
+};
+
 // Inline, as all of the common way is: every claim and release asks.
-inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexcept {
+inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
+                                 capture_dependencies& after) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
   cudaGraph_t graph = nullptr;
-  cudaError_t const result =
-      cudaStreamGetCaptureInfo(stream, &status, &id, &graph, nullptr, nullptr, nullptr);
+  cudaError_t const result = cudaStreamGetCaptureInfo(stream, &status, &id, &graph, &after.nodes,
+                                                      &after.edges, &after.count);
   if (status == cudaStreamCaptureStatusNone) [[likely]]
     return result;
   if (status == cudaStreamCaptureStatusActive) {
@@ -42,8 +51,23 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexce
   }
   return result;
 }
+inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexcept {
+  capture_dependencies ignored;
+  return query_capture(stream, info, ignored);
+}
 
 [[noreturn]] void refuse_capture(char const* call, cudaError_t status);
+
+// usable_capture_of(), with what the next operation on `stream` comes after.
+inline capture_info usable_capture_of(char const* call, stream_ref stream,
+                                      capture_dependencies& after) {
+  capture_info info;
+  cudaError_t const status = query_capture(stream.get(), info, after);
+  if (status != cudaSuccess || info.status == capture_status::invalidated) [[unlikely]] {
+    refuse_capture(call, status);
+  }
+  return info;
+}
 
 }  // namespace detail
 
@@ -60,12 +84,8 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexce
 // `call`, if the capture was invalidated, or if `stream` is the legacy stream while a blocking
 // stream captures. Any thread.
 [[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream) {
-  capture_info info;
-  cudaError_t const status = detail::query_capture(stream.get(), info);
-  if (status != cudaSuccess || info.status == capture_status::invalidated) [[unlikely]] {
-    detail::refuse_capture(call, status);
-  }
-  return info;
+  detail::capture_dependencies ignored;
+  return detail::usable_capture_of(call, stream, ignored);
 }
 
 // What: puts the calling thread in cudaStreamCaptureModeRelaxed for a scope. Calls such as
