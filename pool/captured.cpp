@@ -1,10 +1,9 @@
 // Which slot a claim in a capture gets, and how graphs and nodes hold slots.
 #include <atomic>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <new>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
@@ -14,55 +13,31 @@
 
 namespace escrow {
 
-namespace {
-constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
-}  // namespace
-
-std::optional<claimed_slot> slot_pool::state::claim_captured(stream_ref stream,
-                                                             capture_info const& capture,
-                                                             source_location where) {
-  slot* const found = take_captured(stream, capture, where);
-  if (found == nullptr) return std::nullopt;
-  found->was_used_ = true;  // the graph will be launched again
-  return claimed_slot{
-      .what = found, .stream = stream.get(), .capture_id = capture.id, .thread = thread_of(stream)};
-}
-
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
-                                      source_location where) {
-  // The near ones; those further away only rather than that the graph holds one more slot, so that
-  // there are at most as many long walks as the graph holds slots.
-  constexpr std::size_t near = 256;
-  capture_frontier const frontier = frontier_of(stream);
-  capture_reuse::search search(reuse, capture.id, frontier);
-  if (slot* const found = search.look_at(near)) return found;
-  core.recycle();
-  slot* other = take_done(passes.fetch_add(1, std::memory_order_relaxed) + 1, all);
-  std::exception_ptr failure;
-  try {
-    // Relaxed: grow() looks again.
-    if (other != nullptr || slots.load(std::memory_order_relaxed) < options.slots_max) {
-      if (slot* const found = search.look_at(all)) {
-        if (other != nullptr) put_back(*other);
-        return found;
+                                      capture_frontier frontier, source_location where) {
+  slot* found = reuse.take_before(std::move(frontier), capture.id, options.slots_max);
+  if (found == nullptr) {
+    core.recycle();
+    found = take_done(next_pass());
+    std::exception_ptr failure;
+    try {
+      if (found == nullptr) found = grow();
+    } catch (...) {
+      failure = std::current_exception();  // unless there is one to wait for
+    }
+    if (found == nullptr) {
+      found = take_with_edge(stream, capture);
+      if (found == nullptr && failure != nullptr) std::rethrow_exception(failure);
+    } else {
+      try {
+        hold_in_graph(*found, capture, where);
+      } catch (...) {
+        end_lease(*found);
+        throw;
       }
     }
-    if (other == nullptr) other = grow();
-  } catch (...) {
-    if (other != nullptr) put_back(*other);
-    failure = std::current_exception();  // unless there is one to wait for
   }
-  if (other != nullptr && failure == nullptr) {
-    try {
-      hold_in_graph(*other, capture, where);
-    } catch (...) {
-      end_lease(*other);
-      throw;
-    }
-    return other;
-  }
-  slot* const found = take_with_edge(stream, capture);
-  if (found == nullptr && failure != nullptr) std::rethrow_exception(failure);
+  if (found != nullptr) found->was_used_ = true;  // the graph will be launched again
   return found;
 }
 

@@ -55,22 +55,15 @@ void slot_pool::state::close() noexcept {
 }
 
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
-  using clock = std::chrono::steady_clock;
-  constexpr std::chrono::nanoseconds look_again = std::chrono::milliseconds(1);
-  auto const begin = clock::now();
   state& in = *state_;
   in.close();
-  // Relaxed: see state::waiters.
-  in.waiters.fetch_add(1, std::memory_order_relaxed);
-  while (in.slots.load(std::memory_order_relaxed) != 0) {
-    std::uint64_t const seen = in.returns_seen();
-    in.core.recycle();
-    auto const left = timeout - (clock::now() - begin);
-    if (left <= std::chrono::nanoseconds(0)) break;
-    in.await_return(seen, std::min(left, look_again));
+  {
+    state::return_wait wait(in);
+    while (in.slots.load(std::memory_order_relaxed) != 0) {
+      in.core.recycle();
+      if (!wait.go_on(timeout)) break;
+    }
   }
-  in.waiters.fetch_sub(1, std::memory_order_relaxed);
-
   std::vector<holder> result = in.reuse.holders(in.options.label);
   std::size_t accounted = in.reuse.slots_held();
   std::ranges::move(in.deferred_holders(accounted), std::back_inserter(result));
@@ -120,22 +113,18 @@ void slot_pool::state::leak_deferred() noexcept {
 
 void slot_pool::state::announce_return() noexcept {
   // Relaxed: see waiters.
-  if (waiters.load(std::memory_order_relaxed) == 0) return;
-  {
-    std::lock_guard const lock(return_mutex);
-    ++returns;
-  }
-  returned.notify_all();
+  if (waiters.load(std::memory_order_relaxed) != 0) returned.notify_all();
 }
 
-std::uint64_t slot_pool::state::returns_seen() {
-  std::lock_guard const lock(return_mutex);
-  return returns;
-}
-
-void slot_pool::state::await_return(std::uint64_t seen, std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(return_mutex);
-  returned.wait_for(lock, timeout, [&] { return returns != seen; });
+bool slot_pool::state::return_wait::go_on(std::chrono::nanoseconds max) {
+  // Slots also become free without a return: when the event of one that a capture cannot wait for
+  // is done.
+  constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
+  auto const left = max - (clock::now() - begin_);
+  if (left <= std::chrono::nanoseconds(0)) return false;
+  std::unique_lock lock(in_.return_mutex);
+  in_.returned.wait_for(lock, std::min(left, look_again));
+  return true;
 }
 
 slot::slot(slot_pool& pool)

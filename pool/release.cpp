@@ -100,7 +100,8 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
   capture_info capture;
-  cudaError_t const status = detail::query_capture(stream.get(), capture);
+  detail::capture_dependencies after;
+  cudaError_t const status = detail::query_capture(stream.get(), capture, after);
   bool const is_blocked = is_blocked_legacy(stream.get(), status);
   if (is_blocked) {
     static_cast<void>(cudaGetLastError());
@@ -111,7 +112,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_ref stream, std::u
     return release_eager(lease, stream, id != 0 ? id : stream_id(stream));
   }
   if (capture.is_active()) {
-    if (capture.id == lease.capture_id) return release_captured(lease, stream, capture);
+    if (capture.id == lease.capture_id) return release_captured(lease, after);
     // Work on the slot may have been captured: this graph has to hold it, too.
     hold_in_graph(*lease.what, capture, {});
   }
@@ -146,24 +147,28 @@ void slot_pool::state::release_eager(claimed_slot& lease, stream_ref stream, std
   check(status, "cudaEventRecord");
 }
 
-void slot_pool::state::release_captured(claimed_slot& lease, stream_ref stream,
-                                        capture_info const& capture) {
+void slot_pool::state::release_captured(claimed_slot& lease,
+                                        detail::capture_dependencies const& after) {
   slot& used = *lease.what;
-  capture_frontier end = frontier_of(stream);
+  capture_frontier end(after);
   for (stream_use const& also : used.unrecorded_) {
     require_same_thread(also, "gave it to record_stream()");
     device_scope const current(also.device);
-    if (capture_of(also.handle).id != capture.id) {
+    capture_info capture;
+    detail::capture_dependencies also_after;
+    check(detail::query_capture(also.handle, capture, also_after), "cudaStreamGetCaptureInfo");
+    if (capture.id != lease.capture_id) {
       throw usage_error("lease::release",
                         "a stream given to record_stream() is not part of the capture any more",
                         "release before the stream leaves the capture");
     }
-    end.merge(frontier_of(also.handle));
+    end.merge(capture_frontier(also_after));
   }
   dependency_list edges = dependencies_of(end.nodes);
   used.released_at_ = stamp();
   // Nothing may fail any more, and the slot may be another lease's.
-  bool const is_free = reuse.end_lease_in(used, capture.id, std::move(end.nodes), std::move(edges));
+  bool const is_free =
+      reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes), std::move(edges));
   lease.what = nullptr;
   if (!is_free) return;
   used.may_be_in_graphs_ = false;

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,6 +39,15 @@ namespace escrow {
   return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
 }
 
+// What a claim was asked for.
+struct claim_request {
+  char const* call;  // the public function, for errors
+  stream_ref stream;
+  source_location where;
+  std::chrono::nanoseconds host_wait_max;    // for any slot
+  std::chrono::nanoseconds busy_wait_max{};  // for slots that only a capture may not use yet
+};
+
 struct slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
       : owner(pool),
@@ -47,23 +57,20 @@ struct slot_pool::state {
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device) {}
 
-  // claim.cpp
-  // `busy_wait_max`: for slots that only a capture may not use yet.
-  std::optional<claimed_slot> claim(char const* call, stream_ref stream,
-                                    std::chrono::nanoseconds host_wait_max,
-                                    std::chrono::nanoseconds busy_wait_max, source_location where);
-  std::optional<claimed_slot> claim_other(char const* call, stream_ref stream,
-                                          capture_info const& capture,
-                                          std::chrono::nanoseconds host_wait_max,
-                                          std::chrono::nanoseconds busy_wait_max,
-                                          source_location where);
-  std::optional<claimed_slot> claim_eager(stream_ref stream);
-  slot* take_eager(std::uint64_t stream_id, std::uint64_t& puts_before);
-  slot* take_done(std::uint64_t pass, std::size_t questions_max);
-  // Whether the work on a free slot is done; if not, whether that of its own stream is not, and so
-  // that of all later releases there, or only that of others.
-  enum class progress : std::uint8_t { done, others_behind, stream_behind };
-  [[nodiscard]] static progress ask(slot& free) noexcept;
+  // claim.cpp. Those that take return null if no slot can be had now.
+  [[nodiscard]] claimed_slot claim(claim_request const& asked);
+  [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
+                                         capture_info capture, capture_frontier frontier);
+  [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id);
+  // One that is idle, of those that pass number `pass` has not asked about.
+  static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+  [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all);
+  // Whether the work on a free slot is done. If only that of other streams is not, the slot gets a
+  // list of its own, so that it hides no later release on its stream.
+  [[nodiscard]] static bool is_done(slot& free) noexcept;
+  [[nodiscard]] std::uint64_t next_pass() noexcept {
+    return passes.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
   slot* grow();
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call) const;
@@ -73,10 +80,9 @@ struct slot_pool::state {
   [[nodiscard]] std::string describe_exhaustion(char const* call);
 
   // captured.cpp
-  std::optional<claimed_slot> claim_captured(stream_ref stream, capture_info const& capture,
-                                             source_location where);
-  slot* take_captured(stream_ref stream, capture_info const& capture, source_location where);
-  slot* take_with_edge(stream_ref stream, capture_info const& capture);
+  [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
+                                    capture_frontier frontier, source_location where);
+  [[nodiscard]] slot* take_with_edge(stream_ref stream, capture_info const& capture);
   graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
@@ -86,7 +92,7 @@ struct slot_pool::state {
   // release.cpp
   void release_on(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
   void release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
-  void release_captured(claimed_slot& lease, stream_ref stream, capture_info const& capture);
+  void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
   // The end of a lease that could not be released.
   void abandon(claimed_slot& lease) noexcept;
   void end_lease(slot& used) noexcept;
@@ -131,9 +137,25 @@ struct slot_pool::state {
   }
   // Ends the waits for a slot to come back. Cheap if there are none.
   void announce_return() noexcept;
-  // Waits for announce_return() since `seen`, `timeout` at most.
-  void await_return(std::uint64_t seen, std::chrono::nanoseconds timeout);
-  [[nodiscard]] std::uint64_t returns_seen();
+
+  // Waits for a slot to come back.
+  class return_wait {
+   public:
+    explicit return_wait(state& in) : in_(in) {
+      in_.waiters.fetch_add(1, std::memory_order_relaxed);
+    }
+    return_wait(return_wait&&) = delete;
+    ~return_wait() { in_.waiters.fetch_sub(1, std::memory_order_relaxed); }
+
+    // Blocks until one may have come back. False, at once, if this wait has lasted for `max`.
+    [[nodiscard]] bool go_on(std::chrono::nanoseconds max);
+
+   private:
+    using clock = std::chrono::steady_clock;
+
+    state& in_;
+    clock::time_point const begin_ = clock::now();
+  };
 
   // The pool's way to the worker, for its end.
   struct end_node final : reclaimable {
@@ -171,9 +193,8 @@ struct slot_pool::state {
   // Threads that wait for a slot, each for a short time before it looks again. Relaxed: to miss one
   // that has only begun to wait costs it that time.
   std::atomic<std::size_t> waiters{0};
-  std::mutex return_mutex;  // guards returns
+  std::mutex return_mutex;  // guards nothing: a return that is missed costs that time, too
   std::condition_variable returned;
-  std::uint64_t returns = 0;
 
   // Slots that wait for a record, in place of their leases, linked by slot::newer_.
   std::mutex deferred_mutex;  // guards the list and its end; held across no CUDA call

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -189,10 +188,10 @@ class slot_pool {
 
   // Claims a slot; `call` is the public function, for the text of errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
-  // The same, but blocks the host for `host_wait_max` at most, and then returns nothing.
-  [[nodiscard]] std::optional<claimed_slot> try_claim(char const* call, stream_ref stream,
-                                                      std::chrono::nanoseconds host_wait_max,
-                                                      source_location where);
+  // The same, but blocks the host for `host_wait_max` at most, and then returns an empty claim.
+  [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
+                                       std::chrono::nanoseconds host_wait_max,
+                                       source_location where);
 
   // For lease<T>, of whatever pool. Those that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
