@@ -16,17 +16,8 @@
 
 namespace escrow {
 
-namespace {
-
-claimed_slot claim_of(slot& taken, stream_ref stream, std::uint64_t stream_id,
-                      std::uint64_t capture_id) noexcept {
-  return {&taken, stream.get(), stream_id, capture_id, thread_of(stream)};
-}
-
-}  // namespace
-
-std::uint64_t thread_of(stream_ref stream) noexcept {
-  if (stream.get() != cudaStreamPerThread) [[likely]]
+std::uint64_t thread_of(cudaStream_t stream) noexcept {
+  if (stream != cudaStreamPerThread) [[likely]]
     return 0;
   // Relaxed: only that each thread gets another number counts.
   static std::atomic<std::uint64_t> last{0};
@@ -58,7 +49,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
   record_deferred(asked.stream, id);
   if (slot* const own = free.take_newest(id)) [[likely]] {
     if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
-    return claim_of(*own, asked.stream, id, 0);
+    return {own, use_of(asked.stream, id, options.device)};
   }
   return claim_other(asked, id, capture, {});
 }
@@ -72,7 +63,9 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     slot* const found = capture.is_active()
                             ? take_captured(asked.stream, capture, std::move(frontier), asked.where)
                             : take_eager(asked.stream, stream_id);
-    if (found != nullptr) return claim_of(*found, asked.stream, stream_id, capture_id);
+    if (found != nullptr) {
+      return {found, use_of(asked.stream, stream_id, options.device), capture_id};
+    }
     require_open(asked.call);  // closed since the claim began, it is not exhausted
     // Slots that are not out, which only a capture may not use yet, become free without a return.
     bool const is_for_work =

@@ -79,13 +79,12 @@ std::vector<holder> slot_pool::state::deferred_holders(std::size_t& accounted) {
   std::lock_guard const lock(deferred_mutex);
   for (slot const* each = deferred; each != nullptr; each = each->newer_) {
     if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++accounted;
-    cudaStream_t const handle = each->unrecorded_.front().handle;
-    cudaStream_t const named = handle == nullptr ? cudaStreamLegacy : handle;
-    auto const same = std::ranges::find(result, named, &holder::waits_for);
+    cudaStream_t const stream = each->unrecorded_.front().handle;
+    auto const same = std::ranges::find(result, stream, &holder::waits_for);
     if (same != result.end()) {
       ++same->slots;
     } else {
-      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = named});
+      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = stream});
     }
   }
   return result;

@@ -19,24 +19,38 @@
 
 namespace escrow {
 
-// Handles that name another stream on another device (the first two) or thread (the last two).
-[[nodiscard]] inline bool is_ambiguous(cudaStream_t stream) noexcept {
-  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
-}
-[[nodiscard]] inline bool is_legacy(cudaStream_t stream) noexcept {
-  return stream == nullptr || stream == cudaStreamLegacy;
-}
-// Whether a blocking stream is being captured meanwhile.
-[[nodiscard]] inline bool is_blocked_legacy(cudaStream_t stream,
-                                            cudaError_t query_status) noexcept {
-  return query_status == cudaErrorStreamCaptureImplicit && is_legacy(stream);
-}
 // A number for the thread whose stream `stream` names here, never used again for another; 0 for all
 // but cudaStreamPerThread.
-[[nodiscard]] std::uint64_t thread_of(stream_ref stream) noexcept;
+[[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
 
+// `stream` of that id and device, on the calling thread.
+[[nodiscard]] inline stream_use use_of(stream_ref stream, std::uint64_t id, int device) noexcept {
+  cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
+  return {handle, id, thread_of(handle), device};
+}
+// Whether its handle names another stream on another device.
+[[nodiscard]] inline bool is_ambiguous(stream_use const& use) noexcept {
+  return use.handle == cudaStreamLegacy || use.handle == cudaStreamPerThread;
+}
 [[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
   return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
+}
+// Whether `given`, on the calling thread, is the stream of `known`.
+[[nodiscard]] inline bool is_same_stream(stream_use const& known,
+                                         stream_use const& given) noexcept {
+  if (known.id != 0 && given.id != 0) return known.id == given.id;
+  return known.handle == given.handle && known.thread == given.thread &&
+         (!is_ambiguous(known) || known.device == given.device) && given.id < known.id_below;
+}
+// detail::query_capture(), where a capture counts as invalidated, too, if `stream` is the legacy
+// stream while a blocking stream captures: nothing can be recorded on either.
+[[nodiscard]] inline cudaError_t query_recordable(cudaStream_t stream, capture_info& capture,
+                                                  detail::capture_dependencies& after) noexcept {
+  cudaError_t const status = detail::query_capture(stream, capture, after);
+  if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
+  static_cast<void>(cudaGetLastError());
+  capture.status = capture_status::invalidated;
+  return cudaSuccess;
 }
 
 // What a claim was asked for.
@@ -90,22 +104,25 @@ struct slot_pool::state {
   [[nodiscard]] slot_share share(slot& leased);
 
   // release.cpp
-  void release_on(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
-  void release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
+  // `stream` as a lease knows it that does not ask it for its id and device.
+  [[nodiscard]] stream_use unasked(stream_ref stream) const;
+  void release_on(claimed_slot& lease, stream_use on);
+  void release_eager(claimed_slot& lease, stream_use const& on);
   void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
   // The end of a lease that could not be released.
   void abandon(claimed_slot& lease) noexcept;
+  // Takes the slot from its lease, for the free list `key`.
+  [[nodiscard]] slot& take_back(claimed_slot& lease, std::uint64_t key) noexcept;
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
   void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
 
-  // deferred.cpp: the lease's end, with a record missing on `use`.
-  void defer(claimed_slot& lease, stream_use const& use) noexcept;
-  // Records on the slot's unrecorded streams for which `may_record(use)`, and forgets those. The
-  // first failure.
-  template <class Filter>
-  cudaError_t record_uses(slot& used, Filter may_record) noexcept;
-  cudaError_t record_all(slot& used) noexcept;
+  // deferred.cpp
+  // The lease's end, with a record missing on `on`.
+  void defer(claimed_slot& lease, stream_use const& on) noexcept;
+  // Records on the slot's unrecorded streams where that can be done now, and forgets those; on
+  // `given` alone if it is not null. The first failure.
+  cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   // After record_uses(): the slot is free, or waits for a record.
   void finish_release(slot& used) noexcept;
   // Each call given a stream outside of captures: records what was deferred on it.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,12 +30,13 @@ struct pool_stats;
 // A stream as a slot knows it: by CUDA's id, or, where that cannot be asked because the stream
 // captures, by what tells it from every other one.
 struct stream_use {
-  cudaStream_t handle;
-  std::uint64_t id;      // 0: not known
-  std::uint64_t thread;  // of cudaStreamPerThread, a number of its thread; else 0
-  int device;            // in a capture the pool's, but for handles of the current device
-  // With an unknown id: ids of streams made later are not below this one. 0: not known either.
-  std::uint64_t id_below = 0;
+  cudaStream_t handle = nullptr;  // cudaStreamLegacy for a null stream
+  std::uint64_t id = 0;           // 0: not known
+  std::uint64_t thread = 0;       // of cudaStreamPerThread, a number of its thread; else 0
+  int device = 0;                 // in a capture the pool's, but for handles of the current device
+  // With an unknown id: a stream with that handle and an id that is not below was made later.
+  static constexpr std::uint64_t no_bound = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t id_below = no_bound;
 };
 
 // One graph's hold on a slot, released by the user object that the graph keeps, or by the share
@@ -115,7 +117,6 @@ class slot : public reclaimable {
   // Streams whose work no event covers yet: those given to record_stream() until the release, and
   // afterwards those on which a record is missing. Has room for one more, see slot_pool.
   std::vector<stream_use> unrecorded_;
-
   bool is_lost_ = false;  // one of them was destroyed: it will never be known to be idle
 
   // Graphs.
@@ -169,10 +170,8 @@ class slot_of final : public slot {
 // What a lease knows of its claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
-  cudaStream_t stream = nullptr;
-  std::uint64_t stream_id = 0;   // 0: claimed in a capture
+  stream_use on;
   std::uint64_t capture_id = 0;  // 0: claimed eagerly
-  std::uint64_t thread = 0;      // as stream_use::thread
 };
 
 // The pool that resource_pool<T> and scratch_pool wrap; their contracts are its own.
