@@ -51,12 +51,6 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
-// Whether all `asked`, which may be destroyed, are nodes of `graph`.
-bool has_all(cudaGraph_t graph, nodes const& asked) {
-  nodes const all = nodes_of(graph);
-  return std::ranges::all_of(asked, [&](cudaGraphNode_t node) { return contains(all, node); });
-}
-
 }  // namespace
 
 capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
@@ -160,8 +154,8 @@ void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
-template <class Choose>
-slot* capture_reuse::take(std::uint64_t id, cudaGraph_t graph, Choose choose) {
+template <class Choose, class Check>
+slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
   while (true) {
     slot* found = nullptr;
     {
@@ -170,10 +164,9 @@ slot* capture_reuse::take(std::uint64_t id, cudaGraph_t graph, Choose choose) {
       if (found == nullptr) return nullptr;
       found->is_leased_ = true;
     }
-    bool is_right = false;
+    bool is_taken = false;
     try {
-      is_right = (graph == nullptr || has_all(graph, found->released_after_)) &&
-                 dependencies_of(found->released_after_) == found->released_edges_;
+      is_taken = is_right(*found);
     } catch (...) {
       std::lock_guard const lock(mutex_);
       found->is_leased_ = false;
@@ -181,9 +174,13 @@ slot* capture_reuse::take(std::uint64_t id, cudaGraph_t graph, Choose choose) {
     }
     std::lock_guard const lock(mutex_);
     if (entry* const of = find(id)) remove_reusable(*of, *found);
-    found->is_leased_ = is_right;
-    if (is_right) return found;
+    found->is_leased_ = is_taken;
+    if (is_taken) return found;
   }
+}
+
+bool capture_reuse::is_unchanged(slot const& released) {
+  return dependencies_of(released.released_after_) == released.released_edges_;
 }
 
 slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
@@ -208,7 +205,7 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
     return std::find(before.begin(), end, node) != end || further.contains(node);
   };
   auto const take_at = [&](cudaGraphNode_t node) {
-    return take(id, nullptr, [&](reusable_slots const& all) {
+    auto const choose_newest = [&](reusable_slots const& all) {
       slot* newest = nullptr;
       auto const [first, last] = all.equal_range(node);
       for (auto each = first; each != last; ++each) {
@@ -218,7 +215,8 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
         if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
       }
       return newest;
-    });
+    };
+    return take(id, choose_newest, is_unchanged);
   };
   auto const is_barren = [&](cudaGraphNode_t node) {
     std::lock_guard const lock(mutex_);
@@ -247,14 +245,25 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
   return nullptr;
 }
 
-slot* capture_reuse::take_unordered(std::uint64_t id, cudaGraph_t graph) {
-  return take(id, graph, [](reusable_slots const& all) {
+slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stream) {
+  auto const choose_oldest = [](reusable_slots const& all) {
     slot* oldest = nullptr;
     for (auto const& [node, candidate] : all) {
       if (candidate->is_leased_) continue;
       if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
     }
     return oldest;
+  };
+  return take(capture.id, choose_oldest, [&](slot& found) {
+    nodes& after = found.released_after_;
+    // They may be destroyed, if the graph was edited and captured into again.
+    nodes const all = nodes_of(capture.graph);
+    auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
+    if (!std::ranges::all_of(after, is_there) || !is_unchanged(found)) return false;
+    check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
+                                              cudaStreamAddCaptureDependencies),
+          "cudaStreamUpdateCaptureDependencies");
+    return true;
   });
 }
 

@@ -76,9 +76,8 @@ class capture_reuse {
                                   std::size_t slots_max);
 
   // The slot of the oldest release that is reusable in the capture, leased to the caller, whose
-  // stream has to be made to wait for it; null if there is none. `graph` is being captured. Throws
-  // cuda_error, std::bad_alloc.
-  [[nodiscard]] slot* take_unordered(std::uint64_t id, cudaGraph_t graph);
+  // stream is made to wait for it; null if there is none. Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] slot* take_with_edge(capture_info const& capture, stream_ref stream);
 
   // The graphs that hold slots, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
@@ -100,12 +99,12 @@ class capture_reuse {
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
-  // Takes the slot that `choose` finds among the reusable ones, if the nodes of its release are the
-  // same as then; else it serves no more, and another one is chosen. Meanwhile it is marked as
-  // leased, and stays listed. `graph`: not null if the nodes may be destroyed, as if it was edited
-  // and captured into again.
-  template <class Choose>
-  [[nodiscard]] slot* take(std::uint64_t id, cudaGraph_t graph, Choose choose);
+  // Takes the slot that `choose` finds among the reusable ones, if it is right; else it serves no
+  // more, and another one is chosen. Meanwhile it is marked as leased, and stays listed.
+  template <class Choose, class Check>
+  [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
+  // Whether the nodes of its release, which are there, are the same as then.
+  [[nodiscard]] static bool is_unchanged(slot const& released);
 
   mutable std::mutex mutex_;  // guards all, and in each held slot what the class comment names
   std::map<std::uint64_t, entry> entries_;

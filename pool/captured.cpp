@@ -25,38 +25,20 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
     } catch (...) {
       failure = std::current_exception();  // unless there is one to wait for
     }
-    if (found == nullptr) {
-      found = take_with_edge(stream, capture);
-      if (found == nullptr && failure != nullptr) std::rethrow_exception(failure);
-    } else {
+    if (found != nullptr) {
       try {
         hold_in_graph(*found, capture, where);
       } catch (...) {
         end_lease(*found);
         throw;
       }
+    } else if ((found = reuse.take_with_edge(capture, stream)) != nullptr) {
+      edges_added.fetch_add(1, std::memory_order_relaxed);
+    } else if (failure != nullptr) {
+      std::rethrow_exception(failure);
     }
   }
   if (found != nullptr) found->was_used_ = true;  // the graph will be launched again
-  return found;
-}
-
-slot* slot_pool::state::take_with_edge(stream_ref stream, capture_info const& capture) {
-  slot* const found = reuse.take_unordered(capture.id, capture.graph);
-  if (found == nullptr) return nullptr;
-  std::vector<cudaGraphNode_t>& nodes = found->released_after_;
-  cudaError_t const status = cudaStreamUpdateCaptureDependencies(
-      stream.get(), nodes.data(), nullptr, nodes.size(), cudaStreamAddCaptureDependencies);
-  if (status != cudaSuccess) {
-    try {
-      static_cast<void>(reuse.end_lease_in(*found, capture.id, nodes,
-                                           found->released_edges_));  // its graph holds it
-    } catch (std::bad_alloc const&) {
-      end_lease(*found);
-    }
-  }
-  check(status, "cudaStreamUpdateCaptureDependencies");
-  edges_added.fetch_add(1, std::memory_order_relaxed);
   return found;
 }
 

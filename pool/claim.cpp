@@ -41,7 +41,7 @@ claimed_slot slot_pool::try_claim(char const* call, stream_ref stream,
 claimed_slot slot_pool::state::claim(claim_request const& asked) {
   require_open(asked.call);
   detail::capture_dependencies after;
-  capture_info const capture = detail::usable_capture_of(asked.call, asked.stream, after);
+  capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
   if (capture.is_active()) [[unlikely]] {
     return claim_other(asked, 0, capture, capture_frontier(after));
   }
@@ -82,7 +82,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     require_open(asked.call);
     // Throws what is not announced: the device is lost, the capture is.
     detail::capture_dependencies after;
-    capture = detail::usable_capture_of(asked.call, asked.stream, after);
+    capture = usable_capture_of(asked.call, asked.stream, &after);
     if (capture.id != capture_id) {
       throw usage_error(asked.call,
                         "a capture of `stream` has begun or ended while the claim waited",

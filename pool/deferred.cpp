@@ -39,14 +39,6 @@ bool is_destroyed(stream_use const& use) noexcept {
 
 }  // namespace
 
-void slot_pool::state::defer(claimed_slot& lease, stream_use const& on) noexcept {
-  slot& used = take_back(lease, 0);
-  used.key_ = free_lists::own_list_of(used);
-  used.unrecorded_.push_back(on);  // there is room for it: see record_stream()
-  static_cast<void>(record_uses(used));
-  finish_release(used);
-}
-
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
   // Whether no work of that stream is uncovered any more.
@@ -57,8 +49,7 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
     try {
       device_scope const current(use.device);  // the null stream is the current device's
       capture_info capture;
-      detail::capture_dependencies ignored;
-      check(query_recordable(use.handle, capture, ignored), "cudaStreamGetCaptureInfo");
+      check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
       if (!capture.is_none()) return false;
       // The stream was destroyed, and another one has its handle.
       if (use.id != 0 && stream_id(use.handle) != use.id) {

@@ -48,15 +48,15 @@ pool_stats slot_pool::stats() const noexcept {
   };
 }
 
-void slot_pool::state::close() noexcept {
-  is_closed.store(true, std::memory_order_relaxed);  // see there
-  free.close();
-  while (slot* const idle = free.take_oldest()) destroy(*idle);
+void slot_pool::close() noexcept {
+  state_->is_closed.store(true, std::memory_order_relaxed);  // see there
+  state_->free.close();
+  while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);
 }
 
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state& in = *state_;
-  in.close();
+  close();
   {
     state::return_wait wait(in);
     while (in.slots.load(std::memory_order_relaxed) != 0) {
@@ -91,7 +91,7 @@ std::vector<holder> slot_pool::state::deferred_holders(std::size_t& accounted) {
 }
 
 void slot_pool::close_and_leave() noexcept {
-  state_->close();
+  close();
   state_->leak_deferred();
   if (state_->is_last_reference()) state_->end();
 }

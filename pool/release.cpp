@@ -60,8 +60,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use const on = in.unasked(stream);
   capture_info capture;
-  detail::capture_dependencies ignored;
-  cudaError_t const status = query_recordable(on.handle, capture, ignored);
+  cudaError_t const status = query_recordable(on.handle, capture);
   if (succeeded(status) && capture.status != capture_status::invalidated) {
     in.require_device("lease::release", stream, capture,
                       "release on a stream of the pool's device, and tell record_stream() of the "
@@ -87,16 +86,17 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   capture_info capture;
-  detail::capture_dependencies ignored;
   try {
     device_scope const device(options.device);
     if (!is_other_thread(lease.on)) {
-      static_cast<void>(succeeded(query_recordable(lease.on.handle, capture, ignored)));
+      static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
     }
-  } catch (std::exception const&) {
-    return defer(lease, lease.on);
+  } catch (std::exception const&) {  // as if it were not captured
   }
-  if (!capture.is_active()) return defer(lease, lease.on);
+  if (!capture.is_active()) {
+    release_eager(lease, lease.on, false);
+    return;
+  }
   slot& used = *std::exchange(lease.what, nullptr);
   used.unrecorded_.clear();
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not be made to.
@@ -104,44 +104,40 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
+  for (stream_use const& also : lease.what->unrecorded_) {
+    require_same_thread(also, "gave it to record_stream()");
+  }
   capture_info capture;
   detail::capture_dependencies after;
-  check(query_recordable(on.handle, capture, after), "cudaStreamGetCaptureInfo");
+  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
   if (capture.is_none()) {
     if (on.id == 0) on.id = stream_id(on.handle);
-    return release_eager(lease, on);
+    return check(release_eager(lease, on, true), "cudaEventRecord");
   }
   if (capture.is_active()) {
     if (capture.id == lease.capture_id) return release_captured(lease, after);
     // Work on the slot may have been captured: this graph has to hold it, too.
     hold_in_graph(*lease.what, capture, {});
   }
-  defer(lease, on);  // work from before this capture may still run
+  release_eager(lease, on, false);  // work from before this capture may still run
 }
 
-slot& slot_pool::state::take_back(claimed_slot& lease, std::uint64_t key) noexcept {
+cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
+                                            bool is_recordable) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   used.is_done_ = false;
   used.was_used_ = true;
-  used.key_ = key;
+  used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
-  return used;
-}
-
-void slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on) {
-  for (stream_use const& also : lease.what->unrecorded_) {
-    require_same_thread(also, "gave it to record_stream()");
+  if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {
+    used.unrecorded_.push_back(on);  // there is room for it: see record_stream()
   }
-  slot& used = take_back(lease, on.id);
-  cudaError_t status = cudaEventRecord(used.ready_.get(), on.handle);
-  if (!succeeded(status)) used.unrecorded_.push_back(on);
-  if (!used.unrecorded_.empty()) [[unlikely]]
-    status = record_uses(used);
+  cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
   // Before the slot is back, with which the pool may go.
-  record_deferred(on.handle, on.id);
+  if (is_recordable) record_deferred(on.handle, on.id);
   if (status != cudaSuccess) core.report(status, "cudaEventRecord");
   finish_release(used);
-  check(status, "cudaEventRecord");
+  return status;
 }
 
 void slot_pool::state::release_captured(claimed_slot& lease,
@@ -149,11 +145,10 @@ void slot_pool::state::release_captured(claimed_slot& lease,
   slot& used = *lease.what;
   capture_frontier end(after);
   for (stream_use const& also : used.unrecorded_) {
-    require_same_thread(also, "gave it to record_stream()");
     device_scope const current(also.device);
     capture_info capture;
     detail::capture_dependencies also_after;
-    check(query_recordable(also.handle, capture, also_after), "cudaStreamGetCaptureInfo");
+    check(query_recordable(also.handle, capture, &also_after), "cudaStreamGetCaptureInfo");
     if (capture.id != lease.capture_id) {
       throw usage_error("lease::release",
                         "a stream given to record_stream() is not part of the capture any more",

@@ -44,8 +44,9 @@ namespace escrow {
 }
 // detail::query_capture(), where a capture counts as invalidated, too, if `stream` is the legacy
 // stream while a blocking stream captures: nothing can be recorded on either.
-[[nodiscard]] inline cudaError_t query_recordable(cudaStream_t stream, capture_info& capture,
-                                                  detail::capture_dependencies& after) noexcept {
+[[nodiscard]] inline cudaError_t query_recordable(
+    cudaStream_t stream, capture_info& capture,
+    detail::capture_dependencies* after = nullptr) noexcept {
   cudaError_t const status = detail::query_capture(stream, capture, after);
   if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
   static_cast<void>(cudaGetLastError());
@@ -96,7 +97,6 @@ struct slot_pool::state {
   // captured.cpp
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
                                     capture_frontier frontier, source_location where);
-  [[nodiscard]] slot* take_with_edge(stream_ref stream, capture_info const& capture);
   graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
@@ -107,19 +107,17 @@ struct slot_pool::state {
   // `stream` as a lease knows it that does not ask it for its id and device.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
   void release_on(claimed_slot& lease, stream_use on);
-  void release_eager(claimed_slot& lease, stream_use const& on);
+  // The lease's end outside of its capture. `is_recordable` false: nothing can be recorded on `on`
+  // now. The first failure, which was reported.
+  cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
   // The end of a lease that could not be released.
   void abandon(claimed_slot& lease) noexcept;
-  // Takes the slot from its lease, for the free list `key`.
-  [[nodiscard]] slot& take_back(claimed_slot& lease, std::uint64_t key) noexcept;
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
   void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
 
   // deferred.cpp
-  // The lease's end, with a record missing on `on`.
-  void defer(claimed_slot& lease, stream_use const& on) noexcept;
   // Records on the slot's unrecorded streams where that can be done now, and forgets those; on
   // `given` alone if it is not null. The first failure.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
@@ -134,7 +132,6 @@ struct slot_pool::state {
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // lifecycle.cpp
-  void close() noexcept;
   void leak_deferred() noexcept;
   [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& in_no_graph);
   void destroy(slot& idle) noexcept;

@@ -13,9 +13,9 @@ namespace escrow {
 
 enum class capture_status { none, active, invalidated };
 
-// What: what capture_of() found. In `active`, `id` identifies the graph for good, while handles are
-//   reused; `graph` is the graph being captured into. Otherwise both are null.
-// Lifetime: `graph` borrows, and is valid while the capture goes on.
+// What capture_of() found. In `active`, `id` identifies the graph for good, while handles are
+// reused; `graph` is being captured into, and valid while the capture goes on. Otherwise both are
+// null.
 struct capture_info {
   capture_status status = capture_status::none;
   std::uint64_t id = 0;
@@ -34,14 +34,16 @@ struct capture_dependencies {
   std::size_t count = 0;
 };
 
-// Inline, as all of the common way is: every claim and release asks.
+// Inline, as all of the common way is: every claim and release asks. `after` costs nothing more.
 inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
-                                 capture_dependencies& after) noexcept {
+                                 capture_dependencies* after = nullptr) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
   cudaGraph_t graph = nullptr;
-  cudaError_t const result = cudaStreamGetCaptureInfo(stream, &status, &id, &graph, &after.nodes,
-                                                      &after.edges, &after.count);
+  capture_dependencies ignored;
+  capture_dependencies& found = after == nullptr ? ignored : *after;
+  cudaError_t const result = cudaStreamGetCaptureInfo(stream, &status, &id, &graph, &found.nodes,
+                                                      &found.edges, &found.count);
   if (status == cudaStreamCaptureStatusNone) [[likely]]
     return result;
   if (status == cudaStreamCaptureStatusActive) {
@@ -51,23 +53,8 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
   }
   return result;
 }
-inline cudaError_t query_capture(cudaStream_t stream, capture_info& info) noexcept {
-  capture_dependencies ignored;
-  return query_capture(stream, info, ignored);
-}
 
 [[noreturn]] void refuse_capture(char const* call, cudaError_t status);
-
-// usable_capture_of(), with what the next operation on `stream` comes after.
-inline capture_info usable_capture_of(char const* call, stream_ref stream,
-                                      capture_dependencies& after) {
-  capture_info info;
-  cudaError_t const status = query_capture(stream.get(), info, after);
-  if (status != cudaSuccess || info.status == capture_status::invalidated) [[unlikely]] {
-    refuse_capture(call, status);
-  }
-  return info;
-}
 
 }  // namespace detail
 
@@ -82,10 +69,15 @@ inline capture_info usable_capture_of(char const* call, stream_ref stream,
 
 // capture_of(), for a call of Escrow that is about to use `stream`: throws usage_error, naming
 // `call`, if the capture was invalidated, or if `stream` is the legacy stream while a blocking
-// stream captures. Any thread.
-[[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream) {
-  detail::capture_dependencies ignored;
-  return detail::usable_capture_of(call, stream, ignored);
+// stream captures. Any thread. (`after` is for Escrow itself.)
+[[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream,
+                                                    detail::capture_dependencies* after = nullptr) {
+  capture_info info;
+  cudaError_t const status = detail::query_capture(stream.get(), info, after);
+  if (status != cudaSuccess || info.status == capture_status::invalidated) [[unlikely]] {
+    detail::refuse_capture(call, status);
+  }
+  return info;
 }
 
 // What: puts the calling thread in cudaStreamCaptureModeRelaxed for a scope. Calls such as
@@ -93,8 +85,7 @@ inline capture_info usable_capture_of(char const* call, stream_ref stream,
 //   those of this thread and of others, whatever their mode. cudaDeviceSynchronize still kills any
 //   capture.
 // Thread safety: acts on the calling thread only; make and destroy it on the same thread.
-// Lifetime: scopes nest; the end restores the mode found at the start, also when unwinding.
-// Capture: capture-safe.
+// Lifetime: scopes nest; the end restores the mode found at the start.
 // Errors: the constructor throws cuda_error and then has changed nothing.
 class [[nodiscard]] relaxed_capture_scope {
  public:

@@ -202,8 +202,9 @@ class slot_pool {
   // The slot; throws usage_error, naming `call`, if the lease is empty.
   [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease);
 
-  // Refuses claims, destroys what is free, waits for the rest, and returns the holders of what is
-  // left.
+  // Refuses claims, and destroys what is free.
+  void close() noexcept;
+  // The same; waits for the rest, and returns the holders of what is left.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
   // The owner's last call: closes without waiting. The pool ends with its last slot.
   void close_and_leave() noexcept;
