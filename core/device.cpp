@@ -63,22 +63,17 @@ device_scope::~device_scope() {
 namespace {
 
 // What cannot be asked counts as used.
-bool are_several_in_use() noexcept {
-  int count = 0;
-  if (!succeeded(cudaGetDeviceCount(&count))) return true;
-  int used = 0;
-  for (int device = 0; count > 1 && device < count; ++device) {
-    if (is_in_use(device)) ++used;
-  }
-  return used > 1;
-}
-
 bool may_other_devices_run() noexcept {
   // Once true, it stays true: the failed device may have been reset meanwhile, and the other is
   // not. Relaxed: a thread that reads false asks CUDA.
   static constinit std::atomic<bool> were_several{false};
   if (were_several.load(std::memory_order_relaxed)) return true;
-  if (!are_several_in_use()) return false;
+  int count = 0;
+  int used = 0;
+  if (succeeded(cudaGetDeviceCount(&count))) {
+    for (int device = 0; count > 1 && device < count; ++device) used += is_in_use(device) ? 1 : 0;
+    if (used <= 1) return false;
+  }
   were_several.store(true, std::memory_order_relaxed);
   return true;
 }
