@@ -51,6 +51,22 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
+// What each of `asked` depends on, and by which edges, in a form to compare. May be called on a
+// graph that is being captured.
+using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
+dependency_list dependencies_of(nodes const& asked) {
+  dependency_list result;
+  for (cudaGraphNode_t const node : asked) {
+    auto const begin = static_cast<std::ptrdiff_t>(result.size());
+    for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
+      result.emplace_back(earlier, edge.from_port * 256U + edge.type);
+    });
+    std::sort(result.begin() + begin, result.end());
+    result.emplace_back(nullptr, 0U);  // where the next one's begin
+  }
+  return result;
+}
+
 }  // namespace
 
 capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
@@ -67,19 +83,6 @@ void capture_frontier::merge(capture_frontier const& other) {
   for (cudaGraphNode_t const node : other.nodes) {
     if (!contains(nodes, node)) nodes.push_back(node);
   }
-}
-
-dependency_list dependencies_of(nodes const& asked) {
-  dependency_list result;
-  for (cudaGraphNode_t const node : asked) {
-    auto const begin = static_cast<std::ptrdiff_t>(result.size());
-    for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-      result.emplace_back(earlier, edge.from_port * 256U + edge.type);
-    });
-    std::sort(result.begin() + begin, result.end());
-    result.emplace_back(nullptr, 0U);  // where the next one's begin
-  }
-  return result;
 }
 
 capture_reuse::entry* capture_reuse::find(std::uint64_t id) noexcept {
@@ -120,8 +123,8 @@ bool capture_reuse::end_lease(slot& held) noexcept {
   return held.graph_holds_ == 0;
 }
 
-bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after,
-                                 dependency_list edges) {
+bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
+  dependency_list edges = dependencies_of(after);
   std::lock_guard const lock(mutex_);
   held.released_after_.swap(after);
   held.released_edges_.swap(edges);

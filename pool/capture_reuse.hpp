@@ -32,12 +32,6 @@ struct capture_frontier {
   void merge(capture_frontier const& other);
 };
 
-// What each of `nodes` depends on, and by which edges, in a form to compare. Throws cuda_error,
-// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
-// being captured.
-using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
-[[nodiscard]] dependency_list dependencies_of(std::vector<cudaGraphNode_t> const& nodes);
-
 // One entry a capture id, which identifies the graph for good, also when it is captured into again.
 // Guards each slot's is_leased_ and graph_holds_ from the first hold of a graph on, and what it
 // knows of its release in a capture while it is reusable; before that, a lease has it to itself.
@@ -61,10 +55,9 @@ class capture_reuse {
   // The lease is over, or what took its place. True if no graph holds the slot.
   [[nodiscard]] bool end_lease(slot& held) noexcept;
   // The same, with the streams given to record_stream(), and later claims of the capture may have
-  // the slot after the nodes `after`, which have `edges`. Throws std::bad_alloc, and the lease then
-  // goes on.
-  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after,
-                                  dependency_list edges);
+  // the slot after the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then goes
+  // on.
+  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after);
 
   // The nearest reusable slot before the frontier, leased to the caller; null if there is none.
   // Looks at the frontier's own nodes first, where the last release on the stream mostly was; then

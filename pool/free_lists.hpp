@@ -65,13 +65,15 @@ class free_lists {
     slot* first = nullptr;  // of all lists, those first that were not asked about lately
     slot* last = nullptr;
     std::array<slot*, 64> by_hash{};
-    // How many lists there are. Written under the lock, read without it. Relaxed: a search that
-    // misses a list added just now sees another count of puts.
+    // How many lists there are. Written under the lock, read without it: acquire and release, so
+    // that a search that finds a list taken away sees its slot in `looked_at`. One that misses a
+    // list added just now sees another count of puts.
     std::atomic<std::size_t> lists{0};
 
     [[nodiscard]] bool is_empty() const noexcept {
-      return lists.load(std::memory_order_relaxed) == 0;
+      return lists.load(std::memory_order_acquire) == 0;
     }
+    void count_lists(std::size_t now) noexcept { lists.store(now, std::memory_order_release); }
   };
 
   // The link to the oldest slot of that list; null if there is none.
@@ -100,7 +102,7 @@ inline void free_lists::add_list(shard& in, slot& oldest, slot& newest) noexcept
   oldest.list_ = {.newest = &newest, .previous = std::exchange(in.last, &oldest)};
   slot* const previous = oldest.list_.previous;
   (previous == nullptr ? in.first : previous->list_.next) = &oldest;
-  in.lists.store(in.lists.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  in.count_lists(in.lists.load(std::memory_order_relaxed) + 1);
 }
 
 inline void free_lists::replace(shard& in, slot& oldest, slot* heir) noexcept {
@@ -110,7 +112,7 @@ inline void free_lists::replace(shard& in, slot& oldest, slot* heir) noexcept {
   (previous == nullptr ? in.first : previous->list_.next) = is_last ? next : heir;
   (next == nullptr ? in.last : next->list_.previous) = is_last ? previous : heir;
   if (is_last) {
-    in.lists.store(in.lists.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    in.count_lists(in.lists.load(std::memory_order_relaxed) - 1);
   } else {
     heir->list_ = oldest.list_;
   }

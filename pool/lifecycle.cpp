@@ -92,22 +92,19 @@ std::vector<holder> slot_pool::state::deferred_holders(std::size_t& accounted) {
 
 void slot_pool::close_and_leave() noexcept {
   close();
-  state_->leak_deferred();
-  if (state_->is_last_reference()) state_->end();
-}
-
-void slot_pool::state::leak_deferred() noexcept {
+  state& in = *state_;
   slot* next = nullptr;
   {
-    std::lock_guard const lock(deferred_mutex);
-    next = std::exchange(deferred, nullptr);
-    deferred_is_closed = true;
+    std::lock_guard const lock(in.deferred_mutex);
+    next = std::exchange(in.deferred, nullptr);
+    in.deferred_is_closed = true;
   }
   while (next != nullptr) {
     slot& unknown = *std::exchange(next, next->newer_);
-    deferred_count.fetch_sub(1, std::memory_order_relaxed);
-    leak(unknown);
+    in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
+    in.leak(unknown);
   }
+  if (in.is_last_reference()) in.end();
 }
 
 void slot_pool::state::announce_return() noexcept {

@@ -156,12 +156,9 @@ void slot_pool::state::release_captured(claimed_slot& lease,
     }
     end.merge(capture_frontier(also_after));
   }
-  dependency_list edges = dependencies_of(end.nodes);
   used.released_at_ = stamp();
-  // Nothing may fail any more, and the slot may be another lease's.
-  bool const is_free =
-      reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes), std::move(edges));
-  lease.what = nullptr;
+  bool const is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
+  lease.what = nullptr;  // the slot may be another lease's
   if (!is_free) return;
   used.may_be_in_graphs_ = false;
   go_home(used);

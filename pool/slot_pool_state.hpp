@@ -111,7 +111,7 @@ struct slot_pool::state {
   // now. The first failure, which was reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
-  // The end of a lease that could not be released.
+  // The end of a lease that cannot be released.
   void abandon(claimed_slot& lease) noexcept;
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
@@ -132,8 +132,8 @@ struct slot_pool::state {
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // lifecycle.cpp
-  void leak_deferred() noexcept;
-  [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& in_no_graph);
+  // Adds those that no graph holds to `accounted`.
+  [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& accounted);
   void destroy(slot& idle) noexcept;
   // Keeps what cannot be known to be unused, counts it, and makes room for another slot.
   void leak(slot& unknown) noexcept;
@@ -141,7 +141,7 @@ struct slot_pool::state {
   // For callers that may hold a lock, or capture: the pool, if this was the last, ends on the
   // worker.
   void drop_reference() noexcept;
-  // Ends what the user gave the pool: on the worker, or with the pool's owner.
+  // Frees the pool, with what the user gave it: on the worker, or with the pool's owner.
   void end() noexcept;
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
@@ -149,8 +149,7 @@ struct slot_pool::state {
     releases.store(now, std::memory_order_relaxed);
     return now;
   }
-  // Ends the waits for a slot to come back. Cheap if there are none.
-  void announce_return() noexcept;
+  void announce_return() noexcept;  // ends the waits
 
   // Waits for a slot to come back.
   class return_wait {
