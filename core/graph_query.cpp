@@ -152,7 +152,10 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
   auto const known = std::ranges::find_if(answers, [&](answer const& each) {
     return each.capture_id == capture_id && each.stream == stream.get();
   });
-  if (known != answers.end()) return known->device;
+  if (known != answers.end()) {
+    std::swap(*known, answers.front());  // likely the next one
+    return answers.front().device;
+  }
   int const current = current_device();
   int found = current;
   if (!is_captured_on(stream, current)) {
