@@ -103,9 +103,7 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   if (in.reuse.remove(held, capture_id)) {
     held.released_at_ = in.stamp();
     held.may_be_in_graphs_ = false;
-    // It comes later than others that its stream released after it, so that its place on the
-    // stream's list would be wrong: it is asked about by itself.
-    held.key_ = held.is_done_ ? free_lists::idle : free_lists::own_list_of(held);
+    held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream
     in.go_home(held);
   }
   in.free.looked_at.fetch_sub(1, std::memory_order_relaxed);

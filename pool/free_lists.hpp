@@ -25,9 +25,9 @@ class free_lists {
  public:
   // The list of slots that nothing uses.
   static constexpr std::uint64_t idle = 0;
-  // A list of its own, for a slot that waits for other streams than that of its release.
+  // For a slot that is out of its stream's order: `idle`, or a list of its own.
   [[nodiscard]] static std::uint64_t own_list_of(slot const& free) noexcept {
-    return free.number_ | (std::uint64_t{1} << 63);
+    return free.is_done_ ? idle : free.number_ | (std::uint64_t{1} << 63);
   }
 
   // The slot put last on the list `key`; null if there is none.

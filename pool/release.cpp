@@ -104,22 +104,22 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
-  for (stream_use const& also : lease.what->unrecorded_) {
-    require_same_thread(also, "gave it to record_stream()");
-  }
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
-  if (capture.is_none()) {
-    if (on.id == 0) on.id = stream_id(on.handle);
-    return check(release_eager(lease, on, true), "cudaEventRecord");
+  bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
+  // Work on the slot may have been captured: this graph has to hold it, too.
+  if (is_foreign) hold_in_graph(*lease.what, capture, {});
+  if (is_foreign || capture.status == capture_status::invalidated) {
+    release_eager(lease, on, false);  // work from before this capture may still run
+    return;
   }
-  if (capture.is_active()) {
-    if (capture.id == lease.capture_id) return release_captured(lease, after);
-    // Work on the slot may have been captured: this graph has to hold it, too.
-    hold_in_graph(*lease.what, capture, {});
+  for (stream_use const& also : lease.what->unrecorded_) {
+    require_same_thread(also, "gave it to record_stream()");
   }
-  release_eager(lease, on, false);  // work from before this capture may still run
+  if (capture.is_active()) return release_captured(lease, after);
+  if (on.id == 0) on.id = stream_id(on.handle);
+  check(release_eager(lease, on, true), "cudaEventRecord");
 }
 
 cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
@@ -185,8 +185,7 @@ void slot_pool::state::go_home(slot& idle) noexcept {
 }
 
 void slot_pool::state::put_back(slot& unused) noexcept {
-  // It is out of its stream's order.
-  unused.key_ = unused.is_done_ ? free_lists::idle : free_lists::own_list_of(unused);
+  unused.key_ = free_lists::own_list_of(unused);
   if (!free.put(unused)) destroy(unused);
 }
 
