@@ -18,6 +18,7 @@ namespace escrow {
 // Thread safety: the event may be used from any thread, as in CUDA.
 // Memory ordering: after is_done() returned true or sync() returned, the host sees what the device
 //   wrote before the event, as CUDA defines it.
+// Lifetime: the event must outlive the reference.
 // Capture: never record on a capturing stream an event that is used eagerly too: it becomes a
 //   captured event, which cannot be waited on, queried or synchronized outside. Querying and
 //   synchronizing kill a foreign Global capture unless the thread is in Relaxed mode
