@@ -88,6 +88,10 @@ deleter::retirement deleter::begin_with_graph(cudaGraph_t graph, std::uint64_t i
 
 deleter::retirement deleter::begin(stream_ref stream, char const* call) {
   require_open(call);
+  return begin_use(stream, call);
+}
+
+deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
     return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));

@@ -194,6 +194,8 @@ class deleter {
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
 
  private:
+  friend class shared_object_base;
+
   // A retirement between its first step, which can fail and has taken nothing, and its last.
   struct retirement {
     enum class kind { now, after_stream, with_graph };
@@ -213,6 +215,8 @@ class deleter {
   retirement begin();
   retirement begin(stream_ref stream, char const* call = "deleter::retire");
   retirement begin(cudaGraph_t graph);
+  // As begin(stream, call), also for a stopped deleter: for a use of what it has already.
+  retirement begin_use(stream_ref stream, char const* call);
   retirement begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device);
   void finish(retirement&& begun);
   void finish_after_stream(retirement&& begun);
