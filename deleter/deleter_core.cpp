@@ -52,12 +52,6 @@ reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
   core.add_use();
 }
 
-reclaimable::reclaimable(place_is_reserved /*reserved*/, deleter_core& core, release_lane lane,
-                         int device, reclaim_function reclaim) noexcept
-    : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
-  core.add_use();
-}
-
 reclaimable::~reclaimable() {
   core_->cancel_place(lane_);
   core_->drop_use();
@@ -104,7 +98,7 @@ bool deleter_core::is_open() const noexcept {
 }
 
 void deleter_core::reserve_place(release_lane lane) {
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).reserve_places(1);
+  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).reserve_place();
 }
 
 void deleter_core::cancel_place(release_lane lane) noexcept {

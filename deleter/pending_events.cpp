@@ -97,7 +97,7 @@ void pending_events::poll_unordered(release_list& ready, report_function const& 
     --size_;
     answer == ready_answer::gone ? deleter_core::leak(*thing) : ready.push_back(*thing);
   }
-  unordered_ = std::move(kept);
+  unordered_.splice_back(kept);
 }
 
 reclaimable const* pending_events::any() const noexcept {

@@ -56,9 +56,6 @@ class reclaimable {
   reclaimable(deleter_core& core, release_lane lane, int device, reclaim_function reclaim);
   reclaimable(reclaimable&&) = delete;
 
-  // For one whose place was reserved together with those of others.
-  struct place_is_reserved {};
-
   // One reference more. The caller has one itself, or the thing is idle.
   void add_ref() noexcept {
     // Relaxed: the count cannot reach zero meanwhile.
@@ -105,8 +102,6 @@ class reclaimable {
   [[nodiscard]] bool is_slot() const noexcept { return lane_ == release_lane::recycle; }
 
  protected:
-  reclaimable(place_is_reserved reserved, deleter_core& core, release_lane lane, int device,
-              reclaim_function reclaim) noexcept;
   ~reclaimable();
 
   // Whether that was the last reference.
