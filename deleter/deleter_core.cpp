@@ -125,20 +125,11 @@ void deleter_core::recycle() noexcept {
 }
 
 void deleter_core::recycle_queued() noexcept {
-  state_->recycled.recycle_queued([](reclaimable& thing) noexcept {
-    if (!reference_set::is_set(thing)) thing.core_->count_reclaimed();
-    thing.reclaim_(thing);
-  });
+  state_->recycled.recycle_queued();
 }
 
 void deleter_core::count_reclaimed() noexcept {
   state_->reclaimed.fetch_add(1, std::memory_order_relaxed);
-}
-
-void deleter_core::reclaim_in_place(reclaimable& member) noexcept {
-  if (!member.drop_ref_only()) return;
-  member.reclaim_(member);
-  count_reclaimed();
 }
 
 void deleter_core::reclaim_next(reclaimable& owner) noexcept {

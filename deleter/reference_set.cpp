@@ -84,10 +84,11 @@ void reference_set::recycle() noexcept {
   while (next != nullptr) {
     reclaimable& member = *next;
     next = std::exchange(member.next_, nullptr);
-    if (member.is_slot()) {
-      core().reclaim_in_place(member);
-    } else {
+    if (!member.is_slot()) {
       member.next_ = std::exchange(owners_, &member);
+    } else if (member.drop_ref_only()) {
+      member.reclaim_(member);
+      core().count_reclaimed();
     }
   }
   shared_.clear();  // pushes those that no other set holds

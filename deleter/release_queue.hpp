@@ -1,10 +1,13 @@
 // The release queue: any thread pushes, one thread at a time takes; Boost.Lockfree inside.
 #pragma once
 
+#include <algorithm>
 #include <boost/lockfree/stack.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -24,11 +27,14 @@ class release_list {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] reclaimable* front() const noexcept { return head_; }
   [[nodiscard]] reclaimable* back() const noexcept { return tail_; }
-  [[nodiscard]] static reclaimable* after(reclaimable const& element) noexcept {
-    return element.next_;
-  }
-  [[nodiscard]] static std::uint64_t epoch_of(reclaimable const& element) noexcept {
-    return element.epoch_;
+  // The lowest epoch of all elements, which are in no order of these; the highest possible one if
+  // there is none.
+  [[nodiscard]] std::uint64_t oldest_epoch() const noexcept {
+    std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+    for (reclaimable* each = head_; each != nullptr; each = each->next_) {
+      oldest = std::min(oldest, each->epoch_);
+    }
+    return oldest;
   }
 
   void push_back(reclaimable& element) noexcept {

@@ -54,9 +54,7 @@ class deleter_core {
   // Returns an empty object to the store.
   void put_retired_object(retired_object& idle) noexcept;
 
-  // For reclaim functions. In the recycle lane: reclaims `member` at once.
-  void reclaim_in_place(reclaimable& member) noexcept;
-  // In the recycle lane: hands on to `lane`, in which a place was reserved.
+  // For reclaim functions. In the recycle lane: hands on to `lane`, in which a place was reserved.
   void push_to(reclaimable& thing, release_lane lane) noexcept;
   // The worker: reclaims `owner` next. It has one reference, which is dropped.
   void reclaim_next(reclaimable& owner) noexcept;

@@ -113,6 +113,7 @@ class reclaimable {
  private:
   friend class deleter_core;
   friend class pending_events;
+  friend class recycle_lane;
   friend class release_list;
   friend class reference_set;
 
