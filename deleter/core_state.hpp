@@ -42,7 +42,6 @@ class worker {
 
  private:
   void run() noexcept;
-  void work() noexcept;
   void free_core() noexcept;  // frees it, and this
   void rest(bool did_something, bool was_left_alone) noexcept;
 
@@ -63,6 +62,9 @@ struct deleter_core::state {
   // another thread is in a pass, or the process is exiting. `is_thread_relaxed`: whether the thread
   // is in Relaxed capture mode; if not it is put there for good, and that is noted.
   std::size_t guarded_pass(bool& is_thread_relaxed) noexcept;
+  [[nodiscard]] release_queue& queue_of(release_lane lane) noexcept {
+    return lane == release_lane::recycle ? recycled.queue : destroyed;
+  }
   // Whether a pass would find nothing that has arrived since the last one.
   [[nodiscard]] bool nothing_arrived() const noexcept;
   // The epoch of what the calling thread pushes: what a reclaim releases belongs to what was

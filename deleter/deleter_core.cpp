@@ -98,17 +98,17 @@ bool deleter_core::is_open() const noexcept {
 }
 
 void deleter_core::reserve_place(release_lane lane) {
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).reserve_place();
+  state_->queue_of(lane).reserve_place();
 }
 
 void deleter_core::cancel_place(release_lane lane) noexcept {
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).cancel_place();
+  state_->queue_of(lane).cancel_place();
 }
 
 void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
   // Once the thing is in the queue, it may be destroyed, and the core with it; the wakeup stays.
   wakeup& bell = *state_->bell;
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).push(thing);
+  state_->queue_of(lane).push(thing);
   bell.notify();
 }
 

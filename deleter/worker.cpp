@@ -99,13 +99,9 @@ void worker::leave_to_itself() noexcept {
 }
 
 void worker::run() noexcept {
-  std::string const name = core_.state_->options.thread_name.substr(0, 15);
-  static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
-  work();
-}
-
-void worker::work() noexcept {
   deleter_core::state& state = *core_.state_;
+  std::string const name = state.options.thread_name.substr(0, 15);
+  static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
   while (!is_process_exiting()) {
     bool const did_something = state.guarded_pass(is_relaxed_) != 0;
     // Acquire: pairs with the releases of stop_and_join() and leave_to_itself().

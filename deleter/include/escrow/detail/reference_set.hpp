@@ -10,7 +10,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -123,11 +125,9 @@ class reference_set final : public reclaimable {
   bool is_written_ = false;        // written as members are appended
 
   // Guarded by the registry.
-  bool is_open_ = false;                   // claims of its capture may append
-  bool is_sealed_ = false;                 // nothing may be appended any more
-  std::vector<std::uint64_t> graph_ids_;   // of the graphs that have it, as far as is known
-  reference_set* previous_set_ = nullptr;  // links of the list of all sets
-  reference_set* next_set_ = nullptr;
+  bool is_open_ = false;                  // claims of its capture may append
+  bool is_sealed_ = false;                // nothing may be appended any more
+  std::vector<std::uint64_t> graph_ids_;  // of the graphs that have it, as far as is known
 };
 
 using reference_sets = std::vector<ref<reference_set>>;
@@ -225,8 +225,8 @@ class graph_registry {
   void forget_set(reference_set& set) noexcept;
 
   // A set that was made, or is about to be freed. All sets are known here, leaked ones, too.
-  void add_set(reference_set& made) noexcept;
-  void remove_set(reference_set& doomed) noexcept;
+  void add_set(reference_set const& made);
+  void remove_set(reference_set const& doomed) noexcept;
 
   // The graph's sets. From now on nothing is appended to them.
   [[nodiscard]] std::vector<placed_set> seal(std::uint64_t id);
@@ -259,16 +259,17 @@ class graph_registry {
   graph_registry() = default;
   ~graph_registry() = default;
   [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;
-  entry& entry_of(std::uint64_t id, cudaGraph_t graph);
+  void note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added);
   void erase_if_unused(entries::iterator found) noexcept;
+  static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
   void forget_entry(std::uint64_t dead_id) noexcept;
-  static void reserve_ids(reference_set& set);
 
   mutable std::mutex mutex_;  // guards all, and the registry's fields of each set
   entries entries_;
-  reference_set* first_set_ = nullptr;                     // of all
-  std::uint64_t last_key_ = 0;                             // of adopted graphs
-  std::unordered_map<cudaGraph_t, known_handle> handles_;  // the newest graph of each handle
+  std::unordered_map<cudaGraph_t, std::uint64_t> handles_;  // the newest graph of each handle
+  std::unordered_set<reference_set const*> sets_;           // all
+  static constexpr std::uint64_t first_key = std::uint64_t{1} << 62;  // CUDA's ids begin with 1
+  std::uint64_t next_key_ = first_key;                                // of adopted graphs
 };
 
 }  // namespace escrow
