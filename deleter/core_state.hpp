@@ -19,8 +19,8 @@
 
 namespace escrow {
 
-// Owned by the deleter_core. The thread ends when it is told to (stop_and_join), or, once its
-// deleter was destroyed, with the last use of the core, which it frees then.
+// Owned by the deleter_core. Once its deleter was destroyed, the thread ends with the last use of
+// the core, which it frees then.
 class worker {
  public:
   explicit worker(deleter_core& core) : core_(core) {}
@@ -29,11 +29,10 @@ class worker {
   void start();
   [[nodiscard]] bool is_running() const noexcept { return thread_.joinable(); }
 
-  // Ends the thread, for a core without any use.
-  void stop_and_join() noexcept;
-  // Lets the thread, started if need be, go on until the last use of the core was dropped. The core
-  // may be freed when this returns. If no thread can be started it is leaked, and that is reported.
-  void leave_to_itself() noexcept;
+  // Lets the thread, started if need be, go on until the last use of the core was dropped, and
+  // waits for its end unless something `is_owed`. The core may be freed when this returns. If no
+  // thread can be started it is leaked, and that is reported.
+  void leave_to_itself(bool is_owed) noexcept;
 
   // From now on passes end when the process exits. For the first core; the others change nothing.
   static void watch_for_exit();
@@ -97,16 +96,14 @@ struct deleter_core::state {
   std::uint64_t drained = 0;                 // nothing of this epoch or an earlier one is left
   std::atomic<std::uint64_t> seen_epoch{1};  // of the last pass: relaxed, as the wakeup orders it
 
-  // True while a thread is in a pass. Acquire to enter and release to leave, as a lock that no
-  // thread waits for.
-  std::atomic<bool> is_reclaiming{false};
-  std::atomic<std::thread::id> reclaiming_thread{};  // relaxed: see is_reclaiming_here()
-  std::atomic<bool> has_pending{false};              // what the last pass left
+  // The thread that is in a pass. Acquire to enter and release to leave, as a lock that no thread
+  // waits for.
+  std::atomic<std::thread::id> reclaiming_thread{};
+  std::atomic<bool> has_pending{false};  // what the last pass left
   worker thread;
 
-  std::atomic<bool> refuses{false};    // relaxed: a late retire() may still slip in, and is served
-  std::atomic<bool> is_ending{false};  // release by the thread that ends the worker, acquire by it
-  std::atomic<bool> is_left_alone{false};  // the same
+  std::atomic<bool> refuses{false};  // relaxed: a late retire() may still slip in, and is served
+  std::atomic<bool> is_left_alone{false};  // release by the deleter's end, acquire by the worker
   deleter_core* next_orphan = nullptr;     // link of the list of these; see worker.cpp
 
   // Counts for people: relaxed, all of them.
@@ -131,6 +128,7 @@ struct deleter_core::state {
   std::uint64_t pass_epoch = 0;  // of what is being reclaimed; before that, the pass's
   bool is_postponed = false;     // what is being reclaimed waits for an event again
   int pass_device = -1;          // current on this thread, as far as is known; -1: not known
+  int known_device = -1;         // of the last thing that arrived
 };
 
 }  // namespace escrow

@@ -65,6 +65,13 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph, std::span<placed_
   for (placed_set const& each : added) each.set->graph_ids_.push_back(id);
 }
 
+std::span<graph_registry::placed_set const> graph_registry::sets_of(
+    std::uint64_t id) const noexcept {
+  auto const found = entries_.find(id);
+  if (found == entries_.end()) return {};
+  return found->second.sets;
+}
+
 void graph_registry::forget_entry(std::uint64_t dead_id) noexcept {
   auto const found = entries_.find(dead_id);
   if (found == entries_.end()) return;
@@ -85,9 +92,7 @@ graph_registry::appended graph_registry::append(deleter_core const& core, std::u
                                                 cudaGraph_t graph, reclaimable& member,
                                                 bool is_written) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(resolve(id, graph));
-  if (found == entries_.end()) return appended::no_set;
-  for (placed_set const& each : found->second.sets) {
+  for (placed_set const& each : sets_of(resolve(id, graph))) {
     if (!each.set->is_open_ || &each.set->core() != &core) continue;
     return each.set->append(member, is_written) ? appended::yes : appended::closed;
   }
@@ -103,41 +108,34 @@ std::uint64_t graph_registry::add(placed_set added, std::uint64_t id, cudaGraph_
 
 void graph_registry::open(reference_set const* set, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return;
   // By address: the set may be destroyed, with its graph, and then it is not there.
-  for (placed_set const& each : found->second.sets) {
+  for (placed_set const& each : sets_of(id)) {
     if (each.set == set && !set->is_sealed_) each.set->is_open_ = true;
   }
 }
 
 void graph_registry::add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy) {
   std::lock_guard const lock(mutex_);
-  auto const original = entries_.find(original_id);
-  if (original == entries_.end()) return;
-  note(id, copy, std::vector(original->second.sets));
+  std::span<placed_set const> const sets = sets_of(original_id);
+  if (!sets.empty()) note(id, copy, std::vector(sets.begin(), sets.end()));
 }
 
-void graph_registry::remove(reference_set const& set, std::uint64_t id) noexcept {
-  std::lock_guard const lock(mutex_);
+void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexcept {
   auto const found = entries_.find(id);
   if (found == entries_.end()) return;
-  std::erase_if(found->second.sets, [&](placed_set const& each) {
-    if (each.set != &set) return false;
-    std::erase(each.set->graph_ids_, id);
-    return true;
-  });
+  std::erase_if(found->second.sets, [&set](placed_set const& each) { return each.set == &set; });
   erase_if_unused(found);
+}
+
+void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  take_out(set, id);
+  std::erase(set.graph_ids_, id);
 }
 
 void graph_registry::forget_set(reference_set& set) noexcept {
   std::lock_guard const lock(mutex_);
-  for (std::uint64_t const id : set.graph_ids_) {
-    auto const found = entries_.find(id);
-    if (found == entries_.end()) continue;
-    std::erase_if(found->second.sets, [&set](placed_set const& each) { return each.set == &set; });
-    erase_if_unused(found);
-  }
+  for (std::uint64_t const id : set.graph_ids_) take_out(set, id);
   set.graph_ids_.clear();
 }
 
@@ -153,13 +151,13 @@ void graph_registry::remove_set(reference_set const& doomed) noexcept {
 
 std::vector<graph_registry::placed_set> graph_registry::seal(std::uint64_t id) {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return {};
-  for (placed_set const& each : found->second.sets) {
+  std::span<placed_set const> const sets = sets_of(id);
+  std::vector<placed_set> sealed(sets.begin(), sets.end());
+  for (placed_set const& each : sealed) {
     each.set->is_open_ = false;
     each.set->is_sealed_ = true;
   }
-  return found->second.sets;
+  return sealed;
 }
 
 bool graph_registry::is_sealed(reference_set const& set) const noexcept {
@@ -193,9 +191,7 @@ resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) c
   std::vector<reclaimable const*> members;
   std::lock_guard const lock(mutex_);
   for (std::uint64_t const id : ids) {
-    auto const found = entries_.find(id);
-    if (found == entries_.end()) continue;
-    for (placed_set const& each : found->second.sets) each.set->list_members(members);
+    for (placed_set const& each : sets_of(id)) each.set->list_members(members);
   }
   return resource_usage_of(std::move(members));
 }

@@ -39,16 +39,16 @@ void deleter_core::state::sort_arrivals() noexcept {
   release_list arrivals = store.take_retired();
   arrivals.splice_back(pushed);
   while (reclaimable* const thing = arrivals.pop_front()) {
+    known_device = thing->device_;
     thing->ready_ != nullptr ? waiting.add(*thing) : ready.push_back(*thing);
   }
 }
 
 bool deleter_core::state::prepare_thread(bool& is_thread_relaxed) noexcept {
   if (is_thread_relaxed) return true;
-  reclaimable const* const first = ready.empty() ? waiting.any() : ready.front();
-  int const device = first != nullptr ? first->device_ : recycled.device_of_deferred();
-  if (first == nullptr && recycled.deferred() == 0) return true;
-  make_current(device);  // before the next call, which would make another device's context
+  if (ready.empty() && waiting.size() == 0 && recycled.deferred() == 0) return true;
+  // Before the next call, which would make another device's context.
+  make_current(known_device >= 0 ? known_device : recycled.device_of_deferred());
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaError_t const status = cudaThreadExchangeStreamCaptureMode(&mode);
   is_thread_relaxed = succeeded(status);

@@ -84,13 +84,6 @@ void pending_events::poll_unordered(release_list& ready) noexcept {
   unordered_.splice_back(kept);
 }
 
-reclaimable const* pending_events::any() const noexcept {
-  for (auto const& [order, line] : lines_) {
-    if (!line.empty()) return line.front();
-  }
-  return unordered_.front();
-}
-
 std::uint64_t pending_events::oldest_epoch() const noexcept {
   std::uint64_t oldest = unordered_.oldest_epoch();
   for (auto const& [order, line] : lines_) oldest = std::min(oldest, line.oldest_epoch());

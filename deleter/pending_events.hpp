@@ -32,8 +32,6 @@ class pending_events {
   void poll(release_list& ready) noexcept;
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  // Some thing that is here; null if empty.
-  [[nodiscard]] reclaimable const* any() const noexcept;
   // The lowest epoch here; the highest possible one if empty.
   [[nodiscard]] std::uint64_t oldest_epoch() const noexcept;
 

@@ -24,9 +24,7 @@ shared_object_base::shared_object_base(deleter& its, reclaim_function destroy)
 void shared_object_base::note_use(stream_ref stream) {
   ref<shared_object_base> share(*this);
   try {
-    deleter::retirement begun = deleter_.begin_use(stream, "record_stream");
-    begun.object->emplace(std::move(share));
-    deleter_.finish(std::move(begun));
+    deleter_.hand_over(deleter_.begin_use(stream, "record_stream"), std::move(share));
   } catch (std::exception const& error) {
     // Once the share is taken, the deleter has seen to it. What was captured will not be launched.
     capture_info found;

@@ -8,7 +8,6 @@
 namespace escrow {
 
 // One word that says whether the worker sleeps.
-//
 //   pusher: push; notify()      worker: if (try_sleep(is_empty)) wait_for_notify()
 //
 // No wake-up is lost: both sides change the word with a read-modify-write after their own step (the

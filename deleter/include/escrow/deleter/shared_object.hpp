@@ -104,9 +104,7 @@ void record_stream(std::shared_ptr<T> const& shared, stream_ref stream) {
 // the object stays with those that share it; what cannot be copied, e.g. a std::unique_ptr, is
 // moved in. The worker drops the share that is kept; if it is not the last one, the object is
 // destroyed where the last one is dropped. Throws as deleter::retire(stream, owner). Any thread.
-template <class Owner>
-requires retirable<std::remove_cvref_t<Owner>> &&
-    std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+template <makes_owner Owner>
 void retain(stream_ref stream, Owner&& owner) {
   deleter::global().retire(stream, std::forward<Owner>(owner));
 }

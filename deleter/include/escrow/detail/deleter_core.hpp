@@ -23,7 +23,6 @@ struct deleter_stats;
 //   the deleter, every reclaimable, every pool. The worker frees it after the last use was dropped.
 // Thread safety: any thread may call anything that is not marked as the worker's.
 // Capture: everything is capture-safe. Only recycle() and take_retired_object() call CUDA.
-// Errors: as stated; nothing that a destroy callback calls can fail.
 class deleter_core {
  public:
   deleter_core(deleter_core&&) = delete;

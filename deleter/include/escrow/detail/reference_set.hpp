@@ -28,9 +28,8 @@ namespace escrow {
 // Thread safety: the exec's thread writes it, under the launch orders of what the exec holds; other
 //   threads read it under one of these.
 // Lifetime: shared by the exec, by the launch orders in which its launch is the last, and by the
-//   deferred releases that wait for it. The event returns to the cache.
-// Capture: making it is capture-safe.
-// Errors: the constructor throws cuda_error, std::bad_alloc.
+//   deferred releases that wait for it.
+// Errors: the constructor, which is capture-safe, throws cuda_error, std::bad_alloc.
 struct launch_end {
   explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
   launch_end(launch_end&&) = delete;
@@ -68,11 +67,10 @@ struct launch_order {
 //   to the recycle lane, which recycles slots, and then to the destroy lane, which destroys owners.
 //   The memory stays until the registry has forgotten the set.
 // Capture: place() is capture-safe, also on a graph that is being captured into.
-// Errors: make() throws std::bad_alloc. place() and hold_in_graph(): as stated.
 class reference_set final : public reclaimable {
  public:
   // An empty set with one reference, the caller's. A set that takes over members of another one
-  // has its `order`.
+  // has its `order`. Throws std::bad_alloc.
   [[nodiscard]] static ref<reference_set> make(
       deleter_core& core, int device,
       std::shared_ptr<launch_order> order = std::make_shared<launch_order>());
@@ -95,14 +93,12 @@ class reference_set final : public reclaimable {
   }
   [[nodiscard]] std::vector<ref<reclaimable>> const& shared() const noexcept { return shared_; }
 
-  // Whether launches of execs that hold the set need an order, and that order.
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
 
   [[nodiscard]] static bool is_set(reclaimable const& thing) noexcept {
     return thing.reclaim_ == &reclaim_set;
   }
-  // Adds each member to `found`.
   void list_members(std::vector<reclaimable const*>& found) const;
 
  private:
@@ -189,7 +185,6 @@ void leak(deferred_releases held) noexcept;
 // Thread safety: any thread. One lock, held across no CUDA call, never taken in a destroy callback.
 // Lifetime: an entry ends with its last set. Never destroyed: releases may arrive until the end of
 //   the process.
-// Capture: calls no CUDA function.
 // Errors: what may allocate throws std::bad_alloc and then has changed nothing.
 class graph_registry {
  public:
@@ -220,7 +215,7 @@ class graph_registry {
   // Notes that `copy` has the sets that its original has.
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
   // The set is not on that graph, or not any more.
-  void remove(reference_set const& set, std::uint64_t id) noexcept;
+  void remove(reference_set& set, std::uint64_t id) noexcept;
   // No graph and exec holds the set any more.
   void forget_set(reference_set& set) noexcept;
 
@@ -260,6 +255,8 @@ class graph_registry {
   ~graph_registry() = default;
   [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added);
+  [[nodiscard]] std::span<placed_set const> sets_of(std::uint64_t id) const noexcept;
+  void take_out(reference_set const& set, std::uint64_t id) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
   static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
   void forget_entry(std::uint64_t dead_id) noexcept;

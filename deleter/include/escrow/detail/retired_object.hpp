@@ -1,6 +1,7 @@
 // A reclaimable that carries an owner of any type to the worker.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,11 @@ namespace escrow {
 template <class T>
 concept retirable =
     !std::is_reference_v<T> && std::is_move_constructible_v<T> && std::is_nothrow_destructible_v<T>;
+
+// What an owner is made from: one to be moved or copied.
+template <class T>
+concept makes_owner =
+    retirable<std::remove_cvref_t<T>> && std::constructible_from<std::remove_cvref_t<T>, T>;
 
 // Whether an owner of type T only keeps something alive that others share. What is moved in may be
 // written by the graph, so launches of execs that hold it are serialized; what is shared is not
@@ -50,17 +56,15 @@ class alignas(64) retired_object final : public reclaimable {
   requires retirable<std::remove_cvref_t<Owner>>
   auto emplace(Owner&& owner) -> std::remove_cvref_t<Owner>& {
     using stored = std::remove_cvref_t<Owner>;
-    is_written_ = !is_shared_owner<stored>;
     if constexpr (fits<stored>) {
       auto* const placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
       destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<stored*>(at)); };
+      is_written_ = !is_shared_owner<stored>;
       return *placed;
     } else {
-      using box = std::unique_ptr<stored>;
-      auto* const placed = ::new (static_cast<void*>(storage_))
-          box(std::make_unique<stored>(std::forward<Owner>(owner)));
-      destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<box*>(at)); };
-      return **placed;
+      stored& placed = *emplace(std::make_unique<stored>(std::forward<Owner>(owner)));
+      is_written_ = !is_shared_owner<stored>;
+      return placed;
     }
   }
 
