@@ -25,7 +25,7 @@ class worker {
  public:
   explicit worker(deleter_core& core) : core_(core) {}
 
-  // Starts the thread. Throws std::system_error. Once.
+  // Throws std::system_error. Once.
   void start();
   [[nodiscard]] bool is_running() const noexcept { return thread_.joinable(); }
 
@@ -36,7 +36,7 @@ class worker {
 
   // From now on passes end when the process exits. For the first core; the others change nothing.
   static void watch_for_exit();
-  // Whether the process is exiting: nothing may be reclaimed any more. Any thread.
+  // Then nothing may be reclaimed any more. Any thread.
   [[nodiscard]] static bool is_process_exiting() noexcept;
 
  private:
@@ -69,7 +69,6 @@ struct deleter_core::state {
   // The epoch of what the calling thread pushes: what a reclaim releases belongs to what was
   // reclaimed.
   [[nodiscard]] std::uint64_t epoch_of_push() const noexcept;
-  // Whether the calling thread is in a pass.
   [[nodiscard]] bool is_reclaiming_here() const noexcept {
     // Relaxed: a thread finds only itself here.
     return reclaiming_thread.load(std::memory_order_relaxed) == std::this_thread::get_id();

@@ -98,10 +98,8 @@ void object_store::shelve_emptied() noexcept {
     release_list excess;
     {
       std::lock_guard const lock(each.lock);
-      while (!each.emptied.empty() && each.idle.size() + each.emptied.size() > idle_max) {
-        excess.push_back(*each.emptied.pop_front());
-      }
       each.idle.splice_back(each.emptied);
+      while (each.idle.size() > idle_max) excess.push_back(*each.idle.pop_front());
     }
     destroy_all(excess);
   }

@@ -25,7 +25,6 @@ class recycle_lane {
   // Recycles all that is queued. What other threads were recycling is done, too, when this returns.
   void recycle_queued() noexcept;
 
-  // Takes a release that waits for its event.
   void defer(deferred_releases waiting, std::uint64_t epoch) noexcept;
   // Drops the references of releases whose event is done; their sets are in the queue then.
   // Returns how many. The thread is in Relaxed capture mode. Only the worker, which passes its

@@ -51,7 +51,7 @@ class release_list {
     ++size_;
   }
 
-  // The first element, taken out; null if there is none.
+  // Null if there is none.
   reclaimable* pop_front() noexcept {
     reclaimable* const element = head_;
     if (element != nullptr) {

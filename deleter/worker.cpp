@@ -1,4 +1,4 @@
-// The worker thread: reclaim, rest, and end without touching what is gone.
+// The worker thread: reclaim, rest, and end without touching what was freed.
 #include "core_state.hpp"
 
 #include <pthread.h>
@@ -104,7 +104,7 @@ void worker::run() noexcept {
     bool const is_left_alone = state.is_left_alone.load(std::memory_order_acquire);
     if (is_left_alone) {
       state.store.trim();
-      // Acquire: pairs with drop_use(). Nobody can push once there is no use.
+      // Acquire: pairs with drop_use(). Nothing can push once there is no use.
       if (state.uses.load(std::memory_order_acquire) == 0) return free_core();
     }
     rest(did_something, is_left_alone);

@@ -50,14 +50,13 @@ class deleter_core {
   // Hands an object to the worker whose owner and ready event are set. Takes a short lock: not for
   // destroy callbacks.
   void push_retired(retired_object& retired) noexcept;
-  // Returns an empty object to the store.
   void put_retired_object(retired_object& idle) noexcept;
 
   // For reclaim functions. In the recycle lane: hands on to `lane`, in which a place was reserved.
   void push_to(reclaimable& thing, release_lane lane) noexcept;
   // The worker: reclaims `owner` next. It has one reference, which is dropped.
   void reclaim_next(reclaimable& owner) noexcept;
-  // The worker: returns an empty object to the store after the pass.
+  // The same for the worker, which does that after its pass.
   void put_after_pass(retired_object& idle) noexcept;
   void reserve_place(release_lane lane);
   void cancel_place(release_lane lane) noexcept;

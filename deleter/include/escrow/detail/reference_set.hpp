@@ -212,11 +212,9 @@ class graph_registry {
   // id under which it is noted: the key of an adopted graph that is captured into.
   std::uint64_t add(placed_set added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set const* set, std::uint64_t id) noexcept;
-  // Notes that `copy` has the sets that its original has.
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
   // The set is not on that graph, or not any more.
   void remove(reference_set& set, std::uint64_t id) noexcept;
-  // No graph and exec holds the set any more.
   void forget_set(reference_set& set) noexcept;
 
   // A set that was made, or is about to be freed. All sets are known here, leaked ones, too.

@@ -51,7 +51,6 @@ class alignas(64) retired_object final : public reclaimable {
   // Bytes of an owner that is stored in place. Larger ones are on the heap.
   static constexpr std::size_t capacity = 32;
 
-  // Returns the owner in its place.
   template <class Owner>
   requires retirable<std::remove_cvref_t<Owner>>
   auto emplace(Owner&& owner) -> std::remove_cvref_t<Owner>& {
@@ -68,14 +67,13 @@ class alignas(64) retired_object final : public reclaimable {
     }
   }
 
-  // Whether the owner was moved in: see is_shared_owner.
+  // See is_shared_owner.
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }
 
   // From now on a graph or an exec holds it, until it is reclaimed: counted in
   // deleter_stats::in_graphs.
   void enter_graph() noexcept;
 
-  // Destroys the owner, if there is one.
   void clear() noexcept {
     if (auto* const destroy = std::exchange(destroy_, nullptr)) destroy(storage_);
   }
