@@ -22,7 +22,7 @@ READING_ORDER = {
     "core": "version never_destroyed spin_lock error retry_cleanup stream capture device event ready_event"
     " graph_lifetime_lock graph_query",
     "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
-    " graph_registry release_queue recycle_lane pending_events object_store wakeup shutdown_gate core_state worker pass",
+    " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass",
     "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle"
     " scratch_pool",
     "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes",
