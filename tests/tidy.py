@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Style as a test: which part may include which, lengths, first lines, banned words, and what pages name."""
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +45,11 @@ BANNED = {
 
 
 def names():
-    """The files of the repository; where git does not know, all that are there."""
+    """The files of the repository; where git is missing or does not know, all that are there."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
-    ).stdout.split("\n")
-    return [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    ).stdout if shutil.which("git") else ""
+    return listed.splitlines() or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
 
 
 def sources():
