@@ -11,8 +11,9 @@ namespace {
 class NoSlotOverlooked : public captured_pool_test {};
 
 TEST_F(NoSlotOverlooked, BehindManyBusyStreams) {
-  constexpr std::size_t busy = 48;
-  for (std::size_t const idle : {0u, 20u, 47u}) {
+  // A GPU has few hardware queues: a stream that shares one with a blocked stream waits, too.
+  std::size_t const busy = is_simulated() ? 48 : 3;
+  for (std::size_t const idle : {std::size_t{0}, busy / 2, busy - 1}) {
     pinned_flag flag;
     int const before = made();
     std::vector<owned_stream> streams(busy);
