@@ -49,7 +49,7 @@ def sources():
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
     ).stdout.split("\n")
     names = [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
-    parts = (*MAY_INCLUDE, "tests", "bench")
+    parts = (*MAY_INCLUDE, "tests", "bench", "tools")
     for name in names:
         path = ROOT / name
         if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():
