@@ -36,11 +36,12 @@ restore() { git -C "$copy" checkout -q -f .; }
 make_copy() {
   local commit
   commit=$(git stash create)
+  commit=${commit:-$(git rev-parse HEAD)}
   git worktree prune
   if [ -e "$copy/.git" ]; then
-    git -C "$copy" checkout -q -f --detach "${commit:-HEAD}"
+    git -C "$copy" checkout -q -f --detach "$commit"
   else
-    git worktree add -q --force --detach "$copy" "${commit:-HEAD}"
+    git worktree add -q --force --detach "$copy" "$commit"
   fi
 }
 

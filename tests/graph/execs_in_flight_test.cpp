@@ -52,6 +52,7 @@ TEST_F(ExecsInFlight, DoNotHideTheSlotOfALaterOneThatIsDone) {
   sync(three);
   EXPECT_TRUE(pool.try_claim(asking).has_value());
   may_end.store(true);
+  flag.raise();  // freeing the other one waits for the device
 }
 
 TEST_F(ExecsInFlight, AreNotAskedAboutWhereTheCaptureHasASlot) {
