@@ -2,8 +2,8 @@
 # Plants one bug at a time in a copy of the tree, and expects the test that the bug names to fail.
 #   tools/planted.sh [NAME...]     the bugs of tools/planted/ whose names begin so (patterns, too), or all
 #   tools/planted.sh --list        what there is, without running anything
-# Exit status: 0 if each bug was found; 1 if one was not, if its text is not in the product any more, if what it names
-# does not build or has no such test, or if a test fails without a bug.
+# A bug is a file: plant.py beside them says what is in it. Exit status: 0 if each was found; 1 if one was not, if its
+# text is not in the product any more, if it does not build, if there is no such test, or if a test fails without a bug.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,14 +25,15 @@ names() {
 list() {
   local each
   for each in $(names "$@"); do
-    printf '%-28s %-12s %s\n' "$each" "$(header "$each" row)" "$(header "$each" bug)"
-    printf '%-28s %-12s   %s\n' "" "" "$(header "$each" test)$(header "$each" none)"
+    printf '%-38s %-12s %s\n' "$each" "$(header "$each" row)" "$(header "$each" bug)"
+    printf '%-38s %-12s   %s\n' "" "" "$(header "$each" test)$(header "$each" none)"
   done
 }
 
 restore() { git -C "$copy" checkout -q -f .; }
 
-# The tree as it is here, also what is not committed; only files that differ get a new time.
+# The tree as it is here, also what is not committed, but for files that git does not know. Only files that differ get
+# a new time.
 make_copy() {
   local commit
   commit=$(git stash create)
@@ -77,7 +78,7 @@ run_test() {
   fi
 }
 
-report() { printf '%-28s %-14s %5s s  %s\n' "$1" "$2" "$3" "$(header "$1" test)$(header "$1" none)"; }
+report() { printf '%-38s %-14s %5s s  %s\n' "$1" "$2" "$3" "$(header "$1" test)$(header "$1" none)"; }
 
 # With each test once before any bug, so that a failure afterwards is the bug's.
 run_without_bugs() {
@@ -112,24 +113,28 @@ run_bug() {
   report "$1" "$result" $((SECONDS - start))
 }
 
-case ${1:-} in
-  --list) shift && list "$@" && exit ;;
-  -*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
-esac
-failures=0
-logs=$PWD/build/planted-logs
-mkdir -p "$logs"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-chosen=() none=()
-for each in $(names "$@"); do
-  if [ -n "$(header "$each" test)" ]; then chosen+=("$each"); else none+=("$each"); fi
-done
-[ ${#chosen[@]} -gt 0 ] || { echo "no such bug: $*" >&2; exit 1; }
-make_copy && configure || { tail -30 "$log"; exit 1; }
-restore
-run_without_bugs "${chosen[@]}"
-for each in "${chosen[@]}"; do run_bug "$each"; done
-for each in "${none[@]}"; do report "$each" "no bug" 0; done
-echo "${#chosen[@]} bugs planted, $failures failures, $SECONDS s"
-[ $failures = 0 ]
+main() {
+  case ${1:-} in
+    --list) shift && list "$@" && exit ;;
+    -*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
+  esac
+  failures=0
+  logs=$PWD/build/planted-logs
+  mkdir -p "$logs"
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  local each chosen=() none=()
+  for each in $(names "$@"); do
+    if [ -n "$(header "$each" test)" ]; then chosen+=("$each"); else none+=("$each"); fi
+  done
+  [ ${#chosen[@]} -gt 0 ] || { echo "no such bug: $*" >&2; exit 1; }
+  make_copy && configure || { tail -30 "$log"; exit 1; }
+  restore
+  run_without_bugs "${chosen[@]}"
+  for each in "${chosen[@]}"; do run_bug "$each"; done
+  for each in "${none[@]}"; do report "$each" "no bug" 0; done
+  echo "${#chosen[@]} bugs planted, $failures failures, $SECONDS s"
+  exit $((failures != 0))
+}
+
+main "$@"  # read to its end before it runs
