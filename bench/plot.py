@@ -110,8 +110,11 @@ def points_of(measured, prefix, field="time"):
 def plots(measured):
     """File name -> SVG, of what the folder has."""
     wanted = [
-        ("relaunch_host.svg", "Host time per relaunch", "kernels:", "relaunch/", "host_us", "us"),
-        ("relaunch.svg", "Time per relaunch, many in a row", "kernels:", "relaunch/", "time", "us"),
+        ("relaunch_burst.svg", "Host time per launch, in bursts of 16", "kernels:",
+         "relaunch/", "host_burst_us", "us"),
+        ("relaunch_host.svg", "Host time per launch, up to 200 in a row: with a user object mostly "
+         "blocking", "kernels:", "relaunch/", "host_us", "us"),
+        ("relaunch.svg", "Time per launch, many in a row", "kernels:", "relaunch/", "time", "us"),
         ("claim.svg", "Host time per claim and release", "threads:", "claim/", "time", "us"),
         ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns",
          "ns"),

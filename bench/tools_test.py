@@ -11,8 +11,8 @@ from unittest import mock
 
 import compact
 import compare
+import performance_table
 import plot
-import readme_table
 import relaunch_table
 import summary
 from measured import Measured, NotMeasured
@@ -45,7 +45,11 @@ SAMPLE = {
               host_burst_of_bare=1.4, slots_held=1, destructors_owed=2, nodes_kernel=1, edges=0),
         *runs("relaunch/escrow/fork4", 25.0, throughput_of_bare=0.9, nodes_kernel=64, edges=61),
         *runs("relaunch/bare/fork4", 25.0, nodes_kernel=64, edges=60),
+        *runs("relaunch/escrow/kernels:8", 8.0, host_us=1.5, host_burst_us=1.6),
+        *runs("relaunch/user_object/kernels:8", 12.0, bare_us=7.0, host_us=12.0, host_burst_us=2.0,
+              host_launches=200),
         *runs("run_ahead/bare", 200.0, launches=1029),
+        *runs("run_ahead/user_object", 200.0, launches=28),
         *runs("run_ahead/escrow", 200.0, launches=1000),
         *runs("objects64/update", 9.0, plain_us=4.0, escrow_us=7.0, extra_us=3.0),
     ],
@@ -69,6 +73,15 @@ SAMPLE = {
         *runs("retained/bare_again/nodes:64", 60.0, host_of_bare=0.99),
         *runs("retained/escrow/nodes:64", 60.0, host_of_bare=1.3, host_burst_of_bare=1.2,
               host_launches=200),
+    ],
+    "capture_bench": [
+        *runs("capture/claim/branches:1/claims:256", 2.0, extra_us=0.8),
+        *runs("capture/claim/branches:1/claims:16384", 2.2, extra_us=1.2),
+        *runs("capture/instantiate/owners:64", 20.0, extra_us=2.5, later_extra_us=1.0),
+        *runs("capture/whole/on_threads:8", 90.0, extra_us=9.0, of_plain=1.1),
+        *runs("capture/eager/free_idle:16384", 0.9, escrow_us=0.9, extra_us=0.5),
+        *runs("capture/identity/plain_handle/nodes:1000", 200.0, extra_us=120.0),
+        *runs("capture/identity/own_graph/nodes:1000", 90.0, extra_us=10.0),
     ],
     "cuda_core_build_bench": [*runs("build/cuda_core/nodes:10000", 7000.0, build_ns=7000.0)],
 }
@@ -157,11 +170,34 @@ class SummaryTest(unittest.TestCase):
         self.assertEqual((retained["value"], retained["noise"]), (1.3, 0.99))
         self.assertIn("1.200", retained["note"])
 
+    def test_a_user_object_is_measured_over_many_launches_and_in_bursts_apart(self):
+        over_many = self.summary["user_object_over_escrow_host_k8"]
+        self.assertEqual(over_many["value"], 8.0)
+        self.assertIn("200 launches", over_many["note"])
+        self.assertIn("mostly blocking", over_many["note"])
+        in_bursts = self.summary["user_object_over_escrow_burst_k8"]
+        self.assertEqual(in_bursts["value"], 1.25)
+        self.assertIn("bursts of 16", in_bursts["note"])
+        self.assertEqual(self.summary["relaunch_burst_k1"]["value"], 1.4)
+        self.assertEqual(self.summary["user_object_run_ahead"]["value"], 28)
+        self.assertEqual(self.summary["user_object_row_extra_us_k8"]["value"], 5.0)
+
+    def test_captures_are_compared_with_plain_cuda(self):
+        values = {name: each["value"] for name, each in self.summary.items()}
+        self.assertEqual(values["captured_claim_extra_us_1_branches"], 0.8)
+        self.assertEqual(values["captured_claim_growth_1_branches"], 1.5)
+        self.assertIsNone(values["captured_claim_extra_us_16_branches"])
+        self.assertEqual(values["instantiate_64_owners_extra_us"], 2.5)
+        self.assertEqual(values["graph_life_over_cuda_8t"], 1.1)
+        self.assertEqual(values["claim_16384_idle_us"], 0.9)
+        self.assertEqual(values["identity_1000_nodes_us"], 110.0)
+
     def test_a_figure_without_a_goal_is_neither_met_nor_missed(self):
         lines = summary.report(self.summary, self.spreads).splitlines()
         line = next(line for line in lines if line.startswith("bytes_per_owner"))
         self.assertNotRegex(line, "pass|MISS")
-        row = readme_table.markdown({"bytes_per_owner": self.summary["bytes_per_owner"]})
+        row = performance_table.markdown({"bytes_per_owner": self.summary["bytes_per_owner"]},
+                                         performance_table.TABLES["others"])
         self.assertTrue(row.endswith(" 112 bytes | none | - |"), row)
 
     def test_without_cuda_core_the_summary_says_why(self):
@@ -309,7 +345,11 @@ class PlotTest(unittest.TestCase):
     def test_plots_are_well_formed_and_have_a_dot_for_each_value(self):
         tree = xml.fromstring(self.plots["relaunch_host.svg"])
         titles = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}title")]
-        self.assertEqual(titles, ["bare, 1: 0.5 us", "escrow, 1: 0.75 us"])
+        self.assertEqual(titles, ["bare, 1: 0.5 us", "escrow, 1: 0.75 us", "escrow, 8: 1.5 us",
+                                  "user_object, 8: 12 us"])
+
+    def test_launches_in_bursts_have_a_plot_of_their_own(self):
+        self.assertIn("user_object, 8: 2 us", self.plots["relaunch_burst.svg"])
 
     def test_sizes_that_are_words_stand_behind_numbers(self):
         titles = [line for line in self.plots["relaunch.svg"].splitlines() if "<title>" in line]
@@ -368,37 +408,45 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(set(self.rows()), {("x", "time_us"), ("x", "of_plain")})
 
 
-class ReadmeTableTest(unittest.TestCase):
-    figure = {"a_us": {"value": 1.5, "goal": "<= 1", "unit": "us", "command": "x"}}
+class PerformanceTableTest(unittest.TestCase):
     both = {
         "destructor_p50_ns": {"value": 50, "goal": "<= 100", "unit": "ns", "command": "x"},
         "destructor_p999_ns": {"value": None, "goal": "<= 5000", "unit": "ns", "command": "x"},
     }
+    page = "\n".join(f"of {name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->"
+                     for name in performance_table.TABLES)
 
     def test_figures_of_one_kind_share_a_row_and_keep_their_goals(self):
-        rows = readme_table.markdown(self.both).splitlines()
-        self.assertEqual(len(rows), 3)
+        rows = performance_table.markdown(self.both, performance_table.TABLES["others"])
         self.assertEqual(
-            rows[2],
-            "| destroy callback, by its worker | p50 awake 50 ns, p99.9 asleep not measured | "
-            "p50 awake <= 100, p99.9 asleep <= 5000 | p50 awake yes, p99.9 asleep - |")
+            rows.splitlines()[2:],
+            ["| destroy callback, with the worker awake or asleep | "
+             "p50 awake 50 ns, p99.9 asleep not measured | "
+             "p50 awake <= 100 ns, p99.9 asleep <= 5000 ns | p50 awake yes, p99.9 asleep - |"])
 
-    def test_every_figure_has_a_row_with_words(self):
-        named = {name for _, names in readme_table.ROWS for name in names}
-        self.assertEqual(named, {figure.name for figure in summary.FIGURES})
+    def test_every_figure_has_one_row_with_words(self):
+        named = [name for rows in performance_table.TABLES.values()
+                 for _, names in rows for name in names]
+        self.assertEqual(sorted(named), sorted(figure.name for figure in summary.FIGURES))
 
     def test_only_what_is_between_the_marks_changes(self):
-        readme = f"one\n{readme_table.BEGIN}\nold\n{readme_table.END}\ntwo\n"
-        content = readme_table.markdown(self.figure)
-        result = readme_table.replaced(readme, content)
-        self.assertIn("| `a_us` | 1.5 us | <= 1 | no |", result)
-        self.assertTrue(result.startswith(f"one\n{readme_table.BEGIN}\n|"))
-        self.assertTrue(result.endswith(f"|\n{readme_table.END}\ntwo\n"))
-        self.assertEqual(readme_table.replaced(result, content), result)
+        result = performance_table.replaced(self.page, self.both)
+        self.assertIn("p50 awake 50 ns", result)
+        self.assertNotIn("old", result)
+        self.assertEqual([line for line in result.splitlines() if not line.startswith("|")],
+                         [line for line in self.page.splitlines() if line != "old"])
+        self.assertEqual(performance_table.replaced(result, self.both), result)
 
-    def test_a_readme_without_marks_is_an_error(self):
+    def test_a_page_without_marks_is_an_error(self):
         with self.assertRaises(SystemExit):
-            readme_table.replaced("no marks", "x")
+            performance_table.replaced("no marks", {})
+
+    def test_the_page_has_the_figures_of_the_committed_run(self):
+        root = Path(__file__).parent
+        committed = json.loads((root / "results/h200/summary.json").read_text())
+        page = (root.parent / "docs/performance.md").read_text()
+        self.assertEqual(performance_table.replaced(page, committed), page,
+                         "run bench/performance_table.py")
 
 
 if __name__ == "__main__":

@@ -10,28 +10,6 @@
 
 namespace escrow {
 
-namespace {
-
-using context_state_function = CUresult(CUDAAPI*)(CUdevice, unsigned*, int*);
-
-// The driver's: the runtime has no such question that makes no context. Null if it is not found.
-context_state_function find_context_state() noexcept {
-  // Relaxed: each value is the same function of the driver, and nothing else is published.
-  static constinit std::atomic<context_state_function> known{nullptr};
-  if (auto* const found = known.load(std::memory_order_relaxed)) return found;
-  constexpr unsigned since = 7000;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  cudaError_t const status = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found,
-                                                              since, cudaEnableDefault, &result);
-  if (!succeeded(status)) return nullptr;
-  auto* const function = reinterpret_cast<context_state_function>(found);
-  known.store(function, std::memory_order_relaxed);
-  return function;
-}
-
-}  // namespace
-
 int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -39,11 +17,26 @@ int current_device() {
 }
 
 bool is_in_use(int device) noexcept {
-  context_state_function const context_state = find_context_state();
+  using state_function = CUresult(CUDAAPI*)(CUdevice, unsigned*, int*);
+  // The driver's: the runtime has no such question that makes no context. Relaxed: each value is
+  // the same function, and nothing else is published.
+  static constinit std::atomic<state_function> known{nullptr};
+  state_function state = known.load(std::memory_order_relaxed);
+  if (state == nullptr) {
+    constexpr unsigned since = 7000;
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (!succeeded(cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, since,
+                                                    cudaEnableDefault, &result)) ||
+        found == nullptr) {
+      return true;
+    }
+    state = reinterpret_cast<state_function>(found);
+    known.store(state, std::memory_order_relaxed);
+  }
   unsigned flags = 0;
   int is_active = 0;
-  return context_state == nullptr || context_state(device, &flags, &is_active) != CUDA_SUCCESS ||
-         is_active != 0;
+  return state(device, &flags, &is_active) != CUDA_SUCCESS || is_active != 0;
 }
 
 device_scope::device_scope(int device) {
@@ -63,22 +56,17 @@ device_scope::~device_scope() {
 namespace {
 
 // What cannot be asked counts as used.
-bool are_several_in_use() noexcept {
-  int count = 0;
-  if (!succeeded(cudaGetDeviceCount(&count))) return true;
-  int used = 0;
-  for (int device = 0; count > 1 && device < count; ++device) {
-    if (is_in_use(device)) ++used;
-  }
-  return used > 1;
-}
-
 bool may_other_devices_run() noexcept {
   // Once true, it stays true: the failed device may have been reset meanwhile, and the other is
   // not. Relaxed: a thread that reads false asks CUDA.
   static constinit std::atomic<bool> were_several{false};
   if (were_several.load(std::memory_order_relaxed)) return true;
-  if (!are_several_in_use()) return false;
+  int count = 0;
+  int used = 0;
+  if (succeeded(cudaGetDeviceCount(&count))) {
+    for (int device = 0; count > 1 && device < count; ++device) used += is_in_use(device) ? 1 : 0;
+    if (used <= 1) return false;
+  }
   were_several.store(true, std::memory_order_relaxed);
   return true;
 }

@@ -43,33 +43,27 @@ struct shared_event::state {
   state(event given, unsigned its_flags, int its_device) noexcept
       : owned(std::move(given)), flags(its_flags), device(its_device) {}
   state(state&&) = delete;
-  ~state();
+  ~state() {
+    // Before the event goes: its handle may then be another's.
+    std::lock_guard const lock(all().mutex);
+    all().events.erase(owned.get());
+  }
 
-  struct all_shared;
-  static all_shared& all() noexcept;
+  // The events that have a share, by their handles.
+  struct all_shared {
+    std::mutex mutex;  // guards `events`; held across no call of CUDA
+    std::unordered_map<cudaEvent_t, std::weak_ptr<state const>> events;
+  };
+  static all_shared& all() noexcept {
+    // Not destroyed: an event may be destroyed while the process exits.
+    static never_destroyed<all_shared> kept;
+    return *kept;
+  }
 
   event owned;
   unsigned flags;
   int device;
 };
-
-// The events that have a share, by their handles.
-struct shared_event::state::all_shared {
-  std::mutex mutex;  // guards `events`; held across no call of CUDA
-  std::unordered_map<cudaEvent_t, std::weak_ptr<state const>> events;
-};
-
-shared_event::state::all_shared& shared_event::state::all() noexcept {
-  // Not destroyed: an event may be destroyed while the process exits.
-  static never_destroyed<all_shared> kept;
-  return *kept;
-}
-
-shared_event::state::~state() {
-  // Before the event goes: its handle may then be another's.
-  std::lock_guard const lock(all().mutex);
-  all().events.erase(owned.get());
-}
 
 shared_event shared_event::make(unsigned flags, source_location where) {
   int const device = current_device();
@@ -85,8 +79,7 @@ shared_event shared_event::make(unsigned flags, source_location where) {
 std::optional<shared_event> shared_event::find(cudaEvent_t handle) {
   std::lock_guard const lock(state::all().mutex);
   auto const found = state::all().events.find(handle);
-  if (found == state::all().events.end()) return std::nullopt;
-  auto shared = found->second.lock();
+  auto shared = found == state::all().events.end() ? nullptr : found->second.lock();
   if (shared == nullptr) return std::nullopt;
   return shared_event(std::move(shared));
 }

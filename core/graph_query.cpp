@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -90,6 +91,12 @@ graph_id_function find_graph_id() noexcept {
   return succeeded(status) ? reinterpret_cast<graph_id_function>(found) : nullptr;
 }
 
+int device_count() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
+}
+
 // cuGraphGetId answers with 32 bits, capture ids have 64. Its answer is taken for the id if both
 // ways agreed on the first graph that was asked, and as long as no answer is near the end of its
 // range; then, for the rest of the process, only the text is.
@@ -118,16 +125,11 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   return id;
 }
 
-namespace {
-
-bool is_only_device() {
-  int count = 0;
-  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  return count == 1;
-}
-
-// Whether an event of `device`, which has a context, can be recorded on `stream`.
-bool takes_event_of(int device, stream_ref stream) {
+bool is_captured_on(stream_ref stream, int device) {
+  // This handle names a stream of the current device, and another one of each other.
+  if (stream.get() == cudaStreamPerThread) return current_device() == device;
+  if (device_count() == 1) return true;
+  if (!is_in_use(device)) return false;
   // Used by no other thread meanwhile: two captures that record one at the same time crash the
   // driver (measured). One after the other they may, also while both go on (measured).
   event probe = event_cache::take(device, event_use::captured);
@@ -137,42 +139,33 @@ bool takes_event_of(int device, stream_ref stream) {
   return succeeded(status);
 }
 
-}  // namespace
-
-bool is_captured_on(stream_ref stream, int device) {
-  // This handle names a stream of the current device, and another one of each other.
-  if (stream.get() == cudaStreamPerThread) return current_device() == device;
-  return is_only_device() || (is_in_use(device) && takes_event_of(device, stream));
-}
-
-namespace {
-
-int find_device(stream_ref stream) {
-  int const current = current_device();
-  if (is_captured_on(stream, current)) return current;
-  int count = 0;
-  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  for (int device = 0; device < count; ++device) {
-    if (device != current && is_captured_on(stream, device)) return device;
-  }
-  throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
-}
-
-}  // namespace
-
 int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
-  // What the calling thread found last: ids are never reused, and a stream keeps its device.
-  thread_local struct {
+  struct answer {
     std::uint64_t capture_id = 0;
     cudaStream_t stream = nullptr;
     int device = 0;
-  } last;
-  bool const is_ambiguous = stream.get() == cudaStreamPerThread;
-  if (!is_ambiguous && last.capture_id == capture_id && last.stream == stream.get()) {
-    return last.device;
+  };
+  // What the calling thread found last: ids are never reused, and a stream keeps its device.
+  thread_local std::array<answer, 32> answers{};
+  thread_local std::size_t next = 0;
+  if (stream.get() == cudaStreamPerThread) return current_device();
+  auto const known = std::ranges::find_if(answers, [&](answer const& each) {
+    return each.capture_id == capture_id && each.stream == stream.get();
+  });
+  if (known != answers.end()) {
+    std::swap(*known, answers.front());  // likely the next one
+    return answers.front().device;
   }
-  last = {.capture_id = capture_id, .stream = stream.get(), .device = find_device(stream)};
-  return last.device;
+  int const current = current_device();
+  int found = current;
+  if (!is_captured_on(stream, current)) {
+    int const count = device_count();
+    found = 0;
+    while (found < count && (found == current || !is_captured_on(stream, found))) ++found;
+    if (found == count) throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
+  }
+  answers[next++ % answers.size()] = {capture_id, stream.get(), found};
+  return found;
 }
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {

@@ -56,33 +56,26 @@ void event_cache::put(int device, event&& idle_event, event_use use) noexcept {
   }
 }
 
-namespace {
-
-cudaError_t record_fresh(event& ready, int& device, cudaStream_t stream) noexcept {
+record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept {
+  cudaError_t const first = cudaEventRecord(ready.get(), stream);
+  if (succeeded(first)) return {record_outcome::recorded, first};
+  cudaError_t second = first;
   try {
-    int const own_device = device_of(stream);
-    event fresh = event_cache::take(own_device);
-    cudaError_t const status = cudaEventRecord(fresh.get(), stream);
-    if (!succeeded(status)) return status;
-    // One that was right for its own device serves there again.
-    if (ready && device != own_device) event_cache::put(device, std::move(ready));
-    ready = std::move(fresh);
-    device = own_device;
-    return cudaSuccess;
+    if (!is_sticky(first)) {
+      int const own_device = device_of(stream);
+      event fresh = event_cache::take(own_device);
+      check(cudaEventRecord(fresh.get(), stream), "cudaEventRecord");
+      // One that was right for its own device serves there again.
+      if (ready && device != own_device) event_cache::put(device, std::move(ready));
+      ready = std::move(fresh);
+      device = own_device;
+      return {record_outcome::recorded_anew, first};
+    }
   } catch (cuda_error const& error) {
-    return error.status();
+    second = error.status();
   } catch (std::bad_alloc const&) {
-    return cudaErrorMemoryAllocation;
+    second = cudaErrorMemoryAllocation;
   }
-}
-
-}  // namespace
-
-record_result detail::record_ready_again(event& ready, int& device, cudaStream_t stream,
-                                         cudaError_t first) noexcept {
-  static_cast<void>(cudaGetLastError());
-  cudaError_t const second = is_sticky(first) ? first : record_fresh(ready, device, stream);
-  if (second == cudaSuccess) return {record_outcome::recorded_anew, first};
   return {runs_nothing_after(second) ? record_outcome::device_lost : record_outcome::failed, first};
 }
 

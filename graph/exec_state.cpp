@@ -18,17 +18,6 @@ namespace {
 
 constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
 
-bool has_conditionals(cudaGraph_t graph) {
-  inner_graphs const inner = inner_graphs_of(graph);
-  return inner.conditionals != 0 || std::ranges::any_of(inner.children, [](cudaGraph_t each) {
-           return has_conditionals(each);
-         });
-}
-
-bool has_conditionals(graph_survey const& survey, cudaGraph_t root) {
-  return survey.conditionals ? *survey.conditionals != 0 : has_conditionals(root);
-}
-
 // Lets `end` tell when what was enqueued on the stream last is done. If that cannot be recorded,
 // waits until it is done. Throws cuda_error if both fail, and `end` then says so.
 void record_end(launch_end& end, stream_ref stream) {
@@ -67,7 +56,8 @@ bool is_done(launch_end const& end) noexcept {
 
 }  // namespace
 
-launch_orders::launch_orders(deferred_releases const& held) {
+launch_orders::launch_orders(deferred_releases const& held, launch_orders const* more) {
+  if (more != nullptr) orders_ = more->orders_;
   for (auto const& each : held) {
     if (each.set->is_written()) orders_.push_back(each.set->order());
   }
@@ -88,23 +78,16 @@ launch_lock::~launch_lock() {
   for (auto const& each : orders_) each->mutex.unlock();
 }
 
-graph_exec::state::state(graph_survey const& survey, survey_root const& source,
-                         unsigned long long flags)
-    : is_conditional_(has_conditionals(survey, source.handle)) {
+graph_exec::state::state(survey_root const& source, instantiate_options const& options) {
   relaxed_capture_scope const relaxed;
+  graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
+  is_bare_ = !survey.lacks_bodies;
+  is_conditional_ = survey.conditionals != 0;
+  if (source.core != nullptr) source_ = source.core->weak_from_this();
   hoist_scope const off(survey);
-  holding next = holding_of(off, survey, source);
-  if (source.core != nullptr) {
-    next.payloads = source.core->snapshot();
-    source_ = source.core->weak_from_this();
-    source_shape_ = source.core->shape();
-  }
-  {
-    graph_lifetime_lock const lock;
-    check(cudaGraphInstantiate(&exec_, source.handle, flags), "cudaGraphInstantiate");
-  }
-  is_bare_ = off.is_bare();
-  hold(std::move(next));
+  now_ = holding_of(off.sets());
+  graph_lifetime_lock const lock;
+  check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
 }
 
 graph_exec::state::~state() {
@@ -114,7 +97,7 @@ graph_exec::state::~state() {
     // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
     retry_cleanup_relaxed([this] { return cudaGraphExecDestroy(exec_); });
   }
-  release(std::move(held_), end_);
+  release(std::move(now_.held), now_.end);
 }
 
 // In flight: the recycle lane waits for the end of the last launch and then drops the references
@@ -131,8 +114,8 @@ void graph_exec::state::release(deferred_releases held,
 }
 
 void graph_exec::state::launch(stream_ref stream) {
-  if (end_ == nullptr) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
-  launch_lock const lock(orders_);
+  if (now_.end == nullptr) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+  launch_lock const lock(now_.orders);
   wait_for_others(stream);
   check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   note_launch(stream);
@@ -141,9 +124,9 @@ void graph_exec::state::launch(stream_ref stream) {
 void graph_exec::state::wait_for_others(stream_ref stream) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
-  for (auto const& each : orders_) {
+  for (auto const& each : now_.orders) {
     launch_end const* const last = each->last.get();
-    if (last == nullptr || last == end_.get() || last == waited_for) continue;
+    if (last == nullptr || last == now_.end.get() || last == waited_for) continue;
     if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
     if (!last->is_recorded) continue;
     if (own_stream == 0) {
@@ -161,17 +144,17 @@ void graph_exec::state::wait_for_others(stream_ref stream) {
 }
 
 void graph_exec::state::note_launch(stream_ref stream) {
-  if (is_conditional_ && last_launch_ != end_) last_launch_ = end_;
+  if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
   bool is_shared = false;
-  for (auto const& each : orders_) {
-    if (each->last != end_) each->last = end_;
+  for (auto const& each : now_.orders) {
+    if (each->last != now_.end) each->last = now_.end;
     is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
   }
   // Only other execs ask for the stream. Not known: they wait.
   unsigned long long id = 0;
   bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
-  end_->stream = is_known ? id : 0;
-  record_end(*end_, stream);
+  now_.end->stream = is_known ? id : 0;
+  record_end(*now_.end, stream);
 }
 
 void graph_exec::state::upload(stream_ref stream) {
@@ -193,20 +176,11 @@ void graph_exec::state::wait_until_idle() const noexcept {
   }
 }
 
-namespace {
-constexpr char const* constructing = "graph_exec::graph_exec";
-constexpr char const* updating = "graph_exec::update";
-}  // namespace
-
 graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options)
-    : graph_exec(survey_root(source), options) {}
+    : state_(std::make_unique<state>(source, options)) {}
 
 graph_exec::graph_exec(graph const& source, instantiate_options const& options)
-    : graph_exec(survey_root(source), options) {}
-
-graph_exec::graph_exec(survey_root const& source, instantiate_options const& options)
-    : state_(std::make_unique<state>(survey_of(constructing, source, options.bodies), source,
-                                     options.flags)) {}
+    : state_(std::make_unique<state>(source.core().get(), options)) {}
 
 graph_exec::graph_exec(graph_exec&& other) noexcept = default;
 graph_exec& graph_exec::operator=(graph_exec&& other) noexcept = default;
@@ -233,15 +207,11 @@ void graph_exec::upload(stream_ref stream) {
 }
 
 void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies) {
-  update(survey_root(source), bodies);
+  require("graph_exec::update").update(source, bodies);
 }
 
 void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies) {
-  update(survey_root(source), bodies);
-}
-
-void graph_exec::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {
-  require(updating).update(survey_of(updating, source, bodies), source);
+  require("graph_exec::update").update(source.core().get(), bodies);
 }
 
 std::shared_ptr<graph_core> graph_exec::source(char const* call) const {

@@ -21,11 +21,18 @@ namespace {
 
 // The nodes for whose end nothing waits yet.
 std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
-  std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  constexpr char const* api = "cudaGraphGetEdges";
+  std::size_t count = 0;
+  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
+  std::vector<cudaGraphNode_t> from(count);
+  std::vector<cudaGraphNode_t> to(count);
+  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
+  if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
   std::unordered_set<cudaGraphNode_t> awaited;
-  for (graph_edge const& each : edges_of(graph)) {
-    if (is_full_dependency(each.data)) awaited.insert(each.from);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_full_dependency(data[i])) awaited.insert(from[i]);
   }
+  std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
   std::erase_if(nodes, [&awaited](cudaGraphNode_t node) { return awaited.contains(node); });
   return nodes;
 }
@@ -45,22 +52,6 @@ std::shared_ptr<graph_core> core_of(cudaGraph_t native, Id... id) {
     destroy_graph(native);
     throw;
   }
-}
-
-cudaGraph_t clone_of(cudaGraph_t original) {
-  graph_lifetime_lock const turn;
-  cudaGraph_t made = nullptr;
-  check(cudaGraphClone(&made, original), "cudaGraphClone");
-  return made;
-}
-
-cudaGraphNode_t child_node_of(cudaGraph_t child, cudaGraph_t parent,
-                              std::span<cudaGraphNode_t const> after) {
-  graph_lifetime_lock const turn;
-  cudaGraphNode_t made = nullptr;
-  check(cudaGraphAddChildGraphNode(&made, parent, after.data(), after.size(), child),
-        "cudaGraphAddChildGraphNode");
-  return made;
 }
 
 }  // namespace
@@ -103,29 +94,33 @@ cudaGraph_t graph::detach() {
 
 graph graph::clone() const {
   graph_core& core = require("graph::clone");
-  graph_survey const survey = survey_for_copy("graph::clone", *this);
-  cudaGraph_t const original = core.native();
-  graph copy(core_of(clone_of(original)));
+  graph_survey const survey = survey_for_copy("graph::clone", core);
+  cudaGraph_t made = nullptr;
+  {
+    graph_lifetime_lock const turn;
+    check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
+  }
+  graph copy(core_of(made));
   graph_core& its = *copy.shared_;
-  copy_notes notes(survey, its);
-  notes.note(original, its.native(), its.key());
-  notes.commit();
-  its.is_original = !survey.is_unknown(original);
+  note_copies(survey, core.native(), made, its.key());
   its.copy_payloads(core);
   return copy;
 }
 
-cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_t in,
+cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
-  graph_survey const survey = survey_for_copy(call, *this);
-  cudaGraphNode_t const node = child_node_of(core.native(), in, after);
-  copy_notes notes(survey, parent);
+  graph_survey const survey = survey_for_copy(call, core);
+  cudaGraphNode_t node = nullptr;
+  {
+    graph_lifetime_lock const turn;
+    check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native()),
+          "cudaGraphAddChildGraphNode");
+  }
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    notes.note(core.native(), copy, 0);
-    notes.commit();
+    note_copies(survey, core.native(), copy, 0);
   } catch (...) {
     cudaError_t status = cudaSuccess;
     auto const take_off = [&] {
@@ -133,18 +128,15 @@ cudaGraphNode_t graph::embed_in(char const* call, graph_core& parent, cudaGraph_
       return status = cudaGraphDestroyNode(node);
     };
     if (retry_cleanup_relaxed(take_off) || is_sticky(status)) throw;
-    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for;
-    // its handle, which is not known, may be that of a copy that held nothing.
-    parent.blank_copies.clear();
+    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for.
   }
-  parent.note_reshaped();
   return node;
 }
 
 cudaGraphNode_t graph::add_child(graph const& child) {
   graph_core& core = require("graph::add_child");
   std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
-  return child.embed_in("graph::add_child", core, core.native(), last);
+  return child.embed_in("graph::add_child", core.native(), last);
 }
 
 void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
@@ -154,16 +146,13 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
 
 resource_usage graph::held() const {
   std::vector<std::uint64_t> ids;
-  for (auto const& each : survey_of("graph::held", *this, {}).known) ids.push_back(each.id);
+  for (auto const& [handle, id] : survey_of("graph::held", shared_.get(), {}).known) {
+    ids.push_back(id);
+  }
   return graph_registry::global().describe(ids);
 }
 
 namespace {
-
-// Not with a `graph`, whose making may fail.
-void destroy(cudaGraph_t dropped) noexcept {
-  if (dropped != nullptr) destroy_graph(dropped);
-}
 
 // The graph of a capture that was lost ends inside the call.
 cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
@@ -184,7 +173,7 @@ graph capture_scope::end() {
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
-    destroy(captured);  // there is one if the error is that of earlier work
+    destroy_graph(captured);  // there is one if the error is that of earlier work
     drop();
   }
   check(status, "cudaStreamEndCapture");
@@ -215,7 +204,7 @@ void capture_scope::drop() noexcept {
     if (!may_capture) return status;
     cudaGraph_t dropped = nullptr;
     cudaError_t const ended = end_capture(stream_, dropped);
-    destroy(dropped);
+    destroy_graph(dropped);
     return ended;
   });
 }

@@ -14,24 +14,23 @@
 namespace escrow {
 
 void destroy_graph(cudaGraph_t doomed) noexcept {
+  if (doomed == nullptr) return;
   graph_lifetime_lock const lock;
   retry_cleanup_relaxed([doomed] { return cudaGraphDestroy(doomed); });
 }
 
 graph_core::graph_core(cudaGraph_t created)
-    : is_original(true), native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
+    : native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
   // Last: if this does not take the graph, the registry must not know its handle.
   id_ = graph_registry::global().adopt(created);
 }
 
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
-    : is_original(id != 0), native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
+    : native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
 
 graph_core::~graph_core() {
-  if (native_ != nullptr) {
-    if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
-    destroy_graph(native_);
-  }
+  if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
+  destroy_graph(native_);
   forget_payloads();
   if (keeper_ != nullptr) keeper_->drop_use();
 }
@@ -46,13 +45,8 @@ void graph_core::set_keeper(deleter_core& keeper) noexcept {
 }
 
 void graph_core::forget_payloads() noexcept {
-  for (auto const& each : payloads_.entries()) {
-    if (each.set == nullptr) each.owner->drop_ref();
-  }
-  payloads_.entries().clear();
-  pending_ = 0;
+  payloads_.clear();
   placed_.clear();
-  snapshot_.reset();
 }
 
 void graph_core::identify() {
@@ -63,14 +57,19 @@ void graph_core::identify() {
   }
 }
 
-reference_set& graph_core::place(std::span<retired_object* const> parts) {
-  identify();
-  placed_.reserve(placed_.size() + 1);
+ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners) {
   ref<reference_set> made = reference_set::make(keeper(), device_, order_);
-  made->reserve_shared(parts.size());
-  for (retired_object* const each : parts) {
+  made->reserve_shared(owners.size());
+  for (retired_object* const each : owners) {
     made->append_shared(ref<reclaimable>(*each), each->is_written());
   }
+  return made;
+}
+
+reference_set& graph_core::place(std::span<retired_object* const> owners) {
+  identify();
+  placed_.reserve(placed_.size() + 1);
+  ref<reference_set> made = set_of(owners);
   cudaUserObject_t const object = escrow::place(*made, native_, id_, false);
   placed_.push_back({std::move(made), object});
   return *placed_.back().set;
@@ -101,11 +100,10 @@ reference_set* graph_core::open_set() noexcept {
 void graph_core::drop_hoisted() noexcept {
   // Others may have hoisted the graph by its handle.
   if (!is_exposed_ || placed_.empty()) return;
-  snapshot_.reset();
-  std::erase_if(placed_, [this](placed_set const& each) {
-    if (graph_registry::global().is_on(*each.set, id_)) return false;
-    std::erase_if(payloads_.entries(),
-                  [&each](auto const& payload) { return payload.set == each.set.get(); });
+  std::erase_if(placed_, [this](placed_set const& placed) {
+    if (graph_registry::global().is_on(*placed.set, id_)) return false;
+    std::erase_if(payloads_,
+                  [&placed](auto const& each) { return each.second.set == placed.set.get(); });
     return true;
   });
 }
@@ -113,36 +111,25 @@ void graph_core::drop_hoisted() noexcept {
 void graph_core::forget_destroyed_nodes() {
   // A plain cudaGraphDestroyNode may have destroyed nodes. What they kept stays on the graph, if it
   // is there already.
-  if (payloads_.entries().empty()) return;
+  if (payloads_.empty()) return;
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
   std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
-  std::size_t const erased = std::erase_if(payloads_.entries(), [&](node_table::entry const& each) {
-    if (alive.contains(each.node)) return false;
-    if (each.set == nullptr) {
-      each.owner->drop_ref();
-      --pending_;
-    }
-    return true;
-  });
-  if (erased != 0) snapshot_.reset();
+  std::erase_if(payloads_, [&alive](auto const& each) { return !alive.contains(each.first); });
 }
 
 void graph_core::seal() {
+  drop_hoisted();
   forget_destroyed_nodes();
-  if (pending_ == 0) return;
-  std::vector<retired_object*> parts;
-  parts.reserve(pending_);
-  for (auto const& each : payloads_.entries()) {
-    if (each.set == nullptr) parts.push_back(each.owner);
+  std::vector<retired_object*> owners;
+  for (auto const& [node, each] : payloads_) {
+    if (each.set == nullptr) owners.push_back(each.owner.get());
   }
-  reference_set& placed = place(parts);
-  for (auto& each : payloads_.entries()) {
-    if (each.set != nullptr) continue;
-    each.set = &placed;
-    each.owner->drop_ref();
+  if (owners.empty()) return;
+  reference_set& placed = place(owners);
+  for (auto& [node, each] : payloads_) {
+    if (each.set == nullptr) each.set = &placed;
   }
-  pending_ = 0;
 }
 
 cudaGraph_t graph_core::expose() {
@@ -165,38 +152,23 @@ cudaGraph_t graph_core::detach() {
   }
   forget_payloads();
   id_ = 0;
-  blank_copies.clear();
   bodies.clear();
   return std::exchange(native_, nullptr);
 }
 
-std::shared_ptr<node_table const> graph_core::snapshot() {
-  seal();
-  drop_hoisted();
-  payloads_.sort();
-  if (snapshot_ == nullptr) snapshot_ = std::make_shared<node_table const>(payloads_);
-  return snapshot_;
-}
-
-launch_params const* graph_core::launched(cudaGraphNode_t node) noexcept {
-  auto const* const found = payloads_.find(node);
-  return found == nullptr ? nullptr : found->launched;
-}
-
 void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
-  original.drop_hoisted();
-  if (original.payloads_.entries().empty()) return;
+  if (original.payloads_.empty()) return;
   order_ = original.order_;
   device_ = original.device_;
-  payloads_.entries().reserve(original.payloads_.entries().size());
   for (auto const& each : graph_registry::global().seal(id_)) {
     placed_.push_back({ref<reference_set>(*each.set), each.object});
   }
   graph_lifetime_lock const lock;  // the links are read
-  for (node_table::entry copied : original.payloads_.entries()) {
-    check(cudaGraphNodeFindInClone(&copied.node, copied.node, native_), "cudaGraphNodeFindInClone");
-    payloads_.insert(copied);
+  for (auto const& [node, kept] : original.payloads_) {
+    cudaGraphNode_t copied = nullptr;
+    check(cudaGraphNodeFindInClone(&copied, node, native_), "cudaGraphNodeFindInClone");
+    payloads_.emplace(copied, kept);
   }
 }
 

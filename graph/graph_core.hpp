@@ -3,11 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -18,66 +16,7 @@
 
 namespace escrow {
 
-// The nodes that have a payload. Thread safety: as a vector; find() is const in name and effect
-// only once the table is sorted.
-class node_table {
- public:
-  struct entry {
-    cudaGraphNode_t node = nullptr;
-    retired_object* owner = nullptr;
-    launch_params const* launched = nullptr;
-    // That the owner is in, which is on the graph; null: the owner is not yet on the graph.
-    reference_set* set = nullptr;
-  };
-
-  [[nodiscard]] std::vector<entry>& entries() noexcept { return entries_; }
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
-
-  // So that the next insert() allocates nothing. Throws std::bad_alloc.
-  void reserve_one() {
-    constexpr std::size_t first_room = 16;
-    if (entries_.size() < entries_.capacity()) return;
-    entries_.reserve(std::max(first_room, 2 * entries_.size()));
-  }
-  void insert(entry const& added) noexcept {
-    is_sorted_ = is_sorted_ && (entries_.empty() || entries_.back().node < added.node);
-    entries_.push_back(added);
-  }
-  void erase(entry* found) noexcept {
-    entries_.erase(entries_.begin() + (found - entries_.data()));
-  }
-
-  // The entry of a node, for another, which has no owner if there is to be none. Throws
-  // std::bad_alloc.
-  void replace(cudaGraphNode_t node, entry const& next) {
-    reserve_one();
-    if (entry* const found = find(node)) erase(found);
-    if (next.owner != nullptr) insert(next);
-    sort();
-  }
-
-  void sort() noexcept {
-    if (!is_sorted_) std::ranges::sort(entries_, {}, &entry::node);
-    is_sorted_ = true;
-  }
-  // Null if the node has no payload.
-  [[nodiscard]] entry* find(cudaGraphNode_t node) noexcept {
-    sort();
-    auto const found = std::ranges::lower_bound(entries_, node, {}, &entry::node);
-    return found != entries_.end() && found->node == node ? &*found : nullptr;
-  }
-  // The table must be sorted.
-  [[nodiscard]] entry const* find(cudaGraphNode_t node) const noexcept {
-    auto const found = std::ranges::lower_bound(entries_, node, {}, &entry::node);
-    return found != entries_.end() && found->node == node ? &*found : nullptr;
-  }
-
- private:
-  std::vector<entry> entries_;
-  bool is_sorted_ = true;
-};
-
-// Harms no capture. Ignores the status. Any thread.
+// Nothing if it is null. Harms no capture. Ignores the status. Any thread.
 void destroy_graph(cudaGraph_t doomed) noexcept;
 
 // What: owns a cudaGraph_t, and knows what each node that was added by hand keeps alive (its
@@ -126,29 +65,22 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
   void destroy(cudaGraphNode_t doomed);
 
-  // The payloads as they are now. Throws as seal().
-  [[nodiscard]] std::shared_ptr<node_table const> snapshot();
-  // What a kernel node launches, if only the payload knows.
-  [[nodiscard]] launch_params const* launched(cudaGraphNode_t node) noexcept;
-  // Serializes execs that keep any of the payloads.
-  [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
+  // A set of these owners, for the graph or for an exec of it: execs that hold such sets are
+  // serialized if they may write an owner. Throws std::bad_alloc.
+  [[nodiscard]] ref<reference_set> set_of(std::span<retired_object* const> owners);
   // Knows the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.
   void copy_payloads(graph_core& original);
 
-  // Counts the changes of nodes and edges. Others who have the handle can change them, too.
-  [[nodiscard]] std::uint64_t shape() const noexcept { return shape_; }
-  void note_reshaped() noexcept { ++shape_; }
-  [[nodiscard]] bool is_exposed() const noexcept { return is_exposed_; }
-
   // Bodies of conditional nodes made by hand, nested ones too.
   std::vector<cudaGraph_t> bodies;
-  bool is_original = false;  // whether it holds nothing but what the registry knows, or will
-  // Graphs of child nodes, at any depth, that were copied by add_child() or clone() and held
-  // nothing then.
-  std::set<cudaGraph_t> blank_copies;
 
  private:
   class change;
+  struct kept_owner {
+    ref<retired_object> owner;
+    // That the owner is in, which is on the graph; null: the owner is not yet on the graph.
+    reference_set* set = nullptr;
+  };
   struct placed_set {
     ref<reference_set> set;
     cudaUserObject_t object;
@@ -156,8 +88,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // Learns the id. Throws usage_error if it cannot be learned.
   void identify();
-  // Places a set of `parts` on the graph.
-  reference_set& place(std::span<retired_object* const> parts);
+  // Places a set of `owners` on the graph.
+  reference_set& place(std::span<retired_object* const> owners);
   void take_off(reference_set& set) noexcept;
   // The set that more may be appended to; null if there is none.
   [[nodiscard]] reference_set* open_set() noexcept;
@@ -168,14 +100,11 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   bool is_adopted_;
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
-  std::uint64_t shape_ = 0;
   deleter_core* keeper_ = nullptr;  // null: none was named
   int device_ = current_device();
-  node_table payloads_;
-  std::size_t pending_ = 0;         // payloads that are not on the graph
+  std::map<cudaGraphNode_t, kept_owner> payloads_;
   std::vector<placed_set> placed_;  // on the graph
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
-  std::shared_ptr<node_table const> snapshot_;  // null: not made since the last change
 };
 
 }  // namespace escrow

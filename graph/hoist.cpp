@@ -30,8 +30,6 @@ void report_unreleased(deleter_core& core) noexcept {
 
 class hoisted::state {
  public:
-  state(deferred_releases taken, bool is_bare_now) : held(std::move(taken)), is_bare(is_bare_now) {}
-
   deferred_releases held;
   bool is_bare;
 };
@@ -54,8 +52,9 @@ hoisted::~hoisted() {
 
 hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
-  hoist_scope off(survey_of("hoist", root, bodies));
-  auto taken = std::make_unique<state>(hold_all(off.sets()), off.is_bare());
+  graph_survey const survey = survey_of("hoist", root, bodies);
+  hoist_scope off(survey);
+  std::unique_ptr<state> taken(new state{hold_all(off.sets()), !survey.lacks_bodies});
   off.keep_off();
   if (root.core != nullptr) root.core->forget_payloads();
   return hoisted(std::move(taken));
@@ -66,7 +65,7 @@ hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies) {
 }
 
 hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
-  return hoisted::take(graph, bodies);
+  return hoisted::take(graph.core().get(), bodies);
 }
 
 void hoisted::release_after(stream_ref stream) {

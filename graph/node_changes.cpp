@@ -1,4 +1,5 @@
 // What happens to owners when a node is added, changed or destroyed.
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -24,77 +25,60 @@ class graph_core::change {
   void replace_set();
 
   graph_core& core_;
-  node_table::entry* old_;
-  retired_object* next_ = nullptr;  // held here
-  launch_params const* launched_;
+  std::map<cudaGraphNode_t, kept_owner>::iterator old_;
+  std::map<cudaGraphNode_t, kept_owner> next_;  // what the node is to keep, or nothing
   reference_set* placed_ = nullptr;  // takes the place of the old set, or has just the payload
   reference_set* grown_ = nullptr;   // is on the graph, and will have the payload as well
 };
 
 graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)
-    : core_(core), launched_(next.launched()) {
+    : core_(core) {
   core_.drop_hoisted();
-  core_.payloads_.reserve_one();
-  old_ = node == nullptr ? nullptr : core_.payloads_.find(node);
-  next_ = next.hand_on(core_.device());
-  try {
-    replace_set();
-  } catch (...) {
-    if (next_ != nullptr) next_->drop_ref();
-    throw;
-  }
+  old_ = core_.payloads_.find(node);
+  if (next.get() != nullptr) next_[nullptr].owner = next.hand_on(core_.device());
+  replace_set();
 }
 
 void graph_core::change::replace_set() {
-  bool const is_on_graph = old_ != nullptr && old_->set != nullptr;
-  if (!is_on_graph && next_ != nullptr && core_.is_exposed_) {
+  bool const is_on_graph = old_ != core_.payloads_.end() && old_->second.set != nullptr;
+  if (!is_on_graph && !core_.is_exposed_) return;
+  if (!is_on_graph && !next_.empty()) {
     grown_ = core_.open_set();
     if (grown_ != nullptr) return grown_->reserve_shared(1);
   }
-  std::vector<retired_object*> parts;
+  std::vector<retired_object*> owners;
   if (is_on_graph) {
-    for (auto const& each : old_->set->shared()) {
-      auto* const part = static_cast<retired_object*>(each.get());
-      if (part != old_->owner) parts.push_back(part);
+    for (auto const& each : old_->second.set->shared()) {
+      auto* const owner = static_cast<retired_object*>(each.get());
+      if (owner != old_->second.owner.get()) owners.push_back(owner);
     }
   }
-  if (next_ != nullptr && (is_on_graph || core_.is_exposed_)) parts.push_back(next_);
-  if (parts.empty()) return;
-  placed_ = &core_.place(parts);
+  if (!next_.empty()) owners.push_back(next_.begin()->second.owner.get());
+  if (!owners.empty()) placed_ = &core_.place(owners);
 }
 
 graph_core::change::~change() {
   if (placed_ != nullptr) core_.take_off(*placed_);
-  if (next_ != nullptr) next_->drop_ref();
 }
 
 void graph_core::change::commit(cudaGraphNode_t node) noexcept {
-  core_.snapshot_.reset();
-  if (old_ != nullptr) {
-    reference_set* const replaced = old_->set;
-    retired_object& dropped = *old_->owner;
-    core_.payloads_.erase(old_);
-    if (replaced == nullptr) {
-      --core_.pending_;
-      dropped.drop_ref();
-    } else {
-      for (auto& each : core_.payloads_.entries()) {
-        if (each.set == replaced) each.set = placed_;
-      }
-      core_.take_off(*replaced);
+  if (old_ != core_.payloads_.end() && old_->second.set != nullptr) {
+    reference_set* const replaced = old_->second.set;
+    for (auto& [other, each] : core_.payloads_) {
+      if (each.set == replaced) each.set = placed_;
     }
+    core_.take_off(*replaced);
   }
-  if (grown_ != nullptr) {
-    grown_->append_shared(ref<reclaimable>(*next_), next_->is_written());
-    placed_ = grown_;
-  }
-  if (next_ != nullptr) {
-    core_.payloads_.insert({node, next_, launched_, placed_});
-    // One that is not on the graph is held by the graph's core instead.
-    placed_ != nullptr ? next_->drop_ref() : static_cast<void>(++core_.pending_);
-  }
-  placed_ = nullptr;
-  next_ = nullptr;
+  // A new node may have the handle of one that a plain call destroyed.
+  core_.payloads_.erase(node);
+  reference_set* const set = grown_ != nullptr ? grown_ : std::exchange(placed_, nullptr);
+  if (next_.empty()) return;
+  auto added = next_.extract(next_.begin());  // so that nothing is allocated
+  added.key() = node;
+  added.mapped().set = set;
+  retired_object& owner = *added.mapped().owner;
+  if (grown_ != nullptr) grown_->append_shared(ref<reclaimable>(owner), owner.is_written());
+  core_.payloads_.insert(std::move(added));
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
@@ -118,7 +102,6 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
     call();
     keeping.commit(made);
   }
-  note_reshaped();
   return made;
 }
 
@@ -136,7 +119,6 @@ void graph_core::destroy(cudaGraphNode_t doomed) {
     check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
   }
   keeping.commit(doomed);
-  note_reshaped();
 }
 
 }  // namespace escrow

@@ -2,9 +2,7 @@
 #include "escrow/nodes/build.hpp"
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/graph_query.hpp"
 #include "graph_core.hpp"
-#include "graph_survey.hpp"
 
 namespace escrow {
 
@@ -13,12 +11,10 @@ constexpr char const* adding = "graph_builder_ref::add";
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
-    : core_(into.core()),
-      graph_(into.core().get()),
-      in_(graph_ == nullptr ? nullptr : graph_->native()) {}
+    : core_(into.core()), in_(into.core() == nullptr ? nullptr : into.core()->native()) {}
 
 graph_core& graph_builder_ref::require(char const* call) const {
-  return detail::require_graph(call, core_.expired() ? nullptr : graph_);
+  return detail::require_graph(call, core_.lock().get());
 }
 
 deleter_core& graph_builder_ref::core(char const* call) const {
@@ -30,38 +26,31 @@ bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
 }
 
 node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
-  return node(graph_builder_ref(*this, handle));
-}
-
-std::vector<node> graph_builder_ref::nodes_of(std::vector<cudaGraphNode_t> const& found) const {
-  std::vector<node> result;
-  result.reserve(found.size());
-  for (cudaGraphNode_t const each : found) result.push_back(node_of(each));
-  return result;
+  graph_builder_ref place = *this;
+  place.after_ = handle;
+  return node(std::move(place));
 }
 
 node graph_builder_ref::add_node(cudaGraphNodeParams& params, detail::node_payload payload) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(graph_->add(in_, {&after_, count}, params, std::move(payload)));
+  return node_of(require(adding).add(in_, {&after_, count}, params, std::move(payload)));
 }
 
-allocation graph_builder_ref::add(alloc_node const& kind) const {
-  static_cast<void>(require(adding));
-  cudaGraphNodeParams params = kind.params_;
+allocation graph_builder_ref::add(alloc_kind const& kind) const {
+  cudaGraphNodeParams params = kind.params;
   node const made = add_node(params, {});
   return {made, params.alloc.dptr, params.alloc.bytesize};
 }
 
-node graph_builder_ref::add(free_node const& kind) const {
-  static_cast<void>(require(adding));
-  cudaGraphNodeParams params = kind.params_;
+node graph_builder_ref::add(free_kind const& kind) const {
+  cudaGraphNodeParams params = kind.params;
   return add_node(params, {});
 }
 
-node graph_builder_ref::add(child_node const& kind) const {
-  graph_core& core = require(adding);
+node graph_builder_ref::add(child_kind const& kind) const {
+  static_cast<void>(require(adding));
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(kind.child_->embed_in(adding, core, in_, {&after_, count}));
+  return node_of(kind.child.embed_in(adding, in_, {&after_, count}));
 }
 
 conditional_node graph_builder_ref::add(conditional_kind const& kind) const {
@@ -116,142 +105,24 @@ condition graph_builder_ref::make_condition(unsigned initial) const {
   return condition(made, in_, core_);
 }
 
-std::vector<node> graph_builder_ref::nodes() const {
-  static_cast<void>(require("graph_builder_ref::nodes"));
-  return nodes_of(escrow::nodes_of(in_));
-}
-
-std::vector<std::pair<node, node>> graph_builder_ref::edges() const {
-  static_cast<void>(require("graph_builder_ref::edges"));
-  std::vector<std::pair<node, node>> result;
-  for (graph_edge const& each : edges_of(in_)) {
-    result.emplace_back(node_of(each.from), node_of(each.to));
-  }
-  return result;
-}
-
 cudaGraph_t body_graph::get() const {
   static_cast<void>(require("body_graph::get").expose());
   return in_;
 }
 
-namespace {
-
-// What a call of CUDA lists of a node.
-template <class List>
-std::vector<cudaGraphNode_t> neighbours(cudaGraphNode_t of, List list, char const* api) {
-  std::size_t count = 0;
-  check(list(of, nullptr, nullptr, &count), api);
-  std::vector<cudaGraphNode_t> found(count);
-  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
-  if (count != 0) check(list(of, found.data(), data.data(), &count), api);
-  return found;
-}
-
-// What a call of CUDA reads of a node.
-template <class Params>
-Params read(cudaGraphNode_t of, cudaError_t (*get)(cudaGraphNode_t, Params*), char const* api) {
-  Params result{};
-  check(get(of, &result), api);
-  return result;
-}
-
-cudaGraph_t embedded_in(cudaGraphNode_t child) {
-  return read(child, &cudaGraphChildGraphNodeGetGraph, "cudaGraphChildGraphNodeGetGraph");
-}
-
-// The graph of a child node, with those of its own child nodes.
-void list_copies(cudaGraph_t embedded, std::vector<cudaGraph_t>& found) {
-  found.push_back(embedded);
-  for (cudaGraph_t const inner : inner_graphs_of(embedded).children) list_copies(inner, found);
-}
-
-}  // namespace
-
-cudaGraphNodeType node::type() const {
-  static_cast<void>(require("node::type"));
-  return read(get(), &cudaGraphNodeGetType, "cudaGraphNodeGetType");
-}
-
-std::vector<node> node::predecessors() const {
-  static_cast<void>(require("node::predecessors"));
-  return nodes_of(neighbours(get(), &cudaGraphNodeGetDependencies, "cudaGraphNodeGetDependencies"));
-}
-
-std::vector<node> node::successors() const {
-  static_cast<void>(require("node::successors"));
-  return nodes_of(
-      neighbours(get(), &cudaGraphNodeGetDependentNodes, "cudaGraphNodeGetDependentNodes"));
-}
-
 node const& node::after(node const& other) const {
-  graph_core& core = require("node::after");
+  static_cast<void>(require("node::after"));
   if (!is_of_same_graph(other)) {
     throw usage_error("node::after", "`other` is a node of another graph, or of another body",
                       "order nodes of one graph");
   }
   check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
         "cudaGraphAddDependencies");
-  core.note_reshaped();
   return *this;
 }
 
-launch_params node::kernel_parameters() const {
-  graph_core& core = require("node::kernel_parameters");
-  cudaKernelNodeParams found{};
-  cudaError_t const status = cudaGraphKernelNodeGetParams(get(), &found);
-  // CUDA does not tell of a kernel of a cudaLibrary_t; the node may, but only where CUDA does not:
-  // its handle may have been that of another node, which was destroyed by a plain call.
-  launch_params const* const known = core.launched(get());
-  if (status == cudaErrorInvalidDeviceFunction && known != nullptr) {
-    static_cast<void>(cudaGetLastError());
-    return *known;
-  }
-  check(status, "cudaGraphKernelNodeGetParams");
-  return {kernel(found.func), found.gridDim, found.blockDim, found.sharedMemBytes};
-}
-
-cudaMemsetParams node::memset_parameters() const {
-  static_cast<void>(require("node::memset_parameters"));
-  return read(get(), &cudaGraphMemsetNodeGetParams, "cudaGraphMemsetNodeGetParams");
-}
-
-cudaMemcpy3DParms node::memcpy_parameters() const {
-  static_cast<void>(require("node::memcpy_parameters"));
-  return read(get(), &cudaGraphMemcpyNodeGetParams, "cudaGraphMemcpyNodeGetParams");
-}
-
-cudaHostNodeParams node::host_parameters() const {
-  static_cast<void>(require("node::host_parameters"));
-  return read(get(), &cudaGraphHostNodeGetParams, "cudaGraphHostNodeGetParams");
-}
-
-cudaEvent_t node::event() const {
-  if (type() == cudaGraphNodeTypeEventRecord) {
-    return read(get(), &cudaGraphEventRecordNodeGetEvent, "cudaGraphEventRecordNodeGetEvent");
-  }
-  return read(get(), &cudaGraphEventWaitNodeGetEvent, "cudaGraphEventWaitNodeGetEvent");
-}
-
-cudaMemAllocNodeParams node::alloc_parameters() const {
-  static_cast<void>(require("node::alloc_parameters"));
-  return read(get(), &cudaGraphMemAllocNodeGetParams, "cudaGraphMemAllocNodeGetParams");
-}
-
-void* node::freed() const {
-  static_cast<void>(require("node::freed"));
-  void* address = nullptr;
-  check(cudaGraphMemFreeNodeGetParams(get(), &address), "cudaGraphMemFreeNodeGetParams");
-  return address;
-}
-
-cudaGraph_t node::embedded() const {
-  static_cast<void>(require("node::embedded").expose());
-  return embedded_in(get());
-}
-
 void node::set_params(cudaGraphNodeParams& params, detail::node_payload payload) const {
-  graph_->set(get(), params, std::move(payload));
+  require("node::set").set(get(), params, std::move(payload));
 }
 
 deleter_core& node::core_in(graph_exec const& exec) const {
@@ -266,16 +137,14 @@ deleter_core& node::core_in(graph_exec const& exec) const {
 
 void node::destroy() const {
   graph_core& core = require("node::destroy");
-  if (type() == cudaGraphNodeTypeConditional) {
+  cudaGraphNodeType type{};
+  check(cudaGraphNodeGetType(get(), &type), "cudaGraphNodeGetType");
+  if (type == cudaGraphNodeTypeConditional) {
     throw usage_error("node::destroy", "the node is conditional",
                       "build the graph anew: CUDA cannot instantiate one whose condition has no "
                       "node");
   }
-  std::vector<cudaGraph_t> copies;
-  if (type() == cudaGraphNodeTypeGraph) list_copies(embedded_in(get()), copies);
   core.destroy(get());
-  // Others may get their handles.
-  for (cudaGraph_t const each : copies) core.blank_copies.erase(each);
 }
 
 }  // namespace escrow

@@ -26,23 +26,19 @@ bool fits(unsigned value, unsigned bytes) noexcept {
   return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
 }
 
-cudaGraphNodeParams record_params(cudaEvent_t event) {
-  require(event != nullptr, "record_node", "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeEventRecord);
-  result.eventRecord.event = event;
-  return result;
-}
-
-cudaGraphNodeParams wait_params(cudaEvent_t event) {
-  require(event != nullptr, "wait_node", "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(cudaGraphNodeTypeWaitEvent);
-  result.eventWait.event = event;
+// Of a node that records, or waits.
+cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event) {
+  bool const records = type == cudaGraphNodeTypeEventRecord;
+  require(event != nullptr, records ? "record_node" : "wait_node",
+          "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(type);
+  (records ? result.eventRecord.event : result.eventWait.event) = event;
   return result;
 }
 
 }  // namespace
 
-launch_params checked_launch(kernel const& launched, launch_config const& config) {
+cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& config) {
   constexpr char const* call = "kernel_node";
   require(launched.get() != nullptr, call, "the kernel is null: it was moved from",
           "copy it, or find it again");
@@ -52,16 +48,11 @@ launch_params checked_launch(kernel const& launched, launch_config const& config
           "name it when the graph is made: graph(deleter)");
   require(config.shared_bytes <= std::numeric_limits<unsigned>::max(), call,
           "`shared_bytes` of `config` is 4 GiB or more", "no device has as much");
-  return {launched, config.grid, config.block, config.shared_bytes};
-}
-
-cudaGraphNodeParams kernel_params(launch_params const& launch, void** values) {
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeKernel);
-  result.kernel.func = const_cast<void*>(launch.launched.get());
-  result.kernel.gridDim = launch.grid;
-  result.kernel.blockDim = launch.block;
-  result.kernel.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
-  result.kernel.kernelParams = values;
+  result.kernel.func = const_cast<void*>(launched.get());
+  result.kernel.gridDim = config.grid;
+  result.kernel.blockDim = config.block;
+  result.kernel.sharedMemBytes = static_cast<unsigned>(config.shared_bytes);
   return result;
 }
 
@@ -114,36 +105,38 @@ detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function, void co
 }
 
 detail::owning_kind<shared_event> record_node(shared_event event) {
-  cudaGraphNodeParams const params = detail::record_params(event.get());
+  auto const params = detail::event_params(cudaGraphNodeTypeEventRecord, event.get());
   return {params, std::move(event)};
 }
 
 detail::owning_kind<detail::no_share> record_node(event_ref event) {
-  return {detail::record_params(event.get()), {}};
+  return {detail::event_params(cudaGraphNodeTypeEventRecord, event.get()), {}};
 }
 
 detail::owning_kind<shared_event> wait_node(shared_event event) {
-  cudaGraphNodeParams const params = detail::wait_params(event.get());
+  auto const params = detail::event_params(cudaGraphNodeTypeWaitEvent, event.get());
   return {params, std::move(event)};
 }
 
 detail::owning_kind<detail::no_share> wait_node(event_ref event) {
-  return {detail::wait_params(event.get()), {}};
+  return {detail::event_params(cudaGraphNodeTypeWaitEvent, event.get()), {}};
 }
 
-alloc_node::alloc_node(std::size_t bytes) {
+alloc_kind alloc_node(std::size_t bytes) {
   detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out");
-  params_.type = cudaGraphNodeTypeMemAlloc;
-  params_.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
-  params_.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
-  params_.alloc.bytesize = bytes;
+  alloc_kind made{detail::params_of(cudaGraphNodeTypeMemAlloc)};
+  made.params.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
+  made.params.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
+  made.params.alloc.bytesize = bytes;
+  return made;
 }
 
-free_node::free_node(void* address) {
+free_kind free_node(void* address) {
   detail::require(address != nullptr, "free_node", "`address` is null",
                   "free what a node allocates");
-  params_.type = cudaGraphNodeTypeMemFree;
-  params_.free.dptr = address;
+  free_kind made{detail::params_of(cudaGraphNodeTypeMemFree)};
+  made.params.free.dptr = address;
+  return made;
 }
 
 conditional_kind if_node(condition const& tested) {

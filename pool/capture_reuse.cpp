@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
+#include <limits>
+#include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/graph_query.hpp"
@@ -50,40 +51,9 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
-// Whether all `asked`, which may be destroyed, are nodes of `graph`.
-bool has_all(cudaGraph_t graph, nodes const& asked) {
-  nodes const all = nodes_of(graph);
-  return std::ranges::all_of(asked, [&](cudaGraphNode_t node) { return contains(all, node); });
-}
-
-}  // namespace
-
-capture_frontier frontier_of(stream_ref stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaGraphNode_t const* dependencies = nullptr;
-  cudaGraphEdgeData const* edges = nullptr;
-  std::size_t count = 0;
-  check(cudaStreamGetCaptureInfo(stream.get(), &status, nullptr, nullptr, &dependencies, &edges,
-                                 &count),
-        "cudaStreamGetCaptureInfo");
-  capture_frontier found;
-  found.nodes.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (is_full_dependency(edges[i])) found.nodes.push_back(dependencies[i]);
-  }
-  found.ended = found.nodes.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!is_full_dependency(edges[i])) found.nodes.push_back(dependencies[i]);
-  }
-  return found;
-}
-
-void capture_frontier::merge(capture_frontier const& other) {
-  for (cudaGraphNode_t const node : other.nodes) {
-    if (!contains(nodes, node)) nodes.push_back(node);
-  }
-}
-
+// What each of `asked` depends on, and by which edges, in a form to compare. May be called on a
+// graph that is being captured.
+using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
 dependency_list dependencies_of(nodes const& asked) {
   dependency_list result;
   for (cudaGraphNode_t const node : asked) {
@@ -95,6 +65,24 @@ dependency_list dependencies_of(nodes const& asked) {
     result.emplace_back(nullptr, 0U);  // where the next one's begin
   }
   return result;
+}
+
+}  // namespace
+
+capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
+  nodes.reserve(after.count + 1);  // see take_before()
+  for (bool const is_full : {true, false}) {
+    for (std::size_t i = 0; i < after.count; ++i) {
+      if (is_full_dependency(after.edges[i]) == is_full) nodes.push_back(after.nodes[i]);
+    }
+    if (is_full) ended = nodes.size();
+  }
+}
+
+void capture_frontier::merge(capture_frontier const& other) {
+  for (cudaGraphNode_t const node : other.nodes) {
+    if (!contains(nodes, node)) nodes.push_back(node);
+  }
 }
 
 capture_reuse::entry* capture_reuse::find(std::uint64_t id) noexcept {
@@ -135,8 +123,8 @@ bool capture_reuse::end_lease(slot& held) noexcept {
   return held.graph_holds_ == 0;
 }
 
-bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after,
-                                 dependency_list edges) {
+bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
+  dependency_list edges = dependencies_of(after);
   std::lock_guard const lock(mutex_);
   held.released_after_.swap(after);
   held.released_edges_.swap(edges);
@@ -169,127 +157,117 @@ void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
-bool capture_reuse::take(slot& taken, std::uint64_t id, cudaGraph_t graph) {
-  bool is_right = false;
-  try {
-    is_right = (graph == nullptr || has_all(graph, taken.released_after_)) &&
-               dependencies_of(taken.released_after_) == taken.released_edges_;
-  } catch (...) {
+template <class Choose, class Check>
+slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
+  while (true) {
+    slot* found = nullptr;
+    {
+      std::lock_guard const lock(mutex_);
+      if (entry const* const of = find(id)) found = choose(of->reusable);
+      if (found == nullptr) return nullptr;
+      found->is_leased_ = true;
+    }
+    bool is_taken = false;
+    try {
+      is_taken = is_right(*found);
+    } catch (...) {
+      std::lock_guard const lock(mutex_);
+      found->is_leased_ = false;
+      throw;
+    }
     std::lock_guard const lock(mutex_);
-    taken.is_leased_ = false;
-    throw;
+    if (entry* const of = find(id)) remove_reusable(*of, *found);
+    found->is_leased_ = is_taken;
+    if (is_taken) return found;
+  }
+}
+
+bool capture_reuse::is_unchanged(slot const& released) {
+  return dependencies_of(released.released_after_) == released.released_edges_;
+}
+
+slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
+                                 std::size_t slots_max) {
+  constexpr std::size_t near = 256;
+  std::size_t nodes_max = 0;
+  std::uint64_t offers = 0;
+  {
+    std::lock_guard const lock(mutex_);
+    entry const* const of = find(id);
+    if (of == nullptr || of->reusable.empty()) return nullptr;
+    nodes_max = of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
+    offers = of->offers;
+  }
+  // What is before the frontier, nearest first. Null: what was released after no node.
+  nodes& before = frontier.nodes;
+  before.resize(frontier.ended);
+  before.push_back(nullptr);
+  std::unordered_set<cudaGraphNode_t> further;  // those that are not at the frontier
+  auto const is_before = [&](cudaGraphNode_t node) {
+    auto const end = before.begin() + static_cast<std::ptrdiff_t>(frontier.ended);
+    return std::find(before.begin(), end, node) != end || further.contains(node);
+  };
+  auto const take_at = [&](cudaGraphNode_t node) {
+    auto const choose_newest = [&](reusable_slots const& all) {
+      slot* newest = nullptr;
+      auto const [first, last] = all.equal_range(node);
+      for (auto each = first; each != last; ++each) {
+        slot* const candidate = each->second;
+        if (candidate->is_leased_ || !std::ranges::all_of(candidate->released_after_, is_before))
+          continue;
+        if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
+      }
+      return newest;
+    };
+    return take(id, choose_newest, is_unchanged);
+  };
+  auto const is_barren = [&](cudaGraphNode_t node) {
+    std::lock_guard const lock(mutex_);
+    entry const* const of = find(id);
+    return of == nullptr || of->barren.contains(node);
+  };
+
+  std::size_t looked = 0;
+  for (std::size_t walked = 0; walked < before.size(); ++walked) {
+    for (; looked < before.size(); ++looked) {
+      if (slot* const found = take_at(before[looked])) return found;
+    }
+    if (walked == nodes_max) return nullptr;
+    cudaGraphNode_t const node = before[walked];
+    if (node == nullptr || is_barren(node)) continue;
+    for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
+      if (is_before(earlier) || !ends_after(node, edge)) return;
+      further.insert(earlier);
+      before.push_back(earlier);
+    });
   }
   std::lock_guard const lock(mutex_);
-  if (entry* const of = find(id)) remove_reusable(*of, taken);
-  taken.is_leased_ = is_right;
-  return is_right;
-}
-
-bool capture_reuse::search::is_seen(cudaGraphNode_t node) const {
-  auto const end = frontier_.nodes.begin() + static_cast<std::ptrdiff_t>(frontier_.ended);
-  return std::find(frontier_.nodes.begin(), end, node) != end || seen_.contains(node);
-}
-
-void capture_reuse::search::add_dependencies(cudaGraphNode_t node) {
-  {
-    std::lock_guard const lock(reuse_.mutex_);
-    entry const* const of = reuse_.find(id_);
-    if (of == nullptr || of->barren.contains(node)) return;
-  }
-  for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-    if (!is_seen(earlier) && ends_after(node, edge)) to_visit_.push_back(earlier);
-  });
-}
-
-slot* capture_reuse::search::look_at(std::size_t nodes_max) {
-  auto const mark = [this](cudaGraphNode_t node) -> slot* {
-    std::lock_guard const lock(reuse_.mutex_);
-    entry* const of = reuse_.find(id_);
-    if (of == nullptr) return nullptr;
-    auto const [begin, end] = of->reusable.equal_range(node);
-    slot* newest = nullptr;
-    for (auto each = begin; each != end; ++each) {
-      slot& candidate = *each->second;
-      bool const is_before = std::ranges::all_of(
-          candidate.released_after_, [this](cudaGraphNode_t other) { return is_seen(other); });
-      if (!candidate.is_leased_ && is_before &&
-          (newest == nullptr || newest->released_at_ < candidate.released_at_)) {
-        newest = &candidate;
-      }
-    }
-    if (newest != nullptr) newest->is_leased_ = true;
-    return newest;
-  };
-  // Once more at a node where what was found is no more what was released there.
-  auto const take = [&](cudaGraphNode_t node) -> slot* {
-    while (slot* const found = mark(node)) {
-      if (reuse_.take(*found, id_, nullptr)) return found;
-    }
-    return nullptr;
-  };
-
-  if (!has_begun_) {
-    {
-      std::lock_guard const lock(reuse_.mutex_);
-      entry const* const of = reuse_.find(id_);
-      if (of == nullptr || of->reusable.empty()) return nullptr;
-      offers_ = of->offers;
-    }
-    has_begun_ = true;
-    for (std::size_t i = 0; i < frontier_.ended; ++i) {
-      if (slot* const found = take(frontier_.nodes[i])) return found;
-    }
-    if (slot* const found = take(nullptr)) return found;
-    for (std::size_t i = 0; i < frontier_.ended; ++i) add_dependencies(frontier_.nodes[i]);
-  }
-  for (; next_ < to_visit_.size() && nodes_max > 0; ++next_) {
-    cudaGraphNode_t const node = to_visit_[next_];
-    if (!seen_.insert(node).second) continue;
-    --nodes_max;
-    if (slot* const found = take(node)) return found;
-    add_dependencies(node);
-  }
-  if (next_ < to_visit_.size()) return nullptr;
-  std::lock_guard const lock(reuse_.mutex_);
-  entry* const of = reuse_.find(id_);
-  if (of == nullptr || of->offers != offers_) return nullptr;
-  auto const begin = frontier_.nodes.begin();
-  of->barren.insert(begin, begin + static_cast<std::ptrdiff_t>(frontier_.ended));
+  entry* const of = find(id);
+  if (of == nullptr || of->offers != offers) return nullptr;
+  of->barren.insert(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(frontier.ended));
   return nullptr;
 }
 
-slot* capture_reuse::take_unordered(std::uint64_t id, cudaGraph_t graph) {
-  auto const mark_oldest = [&]() -> slot* {
-    std::lock_guard const lock(mutex_);
-    entry* const of = find(id);
-    if (of == nullptr) return nullptr;
+slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stream) {
+  auto const choose_oldest = [](reusable_slots const& all) {
     slot* oldest = nullptr;
-    for (auto const& [node, candidate] : of->reusable) {
+    for (auto const& [node, candidate] : all) {
       if (candidate->is_leased_) continue;
       if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
     }
-    if (oldest != nullptr) oldest->is_leased_ = true;
     return oldest;
   };
-  while (slot* const found = mark_oldest()) {
-    if (take(*found, id, graph)) return found;
-  }
-  return nullptr;
-}
-
-bool capture_reuse::knows(std::uint64_t id, cudaStream_t stream) const {
-  std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  return found != entries_.end() && found->second.known_streams.contains(stream);
-}
-
-void capture_reuse::note_known(std::uint64_t id, cudaStream_t stream) noexcept {
-  std::lock_guard const lock(mutex_);
-  try {
-    if (entry* const of = find(id)) of->known_streams.insert(stream);
-  } catch (std::bad_alloc const&) {
-    return;  // it is asked again
-  }
+  return take(capture.id, choose_oldest, [&](slot& found) {
+    nodes& after = found.released_after_;
+    // They may be destroyed, if the graph was edited and captured into again.
+    nodes const all = nodes_of(capture.graph);
+    auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
+    if (!std::ranges::all_of(after, is_there) || !is_unchanged(found)) return false;
+    check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
+                                              cudaStreamAddCaptureDependencies),
+          "cudaStreamUpdateCaptureDependencies");
+    return true;
+  });
 }
 
 std::vector<holder> capture_reuse::holders(std::string const& label) const {

@@ -13,30 +13,24 @@
 #include <unordered_set>
 #include <vector>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/stream.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
 namespace escrow {
 
 // Where the next operation on a capturing stream is placed.
 struct capture_frontier {
+  capture_frontier() = default;
+  // Throws std::bad_alloc.
+  explicit capture_frontier(detail::capture_dependencies const& after);
+
   std::vector<cudaGraphNode_t> nodes;  // that it comes after
   std::size_t ended = 0;               // for the end of so many of them, the first, it waits
 
   // Adds the nodes of `other` that this lacks.
   void merge(capture_frontier const& other);
 };
-
-// The frontier of the capturing `stream`. Throws cuda_error, std::bad_alloc. Source:
-// cudaStreamGetCaptureInfo.
-[[nodiscard]] capture_frontier frontier_of(stream_ref stream);
-
-// What each of `nodes` depends on, and by which edges, in a form to compare. Throws cuda_error,
-// std::bad_alloc. Source: cudaGraphNodeGetDependencies, which may be called on a graph that is
-// being captured.
-using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
-[[nodiscard]] dependency_list dependencies_of(std::vector<cudaGraphNode_t> const& nodes);
 
 // One entry a capture id, which identifies the graph for good, also when it is captured into again.
 // Guards each slot's is_leased_ and graph_holds_ from the first hold of a graph on, and what it
@@ -61,70 +55,49 @@ class capture_reuse {
   // The lease is over, or what took its place. True if no graph holds the slot.
   [[nodiscard]] bool end_lease(slot& held) noexcept;
   // The same, with the streams given to record_stream(), and later claims of the capture may have
-  // the slot after the nodes `after`, which have `edges`. Throws std::bad_alloc, and the lease then
-  // goes on.
-  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after,
-                                  dependency_list edges);
+  // the slot after the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then goes
+  // on.
+  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after);
 
-  // Finds the nearest reusable slot before the frontier. Looks at the frontier's own nodes first,
-  // where the last release on the stream mostly was; then walks the graph backwards, a step on each
-  // path at a time, but not beyond an edge that does not wait for the end of a kernel, unless what
-  // is behind it ends after that (a programmatic launch).
-  class search {
-   public:
-    search(capture_reuse& reuse, std::uint64_t id, capture_frontier const& frontier)
-        : reuse_(reuse), id_(id), frontier_(frontier) {}
-
-    // Looks at so many more nodes at most. The slot is leased to the caller; null: none was found,
-    // so far. Throws cuda_error, std::bad_alloc.
-    [[nodiscard]] slot* look_at(std::size_t nodes_max);
-
-   private:
-    [[nodiscard]] bool is_seen(cudaGraphNode_t node) const;
-    void add_dependencies(cudaGraphNode_t node);
-
-    capture_reuse& reuse_;
-    std::uint64_t const id_;
-    capture_frontier const& frontier_;
-    std::size_t next_ = 0;                      // of to_visit_
-    std::vector<cudaGraphNode_t> to_visit_;     // beyond the frontier
-    std::unordered_set<cudaGraphNode_t> seen_;  // with those at the frontier
-    std::uint64_t offers_ = 0;                  // the entry's, when the search began
-    bool has_begun_ = false;
-  };
+  // The nearest reusable slot before the frontier, leased to the caller; null if there is none.
+  // Looks at the frontier's own nodes first, where the last release on the stream mostly was; then
+  // walks the graph backwards, a step on each path at a time, but not beyond an edge that does not
+  // wait for the end of a kernel, unless what is behind it ends after that (a programmatic launch).
+  // Where the graph holds `slots_max` slots, so that a long walk cannot spare one, it is cut short.
+  // Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] slot* take_before(capture_frontier frontier, std::uint64_t id,
+                                  std::size_t slots_max);
 
   // The slot of the oldest release that is reusable in the capture, leased to the caller, whose
-  // stream has to be made to wait for it; null if there is none. `graph` is being captured. Throws
-  // cuda_error, std::bad_alloc.
-  [[nodiscard]] slot* take_unordered(std::uint64_t id, cudaGraph_t graph);
-
-  // A stream of the capture that is known to be of the pool's device.
-  [[nodiscard]] bool knows(std::uint64_t id, cudaStream_t stream) const;
-  void note_known(std::uint64_t id, cudaStream_t stream) noexcept;
+  // stream is made to wait for it; null if there is none. Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] slot* take_with_edge(capture_info const& capture, stream_ref stream);
 
   // The graphs that hold slots, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
   [[nodiscard]] std::size_t slots_held() const noexcept;
 
  private:
+  // By each node that the release came after; null: by none.
+  using reusable_slots = std::unordered_multimap<cudaGraphNode_t, slot*>;
+
   struct entry {
     std::size_t holds = 0;
     std::chrono::steady_clock::time_point since;
     source_location where;
-    // Reusable slots, by each node that the release came after; null: by none.
-    std::unordered_multimap<cudaGraphNode_t, slot*> reusable;
+    reusable_slots reusable;
     std::uint64_t offers = 0;  // how many slots became reusable so far
     // No reusable slot lies before these nodes. Forgotten with the next offer.
     std::unordered_set<cudaGraphNode_t> barren;
-    std::unordered_set<cudaStream_t> known_streams;
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
-  // Reusable slots that a claim considers are marked as leased, and stay listed. Takes one, if the
-  // nodes of its release are the same as then; else it serves no more. `graph`: not null if these
-  // may be destroyed, as if it was edited and captured into again.
-  [[nodiscard]] bool take(slot& taken, std::uint64_t id, cudaGraph_t graph);
+  // Takes the slot that `choose` finds among the reusable ones, if it is right; else it serves no
+  // more, and another one is chosen. Meanwhile it is marked as leased, and stays listed.
+  template <class Choose, class Check>
+  [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
+  // Whether the nodes of its release, which are there, are the same as then.
+  [[nodiscard]] static bool is_unchanged(slot const& released);
 
   mutable std::mutex mutex_;  // guards all, and in each held slot what the class comment names
   std::map<std::uint64_t, entry> entries_;

@@ -1,10 +1,9 @@
 // Which slot a claim in a capture gets, and how graphs and nodes hold slots.
 #include <atomic>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <new>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
@@ -14,75 +13,32 @@
 
 namespace escrow {
 
-namespace {
-constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
-}  // namespace
-
-std::optional<claimed_slot> slot_pool::state::claim_captured(stream_ref stream,
-                                                             capture_info const& capture,
-                                                             source_location where) {
-  slot* const found = take_captured(stream, capture, where);
-  if (found == nullptr) return std::nullopt;
-  if (!is_only_device) reuse.note_known(capture.id, stream.get());
-  found->was_used_ = true;  // the graph will be launched again
-  return claimed_slot{
-      .what = found, .stream = stream.get(), .capture_id = capture.id, .thread = thread_of(stream)};
-}
-
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
-                                      source_location where) {
-  // The near ones; those further away only rather than that the graph holds one more slot, so that
-  // there are at most as many long walks as the graph holds slots.
-  constexpr std::size_t near = 256;
-  capture_frontier const frontier = frontier_of(stream);
-  capture_reuse::search search(reuse, capture.id, frontier);
-  if (slot* const found = search.look_at(near)) return found;
-  core.recycle();
-  slot* other = take_done(passes.fetch_add(1, std::memory_order_relaxed) + 1, all);
-  std::exception_ptr failure;
-  try {
-    // Relaxed: grow() looks again.
-    if (other != nullptr || slots.load(std::memory_order_relaxed) < options.slots_max) {
-      if (slot* const found = search.look_at(all)) {
-        if (other != nullptr) put_back(*other);
-        return found;
-      }
-    }
-    if (other == nullptr) other = grow();
-  } catch (...) {
-    if (other != nullptr) put_back(*other);
-    failure = std::current_exception();  // unless there is one to wait for
-  }
-  if (other != nullptr && failure == nullptr) {
+                                      capture_frontier frontier, source_location where) {
+  slot* found = reuse.take_before(std::move(frontier), capture.id, options.slots_max);
+  if (found == nullptr) {
+    core.recycle();
+    found = take_done(next_pass());
+    std::exception_ptr failure;
     try {
-      hold_in_graph(*other, capture, where);
+      if (found == nullptr) found = grow();
     } catch (...) {
-      end_lease(*other);
-      throw;
+      failure = std::current_exception();  // unless there is one to wait for
     }
-    return other;
-  }
-  slot* const found = take_with_edge(stream, capture);
-  if (found == nullptr && failure != nullptr) std::rethrow_exception(failure);
-  return found;
-}
-
-slot* slot_pool::state::take_with_edge(stream_ref stream, capture_info const& capture) {
-  slot* const found = reuse.take_unordered(capture.id, capture.graph);
-  if (found == nullptr) return nullptr;
-  std::vector<cudaGraphNode_t>& nodes = found->released_after_;
-  cudaError_t const status = cudaStreamUpdateCaptureDependencies(
-      stream.get(), nodes.data(), nullptr, nodes.size(), cudaStreamAddCaptureDependencies);
-  if (status != cudaSuccess) {
-    try {
-      static_cast<void>(reuse.end_lease_in(*found, capture.id, nodes,
-                                           found->released_edges_));  // its graph holds it
-    } catch (std::bad_alloc const&) {
-      end_lease(*found);
+    if (found != nullptr) {
+      try {
+        hold_in_graph(*found, capture, where);
+      } catch (...) {
+        end_lease(*found);
+        throw;
+      }
+    } else if ((found = reuse.take_with_edge(capture, stream)) != nullptr) {
+      edges_added.fetch_add(1, std::memory_order_relaxed);
+    } else if (failure != nullptr) {
+      std::rethrow_exception(failure);
     }
   }
-  check(status, "cudaStreamUpdateCaptureDependencies");
-  edges_added.fetch_add(1, std::memory_order_relaxed);
+  if (found != nullptr) found->was_used_ = true;  // the graph will be launched again
   return found;
 }
 
@@ -147,9 +103,7 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   if (in.reuse.remove(held, capture_id)) {
     held.released_at_ = in.stamp();
     held.may_be_in_graphs_ = false;
-    // It comes later than others that its stream released after it, so that its place on the
-    // stream's list would be wrong: it is asked about by itself.
-    held.key_ = held.is_done_ ? free_lists::idle : free_lists::own_list_of(held);
+    held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream
     in.go_home(held);
   }
   in.free.looked_at.fetch_sub(1, std::memory_order_relaxed);

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <limits>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -15,19 +16,8 @@
 
 namespace escrow {
 
-namespace {
-
-constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
-
-claimed_slot claim_of(slot& taken, stream_ref stream, std::uint64_t stream_id) noexcept {
-  return {
-      .what = &taken, .stream = stream.get(), .stream_id = stream_id, .thread = thread_of(stream)};
-}
-
-}  // namespace
-
-std::uint64_t thread_of(stream_ref stream) noexcept {
-  if (stream.get() != cudaStreamPerThread) [[likely]]
+std::uint64_t thread_of(cudaStream_t stream) noexcept {
+  if (stream != cudaStreamPerThread) [[likely]]
     return 0;
   // Relaxed: only that each thread gets another number counts.
   static std::atomic<std::uint64_t> last{0};
@@ -37,153 +27,129 @@ std::uint64_t thread_of(stream_ref stream) noexcept {
 
 claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where) {
   pool_options const& options = state_->options;
-  auto const claimed =
-      state_->claim(call, stream, options.host_wait_max, options.capture_wait_max, where);
-  if (!claimed) throw pool_exhausted(state_->describe_exhaustion(call));
-  return *claimed;
+  claimed_slot const claimed =
+      state_->claim({call, stream, where, options.host_wait_max, options.capture_wait_max});
+  if (claimed.what == nullptr) throw pool_exhausted(state_->describe_exhaustion(call));
+  return claimed;
 }
 
-std::optional<claimed_slot> slot_pool::try_claim(char const* call, stream_ref stream,
-                                                 std::chrono::nanoseconds host_wait_max,
-                                                 source_location where) {
-  return state_->claim(call, stream, host_wait_max, {}, where);
+claimed_slot slot_pool::try_claim(char const* call, stream_ref stream,
+                                  std::chrono::nanoseconds host_wait_max, source_location where) {
+  return state_->claim({call, stream, where, host_wait_max});
 }
 
-std::optional<claimed_slot> slot_pool::state::claim(char const* call, stream_ref stream,
-                                                    std::chrono::nanoseconds host_wait_max,
-                                                    std::chrono::nanoseconds busy_wait_max,
-                                                    source_location where) {
-  require_open(call);
-  capture_info const capture = usable_capture_of(call, stream);
-  if (capture.is_none()) [[likely]] {
-    std::uint64_t const id = stream_id(stream);
-    record_deferred(stream, id);
-    if (slot* const own = free.take_newest(id)) {
-      if (own->also_count_ != 0) wait_for(*own, stream, true);
-      return claim_of(*own, stream, id);
-    }
+claimed_slot slot_pool::state::claim(claim_request const& asked) {
+  require_open(asked.call);
+  detail::capture_dependencies after;
+  capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
+  if (capture.is_active()) [[unlikely]] {
+    return claim_other(asked, 0, capture, capture_frontier(after));
   }
-  return claim_other(call, stream, capture, host_wait_max, busy_wait_max, where);
+  std::uint64_t const id = stream_id(asked.stream);
+  record_deferred(asked.stream, id);
+  if (slot* const own = free.take_newest(id)) [[likely]] {
+    if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
+    return {own, use_of(asked.stream, id, options.device)};
+  }
+  return claim_other(asked, id, capture, {});
 }
 
-std::optional<claimed_slot> slot_pool::state::claim_other(char const* call, stream_ref stream,
-                                                          capture_info const& capture,
-                                                          std::chrono::nanoseconds host_wait_max,
-                                                          std::chrono::nanoseconds busy_wait_max,
-                                                          source_location where) {
-  using clock = std::chrono::steady_clock;
-  // Slots also become free without a return, when the event of one that a capture cannot wait for
-  // is done.
-  constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
-  auto const look = [&] {
-    return capture.is_active() ? claim_captured(stream, capture, where) : claim_eager(stream);
-  };
-  require_device(call, stream, capture, "use a pool of the stream's device");
-  if (auto claimed = look()) return claimed;
-  require_open(call);  // closed since the claim began, it is not exhausted
-
-  auto const begin = clock::now();
-  // How long it may wait now: for slots that are not out, which only a capture may not use yet, or
-  // for any.
-  auto const left = [&] {
-    bool const is_for_work = capture.is_active() && busy_wait_max > host_wait_max &&
-                             (!free.is_empty() || free.looked_at.load(std::memory_order_relaxed));
-    return (is_for_work ? busy_wait_max : host_wait_max) - (clock::now() - begin);
-  };
-  constexpr std::chrono::nanoseconds none{0};
-  if (left() <= none) return std::nullopt;
-  // Relaxed: see state::waiters.
-  waiters.fetch_add(1, std::memory_order_relaxed);
-  host_waits.fetch_add(1, std::memory_order_relaxed);
-  struct leave {
-    std::atomic<std::size_t>& waiters;
-    ~leave() { waiters.fetch_sub(1, std::memory_order_relaxed); }
-  } const leaving{waiters};
+claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint64_t stream_id,
+                                           capture_info capture, capture_frontier frontier) {
+  std::uint64_t const capture_id = capture.id;
+  std::optional<return_wait> wait;
+  require_device(asked.call, asked.stream, capture, "use a pool of the stream's device");
   while (true) {
-    std::uint64_t const seen = returns_seen();
-    require_open(call);
+    slot* const found = capture.is_active()
+                            ? take_captured(asked.stream, capture, std::move(frontier), asked.where)
+                            : take_eager(asked.stream, stream_id);
+    if (found != nullptr) {
+      return {found, use_of(asked.stream, stream_id, options.device), capture_id};
+    }
+    require_open(asked.call);  // closed since the claim began, it is not exhausted
+    // Slots that are not out, which only a capture may not use yet, become free without a return.
+    bool const is_for_work =
+        capture.is_active() &&
+        (!free.is_empty() || free.looked_at.load(std::memory_order_relaxed) != 0);
+    auto const wait_max =
+        is_for_work ? std::max(asked.busy_wait_max, asked.host_wait_max) : asked.host_wait_max;
+    if (wait_max <= std::chrono::nanoseconds(0)) return {};
+    if (!wait) {
+      wait.emplace(*this);
+      host_waits.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (!wait->go_on(wait_max)) return {};
+    require_open(asked.call);
     // Throws what is not announced: the device is lost, the capture is.
-    if (usable_capture_of(call, stream).id != capture.id) {
-      throw usage_error(call, "a capture of `stream` has begun or ended while the claim waited",
+    detail::capture_dependencies after;
+    capture = usable_capture_of(asked.call, asked.stream, &after);
+    if (capture.id != capture_id) {
+      throw usage_error(asked.call,
+                        "a capture of `stream` has begun or ended while the claim waited",
                         "use a stream on one thread at a time");
     }
-    if (auto claimed = look()) return claimed;
-    auto const rest = left();
-    if (rest <= none) return std::nullopt;
-    await_return(seen, std::min(rest, look_again));
+    frontier = capture_frontier(after);
   }
 }
 
-std::optional<claimed_slot> slot_pool::state::claim_eager(stream_ref stream) {
+slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
+  // Asking about more streams would take longer than making a slot.
+  constexpr std::size_t questions_before_growth = 32;
   constexpr int attempts_max = 1000;  // each follows a move of a slot by another thread
-  std::uint64_t const id = stream_id(stream);
-  for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    std::uint64_t puts_before = 0;
-    if (slot* const found = take_eager(id, puts_before)) {
-      wait_for(*found, stream, found->key_ == id);
-      return claim_of(*found, stream, id);
-    }
+  std::uint64_t const pass = next_pass();
+  core.recycle();  // also what another thread is just taking from graphs to the lists
+  slot* found = take_done(pass, questions_before_growth);
+  std::exception_ptr failure;
+  try {
+    if (found == nullptr) found = grow();
+  } catch (...) {
+    failure = std::current_exception();  // unless there is one to wait for
+  }
+  for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
+    std::uint64_t const puts_before = free.puts();
+    found = take_done(pass);
+    if (found == nullptr) found = free.take_oldest();
+    if (found != nullptr) break;
     // Relaxed: see free_lists::looked_at.
     bool const is_looked_at = free.looked_at.load(std::memory_order_relaxed) != 0;
     if (!is_looked_at && free.puts() == puts_before) break;
     std::this_thread::yield();
+    core.recycle();
   }
-  return std::nullopt;
-}
-
-slot* slot_pool::state::take_eager(std::uint64_t stream_id, std::uint64_t& puts_before) {
-  // Asking about more streams would take longer than making a slot.
-  constexpr std::size_t questions_before_growth = 32;
-  if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
-  core.recycle();  // also what another thread is just taking from graphs to the lists
-  std::uint64_t const pass = passes.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (slot* const done = take_done(pass, questions_before_growth)) return done;
-  std::exception_ptr failure;
-  try {
-    if (slot* const made = grow()) return made;
-  } catch (...) {
-    failure = std::current_exception();  // unless there is one to wait for
+  if (found != nullptr) {
+    wait_for(*found, stream, found->key_ == stream_id);
+  } else if (failure != nullptr) {
+    std::rethrow_exception(failure);
   }
-  puts_before = free.puts();
-  if (slot* const done = take_done(pass, all)) return done;
-  if (slot* const own = free.take_newest(stream_id)) return own;
-  if (slot* const oldest = free.take_oldest()) return oldest;
-  if (failure != nullptr) std::rethrow_exception(failure);
-  return nullptr;
+  return found;
 }
 
 slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max) {
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+  if (free.is_empty()) return nullptr;
+  // Querying would invalidate a Global capture of another thread, and any of this one.
+  relaxed_capture_scope const relaxed;
   for (std::size_t asked = 0; asked < questions_max; ++asked) {
     slot* const found = free.take_to_ask(pass);
     if (found == nullptr) return nullptr;
-    progress const answer = ask(*found);
-    if (answer == progress::others_behind) found->key_ = free_lists::own_list_of(*found);
-    bool const is_done = answer == progress::done;
-    if (!is_done && !free.put_asked(*found, pass)) destroy(*found);
+    bool const is_taken = is_done(*found);
+    if (!is_taken && !free.put_asked(*found, pass)) destroy(*found);
     free.looked_at.fetch_sub(1, std::memory_order_relaxed);
-    if (is_done) return found;
+    if (is_taken) return found;
   }
   return nullptr;
 }
 
-slot_pool::state::progress slot_pool::state::ask(slot& free) noexcept {
-  if (free.is_done_) return progress::done;
-  // Querying would invalidate a Global capture of another thread, and any of this one.
-  try {
-    relaxed_capture_scope const relaxed;
-    if (!succeeded(cudaEventQuery(free.ready_.get()))) return progress::stream_behind;
-    for (std::size_t i = 0; i < free.also_count_; ++i) {
-      if (!succeeded(cudaEventQuery(free.also_ready_[i].ready.get()))) {
-        return progress::others_behind;
-      }
-    }
-  } catch (std::exception const&) {
-    return progress::stream_behind;  // it could not be asked: to be on the safe side
+bool slot_pool::state::is_done(slot& free) noexcept {
+  if (!succeeded(cudaEventQuery(free.ready_.get()))) return false;
+  for (std::size_t i = 0; i < free.also_count_; ++i) {
+    if (succeeded(cudaEventQuery(free.also_ready_[i].ready.get()))) continue;
+    free.key_ = free_lists::own_list_of(free);
+    return false;
   }
   free.is_done_ = true;
   free.also_count_ = 0;
-  return progress::done;
+  return true;
 }
 
 slot* slot_pool::state::grow() {
@@ -237,12 +203,9 @@ void slot_pool::state::require_open(char const* call) const {
 void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
-  // A capturing stream is asked once a capture: it takes an event.
-  bool const is_right = capture.is_active() ? (!is_ambiguous(stream.get()) &&
-                                               reuse.knows(capture.id, stream.get())) ||
-                                                  is_captured_on(stream, options.device)
-                                            : device_of(stream) == options.device;
-  if (is_right) return;
+  int const found =
+      capture.is_active() ? device_of_capturing(stream, capture.id) : device_of(stream);
+  if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +
                         ", the pool \"" + options.label + "\" is",

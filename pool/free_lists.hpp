@@ -17,18 +17,17 @@ namespace escrow {
 // One list a stream, oldest release first, found by hash. Within a list the oldest is done first,
 // so that a claim asks about one slot a list; it takes the slot out meanwhile, because no lock may
 // be held across a CUDA call.
-//   Each slot brings the head of a list. The first slot of a stream gives its own; further ones
-// leave theirs with the list; a slot that is taken takes one along. So nothing is allocated when a
-// stream appears, nor kept when it is destroyed.
+//   A list's oldest slot stands for it, and is linked with those of other lists. So nothing is
+// allocated when a stream appears, nor kept when it is destroyed.
 // Thread safety: any thread. Streams are spread over shards, each with a lock that is held for a
 //   few instructions and across no CUDA call.
 class free_lists {
  public:
   // The list of slots that nothing uses.
   static constexpr std::uint64_t idle = 0;
-  // A list of its own, for a slot that waits for other streams than that of its release.
+  // For a slot that is out of its stream's order: `idle`, or a list of its own.
   [[nodiscard]] static std::uint64_t own_list_of(slot const& free) noexcept {
-    return free.number_ | (std::uint64_t{1} << 63);
+    return free.is_done_ ? idle : free.number_ | (std::uint64_t{1} << 63);
   }
 
   // The slot put last on the list `key`; null if there is none.
@@ -58,32 +57,36 @@ class free_lists {
   void close() noexcept;
 
  private:
-  using list = slot::stream_list;
-
   // Own cache line, so that threads with their own streams do not meet.
   struct alignas(64) shard {
-    spin_lock mutex;  // guards the rest, the lists in it and the links of their slots
+    spin_lock mutex;  // guards the rest, and the links of the slots in it
     bool is_closed = false;
     std::uint64_t puts = 0;
-    list* first = nullptr;  // of all lists, those first that were not asked about lately
-    list* last = nullptr;
-    std::array<list*, 64> by_hash{};
+    slot* first = nullptr;  // of all lists, those first that were not asked about lately
+    slot* last = nullptr;
+    std::array<slot*, 64> by_hash{};
+    // How many lists there are. Written under the lock, read without it: acquire and release, so
+    // that a search that finds a list taken away sees its slot in `looked_at`. One that misses a
+    // list added just now sees another count of puts.
+    std::atomic<std::size_t> lists{0};
+
+    [[nodiscard]] bool is_empty() const noexcept {
+      return lists.load(std::memory_order_acquire) == 0;
+    }
+    void count_lists(std::size_t now) noexcept { lists.store(now, std::memory_order_release); }
   };
 
-  static list*& chain_of(shard& in, std::uint64_t key) noexcept {
-    return in.by_hash[(key / shards) % in.by_hash.size()];
+  // The link to the oldest slot of that list; null if there is none.
+  static slot*& find(shard& in, std::uint64_t key) noexcept {
+    slot** at = &in.by_hash[(key / shards) % in.by_hash.size()];
+    while (*at != nullptr && (*at)->key_ != key) at = &(*at)->list_.chained;
+    return *at;
   }
-  static list* find(shard& in, std::uint64_t key) noexcept {
-    list* found = chain_of(in, key);
-    while (found != nullptr && found->key != key) found = found->chained;
-    return found;
-  }
-  // Takes `free` off its list, of this shard, and the list away with the last one.
-  static void unlink(shard& in, list& from, slot& free) noexcept;
-  // The list `key`, which may be the one that `free` brings.
-  static list& list_for(shard& in, slot& free) noexcept;
-  static void link_last(shard& in, list& added) noexcept;
-  static void unlink(shard& in, list& removed) noexcept;
+  // A list that is not there yet, as the last one.
+  static void add_list(shard& in, slot& oldest, slot& newest) noexcept;
+  // From now on `heir` stands for the list in place of `oldest`; null: the list is taken away.
+  static void replace(shard& in, slot& oldest, slot* heir) noexcept;
+  static slot* take_oldest_of(shard& in, slot& oldest) noexcept;
 
   static constexpr std::size_t shards = 32;
   shard& shard_of(std::uint64_t key) noexcept { return shards_[key % shards]; }
@@ -93,51 +96,45 @@ class free_lists {
 
 // Every claim and release.
 
-inline void free_lists::link_last(shard& in, list& added) noexcept {
-  added.previous = std::exchange(in.last, &added);
-  added.next = nullptr;
-  (added.previous == nullptr ? in.first : added.previous->next) = &added;
+inline void free_lists::add_list(shard& in, slot& oldest, slot& newest) noexcept {
+  slot*& at = find(in, oldest.key_);
+  at = &oldest;
+  oldest.list_ = {.newest = &newest, .previous = std::exchange(in.last, &oldest)};
+  slot* const previous = oldest.list_.previous;
+  (previous == nullptr ? in.first : previous->list_.next) = &oldest;
+  in.count_lists(in.lists.load(std::memory_order_relaxed) + 1);
 }
 
-inline void free_lists::unlink(shard& in, list& removed) noexcept {
-  (removed.previous == nullptr ? in.first : removed.previous->next) = removed.next;
-  (removed.next == nullptr ? in.last : removed.next->previous) = removed.previous;
-}
-
-inline void free_lists::unlink(shard& in, list& from, slot& free) noexcept {
-  (free.older_ == nullptr ? from.oldest : free.older_->newer_) = free.newer_;
-  (free.newer_ == nullptr ? from.newest : free.newer_->older_) = free.older_;
-  free.older_ = free.newer_ = nullptr;
-  if (from.spare != nullptr) {
-    free.brought_.reset(std::exchange(from.spare, from.spare->spare));
-    return;
+inline void free_lists::replace(shard& in, slot& oldest, slot* heir) noexcept {
+  auto const [newest, chained, previous, next] = oldest.list_;
+  bool const is_last = heir == nullptr;
+  find(in, oldest.key_) = is_last ? chained : heir;
+  (previous == nullptr ? in.first : previous->list_.next) = is_last ? next : heir;
+  (next == nullptr ? in.last : next->list_.previous) = is_last ? previous : heir;
+  if (is_last) {
+    in.count_lists(in.lists.load(std::memory_order_relaxed) - 1);
+  } else {
+    heir->list_ = oldest.list_;
   }
-  list** at = &chain_of(in, from.key);
-  while (*at != &from) at = &(*at)->chained;
-  *at = from.chained;
-  unlink(in, from);
-  free.brought_.reset(&from);
 }
 
-inline free_lists::list& free_lists::list_for(shard& in, slot& free) noexcept {
-  list& brought = *free.brought_.release();
-  if (list* const found = find(in, free.key_)) {
-    brought.spare = std::exchange(found->spare, &brought);
-    return *found;
-  }
-  brought = {.key = free.key_, .chained = chain_of(in, free.key_)};
-  chain_of(in, free.key_) = &brought;
-  link_last(in, brought);
-  return brought;
+inline slot* free_lists::take_oldest_of(shard& in, slot& oldest) noexcept {
+  slot* const heir = std::exchange(oldest.newer_, nullptr);
+  if (heir != nullptr) heir->older_ = nullptr;
+  replace(in, oldest, heir);
+  return &oldest;
 }
 
 inline slot* free_lists::take_newest(std::uint64_t key) noexcept {
   shard& home = shard_of(key);
   std::lock_guard const lock(home.mutex);
-  list* const found = find(home, key);
-  if (found == nullptr) return nullptr;
-  slot* const newest = found->newest;
-  unlink(home, *found, *newest);
+  slot* const oldest = find(home, key);
+  if (oldest == nullptr) return nullptr;
+  slot* const newest = oldest->list_.newest;
+  if (newest == oldest) return take_oldest_of(home, *oldest);
+  slot* const heir = std::exchange(newest->older_, nullptr);
+  heir->newer_ = nullptr;
+  oldest->list_.newest = heir;
   return newest;
 }
 
@@ -145,9 +142,12 @@ inline bool free_lists::put(slot& free) noexcept {
   shard& home = shard_of(free.key_);
   std::lock_guard const lock(home.mutex);
   if (home.is_closed) return false;
-  list& of = list_for(home, free);
-  free.older_ = std::exchange(of.newest, &free);
-  (free.older_ == nullptr ? of.oldest : free.older_->newer_) = &free;
+  if (slot* const oldest = find(home, free.key_)) {
+    free.older_ = std::exchange(oldest->list_.newest, &free);
+    free.older_->newer_ = &free;
+  } else {
+    add_list(home, free, free);
+  }
   ++home.puts;
   return true;
 }
@@ -156,13 +156,12 @@ inline bool free_lists::put(slot& free) noexcept {
 
 inline slot* free_lists::take_to_ask(std::uint64_t pass) noexcept {
   for (shard& each : shards_) {
+    if (each.is_empty()) continue;
     std::lock_guard const lock(each.mutex);
-    for (list* at = each.first; at != nullptr; at = at->next) {
-      slot* const oldest = at->oldest;
+    for (slot* oldest = each.first; oldest != nullptr; oldest = oldest->list_.next) {
       if (oldest->asked_in_ >= pass) continue;
       looked_at.fetch_add(1, std::memory_order_relaxed);
-      unlink(each, *at, *oldest);
-      return oldest;
+      return take_oldest_of(each, *oldest);
     }
   }
   return nullptr;
@@ -173,11 +172,13 @@ inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
   std::lock_guard const lock(home.mutex);
   if (home.is_closed) return false;
   busy.asked_in_ = std::max(busy.asked_in_, pass);
-  list& of = list_for(home, busy);
-  busy.newer_ = std::exchange(of.oldest, &busy);
-  (busy.newer_ == nullptr ? of.newest : busy.newer_->older_) = &busy;
-  unlink(home, of);
-  link_last(home, of);
+  slot* const newer = find(home, busy.key_);
+  busy.newer_ = newer;
+  if (newer != nullptr) {
+    newer->older_ = &busy;
+    replace(home, *newer, nullptr);
+  }
+  add_list(home, busy, newer == nullptr ? busy : *newer->list_.newest);
   ++home.puts;
   return true;
 }
@@ -187,21 +188,19 @@ inline slot* free_lists::take_oldest() noexcept {
     shard* found_in = nullptr;
     std::uint64_t released_at = 0;
     for (shard& each : shards_) {
+      if (each.is_empty()) continue;
       std::lock_guard const lock(each.mutex);
-      for (list* at = each.first; at != nullptr; at = at->next) {
-        if (found_in != nullptr && at->oldest->released_at_ >= released_at) continue;
+      for (slot* oldest = each.first; oldest != nullptr; oldest = oldest->list_.next) {
+        if (found_in != nullptr && oldest->released_at_ >= released_at) continue;
         found_in = &each;
-        released_at = at->oldest->released_at_;
+        released_at = oldest->released_at_;
       }
     }
     if (found_in == nullptr) return nullptr;
     // Another thread may have taken that one meanwhile: then another is the oldest.
     std::lock_guard const lock(found_in->mutex);
-    for (list* at = found_in->first; at != nullptr; at = at->next) {
-      slot* const oldest = at->oldest;
-      if (oldest->released_at_ != released_at) continue;
-      unlink(*found_in, *at, *oldest);
-      return oldest;
+    for (slot* oldest = found_in->first; oldest != nullptr; oldest = oldest->list_.next) {
+      if (oldest->released_at_ == released_at) return take_oldest_of(*found_in, *oldest);
     }
   }
 }
@@ -216,10 +215,7 @@ inline std::uint64_t free_lists::puts() noexcept {
 }
 
 inline bool free_lists::is_empty() noexcept {
-  return std::ranges::all_of(shards_, [](shard& each) {
-    std::lock_guard const lock(each.mutex);
-    return each.first == nullptr;
-  });
+  return std::ranges::all_of(shards_, &shard::is_empty);
 }
 
 inline void free_lists::close() noexcept {

@@ -48,29 +48,22 @@ pool_stats slot_pool::stats() const noexcept {
   };
 }
 
-void slot_pool::state::close() noexcept {
-  is_closed.store(true, std::memory_order_relaxed);  // see there
-  free.close();
-  while (slot* const idle = free.take_oldest()) destroy(*idle);
+void slot_pool::close() noexcept {
+  state_->is_closed.store(true, std::memory_order_relaxed);  // see there
+  state_->free.close();
+  while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);
 }
 
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
-  using clock = std::chrono::steady_clock;
-  constexpr std::chrono::nanoseconds look_again = std::chrono::milliseconds(1);
-  auto const begin = clock::now();
   state& in = *state_;
-  in.close();
-  // Relaxed: see state::waiters.
-  in.waiters.fetch_add(1, std::memory_order_relaxed);
-  while (in.slots.load(std::memory_order_relaxed) != 0) {
-    std::uint64_t const seen = in.returns_seen();
-    in.core.recycle();
-    auto const left = timeout - (clock::now() - begin);
-    if (left <= std::chrono::nanoseconds(0)) break;
-    in.await_return(seen, std::min(left, look_again));
+  close();
+  {
+    state::return_wait wait(in);
+    while (in.slots.load(std::memory_order_relaxed) != 0) {
+      in.core.recycle();
+      if (!wait.go_on(timeout)) break;
+    }
   }
-  in.waiters.fetch_sub(1, std::memory_order_relaxed);
-
   std::vector<holder> result = in.reuse.holders(in.options.label);
   std::size_t accounted = in.reuse.slots_held();
   std::ranges::move(in.deferred_holders(accounted), std::back_inserter(result));
@@ -86,56 +79,48 @@ std::vector<holder> slot_pool::state::deferred_holders(std::size_t& accounted) {
   std::lock_guard const lock(deferred_mutex);
   for (slot const* each = deferred; each != nullptr; each = each->newer_) {
     if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++accounted;
-    cudaStream_t const handle = each->unrecorded_.front().handle;
-    cudaStream_t const named = handle == nullptr ? cudaStreamLegacy : handle;
-    auto const same = std::ranges::find(result, named, &holder::waits_for);
+    cudaStream_t const stream = each->unrecorded_.front().handle;
+    auto const same = std::ranges::find(result, stream, &holder::waits_for);
     if (same != result.end()) {
       ++same->slots;
     } else {
-      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = named});
+      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = stream});
     }
   }
   return result;
 }
 
 void slot_pool::close_and_leave() noexcept {
-  state_->close();
-  state_->leak_deferred();
-  if (state_->is_last_reference()) state_->end();
-}
-
-void slot_pool::state::leak_deferred() noexcept {
+  close();
+  state& in = *state_;
   slot* next = nullptr;
   {
-    std::lock_guard const lock(deferred_mutex);
-    next = std::exchange(deferred, nullptr);
-    deferred_is_closed = true;
+    std::lock_guard const lock(in.deferred_mutex);
+    next = std::exchange(in.deferred, nullptr);
+    in.deferred_is_closed = true;
   }
   while (next != nullptr) {
     slot& unknown = *std::exchange(next, next->newer_);
-    deferred_count.fetch_sub(1, std::memory_order_relaxed);
-    leak(unknown);
+    in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
+    in.leak(unknown);
   }
+  if (in.is_last_reference()) in.end();
 }
 
 void slot_pool::state::announce_return() noexcept {
   // Relaxed: see waiters.
-  if (waiters.load(std::memory_order_relaxed) == 0) return;
-  {
-    std::lock_guard const lock(return_mutex);
-    ++returns;
-  }
-  returned.notify_all();
+  if (waiters.load(std::memory_order_relaxed) != 0) returned.notify_all();
 }
 
-std::uint64_t slot_pool::state::returns_seen() {
-  std::lock_guard const lock(return_mutex);
-  return returns;
-}
-
-void slot_pool::state::await_return(std::uint64_t seen, std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(return_mutex);
-  returned.wait_for(lock, timeout, [&] { return returns != seen; });
+bool slot_pool::state::return_wait::go_on(std::chrono::nanoseconds max) {
+  // Slots also become free without a return: when the event of one that a capture cannot wait for
+  // is done.
+  constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
+  auto const left = max - (clock::now() - begin_);
+  if (left <= std::chrono::nanoseconds(0)) return false;
+  std::unique_lock lock(in_.return_mutex);
+  in_.returned.wait_for(lock, std::min(left, look_again));
+  return true;
 }
 
 slot::slot(slot_pool& pool)

@@ -42,24 +42,31 @@ slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
   return *lease.what;
 }
 
+stream_use slot_pool::state::unasked(stream_ref stream) const {
+  stream_use use = use_of(stream, 0, options.device);
+  if (is_ambiguous(use)) use.device = current_device();
+  return use;
+}
+
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  require_same_thread({lease.stream, 0, lease.thread, 0}, "claimed");
+  require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
-  if (is_ambiguous(lease.stream)) device.emplace(in.options.device);  // where the claim was made
-  in.release_on(lease, lease.stream, lease.stream_id);
+  if (is_ambiguous(lease.on)) device.emplace(in.options.device);  // where the claim was made
+  in.release_on(lease, lease.on);
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
+  stream_use const on = in.unasked(stream);
   capture_info capture;
-  cudaError_t const status = detail::query_capture(stream.get(), capture);
+  cudaError_t const status = query_recordable(on.handle, capture);
   if (succeeded(status) && capture.status != capture_status::invalidated) {
     in.require_device("lease::release", stream, capture,
                       "release on a stream of the pool's device, and tell record_stream() of the "
                       "other");
   }
-  in.release_on(lease, stream, 0);
+  in.release_on(lease, on);
 }
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
@@ -78,93 +85,80 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
-  stream_use const own{lease.stream, lease.stream_id, lease.thread, options.device};
-  if (is_other_thread(own)) return defer(lease, own);
   capture_info capture;
   try {
     device_scope const device(options.device);
-    capture = capture_of(lease.stream);
-  } catch (cuda_error const& error) {
-    if (!runs_nothing_after(error.status())) return defer(lease, own);
-    lease.what->unrecorded_.clear();
-    return end_lease(*std::exchange(lease.what, nullptr));
-  } catch (std::exception const&) {
-    return defer(lease, own);
+    if (!is_other_thread(lease.on)) {
+      static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
+    }
+  } catch (std::exception const&) {  // as if it were not captured
   }
-  if (!capture.is_active()) return defer(lease, own);
+  if (!capture.is_active()) {
+    release_eager(lease, lease.on, false);
+    return;
+  }
   slot& used = *std::exchange(lease.what, nullptr);
   used.unrecorded_.clear();
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not be made to.
   capture.id == lease.capture_id ? end_lease(used) : leak(used);
 }
 
-void slot_pool::state::release_on(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
+void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
   capture_info capture;
-  cudaError_t const status = detail::query_capture(stream.get(), capture);
-  bool const is_blocked = is_blocked_legacy(stream.get(), status);
-  if (is_blocked) {
-    static_cast<void>(cudaGetLastError());
-  } else {
-    check(status, "cudaStreamGetCaptureInfo");
+  detail::capture_dependencies after;
+  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+  bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
+  // Work on the slot may have been captured: this graph has to hold it, too.
+  if (is_foreign) hold_in_graph(*lease.what, capture, {});
+  if (is_foreign || capture.status == capture_status::invalidated) {
+    release_eager(lease, on, false);  // work from before this capture may still run
+    return;
   }
-  if (capture.is_none() && !is_blocked) {
-    return release_eager(lease, stream, id != 0 ? id : stream_id(stream));
-  }
-  if (capture.is_active()) {
-    if (capture.id == lease.capture_id) return release_captured(lease, stream, capture);
-    // Work on the slot may have been captured: this graph has to hold it, too.
-    hold_in_graph(*lease.what, capture, {});
-  }
-  // Work from before this capture may still run, and nothing can be recorded now.
-  int const device = is_ambiguous(stream.get()) ? current_device() : options.device;
-  defer(lease, {stream.get(), id, thread_of(stream), device});
-}
-
-void slot_pool::state::release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t id) {
   for (stream_use const& also : lease.what->unrecorded_) {
     require_same_thread(also, "gave it to record_stream()");
   }
+  if (capture.is_active()) return release_captured(lease, after);
+  if (on.id == 0) on.id = stream_id(on.handle);
+  check(release_eager(lease, on, true), "cudaEventRecord");
+}
+
+cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
+                                            bool is_recordable) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   used.is_done_ = false;
   used.was_used_ = true;
-  used.key_ = id;
+  used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
-  cudaError_t status = cudaEventRecord(used.ready_.get(), stream.get());
-  if (status == cudaSuccess && used.unrecorded_.empty()) [[likely]] {
-    // Before the slot is back, with which the pool may go.
-    record_deferred(stream, id);
-    return end_lease(used);
+  if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {
+    used.unrecorded_.push_back(on);  // there is room for it: see record_stream()
   }
-  if (status != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    used.unrecorded_.push_back({stream.get(), id, thread_of(stream), options.device});
-  }
-  status = record_all(used);
-  record_deferred(stream, id);
-  if (status != cudaSuccess) core.report(status, "cudaEventRecord");  // now: see above
+  cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
+  // Before the slot is back, with which the pool may go.
+  if (is_recordable) record_deferred(on.handle, on.id);
+  if (status != cudaSuccess) core.report(status, "cudaEventRecord");
   finish_release(used);
-  check(status, "cudaEventRecord");
+  return status;
 }
 
-void slot_pool::state::release_captured(claimed_slot& lease, stream_ref stream,
-                                        capture_info const& capture) {
+void slot_pool::state::release_captured(claimed_slot& lease,
+                                        detail::capture_dependencies const& after) {
   slot& used = *lease.what;
-  capture_frontier end = frontier_of(stream);
+  capture_frontier end(after);
   for (stream_use const& also : used.unrecorded_) {
-    require_same_thread(also, "gave it to record_stream()");
     device_scope const current(also.device);
-    if (capture_of(also.handle).id != capture.id) {
+    capture_info capture;
+    detail::capture_dependencies also_after;
+    check(query_recordable(also.handle, capture, &also_after), "cudaStreamGetCaptureInfo");
+    if (capture.id != lease.capture_id) {
       throw usage_error("lease::release",
                         "a stream given to record_stream() is not part of the capture any more",
                         "release before the stream leaves the capture");
     }
-    end.merge(frontier_of(also.handle));
+    end.merge(capture_frontier(also_after));
   }
-  dependency_list edges = dependencies_of(end.nodes);
   used.released_at_ = stamp();
-  // Nothing may fail any more, and the slot may be another lease's.
-  bool const is_free = reuse.end_lease_in(used, capture.id, std::move(end.nodes), std::move(edges));
-  lease.what = nullptr;
+  bool const is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
+  lease.what = nullptr;  // the slot may be another lease's
   if (!is_free) return;
   used.may_be_in_graphs_ = false;
   go_home(used);
@@ -191,32 +185,27 @@ void slot_pool::state::go_home(slot& idle) noexcept {
 }
 
 void slot_pool::state::put_back(slot& unused) noexcept {
-  // It is out of its stream's order.
-  unused.key_ = unused.is_done_ ? free_lists::idle : free_lists::own_list_of(unused);
+  unused.key_ = free_lists::own_list_of(unused);
   if (!free.put(unused)) destroy(unused);
 }
 
 void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
   slot& used = require_slot("lease::record_stream", lease);
+  state& in = *used.pool_.state_;
   capture_info const capture = usable_capture_of("lease::record_stream", stream);
   if (capture.id != lease.capture_id) refuse_capture("lease::record_stream", lease);
-  // Asking a capturing stream for its device or id would invalidate the capture.
-  bool const is_eager = capture.is_none();
-  int const device = is_eager                     ? device_of(stream)
-                     : is_ambiguous(stream.get()) ? current_device()
-                                                  : used.pool_.device();
-  stream_use const use{stream.get(), is_eager ? stream_id(stream) : 0, thread_of(stream), device};
-  if (is_eager) used.pool_.state_->record_deferred(stream, use.id);
-  auto const is_same = [&use](stream_use const& known) {
-    if (use.id != 0 || known.id != 0) return use.id == known.id;
-    return use.handle == known.handle && use.thread == known.thread && use.device == known.device;
-  };
-  if (std::ranges::any_of(used.unrecorded_, is_same)) return;
-  // And room for the lease's own stream, so that its end never allocates.
-  if (used.unrecorded_.size() + 2 > used.unrecorded_.capacity()) {
-    used.unrecorded_.reserve(2 * used.unrecorded_.size() + 2);
+  stream_use use = in.unasked(stream);
+  if (capture.is_none()) {  // asking a capturing stream would invalidate the capture
+    use.id = stream_id(stream);
+    use.device = device_of(stream);
+    in.record_deferred(stream, use.id);
   }
-  used.unrecorded_.push_back(use);
+  std::vector<stream_use>& known = used.unrecorded_;
+  if (std::ranges::any_of(known, [&](auto const& each) { return is_same_stream(each, use); }))
+    return;
+  // And room for the lease's own stream, so that its end never allocates.
+  if (known.size() + 2 > known.capacity()) known.reserve(2 * known.size() + 2);
+  known.push_back(use);
 }
 
 void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
@@ -225,14 +214,9 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
   // the slot.
   capture_info const capture = usable_capture_of("launch", stream);
   if (capture.is_active() && capture.id != lease.capture_id) refuse_capture("launch", lease);
-  auto const is_same = [stream](cudaStream_t handle, std::uint64_t thread, int device) {
-    return handle == stream.get() && thread == thread_of(stream) &&
-           (!is_ambiguous(handle) || device == current_device());
-  };
-  if (is_same(lease.stream, lease.thread, used.pool_.device())) return;
-  for (stream_use const& also : used.unrecorded_) {
-    if (is_same(also.handle, also.thread, also.device)) return;
-  }
+  stream_use const use = used.pool_.state_->unasked(stream);
+  auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
+  if (is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it)) return;
   record_stream(lease, stream);
 }
 

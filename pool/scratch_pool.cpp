@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <exception>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -36,15 +35,6 @@ constexpr std::size_t sizes = std::bit_width(scratch_pool::bytes_max) - smallest
 std::size_t size_index(std::size_t bytes) noexcept {
   return static_cast<std::size_t>(std::bit_width(std::max(bytes, scratch_pool::bytes_min) - 1)) -
          smallest;
-}
-
-// Closes first; then it can only fail to say who holds what, which is asked for again.
-void close(blocks& pool) noexcept {
-  try {
-    static_cast<void>(pool.close_for(std::chrono::nanoseconds(0)));
-  } catch (std::exception const&) {
-    return;
-  }
 }
 
 }  // namespace
@@ -117,9 +107,9 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
     std::lock_guard const lock(state_->mutex);
     state_->is_closed = true;
   }
-  // All are closed before the first is waited for, also if memory runs out.
+  // All are closed before the first is waited for.
   for (auto const& each : state_->made) {
-    if (blocks* const pool = each.load(std::memory_order_acquire)) close(*pool);
+    if (blocks* const pool = each.load(std::memory_order_acquire)) pool->slots_->close();
   }
   for (auto const& each : state_->made) {
     blocks* const pool = each.load(std::memory_order_acquire);

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,25 +19,49 @@
 
 namespace escrow {
 
-// Handles that name another stream on another device (the first two) or thread (the last two).
-[[nodiscard]] inline bool is_ambiguous(cudaStream_t stream) noexcept {
-  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
-}
-[[nodiscard]] inline bool is_legacy(cudaStream_t stream) noexcept {
-  return stream == nullptr || stream == cudaStreamLegacy;
-}
-// Whether a blocking stream is being captured meanwhile.
-[[nodiscard]] inline bool is_blocked_legacy(cudaStream_t stream,
-                                            cudaError_t query_status) noexcept {
-  return query_status == cudaErrorStreamCaptureImplicit && is_legacy(stream);
-}
 // A number for the thread whose stream `stream` names here, never used again for another; 0 for all
 // but cudaStreamPerThread.
-[[nodiscard]] std::uint64_t thread_of(stream_ref stream) noexcept;
+[[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
 
+// `stream` of that id and device, on the calling thread.
+[[nodiscard]] inline stream_use use_of(stream_ref stream, std::uint64_t id, int device) noexcept {
+  cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
+  return {handle, id, thread_of(handle), device};
+}
+// Whether its handle names another stream on another device.
+[[nodiscard]] inline bool is_ambiguous(stream_use const& use) noexcept {
+  return use.handle == cudaStreamLegacy || use.handle == cudaStreamPerThread;
+}
 [[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
   return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
 }
+// Whether `given`, on the calling thread, is the stream of `known`.
+[[nodiscard]] inline bool is_same_stream(stream_use const& known,
+                                         stream_use const& given) noexcept {
+  if (known.id != 0 && given.id != 0) return known.id == given.id;
+  return known.handle == given.handle && known.thread == given.thread &&
+         (!is_ambiguous(known) || known.device == given.device) && given.id < known.id_below;
+}
+// detail::query_capture(), where a capture counts as invalidated, too, if `stream` is the legacy
+// stream while a blocking stream captures: nothing can be recorded on either.
+[[nodiscard]] inline cudaError_t query_recordable(
+    cudaStream_t stream, capture_info& capture,
+    detail::capture_dependencies* after = nullptr) noexcept {
+  cudaError_t const status = detail::query_capture(stream, capture, after);
+  if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
+  static_cast<void>(cudaGetLastError());
+  capture.status = capture_status::invalidated;
+  return cudaSuccess;
+}
+
+// What a claim was asked for.
+struct claim_request {
+  char const* call;  // the public function, for errors
+  stream_ref stream;
+  source_location where;
+  std::chrono::nanoseconds host_wait_max;    // for any slot
+  std::chrono::nanoseconds busy_wait_max{};  // for slots that only a capture may not use yet
+};
 
 struct slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
@@ -47,23 +72,20 @@ struct slot_pool::state {
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device) {}
 
-  // claim.cpp
-  // `busy_wait_max`: for slots that only a capture may not use yet.
-  std::optional<claimed_slot> claim(char const* call, stream_ref stream,
-                                    std::chrono::nanoseconds host_wait_max,
-                                    std::chrono::nanoseconds busy_wait_max, source_location where);
-  std::optional<claimed_slot> claim_other(char const* call, stream_ref stream,
-                                          capture_info const& capture,
-                                          std::chrono::nanoseconds host_wait_max,
-                                          std::chrono::nanoseconds busy_wait_max,
-                                          source_location where);
-  std::optional<claimed_slot> claim_eager(stream_ref stream);
-  slot* take_eager(std::uint64_t stream_id, std::uint64_t& puts_before);
-  slot* take_done(std::uint64_t pass, std::size_t questions_max);
-  // Whether the work on a free slot is done; if not, whether that of its own stream is not, and so
-  // that of all later releases there, or only that of others.
-  enum class progress : std::uint8_t { done, others_behind, stream_behind };
-  [[nodiscard]] static progress ask(slot& free) noexcept;
+  // claim.cpp. Those that take return null if no slot can be had now.
+  [[nodiscard]] claimed_slot claim(claim_request const& asked);
+  [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
+                                         capture_info capture, capture_frontier frontier);
+  [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id);
+  // One that is idle, of those that pass number `pass` has not asked about.
+  static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+  [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all);
+  // Whether the work on a free slot is done. If only that of other streams is not, the slot gets a
+  // list of its own, so that it hides no later release on its stream.
+  [[nodiscard]] static bool is_done(slot& free) noexcept;
+  [[nodiscard]] std::uint64_t next_pass() noexcept {
+    return passes.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
   slot* grow();
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call) const;
@@ -73,10 +95,8 @@ struct slot_pool::state {
   [[nodiscard]] std::string describe_exhaustion(char const* call);
 
   // captured.cpp
-  std::optional<claimed_slot> claim_captured(stream_ref stream, capture_info const& capture,
-                                             source_location where);
-  slot* take_captured(stream_ref stream, capture_info const& capture, source_location where);
-  slot* take_with_edge(stream_ref stream, capture_info const& capture);
+  [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
+                                    capture_frontier frontier, source_location where);
   graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
@@ -84,22 +104,23 @@ struct slot_pool::state {
   [[nodiscard]] slot_share share(slot& leased);
 
   // release.cpp
-  void release_on(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
-  void release_eager(claimed_slot& lease, stream_ref stream, std::uint64_t stream_id);
-  void release_captured(claimed_slot& lease, stream_ref stream, capture_info const& capture);
-  // The end of a lease that could not be released.
+  // `stream` as a lease knows it that does not ask it for its id and device.
+  [[nodiscard]] stream_use unasked(stream_ref stream) const;
+  void release_on(claimed_slot& lease, stream_use on);
+  // The lease's end outside of its capture. `is_recordable` false: nothing can be recorded on `on`
+  // now. The first failure, which was reported.
+  cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
+  void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
+  // The end of a lease that cannot be released.
   void abandon(claimed_slot& lease) noexcept;
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
   void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
 
-  // deferred.cpp: the lease's end, with a record missing on `use`.
-  void defer(claimed_slot& lease, stream_use const& use) noexcept;
-  // Records on the slot's unrecorded streams for which `may_record(use)`, and forgets those. The
-  // first failure.
-  template <class Filter>
-  cudaError_t record_uses(slot& used, Filter may_record) noexcept;
-  cudaError_t record_all(slot& used) noexcept;
+  // deferred.cpp
+  // Records on the slot's unrecorded streams where that can be done now, and forgets those; on
+  // `given` alone if it is not null. The first failure.
+  cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   // After record_uses(): the slot is free, or waits for a record.
   void finish_release(slot& used) noexcept;
   // Each call given a stream outside of captures: records what was deferred on it.
@@ -111,9 +132,8 @@ struct slot_pool::state {
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // lifecycle.cpp
-  void close() noexcept;
-  void leak_deferred() noexcept;
-  [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& in_no_graph);
+  // Adds those that no graph holds to `accounted`.
+  [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& accounted);
   void destroy(slot& idle) noexcept;
   // Keeps what cannot be known to be unused, counts it, and makes room for another slot.
   void leak(slot& unknown) noexcept;
@@ -121,7 +141,7 @@ struct slot_pool::state {
   // For callers that may hold a lock, or capture: the pool, if this was the last, ends on the
   // worker.
   void drop_reference() noexcept;
-  // Ends what the user gave the pool: on the worker, or with the pool's owner.
+  // Frees the pool, with what the user gave it: on the worker, or with the pool's owner.
   void end() noexcept;
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
@@ -129,11 +149,26 @@ struct slot_pool::state {
     releases.store(now, std::memory_order_relaxed);
     return now;
   }
-  // Ends the waits for a slot to come back. Cheap if there are none.
-  void announce_return() noexcept;
-  // Waits for announce_return() since `seen`, `timeout` at most.
-  void await_return(std::uint64_t seen, std::chrono::nanoseconds timeout);
-  [[nodiscard]] std::uint64_t returns_seen();
+  void announce_return() noexcept;  // ends the waits
+
+  // Waits for a slot to come back.
+  class return_wait {
+   public:
+    explicit return_wait(state& in) : in_(in) {
+      in_.waiters.fetch_add(1, std::memory_order_relaxed);
+    }
+    return_wait(return_wait&&) = delete;
+    ~return_wait() { in_.waiters.fetch_sub(1, std::memory_order_relaxed); }
+
+    // Blocks until one may have come back. False, at once, if this wait has lasted for `max`.
+    [[nodiscard]] bool go_on(std::chrono::nanoseconds max);
+
+   private:
+    using clock = std::chrono::steady_clock;
+
+    state& in_;
+    clock::time_point const begin_ = clock::now();
+  };
 
   // The pool's way to the worker, for its end.
   struct end_node final : reclaimable {
@@ -171,9 +206,8 @@ struct slot_pool::state {
   // Threads that wait for a slot, each for a short time before it looks again. Relaxed: to miss one
   // that has only begun to wait costs it that time.
   std::atomic<std::size_t> waiters{0};
-  std::mutex return_mutex;  // guards returns
+  std::mutex return_mutex;  // guards nothing: a return that is missed costs that time, too
   std::condition_variable returned;
-  std::uint64_t returns = 0;
 
   // Slots that wait for a record, in place of their leases, linked by slot::newer_.
   std::mutex deferred_mutex;  // guards the list and its end; held across no CUDA call

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Style as a test: who may include whom, lengths, first lines, banned words, tests that pages name."""
+"""Style as a test: which part may include which, lengths, first lines, banned words, and what pages name."""
 import re
 import subprocess
 import sys
@@ -34,9 +34,8 @@ BACKWARD = {
     ("deleter", "deleter_core", "core_state"): "the inside of the class",
     ("deleter", "deleter", "core_state"): "it runs the worker; the core has the deleter's options and stats",
     ("deleter", "deleter", "reference_set"): "it retires to graphs; a set tells what it holds as resource_usage",
-    ("graph", "graph_survey", "graph"): "a survey of a graph begins with what the graph knows of itself",
 }
-LINE_MAX, FILE_MAX, FUNCTION_MAX = 100, 400, 70
+LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX = 100, 400, 70, 110
 BANNED = {
     r"\bTODO\b|\bFIXME\b|\bXXX\b": "finish it, or leave it out",
     r"\bacquire\(\)": "acquire is a memory order; say claim",
@@ -44,13 +43,17 @@ BANNED = {
 }
 
 
-def sources():
+def names():
+    """The files of the repository; where git does not know, all that are there."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
     ).stdout.split("\n")
-    names = [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    return [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+
+
+def sources():
     parts = (*MAY_INCLUDE, "tests", "bench", "tools")
-    for name in names:
+    for name in names():
         path = ROOT / name
         if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():
             yield name, path.read_text().split("\n")
@@ -169,10 +172,62 @@ def check_named_tests(all_sources):
     for _, lines in all_sources:
         found = re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", "\n".join(lines))
         tests |= {f"{suite}.{test}" for suite, test in found} | {f"{suite}.*" for suite, _ in found}
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        for named in re.findall(r"`([A-Z]\w*\.(?:\w+|\*))`", page.read_text()):
+    for page in pages():
+        for named in re.findall(r"`([A-Z]\w*\.(?:[A-Z]\w*|\*))`", page.read_text()):
             if named not in tests:
-                yield f"docs/{page.name}: there is no test {named}"
+                yield f"{page.relative_to(ROOT)}: there is no test {named}"
+
+
+def pages():
+    """All pages but those of builds."""
+    found = (ROOT / name for name in names() if name.endswith(".md") and not name.startswith("build/"))
+    return [page for page in found if page.exists()]
+
+
+def headings(page):
+    """The anchors of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def check_links():
+    """What a page links to is there, also the heading."""
+    for page in pages():
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if re.match(r"https?:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (anchor and anchor not in headings(target)):
+                yield f"{page.relative_to(ROOT)}: {link} leads nowhere"
+
+
+def check_named_files():
+    """A file that a page names by its path is there. The changelog also names what was there before."""
+    parts = "|".join((*MAY_INCLUDE, "tests", "bench", "docs"))
+    for page in pages():
+        for named in re.findall(rf"`((?:{parts})/[\w/]+\.\w+)`", page.read_text()):
+            if page.name != "CHANGELOG.md" and not (ROOT / named).exists():
+                yield f"{page.relative_to(ROOT)}: there is no {named}"
+
+
+def check_readme():
+    """Short, and its example is the one that is compiled."""
+    readme = (ROOT / "README.md").read_text()
+    length = len(readme.splitlines())
+    if length > README_MAX:
+        yield f"README.md: {length} lines, at most {README_MAX}"
+    _, example, _ = (ROOT / "tests/install/main.cpp").read_text().split("// [example]\n")
+    if f"```cpp\n{example}```" not in readme:
+        yield "README.md: its example is not that of tests/install/main.cpp"
+
+
+def check_figures():
+    """Each figure is as its script draws it."""
+    for script in sorted((ROOT / "docs/figures").glob("*.py")):
+        drawn = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+        if drawn.returncode != 0:
+            yield f"{script.relative_to(ROOT)}: {(drawn.stdout or drawn.stderr).strip()}"
 
 
 def main():
@@ -181,6 +236,7 @@ def main():
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
+    problems += [*check_links(), *check_named_files(), *check_readme(), *check_figures()]
     for problem in problems:
         print(problem)
     print(f"{len(all_sources)} files, {len(problems)} problems")

@@ -1,6 +1,7 @@
 // Graphs that span two devices: captured, copied, updated, hoisted and built by hand, with the
 // other device current at every step. Skips where there is one.
 #include "../deleter/probe.hpp"
+#include "../nodes/node_queries.hpp"
 #include "two_devices_fixture.hpp"
 
 namespace escrow::test {
@@ -166,7 +167,7 @@ TEST_F(AcrossDevices, MemoryOfAGraphIsOfTheDeviceThatIsCurrentWhenItsNodeIsAdded
   {
     device_scope const there(1);
     allocation const memory = build(built).add(alloc_node(n * sizeof(int)));
-    EXPECT_EQ(memory.alloc_parameters().poolProps.location.id, 1);
+    EXPECT_EQ(alloc_params_of(memory).poolProps.location.id, 1);
     memory.add(kernel_node(fills, {}, static_cast<int*>(memory.address()), n, 9))
         .add(memcpy_node(seen.data(), memory.address(), n * sizeof(int)))
         .add(free_node(memory.address()));

@@ -20,7 +20,6 @@ std::vector<operation> const& operations() {
       add_owned_graphs(joined, is_exposed);
     }
     add_graphs(joined);
-    add_questions(joined);
     add_captures(joined);
     add_launches(joined);
     add_libraries(joined);

@@ -73,7 +73,9 @@ class build_stage : public stage {
     for (fate_ptr const& each : fates) text += " " + std::to_string(each->times());
     add_size(text, "nodes", built);
     add_size(text, "copy", copy);
-    if (body) text += " body " + std::to_string(body->nodes().size());
+    for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>()) {
+      text += " body " + std::to_string(nodes_of(each).size());
+    }
     sim::counts const now = sim::alive();
     text += " graphs " + std::to_string(now.graphs) + " execs " +
             std::to_string(now.execs + now.execs_in_flight) + " captures " +
@@ -124,8 +126,8 @@ class build_stage : public stage {
   }
   static void add_size(std::string& text, char const* name, std::optional<graph> const& of) {
     if (!of) return;
-    text += std::string(" ") + name + " " + std::to_string(build(*of).nodes().size()) + "-" +
-            std::to_string(build(*of).edges().size());
+    text += std::string(" ") + name + " " + std::to_string(nodes_in(*of).size()) + "-" +
+            std::to_string(edges_in(*of).size());
   }
   /// Nothing is known of the end of work after a fault in a process that uses two devices.
   leftovers end_all(bool is_anything_known = true) {

@@ -1,6 +1,8 @@
 // Calls that fail for good: the end of a launch that cannot be recorded, and calls that give back
 // and cannot.
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "../faults/exec_operations.hpp"
 
@@ -116,6 +118,38 @@ TEST_F(UnrecordedLaunch, LeavesAnExecUsableAfterAnUpdateToAnotherGraph) {
   world.exec->update(*world.second);
   EXPECT_TRUE(launches(*world.exec, world.one));
   EXPECT_EQ(world.worker->stats().leaked, 1u) << "what the first launch uses";
+}
+
+TEST_F(UnrecordedLaunch, IsHealedByALaunchAfterAnUpdateToAGraphThatHoldsNothing) {
+  world.second.emplace(world.source->clone());
+  hoist(*world.second).release();
+  world.exec.emplace(*world.source);
+  world.rival.emplace(*world.source);
+  launch_unrecorded(*world.exec, world.one);
+  world.exec->update(*world.second);
+  EXPECT_FALSE(launches(*world.rival, world.other));
+  EXPECT_TRUE(launches(*world.exec, world.one));
+  EXPECT_TRUE(launches(*world.rival, world.other));
+}
+
+// ThreadSanitizer sees whether the end of the exec's launches is written under the lock under which
+// the rival reads it.
+TEST_F(UnrecordedLaunch, LeavesItsEndUnderTheLockOfItsRivalsAfterAnUpdateToAnotherGraph) {
+  world.flag.raise();
+  world.second.emplace(world.captured(2));
+  world.exec.emplace(*world.source);
+  world.rival.emplace(*world.source);
+  launch_unrecorded(*world.exec, world.one);
+  world.exec->update(*world.second);
+  std::atomic<bool> was_launched{false};
+  std::thread beside([&] {
+    // Relaxed, here and below: the lock alone orders the two launches.
+    while (!was_launched.load(std::memory_order_relaxed)) std::this_thread::yield();
+    world.rival->launch(world.other);
+  });
+  world.exec->launch(world.one);
+  was_launched.store(true, std::memory_order_relaxed);
+  beside.join();
 }
 
 // Every call of one function fails while the operation lasts, however often it is tried.

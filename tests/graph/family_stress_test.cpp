@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "../deleter/stress_time.hpp"
+#include "../nodes/node_queries.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
@@ -102,18 +103,18 @@ void embed_again(family& of) {
   static_cast<void>(graph().add_child(*of.original));
 }
 void destroy_node(family& of) {
-  build(*of.original).nodes().front().destroy();
+  nodes_in(*of.original).front().destroy();
 }
 // What needs no turn.
 void change_nodes(family& of) {
-  node const first = build(*of.original).nodes().front();
+  node const first = nodes_in(*of.original).front();
   node const added = build(*of.original).add(host_node([] {}));
   added.after(first);
   added.set(host_node([] {}));
   static_cast<void>(build(*of.original).add(if_node(build(*of.original).make_condition(1))));
 }
 void destroy_child(family& of) {
-  build(*of.parent).nodes().front().destroy();
+  nodes_in(*of.parent).front().destroy();
 }
 
 constexpr duel duels[] = {

@@ -1,5 +1,5 @@
-// README's second example: a framework that captures, instantiates and launches with plain CUDA
-// calls, and makes its execs bare in two lines.
+// The example of docs/lifetimes.md: a framework that captures, instantiates and launches with plain
+// CUDA calls, and makes its execs bare in two lines.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -26,7 +26,7 @@ class BuildConditions : public build_test {
 TEST_F(BuildConditions, AnIfRunsItsBodyForAnyValueButZero) {
   condition const chosen = build(built_).make_condition(0);
   conditional_node const made = look(built_, chosen, 0).add(if_node(chosen));
-  EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
+  EXPECT_EQ(type_of(made), cudaGraphNodeTypeConditional);
   EXPECT_EQ(made.bodies().size(), 1U);
   add_to(made.body(), 1, 1);
   add_to(made, 2, 1);
@@ -40,7 +40,7 @@ TEST_F(BuildConditions, AnIfRunsItsBodyForAnyValueButZero) {
 TEST_F(BuildConditions, AnIfElseRunsOneOfItsBodies) {
   condition const chosen = build(built_).make_condition(1);
   conditional_node const made = look(built_, chosen, 0).add(if_else_node(chosen));
-  EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
+  EXPECT_EQ(type_of(made), cudaGraphNodeTypeConditional);
   ASSERT_EQ(made.bodies().size(), 2U);
   add_to(made.body(), 1, 1);
   add_to(made.otherwise(), 2, 1);
@@ -53,7 +53,7 @@ TEST_F(BuildConditions, AnIfElseRunsOneOfItsBodies) {
 TEST_F(BuildConditions, AWhileRunsItsBodyAsLongAsTheConditionIsSet) {
   condition const chosen = build(built_).make_condition(0);
   conditional_node const made = look(built_, chosen, 0).add(while_node(chosen));
-  EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
+  EXPECT_EQ(type_of(made), cudaGraphNodeTypeConditional);
   EXPECT_EQ(made.bodies().size(), 1U);
   add_to(made.body(), 1, 1)
       .add(kernel_node(set_condition_below, {}, chosen.get(), cells_.data() + 1, 10));
@@ -69,7 +69,7 @@ TEST_F(BuildConditions, AWhileRunsItsBodyAsLongAsTheConditionIsSet) {
 TEST_F(BuildConditions, ASwitchRunsTheBodyOfThatNumberOrNone) {
   condition const chosen = build(built_).make_condition(0);
   conditional_node const made = look(built_, chosen, 0).add(switch_node(chosen, 3));
-  EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
+  EXPECT_EQ(type_of(made), cudaGraphNodeTypeConditional);
   ASSERT_EQ(made.bodies().size(), 3U);
   for (std::size_t i = 0; i < 3; ++i) add_to(made.bodies()[i], i + 1, 1);
   graph_exec exec(built_);
@@ -101,9 +101,9 @@ TEST_F(BuildConditions, BodiesHoldKernelsMemsetsMemcpiesChildrenAndEmptyNodes) {
   auto const copied =
       filled.join().add(memcpy_node(cells_.data() + 1, device_.data(), sizeof(int)));
   node const last = add_to(copied.add(child_node(child)), 1, 1);
-  EXPECT_EQ(body.nodes().size(), 5U);
-  EXPECT_EQ(body.edges().size(), 4U);
-  EXPECT_EQ(last.predecessors().at(0).type(), cudaGraphNodeTypeGraph);
+  EXPECT_EQ(nodes_in(body).size(), 5U);
+  EXPECT_EQ(edges_in(body).size(), 4U);
+  EXPECT_EQ(type_of(predecessors_of(last).at(0)), cudaGraphNodeTypeGraph);
   child = graph();
   graph_exec exec(built_);
   EXPECT_TRUE(exec.is_bare());
@@ -143,9 +143,9 @@ TEST_F(BuildConditions, ABodyKeepsItsGraphAliveWithAllItsNodes) {
     graph source;
     condition const always = build(source).make_condition(1);
     made = build(source).add(if_node(always));
-    EXPECT_EQ(build(source).nodes().at(0), made);
+    EXPECT_EQ(nodes_in(source).at(0), made);
   }
-  EXPECT_THROW(static_cast<void>(made.type()), usage_error);
+  EXPECT_THROW(static_cast<void>(made.join()), usage_error);
   {
     graph source;
     condition const always = build(source).make_condition(1);
@@ -153,14 +153,14 @@ TEST_F(BuildConditions, ABodyKeepsItsGraphAliveWithAllItsNodes) {
     made = with_body;
     body = with_body.body();
   }
-  EXPECT_EQ(made.type(), cudaGraphNodeTypeConditional);
+  EXPECT_EQ(type_of(made), cudaGraphNodeTypeConditional);
   node const inner = add_to(*body, 0, 1);
   EXPECT_NE(body->get(), nullptr);
-  EXPECT_EQ(body->nodes().at(0), inner);
-  EXPECT_EQ(add_to(made, 1, 1).predecessors().at(0), made);
+  EXPECT_EQ(nodes_in(*body).at(0), inner);
+  EXPECT_EQ(predecessors_of(add_to(made, 1, 1)).at(0), made);
   body.reset();
-  EXPECT_THROW(static_cast<void>(made.type()), usage_error);
-  EXPECT_THROW(static_cast<void>(inner.type()), usage_error);
+  EXPECT_THROW(static_cast<void>(made.join()), usage_error);
+  EXPECT_THROW(static_cast<void>(inner.join()), usage_error);
 }
 
 TEST_F(BuildConditions, ABodyOfAGraphThatWasMovedOrDetachedFollowsIt) {
@@ -184,8 +184,8 @@ TEST_F(BuildConditions, ABodysHandleCanBeCapturedInto) {
   must(launch_add(stream_, cells_.data(), 2));
   cudaGraph_t ended = nullptr;
   must(cudaStreamEndCapture(stream_, &ended));
-  EXPECT_EQ(body.nodes().size(), 2U);
-  EXPECT_EQ(body.edges().size(), 1U);
+  EXPECT_EQ(nodes_in(body).size(), 2U);
+  EXPECT_EQ(edges_in(body).size(), 1U);
   run(built_);
   EXPECT_EQ(cells_.load(), 3);
 }
@@ -196,7 +196,7 @@ TEST_F(BuildConditions, KeepAGraphFromBeingCopiedWhichHarmsItNot) {
   EXPECT_THROW(static_cast<void>(built_.clone()), cuda_error);
   graph around;
   EXPECT_THROW(static_cast<void>(build(around).add(child_node(built_))), cuda_error);
-  EXPECT_TRUE(build(around).nodes().empty());
+  EXPECT_TRUE(nodes_in(around).empty());
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   run(built_);
   EXPECT_EQ(cells_.load(), 1);

@@ -29,13 +29,13 @@ TEST_F(BuildEdges, AChainIsALine) {
   node const first = add_to(built_, 0, 1);
   node const second = first.add(memset_node(device_.data(), {.width = 1}));
   node const third = second.join();
-  EXPECT_TRUE(same(build(built_).nodes(), {first, second, third}));
-  EXPECT_TRUE(first.predecessors().empty());
-  EXPECT_EQ(first.successors(), nodes{second});
-  EXPECT_EQ(second.predecessors(), nodes{first});
-  EXPECT_EQ(second.successors(), nodes{third});
-  EXPECT_TRUE(third.successors().empty());
-  auto const edges = build(built_).edges();
+  EXPECT_TRUE(same(nodes_in(built_), {first, second, third}));
+  EXPECT_TRUE(predecessors_of(first).empty());
+  EXPECT_EQ(successors_of(first), nodes{second});
+  EXPECT_EQ(predecessors_of(second), nodes{first});
+  EXPECT_EQ(successors_of(second), nodes{third});
+  EXPECT_TRUE(successors_of(third).empty());
+  auto const edges = edges_in(built_);
   ASSERT_EQ(edges.size(), 2U);
   EXPECT_EQ(std::ranges::count(edges, std::pair(first, second)), 1);
   EXPECT_EQ(std::ranges::count(edges, std::pair(second, third)), 1);
@@ -44,8 +44,8 @@ TEST_F(BuildEdges, AChainIsALine) {
 TEST_F(BuildEdges, AGraphAddsNodesThatWaitForNothing) {
   node const first = add_to(built_, 0, 1);
   node const second = add_to(built_, 1, 1);
-  EXPECT_TRUE(second.predecessors().empty());
-  EXPECT_TRUE(build(built_).edges().empty());
+  EXPECT_TRUE(predecessors_of(second).empty());
+  EXPECT_TRUE(edges_in(built_).empty());
   EXPECT_FALSE(first == second);
 }
 
@@ -54,11 +54,11 @@ TEST_F(BuildEdges, AJoinWaitsForThePlaceAndForAllOthers) {
   node const second = add_to(built_, 1, 2);
   node const third = add_to(built_, 2, 3);
   node const joined = first.join({second, third});
-  EXPECT_TRUE(same(joined.predecessors(), {first, second, third}));
-  EXPECT_TRUE(same(first.join({first}).predecessors(), {first}));
-  EXPECT_TRUE(same(build(built_).join({second, third}).predecessors(), {second, third}));
-  EXPECT_TRUE(same(build(built_).join(nodes{third}).predecessors(), {third}));
-  EXPECT_TRUE(build(built_).join().predecessors().empty());
+  EXPECT_TRUE(same(predecessors_of(joined), {first, second, third}));
+  EXPECT_TRUE(same(predecessors_of(first.join({first})), {first}));
+  EXPECT_TRUE(same(predecessors_of(build(built_).join({second, third})), {second, third}));
+  EXPECT_TRUE(same(predecessors_of(build(built_).join(nodes{third})), {third}));
+  EXPECT_TRUE(predecessors_of(build(built_).join()).empty());
   joined.add(kernel_node(copy, {.block = {4}}, cells_.data() + 4, cells_.data(), 4U));
   run(built_);
   EXPECT_EQ(cells_.load(4), 1);
@@ -71,8 +71,8 @@ TEST_F(BuildEdges, AfterMakesANodeWaitForAnother) {
       build(built_).add(kernel_node(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U));
   node const early = add_to(built_, 0, 6);
   EXPECT_EQ(&late.after(early), &late);
-  EXPECT_EQ(late.predecessors(), nodes{early});
-  EXPECT_EQ(early.successors(), nodes{late});
+  EXPECT_EQ(predecessors_of(late), nodes{early});
+  EXPECT_EQ(successors_of(early), nodes{late});
   run(built_);
   EXPECT_EQ(cells_.load(1), 6);
 }
@@ -82,11 +82,11 @@ TEST_F(BuildEdges, OfABodyAreItsOwn) {
   conditional_node const made = build(built_).add(if_node(always));
   node const first = add_to(made.body(), 0, 1);
   node const second = add_to(made.body(), 1, 1).after(first);
-  EXPECT_EQ(build(built_).nodes(), nodes{made});
-  EXPECT_TRUE(same(made.body().nodes(), {first, second}));
-  ASSERT_EQ(made.body().edges().size(), 1U);
-  EXPECT_EQ(made.body().edges()[0], std::pair(first, second));
-  EXPECT_TRUE(same(first.join({second}).predecessors(), {first, second}));
+  EXPECT_EQ(nodes_in(built_), nodes{made});
+  EXPECT_TRUE(same(nodes_in(made.body()), {first, second}));
+  ASSERT_EQ(edges_in(made.body()).size(), 1U);
+  EXPECT_EQ(edges_in(made.body())[0], std::pair(first, second));
+  EXPECT_TRUE(same(predecessors_of(first.join({second})), {first, second}));
 }
 
 TEST_F(BuildEdges, OfACapturedGraphAreSeenAndBuiltUpon) {
@@ -94,12 +94,12 @@ TEST_F(BuildEdges, OfACapturedGraphAreSeenAndBuiltUpon) {
     must(launch_add(stream.get(), cells_.data(), 1));
     must(launch_add(stream.get(), cells_.data(), 1));
   });
-  nodes const found = build(captured).nodes();
+  nodes const found = nodes_in(captured);
   ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].type(), cudaGraphNodeTypeKernel);
-  EXPECT_EQ(found[0].kernel_parameters().launched, kernel(add));
-  ASSERT_EQ(build(captured).edges().size(), 1U);
-  build(captured).edges()[0].second.add(
+  EXPECT_EQ(type_of(found[0]), cudaGraphNodeTypeKernel);
+  EXPECT_EQ(kernel_params_of(found[0]).func, kernel(add).get());
+  ASSERT_EQ(edges_in(captured).size(), 1U);
+  edges_in(captured)[0].second.add(
       kernel_node(copy, {.block = {1}}, cells_.data() + 1, cells_.data(), 1U));
   run(captured);
   EXPECT_EQ(cells_.load(1), 2);
@@ -114,16 +114,16 @@ TEST_F(BuildEdges, ThatDoNotWaitForTheEndOfAKernelAreSeenAsOthersAre) {
     cudaGraphNode_t from = first.get();
     cudaGraphNode_t to = second.get();
     must(cudaGraphAddDependencies(made.get(), &from, &to, &edge, 1));
-    EXPECT_EQ(build(made).edges().size(), 1U);
-    EXPECT_EQ(build(made).edges().at(0), std::pair(first, second));
-    EXPECT_EQ(first.successors(), nodes{second});
-    EXPECT_EQ(second.predecessors(), nodes{first});
+    EXPECT_EQ(edges_in(made).size(), 1U);
+    EXPECT_EQ(edges_in(made).at(0), std::pair(first, second));
+    EXPECT_EQ(successors_of(first), nodes{second});
+    EXPECT_EQ(predecessors_of(second), nodes{first});
     graph child;
     add_to(child, 2, 1);
     node const last = build(made).node_of(made.add_child(child));
-    EXPECT_TRUE(same(last.predecessors(), {first, second})) << "it ends last";
+    EXPECT_TRUE(same(predecessors_of(last), {first, second})) << "it ends last";
     graph const twin = made.clone();
-    EXPECT_EQ(build(twin).edges().size(), 3U);
+    EXPECT_EQ(edges_in(twin).size(), 3U);
     EXPECT_THROW(second.after(first), cuda_error);
     run(made);
   }
@@ -137,8 +137,8 @@ TEST_F(BuildEdges, AChildWaitsForTheNodesThatHadNoSuccessor) {
   graph child;
   add_to(child, 2, 1);
   node const added = build(built_).node_of(built_.add_child(child));
-  EXPECT_TRUE(same(added.predecessors(), {second, third}));
-  EXPECT_EQ(added.type(), cudaGraphNodeTypeGraph);
+  EXPECT_TRUE(same(predecessors_of(added), {second, third}));
+  EXPECT_EQ(type_of(added), cudaGraphNodeTypeGraph);
 }
 
 TEST_F(BuildEdges, ADestroyedNodeIsGoneWithItsEdges) {
@@ -146,9 +146,9 @@ TEST_F(BuildEdges, ADestroyedNodeIsGoneWithItsEdges) {
   node const second = add_to(first, 1, 1);
   node const third = add_to(second, 2, 1);
   second.destroy();
-  EXPECT_TRUE(same(build(built_).nodes(), {first, third}));
-  EXPECT_TRUE(build(built_).edges().empty());
-  EXPECT_TRUE(first.successors().empty());
+  EXPECT_TRUE(same(nodes_in(built_), {first, third}));
+  EXPECT_TRUE(edges_in(built_).empty());
+  EXPECT_TRUE(successors_of(first).empty());
   run(built_);
   EXPECT_EQ(cells_.load(0), 1);
   EXPECT_EQ(cells_.load(1), 0);
@@ -160,8 +160,8 @@ TEST_F(BuildEdges, StayWithTheGraphWhenItIsMoved) {
   graph moved_to;
   moved_to = std::move(built_);
   node const second = add_to(first, 0, 2);
-  EXPECT_EQ(first.successors(), nodes{second});
-  EXPECT_EQ(build(moved_to).nodes().size(), 2U);
+  EXPECT_EQ(successors_of(first), nodes{second});
+  EXPECT_EQ(nodes_in(moved_to).size(), 2U);
   graph const again = std::move(moved_to);
   run(again);
   EXPECT_EQ(cells_.load(), 3);
@@ -192,7 +192,7 @@ TEST_F(WriteDot, WritesAnArrowForEachEdge) {
       first.join({add_to(built_, 1, 1), first.add(memset_node(device_.data(), {.width = 1}))}));
   built_.write_dot(file_);
   EXPECT_EQ(text().rfind("digraph", 0), 0U) << text();
-  EXPECT_EQ(build(built_).edges().size(), 4U);
+  EXPECT_EQ(edges_in(built_).size(), 4U);
   EXPECT_EQ(count(text(), "->"), 4U) << text();
   add_to(first, 2, 1);
   built_.write_dot(file_, cudaGraphDebugDotFlagsVerbose);

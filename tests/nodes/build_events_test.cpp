@@ -13,11 +13,11 @@ TEST_F(BuildEvents, AnEventNodeLeadsBackToItsSharedEvent) {
   shared_event const made = shared_event::make(cudaEventDisableTiming | cudaEventBlockingSync);
   node const recorded = build(built_).add(record_node(made));
   node const waited = recorded.add(wait_node(made));
-  EXPECT_EQ(recorded.type(), cudaGraphNodeTypeEventRecord);
-  EXPECT_EQ(waited.type(), cudaGraphNodeTypeWaitEvent);
+  EXPECT_EQ(type_of(recorded), cudaGraphNodeTypeEventRecord);
+  EXPECT_EQ(type_of(waited), cudaGraphNodeTypeWaitEvent);
   for (node const& each : {recorded, waited}) {
-    EXPECT_EQ(each.event(), made.get());
-    std::optional<shared_event> const found = shared_event::find(each.event());
+    EXPECT_EQ(event_of(each), made.get());
+    std::optional<shared_event> const found = shared_event::find(event_of(each));
     ASSERT_TRUE(found);
     EXPECT_EQ(*found, made);
     EXPECT_EQ(found->flags(), cudaEventDisableTiming | cudaEventBlockingSync);
@@ -30,8 +30,8 @@ TEST_F(BuildEvents, AnEventThatIsNotSharedLeadsNowhere) {
   node const recorded = build(built_)
                             .add(record_node(event_ref(borrowed.get())))
                             .add(wait_node(event_ref(borrowed.get())));
-  EXPECT_EQ(recorded.event(), borrowed.get());
-  EXPECT_FALSE(shared_event::find(recorded.event()));
+  EXPECT_EQ(event_of(recorded), borrowed.get());
+  EXPECT_FALSE(shared_event::find(event_of(recorded)));
   cudaEvent_t const gone = shared_event::make().get();
   EXPECT_FALSE(shared_event::find(gone));
   EXPECT_FALSE(shared_event::find(nullptr));

@@ -21,6 +21,7 @@
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "message_of.hpp"
+#include "node_queries.hpp"
 
 namespace escrow::test {
 

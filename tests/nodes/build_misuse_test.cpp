@@ -41,8 +41,8 @@ TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {
     expect_refused([&] { static_cast<void>(at.add(switch_node(looked_at, 2))); }, "switch_node",
                    problem);
   }
-  EXPECT_TRUE(body.nodes().empty());
-  EXPECT_EQ(build(built_).nodes().size(), 2U);
+  EXPECT_TRUE(nodes_in(body).empty());
+  EXPECT_EQ(nodes_in(built_).size(), 2U);
 }
 
 TEST_F(BuildMisuse, AConditionWhoseGraphIsGoneIsRefused) {
@@ -58,7 +58,7 @@ TEST_F(BuildMisuse, ASwitchWithoutBodiesIsRefused) {
   condition const ours = build(built_).make_condition(1);
   expect_refused([&] { static_cast<void>(build(built_).add(switch_node(ours, 0))); }, "switch_node",
                  "`bodies`");
-  EXPECT_TRUE(build(built_).nodes().empty());
+  EXPECT_TRUE(nodes_in(built_).empty());
 }
 
 TEST_F(BuildMisuse, AMemsetThatCannotBeMeantIsRefused) {
@@ -89,8 +89,8 @@ TEST_F(BuildMisuse, AMemsetThatCannotBeMeantIsRefused) {
   }
   int* const null = nullptr;
   expect_refused([&] { build(built_).add(memset_node(null, zero)); }, "memset_node", "destination");
-  EXPECT_EQ(build(built_).nodes().size(), 1U);
-  EXPECT_EQ(made.memset_parameters().width, 1U);
+  EXPECT_EQ(nodes_in(built_).size(), 1U);
+  EXPECT_EQ(memset_params_of(made).width, 1U);
 }
 
 TEST_F(BuildMisuse, AMemsetThatIsJustInRangeIsNot) {
@@ -116,14 +116,14 @@ TEST_F(BuildMisuse, AMemcpyOfNothingOrOfNowhereIsRefused) {
   expect_refused([&] { build(built_).add(memcpy_node(data, null, 4)); }, call, "address");
   expect_refused([&] { made.set(memcpy_node(data, null, 4)); }, call, "address");
   expect_refused([&] { escrow::set(exec, made, memcpy_node(data, data + 1, 0)); }, call, "`bytes`");
-  EXPECT_EQ(build(built_).nodes().size(), 1U);
+  EXPECT_EQ(nodes_in(built_).size(), 1U);
 }
 
 TEST_F(BuildMisuse, MemoryOfNoBytesAndTheFreeingOfNullAreRefused) {
   expect_refused([&] { static_cast<void>(build(built_).add(alloc_node(0))); }, "alloc_node",
                  "`bytes`");
   expect_refused([&] { build(built_).add(free_node(nullptr)); }, "free_node", "`address`");
-  EXPECT_TRUE(build(built_).nodes().empty());
+  EXPECT_TRUE(nodes_in(built_).empty());
 }
 
 TEST_F(BuildMisuse, DestroyingAConditionalNodeIsRefused) {
@@ -147,8 +147,8 @@ TEST_F(BuildMisuse, AKernelThatWasMovedFromIsRefused) {
   expect_refused([&] { escrow::set(exec, made, kernel_node(from, {})); }, "kernel_node",
                  "the kernel is null");
   // NOLINTEND(bugprone-use-after-move)
-  EXPECT_EQ(made.kernel_parameters().launched, taken);
-  EXPECT_EQ(build(built_).nodes().size(), 1U);
+  EXPECT_EQ(kernel_params_of(made).func, taken.get());
+  EXPECT_EQ(nodes_in(built_).size(), 1U);
 }
 
 TEST_F(BuildMisuse, MoreSharedMemoryThanCudaCanBeToldOfIsRefused) {
@@ -177,7 +177,7 @@ TEST_F(BuildMisuse, ALaunchWithAttributesOrADeleterIsRefused) {
     expect_refused([&] { escrow::set(exec, made, kernel_node(add, given, cell, 1)); },
                    "kernel_node", problem);
   }
-  EXPECT_EQ(build(built_).nodes().size(), 1U);
+  EXPECT_EQ(nodes_in(built_).size(), 1U);
 }
 
 TEST_F(BuildMisuse, ASharedEventThatWasMovedFromIsRefused) {
@@ -197,7 +197,7 @@ TEST_F(BuildMisuse, ASharedEventThatWasMovedFromIsRefused) {
   // NOLINTEND(bugprone-use-after-move)
   expect_refused([&] { build(built_).add(record_node(event_ref(cudaEvent_t{}))); }, "record_node",
                  "null");
-  EXPECT_EQ(build(built_).nodes().size(), 2U);
+  EXPECT_EQ(nodes_in(built_).size(), 2U);
 }
 
 TEST_F(BuildMisuse, ANullFunctionAndMissingDataAreRefused) {
@@ -212,8 +212,8 @@ TEST_F(BuildMisuse, ANullFunctionAndMissingDataAreRefused) {
                  "the function is null");
   expect_refused([&] { build(built_).add(host_node(nothing, nullptr, 4)); }, call, "`data`");
   expect_refused([&] { made.set(host_node(nothing, nullptr, 4)); }, call, "`data`");
-  EXPECT_EQ(made.host_parameters().fn, nothing);
-  EXPECT_EQ(build(built_).nodes().size(), 1U);
+  EXPECT_EQ(host_params_of(made).fn, nothing);
+  EXPECT_EQ(nodes_in(built_).size(), 1U);
 }
 
 }  // namespace

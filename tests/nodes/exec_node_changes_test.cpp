@@ -8,23 +8,45 @@ namespace {
 
 class NodeChanges : public node_changes_test {};
 
-TEST_F(NodeChanges, ChangingAnExecSwapsItsOwnersAfterTheLaunchesInFlight) {
+TEST_F(NodeChanges, ChangingAnExecSwapsWhatItWasGivenAfterTheLaunchesInFlight) {
   node const changed = add_node(hold_up(*built_), first_);
   std::optional<graph_exec> exec(*built_);
-  exec->launch(stream_);
   set(*exec, changed, second_, 10);
-  built_.reset();
-  EXPECT_TRUE(stays(first_));
+  exec->launch(stream_);
+  set(*exec, changed, third_, 100);
+  EXPECT_TRUE(stays(second_));
   flag_.raise();
   must(cudaStreamSynchronize(stream_));
-  EXPECT_TRUE(goes(first_)) << "the exec is there, but does not use it any more";
-  EXPECT_EQ(cells_.load(), 1);
+  EXPECT_TRUE(goes(second_)) << "the exec is there, but does not use it any more";
+  EXPECT_EQ(cells_.load(), 10);
+  built_.reset();
   run(*exec);
-  EXPECT_EQ(cells_.load(), 11);
-  EXPECT_TRUE(lives(second_));
-  EXPECT_EQ(exec->held().owners, 1U);
+  EXPECT_EQ(cells_.load(), 110);
+  EXPECT_TRUE(lives(first_)) << "the exec got it from its graph";
+  EXPECT_TRUE(lives(third_));
+  EXPECT_EQ(exec->held().owners, 2U);
   exec.reset();
+  EXPECT_TRUE(goes(first_));
+  EXPECT_TRUE(goes(third_));
+}
+
+TEST_F(NodeChanges, WhatAnExecWasGivenForANodeStaysWhenAnotherIsChanged) {
+  node const one = add_node(hold_up(*built_), make_fate());
+  node const two = add_node(one, make_fate());
+  std::optional<graph_exec> exec(*built_);
+  set(*exec, one, first_, 10);
+  set(*exec, two, second_, 100);
+  exec->launch(stream_);
+  set(*exec, two, third_, 1000);
+  exec.reset();
+  EXPECT_TRUE(stays(first_));
+  EXPECT_TRUE(stays(second_));
+  flag_.raise();
+  must(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(cells_.load(), 110);
+  EXPECT_TRUE(goes(first_));
   EXPECT_TRUE(goes(second_));
+  EXPECT_TRUE(goes(third_));
 }
 
 TEST_F(NodeChanges, ChangingAnExecLeavesTheGraphAndOtherExecsAlone) {
@@ -60,13 +82,13 @@ TEST_F(NodeChanges, AnExecMayBeChangedAgainAndAgain) {
   }
   EXPECT_TRUE(lives(first_)) << "the graph has it";
   escrow::set(exec, two, kernel_node(add, {}, cells_.data() + 1, 5));
-  EXPECT_EQ(exec.held().owners, 1U);
+  EXPECT_EQ(exec.held().owners, 3U) << "what it got from its graph, and the last";
   run(exec);
   EXPECT_EQ(cells_.load(0), 22);
   EXPECT_EQ(cells_.load(1), 15);
   built_.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_TRUE(goes(second_));
+  EXPECT_TRUE(lives(first_));
+  EXPECT_TRUE(lives(second_));
   EXPECT_TRUE(lives(last));
 }
 
@@ -124,7 +146,7 @@ TEST_F(NodeChanges, AnUpdateFromTheChangedGraphSwapsWhatTheExecKeeps) {
   run(exec);
   EXPECT_EQ(cells_.load(), 100);
   built_.reset();
-  EXPECT_TRUE(goes(second_));
+  EXPECT_TRUE(lives(second_)) << "until the next update";
   EXPECT_TRUE(lives(third_));
 }
 
@@ -137,7 +159,7 @@ TEST_F(NodeChanges, AnExecThatWasUpdatedFromAnotherGraphKeepsWhatThatHadUntilThe
     exec->update(other);
   }
   set(*exec, changed, third_, 100);
-  EXPECT_TRUE(lives(second_)) << "whose node that is cannot be known";
+  EXPECT_TRUE(lives(second_)) << "the exec got it from a graph";
   run(*exec);
   EXPECT_EQ(cells_.load(), 100);
   exec->update(*built_);

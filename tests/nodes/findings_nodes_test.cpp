@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "../graph/lifetime_fixture.hpp"
-#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
@@ -46,25 +45,6 @@ TEST_F(BuiltByHand, AGraphWhoseNodeWasDestroyedByAPlainCallCanBeCloned) {
   }
   EXPECT_TRUE(first.wait());
   EXPECT_TRUE(second.wait());
-}
-
-// CUDA uses a node's handle again once the node is destroyed.
-TEST_F(BuiltByHand, ANodeWithAHandleThatIsUsedAgainReportsItsOwnKernel) {
-  graph source(*worker);
-  library const code = library::load(library_code());
-  kernel const of_library = code.find("library_tiny");
-  if (is_sanitized) GTEST_SKIP() << "AddressSanitizer keeps what was freed from its next use";
-  bool is_used_again = false;
-  for (int i = 0; i < 64 && !is_used_again; ++i) {
-    auto const first = build(source).add(kernel_node(of_library, {}));
-    cudaGraphNode_t const handle = first.get();
-    must(cudaGraphDestroyNode(handle));
-    auto const second = build(source).add(kernel_node(tiny(), {}));
-    is_used_again = second.get() == handle;
-    EXPECT_TRUE(second.kernel_parameters().launched == tiny());
-    EXPECT_FALSE(second.kernel_parameters().launched == of_library);
-  }
-  EXPECT_TRUE(is_used_again) << "the test has not shown anything";
 }
 
 TEST_F(BuiltByHand, AnOwnerOfANodeWhoseHandleIsUsedAgainIsReleasedWithTheGraph) {

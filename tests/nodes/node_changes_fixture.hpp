@@ -10,7 +10,7 @@ namespace escrow::test {
 /// A test of owners of nodes that are changed.
 class node_changes_test : public node_owners_test {
  protected:
-  [[nodiscard]] node sole_node(graph const& of) { return build(of).nodes().at(0); }
+  [[nodiscard]] node sole_node(graph const& of) { return nodes_in(of).at(0); }
   void set(node const& changed, fate_ptr fate, int value) {
     changed.set(kernel_node(add, {}, shared(std::move(fate)), value));
   }

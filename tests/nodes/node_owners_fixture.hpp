@@ -16,6 +16,7 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "node_queries.hpp"
 
 namespace escrow::test {
 

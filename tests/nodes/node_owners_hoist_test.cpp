@@ -19,7 +19,7 @@ TEST_F(NodeOwners, AreTakenOffByHoist) {
   EXPECT_TRUE(goes(second_));
   added.destroy();
   other.set(kernel_node(add, {}, cells_.data(), 2));
-  EXPECT_EQ(build(*built_).nodes().size(), 1U);
+  EXPECT_EQ(nodes_in(*built_).size(), 1U);
 }
 
 TEST_F(NodeOwners, AreTakenOffByHoistOfThePlainHandle) {
@@ -45,7 +45,7 @@ TEST_F(NodeOwners, OfACloneMadeAfterAHoistByHandleAreNone) {
   graph copy = built_->clone();
   built_.reset();
   EXPECT_TRUE(goes(first_));
-  build(copy).nodes().at(0).destroy();
+  nodes_in(copy).at(0).destroy();
   EXPECT_EQ(copy.held().owners, 0U);
 }
 

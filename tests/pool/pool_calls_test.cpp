@@ -2,6 +2,8 @@
 // waits.
 #include <algorithm>
 #include <escrow/sim.hpp>
+#include <string_view>
+#include <vector>
 
 #include "capture_fixture.hpp"
 
@@ -26,6 +28,27 @@ TEST_F(PoolCalls, AClaimOfTheStreamsOwnSlotAndItsReleaseMakeOneEventRecordAndFew
   EXPECT_EQ(sim::calls("cudaEventQuery") - queries, 0u);
   EXPECT_LE(sim::calls("cudaStreamGetCaptureInfo") - infos, 200u);
   EXPECT_LE(sim::calls("cudaStreamGetId") - ids, 100u);
+}
+
+TEST_F(PoolCalls, AClaimOfAnotherStreamsIdleSlotAsksForItsStreamsIdOnceAndAboutOneEvent) {
+  owned_stream const stream = make_stream();
+  owned_stream const other = make_stream();
+  block_pool pool = make_pool(4);
+  pool.claim(other).release();
+  sync(other);
+  ASSERT_TRUE(drained());
+  sim::start_recording(sim::recorded_threads::this_one);
+  block_lease held = pool.claim(stream);
+  std::vector<sim::recorded_call> const calls = sim::stop_recording();
+  auto const count = [&](std::string_view api) {
+    return std::ranges::count(calls, api, &sim::recorded_call::api);
+  };
+  EXPECT_EQ(held->number(), 0);
+  EXPECT_EQ(count("cudaStreamGetCaptureInfo"), 1);
+  EXPECT_EQ(count("cudaStreamGetId"), 1);
+  EXPECT_EQ(count("cudaEventQuery"), 1);
+  EXPECT_EQ(count("cudaThreadExchangeStreamCaptureMode"), 2);
+  EXPECT_LE(calls.size(), 6u);
 }
 
 TEST_F(PoolCalls, AStreamThatIsGivenOftenIsRecordedOnce) {
@@ -58,8 +81,10 @@ TEST_F(PoolCalls, AClaimInVainInACaptureAsksOncePerBusyStream) {
   owned_stream const stream = make_stream();
   capture captured{stream, cudaStreamCaptureModeGlobal};
   std::uint64_t const before = sim::calls("cudaEventQuery");
+  std::uint64_t const modes = sim::calls("cudaThreadExchangeStreamCaptureMode");
   EXPECT_FALSE(pool.try_claim(stream).has_value());
   EXPECT_LE(sim::calls("cudaEventQuery") - before, busy);
+  EXPECT_LE(sim::calls("cudaThreadExchangeStreamCaptureMode") - modes, 2u);
 }
 
 TEST_F(PoolCalls, AHostWaitInACaptureAsksNowAndThenAndDoesNotSpin) {

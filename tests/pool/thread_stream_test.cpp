@@ -1,5 +1,6 @@
 // cudaStreamPerThread in captures: each thread has its own, and several may be part of one capture.
 #include <functional>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <utility>
@@ -153,6 +154,22 @@ TEST_F(ThreadStream, OfTheCaptureMayStillBeInUseWhenTheLeaseOutlivesTheCapture) 
   flag.raise();
   sync(third);
   EXPECT_EQ(mismatches.load(), 0);
+  EXPECT_EQ(pool.stats().deferred, 0u);
+}
+
+TEST_F(ThreadStream, OfALeaseThatEndsOnAnotherThreadWhileItsStreamCapturesIsRecordedAfterwards) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = pool.claim(stream);
+  held->record_stream(cudaStreamPerThread);
+  capture captured{stream, cudaStreamCaptureModeRelaxed};
+  other.run([&] { held.reset(); });
+  EXPECT_EQ(worker->stats().leaked, 0u);
+  EXPECT_EQ(pool.stats().deferred, 1u);
+  must(captured.end());
+  captured.graph().reset();
+  ASSERT_TRUE(drained());
+  EXPECT_FALSE(pool.try_claim(stream).has_value()) << "this thread's stream is missing";
+  EXPECT_TRUE(pool.try_claim(cudaStreamPerThread).has_value());
   EXPECT_EQ(pool.stats().deferred, 0u);
 }
 

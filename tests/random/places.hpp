@@ -55,7 +55,6 @@ struct exec_place {
   std::uint64_t made_of = 0;  // the graph's serial
   unsigned shape = 0;         // the graph's then
   int nodes_then = 0;         // the last node's id then
-  bool is_exact = true;       // it is known which node is which: not after some updates
   bool was_updated = false;
   bool of_hoisted = false;
   bool is_conditional = false;

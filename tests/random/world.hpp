@@ -243,8 +243,7 @@ class world {
   outcome do_exec_set(std::size_t exec, std::size_t node, std::size_t owner);
   outcome do_exec_set_of_lease(std::size_t exec, std::size_t node, std::size_t lease);
   [[nodiscard]] bool may_set(exec_place const& place, node_place const& at) const;
-  [[nodiscard]] static bool is_replaced(exec_place const& place, node_place const& at,
-                                        entry const& each);
+  [[nodiscard]] static bool is_replaced(node_place const& at, entry const& each);
   [[nodiscard]] entries begin_exec_set(std::size_t exec, node_place const& at);
   void end_exec_set(std::size_t exec, node_place const& at, entries const& old, entries const& kept,
                     bool is_done);

@@ -110,7 +110,6 @@ void world::note_update(std::size_t e, std::size_t g, entries const& before) {
   all_.model.execs[e] = all_.model.graphs[g];
   if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
   if (place.is_end_unknown) append(all_.model.execs[e].lingering, before);
-  place.is_exact = place.is_exact && is_same && source.shape == place.shape && !source.is_exposed;
   place.was_updated = true;
   if (is_same) place.nodes_then = node_ids_;
   place.of_hoisted = source.is_hoisted;

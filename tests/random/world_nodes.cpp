@@ -268,10 +268,9 @@ bool world::may_set(exec_place const& place, node_place const& at) const {
   return place.own && is_there(at) && at.id <= place.nodes_then;
 }
 
-/// What an exec has for a node, in case it is set; where nobody can tell any more what was whose,
-/// only what was set in it.
-bool world::is_replaced(exec_place const& place, node_place const& at, entry const& each) {
-  return each.node == at.id && (place.is_exact || each.by_exec);
+/// What set() gave an exec for a node. What the exec has of its graph stays.
+bool world::is_replaced(node_place const& at, entry const& each) {
+  return each.node == at.id && each.by_exec;
 }
 
 /// That may go from the beginning of the call, but for launches in flight; returns it.
@@ -280,15 +279,15 @@ entries world::begin_exec_set(std::size_t e, node_place const& at) {
   contents& in = all_.model.execs[e];
   entries old;
   for (entry const& each : in.held)
-    if (is_replaced(place, at, each)) old.push_back(each);
-  std::erase_if(in.held, [&](entry const& each) { return is_replaced(place, at, each); });
-  if (place.is_exact) all_.model.keep_for_launches(old, place.behind);
+    if (is_replaced(at, each)) old.push_back(each);
+  std::erase_if(in.held, [&](entry const& each) { return is_replaced(at, each); });
+  all_.model.keep_for_launches(old, place.behind);
   append(in.lingering, old);
   return old;
 }
 
-/// The exec has the new owners, and what it had for the node goes after the launches in flight, or
-/// stays, where nobody can tell any more what was whose. If the call failed, all is as before.
+/// The exec has the new owners, and what set() gave it for the node before goes after the launches
+/// in flight. If the call failed, all is as before.
 void world::end_exec_set(std::size_t e, node_place const& at, entries const& old,
                          entries const& kept, bool is_done) {
   exec_place const& place = execs_[e];
@@ -297,8 +296,8 @@ void world::end_exec_set(std::size_t e, node_place const& at, entries const& old
   if (!is_done) return append(in.held, old);
   if (is_in_flight(place)) counts_.meet(situation::exec_set_in_flight);
   if (place.was_updated) counts_.meet(situation::exec_set_after_an_update);
-  std::erase_if(in.needed, [&](entry const& each) { return is_replaced(place, at, each); });
-  if (!place.is_exact || place.is_end_unknown) append(in.lingering, old);
+  std::erase_if(in.needed, [&](entry const& each) { return is_replaced(at, each); });
+  if (place.is_end_unknown) append(in.lingering, old);
   for (entry each : kept) {
     each.node = at.id;
     each.by_exec = true;

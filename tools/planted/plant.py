@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Plants a bug: plant.py BUG TREE.
 
-A .bug file has lines `# bug:`, `# row:`, `# test:`, and hunks without line numbers:
+A .bug file has lines `# bug:`, `# row:` (of the table of bugs that docs/proof.md had at 915ee8e; a finding of the review
+of 318121c; or what may not happen), `# test:` (program and filter), and hunks without line numbers:
     @@ deleter/ pool/claim.cpp
      a line that stays
     -a line that goes
     +a line that comes
 The old text has to occur once in the files whose names begin with one of those behind @@. White space does not count,
-so the text may move to another file or be wrapped differently.
+so the text may move to another file or be wrapped differently. `# none: why` in place of a test: nothing is planted.
 """
 import re
 import sys

@@ -10,13 +10,11 @@
 
 namespace escrow {
 
-// What: source_location, for compilers whose standard library lacks it (clang 14 with libstdc++),
-//   and one type for all of them, since it is part of function signatures.
-// Lifetime: points to string literals.
+// std::source_location, for compilers whose standard library lacks it (clang 14 with libstdc++),
+// and one type for all of them, since it is part of function signatures.
 class source_location {
  public:
-  // Nowhere.
-  constexpr source_location() noexcept = default;
+  constexpr source_location() noexcept = default;  // nowhere
 
   // The place of the call, also as a default argument. Pass no arguments.
   [[nodiscard]] static constexpr source_location current(
@@ -39,21 +37,15 @@ class source_location {
   std::uint_least32_t line_ = 0;
 };
 
-// What: a CUDA runtime call returned something other than cudaSuccess.
-// Thread safety: a value; as any std::exception.
-// Lifetime: api() must point to a string literal; everything else is copied.
-// Errors: the constructor may throw std::bad_alloc, as std::runtime_error does.
+// A CUDA runtime call returned something other than cudaSuccess.
 class cuda_error : public std::runtime_error {
  public:
   // `api` is the name of the CUDA function, a string literal. `where` is the line that called it.
   cuda_error(cudaError_t status, char const* api,
              source_location where = source_location::current());
 
-  // The status that the call returned, never cudaSuccess.
   [[nodiscard]] cudaError_t status() const noexcept { return status_; }
-  // The CUDA function that returned it, e.g. "cudaEventRecord".
   [[nodiscard]] char const* api() const noexcept { return api_; }
-  // The line of code that called it.
   [[nodiscard]] source_location where() const noexcept { return where_; }
 
  private:
@@ -89,11 +81,7 @@ inline bool succeeded(cudaError_t status) noexcept {
 // descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
 [[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
 
-// What: the caller used Escrow wrongly. The text names the call, the argument and what to do
-//   instead.
-// Thread safety: a value; as any std::exception.
-// Lifetime: everything is copied.
-// Errors: the constructor may throw std::bad_alloc, as std::logic_error does.
+// The caller used Escrow wrongly. The text names the call, the argument and what to do instead.
 class usage_error : public std::logic_error {
  public:
   // `call` is the function of Escrow, e.g. "resource_pool::claim"; `problem` names the argument and

@@ -15,10 +15,10 @@ namespace escrow {
 
 // What: a borrowed cudaEvent_t with its operations. `wait` orders the device, `sync` blocks the
 //   host, `is_done` polls.
-// Thread safety: a value; the event itself may be used from any thread, as in CUDA.
+// Thread safety: the event may be used from any thread, as in CUDA.
 // Memory ordering: after is_done() returned true or sync() returned, the host sees what the device
 //   wrote before the event, as CUDA defines it.
-// Lifetime: borrows; the event must outlive the reference.
+// Lifetime: the event must outlive the reference.
 // Capture: never record on a capturing stream an event that is used eagerly too: it becomes a
 //   captured event, which cannot be waited on, queried or synchronized outside. Querying and
 //   synchronizing kill a foreign Global capture unless the thread is in Relaxed mode
@@ -65,7 +65,6 @@ class event {
   }
   ~event();
 
-  // An event that owns nothing.
   [[nodiscard]] static event none() noexcept { return event(cudaEvent_t{}); }
 
   [[nodiscard]] explicit operator bool() const noexcept { return event_ != nullptr; }
@@ -80,7 +79,7 @@ class event {
 
 // What: a share of a cudaEvent_t, with what CUDA does not tell of an event: its flags and its
 //   device. A handle that is read from a graph leads back to it.
-// Thread safety: a value; the event may be used from any thread, as in CUDA.
+// Thread safety: the event may be used from any thread, as in CUDA.
 // Lifetime: the last share destroys the event, which CUDA allows at any time.
 // Capture: creating, finding and destroying are capture-safe.
 // Errors: make() throws cuda_error, std::bad_alloc.

@@ -34,7 +34,7 @@ template <class S>
 concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S>;
 
 // What: a borrowed cudaStream_t, made implicitly from anything stream_like.
-// Lifetime: borrows; the stream must be alive during each call that takes one.
+// Lifetime: the stream must be alive during each call that takes one.
 // Contexts: the stream is of its device's primary context, as the runtime's are, or of a green
 //   context. Events of the primary context cannot be recorded on a stream of a context that was
 //   made with cuCtxCreate (cudaErrorInvalidResourceHandle, measured).
@@ -46,7 +46,6 @@ class stream_ref {
   stream_ref(int) = delete;             // a literal 0 is a mistake more often than the null stream
   stream_ref(std::nullptr_t) = delete;  // say cudaStreamLegacy or cudaStreamPerThread
 
-  // The CUDA handle. Never owning.
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
 
  private:

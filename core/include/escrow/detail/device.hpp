@@ -12,12 +12,8 @@ namespace escrow {
 // True if CUDA does not tell. Any thread. Source: cuDevicePrimaryCtxGetState.
 [[nodiscard]] bool is_in_use(int device) noexcept;
 
-// What: sets the calling thread's current device and puts the old one back at the end.
-// Thread safety: acts on the calling thread only; make and destroy it on the same thread.
-// Lifetime: scopes nest.
-// Capture: capture-safe.
-// Errors: the constructor throws cuda_error and then has changed nothing. Putting the old device
-//   back cannot reasonably fail; its status is ignored.
+// Sets the calling thread's current device and puts the old one back at the end, on the same
+// thread. Capture-safe. The constructor throws cuda_error and then has changed nothing.
 class [[nodiscard]] device_scope {
  public:
   explicit device_scope(int device);

@@ -42,11 +42,10 @@ namespace escrow {
 // cuda_error, std::bad_alloc. Any thread that may enqueue on `stream`. Source: cudaEventRecord.
 [[nodiscard]] bool is_captured_on(stream_ref stream, int device);
 
-// The device of `stream`, which captures into the graph of that id: the one that the calling thread
-// found last for both, else the current one if that is it, else found by trying those
-// that have a context. Throws as is_captured_on(), and cuda_error(cudaErrorInvalidResourceHandle)
-// for a stream of none of them, as one of a context made with cuCtxCreate is.
-// Throws cuda_error, std::bad_alloc. Any thread that may enqueue on `stream`.
+// The device of `stream`, which captures into the graph of that id: one that the calling thread
+// found lately for both, else the current one if that is it, else found by trying those that have a
+// context. Throws as is_captured_on(), and cuda_error(cudaErrorInvalidResourceHandle) for a stream
+// of none of them, as one of a context made with cuCtxCreate is.
 [[nodiscard]] int device_of_capturing(stream_ref stream, std::uint64_t capture_id);
 
 // A graph's nodes, as CUDA orders them. Throws cuda_error, std::bad_alloc.

@@ -14,10 +14,9 @@ namespace escrow {
 enum class event_use { eager, captured };
 
 // What: a process-wide store of idle events without timing, one list a device and use.
-// Thread safety: any thread may call anything.
-// Memory ordering: put() on one thread happens before the take() that returns the same event.
-// Lifetime: lives until the process ends and is leaked on purpose, with the events in it: at exit
-//   the driver may be gone, and static destruction has no order (design law 6).
+// Thread safety: any thread may call anything. put() on one thread happens before the take() that
+//   returns the same event.
+// Lifetime: never destroyed, nor are the events in it: see never_destroyed.
 // Capture: capture-safe.
 // Errors: take() throws cuda_error when an event has to be made and cannot, and std::bad_alloc.
 class event_cache {
@@ -37,28 +36,15 @@ class event_cache {
 // is done.
 enum class record_outcome { recorded, recorded_anew, device_lost, failed };
 
-// What: `outcome`, and the first status that was not cudaSuccess.
 struct record_result {
   record_outcome outcome;
-  cudaError_t status;
+  cudaError_t status;  // the first that was not cudaSuccess
 };
-
-namespace detail {
-// The second try, after the first failed with `first`.
-[[nodiscard]] record_result record_ready_again(event& ready, int& device, cudaStream_t stream,
-                                               cudaError_t first) noexcept;
-}  // namespace detail
 
 // Records `ready`, an event of `device`, on `stream`. If CUDA refuses, tries once more with a fresh
 // event of the stream's own device, which then replaces `ready` and `device`: the event may have
 // been the culprit, or the device another. `stream` must not be capturing. Any thread.
-[[nodiscard]] inline record_result record_ready(event& ready, int& device,
-                                                cudaStream_t stream) noexcept {
-  cudaError_t const status = cudaEventRecord(ready.get(), stream);
-  if (status == cudaSuccess) [[likely]]
-    return {record_outcome::recorded, status};
-  return detail::record_ready_again(ready, device, stream, status);
-}
+[[nodiscard]] record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept;
 
 // What cudaEventQuery's answer means: the work is not done, as far as is known; it is done, or a
 // device is lost and nothing runs any more; nothing will ever tell, because there is no such event

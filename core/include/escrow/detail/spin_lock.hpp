@@ -10,9 +10,8 @@ namespace escrow {
 // What: a lock to hold for a few instructions, across no call that could block. Taking it costs one
 //   read-modify-write and giving it back one store, a third of std::mutex, which counts where a
 //   claim has to stay near the cost of one event record.
-// Thread safety: any thread; meets the standard's Lockable requirements.
-// Memory ordering: what a thread did before unlock() happens before the return of the next lock().
-// Lifetime: must not be destroyed while locked.
+// Thread safety: any thread; meets the standard's Lockable requirements. What a thread did before
+//   unlock() happens before the return of the next lock().
 class spin_lock {
  public:
   void lock() noexcept {

@@ -8,10 +8,6 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow {
-struct launch_params;  // of escrow/nodes.hpp; opaque here
-}  // namespace escrow
-
 namespace escrow::detail {
 
 // What: an owner on its way to a graph, or nothing. It is made before the call of CUDA that may
@@ -32,13 +28,8 @@ class node_payload {
   }
 
   [[nodiscard]] retired_object* get() const noexcept { return owner_.get(); }
-  // Hands the owner on, if there is one, with one reference, the caller's. It is destroyed with
-  // `device` current.
-  [[nodiscard]] retired_object* hand_on(int device) noexcept;
-
-  // What is launched, where CUDA does not tell: in the owner, or null.
-  [[nodiscard]] launch_params const* launched() const noexcept { return launched_; }
-  void set_launched(launch_params const* launched) noexcept { launched_ = launched; }
+  // Hands the owner on, if there is one. It is destroyed with `device` current.
+  [[nodiscard]] ref<retired_object> hand_on(int device) noexcept;
 
  private:
   struct put_back {
@@ -49,7 +40,6 @@ class node_payload {
   [[nodiscard]] static pointer take(deleter_core& core);
 
   pointer owner_;
-  launch_params const* launched_ = nullptr;
 };
 
 inline node_payload::pointer node_payload::take(deleter_core& core) {
@@ -60,13 +50,11 @@ inline node_payload::pointer node_payload::take(deleter_core& core) {
   return pointer(&core.take_retired_object(0, false));
 }
 
-inline retired_object* node_payload::hand_on(int device) noexcept {
-  retired_object* const handed_on = owner_.release();
-  if (handed_on == nullptr) return nullptr;
-  handed_on->set_device(device);
-  handed_on->add_ref();
-  handed_on->enter_graph();
-  return handed_on;
+inline ref<retired_object> node_payload::hand_on(int device) noexcept {
+  if (owner_ == nullptr) return {};
+  owner_->set_device(device);
+  owner_->enter_graph();
+  return ref<retired_object>(*owner_.release());
 }
 
 inline void node_payload::put_back::operator()(retired_object* unused) const noexcept {

@@ -17,7 +17,6 @@ namespace escrow {
 
 class deleter;
 class graph_core;
-struct survey_root;
 
 namespace detail {
 // The core, if there is one that has a graph; else throws usage_error, in the name of `call`.
@@ -74,13 +73,11 @@ class graph {
 
   // For building by hand (escrow/nodes.hpp): what nodes and bodies refer to; null if moved from.
   [[nodiscard]] std::shared_ptr<graph_core> const& core() const noexcept { return shared_; }
-  // The same: a node of `parent` with a copy of this graph. Throws as add_child().
-  [[nodiscard]] cudaGraphNode_t embed_in(char const* call, graph_core& parent, cudaGraph_t in,
+  // The same: a node of `in` with a copy of this graph. Throws as add_child().
+  [[nodiscard]] cudaGraphNode_t embed_in(char const* call, cudaGraph_t in,
                                          std::span<cudaGraphNode_t const> after) const;
 
  private:
-  friend struct survey_root;
-
   explicit graph(std::shared_ptr<graph_core> core) noexcept;
   [[nodiscard]] graph_core& require(char const* call) const;
 

@@ -13,8 +13,6 @@
 
 namespace escrow {
 
-struct survey_root;
-
 // How a graph is instantiated.
 struct instantiate_options {
   // cudaGraphInstantiateFlags, or'ed.
@@ -64,17 +62,13 @@ class graph_exec {
   // execs that share something, and its end is not recorded: keep this alive until then.
   [[nodiscard]] cudaGraphExec_t get() const noexcept;
 
-  // Whether no user object of Escrow is in the exec, as far as Escrow can know. If there may be
-  // one, the exec is correct, too, but a launch may cost more. While any graph holds anything,
-  // there may be one
-  // - if the source, or the graph of a child node, is a plain handle of which Escrow knows no
-  //   reference: it may be a plain copy of a graph that has some (use graph::clone(), add_child());
-  // - if fewer bodies were named in the options, or made by the `graph` itself, than there are
-  //   conditional nodes;
-  // - if what a child holds could not be noted (child_node).
-  // What cannot be noticed: a body that was not named among others that were; a plain copy that got
-  // more later, by a capture or retire(); a plain child node in the place of one of add_child()
-  // that was destroyed.
+  // Whether Escrow took off every reference set that it knows, so that no launch pays for one. If
+  // not, the exec is correct, too, but a launch may cost more: while any graph holds anything, this
+  // is false if fewer bodies were named in the options, or made by the `graph` itself, than there
+  // are conditional nodes. Escrow does not see what a plain copy (cudaGraphClone,
+  // cudaGraphAddChildGraphNode) of a graph holds: its exec keeps that, and is slower than this
+  // says. Use graph::clone() and graph::add_child(). The same is true of a child that could not be
+  // noted (child_node), and of a body that was not named among others that were.
   [[nodiscard]] bool is_bare() const noexcept;
 
   // What the exec keeps alive by itself; not what user objects in it do. Throws std::bad_alloc.
@@ -114,8 +108,6 @@ class graph_exec {
  private:
   class state;
 
-  graph_exec(survey_root const& source, instantiate_options const& options);
-  void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
 
   std::unique_ptr<state> state_;  // null if moved from

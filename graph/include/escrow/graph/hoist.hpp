@@ -35,8 +35,10 @@ class hoisted {
   // Releases after the work enqueued on `stream` so far. The streams of other launches must be
   // ordered before that. Throws std::bad_alloc too.
   void release_after(stream_ref stream);
-  // Releases once the last record of `ready` is done. The event must neither be recorded again nor
-  // be destroyed before that, and must not have been recorded in a capture.
+  // Releases once the last record of `ready` is done. `ready` is an event of the device that is
+  // current now, and must not have been recorded in a capture. It must neither be recorded again
+  // nor be destroyed until a drain() that began after this call, of each deleter of what this
+  // holds, has returned.
   void release_after(event_ref ready);
   // Releases now: no launch is in flight, or there was none.
   void release();

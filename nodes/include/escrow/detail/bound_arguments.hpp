@@ -98,6 +98,7 @@ enum class bound_to { stream, node };
 
 // Nothing is kept of an argument.
 struct no_share {
+  static constexpr bool is_empty = true;
   static constexpr bool is_shared = true;  // as owner: see is_shared_owner
 };
 

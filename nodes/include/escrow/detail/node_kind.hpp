@@ -31,9 +31,10 @@ concept changeable_kind = requires(Kind& kind, deleter_core& core) {
   noexcept;
 };
 
-// Throws usage_error, in the name of kernel_node, for what cannot be launched by a node.
-[[nodiscard]] launch_params checked_launch(kernel const& launched, launch_config const& config);
-[[nodiscard]] cudaGraphNodeParams kernel_params(launch_params const& launch, void** values);
+// CUDA's parameters, yet without values. Throws usage_error, in the name of kernel_node, for what
+// cannot be launched by a node.
+[[nodiscard]] cudaGraphNodeParams kernel_params(kernel const& launched,
+                                                launch_config const& config);
 
 // What a node keeps of the arguments that were given as `Arguments` (T& or T, as forwarded).
 template <class... Arguments>
@@ -90,43 +91,34 @@ class owning_kind {
 // A kernel with its values, and what is kept of its arguments.
 template <class Values, class... Arguments>
 class kernel_kind {
-  using bound = node_arguments<Arguments...>;
-  // What a node keeps if CUDA cannot be asked what it launches.
-  struct library_launch {
-    static constexpr bool is_shared = bound::is_shared;
-    launch_params launch;
-    bound arguments;
-  };
+  using owner = launch_owner<bound_to::node, Arguments...>;
 
  public:
   kernel_kind(kernel const& launched, launch_config const& config, Values const& values,
               std::remove_reference_t<Arguments>&... arguments)
-      : launch_(checked_launch(launched, config)), values_(values), arguments_(arguments...) {}
+      : params_(kernel_params(launched, config)),
+        values_(values),
+        owner_{launched.library(), node_arguments<Arguments...>(arguments...)} {}
 
   [[nodiscard]] node_draft draft(deleter_core& core) {
     pointers_ = addresses_of(values_);
-    node_draft made{kernel_params(launch_, pointers_.data()), {}};
-    if (launch_.launched.library() != nullptr) {
-      library_launch* placed = nullptr;
-      made.payload = node_payload(core, library_launch{launch_, std::move(arguments_)}, placed);
-      made.payload.set_launched(&placed->launch);
-      placed_ = &placed->arguments;
-    } else if constexpr (!bound::is_empty) {
-      made.payload = node_payload(core, std::move(arguments_), placed_);
-    }
-    if (placed_ != nullptr) placed_->end_slot_shares_with(*made.payload.get());
+    params_.kernel.kernelParams = pointers_.data();
+    node_draft made{params_, {}};
+    if (owner_.is_empty()) return made;
+    made.payload = node_payload(core, std::move(owner_), placed_);
+    placed_->arguments.end_slot_shares_with(*made.payload.get());
     return made;
   }
   void commit() noexcept {
-    if (placed_ != nullptr) placed_->take();
+    if (placed_ != nullptr) placed_->arguments.take();
   }
 
  private:
-  launch_params launch_;
+  cudaGraphNodeParams params_;
   Values values_;
   decltype(addresses_of(std::declval<Values&>())) pointers_{};
-  bound arguments_;
-  bound* placed_ = nullptr;
+  owner owner_;
+  owner* placed_ = nullptr;
 };
 
 }  // namespace escrow::detail

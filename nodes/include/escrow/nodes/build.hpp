@@ -1,4 +1,4 @@
-// Building graphs by hand: places where nodes are added, and nodes that are read and changed.
+// Building graphs by hand: places where nodes are added, and nodes that are changed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,9 +40,9 @@ class graph_builder_ref {
   // Adds a node of this kind (node_kinds.hpp) after this place. Source: cudaGraphAddNode.
   template <detail::changeable_kind Kind>
   node add(Kind kind) const;
-  allocation add(alloc_node const& kind) const;
-  node add(free_node const& kind) const;
-  node add(child_node const& kind) const;
+  allocation add(alloc_kind const& kind) const;
+  node add(free_kind const& kind) const;
+  node add(child_kind const& kind) const;
   conditional_node add(conditional_kind const& kind) const;
 
   // A node that does nothing, after this place and after all of `others`.
@@ -53,30 +53,21 @@ class graph_builder_ref {
   // `initial`. Source: cudaGraphConditionalHandleCreate.
   [[nodiscard]] condition make_condition(unsigned initial) const;
 
-  // All nodes and edges of the graph, or body, that the place is in, of whatever kind, also of what
-  // was captured; not those of its bodies and child graphs.
-  [[nodiscard]] std::vector<node> nodes() const;
-  [[nodiscard]] std::vector<std::pair<node, node>> edges() const;
-  // The one of those that has this handle, e.g. of graph::add_child(). That it is one of those is
-  // not checked.
+  // The node of the graph, or body, that has this handle: of what was captured, or of
+  // graph::add_child(). That it is a node of it is not checked.
   [[nodiscard]] node node_of(cudaGraphNode_t handle) const noexcept;
 
  protected:
   graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
-      : core_(core), graph_(core.get()), in_(in) {}
-  // After a node of the place's graph.
-  graph_builder_ref(graph_builder_ref const& place, cudaGraphNode_t after) noexcept
-      : core_(place.core_), graph_(place.graph_), in_(place.in_), after_(after) {}
+      : core_(core), in_(in) {}
 
   // The core, if the graph is there; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
   // The same, for the deleter that destroys what nodes keep.
   [[nodiscard]] deleter_core& core(char const* call) const;
   [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
-  [[nodiscard]] std::vector<node> nodes_of(std::vector<cudaGraphNode_t> const& found) const;
 
   std::weak_ptr<graph_core> core_;
-  graph_core* graph_ = nullptr;      // what core_ has, if it is there
   cudaGraph_t in_ = nullptr;         // the graph, or the body
   cudaGraphNode_t after_ = nullptr;  // null: nothing
 
@@ -91,8 +82,9 @@ class graph_builder_ref {
 }
 
 // What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
-//   parameters can be read back and changed, with what they keep alive. Changes concern the graph
-//   and what is created from it from then on, not clones and execs that are there: see set() below.
+//   parameters can be changed, with what they keep alive, and are read with CUDA's calls on get().
+//   Changes concern the graph and what is created from it from then on, not clones and execs that
+//   are there: see set() below.
 // Thread safety, Capture: as graph_builder_ref.
 // Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, its
 //   other copies must not be used, as with CUDA's handles.
@@ -108,28 +100,9 @@ class node : public graph_builder_ref {
     return one.after_ == other.after_;
   }
 
-  [[nodiscard]] cudaGraphNodeType type() const;
-  // The nodes that this one waits for, and those that wait for it.
-  [[nodiscard]] std::vector<node> predecessors() const;
-  [[nodiscard]] std::vector<node> successors() const;
   // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
   // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
   node const& after(node const& other) const;
-
-  // What a kernel node launches; the kernel keeps its library. Throws cuda_error
-  // (cudaErrorInvalidDeviceFunction) for a kernel of a cudaLibrary_t in a node that was not added
-  // here: captured, or hoisted. Source: cudaGraphKernelNodeGetParams, as for those that follow.
-  [[nodiscard]] launch_params kernel_parameters() const;
-  [[nodiscard]] cudaMemsetParams memset_parameters() const;
-  [[nodiscard]] cudaMemcpy3DParms memcpy_parameters() const;
-  [[nodiscard]] cudaHostNodeParams host_parameters() const;
-  // The event of a node that records or waits; shared_event::find() leads from it to its owner.
-  [[nodiscard]] cudaEvent_t event() const;
-  [[nodiscard]] cudaMemAllocNodeParams alloc_parameters() const;
-  // What a node that frees memory frees.
-  [[nodiscard]] void* freed() const;
-  // The copy that a child node has. It is the graph's.
-  [[nodiscard]] cudaGraph_t embedded() const;
 
   // Makes the node one of `kind`, of the kind that it is, and keeps what that owns instead of what
   // was kept. On failure node and owners are as before. Source: cudaGraphNodeSetParams.
@@ -158,13 +131,13 @@ class node : public graph_builder_ref {
   [[nodiscard]] deleter_core& core_in(graph_exec const& exec) const;
 };
 
-// Changes one node of `exec`, from the next launch on, and what is kept for it: what was kept
-// before is released after the launches in flight. `changed` is a node of the graph, or of a body
-// of it, that the exec was created from as a `graph`; the graph itself does not change. Takes as
-// long as the graph keeps owners. After update() with another graph, or with one whose nodes or
-// edges changed since, or may have because its handle is out (graph::get()), what it kept for the
-// node stays until the next update(). On failure throws usage_error, cuda_error, std::bad_alloc,
-// and exec and owners are as before. Source: cudaGraphExecNodeSetParams.
+// Changes one node of `exec`, from the next launch on. `changed` is a node of the graph, or of a
+// body of it, that the exec was created from as a `graph`; the graph itself does not change. What
+// `kind` owns is kept by the exec until the next set() of that node, update(), or the end of the
+// exec, and released after the launches in flight then. What the exec keeps of its graph stays
+// until update() or the end of the exec, also what the node used before. Takes as long as nodes of
+// the exec were given owners. On failure throws usage_error, cuda_error, std::bad_alloc, and exec
+// and owners are as before. Source: cudaGraphExecNodeSetParams.
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind) {
   detail::node_draft made = kind.draft(changed.core_in(exec));

@@ -29,22 +29,17 @@ struct launch_config {
   escrow::deleter* deleter = nullptr;
 };
 
-// The kernel of a node, which keeps its library if it has one, and the shape of the launch.
-struct launch_params {
-  kernel launched;
-  dim3 grid = {1, 1, 1};         // in blocks
-  dim3 block = {1, 1, 1};        // in threads
-  std::size_t shared_bytes = 0;  // of dynamic shared memory a block
-};
-
 namespace detail {
 
-// All that one launch keeps.
-template <class... Arguments>
+// All that one launch of a kernel, or a kernel node, keeps.
+template <bound_to To, class... Arguments>
 struct launch_owner {
-  static constexpr bool is_shared = bound_arguments<bound_to::stream, Arguments...>::is_shared;
+  static constexpr bool is_shared = bound_arguments<To, Arguments...>::is_shared;
+  [[nodiscard]] bool is_empty() const noexcept {
+    return decltype(arguments)::is_empty && library == nullptr;
+  }
   std::shared_ptr<loaded_library const> library;
-  bound_arguments<bound_to::stream, Arguments...> arguments;
+  bound_arguments<To, Arguments...> arguments;
 };
 
 // Enqueues the kernel with the values that `values` points to.
@@ -74,16 +69,15 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
   (announce_use(arguments, stream), ...);
   auto pointers = addresses_of(values);
   auto const enqueue = [&] { launch_values(stream, launched, config, pointers.data()); };
-  using owner = launch_owner<Arguments...>;
-  if (decltype(owner::arguments)::is_empty && launched.library() == nullptr) {
+  using owner = launch_owner<bound_to::stream, Arguments...>;
+  owner kept{launched.library(), decltype(owner::arguments)(arguments...)};
+  if (kept.is_empty()) {
     static_cast<void>(usable_capture_of("launch", stream));  // else retire_around() asks
     return enqueue();
   }
   deleter& its = config.deleter != nullptr ? *config.deleter : deleter::global();
   auto const take = [](owner& in_place) noexcept { in_place.arguments.take(); };
-  its.retire_around("launch", stream,
-                    owner{launched.library(), decltype(owner::arguments)(arguments...)}, take,
-                    enqueue);
+  its.retire_around("launch", stream, std::move(kept), take, enqueue);
 }
 
 }  // namespace detail

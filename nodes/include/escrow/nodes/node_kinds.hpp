@@ -95,40 +95,31 @@ template <std::invocable Function>
 
 // The kinds that follow cannot be changed once they are in a graph.
 
+struct alloc_kind {
+  cudaGraphNodeParams params{};
+};
+struct free_kind {
+  cudaGraphNodeParams params{};
+};
+struct child_kind {
+  graph const& child;
+};
+
 // Memory of the device that is current now, which is there from this node to the one that frees it;
 // `bytes` is not 0. Throws cuda_error, too.
-class alloc_node {
- public:
-  explicit alloc_node(std::size_t bytes);
-
- private:
-  friend class graph_builder_ref;
-  cudaGraphNodeParams params_{};
-};
+[[nodiscard]] alloc_kind alloc_node(std::size_t bytes);
 
 // Frees memory that a node allocates, of this graph or of another.
-class free_node {
- public:
-  explicit free_node(void* address);
-
- private:
-  friend class graph_builder_ref;
-  cudaGraphNodeParams params_{};
-};
+[[nodiscard]] free_kind free_node(void* address);
 
 // A copy of `child`, which has to be there until the node is added. The copy holds what `child`
 // holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
 // of what they share, e.g. of a slot. If memory runs out or a call fails when the node is there
 // already, and CUDA cannot take it off again, as in a graph with memory nodes, then adding it
-// succeeds all the same, and execs are not bare (graph_exec::is_bare).
-class child_node {
- public:
-  explicit child_node(graph const& child) noexcept : child_(&child) {}
-
- private:
-  friend class graph_builder_ref;
-  graph const* child_;
-};
+// succeeds all the same, and launches of execs pay for what it holds (graph_exec::is_bare).
+[[nodiscard]] inline child_kind child_node(graph const& child) noexcept {
+  return {child};
+}
 
 // A condition for one conditional node of one graph or body (graph_builder_ref::make_condition).
 // Kernels of the graph set it (cudaGraphSetConditional); get() is what they take. It does not keep

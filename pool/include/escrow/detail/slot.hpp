@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,12 +30,13 @@ struct pool_stats;
 // A stream as a slot knows it: by CUDA's id, or, where that cannot be asked because the stream
 // captures, by what tells it from every other one.
 struct stream_use {
-  cudaStream_t handle;
-  std::uint64_t id;      // 0: not known
-  std::uint64_t thread;  // of cudaStreamPerThread, a number of its thread; else 0
-  int device;            // in a capture the pool's, but for handles of the current device
-  // With an unknown id: ids of streams made later are not below this one. 0: not known either.
-  std::uint64_t id_below = 0;
+  cudaStream_t handle = nullptr;  // cudaStreamLegacy for a null stream
+  std::uint64_t id = 0;           // 0: not known
+  std::uint64_t thread = 0;       // of cudaStreamPerThread, a number of its thread; else 0
+  int device = 0;                 // in a capture the pool's, but for handles of the current device
+  // With an unknown id: a stream with that handle and an id that is not below was made later.
+  static constexpr std::uint64_t no_bound = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t id_below = no_bound;
 };
 
 // One graph's hold on a slot, released by the user object that the graph keeps, or by the share
@@ -90,18 +91,14 @@ class slot : public reclaimable {
   // Where it is listed: a free list, or the deferred records.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
-  // A free list: one stream's slots. Each slot brings one, so that lists never allocate.
-  struct stream_list {
-    std::uint64_t key = 0;
-    slot* oldest = nullptr;
+  // Of a free list's oldest slot, which stands for the list: see free_lists.
+  struct list_links {
     slot* newest = nullptr;
-    stream_list* chained = nullptr;   // the next one of the same hash
-    stream_list* previous = nullptr;  // of all lists, in the order in which they were asked about
-    stream_list* next = nullptr;
-    stream_list* spare = nullptr;  // what the other slots of this list brought
+    slot* chained = nullptr;   // the next list of the same hash
+    slot* previous = nullptr;  // of all lists, in the order in which they were asked about
+    slot* next = nullptr;
   };
-  // Null while it is listed. Of its own memory, because lists outlive the slot that brought them.
-  std::unique_ptr<stream_list> brought_ = std::make_unique<stream_list>();
+  list_links list_;
   std::uint64_t key_ = 0;          // which list: the id of the stream of its release, or
                                    // free_lists::idle, or one of its own
   std::uint64_t released_at_ = 0;  // the pool's count of releases then
@@ -120,7 +117,6 @@ class slot : public reclaimable {
   // Streams whose work no event covers yet: those given to record_stream() until the release, and
   // afterwards those on which a record is missing. Has room for one more, see slot_pool.
   std::vector<stream_use> unrecorded_;
-
   bool is_lost_ = false;  // one of them was destroyed: it will never be known to be idle
 
   // Graphs.
@@ -174,10 +170,8 @@ class slot_of final : public slot {
 // What a lease knows of its claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
-  cudaStream_t stream = nullptr;
-  std::uint64_t stream_id = 0;   // 0: claimed in a capture
+  stream_use on;
   std::uint64_t capture_id = 0;  // 0: claimed eagerly
-  std::uint64_t thread = 0;      // as stream_use::thread
 };
 
 // The pool that resource_pool<T> and scratch_pool wrap; their contracts are its own.
@@ -193,10 +187,10 @@ class slot_pool {
 
   // Claims a slot; `call` is the public function, for the text of errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
-  // The same, but blocks the host for `host_wait_max` at most, and then returns nothing.
-  [[nodiscard]] std::optional<claimed_slot> try_claim(char const* call, stream_ref stream,
-                                                      std::chrono::nanoseconds host_wait_max,
-                                                      source_location where);
+  // The same, but blocks the host for `host_wait_max` at most, and then returns an empty claim.
+  [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
+                                       std::chrono::nanoseconds host_wait_max,
+                                       source_location where);
 
   // For lease<T>, of whatever pool. Those that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
@@ -208,8 +202,9 @@ class slot_pool {
   // The slot; throws usage_error, naming `call`, if the lease is empty.
   [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease);
 
-  // Refuses claims, destroys what is free, waits for the rest, and returns the holders of what is
-  // left.
+  // Refuses claims, and destroys what is free.
+  void close() noexcept;
+  // The same; waits for the rest, and returns the holders of what is left.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
   // The owner's last call: closes without waiting. The pool ends with its last slot.
   void close_and_leave() noexcept;

@@ -260,9 +260,9 @@ class resource_pool {
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    auto const claimed = slots_->try_claim(call, stream, host_wait_max, where);
-    if (!claimed) return std::nullopt;
-    return recycled(*claimed, stream);
+    claimed_slot const claimed = slots_->try_claim(call, stream, host_wait_max, where);
+    if (claimed.what == nullptr) return std::nullopt;
+    return recycled(claimed, stream);
   }
 
   lease<T> recycled(claimed_slot const& claimed, stream_ref stream) {
