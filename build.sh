@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # The commands of a fresh machine:
-#   ./build.sh bench        builds, runs the relaunch benchmark and prints a table
-#   ./build.sh test         builds and runs the whole suite
-#   ./build.sh deep [sim]   builds and runs the long runs, about an hour; results in build/<preset>/deep-results
-# All use the GPU where there is one, and the simulated CUDA runtime otherwise, or if `sim` says so.
+#   ./build.sh test [sim]    builds and runs the whole suite
+#   ./build.sh sanitize      the same under AddressSanitizer with UBSan, and under ThreadSanitizer; simulated
+#   ./build.sh bench [sim]   builds, runs the relaunch benchmark and prints a table
+#   ./build.sh deep [sim]    builds and runs the long runs, about an hour; results in build/<preset>/deep-results
+# They use the GPU where there is one with nvcc, and the simulated CUDA runtime otherwise, or if `sim` says so.
+# What is missing comes from apt; without a CUDA Toolkit, CUDA's headers come from PyPI, into build/cuda-headers.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 packages=(g++ cmake ninja-build python3 libboost-dev libgtest-dev libbenchmark-dev)
+cuda_headers=build/cuda-headers
+cuda_wheels=("nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*")
 
 # What a package is for, so that a machine that has it from elsewhere needs no package.
 is_there() {
@@ -16,40 +20,61 @@ is_there() {
     cmake) command -v cmake ;;
     ninja-build) command -v ninja ;;
     python3) command -v python3 ;;
-    libboost-dev) has_header boost/lockfree/stack.hpp ;;
-    libgtest-dev) has_header gtest/gtest.h ;;
-    libbenchmark-dev) has_header benchmark/benchmark.h ;;
+    python3-pip) python3 -m pip --version ;;
+    libboost-dev) is_accepted '#include <boost/lockfree/stack.hpp>' ;;
+    libgtest-dev) is_accepted '#include <gtest/gtest.h>' ;;
+    libbenchmark-dev) is_accepted '#include <benchmark/benchmark.h>' ;;
   esac >/dev/null 2>&1
 }
 
-has_header() { echo "#include <$1>" | g++ -E -x c++ -std=c++20 - ; }
+# is_accepted LINES [options]: by g++'s preprocessor.
+is_accepted() { printf '%b\n' "$1" | g++ -E -x c++ -std=c++20 "${@:2}" - >/dev/null 2>&1; }
 
-install_what_is_missing() {
+install_missing() {
   local missing=()
-  for package in "${packages[@]}"; do is_there "$package" || missing+=("$package"); done
-  if [ ${#missing[@]} -gt 0 ]; then
-    local run=()
-    if [ "$(id -u)" != 0 ]; then run=(sudo -n); fi
-    echo "Installing: ${missing[*]}"
-    if ! { "${run[@]}" apt-get update -qq && "${run[@]}" apt-get install -y -qq "${missing[@]}"; }; then
-      echo "Could not install them. Please run: sudo apt-get install ${missing[*]}" >&2
-      exit 1
-    fi
-  fi
-  if ! has_cuda; then
-    echo "CUDA Toolkit 12.8 or newer is missing: its headers are needed even without a GPU." >&2
-    echo "Install it, or name its folder: CUDAToolkit_ROOT=/usr/local/cuda ./build.sh $command" >&2
+  for package in "$@"; do is_there "$package" || missing+=("$package"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local run=()
+  if [ "$(id -u)" != 0 ]; then run=(sudo -n); fi
+  echo "Installing: ${missing[*]}"
+  if ! { "${run[@]}" apt-get update -qq && "${run[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"; }; then
+    echo "Could not install them. Please run: sudo apt-get install ${missing[*]}" >&2
     exit 1
   fi
 }
 
-has_cuda() {
-  local root
-  for root in "${CUDAToolkit_ROOT:-}" "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/cuda \
-      "$(dirname "$(dirname "$(command -v nvcc || echo /none/bin/nvcc)")")"; do
-    [ -n "$root" ] && [ -e "$root/include/cuda_runtime_api.h" ] && return 0
+has_cuda_headers() {
+  is_accepted '#include <cuda_runtime_api.h>\n#if CUDART_VERSION < 12080\n#error\n#endif' "$@"
+}
+
+# Whoever has a toolkit keeps it. CMake finds it by nvcc; for a folder without nvcc it is told where.
+provide_cuda_headers() {
+  local root nvcc
+  nvcc=$(command -v nvcc || true)
+  for root in "${CUDAToolkit_ROOT:-}" "${CUDA_PATH:-}" "${CUDA_HOME:-}" "${nvcc%/bin/nvcc}" /usr/local/cuda; do
+    if [ -n "$root" ] && has_cuda_headers -I "$root/include"; then
+      export CMAKE_INCLUDE_PATH=$root/include
+      return
+    fi
   done
-  return 1
+  if has_cuda_headers || has_cuda_headers -I "$cuda_headers"; then return; fi
+  download_cuda_headers
+}
+
+# A wheel is a zip. The folder gets its name when all is in it.
+download_cuda_headers() {
+  local new=$cuda_headers.new
+  install_missing python3-pip
+  echo "Downloading CUDA's headers: ${cuda_wheels[*]}"
+  rm -rf "$new" "$cuda_headers"
+  if ! python3 -m pip download --quiet --no-deps --dest "$new" "${cuda_wheels[@]}"; then
+    echo "Could not download them. Please install the CUDA Toolkit 12.8 or newer, or name its folder:" >&2
+    echo "CUDAToolkit_ROOT=/usr/local/cuda ./build.sh $command" >&2
+    exit 1
+  fi
+  for wheel in "$new"/*.whl; do python3 -m zipfile -e "$wheel" "$new"; done
+  mv "$new"/nvidia/cu13/include "$cuda_headers"
+  rm -rf "$new"
 }
 
 find_nvcc() {
@@ -62,51 +87,47 @@ find_nvcc() {
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; }
 
 choose_preset() {
-  preset=sim
-  if ! has_gpu; then return; fi
-  if find_nvcc; then
-    preset=gpu
-  else
-    echo "There is a GPU but no nvcc: the simulated runtime is used."
+  preset=${1:-}
+  if [ -z "$preset" ]; then
+    preset=sim
+    if has_gpu; then
+      if find_nvcc; then preset=gpu; else echo "There is a GPU but no nvcc."; fi
+    fi
   fi
+  if [ "$preset" = gpu ]; then echo "On the GPU."; else echo "On the simulated CUDA runtime."; fi
 }
 
 run_workflow() { cmake --workflow --preset "$1"; }
 
 bench() {
   cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset"
+  cmake --build --preset "$preset" --target "relaunch_bench_$preset"
   bench/run.sh "build/$preset" "build/$preset/bench-results" "$preset" --only relaunch
 }
 
-run_tests() {
-  run_workflow "$preset"
-  if [ "$preset" = sim ]; then
-    run_workflow asan
-    run_workflow tsan
-  fi
-}
-
 deep() {
-  cmake --preset "$preset"
+  cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset"
   tests/deep/run.sh "build/$preset" "$preset"
 }
 
 command=${1:-}
 case "$command ${2:-}" in
-  "bench " | "test " | "deep " | "deep sim") ;;
+  "test " | "test sim" | "sanitize " | "bench " | "bench sim" | "deep " | "deep sim") ;;
   *)
-    sed -n '2,6s/^# \{0,1\}//p' "$0"
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
-install_what_is_missing
-choose_preset
-preset=${2:-$preset}
-if [ "$preset" = gpu ]; then echo "On the GPU."; else echo "On the simulated CUDA runtime."; fi
+install_missing "${packages[@]}"
+provide_cuda_headers
+if [ "$command" != sanitize ]; then choose_preset "${2:-}"; fi
 case $command in
+  test) run_workflow "$preset" ;;
+  sanitize)
+    run_workflow asan
+    run_workflow tsan
+    ;;
   bench) bench ;;
-  test) run_tests ;;
   deep) deep ;;
 esac

@@ -19,30 +19,28 @@
 
 namespace escrow {
 
-// Owned by the deleter_core. The thread ends when it is told to (stop_and_join), or, once its
-// deleter was destroyed, with the last use of the core, which it frees then.
+// Owned by the deleter_core. Once its deleter was destroyed, the thread ends with the last use of
+// the core, which it frees then.
 class worker {
  public:
   explicit worker(deleter_core& core) : core_(core) {}
 
-  // Starts the thread. Throws std::system_error. Once.
+  // Throws std::system_error. Once.
   void start();
   [[nodiscard]] bool is_running() const noexcept { return thread_.joinable(); }
 
-  // Ends the thread, for a core without any use.
-  void stop_and_join() noexcept;
-  // Lets the thread, started if need be, go on until the last use of the core was dropped. The core
-  // may be freed when this returns. If no thread can be started it is leaked, and that is reported.
-  void leave_to_itself() noexcept;
+  // Lets the thread, started if need be, go on until the last use of the core was dropped, and
+  // waits for its end unless something `is_owed`. The core may be freed when this returns. If no
+  // thread can be started it is leaked, and that is reported.
+  void leave_to_itself(bool is_owed) noexcept;
 
   // From now on passes end when the process exits. For the first core; the others change nothing.
   static void watch_for_exit();
-  // Whether the process is exiting: nothing may be reclaimed any more. Any thread.
+  // Then nothing may be reclaimed any more. Any thread.
   [[nodiscard]] static bool is_process_exiting() noexcept;
 
  private:
   void run() noexcept;
-  void work() noexcept;
   void free_core() noexcept;  // frees it, and this
   void rest(bool did_something, bool was_left_alone) noexcept;
 
@@ -56,19 +54,21 @@ class worker {
 
 struct deleter_core::state {
   state(deleter_core& its_core, deleter_options given)
-      : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {}
+      : core(its_core), options(std::move(given)), store(its_core), thread(its_core) {}
   state(state&&) = delete;
 
   // One pass: recycles, looks at events, reclaims. Returns how much was reclaimed; 0 at once if
   // another thread is in a pass, or the process is exiting. `is_thread_relaxed`: whether the thread
   // is in Relaxed capture mode; if not it is put there for good, and that is noted.
   std::size_t guarded_pass(bool& is_thread_relaxed) noexcept;
+  [[nodiscard]] release_queue& queue_of(release_lane lane) noexcept {
+    return lane == release_lane::recycle ? recycled.queue : destroyed;
+  }
   // Whether a pass would find nothing that has arrived since the last one.
   [[nodiscard]] bool nothing_arrived() const noexcept;
   // The epoch of what the calling thread pushes: what a reclaim releases belongs to what was
   // reclaimed.
   [[nodiscard]] std::uint64_t epoch_of_push() const noexcept;
-  // Whether the calling thread is in a pass.
   [[nodiscard]] bool is_reclaiming_here() const noexcept {
     // Relaxed: a thread finds only itself here.
     return reclaiming_thread.load(std::memory_order_relaxed) == std::this_thread::get_id();
@@ -95,16 +95,14 @@ struct deleter_core::state {
   std::uint64_t drained = 0;                 // nothing of this epoch or an earlier one is left
   std::atomic<std::uint64_t> seen_epoch{1};  // of the last pass: relaxed, as the wakeup orders it
 
-  // True while a thread is in a pass. Acquire to enter and release to leave, as a lock that no
-  // thread waits for.
-  std::atomic<bool> is_reclaiming{false};
-  std::atomic<std::thread::id> reclaiming_thread{};  // relaxed: see is_reclaiming_here()
-  std::atomic<bool> has_pending{false};              // what the last pass left
+  // The thread that is in a pass. Acquire to enter and release to leave, as a lock that no thread
+  // waits for.
+  std::atomic<std::thread::id> reclaiming_thread{};
+  std::atomic<bool> has_pending{false};  // what the last pass left
   worker thread;
 
-  std::atomic<bool> refuses{false};    // relaxed: a late retire() may still slip in, and is served
-  std::atomic<bool> is_ending{false};  // release by the thread that ends the worker, acquire by it
-  std::atomic<bool> is_left_alone{false};  // the same
+  std::atomic<bool> refuses{false};  // relaxed: a late retire() may still slip in, and is served
+  std::atomic<bool> is_left_alone{false};  // release by the deleter's end, acquire by the worker
   deleter_core* next_orphan = nullptr;     // link of the list of these; see worker.cpp
 
   // Counts for people: relaxed, all of them.
@@ -129,6 +127,7 @@ struct deleter_core::state {
   std::uint64_t pass_epoch = 0;  // of what is being reclaimed; before that, the pass's
   bool is_postponed = false;     // what is being reclaimed waits for an event again
   int pass_device = -1;          // current on this thread, as far as is known; -1: not known
+  int known_device = -1;         // of the last thing that arrived
 };
 
 }  // namespace escrow

@@ -30,13 +30,14 @@ deleter::~deleter() {
   deleter_core::state& state = *core_->state_;
   state.refuses.store(true, std::memory_order_relaxed);
   state.store.trim();
+  bool const has_thread = state.thread.is_running();
   // acq_rel: with no other use left, everything that was done with the core happens before its end.
-  if (state.uses.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    if (state.thread.is_running()) state.thread.stop_and_join();
+  bool const is_owed = state.uses.fetch_sub(1, std::memory_order_acq_rel) != 1;
+  if (is_owed || has_thread) {
+    state.thread.leave_to_itself(is_owed);
+  } else {
     delete core_;
-    return;
   }
-  state.thread.leave_to_itself();
 }
 
 deleter& deleter::global() {
@@ -88,6 +89,10 @@ deleter::retirement deleter::begin_with_graph(cudaGraph_t graph, std::uint64_t i
 
 deleter::retirement deleter::begin(stream_ref stream, char const* call) {
   require_open(call);
+  return begin_use(stream, call);
+}
+
+deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
     return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));

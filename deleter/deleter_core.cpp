@@ -52,12 +52,6 @@ reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
   core.add_use();
 }
 
-reclaimable::reclaimable(place_is_reserved /*reserved*/, deleter_core& core, release_lane lane,
-                         int device, reclaim_function reclaim) noexcept
-    : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
-  core.add_use();
-}
-
 reclaimable::~reclaimable() {
   core_->cancel_place(lane_);
   core_->drop_use();
@@ -104,17 +98,17 @@ bool deleter_core::is_open() const noexcept {
 }
 
 void deleter_core::reserve_place(release_lane lane) {
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).reserve_places(1);
+  state_->queue_of(lane).reserve_place();
 }
 
 void deleter_core::cancel_place(release_lane lane) noexcept {
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).cancel_place();
+  state_->queue_of(lane).cancel_place();
 }
 
 void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
   // Once the thing is in the queue, it may be destroyed, and the core with it; the wakeup stays.
   wakeup& bell = *state_->bell;
-  (lane == release_lane::recycle ? state_->recycled.queue : state_->destroyed).push(thing);
+  state_->queue_of(lane).push(thing);
   bell.notify();
 }
 
@@ -131,20 +125,11 @@ void deleter_core::recycle() noexcept {
 }
 
 void deleter_core::recycle_queued() noexcept {
-  state_->recycled.recycle_queued([](reclaimable& thing) noexcept {
-    if (!reference_set::is_set(thing)) thing.core_->count_reclaimed();
-    thing.reclaim_(thing);
-  });
+  state_->recycled.recycle_queued();
 }
 
 void deleter_core::count_reclaimed() noexcept {
   state_->reclaimed.fetch_add(1, std::memory_order_relaxed);
-}
-
-void deleter_core::reclaim_in_place(reclaimable& member) noexcept {
-  if (!member.drop_ref_only()) return;
-  member.reclaim_(member);
-  count_reclaimed();
 }
 
 void deleter_core::reclaim_next(reclaimable& owner) noexcept {

@@ -15,14 +15,10 @@ graph_registry& graph_registry::global() noexcept {
 }
 
 std::uint64_t graph_registry::adopt(cudaGraph_t created) {
-  constexpr std::uint64_t first_key = std::uint64_t{1} << 62;  // CUDA counts captures from 1
   std::lock_guard const lock(mutex_);
   // The graph that had the handle before was destroyed.
-  auto const [found, is_new] = handles_.try_emplace(created);
-  if (!is_new) forget_entry(found->second.id);
-  std::uint64_t const key = first_key + ++last_key_;
-  handles_[created] = {.id = key, .is_adopted = true};
-  return key;
+  forget_entry(std::exchange(handles_[created], next_key_));
+  return next_key_++;
 }
 
 void graph_registry::give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept {
@@ -32,43 +28,48 @@ void graph_registry::give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t gr
   for (placed_set const& each : renamed.mapped().sets) {
     std::ranges::replace(each.set->graph_ids_, key, id);
   }
-  if (auto const handle = handles_.find(graph); handle != handles_.end()) {
-    handle->second = {.id = id, .is_adopted = false};
-  }
+  if (auto const handle = handles_.find(graph); handle != handles_.end()) handle->second = id;
   renamed.key() = id;
   entries_.insert(std::move(renamed));  // in the room of the one that was taken out
 }
 
 void graph_registry::forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const handle = handles_.find(graph);
-  if (handle != handles_.end() && handle->second.id == id) handle->second.is_adopted = false;
   forget_entry(id);
-  auto const left = handles_.find(graph);
-  if (left != handles_.end() && left->second.id == id) handles_.erase(left);
+  auto const handle = handles_.find(graph);
+  if (handle != handles_.end() && handle->second == id) handles_.erase(handle);
 }
 
 std::uint64_t graph_registry::resolve(std::uint64_t id, cudaGraph_t graph) const noexcept {
   auto const handle = handles_.find(graph);
-  return handle != handles_.end() && handle->second.is_adopted ? handle->second.id : id;
+  return handle != handles_.end() && is_key(handle->second) ? handle->second : id;
 }
 
-graph_registry::entry& graph_registry::entry_of(std::uint64_t id, cudaGraph_t graph) {
-  auto const [found, is_new] = entries_.try_emplace(id);
-  if (!is_new) return found->second;
+void graph_registry::note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added) {
+  for (placed_set const& each : added) {
+    each.set->graph_ids_.reserve(each.set->graph_ids_.size() + 1);
+  }
+  auto const found = entries_.try_emplace(id).first;
+  std::vector<placed_set>& sets = found->second.sets;
   try {
-    auto const [handle, is_first] = handles_.try_emplace(graph, known_handle{id, false});
+    sets.reserve(sets.size() + added.size());
+    std::uint64_t& known = handles_.try_emplace(graph, id).first->second;
     // The graph that had the handle before was destroyed.
-    if (!is_first && handle->second.id != id) {
-      forget_entry(std::exchange(handle->second, {id, false}).id);
-    }
+    if (known != id) forget_entry(std::exchange(known, id));
   } catch (...) {
-    entries_.erase(id);
+    erase_if_unused(found);
     throw;
   }
-  entry& added = entries_.find(id)->second;
-  added.graph = graph;
-  return added;
+  found->second.graph = graph;
+  sets.insert(sets.end(), added.begin(), added.end());
+  for (placed_set const& each : added) each.set->graph_ids_.push_back(id);
+}
+
+std::span<graph_registry::placed_set const> graph_registry::sets_of(
+    std::uint64_t id) const noexcept {
+  auto const found = entries_.find(id);
+  if (found == entries_.end()) return {};
+  return found->second.sets;
 }
 
 void graph_registry::forget_entry(std::uint64_t dead_id) noexcept {
@@ -83,9 +84,7 @@ void graph_registry::erase_if_unused(entries::iterator found) noexcept {
   auto const& [id, unused] = *found;
   if (!unused.sets.empty()) return;
   auto const handle = handles_.find(unused.graph);
-  if (handle != handles_.end() && handle->second.id == id && !handle->second.is_adopted) {
-    handles_.erase(handle);
-  }
+  if (handle != handles_.end() && handle->second == id && !is_key(id)) handles_.erase(handle);
   entries_.erase(found);
 }
 
@@ -93,105 +92,72 @@ graph_registry::appended graph_registry::append(deleter_core const& core, std::u
                                                 cudaGraph_t graph, reclaimable& member,
                                                 bool is_written) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(resolve(id, graph));
-  if (found == entries_.end()) return appended::no_set;
-  for (placed_set const& each : found->second.sets) {
+  for (placed_set const& each : sets_of(resolve(id, graph))) {
     if (!each.set->is_open_ || &each.set->core() != &core) continue;
     return each.set->append(member, is_written) ? appended::yes : appended::closed;
   }
   return appended::no_set;
 }
 
-void graph_registry::reserve_ids(reference_set& set) {
-  set.graph_ids_.reserve(set.graph_ids_.size() + 1);
-}
-
 std::uint64_t graph_registry::add(placed_set added, std::uint64_t id, cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
   id = resolve(id, graph);
-  reserve_ids(*added.set);
-  entry& noted = entry_of(id, graph);
-  try {
-    noted.sets.push_back(added);
-  } catch (...) {
-    erase_if_unused(entries_.find(id));
-    throw;
-  }
-  added.set->graph_ids_.push_back(id);
+  note(id, graph, {&added, 1});
   return id;
 }
 
 void graph_registry::open(reference_set const* set, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return;
   // By address: the set may be destroyed, with its graph, and then it is not there.
-  for (placed_set const& each : found->second.sets) {
+  for (placed_set const& each : sets_of(id)) {
     if (each.set == set && !set->is_sealed_) each.set->is_open_ = true;
   }
 }
 
 void graph_registry::add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy) {
   std::lock_guard const lock(mutex_);
-  auto const original = entries_.find(original_id);
-  if (original == entries_.end()) return;
-  std::vector<placed_set> const copied = original->second.sets;
-  for (placed_set const& each : copied) reserve_ids(*each.set);
-  entry& noted = entry_of(id, copy);
-  try {
-    noted.sets.insert(noted.sets.end(), copied.begin(), copied.end());
-  } catch (...) {
-    erase_if_unused(entries_.find(id));
-    throw;
-  }
-  for (placed_set const& each : copied) each.set->graph_ids_.push_back(id);
+  std::span<placed_set const> const sets = sets_of(original_id);
+  if (!sets.empty()) note(id, copy, std::vector(sets.begin(), sets.end()));
 }
 
-void graph_registry::remove(reference_set const& set, std::uint64_t id) noexcept {
-  std::lock_guard const lock(mutex_);
+void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexcept {
   auto const found = entries_.find(id);
   if (found == entries_.end()) return;
-  std::erase_if(found->second.sets, [&](placed_set const& each) {
-    if (each.set != &set) return false;
-    std::erase(each.set->graph_ids_, id);
-    return true;
-  });
+  std::erase_if(found->second.sets, [&set](placed_set const& each) { return each.set == &set; });
   erase_if_unused(found);
+}
+
+void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  take_out(set, id);
+  std::erase(set.graph_ids_, id);
 }
 
 void graph_registry::forget_set(reference_set& set) noexcept {
   std::lock_guard const lock(mutex_);
-  for (std::uint64_t const id : set.graph_ids_) {
-    auto const found = entries_.find(id);
-    if (found == entries_.end()) continue;
-    std::erase_if(found->second.sets, [&set](placed_set const& each) { return each.set == &set; });
-    erase_if_unused(found);
-  }
+  for (std::uint64_t const id : set.graph_ids_) take_out(set, id);
   set.graph_ids_.clear();
 }
 
-void graph_registry::add_set(reference_set& made) noexcept {
+void graph_registry::add_set(reference_set const& made) {
   std::lock_guard const lock(mutex_);
-  made.next_set_ = std::exchange(first_set_, &made);
-  if (made.next_set_ != nullptr) made.next_set_->previous_set_ = &made;
+  sets_.insert(&made);
 }
 
-void graph_registry::remove_set(reference_set& doomed) noexcept {
+void graph_registry::remove_set(reference_set const& doomed) noexcept {
   std::lock_guard const lock(mutex_);
-  (doomed.previous_set_ == nullptr ? first_set_ : doomed.previous_set_->next_set_) =
-      doomed.next_set_;
-  if (doomed.next_set_ != nullptr) doomed.next_set_->previous_set_ = doomed.previous_set_;
+  sets_.erase(&doomed);
 }
 
 std::vector<graph_registry::placed_set> graph_registry::seal(std::uint64_t id) {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return {};
-  for (placed_set const& each : found->second.sets) {
+  std::span<placed_set const> const sets = sets_of(id);
+  std::vector<placed_set> sealed(sets.begin(), sets.end());
+  for (placed_set const& each : sealed) {
     each.set->is_open_ = false;
     each.set->is_sealed_ = true;
   }
-  return found->second.sets;
+  return sealed;
 }
 
 bool graph_registry::is_sealed(reference_set const& set) const noexcept {
@@ -208,7 +174,7 @@ std::optional<graph_registry::known_handle> graph_registry::find(cudaGraph_t gra
   std::lock_guard const lock(mutex_);
   auto const found = handles_.find(graph);
   if (found == handles_.end()) return std::nullopt;
-  return found->second;
+  return known_handle{found->second, is_key(found->second)};
 }
 
 bool graph_registry::knows(std::uint64_t id) const noexcept {
@@ -218,16 +184,14 @@ bool graph_registry::knows(std::uint64_t id) const noexcept {
 
 bool graph_registry::is_empty() const noexcept {
   std::lock_guard const lock(mutex_);
-  return first_set_ == nullptr;
+  return sets_.empty();
 }
 
 resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) const {
   std::vector<reclaimable const*> members;
   std::lock_guard const lock(mutex_);
   for (std::uint64_t const id : ids) {
-    auto const found = entries_.find(id);
-    if (found == entries_.end()) continue;
-    for (placed_set const& each : found->second.sets) each.set->list_members(members);
+    for (placed_set const& each : sets_of(id)) each.set->list_members(members);
   }
   return resource_usage_of(std::move(members));
 }

@@ -18,45 +18,39 @@ namespace escrow {
 // Thread safety: any thread, but for what is marked as the worker's.
 class object_store {
  public:
-  object_store(deleter_core& core, release_queue& destroyed) : core_(core), queue_(destroyed) {}
+  explicit object_store(deleter_core& core) : core_(core) {}
   object_store(object_store&&) = delete;
-  ~object_store() { trim(); }
 
   // As deleter_core's functions of these names.
   [[nodiscard]] retired_object& take(std::uint64_t stream, bool with_event);
   void put(retired_object& idle) noexcept;
-  void put_after_pass(retired_object& idle) noexcept;
   // Whether it is the first on its shelf: the worker has to be woken then.
   [[nodiscard]] bool push(retired_object& retired) noexcept;
 
-  // The worker: all that was retired.
+  // For the worker:
   [[nodiscard]] release_list take_retired() noexcept;
   [[nodiscard]] bool has_retired() const noexcept;
-  // The worker: puts what a pass emptied on the shelves.
-  void shelve_emptied() noexcept;
-  // Frees all idle objects.
-  void trim() noexcept;
+  void put_after_pass(retired_object& idle) noexcept;
+  void shelve_emptied() noexcept;  // what was put after the pass
+
+  void trim() noexcept;  // frees all idle objects
 
  private:
   struct alignas(64) shelf {
-    spin_lock lock;     // guards the rest
-    release_list idle;  // to be used next, with events of the streams' device
-    std::size_t idle_count = 0;
+    spin_lock lock;        // guards the rest, but for `emptied`
+    release_list idle;     // to be used next, with events of the streams' device
     release_list retired;  // recorded and not yet taken by the worker, oldest first
     // Whether `retired` has any. Written under the lock; read without it by the worker, which goes
     // to sleep only after the wakeup's exchange with the thread that wrote it, or takes the lock.
     std::atomic<bool> has_retired{false};
-    // The exception: of the worker, to join `idle` after its pass.
-    release_list emptied;
-    std::size_t emptied_count = 0;
+    release_list emptied;  // not guarded: the worker's, to join `idle` after its pass
   };
   static constexpr std::size_t idle_max = 16384;  // objects that a shelf keeps
-  static constexpr std::size_t shelf_count = 32;  // what retired_object::shelf_ can tell
+  static constexpr std::size_t shelf_count = 32;
 
-  [[nodiscard]] retired_object& make(shelf& of);
+  static void destroy_all(release_list& idle) noexcept;
 
   deleter_core& core_;
-  release_queue& queue_;
   std::array<shelf, shelf_count> shelves_;
 };
 

@@ -1,6 +1,5 @@
 // The worker's pass: recycle first and in between, then destroy what is ready.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "core_state.hpp"
@@ -17,14 +16,11 @@ std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   core.recycle_queued();
   sort_arrivals();
   if (prepare_thread(is_thread_relaxed)) {
-    recycle_lane::report_function const report = [this](cudaError_t status) {
-      core.report(status, "cudaEventQuery");
-    };
-    if (recycled.poll_deferred(&report) != 0) {
+    if (recycled.poll_deferred(&core) != 0) {
       core.recycle_queued();
       sort_arrivals();
     }
-    waiting.poll(ready, [this](std::exception const& error) { core.report(error); });
+    waiting.poll(ready);
     while (reclaimable* const thing = ready.pop_front()) {
       reclaim(*thing);
       // A destructor may block, in cudaFree for one: what can be recycled is, before the next.
@@ -43,16 +39,16 @@ void deleter_core::state::sort_arrivals() noexcept {
   release_list arrivals = store.take_retired();
   arrivals.splice_back(pushed);
   while (reclaimable* const thing = arrivals.pop_front()) {
+    known_device = thing->device_;
     thing->ready_ != nullptr ? waiting.add(*thing) : ready.push_back(*thing);
   }
 }
 
 bool deleter_core::state::prepare_thread(bool& is_thread_relaxed) noexcept {
   if (is_thread_relaxed) return true;
-  reclaimable const* const first = ready.empty() ? waiting.any() : ready.front();
-  int const device = first != nullptr ? first->device_ : recycled.device_of_deferred();
-  if (first == nullptr && recycled.deferred() == 0) return true;
-  make_current(device);  // before the next call, which would make another device's context
+  if (ready.empty() && waiting.size() == 0 && recycled.deferred() == 0) return true;
+  // Before the next call, which would make another device's context.
+  make_current(known_device >= 0 ? known_device : recycled.device_of_deferred());
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaError_t const status = cudaThreadExchangeStreamCaptureMode(&mode);
   is_thread_relaxed = succeeded(status);
@@ -99,10 +95,7 @@ void deleter_core::state::end_drains(std::uint64_t now) noexcept {
   std::uint64_t oldest = std::min(now, recycled.oldest_epoch());
   core.recycle_queued();
   sort_arrivals();
-  oldest = std::min(oldest, waiting.oldest_epoch());
-  for (reclaimable* each = ready.front(); each != nullptr; each = release_list::after(*each)) {
-    oldest = std::min(oldest, each->epoch_);
-  }
+  oldest = std::min({oldest, waiting.oldest_epoch(), ready.oldest_epoch()});
   count_pending();
   std::lock_guard const lock(drain_mutex);
   drained = std::max(drained, oldest - 1);

@@ -2,38 +2,23 @@
 #include "pending_events.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <new>
+#include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
 
-namespace {
-
-// What CUDA says of an event, with the meaning that a thing with it has.
-ready_answer ask(cudaEvent_t ready, bool& is_reported,
-                 pending_events::report_function const& report) noexcept {
+ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_core& its) noexcept {
   cudaError_t const status = cudaEventQuery(ready);
   if (status == cudaSuccess) return ready_answer::done;
   if (status == cudaErrorNotReady) return ready_answer::not_yet;
   ready_answer answer = answer_of(status);
-  // Asked twice, because the thing is leaked.
   if (answer == ready_answer::gone) answer = answer_of(cudaEventQuery(ready));
   static_cast<void>(cudaGetLastError());
-  if (!std::exchange(is_reported, true)) {
-    try {
-      report(cuda_error(status, "cudaEventQuery"));
-    } catch (std::bad_alloc const&) {
-      // There is no memory to describe the error with; it will show again elsewhere.
-    }
-  }
+  if (!std::exchange(is_reported, true)) its.report(status, "cudaEventQuery");
   return answer;
 }
-
-}  // namespace
 
 void pending_events::add(reclaimable& thing) noexcept {
   ++size_;
@@ -54,19 +39,18 @@ void pending_events::forget_idle_lines() noexcept {
   lines_max_ = std::max(idle_lines_max, 2 * lines_.size());
 }
 
-void pending_events::poll(release_list& ready, report_function const& report) noexcept {
+void pending_events::poll(release_list& ready) noexcept {
   for (auto& [order, line] : lines_) {
-    if (!line.empty()) poll_line(line, ready, report);
+    if (!line.empty()) poll_line(line, ready);
   }
-  poll_unordered(ready, report);
+  poll_unordered(ready);
 }
 
-void pending_events::poll_line(release_list& line, release_list& ready,
-                               report_function const& report) noexcept {
+void pending_events::poll_line(release_list& line, release_list& ready) noexcept {
   bool is_last_done = false;  // and with it all before it
   for (bool is_first = true; reclaimable* const oldest = line.front(); is_first = false) {
     if (!is_last_done) {
-      switch (ask(oldest->ready_, oldest->is_reported_, report)) {
+      switch (ask(oldest->ready_, oldest->is_reported_, oldest->core())) {
         case ready_answer::not_yet:
           return;
         case ready_answer::gone:
@@ -86,10 +70,10 @@ void pending_events::poll_line(release_list& line, release_list& ready,
   }
 }
 
-void pending_events::poll_unordered(release_list& ready, report_function const& report) noexcept {
+void pending_events::poll_unordered(release_list& ready) noexcept {
   release_list kept;
   while (reclaimable* const thing = unordered_.pop_front()) {
-    ready_answer const answer = ask(thing->ready_, thing->is_reported_, report);
+    ready_answer const answer = ask(thing->ready_, thing->is_reported_, thing->core());
     if (answer == ready_answer::not_yet) {
       kept.push_back(*thing);
       continue;
@@ -97,26 +81,12 @@ void pending_events::poll_unordered(release_list& ready, report_function const& 
     --size_;
     answer == ready_answer::gone ? deleter_core::leak(*thing) : ready.push_back(*thing);
   }
-  unordered_ = std::move(kept);
-}
-
-reclaimable const* pending_events::any() const noexcept {
-  for (auto const& [order, line] : lines_) {
-    if (!line.empty()) return line.front();
-  }
-  return unordered_.front();
+  unordered_.splice_back(kept);
 }
 
 std::uint64_t pending_events::oldest_epoch() const noexcept {
-  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
-  // All of a line: what a destructor retires has the epoch of its owner.
-  auto const look = [&oldest](release_list const& list) {
-    for (reclaimable* each = list.front(); each != nullptr; each = release_list::after(*each)) {
-      oldest = std::min(oldest, each->epoch_);
-    }
-  };
-  for (auto const& [order, line] : lines_) look(line);
-  look(unordered_);
+  std::uint64_t oldest = unordered_.oldest_epoch();
+  for (auto const& [order, line] : lines_) oldest = std::min(oldest, line.oldest_epoch());
   return oldest;
 }
 

@@ -9,7 +9,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/ready_event.hpp"
+#include "pending_events.hpp"
 
 namespace escrow {
 
@@ -22,14 +22,15 @@ struct recycle_lane::question {
   ready_answer answer = ready_answer::not_yet;
 };
 
-void recycle_lane::recycle_queued(void (*take)(reclaimable&) noexcept) noexcept {
+void recycle_lane::recycle_queued() noexcept {
   std::lock_guard const lock(mutex_);
   thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   do {  // shares of slots may be pushed by what is recycled
     release_list taken = queue.take_all();
     while (reclaimable* const each = taken.pop_front()) {
-      epoch_ = release_list::epoch_of(*each);
-      take(*each);
+      epoch_ = each->epoch_;
+      if (!reference_set::is_set(*each)) each->core().count_reclaimed();
+      each->reclaim_(*each);
     }
   } while (!queue.empty());
   thread_.store(std::thread::id{}, std::memory_order_relaxed);
@@ -58,28 +59,20 @@ std::span<recycle_lane::question> recycle_lane::next_questions(std::span<questio
   return to.first(count);
 }
 
-std::size_t recycle_lane::poll_deferred(report_function const* report) noexcept {
-  bool const is_worker = report != nullptr;
+std::size_t recycle_lane::poll_deferred(deleter_core* its) noexcept {
   std::size_t released = 0;
   std::uint64_t last_asked = 0;
   while (deferred() != 0) {
     std::array<question, 16> room{};
-    std::span<question> const asked = next_questions(room, last_asked, is_worker);
+    std::span<question> const asked = next_questions(room, last_asked, its != nullptr);
     if (asked.empty()) break;
     last_asked = asked.back().serial;
     for (question& each : asked) {
-      cudaError_t const status = cudaEventQuery(each.ready);
-      if (status == cudaErrorNotReady) continue;
-      if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
-      if (status != cudaSuccess && !is_worker) continue;
-      each.answer = answer_of(status);
-      // Asked twice, because the set is leaked.
-      if (each.answer == ready_answer::gone) {
-        each.answer = answer_of(cudaEventQuery(each.ready));
-        static_cast<void>(cudaGetLastError());
+      if (its != nullptr) {
+        each.answer = ask(each.ready, each.is_reported, *its);
+      } else if (succeeded(cudaEventQuery(each.ready))) {
+        each.answer = ready_answer::done;
       }
-      if (status == cudaSuccess || std::exchange(each.is_reported, true)) continue;
-      (*report)(status);
     }
     released += release(asked);
   }
@@ -91,17 +84,16 @@ std::size_t recycle_lane::release(std::span<question const> asked) noexcept {
   {
     std::lock_guard const lock(mutex_);
     thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    auto next = asked.begin();
-    for (auto each = waiting_.begin(); each != waiting_.end() && next != asked.end();) {
+    auto each = waiting_.begin();
+    for (question const& of : asked) {
+      while (each != waiting_.end() && each->serial < of.serial) ++each;
+      if (each == waiting_.end()) break;
+      if (each->serial != of.serial) continue;  // another thread has released it
+      each->is_reported = of.is_reported;
+      if (of.answer == ready_answer::not_yet) continue;
       auto const here = each++;
-      next = std::find_if(next, asked.end(),
-                          [here](question const& of) { return of.serial >= here->serial; });
-      if (next == asked.end() || next->serial != here->serial) continue;  // new, or skipped
-      here->is_reported = next->is_reported;
-      if (next->answer == ready_answer::not_yet) continue;
       epoch_ = here->epoch;
-      if (next->answer == ready_answer::done)
-        here->set = {};  // pushes the set if that was the last
+      if (of.answer == ready_answer::done) here->set = {};  // pushes the set if that was the last
       finished.splice(finished.end(), waiting_, here);
     }
     count_.fetch_sub(finished.size(), std::memory_order_relaxed);

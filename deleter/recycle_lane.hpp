@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -21,21 +20,17 @@ namespace escrow {
 // recycling.
 class recycle_lane {
  public:
-  using report_function = std::function<void(cudaError_t)>;
-
   release_queue queue;
 
-  // Calls `take` with each thing that is queued. What other threads were recycling is done, too,
-  // when this returns.
-  void recycle_queued(void (*take)(reclaimable&) noexcept) noexcept;
+  // Recycles all that is queued. What other threads were recycling is done, too, when this returns.
+  void recycle_queued() noexcept;
 
-  // Takes a release that waits for its event.
   void defer(deferred_releases waiting, std::uint64_t epoch) noexcept;
   // Drops the references of releases whose event is done; their sets are in the queue then.
-  // Returns how many. The thread is in Relaxed capture mode. Asks no caller's event, which may be
-  // destroyed as soon as it is done, unless `report` says that this is the worker: it also judges
-  // events that will never answer.
-  std::size_t poll_deferred(report_function const* report) noexcept;
+  // Returns how many. The thread is in Relaxed capture mode. Only the worker, which passes its
+  // core, asks a caller's event, which may be destroyed as soon as it is done, and judges events
+  // that will never answer.
+  std::size_t poll_deferred(deleter_core* its) noexcept;
   // Relaxed: the worker looks again after the wakeup's exchange with the thread that deferred.
   [[nodiscard]] std::size_t deferred() const noexcept {
     return count_.load(std::memory_order_relaxed);

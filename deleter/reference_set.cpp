@@ -79,28 +79,29 @@ void reference_set::reclaim_set(reclaimable& thing) noexcept {
 void reference_set::recycle() noexcept {
   is_recycled_ = true;
   graph_registry::global().forget_set(*this);
-  reclaimable* next =
-      std::exchange(owners_, nullptr);  // the newest first; owners become oldest first
+  // The newest first; owners become oldest first.
+  reclaimable* next = std::exchange(owners_, nullptr);
   while (next != nullptr) {
     reclaimable& member = *next;
     next = std::exchange(member.next_, nullptr);
-    if (member.is_slot()) {
-      core().reclaim_in_place(member);
-    } else {
+    if (!member.is_slot()) {
       member.next_ = std::exchange(owners_, &member);
+    } else if (member.drop_ref_only()) {
+      member.reclaim_(member);
+      core().count_reclaimed();
     }
   }
   shared_.clear();  // pushes those that no other set holds
-  owners_ == nullptr ? destroy() : core().push_to(*this, release_lane::destroy);
+  // Also without owners: the end of a set may destroy the event of its last launch.
+  core().push_to(*this, release_lane::destroy);
 }
 
-// The worker, or without owners any thread.
+// The worker.
 void reference_set::destroy() noexcept {
   deleter_core& its_core = core();
-  reclaimable* next = std::exchange(owners_, nullptr);
-  while (next != nullptr) {
-    reclaimable& owner = *next;
-    next = std::exchange(owner.next_, nullptr);
+  while (owners_ != nullptr) {
+    reclaimable& owner = *owners_;
+    owners_ = std::exchange(owner.next_, nullptr);
     its_core.reclaim_next(owner);
   }
   its_core.cancel_place(release_lane::destroy);

@@ -1,10 +1,13 @@
 // The release queue: any thread pushes, one thread at a time takes; Boost.Lockfree inside.
 #pragma once
 
+#include <algorithm>
 #include <boost/lockfree/stack.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -17,43 +20,45 @@ namespace escrow {
 class release_list {
  public:
   release_list() = default;
-  release_list(release_list&& other) noexcept
-      : head_(std::exchange(other.head_, nullptr)), tail_(std::exchange(other.tail_, nullptr)) {}
-  release_list& operator=(release_list&& other) noexcept {
-    std::swap(head_, other.head_);
-    std::swap(tail_, other.tail_);
-    return *this;
-  }
+  release_list(release_list&& other) noexcept { splice_back(other); }
+  release_list& operator=(release_list&&) = delete;
 
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] reclaimable* front() const noexcept { return head_; }
   [[nodiscard]] reclaimable* back() const noexcept { return tail_; }
-  [[nodiscard]] static reclaimable* after(reclaimable const& element) noexcept {
-    return element.next_;
-  }
-  [[nodiscard]] static std::uint64_t epoch_of(reclaimable const& element) noexcept {
-    return element.epoch_;
+  // The lowest epoch of all elements, which are in no order of these; the highest possible one if
+  // there is none.
+  [[nodiscard]] std::uint64_t oldest_epoch() const noexcept {
+    std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+    for (reclaimable* each = head_; each != nullptr; each = each->next_) {
+      oldest = std::min(oldest, each->epoch_);
+    }
+    return oldest;
   }
 
   void push_back(reclaimable& element) noexcept {
     element.next_ = nullptr;
     (head_ == nullptr ? head_ : tail_->next_) = &element;
     tail_ = &element;
+    ++size_;
   }
 
   void push_front(reclaimable& element) noexcept {
     element.next_ = head_;
     if (head_ == nullptr) tail_ = &element;
     head_ = &element;
+    ++size_;
   }
 
-  // The first element, taken out; null if there is none.
+  // Null if there is none.
   reclaimable* pop_front() noexcept {
     reclaimable* const element = head_;
     if (element != nullptr) {
       head_ = element->next_;
       if (head_ == nullptr) tail_ = nullptr;
       element->next_ = nullptr;
+      --size_;
     }
     return element;
   }
@@ -63,12 +68,14 @@ class release_list {
     if (other.empty()) return;
     (head_ == nullptr ? head_ : tail_->next_) = other.head_;
     tail_ = other.tail_;
+    size_ += std::exchange(other.size_, 0);
     other.head_ = other.tail_ = nullptr;
   }
 
  private:
   reclaimable* head_ = nullptr;
   reclaimable* tail_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 // A boost::lockfree::stack (Treiber's, with a free list of its nodes), always taken whole and
@@ -87,18 +94,17 @@ class release_queue {
   release_queue() : stack_(0) {}
   release_queue(release_queue&&) = delete;
 
-  // Makes room for more. Any thread. Throws std::bad_alloc and then has reserved
-  // nothing.
-  void reserve_places(std::size_t count) {
+  // Makes room for one more. Any thread. Throws std::bad_alloc and then has reserved nothing.
+  void reserve_place() {
     std::lock_guard const lock(mutex_);
-    while (places_ + count > capacity_) {
+    if (places_ == capacity_) {
       stack_.reserve(growth);  // thread-safe against push() and take_all()
       capacity_ += growth;
     }
-    places_ += count;
+    ++places_;
   }
 
-  // Gives the room of one reclaimable back, for the next reserve_places(). Any thread.
+  // Gives the room of one reclaimable back, for the next reserve_place(). Any thread.
   void cancel_place() noexcept {
     std::lock_guard const lock(mutex_);
     --places_;

@@ -2,45 +2,28 @@
 #include "wakeup.hpp"
 
 #include <mutex>
-#include <vector>
-
-#include "escrow/detail/never_destroyed.hpp"
+#include <utility>
 
 namespace escrow {
 
 namespace {
 
-struct store {
-  std::mutex mutex;  // guards the rest
-  std::vector<wakeup*>
-      unused;  // has room for all that were ever made, so that giving back never allocates
-  std::size_t made = 0;
-};
-
-store& the_store() {
-  static never_destroyed<store> only;
-  return *only;
-}
+constinit std::mutex unused_mutex;  // guards the list
+constinit wakeup* unused = nullptr;
 
 }  // namespace
 
 wakeup_store::loan wakeup_store::take() {
-  store& all = the_store();
-  std::lock_guard const lock(all.mutex);
-  if (all.unused.empty()) {
-    all.unused.reserve(all.made + 1);
-    all.unused.push_back(new wakeup);
-    ++all.made;
-  }
-  loan taken(all.unused.back());
-  all.unused.pop_back();
-  return taken;
+  std::lock_guard const lock(unused_mutex);
+  if (unused == nullptr) return loan(new wakeup);
+  wakeup* const taken = unused;
+  unused = std::exchange(taken->next_unused, nullptr);
+  return loan(taken);
 }
 
-void wakeup_store::give_back::operator()(wakeup* unused) const noexcept {
-  store& all = the_store();
-  std::lock_guard const lock(all.mutex);
-  all.unused.push_back(unused);
+void wakeup_store::give_back::operator()(wakeup* returned) const noexcept {
+  std::lock_guard const lock(unused_mutex);
+  returned->next_unused = std::exchange(unused, returned);
 }
 
 }  // namespace escrow

@@ -8,7 +8,6 @@
 namespace escrow {
 
 // One word that says whether the worker sleeps.
-//
 //   pusher: push; notify()      worker: if (try_sleep(is_empty)) wait_for_notify()
 //
 // No wake-up is lost: both sides change the word with a read-modify-write after their own step (the
@@ -17,8 +16,7 @@ namespace escrow {
 // sees the sleeper and wakes it, or the worker sees the push and stays awake.
 // Lifetime: a wakeup is never freed, since a pusher may still notify it: see wakeup_store.
 // Progress: notify() is wait-free but for at most one system call, a futex wake, that only follows
-// a
-//   sleep. No allocation. `Atom` is std::atomic, but for a model checker.
+//   a sleep. No allocation. `Atom` is std::atomic, but for a model checker.
 template <template <class> class Atom = std::atomic>
 class basic_wakeup {
  public:
@@ -58,6 +56,9 @@ class basic_wakeup {
   static constexpr std::uint32_t asleep = 1;
 
   alignas(64) Atom<std::uint32_t> state_{awake};
+
+ public:
+  basic_wakeup* next_unused = nullptr;  // for wakeup_store
 };
 
 using wakeup = basic_wakeup<>;

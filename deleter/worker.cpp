@@ -1,4 +1,4 @@
-// The worker thread: reclaim, rest, and end without touching what is gone.
+// The worker thread: reclaim, rest, and end without touching what was freed.
 #include "core_state.hpp"
 
 #include <pthread.h>
@@ -45,11 +45,14 @@ void worker::watch_for_exit() {
 }
 
 std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept {
-  // Acquire: pairs with the release below; what the last pass left is seen.
-  if (is_reclaiming.exchange(true, std::memory_order_acquire)) return 0;
+  // Acquire: pairs with the release below; what the last pass left is seen. Relaxed: no pass, then.
+  std::thread::id free{};
+  if (!reclaiming_thread.compare_exchange_strong(
+          free, std::this_thread::get_id(), std::memory_order_acquire, std::memory_order_relaxed)) {
+    return 0;
+  }
   std::size_t count = 0;
   if (passes.try_enter()) {
-    reclaiming_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
     count = pass(is_thread_relaxed);
     if (count != 0) {
       // Handlers run in the opposite order: one more, now that CUDA was used, runs before it ends.
@@ -59,10 +62,9 @@ std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept 
     // pass took.
     has_pending.store(waiting.size() != 0 || !ready.empty() || recycled.deferred() != 0,
                       std::memory_order_release);
-    reclaiming_thread.store(std::thread::id{}, std::memory_order_relaxed);
     passes.leave();
   }
-  is_reclaiming.store(false, std::memory_order_release);
+  reclaiming_thread.store(std::thread::id{}, std::memory_order_release);
   return count;
 }
 
@@ -74,14 +76,7 @@ void worker::start() {
   thread_ = std::thread(&worker::run, this);
 }
 
-void worker::stop_and_join() noexcept {
-  deleter_core::state& state = *core_.state_;
-  state.is_ending.store(true, std::memory_order_release);
-  state.bell->notify();
-  thread_.join();
-}
-
-void worker::leave_to_itself() noexcept {
+void worker::leave_to_itself(bool is_owed) noexcept {
   deleter_core::state& state = *core_.state_;
   {
     std::lock_guard const lock(orphans_mutex);
@@ -92,28 +87,24 @@ void worker::leave_to_itself() noexcept {
   } catch (std::exception const& error) {
     return core_.report(error);
   }
-  thread_.detach();
+  std::thread running = std::move(thread_);
   wakeup& bell = *state.bell;  // stays when the core is freed
   state.is_left_alone.store(true, std::memory_order_release);
   bell.notify();
+  is_owed ? running.detach() : running.join();
 }
 
 void worker::run() noexcept {
-  std::string const name = core_.state_->options.thread_name.substr(0, 15);
-  static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
-  work();
-}
-
-void worker::work() noexcept {
   deleter_core::state& state = *core_.state_;
+  std::string const name = state.options.thread_name.substr(0, 15);
+  static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
   while (!is_process_exiting()) {
     bool const did_something = state.guarded_pass(is_relaxed_) != 0;
-    // Acquire: pairs with the releases of stop_and_join() and leave_to_itself().
-    if (state.is_ending.load(std::memory_order_acquire)) return;
+    // Acquire: pairs with the release of leave_to_itself().
     bool const is_left_alone = state.is_left_alone.load(std::memory_order_acquire);
     if (is_left_alone) {
       state.store.trim();
-      // Acquire: pairs with drop_use(). Nobody can push once there is no use.
+      // Acquire: pairs with drop_use(). Nothing can push once there is no use.
       if (state.uses.load(std::memory_order_acquire) == 0) return free_core();
     }
     rest(did_something, is_left_alone);
@@ -150,7 +141,6 @@ void worker::rest(bool did_something, bool was_left_alone) noexcept {
     // or will.
     auto const nothing_to_do = [&] {
       return state.nothing_arrived() && !has_pending() &&
-             !state.is_ending.load(std::memory_order_acquire) &&
              state.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
     };
     if (state.bell->try_sleep(nothing_to_do)) state.bell->wait_for_notify();

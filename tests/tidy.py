@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Style as a test: which part may include which, lengths, first lines, banned words, and what pages name."""
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ READING_ORDER = {
     "core": "version never_destroyed spin_lock error retry_cleanup stream capture device event ready_event"
     " graph_lifetime_lock graph_query",
     "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
-    " graph_registry release_queue recycle_lane pending_events object_store wakeup shutdown_gate core_state worker pass",
+    " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass",
     "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle"
     " scratch_pool",
     "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes",
@@ -44,11 +45,11 @@ BANNED = {
 
 
 def names():
-    """The files of the repository; where git does not know, all that are there."""
+    """The files of the repository; where git is missing or does not know, all that are there."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
-    ).stdout.split("\n")
-    return [n for n in listed if n] or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    ).stdout if shutil.which("git") else ""
+    return listed.splitlines() or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
 
 
 def sources():

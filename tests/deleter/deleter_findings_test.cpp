@@ -13,6 +13,8 @@
 
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
@@ -213,6 +215,23 @@ TEST(EventsThatCannotBeAsked, DoNotMakeAnOlderOneCountAsDone) {
   std::size_t destroyed = 0;
   for (auto const& each : fates) destroyed += static_cast<std::size_t>(each->times());
   EXPECT_EQ(destroyed + without_worker.stats().leaked, fates.size());
+}
+
+TEST(RecyclingASet, DestroysNoEventUnderTheLanesLockThoughTheCacheIsFull) {
+  deleter its({.own_worker = false});
+  {
+    auto order = std::make_shared<launch_order>();
+    order->last = std::make_shared<launch_end>(0);
+    auto const set = reference_set::make(its.core(), 0, std::move(order));
+  }
+  for (std::size_t i = 0; i < event_cache::idle_max; ++i) event_cache::put(0, event());
+  std::size_t const before = sim::alive().events;
+  sim::start_recording(sim::recorded_threads::this_one);
+  its.core().recycle_queued();
+  EXPECT_TRUE(sim::stop_recording().empty());
+  its.poll();
+  EXPECT_EQ(sim::alive().events, before - 1);
+  for (std::size_t i = 0; i < event_cache::idle_max; ++i) static_cast<void>(event_cache::take(0));
 }
 
 }  // namespace

@@ -76,6 +76,19 @@ TEST_F(StreamSharedInCapture, IsKeptByGraphsAndStreamsTogether) {
   EXPECT_TRUE(fate_->wait());
 }
 
+TEST_F(StreamSharedInCapture, IsKeptByUsesThatAreNotedAfterItsDeleterWasStopped) {
+  auto shared = share();
+  deleter_.stop();
+  hold_up(other_);
+  record_stream(shared, other_);
+  test::owned_graph graph = captured(std::move(shared));
+  EXPECT_TRUE(stays());
+  flag_.raise();
+  EXPECT_TRUE(lives());
+  graph.reset();
+  EXPECT_TRUE(fate_->wait());
+}
+
 TEST_F(StreamSharedInCapture, IsFreeOnceTheCaptureWasAborted) {
   {
     test::capture open(stream_, cudaStreamCaptureModeThreadLocal);

@@ -121,7 +121,9 @@ TEST_F(StreamShared, MayBeSharedAsConstAndInParts) {
   record_stream(part, stream_);
   record_stream(constant, other_);
   part.reset();
-  EXPECT_TRUE(lives());
+  EXPECT_TRUE(stays());
+  flag_.raise();
+  EXPECT_TRUE(lives()) << "the const share is there";
 }
 
 TEST_F(StreamShared, MayBeDroppedByAnyThreadAtAnyTime) {

@@ -53,7 +53,6 @@ TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
   }
 }
 
-// Without the lock around their notes they would move each other's.
 TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsThatManyThreadsUseAtOnce) {
   constexpr std::size_t threads = 4;
   constexpr std::size_t streams_each = 8;
@@ -96,15 +95,18 @@ TEST_F(StreamShared, IsWaitedForByADrainHoweverManyStreamsAreBusy) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
-TEST_F(StreamShared, NeedsNoMoreEventsThanStreamsThatAreBusy) {
+TEST_F(StreamShared, NeedsNoMoreEventsThanUsesThatAreNotOver) {
   auto const shared = share();
   hold_up(stream_);
   record_stream(shared, stream_);
+  deleter polled({.own_worker = false});
+  auto const passing_share = make_stream_shared_by<probe>(polled, make_fate());
   auto const some_use_it_and_go = [&](int streams) {
     for (int i = 0; i < streams; ++i) {
       test::owned_stream const passing = test::make_stream();
-      record_stream(shared, passing);
+      record_stream(passing_share, passing);
       test::must(cudaStreamSynchronize(passing));
+      polled.poll();
     }
     return sim::alive().events;
   };

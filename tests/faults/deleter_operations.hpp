@@ -72,6 +72,8 @@ inline void add_eager_retirements(operations_in<deleter_stage>& all) {
         idle(in);
         in.uses_global = true;
         in.is_reclaimed_apart = true;
+        retain(in.one, 0);  // so that each run finds an object and its event in the store
+        deleter::global().drain();
       },
       [](auto& in) { retain(in.one, std::move(*in.mine)); });
 }
@@ -129,29 +131,25 @@ inline void add_shared(operations_in<deleter_stage>& all) {
          [](auto& in) { in.shared = make_stream_shared<probe>(std::move(*in.mine)); })
       .stated = taken;
   auto const used = runs({"record_stream"});
-  all.add(
-      "shared object, used", used,
-      [=](auto& in) {
-        share(in);
-        in.keep_busy(in.one);
-      },
-      use_one);
-  all.add(
-      "shared object, used again", used,
-      [=](auto& in) {
-        share(in);
-        record_stream(in.shared, in.one);
-        in.keep_busy(in.one);
-      },
-      use_one);
-  all.add(
-      "shared object, used on many streams", used,
-      [=](auto& in) {
-        share(in);
-        for (int i = 0; i < 4; ++i) record_stream(in.shared, make_stream());
-        in.keep_busy(in.one);
-      },
-      use_one);
+  auto const add_use = [&](char const* name, operations_in<deleter_stage>::step prepare) {
+    auto& use = all.add(name, used, std::move(prepare), use_one);
+    use.stated = {{"*", "the work may use the object, which is kept for good and counted"}};
+    use.stated_shows = "held 1";
+  };
+  add_use("shared object, used", [=](auto& in) {
+    share(in);
+    in.keep_busy(in.one);
+  });
+  add_use("shared object, used again", [=](auto& in) {
+    share(in);
+    record_stream(in.shared, in.one);
+    in.keep_busy(in.one);
+  });
+  add_use("shared object, used on many streams", [=](auto& in) {
+    share(in);
+    for (int i = 0; i < 4; ++i) record_stream(in.shared, make_stream());
+    in.keep_busy(in.one);
+  });
   all.add(
       "shared object, used in a capture", used,
       [=](auto& in) {

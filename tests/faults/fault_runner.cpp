@@ -24,6 +24,7 @@ namespace {
 constexpr std::uint64_t steps_max = 400;  // no operation has as many calls, or allocations
 unsigned run_seconds_max = 60;            // a run takes milliseconds
 unsigned one_run_in = 1;
+std::chrono::nanoseconds events_wait = generous;
 
 fault_totals& mutable_totals() {
   static fault_totals kept;
@@ -51,16 +52,22 @@ void empty_event_cache() {
 /// A worker's thread gives an event back after it has destroyed the owner, so after a test has seen
 /// that. An event that is lost never comes back.
 void await_events(std::size_t at_most) {
-  static_cast<void>(wait_until([at_most] {
-    empty_event_cache();
-    return sim::alive().events <= at_most;
-  }));
+  static_cast<void>(wait_until(
+      [at_most] {
+        empty_event_cache();
+        return sim::alive().events <= at_most;
+      },
+      events_wait));
 }
 
 }  // namespace
 
 void limit_runs_to(unsigned seconds) {
   run_seconds_max = seconds;
+}
+
+void await_events_for(std::chrono::nanoseconds at_most) {
+  events_wait = at_most;
 }
 
 void make_one_run_in(unsigned so_many) {

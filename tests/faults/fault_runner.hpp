@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <escrow/sim.hpp>
 #include <string>
@@ -43,6 +44,9 @@ struct fault_totals {
 
 /// How long one run may take before it is taken to hang; the program then ends.
 void limit_runs_to(unsigned seconds);
+
+/// How long a run waits for events that a worker gives back. A lost event costs a run all of it.
+void await_events_for(std::chrono::nanoseconds at_most);
 
 /// Only one run in so many is made from now on.
 void make_one_run_in(unsigned so_many);

@@ -9,7 +9,8 @@ endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
 run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${consumer} -G Ninja
-  -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=${CXX_FLAGS})
+  -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=${CXX_FLAGS}
+  -DESCROW_CUDA_INCLUDE_DIR=${CUDA_INCLUDE_DIR})
 run(${CMAKE_COMMAND} --build ${consumer})
 run(${consumer}/main)
 run(${consumer}/own_launch)

@@ -169,7 +169,7 @@ TEST(PlantedInTheHub, ARelaxedDropOfTheLastUseIsFound) {
   EXPECT_TRUE(finds_planted({.name = "drop_use", .random = 5'000}, drop_while_the_deleter_ends,
                             "deleter_core::drop_use", std::memory_order_release, relaxed));
   EXPECT_TRUE(finds_planted({.name = "work", .random = 5'000}, drop_while_the_deleter_ends,
-                            "worker::work", std::memory_order_acquire, relaxed));
+                            "worker::run", std::memory_order_acquire, relaxed));
 }
 
 // The gate alone: a pass writes what it destroys, the end of the process what it takes down.

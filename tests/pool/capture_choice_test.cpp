@@ -15,9 +15,9 @@ TEST_F(CapturedChoice, OnlyBusySlotsMakeTheClaimFailAndDoTheCaptureNoHarm) {
       pinned_flag flag;
       owned_stream const busy = make_stream();
       owned_stream const stream = make_stream();
-      pool_options chosen = options(1);
-      chosen.capture_wait_max = std::chrono::milliseconds{50};
-      block_pool pool = make_pool(chosen);
+      pool_options given = options(1);
+      given.capture_wait_max = std::chrono::milliseconds(200);
+      block_pool pool = make_pool(given);
       {
         block_lease const held = pool.claim(busy);
         must(launch_wait_flag(busy, flag.get()));

@@ -152,9 +152,8 @@ outcome world::do_use_shared(std::size_t x, std::size_t s) {
   piece_of_work& work = piece(s, {thing});
   bool const is_used = enqueue(s, work);
   hand_to_stream(thing, s, work);
-  outcome const result =
-      attempt(capture.is_invalid() || is_blocked(s) || (is_stopped_ && capture.is_active()), false,
-              [&] { record_stream(own, streams_[s].handle); });
+  outcome const result = attempt(capture.is_invalid() || is_blocked(s), false,
+                                 [&] { record_stream(own, streams_[s].handle); });
   if (result != outcome::done && capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
   if (result != outcome::done && is_used) {
     surviving_shares_.push_back(own);  // the work uses it all the same

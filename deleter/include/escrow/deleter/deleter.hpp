@@ -104,13 +104,9 @@ class deleter {
   // CUDA refuses the user object (the owner is then either still the caller's or destroyed by the
   // worker: do not launch what was captured), or if nothing can be recorded on `stream` (the owner
   // is then leaked and counted in deleter_stats::leaked, since it may be in use).
-  template <class Owner>
-  requires retirable<std::remove_cvref_t<Owner>> &&
-      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  template <makes_owner Owner>
   void retire(stream_ref stream, Owner&& owner) {
-    retirement begun = begin(stream);
-    begun.object->emplace(std::forward<Owner>(owner));
-    finish(std::move(begun));
+    hand_over(begin(stream), std::forward<Owner>(owner));
   }
 
   // As retire(stream, owner), with the work in between, for an owner that takes over from the
@@ -131,40 +127,29 @@ class deleter {
 
   // Destroys `owner` on the worker as soon as it gets to it: for owners that no GPU work uses.
   // Throws std::bad_alloc, cuda_error; the owner then stays with the caller. Any thread.
-  template <class Owner>
-  requires retirable<std::remove_cvref_t<Owner>> &&
-      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  template <makes_owner Owner>
   void retire(Owner&& owner) {
-    retirement begun = begin();
-    begun.object->emplace(std::forward<Owner>(owner));
-    finish(std::move(begun));
+    hand_over(begin(), std::forward<Owner>(owner));
   }
 
   // Destroys `owner` once the last record of `ready` is done. The event must not be recorded again,
   // and not be destroyed, before that; to hand it over as well, make it part of the owner. It must
   // not have been recorded in a capture. Throws std::bad_alloc, cuda_error; the owner then stays
   // with the caller. Any thread.
-  template <class Owner>
-  requires retirable<std::remove_cvref_t<Owner>> &&
-      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  template <makes_owner Owner>
   void retire_after(event_ref ready, Owner&& owner) {
     retirement begun = begin();
-    begun.object->emplace(std::forward<Owner>(owner));
     begun.object->reclaim_after(ready.get(), {});
-    finish(std::move(begun));
+    hand_over(std::move(begun), std::forward<Owner>(owner));
   }
 
   // Destroys `owner` once `graph`, its clones and execs are destroyed, and launches done. Each call
   // makes a user object: an exec of the graph may be what the owner owns, so it must not be added
   // to what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread
   // may change `graph` meanwhile, as CUDA demands. Asks for the graph's id: see graph_id_of().
-  template <class Owner>
-  requires retirable<std::remove_cvref_t<Owner>> &&
-      std::constructible_from<std::remove_cvref_t<Owner>, Owner>
+  template <makes_owner Owner>
   void retire(cudaGraph_t graph, Owner&& owner) {
-    retirement begun = begin(graph);
-    begun.object->emplace(std::forward<Owner>(owner));
-    finish(std::move(begun));
+    hand_over(begin(graph), std::forward<Owner>(owner));
   }
 
   // Returns when all that was retired before the call, and is not owed by a graph, has been
@@ -194,6 +179,8 @@ class deleter {
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
 
  private:
+  friend class shared_object_base;
+
   // A retirement between its first step, which can fail and has taken nothing, and its last.
   struct retirement {
     enum class kind { now, after_stream, with_graph };
@@ -213,7 +200,14 @@ class deleter {
   retirement begin();
   retirement begin(stream_ref stream, char const* call = "deleter::retire");
   retirement begin(cudaGraph_t graph);
+  // As begin(stream, call), also for a stopped deleter: for a use of what it has already.
+  retirement begin_use(stream_ref stream, char const* call);
   retirement begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device);
+  template <class Owner>
+  void hand_over(retirement begun, Owner&& owner) {
+    begun.object->emplace(std::forward<Owner>(owner));
+    finish(std::move(begun));
+  }
   void finish(retirement&& begun);
   void finish_after_stream(retirement&& begun);
   void finish_with_graph(retirement&& begun);

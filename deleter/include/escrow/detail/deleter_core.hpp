@@ -23,7 +23,6 @@ struct deleter_stats;
 //   the deleter, every reclaimable, every pool. The worker frees it after the last use was dropped.
 // Thread safety: any thread may call anything that is not marked as the worker's.
 // Capture: everything is capture-safe. Only recycle() and take_retired_object() call CUDA.
-// Errors: as stated; nothing that a destroy callback calls can fail.
 class deleter_core {
  public:
   deleter_core(deleter_core&&) = delete;
@@ -51,16 +50,13 @@ class deleter_core {
   // Hands an object to the worker whose owner and ready event are set. Takes a short lock: not for
   // destroy callbacks.
   void push_retired(retired_object& retired) noexcept;
-  // Returns an empty object to the store.
   void put_retired_object(retired_object& idle) noexcept;
 
-  // For reclaim functions. In the recycle lane: reclaims `member` at once.
-  void reclaim_in_place(reclaimable& member) noexcept;
-  // In the recycle lane: hands on to `lane`, in which a place was reserved.
+  // For reclaim functions. In the recycle lane: hands on to `lane`, in which a place was reserved.
   void push_to(reclaimable& thing, release_lane lane) noexcept;
   // The worker: reclaims `owner` next. It has one reference, which is dropped.
   void reclaim_next(reclaimable& owner) noexcept;
-  // The worker: returns an empty object to the store after the pass.
+  // The same for the worker, which does that after its pass.
   void put_after_pass(retired_object& idle) noexcept;
   void reserve_place(release_lane lane);
   void cancel_place(release_lane lane) noexcept;

@@ -19,8 +19,7 @@ class release_queue;
 enum class release_lane : std::uint8_t { recycle, destroy };
 
 // What: events that one thread records on one stream complete in the order of their records, and
-//   that thread pushes them in this order. Two releases of one order can thus be compared; an
-//   empty order compares with nothing.
+//   that thread pushes them in this order.
 struct release_order {
   std::uint64_t stream = 0;      // the stream's id; 0: no order
   void const* thread = nullptr;  // an address that identifies the thread
@@ -45,7 +44,6 @@ struct release_order {
 //   push() happens before the reclaim.
 // Lifetime: alive from push() until it is reclaimed, which may destroy it or leave it idle for its
 //   next use. Keeps its deleter_core alive.
-// Capture: calls no CUDA function.
 // Errors: the constructor throws std::bad_alloc and then has reserved nothing.
 class reclaimable {
  public:
@@ -56,15 +54,12 @@ class reclaimable {
   reclaimable(deleter_core& core, release_lane lane, int device, reclaim_function reclaim);
   reclaimable(reclaimable&&) = delete;
 
-  // For one whose place was reserved together with those of others.
-  struct place_is_reserved {};
-
-  // One reference more. The caller has one itself, or the thing is idle.
+  // The caller has a reference itself, or the thing is idle.
   void add_ref() noexcept {
     // Relaxed: the count cannot reach zero meanwhile.
     references_.fetch_add(1, std::memory_order_relaxed);
   }
-  // One reference less. The last one drops what goes along and pushes the thing.
+  // The last one drops what goes along and pushes the thing.
   void drop_ref() noexcept {
     if (!drop_ref_only()) return;
     drop_companions();
@@ -105,8 +100,6 @@ class reclaimable {
   [[nodiscard]] bool is_slot() const noexcept { return lane_ == release_lane::recycle; }
 
  protected:
-  reclaimable(place_is_reserved reserved, deleter_core& core, release_lane lane, int device,
-              reclaim_function reclaim) noexcept;
   ~reclaimable();
 
   // Whether that was the last reference.
@@ -118,6 +111,7 @@ class reclaimable {
  private:
   friend class deleter_core;
   friend class pending_events;
+  friend class recycle_lane;
   friend class release_list;
   friend class reference_set;
 
@@ -136,13 +130,11 @@ class reclaimable {
 };
 
 // What: a graph's reference to a pool's slot, which can say what it is.
-// Thread safety: label() and bytes() from any thread while it is held.
+// Thread safety: any thread while it is held.
 class slot_reference : public reclaimable {
  public:
-  // The pool's label.
-  [[nodiscard]] virtual std::string_view label() const noexcept = 0;
-  // The size of the resource in bytes; 0 if the pool does not know.
-  [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::string_view label() const noexcept = 0;  // the pool's
+  [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;       // 0 if the pool does not know
 
  protected:
   slot_reference(deleter_core& core, int device, reclaim_function reclaim)

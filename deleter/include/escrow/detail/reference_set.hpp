@@ -10,7 +10,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -26,9 +28,8 @@ namespace escrow {
 // Thread safety: the exec's thread writes it, under the launch orders of what the exec holds; other
 //   threads read it under one of these.
 // Lifetime: shared by the exec, by the launch orders in which its launch is the last, and by the
-//   deferred releases that wait for it. The event returns to the cache.
-// Capture: making it is capture-safe.
-// Errors: the constructor throws cuda_error, std::bad_alloc.
+//   deferred releases that wait for it.
+// Errors: the constructor, which is capture-safe, throws cuda_error, std::bad_alloc.
 struct launch_end {
   explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
   launch_end(launch_end&&) = delete;
@@ -66,11 +67,10 @@ struct launch_order {
 //   to the recycle lane, which recycles slots, and then to the destroy lane, which destroys owners.
 //   The memory stays until the registry has forgotten the set.
 // Capture: place() is capture-safe, also on a graph that is being captured into.
-// Errors: make() throws std::bad_alloc. place() and hold_in_graph(): as stated.
 class reference_set final : public reclaimable {
  public:
   // An empty set with one reference, the caller's. A set that takes over members of another one
-  // has its `order`.
+  // has its `order`. Throws std::bad_alloc.
   [[nodiscard]] static ref<reference_set> make(
       deleter_core& core, int device,
       std::shared_ptr<launch_order> order = std::make_shared<launch_order>());
@@ -93,14 +93,12 @@ class reference_set final : public reclaimable {
   }
   [[nodiscard]] std::vector<ref<reclaimable>> const& shared() const noexcept { return shared_; }
 
-  // Whether launches of execs that hold the set need an order, and that order.
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
 
   [[nodiscard]] static bool is_set(reclaimable const& thing) noexcept {
     return thing.reclaim_ == &reclaim_set;
   }
-  // Adds each member to `found`.
   void list_members(std::vector<reclaimable const*>& found) const;
 
  private:
@@ -123,11 +121,9 @@ class reference_set final : public reclaimable {
   bool is_written_ = false;        // written as members are appended
 
   // Guarded by the registry.
-  bool is_open_ = false;                   // claims of its capture may append
-  bool is_sealed_ = false;                 // nothing may be appended any more
-  std::vector<std::uint64_t> graph_ids_;   // of the graphs that have it, as far as is known
-  reference_set* previous_set_ = nullptr;  // links of the list of all sets
-  reference_set* next_set_ = nullptr;
+  bool is_open_ = false;                  // claims of its capture may append
+  bool is_sealed_ = false;                // nothing may be appended any more
+  std::vector<std::uint64_t> graph_ids_;  // of the graphs that have it, as far as is known
 };
 
 using reference_sets = std::vector<ref<reference_set>>;
@@ -189,7 +185,6 @@ void leak(deferred_releases held) noexcept;
 // Thread safety: any thread. One lock, held across no CUDA call, never taken in a destroy callback.
 // Lifetime: an entry ends with its last set. Never destroyed: releases may arrive until the end of
 //   the process.
-// Capture: calls no CUDA function.
 // Errors: what may allocate throws std::bad_alloc and then has changed nothing.
 class graph_registry {
  public:
@@ -217,16 +212,14 @@ class graph_registry {
   // id under which it is noted: the key of an adopted graph that is captured into.
   std::uint64_t add(placed_set added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set const* set, std::uint64_t id) noexcept;
-  // Notes that `copy` has the sets that its original has.
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
   // The set is not on that graph, or not any more.
-  void remove(reference_set const& set, std::uint64_t id) noexcept;
-  // No graph and exec holds the set any more.
+  void remove(reference_set& set, std::uint64_t id) noexcept;
   void forget_set(reference_set& set) noexcept;
 
   // A set that was made, or is about to be freed. All sets are known here, leaked ones, too.
-  void add_set(reference_set& made) noexcept;
-  void remove_set(reference_set& doomed) noexcept;
+  void add_set(reference_set const& made);
+  void remove_set(reference_set const& doomed) noexcept;
 
   // The graph's sets. From now on nothing is appended to them.
   [[nodiscard]] std::vector<placed_set> seal(std::uint64_t id);
@@ -259,16 +252,19 @@ class graph_registry {
   graph_registry() = default;
   ~graph_registry() = default;
   [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;
-  entry& entry_of(std::uint64_t id, cudaGraph_t graph);
+  void note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added);
+  [[nodiscard]] std::span<placed_set const> sets_of(std::uint64_t id) const noexcept;
+  void take_out(reference_set const& set, std::uint64_t id) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
+  static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
   void forget_entry(std::uint64_t dead_id) noexcept;
-  static void reserve_ids(reference_set& set);
 
   mutable std::mutex mutex_;  // guards all, and the registry's fields of each set
   entries entries_;
-  reference_set* first_set_ = nullptr;                     // of all
-  std::uint64_t last_key_ = 0;                             // of adopted graphs
-  std::unordered_map<cudaGraph_t, known_handle> handles_;  // the newest graph of each handle
+  std::unordered_map<cudaGraph_t, std::uint64_t> handles_;  // the newest graph of each handle
+  std::unordered_set<reference_set const*> sets_;           // all
+  static constexpr std::uint64_t first_key = std::uint64_t{1} << 62;  // CUDA's ids begin with 1
+  std::uint64_t next_key_ = first_key;                                // of adopted graphs
 };
 
 }  // namespace escrow

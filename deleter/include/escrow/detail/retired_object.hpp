@@ -1,6 +1,7 @@
 // A reclaimable that carries an owner of any type to the worker.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,11 @@ namespace escrow {
 template <class T>
 concept retirable =
     !std::is_reference_v<T> && std::is_move_constructible_v<T> && std::is_nothrow_destructible_v<T>;
+
+// What an owner is made from: one to be moved or copied.
+template <class T>
+concept makes_owner =
+    retirable<std::remove_cvref_t<T>> && std::constructible_from<std::remove_cvref_t<T>, T>;
 
 // Whether an owner of type T only keeps something alive that others share. What is moved in may be
 // written by the graph, so launches of execs that hold it are serialized; what is shared is not
@@ -45,33 +51,29 @@ class alignas(64) retired_object final : public reclaimable {
   // Bytes of an owner that is stored in place. Larger ones are on the heap.
   static constexpr std::size_t capacity = 32;
 
-  // Returns the owner in its place.
   template <class Owner>
   requires retirable<std::remove_cvref_t<Owner>>
   auto emplace(Owner&& owner) -> std::remove_cvref_t<Owner>& {
     using stored = std::remove_cvref_t<Owner>;
-    is_written_ = !is_shared_owner<stored>;
     if constexpr (fits<stored>) {
       auto* const placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
       destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<stored*>(at)); };
+      is_written_ = !is_shared_owner<stored>;
       return *placed;
     } else {
-      using box = std::unique_ptr<stored>;
-      auto* const placed = ::new (static_cast<void*>(storage_))
-          box(std::make_unique<stored>(std::forward<Owner>(owner)));
-      destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<box*>(at)); };
-      return **placed;
+      stored& placed = *emplace(std::make_unique<stored>(std::forward<Owner>(owner)));
+      is_written_ = !is_shared_owner<stored>;
+      return placed;
     }
   }
 
-  // Whether the owner was moved in: see is_shared_owner.
+  // See is_shared_owner.
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }
 
   // From now on a graph or an exec holds it, until it is reclaimed: counted in
   // deleter_stats::in_graphs.
   void enter_graph() noexcept;
 
-  // Destroys the owner, if there is one.
   void clear() noexcept {
     if (auto* const destroy = std::exchange(destroy_, nullptr)) destroy(storage_);
   }
@@ -80,15 +82,13 @@ class alignas(64) retired_object final : public reclaimable {
   friend class deleter;
   friend class deleter_core;
   friend class object_store;
-  friend class object_block;
 
   template <class T>
   static constexpr bool fits =
       // NOLINTNEXTLINE(misc-redundant-expression): not for every T
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
-  // In that place of its block.
-  retired_object(place_is_reserved reserved, deleter_core& core, std::size_t place) noexcept;
+  explicit retired_object(deleter_core& core);
   ~retired_object();
 
   // Worker: destroys the owner and returns the object to the store.
@@ -97,11 +97,10 @@ class alignas(64) retired_object final : public reclaimable {
   using destroy_function = void (*)(void*) noexcept;
 
   // Small, for the size below.
-  std::uint8_t shelf_ : 5 = 0;  // where in the store it belongs
-  std::uint8_t place_ : 3;      // in its block
-  bool in_graph_ : 1 = false;   // counted in deleter_stats::in_graphs
-  bool is_written_ : 1 = true;  // see is_written()
   std::int16_t event_device_ = -1;
+  std::uint8_t shelf_ = 0;              // where in the store it belongs
+  bool in_graph_ : 1 = false;           // counted in deleter_stats::in_graphs
+  bool is_written_ : 1 = true;          // see is_written()
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty
   alignas(std::max_align_t) std::byte storage_[capacity];
