@@ -118,6 +118,9 @@ main() {
     --list) shift && list "$@" && exit ;;
     -*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
   esac
+  mkdir -p build
+  exec 9>build/planted.lock
+  flock -n 9 || { echo "another run has the copy" >&2; exit 1; }
   failures=0
   logs=$PWD/build/planted-logs
   mkdir -p "$logs"
