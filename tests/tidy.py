@@ -53,7 +53,7 @@ def names():
 
 
 def sources():
-    parts = (*MAY_INCLUDE, "tests", "bench")
+    parts = (*MAY_INCLUDE, "tests", "bench", "tools")
     for name in names():
         path = ROOT / name
         if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():

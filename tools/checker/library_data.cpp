@@ -1,4 +1,5 @@
-// The library's objects are linked as a shared one here, so that its statics lie together.
+// The objects under test are linked as a shared library, *model_parts, so that its statics lie
+// together.
 #include "library_data.hpp"
 
 #include <link.h>
@@ -24,7 +25,7 @@ std::uintptr_t next_page(std::uintptr_t address) {
 
 // The writable segment, less what the loader makes read-only after relocation.
 int note_segments(dl_phdr_info* info, std::size_t /*size*/, void* segments) {
-  if (std::string_view(info->dlpi_name).find("escrow_model_parts") == std::string_view::npos) {
+  if (std::string_view(info->dlpi_name).find("model_parts") == std::string_view::npos) {
     return 0;
   }
   std::uintptr_t readable_only_until = 0;
