@@ -54,7 +54,7 @@ class worker {
 
 struct deleter_core::state {
   state(deleter_core& its_core, deleter_options given)
-      : core(its_core), options(std::move(given)), store(its_core), thread(its_core) {}
+      : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {}
   state(state&&) = delete;
 
   // One pass: recycles, looks at events, reclaims. Returns how much was reclaimed; 0 at once if

@@ -52,6 +52,12 @@ reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
   core.add_use();
 }
 
+reclaimable::reclaimable(place_is_reserved /*reserved*/, deleter_core& core, release_lane lane,
+                         int device, reclaim_function reclaim) noexcept
+    : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
+  core.add_use();
+}
+
 reclaimable::~reclaimable() {
   core_->cancel_place(lane_);
   core_->drop_use();
@@ -98,7 +104,7 @@ bool deleter_core::is_open() const noexcept {
 }
 
 void deleter_core::reserve_place(release_lane lane) {
-  state_->queue_of(lane).reserve_place();
+  state_->queue_of(lane).reserve_places(1);
 }
 
 void deleter_core::cancel_place(release_lane lane) noexcept {

@@ -1,8 +1,10 @@
-// The shelves, and the end of an owner.
+// Shelves, and the blocks of memory that their objects come from.
 #include "object_store.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "escrow/detail/deleter_core.hpp"
@@ -10,6 +12,46 @@
 #include "escrow/detail/ready_event.hpp"
 
 namespace escrow {
+
+// One allocation for some objects, since aligned ones are expensive; freed with the last of them.
+class object_block {
+ public:
+  static constexpr std::size_t objects = 8;  // what retired_object::place_ can tell
+
+  // Makes idle objects with places in `queue`. Throws std::bad_alloc.
+  [[nodiscard]] static release_list make(deleter_core& core, release_queue& queue) {
+    std::unique_ptr<object_block> made(new object_block);
+    queue.reserve_places(objects);
+    object_block& block = *made.release();  // freed with its objects from here on
+    release_list all;
+    for (std::size_t i = 0; i < objects; ++i) {
+      void* const place = block.places_ + i * sizeof(retired_object);
+      all.push_back(*::new (place) retired_object(reclaimable::place_is_reserved{}, core, i));
+    }
+    return all;
+  }
+
+  static void destroy(retired_object& idle) noexcept {
+    auto* const first = reinterpret_cast<std::byte*>(&idle) - idle.place_ * sizeof(retired_object);
+    // The places follow the count, at the alignment of the block.
+    auto* const block =
+        std::launder(reinterpret_cast<object_block*>(first - alignof(retired_object)));
+    static_assert(sizeof(object_block) ==
+                  objects * sizeof(retired_object) + alignof(retired_object));
+    idle.~retired_object();
+    // Release for what was done with this object, acquire for the others', by the last one.
+    if (block->alive_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete block;
+  }
+
+ private:
+  friend struct std::default_delete<object_block>;
+
+  object_block() = default;
+  ~object_block() = default;
+
+  std::atomic<std::uint32_t> alive_{objects};
+  alignas(retired_object) std::byte places_[objects * sizeof(retired_object)];
+};
 
 namespace {
 
@@ -20,10 +62,17 @@ void prefetch(reclaimable const& next) noexcept {
   }
 }
 
+void destroy_all(release_list& idle) noexcept {
+  while (reclaimable* const each = idle.pop_front()) {
+    object_block::destroy(static_cast<retired_object&>(*each));
+  }
+}
+
 }  // namespace
 
-retired_object::retired_object(deleter_core& core)
-    : reclaimable(core, release_lane::destroy, -1, &reclaim_owner) {}
+retired_object::retired_object(place_is_reserved reserved, deleter_core& core,
+                               std::size_t place) noexcept
+    : reclaimable(reserved, core, release_lane::destroy, -1, &reclaim_owner), place_(place & 7U) {}
 
 retired_object::~retired_object() {
   clear();
@@ -54,11 +103,12 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
   {
     std::lock_guard const lock(from.lock);
     taken = static_cast<retired_object*>(from.idle.pop_front());
+    if (taken != nullptr) --from.idle_count;
     // The worker had the next one last: it is fetched while CUDA records the event of this one.
     if (reclaimable* const next = from.idle.front()) prefetch(*next);
   }
-  if (taken == nullptr) taken = new retired_object(core_);
-  taken->shelf_ = index;
+  if (taken == nullptr) taken = &make(from);
+  taken->shelf_ = index & 31U;
   if (with_event && !taken->own_event_) {
     try {
       int const device = current_device();
@@ -70,6 +120,15 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
     }
   }
   return *taken;
+}
+
+retired_object& object_store::make(shelf& of) {
+  release_list made = object_block::make(core_, queue_);
+  auto& first = static_cast<retired_object&>(*made.pop_front());
+  std::lock_guard const lock(of.lock);
+  of.idle.splice_back(made);
+  of.idle_count += object_block::objects - 1;
+  return first;
 }
 
 bool object_store::push(retired_object& retired) noexcept {
@@ -86,10 +145,13 @@ void object_store::put(retired_object& idle) noexcept {
   shelf& its = shelves_[idle.shelf_];
   std::lock_guard const lock(its.lock);
   its.idle.push_back(idle);
+  ++its.idle_count;
 }
 
 void object_store::put_after_pass(retired_object& idle) noexcept {
-  shelves_[idle.shelf_].emptied.push_back(idle);
+  shelf& its = shelves_[idle.shelf_];
+  its.emptied.push_back(idle);
+  ++its.emptied_count;
 }
 
 void object_store::shelve_emptied() noexcept {
@@ -98,8 +160,12 @@ void object_store::shelve_emptied() noexcept {
     release_list excess;
     {
       std::lock_guard const lock(each.lock);
+      while (each.emptied_count != 0 && each.idle_count + each.emptied_count > idle_max) {
+        excess.push_back(*each.emptied.pop_front());
+        --each.emptied_count;
+      }
       each.idle.splice_back(each.emptied);
-      while (each.idle.size() > idle_max) excess.push_back(*each.idle.pop_front());
+      each.idle_count += std::exchange(each.emptied_count, 0);
     }
     destroy_all(excess);
   }
@@ -122,16 +188,13 @@ release_list object_store::take_retired() noexcept {
   return all;
 }
 
-void object_store::destroy_all(release_list& idle) noexcept {
-  while (reclaimable* const each = idle.pop_front()) delete static_cast<retired_object*>(each);
-}
-
 void object_store::trim() noexcept {
   for (shelf& each : shelves_) {
     release_list idle;
     {
       std::lock_guard const lock(each.lock);
       idle.splice_back(each.idle);
+      each.idle_count = 0;
     }
     destroy_all(idle);
   }

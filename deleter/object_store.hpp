@@ -18,8 +18,9 @@ namespace escrow {
 // Thread safety: any thread, but for what is marked as the worker's.
 class object_store {
  public:
-  explicit object_store(deleter_core& core) : core_(core) {}
+  object_store(deleter_core& core, release_queue& destroyed) : core_(core), queue_(destroyed) {}
   object_store(object_store&&) = delete;
+  ~object_store() { trim(); }
 
   // As deleter_core's functions of these names.
   [[nodiscard]] retired_object& take(std::uint64_t stream, bool with_event);
@@ -37,20 +38,24 @@ class object_store {
 
  private:
   struct alignas(64) shelf {
-    spin_lock lock;        // guards the rest, but for `emptied`
-    release_list idle;     // to be used next, with events of the streams' device
+    spin_lock lock;     // guards the rest
+    release_list idle;  // to be used next, with events of the streams' device
+    std::size_t idle_count = 0;
     release_list retired;  // recorded and not yet taken by the worker, oldest first
     // Whether `retired` has any. Written under the lock; read without it by the worker, which goes
     // to sleep only after the wakeup's exchange with the thread that wrote it, or takes the lock.
     std::atomic<bool> has_retired{false};
-    release_list emptied;  // not guarded: the worker's, to join `idle` after its pass
+    // The exception: of the worker, to join `idle` after its pass.
+    release_list emptied;
+    std::size_t emptied_count = 0;
   };
   static constexpr std::size_t idle_max = 16384;  // objects that a shelf keeps
-  static constexpr std::size_t shelf_count = 32;
+  static constexpr std::size_t shelf_count = 32;  // what retired_object::shelf_ can tell
 
-  static void destroy_all(release_list& idle) noexcept;
+  [[nodiscard]] retired_object& make(shelf& of);
 
   deleter_core& core_;
+  release_queue& queue_;
   std::array<shelf, shelf_count> shelves_;
 };
 

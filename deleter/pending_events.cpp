@@ -81,7 +81,7 @@ void pending_events::poll_unordered(release_list& ready) noexcept {
     --size_;
     answer == ready_answer::gone ? deleter_core::leak(*thing) : ready.push_back(*thing);
   }
-  unordered_.splice_back(kept);
+  unordered_ = std::move(kept);
 }
 
 std::uint64_t pending_events::oldest_epoch() const noexcept {

@@ -20,11 +20,15 @@ namespace escrow {
 class release_list {
  public:
   release_list() = default;
-  release_list(release_list&& other) noexcept { splice_back(other); }
-  release_list& operator=(release_list&&) = delete;
+  release_list(release_list&& other) noexcept
+      : head_(std::exchange(other.head_, nullptr)), tail_(std::exchange(other.tail_, nullptr)) {}
+  release_list& operator=(release_list&& other) noexcept {
+    std::swap(head_, other.head_);
+    std::swap(tail_, other.tail_);
+    return *this;
+  }
 
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] reclaimable* front() const noexcept { return head_; }
   [[nodiscard]] reclaimable* back() const noexcept { return tail_; }
   // The lowest epoch of all elements, which are in no order of these; the highest possible one if
@@ -41,14 +45,12 @@ class release_list {
     element.next_ = nullptr;
     (head_ == nullptr ? head_ : tail_->next_) = &element;
     tail_ = &element;
-    ++size_;
   }
 
   void push_front(reclaimable& element) noexcept {
     element.next_ = head_;
     if (head_ == nullptr) tail_ = &element;
     head_ = &element;
-    ++size_;
   }
 
   // Null if there is none.
@@ -58,7 +60,6 @@ class release_list {
       head_ = element->next_;
       if (head_ == nullptr) tail_ = nullptr;
       element->next_ = nullptr;
-      --size_;
     }
     return element;
   }
@@ -68,14 +69,12 @@ class release_list {
     if (other.empty()) return;
     (head_ == nullptr ? head_ : tail_->next_) = other.head_;
     tail_ = other.tail_;
-    size_ += std::exchange(other.size_, 0);
     other.head_ = other.tail_ = nullptr;
   }
 
  private:
   reclaimable* head_ = nullptr;
   reclaimable* tail_ = nullptr;
-  std::size_t size_ = 0;
 };
 
 // A boost::lockfree::stack (Treiber's, with a free list of its nodes), always taken whole and
@@ -94,17 +93,18 @@ class release_queue {
   release_queue() : stack_(0) {}
   release_queue(release_queue&&) = delete;
 
-  // Makes room for one more. Any thread. Throws std::bad_alloc and then has reserved nothing.
-  void reserve_place() {
+  // Makes room for more. Any thread. Throws std::bad_alloc and then has reserved
+  // nothing.
+  void reserve_places(std::size_t count) {
     std::lock_guard const lock(mutex_);
-    if (places_ == capacity_) {
+    while (places_ + count > capacity_) {
       stack_.reserve(growth);  // thread-safe against push() and take_all()
       capacity_ += growth;
     }
-    ++places_;
+    places_ += count;
   }
 
-  // Gives the room of one reclaimable back, for the next reserve_place(). Any thread.
+  // Gives the room of one reclaimable back, for the next reserve_places(). Any thread.
   void cancel_place() noexcept {
     std::lock_guard const lock(mutex_);
     --places_;

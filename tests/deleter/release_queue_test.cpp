@@ -37,7 +37,7 @@ TEST_F(ReleaseQueue, IsEmptyAtFirstAndAfterAllWasTaken) {
   EXPECT_TRUE(queue_.empty());
   EXPECT_TRUE(queue_.take_all().empty());
   numbered node(nodes_of_.core(), 0, 0);
-  queue_.reserve_place();
+  queue_.reserve_places(1);
   queue_.push(node);
   EXPECT_FALSE(queue_.empty());
   EXPECT_EQ(queue_.take_all().pop_front(), &node);
@@ -48,7 +48,7 @@ TEST_F(ReleaseQueue, GivesBackTheOldestFirst) {
   constexpr int count = 1000;
   std::deque<numbered> nodes;
   for (int i = 0; i < count; ++i) {
-    queue_.reserve_place();
+    queue_.reserve_places(1);
     queue_.push(nodes.emplace_back(nodes_of_.core(), 0, i));
   }
   release_list taken = queue_.take_all();
@@ -62,7 +62,7 @@ TEST_F(ReleaseQueue, GivesBackTheOldestFirst) {
 
 TEST_F(ReleaseQueue, ServesOneReservedPlaceOverAndOver) {
   numbered node(nodes_of_.core(), 0, 0);
-  queue_.reserve_place();
+  queue_.reserve_places(1);
   for (int i = 0; i < 100'000; ++i) {
     queue_.push(node);
     ASSERT_EQ(queue_.take_all().pop_front(), &node);
@@ -73,7 +73,7 @@ TEST_F(ReleaseQueue, ReusesPlacesThatWereGivenBack) {
   for (int round = 0; round < 100; ++round) {
     std::deque<numbered> nodes;
     for (int i = 0; i < 200; ++i) {
-      queue_.reserve_place();
+      queue_.reserve_places(1);
       queue_.push(nodes.emplace_back(nodes_of_.core(), round, i));
     }
     release_list taken = queue_.take_all();
@@ -97,7 +97,7 @@ TEST_F(ReleaseQueue, LosesNothingAndKeepsEachProducersOrder) {
   for (int p = 0; p < producers; ++p) {
     threads.emplace_back([&, p] {
       for (numbered& node : nodes[static_cast<std::size_t>(p)]) {
-        queue_.reserve_place();  // reserving goes on while others push and take
+        queue_.reserve_places(1);  // reserving goes on while others push and take
         queue_.push(node);
       }
       ended.fetch_add(1, std::memory_order_release);

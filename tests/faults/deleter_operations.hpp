@@ -72,8 +72,6 @@ inline void add_eager_retirements(operations_in<deleter_stage>& all) {
         idle(in);
         in.uses_global = true;
         in.is_reclaimed_apart = true;
-        retain(in.one, 0);  // so that each run finds an object and its event in the store
-        deleter::global().drain();
       },
       [](auto& in) { retain(in.one, std::move(*in.mine)); });
 }

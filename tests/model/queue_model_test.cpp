@@ -29,7 +29,7 @@ struct meeting {
       : nodes_of(deleter_options{.own_worker = false}), items_each(items), next(producers, 0) {
     for (std::size_t i = 0; i < producers * items; ++i) {
       nodes.push_back(std::make_unique<numbered>(nodes_of.core()));
-      queue.reserve_place();
+      queue.reserve_places(1);
     }
   }
 

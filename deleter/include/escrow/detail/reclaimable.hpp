@@ -54,6 +54,9 @@ class reclaimable {
   reclaimable(deleter_core& core, release_lane lane, int device, reclaim_function reclaim);
   reclaimable(reclaimable&&) = delete;
 
+  // For one whose place was reserved together with those of others.
+  struct place_is_reserved {};
+
   // The caller has a reference itself, or the thing is idle.
   void add_ref() noexcept {
     // Relaxed: the count cannot reach zero meanwhile.
@@ -100,6 +103,8 @@ class reclaimable {
   [[nodiscard]] bool is_slot() const noexcept { return lane_ == release_lane::recycle; }
 
  protected:
+  reclaimable(place_is_reserved reserved, deleter_core& core, release_lane lane, int device,
+              reclaim_function reclaim) noexcept;
   ~reclaimable();
 
   // Whether that was the last reference.

@@ -82,13 +82,15 @@ class alignas(64) retired_object final : public reclaimable {
   friend class deleter;
   friend class deleter_core;
   friend class object_store;
+  friend class object_block;
 
   template <class T>
   static constexpr bool fits =
       // NOLINTNEXTLINE(misc-redundant-expression): not for every T
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
-  explicit retired_object(deleter_core& core);
+  // In that place of its block.
+  retired_object(place_is_reserved reserved, deleter_core& core, std::size_t place) noexcept;
   ~retired_object();
 
   // Worker: destroys the owner and returns the object to the store.
@@ -97,10 +99,11 @@ class alignas(64) retired_object final : public reclaimable {
   using destroy_function = void (*)(void*) noexcept;
 
   // Small, for the size below.
+  std::uint8_t shelf_ : 5 = 0;  // where in the store it belongs
+  std::uint8_t place_ : 3;      // in its block
+  bool in_graph_ : 1 = false;   // counted in deleter_stats::in_graphs
+  bool is_written_ : 1 = true;  // see is_written()
   std::int16_t event_device_ = -1;
-  std::uint8_t shelf_ = 0;              // where in the store it belongs
-  bool in_graph_ : 1 = false;           // counted in deleter_stats::in_graphs
-  bool is_written_ : 1 = true;          // see is_written()
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty
   alignas(std::max_align_t) std::byte storage_[capacity];
