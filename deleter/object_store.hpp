@@ -38,14 +38,14 @@ class object_store {
 
  private:
   struct alignas(64) shelf {
-    spin_lock lock;     // guards the rest
+    spin_lock lock;     // guards the rest, but for what `emptied` has
     release_list idle;  // to be used next, with events of the streams' device
     std::size_t idle_count = 0;
     release_list retired;  // recorded and not yet taken by the worker, oldest first
     // Whether `retired` has any. Written under the lock; read without it by the worker, which goes
     // to sleep only after the wakeup's exchange with the thread that wrote it, or takes the lock.
     std::atomic<bool> has_retired{false};
-    // The exception: of the worker, to join `idle` after its pass.
+    // The worker's, to join `idle` after its pass.
     release_list emptied;
     std::size_t emptied_count = 0;
   };

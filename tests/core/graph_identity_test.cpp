@@ -3,16 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "deep.hpp"
 #include "escrow/core/error.hpp"
 #include "handles.hpp"
+#include "synchronizing_thread.hpp"
 
 namespace escrow {
 namespace {
@@ -80,14 +79,7 @@ TEST_F(GraphIdentity, OfWhatIsNoGraphIsAnError) {
 TEST_F(GraphIdentity, IsLearnedBesideAThreadThatSynchronizesTheDevice) {
   test::owned_graph const graph = test::tiny_graph();
   auto const id = graph_id_of(graph);
-  std::atomic<bool> stop{false};
-  int failed = 0;
-  int synchronized = 0;
-  std::thread other([&] {
-    while (!stop.load(std::memory_order_relaxed)) {
-      (cudaDeviceSynchronize() == cudaSuccess ? synchronized : failed)++;
-    }
-  });
+  test::synchronizing_thread other;
   int const asked = test::deep_size(20'000, 100'000);
   int wrong = 0;
   for (int i = 0; i < asked; ++i) {
@@ -97,11 +89,10 @@ TEST_F(GraphIdentity, IsLearnedBesideAThreadThatSynchronizesTheDevice) {
       ++wrong;
     }
   }
-  stop.store(true, std::memory_order_relaxed);
-  other.join();
+  other.stop();
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(failed, 0);
-  EXPECT_GT(synchronized, 0);
+  EXPECT_EQ(other.failed(), 0);
+  EXPECT_GT(other.synchronized(), 0);
   EXPECT_EQ(test::node_count(graph), 1U);
   test::owned_exec const exec = test::instantiate(graph);
   EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);

@@ -2,9 +2,7 @@
 // no graph is lost, no call of that thread fails, and what the graphs hold is found each time.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <escrow/graph.hpp>
-#include <thread>
 #include <vector>
 
 #include "../deleter/probe.hpp"
@@ -14,6 +12,7 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "sanitizers.hpp"
+#include "synchronizing_thread.hpp"
 
 namespace escrow::test {
 namespace {
@@ -54,26 +53,18 @@ class IdentityStress : public testing::Test {
 };
 
 TEST_F(IdentityStress, NothingIsHarmedBesideAThreadThatSynchronizesTheDevice) {
-  std::atomic<bool> is_over{false};
-  int failed = 0;
-  int synchronized = 0;
-  std::thread other([&] {
-    while (!is_over.load(std::memory_order_relaxed)) {
-      (cudaDeviceSynchronize() == cudaSuccess ? synchronized : failed)++;
-    }
-  });
+  synchronizing_thread other;
   int const wanted = is_sanitized ? 500 : deep_size(2'000, 100'000);
   for (int i = 0; i < wanted; ++i) use(plain[static_cast<std::size_t>(i % graph_count)], i);
-  is_over.store(true, std::memory_order_relaxed);
-  other.join();
-  EXPECT_EQ(failed, 0);
-  EXPECT_GT(synchronized, 0);
+  other.stop();
+  EXPECT_EQ(other.failed(), 0);
+  EXPECT_GT(other.synchronized(), 0);
   EXPECT_EQ(wrong, 0);
   for (auto const& each : plain) EXPECT_EQ(node_count(each), 1U);
   figures found("identity_stress");
   found.add("uses of plain handles", wanted);
-  found.add("synchronizations of the device", synchronized);
-  found.add("of these failed", failed);
+  found.add("synchronizations of the device", other.synchronized());
+  found.add("of these failed", other.failed());
   found.write();
 }
 

@@ -1,7 +1,6 @@
 // Many execs that were destroyed in flight, while a destructor blocks the worker: claims ask about
 // each of them if they need to, and not otherwise.
 #include <algorithm>
-#include <atomic>
 #include <escrow/sim.hpp>
 #include <string_view>
 
@@ -15,10 +14,7 @@ class ExecsInFlight : public lifetime_test {
   static constexpr int many = 40;
 
   void block_worker() {
-    worker->retire(probe(make_fate([this] {
-      is_blocking.store(true);
-      EXPECT_TRUE(wait_until([this] { return may_end.load(); }, 4 * generous));
-    })));
+    worker->retire(probe(make_blocking()));
     ASSERT_TRUE(wait_until([this] { return is_blocking.load(); }));
   }
   // Each with a slot.
@@ -32,13 +28,6 @@ class ExecsInFlight : public lifetime_test {
       exec.launch(stream);
     }
   }
-  void TearDown() override {
-    may_end.store(true);
-    lifetime_test::TearDown();
-  }
-
-  std::atomic<bool> is_blocking{false};
-  std::atomic<bool> may_end{false};
 };
 
 TEST_F(ExecsInFlight, DoNotHideTheSlotOfALaterOneThatIsDone) {

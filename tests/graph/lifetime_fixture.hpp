@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
@@ -59,6 +60,13 @@ class lifetime_test : public captured_pool_test {
 
   /// Retires a probe.
   void retire(cudaStream_t stream, fate_ptr const& fate) { worker->retire(stream, probe(fate)); }
+  /// Of a probe whose destructor sets `is_blocking` and blocks the worker until `may_end`.
+  [[nodiscard]] fate_ptr make_blocking() {
+    return make_fate([this] {
+      is_blocking.store(true);
+      EXPECT_TRUE(wait_until([this] { return may_end.load(); }, 4 * generous));
+    });
+  }
   /// Whether the owner still exists after all that can be reclaimed now was reclaimed.
   [[nodiscard]] bool is_kept(fate_ptr const& fate) {
     static_cast<void>(worker->drain_for(std::chrono::milliseconds(20)));
@@ -84,6 +92,7 @@ class lifetime_test : public captured_pool_test {
   }
 
   void TearDown() override {
+    may_end.store(true);
     flag.raise();
     sync_all();
     captured_pool_test::TearDown();
@@ -94,6 +103,8 @@ class lifetime_test : public captured_pool_test {
   }
 
   std::uint64_t owed = 0;  // what graphs that were leaked on purpose keep
+  std::atomic<bool> is_blocking{false};
+  std::atomic<bool> may_end{false};
   pinned_flag flag;
   pinned_ints cells{4};
   owned_stream one = make_stream();

@@ -1,5 +1,4 @@
 // A destructor that blocks the worker delays no claim, whatever graph its owner was in.
-#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,12 +10,6 @@ namespace {
 
 class BlockingOwner : public reference_set_test {
  protected:
-  [[nodiscard]] fate_ptr make_blocking() {
-    return make_fate([this] {
-      is_blocking.store(true);
-      EXPECT_TRUE(wait_until([this] { return may_end.load(); }, 4 * generous));
-    });
-  }
   // In the order in which a reclaiming thread might meet them.
   [[nodiscard]] graph with_slots_around(block_pool& pool, fate_ptr const& blocking) {
     return captured([&](cudaStream_t on) {
@@ -40,13 +33,6 @@ class BlockingOwner : public reference_set_test {
     EXPECT_FALSE(may_end.load());
     may_end.store(true);
   }
-  void TearDown() override {
-    may_end.store(true);
-    reference_set_test::TearDown();
-  }
-
-  std::atomic<bool> is_blocking{false};
-  std::atomic<bool> may_end{false};
 };
 
 TEST_F(BlockingOwner, OfAGraphThatIsDestroyedDoesNotKeepItsSlots) {
