@@ -5,7 +5,7 @@
 #include <escrow/graph.hpp>
 #include <vector>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "deep.hpp"

@@ -12,7 +12,7 @@
 #include "escrow/deleter/shared_object.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
-#include "probe.hpp"
+#include "owners.hpp"
 
 namespace escrow {
 namespace {

@@ -15,7 +15,7 @@
 #include "failing_call.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
-#include "probe.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

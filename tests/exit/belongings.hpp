@@ -4,7 +4,7 @@
 #include <escrow/graph.hpp>
 #include <optional>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../pool/pool_fixture.hpp"
 
 namespace escrow::test {

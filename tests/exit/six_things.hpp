@@ -7,7 +7,7 @@
 #include <optional>
 #include <variant>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../pool/pool_fixture.hpp"
 
 namespace escrow::test {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../nodes/changeable_kinds.hpp"
 #include "capturing.hpp"
 #include "handles.hpp"

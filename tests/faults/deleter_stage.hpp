@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "operation.hpp"
 

@@ -3,7 +3,7 @@
 #include <escrow/graph.hpp>
 #include <optional>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "build_graph.hpp"
 #include "child.hpp"

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "build_graph.hpp"
 

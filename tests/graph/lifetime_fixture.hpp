@@ -11,7 +11,7 @@
 #include <escrow/pool.hpp>
 #include <utility>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "build_graph.hpp"
 #include "owner.hpp"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "build_fixture.hpp"
 
 namespace escrow::test {

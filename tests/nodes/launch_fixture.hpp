@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "capturing.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"

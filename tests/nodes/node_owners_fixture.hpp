@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
