@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "owners.hpp"
-#include "../nodes/changeable_kinds.hpp"
+#include "changeable_kinds.hpp"
+#include "node_queries.hpp"
 #include "capturing.hpp"
 #include "handles.hpp"
 #include "operation.hpp"

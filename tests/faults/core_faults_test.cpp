@@ -20,7 +20,6 @@ class core_stage : public stage {
   std::optional<capture> captured;
   std::optional<event> mine;
   std::optional<event> taken;
-  std::optional<shared_event> shared;
   std::optional<device_scope> scope;
   std::optional<relaxed_capture_scope> relaxed;
   int device = -1;
@@ -32,7 +31,7 @@ class core_stage : public stage {
   }
   [[nodiscard]] std::string seen() override {
     return "event " + std::to_string(mine && *mine) + " taken " + std::to_string(taken && *taken) +
-           " shared " + std::to_string(shared.has_value()) + " answer " + std::to_string(answer) +
+           " answer " + std::to_string(answer) +
            " device " + std::to_string(device) + " capture " +
            std::to_string(captured && captured->is_active());
   }
@@ -49,7 +48,6 @@ class core_stage : public stage {
     captured.reset();
     mine.reset();
     taken.reset();
-    shared.reset();
     return {};
   }
 };
@@ -80,15 +78,6 @@ void add_events(operations_in<core_stage>& all) {
           [](auto& in) { event_cache::put(0, std::move(*in.mine)); });
   all.add("event cache, given back for no device", runs({"event_cache::put"}), with_event,
           [](auto& in) { event_cache::put(-1, std::move(*in.mine)); });
-  all.add("shared event, made and found", runs({"shared_event::make", "shared_event::find"}),
-          nothing, [](auto& in) {
-            auto const made = shared_event::make();
-            in.shared = shared_event::find(made.get());
-          });
-  all.add(
-      "shared event, ended", runs({"shared_event::make"}),
-      [](auto& in) { in.shared.emplace(shared_event::make()); },
-      [](auto& in) { in.shared.reset(); });
 }
 
 void add_ready_events(operations_in<core_stage>& all) {

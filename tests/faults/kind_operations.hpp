@@ -64,7 +64,7 @@ inline void add_other_kinds(operations_in<build_stage>& all) {
   all.add("node, wait", runs({"graph_builder_ref::add", "wait_node"}), one,
           [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0])); });
   all.add("node, wait for a borrowed event", runs({"graph_builder_ref::add", "wait_node"}), one,
-          [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0].ref())); });
+          [](auto& in) { build(*in.built).add(wait_node(in.kinds->event_of(0).ref())); });
   all.add("node, empty", runs({"graph_builder_ref::join"}), one,
           [](auto& in) { static_cast<void>(in.first->join()); });
   all.add("node, join", runs({"graph_builder_ref::join"}), one,

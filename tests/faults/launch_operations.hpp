@@ -60,15 +60,6 @@ inline void add_libraries(operations_in<build_stage>& all) {
   auto const find = [](build_stage& in) { in.found.emplace(in.loaded->find("library_add")); };
   all.add("library, searched", runs({"library::find"}), load, find);
   all.add(
-      "library, of a kernel", runs({"library::kernel_of"}),
-      [=](auto& in) {
-        load(in);
-        find(in);
-      },
-      [](auto& in) {
-        in.answer = library::kernel_of(in.found->get()).has_value() ? "found" : "none";
-      });
-  all.add(
       "library, its kernel launched", runs({"launch"}),
       [=](auto& in) {
         load(in);

@@ -1,7 +1,7 @@
 // An exec that says that it is bare has no user object, whatever failed before.
 #include <escrow/nodes.hpp>
 
-#include "../nodes/node_queries.hpp"
+#include "node_queries.hpp"
 #include "exec_fault_world.hpp"
 
 namespace escrow::test {

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "../deleter/stress_time.hpp"
-#include "../nodes/node_queries.hpp"
+#include "node_queries.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

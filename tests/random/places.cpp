@@ -36,9 +36,9 @@ bool world::has_what_is_asked(char asked, std::size_t at, operation const& by) c
     case 'Y':
       return !libraries_[at].found;
     case 'v':
-      return events_there_[at].has_value();
+      return events_there_[at] != nullptr;
     case 'V':
-      return !events_there_[at];
+      return events_there_[at] == nullptr;
     case 'a':
       return allocations_[at].made.has_value();
     case 'A':

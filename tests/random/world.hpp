@@ -350,11 +350,13 @@ class world {
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
-  std::array<std::optional<shared_event>, 2> events_there_;
+  std::array<std::shared_ptr<event const>, 2> events_there_;
   std::map<cudaEvent_t, int> kept_events_;  // that are there, and their things
+  std::map<cudaEvent_t, std::weak_ptr<event const>> event_shares_;
   std::array<allocation_place, 2> allocations_;
   std::array<library_place, 2> libraries_;
   std::map<void const*, int> kept_code_;  // kernels whose libraries are there, and their things
+  std::map<void const*, std::weak_ptr<loaded_library const>> code_shares_;
   std::vector<void*> graph_memory_;       // that launches may have left
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;

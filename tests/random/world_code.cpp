@@ -36,6 +36,7 @@ outcome world::do_load_library(std::size_t y) {
   all_.model.state_of(place.thing).handles = 1;
   if (!kept_code_.emplace(place.found->get(), place.thing).second)
     all_.fail("a new kernel has the handle of one that is there");
+  code_shares_.insert_or_assign(place.found->get(), place.found->library());
   return result;
 }
 

@@ -1,7 +1,7 @@
 // Nodes that fill, copy, allocate, free, record, wait, or do nothing.
 #include <algorithm>
 
-#include "../nodes/node_queries.hpp"
+#include "node_queries.hpp"
 #include "attempt.hpp"
 #include "relaxed_scope.hpp"
 
@@ -118,13 +118,14 @@ outcome world::do_add_edge(std::size_t one, std::size_t other) {
 
 outcome world::do_make_event(std::size_t v) {
   if (events_there_[v]) return outcome::skipped;
-  std::optional<shared_event> made;
-  outcome const result = attempt(false, false, [&] { made = shared_event::make(); });
+  std::shared_ptr<event const> made;
+  outcome const result = attempt(false, false, [&] { made = std::make_shared<event>(); });
   if (result != outcome::done) return result;
   int const thing = all_.make_bare(reference::kind::owner);
   all_.model.state_of(thing).handles = 1;
   if (!kept_events_.emplace(made->get(), thing).second)
     all_.fail("a new event has the handle of one that is there");
+  event_shares_.insert_or_assign(made->get(), made);
   events_there_[v] = std::move(made);
   return result;
 }
@@ -146,8 +147,8 @@ outcome world::do_add_event(std::size_t n, std::size_t g, std::size_t v, unsigne
   if (!is_usable(g) || !in.is_built || !events_there_[v]) return outcome::skipped;
   node made;
   outcome const result = attempt(is_stopped_, false, [&] {
-    made = way % 2 == 0 ? build(*in.own).add(record_node(*events_there_[v]))
-                        : build(*in.own).add(wait_node(*events_there_[v]));
+    made = way % 2 == 0 ? build(*in.own).add(record_node(events_there_[v]))
+                        : build(*in.own).add(wait_node(events_there_[v]));
   });
   if (result != outcome::done) return result;
   entries const kept{{.thing = thing_of_event(v)}};
@@ -234,7 +235,7 @@ outcome world::do_look(std::size_t g) {
 void world::read_back(node_place const& at) {
   // What its nodes keep was taken off: it may be gone, and so may what CUDA tells of them.
   if (graphs_[at.graph].is_hoisted) return;
-  if (at.is_event() && !shared_event::find(event_of(at.handle)))
+  if (at.is_event() && event_shares_.at(event_of(at.handle)).expired())
     all_.fail("an event node does not lead to its event");
 }
 

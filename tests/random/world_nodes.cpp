@@ -152,7 +152,7 @@ void world::note_set(node_place const& at, entries const& kept) {
 }
 
 bool world::can_be_set(node_place const& at, std::size_t o, bool keeps) const {
-  if (at.is_event()) return events_there_[o].has_value();
+  if (at.is_event()) return events_there_[o] != nullptr;
   return !keeps || owners_[o].share != nullptr;
 }
 
@@ -177,9 +177,9 @@ void world::set_with(Setter const& to, node_place const& at, std::size_t o, bool
     case node_kind::copy:
       return to.set(memcpy_node(memory_of(o), memory_of(o), 16));
     case node_kind::record:
-      return to.set(record_node(*events_there_[o]));
+      return to.set(record_node(events_there_[o]));
     case node_kind::wait:
-      return to.set(wait_node(*events_there_[o]));
+      return to.set(wait_node(events_there_[o]));
     case node_kind::kernel:
     case node_kind::empty:  // is refused
       if (!keeps) return to.set(kernel_node(work_kernel(), {}, &work, 0));

@@ -125,10 +125,10 @@ void world::notice_ends_of(Kept& kept, IsThere is_there, situation met) {
 /// noticed when the first of them ends. None of these makes such things.
 void world::notice_ends() {
   notice_ends_of(
-      kept_code_, [](void const* code) { return library::kernel_of(code).has_value(); },
+      kept_code_, [this](void const* code) { return !code_shares_[code].expired(); },
       situation::code_unloaded);
   notice_ends_of(
-      kept_events_, [](cudaEvent_t event) { return shared_event::find(event).has_value(); },
+      kept_events_, [this](cudaEvent_t event) { return !event_shares_[event].expired(); },
       situation::kept_event_gone);
   notice_ends_of(
       blocks_,
