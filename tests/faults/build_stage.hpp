@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "owners.hpp"
-#include "changeable_kinds.hpp"
-#include "node_queries.hpp"
 #include "capturing.hpp"
+#include "changeable_kinds.hpp"
 #include "handles.hpp"
+#include "node_queries.hpp"
 #include "operation.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

@@ -31,8 +31,7 @@ class core_stage : public stage {
   }
   [[nodiscard]] std::string seen() override {
     return "event " + std::to_string(mine && *mine) + " taken " + std::to_string(taken && *taken) +
-           " answer " + std::to_string(answer) +
-           " device " + std::to_string(device) + " capture " +
+           " answer " + std::to_string(answer) + " device " + std::to_string(device) + " capture " +
            std::to_string(captured && captured->is_active());
   }
   [[nodiscard]] leftovers end(int /*way*/) override {

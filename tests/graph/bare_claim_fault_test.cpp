@@ -1,8 +1,8 @@
 // An exec that says that it is bare has no user object, whatever failed before.
 #include <escrow/nodes.hpp>
 
-#include "node_queries.hpp"
 #include "exec_fault_world.hpp"
+#include "node_queries.hpp"
 
 namespace escrow::test {
 namespace {

@@ -15,10 +15,10 @@
 #include <thread>
 
 #include "../deleter/stress_time.hpp"
-#include "node_queries.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "node_queries.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::test {

@@ -357,7 +357,7 @@ class world {
   std::array<library_place, 2> libraries_;
   std::map<void const*, int> kept_code_;  // kernels whose libraries are there, and their things
   std::map<void const*, std::weak_ptr<loaded_library const>> code_shares_;
-  std::vector<void*> graph_memory_;       // that launches may have left
+  std::vector<void*> graph_memory_;  // that launches may have left
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;

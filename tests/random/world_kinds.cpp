@@ -1,8 +1,8 @@
 // Nodes that fill, copy, allocate, free, record, wait, or do nothing.
 #include <algorithm>
 
-#include "node_queries.hpp"
 #include "attempt.hpp"
+#include "node_queries.hpp"
 #include "relaxed_scope.hpp"
 
 namespace escrow::test {
