@@ -76,7 +76,7 @@ TEST_F(BuildKinds, AMemsetWritesElementsOfOneTwoOrFourBytes) {
   node const last =
       build(*built)
           .add(memset_node(bytes, {.value = 0xff, .width = 3}))
-          .add(memset_node(bytes + 4, {.value = 0x3322, .element_bytes = 2, .width = 2}))
+          .add(memset_node(bytes + 4, {.value = 0xffee, .element_bytes = 2, .width = 2}))
           .add(memset_node(bytes + 8, {.value = 0x77665544, .element_bytes = 4, .width = 1}))
           .add(memset_node(bytes + 12, {.value = 0xffffffff, .element_bytes = 4, .width = 1}));
   EXPECT_EQ(type_of(last), cudaGraphNodeTypeMemset);
@@ -84,7 +84,7 @@ TEST_F(BuildKinds, AMemsetWritesElementsOfOneTwoOrFourBytes) {
   EXPECT_EQ(memset_params_of(last).value, 0xffffffffU);
   EXPECT_EQ(memset_params_of(last).elementSize, 4U);
   run(*built);
-  std::vector<unsigned> expected{0xff, 0xff, 0xff, 0,    0x22, 0x33, 0x22, 0x33,
+  std::vector<unsigned> expected{0xff, 0xff, 0xff, 0,    0xee, 0xff, 0xee, 0xff,
                                  0x44, 0x55, 0x66, 0x77, 0xff, 0xff, 0xff, 0xff};
   expected.resize(32);
   EXPECT_EQ(device_bytes(), expected);
@@ -98,7 +98,7 @@ TEST_F(BuildKinds, AMemsetOfRowsLeavesWhatIsBetweenThem) {
     unsigned const value = element == 4 ? 0x04030201 : 0x0201 & (0xffffU >> (16 - 8 * element));
     node const made = build(rows).add(memset_node(
         device.data(),
-        {.value = value, .element_bytes = element, .width = 2, .height = 3, .pitch = 12}));
+        {.value = value, .element_bytes = element, .width = 2, .height = 3, .pitch = 8}));
     cudaMemsetParams const read = memset_params_of(made);
     EXPECT_EQ(read.elementSize, element);
     EXPECT_EQ(read.width, 2U);

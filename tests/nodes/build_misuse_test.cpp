@@ -199,46 +199,47 @@ TEST_F(BuildMisuse, AnExecTakesNodesOfTheGraphThatItWasMadeOfAlone) {
 }
 
 /// Places in graphs that are not there any more, and their nodes.
-class BuildGone : public BuildMisuse {
+class MissingGraph : public BuildMisuse {
  protected:
-  static constexpr char const* gone = "the graph was destroyed, moved from or detached";
+  static constexpr char const* is_missing = "the graph was destroyed, moved from or detached";
 
   /// Expects that nothing can be added.
   void expect_no_place(graph_builder_ref const& at) {
     graph const other(*worker);
     condition const of_other = build(other).make_condition(1);
     constexpr char const* add_call = "graph_builder_ref::add";
-    for_each_kind([&](auto kind) { expect_refused([&] { at.add(kind); }, add_call, gone); });
-    expect_refused([&] { static_cast<void>(at.add(alloc_node(4))); }, add_call, gone);
-    expect_refused([&] { at.add(free_node(device.data())); }, add_call, gone);
-    expect_refused([&] { static_cast<void>(at.add(child_node(other))); }, add_call, gone);
-    expect_refused([&] { static_cast<void>(at.add(if_node(of_other))); }, add_call, gone);
-    expect_refused([&] { static_cast<void>(at.join()); }, "graph_builder_ref::join", gone);
+    for_each_kind([&](auto kind) { expect_refused([&] { at.add(kind); }, add_call, is_missing); });
+    expect_refused([&] { static_cast<void>(at.add(alloc_node(4))); }, add_call, is_missing);
+    expect_refused([&] { at.add(free_node(device.data())); }, add_call, is_missing);
+    expect_refused([&] { static_cast<void>(at.add(child_node(other))); }, add_call, is_missing);
+    expect_refused([&] { static_cast<void>(at.add(if_node(of_other))); }, add_call, is_missing);
+    expect_refused([&] { static_cast<void>(at.join()); }, "graph_builder_ref::join", is_missing);
     expect_refused([&] { static_cast<void>(at.make_condition(0)); },
-                   "graph_builder_ref::make_condition", gone);
+                   "graph_builder_ref::make_condition", is_missing);
   }
   /// The same, and that the node cannot be changed.
   void expect_no_node(node const& it) {
     expect_no_place(it);
-    for_each_kind([&](auto kind) { expect_refused([&] { it.set(kind); }, "node::set", gone); });
-    expect_refused([&] { it.after(it); }, "node::after", gone);
-    expect_refused([&] { it.destroy(); }, "node::destroy", gone);
+    for_each_kind(
+        [&](auto kind) { expect_refused([&] { it.set(kind); }, "node::set", is_missing); });
+    expect_refused([&] { it.after(it); }, "node::after", is_missing);
+    expect_refused([&] { it.destroy(); }, "node::destroy", is_missing);
   }
 };
 
-TEST_F(BuildGone, ThereIsNoPlaceInNoGraph) {
+TEST_F(MissingGraph, TakesNoNodesIfThereWasNone) {
   expect_no_place(graph_builder_ref());
   expect_no_node(node());
   EXPECT_EQ(node().get(), nullptr);
 }
 
-TEST_F(BuildGone, AGraphThatWasDestroyedHasNoNodes) {
+TEST_F(MissingGraph, TakesNoNodesIfDestroyed) {
   node const made = add_to(*built, 0);
   built.reset();
   expect_no_node(made);
 }
 
-TEST_F(BuildGone, AGraphThatWasDetachedHasNoNodes) {
+TEST_F(MissingGraph, TakesNoNodesIfDetached) {
   node const made = add_to(*built, 0);
   owned_graph const detached(built->detach());
   ASSERT_NE(detached.get(), nullptr);
@@ -247,7 +248,7 @@ TEST_F(BuildGone, AGraphThatWasDetachedHasNoNodes) {
   expect_no_place(*built);
 }
 
-TEST_F(BuildGone, AGraphThatWasMovedFromHasNoNodesAndTheOtherHasThem) {
+TEST_F(MissingGraph, TakesNoNodesIfMovedFromButTheOtherDoes) {
   graph moved_to(*worker);
   node const of_old = add_to(moved_to, 1);
   node const made = add_to(*built, 0);
@@ -257,9 +258,9 @@ TEST_F(BuildGone, AGraphThatWasMovedFromHasNoNodesAndTheOtherHasThem) {
   EXPECT_EQ(built->get(), nullptr);
   graph around(*worker);
   expect_refused([&] { static_cast<void>(build(around).add(child_node(*built))); },
-                 "graph_builder_ref::add", gone);
-  expect_refused([&] { static_cast<void>(built->clone()); }, "graph::clone", gone);
-  expect_refused([&] { built->write_dot("/nowhere"); }, "graph::write_dot", gone);
+                 "graph_builder_ref::add", is_missing);
+  expect_refused([&] { static_cast<void>(built->clone()); }, "graph::clone", is_missing);
+  expect_refused([&] { built->write_dot("/nowhere"); }, "graph::write_dot", is_missing);
   made.set(kernel_node(add, {}, cells.data(), 2));
   node const second = add_to(made, 0, 3);
   EXPECT_EQ(successors_of(made), std::vector<node>{second});

@@ -24,14 +24,14 @@ class NodeChanges : public nodes_world {
 
 TEST_F(NodeChanges, DestroyingANodeReleasesItsOwnersAlone) {
   for (bool const is_handle_out : {false, true}) {
-    fate_ptr const of_doomed = make_fate();
+    fate_ptr const of_removed = make_fate();
     fate_ptr const of_other = make_fate();
     graph source(*worker);
-    node const doomed = add_owned(source, of_doomed);
+    node const removed = add_owned(source, of_removed);
     node const other = add_owned(source, of_other);
     if (is_handle_out) static_cast<void>(source.get());
-    doomed.destroy();
-    EXPECT_TRUE(is_released(of_doomed));
+    removed.destroy();
+    EXPECT_TRUE(is_released(of_removed));
     EXPECT_TRUE(is_kept(of_other));
     EXPECT_EQ(source.held().owners, 1U);
     other.destroy();
@@ -41,10 +41,10 @@ TEST_F(NodeChanges, DestroyingANodeReleasesItsOwnersAlone) {
 }
 
 TEST_F(NodeChanges, ExecsAndClonesThatWereMadeBeforeKeepTheOwnersOfADestroyedNode) {
-  node const doomed = add_owned(*built, first);
+  node const removed = add_owned(*built, first);
   std::optional<graph_exec> exec(*built);
   std::optional<graph> twin(built->clone());
-  doomed.destroy();
+  removed.destroy();
   run(*exec);
   EXPECT_EQ(cells.load(), 1);
   EXPECT_TRUE(is_kept(first));
@@ -221,10 +221,10 @@ TEST_F(NodeChanges, AnUpdateSwapsWhatTheExecKeeps) {
 // What a node owns alone may be written by a launch.
 TEST_F(NodeChanges, DoNotKeepTheExecsOfAGraphFromBeingSerialized) {
   node const begun = add_to(*built, 1);
-  node const doomed = begun.add(host_node([mine = std::make_unique<probe>(first)] {}));
+  node const removed = begun.add(host_node([mine = std::make_unique<probe>(first)] {}));
   hold_up_at(begun).add(host_node([mine = probe(second)] {}));
   graph_exec one_exec(*built);
-  doomed.destroy();
+  removed.destroy();
   graph_exec other_exec(*built);
   escrow::set(other_exec, begun, kernel_node(add, {}, shared(third, 1), 10));
   one_exec.launch(two);

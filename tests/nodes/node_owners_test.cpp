@@ -156,10 +156,10 @@ TEST_F(NodeOwners, OfABodyAreKeptForTheGraphAlsoWhatIsCapturedIntoIt) {
 
 TEST_F(NodeOwners, InSeveralPlacesAreCountedOnce) {
   add_owned(*built, first);
-  node const doomed = add_owned(*built, second);
+  node const removed = add_owned(*built, second);
   build(*built).add(child_node(built->clone()));
   EXPECT_EQ(owners_held(), 2U);
-  doomed.destroy();
+  removed.destroy();
   EXPECT_EQ(owners_held(), 2U) << "the copy has it";
   EXPECT_EQ(graph_exec(*built).held().owners, 2U);
 }
