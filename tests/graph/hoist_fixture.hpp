@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "build_graph.hpp"
+#include "owners.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>
