@@ -256,5 +256,19 @@ TEST_P(OrderedExec, DoesNotOverlapAnotherExecOfItsGraph) {
   EXPECT_TRUE(have_ended(2 * from().runs));
 }
 
+using ExecOfACapture = world;
+
+TEST_F(ExecOfACapture, ThatIsNotCompleteDoesNotHarmTheCapture) {
+  cargo taken = make_cargo();
+  test::capture open{one, cudaStreamCaptureModeGlobal};
+  load(taken, one);
+  static_cast<void>(graph_exec(open.info().graph));
+  EXPECT_TRUE(open.is_active());
+  ASSERT_EQ(open.end(), cudaSuccess);
+  std::optional<graph_exec> exec(open.graph().get());
+  open.graph().reset();
+  expect_bare_only_holder(exec, taken);
+}
+
 }  // namespace
 }  // namespace escrow::test

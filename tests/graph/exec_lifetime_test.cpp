@@ -4,6 +4,8 @@
 #include <ostream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "world.hpp"
 
@@ -109,6 +111,22 @@ TEST_F(ExecLifetime, ThePoolMayBeDestroyedWhileALaunchIsInFlight) {
   EXPECT_TRUE(stays_false([&] { return counts.alive() == 0; }));
   flag.raise();
   EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
+}
+
+TEST_F(ExecLifetime, TheLastOfManyExecsKeepsWhatAllHold) {
+  cargo taken = make_cargo();
+  std::vector<graph_exec> execs;
+  {
+    graph const source = captured(taken);
+    for (int i = 0; i < 100; ++i) execs.emplace_back(source);
+  }
+  for (graph_exec& each : execs) each.launch(two);
+  sync(two);
+  while (execs.size() > 1) execs.pop_back();
+  EXPECT_TRUE(stays_kept(taken));
+  execs.clear();
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_EQ(cells.load(), 100);
 }
 
 TEST_F(ExecLifetime, AssignmentReleasesWhatTheTargetHeldAndNotWhatTheSourceHolds) {
