@@ -1,12 +1,15 @@
 // Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
 // execs that share nothing, or only owners that others share too, run concurrently.
+#include <array>
 #include <escrow/detail/device.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "sanitizers.hpp"
 #include "world.hpp"
@@ -79,14 +82,6 @@ class ExecOrder : public world {
     EXPECT_EQ(cells.load(2), 0);
     flag.raise();
     EXPECT_TRUE(have_ended(2));
-  }
-  // As captured_behind_flag(), without waiting.
-  [[nodiscard]] graph captured_freely(cargo& taken) {
-    return captured([&](cudaStream_t on) {
-      must(launch_add(on, started(), 1));
-      load(taken, on);
-      must(launch_add(on, ended(), 1));
-    });
   }
 
   void TearDown() override {
@@ -185,12 +180,13 @@ TEST_F(ExecOrder, IsNotMadeOfExecsThatShareNothing) {
   cargo taken = make_cargo();
   cargo other = make_cargo();
   graph_exec blocked(captured_behind_flag(taken));
-  graph_exec free(captured_freely(other));
+  graph_exec free(captured(other));
   blocked.launch(two);
   ASSERT_TRUE(have_started(1));
   free.launch(three);
   free.launch(one);
-  EXPECT_TRUE(have_ended(2)) << "it waits for a launch that shares nothing with it";
+  EXPECT_TRUE(wait_until([&] { return cells.load() == 2; }))
+      << "it waits for a launch that shares nothing with it";
 }
 
 TEST_F(ExecOrder, FollowsWhatWasCapturedBeforeTheInstantiation) {
@@ -260,40 +256,38 @@ TEST_F(ExecOrder, HoldsForExecsThatWereThereOrAreMadeWhenOneIsDestroyedInFlight)
   EXPECT_TRUE(have_ended(3));
 }
 
-TEST_F(ExecOrder, HoldsForALaunchOfAnExecThatIsUpdatedInFlight) {
-  cargo other = make_cargo();
-  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
-  graph const next = captured_behind_flag(other);
-  graph_exec first(source);
-  graph_exec second(source);
-  first.launch(two);
-  first.update(next);
-  expect_to_wait(second);
-}
-
-TEST_F(ExecOrder, FollowsAnUpdateToAGraph) {
-  cargo before = make_cargo();
-  cargo taken = make_cargo();
-  graph const source = captured_behind_flag(taken);
-  graph_exec first(source);
-  graph_exec second(captured_behind_flag(before));
-  second.update(source);
-  first.launch(two);
-  expect_to_wait(second);
-}
-
-TEST_F(ExecOrder, EndsWithAnUpdateAwayFromAGraph) {
-  cargo taken = make_cargo();
-  cargo other = make_cargo();
-  graph const source = captured_freely(taken);
-  graph_exec first(source);
-  graph_exec second(source);
-  first.launch(two);
-  first.update(captured_freely(other));
-  hold_up(two);
-  first.launch(two);  // behind the flag
-  second.launch(three);
-  EXPECT_TRUE(have_ended(2)) << "it waits for a launch that shares nothing with it";
+// Four execs that share two slots crosswise, each launched by a thread of its own: no two launches
+// use a slot at the same time, and no thread waits without end.
+TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
+  std::array<cargo, 2> taken{make_cargo(), make_cargo()};
+  auto const captured_alone = [&](std::size_t room) {
+    int* const inside = memory.data() + room;  // how many launches are
+    return captured([&](cudaStream_t on) {
+      must(launch_add(on, inside, 1));
+      load(taken[room], on);
+      must(launch_sleep(on, 20));  // long enough for another to begin
+      must(launch_check(on, inside, 1, 1, mismatches.data()));
+      must(launch_add(on, inside, -1));
+      must(launch_add(on, cells.data() + room, 1));
+    });
+  };
+  graph const x = captured_alone(0);
+  graph const y = captured_alone(1);
+  graph xy = around(x);
+  xy.add_child(y);
+  graph yx = around(y);
+  yx.add_child(x);
+  {
+    std::vector<std::jthread> threads;
+    for (graph const* const source : std::array<graph const*, 4>{&x, &y, &xy, &yx}) {
+      threads.emplace_back([exec = graph_exec(*source), stream = make_stream()]() mutable {
+        for (int i = 0; i < 300; ++i) exec.launch(stream);
+        sync(stream);
+      });
+    }
+  }
+  EXPECT_EQ(cells.load(0), 900);
+  EXPECT_EQ(cells.load(1), 900);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What an update of an exec swaps, and when the old is released; and graphs whose handle was
-// another graph's before.
+// What an update of an exec swaps, when the old is released, and what the exec is ordered with; and
+// graphs whose handle was another graph's before.
 #include <array>
 #include <optional>
 #include <string>
@@ -9,7 +9,17 @@
 namespace escrow::test {
 namespace {
 
-class ExecUpdate : public world {};
+class ExecUpdate : public world {
+ protected:
+  // One launch is in flight; one of `second` starts only after it.
+  void expect_to_wait(graph_exec& second) {
+    ASSERT_TRUE(have_started(1));
+    second.launch(three);
+    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
+    flag.raise();
+    EXPECT_TRUE(have_ended(2));
+  }
+};
 
 TEST_F(ExecUpdate, AChainOfAThousandKeepsJustTheNewestAndLosesNothing) {
   constexpr int rounds = 1000;
@@ -146,6 +156,44 @@ TEST_F(ExecUpdate, ToAGraphWhoseCaptureIsNotCompleteFailsAndHarmsNothing) {
   open.graph().reset();
   EXPECT_TRUE(is_released(old));
   expect_bare_only_holder(exec, fresh);
+}
+
+TEST_F(ExecUpdate, InFlightLeavesTheLaunchOrderedWithOtherExecsOfItsGraph) {
+  cargo taken = make_cargo();
+  cargo other = make_cargo();
+  graph const source = captured_behind_flag(taken);
+  graph const next = captured_behind_flag(other);
+  graph_exec first(source);
+  graph_exec second(source);
+  first.launch(two);
+  first.update(next);
+  expect_to_wait(second);
+}
+
+TEST_F(ExecUpdate, OrdersTheExecWithThoseOfTheNewGraph) {
+  cargo before = make_cargo();
+  cargo taken = make_cargo();
+  graph const source = captured_behind_flag(taken);
+  graph_exec first(source);
+  graph_exec second(captured_behind_flag(before));
+  second.update(source);
+  first.launch(two);
+  expect_to_wait(second);
+}
+
+TEST_F(ExecUpdate, EndsTheOrderWithThoseOfTheOldGraph) {
+  cargo taken = make_cargo();
+  cargo other = make_cargo();
+  graph const source = captured(taken);
+  graph_exec first(source);
+  graph_exec second(source);
+  first.launch(two);
+  first.update(captured(other));
+  hold_up(two);
+  first.launch(two);  // behind the flag
+  second.launch(three);
+  EXPECT_TRUE(wait_until([&] { return cells.load() == 2; }))
+      << "it waits for a launch that shares nothing with it";
 }
 
 // CUDA gives handles of destroyed graphs again, while execs of those graphs are still there.

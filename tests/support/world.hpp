@@ -85,6 +85,11 @@ class world : public testing::Test {
       EXPECT_TRUE(wait_until([this] { return may_end.load(); }, 4 * generous));
     });
   }
+  /// From now until `may_end`, the worker destroys nothing.
+  void block_worker() {
+    worker->retire(probe(make_blocking()));
+    must(wait_until([this] { return is_blocking.load(); }), "the worker is blocked");
+  }
 
   // Graphs. A launch counts itself in cells 1 and 2, where it says so.
 
