@@ -17,13 +17,13 @@ namespace {
 class hooked_owner {
  public:
   hooked_owner(fate_ptr fate, std::function<void()> hook)
-      : told_(std::move(fate)), hook_(std::move(hook)) {}
-  hooked_owner(hooked_owner&& other) : told_(std::move(other.told_)) {
+      : probe_(std::move(fate)), hook_(std::move(hook)) {}
+  hooked_owner(hooked_owner&& other) : probe_(std::move(other.probe_)) {
     if (auto const hook = std::exchange(other.hook_, {})) hook();
   }
 
  private:
-  probe told_;
+  probe probe_;
   std::function<void()> hook_;
 };
 

@@ -101,7 +101,7 @@ struct EveryExec : world, testing::WithParamInterface<way> {
   any_exec of_handle(graph const& source) { return {.ours = graph_exec(source.get())}; }
   any_exec by_move(graph const& source) {
     graph_exec first(source);
-    graph_exec second(captured_empty_handed());
+    graph_exec second(captured_without_cargo());
     second = std::move(first);
     EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): that is tested
     return {.ours = std::move(second)};

@@ -164,7 +164,7 @@ TEST_P(WrittenInCommon, OrdersExecs) {
   expect_to_wait(second);
 }
 
-TEST_F(ExecOrder, IsNotKeptByPlainLaunchesWhichIsAHazard) {
+TEST_F(ExecOrder, PlainLaunchesOverlapWhichIsAHazard) {
   if (built_with_tsan) GTEST_SKIP() << "the race that this shows is reported, as it should be";
   graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   owned_exec const first = instantiate(source.get());
@@ -176,7 +176,7 @@ TEST_F(ExecOrder, IsNotKeptByPlainLaunchesWhichIsAHazard) {
   sync_all();
 }
 
-TEST_F(ExecOrder, IsNotMadeOfExecsThatShareNothing) {
+TEST_F(ExecOrder, ExecsThatShareNothingRunConcurrently) {
   cargo taken = make_cargo();
   cargo other = make_cargo();
   graph_exec blocked(captured_behind_flag(taken));
@@ -189,7 +189,7 @@ TEST_F(ExecOrder, IsNotMadeOfExecsThatShareNothing) {
       << "it waits for a launch that shares nothing with it";
 }
 
-TEST_F(ExecOrder, FollowsWhatWasCapturedBeforeTheInstantiation) {
+TEST_F(ExecOrder, ASlotClaimedAfterItsInstantiationDoesNotOrderAnExec) {
   graph const source = captured_behind_flag([&](cudaStream_t on) { retire_shared(on); });
   graph_exec first(source);
   capture_into(source.get(), [&](cudaStream_t on) { use_slot(on); });
@@ -197,7 +197,7 @@ TEST_F(ExecOrder, FollowsWhatWasCapturedBeforeTheInstantiation) {
   expect_concurrent(first, second);  // the first uses no slot
 }
 
-TEST_F(ExecOrder, HoldsForWhatAGraphKeptBeforeItTookUpMore) {
+TEST_F(ExecOrder, ASlotOrdersExecsFromBeforeAndAfterAnotherCaptureIntoTheGraph) {
   cargo late = make_cargo();
   graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   graph_exec first(source);
@@ -207,7 +207,7 @@ TEST_F(ExecOrder, HoldsForWhatAGraphKeptBeforeItTookUpMore) {
   expect_to_wait(second);
 }
 
-TEST_F(ExecOrder, RefusesALaunchIntoACaptureAndHarmsNeither) {
+TEST_F(ExecOrder, ALaunchIntoACaptureIsRefusedAndHarmsNothing) {
   graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   graph_exec first(source);
   graph_exec second(source);
@@ -239,7 +239,7 @@ TEST_F(ExecOrder, HoldsForStreamsOfTwoDevices) {
 
 // What becomes of the first exec while its launch is in flight.
 
-TEST_F(ExecOrder, HoldsForExecsThatWereThereOrAreMadeWhenOneIsDestroyedInFlight) {
+TEST_F(ExecOrder, AnExecDestroyedInFlightOrdersEarlierAndLaterExecs) {
   graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   graph_exec second(source);
   {

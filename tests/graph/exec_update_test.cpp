@@ -119,7 +119,7 @@ TEST_F(ExecUpdate, ToAGraphThatHoldsNothingAndBackChangesWhatIsHeld) {
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(exec->held().slots, 1U);
     exec->launch(two);
-    exec->update(captured_empty_handed());
+    exec->update(captured_without_cargo());
     EXPECT_TRUE(is_released(taken));
     EXPECT_EQ(exec->held().slots, 0U);
     exec->launch(two);
@@ -133,7 +133,7 @@ TEST_F(ExecUpdate, ToAGraphThatHoldsNothingAndBackChangesWhatIsHeld) {
 TEST_F(ExecUpdate, AfterOneToAPlainCloneMakesTheExecBareAgain) {
   cargo of_copy = make_cargo();
   cargo fresh = make_cargo();
-  std::optional<graph_exec> exec(captured_empty_handed());
+  std::optional<graph_exec> exec(captured_without_cargo());
   exec->update(test::clone(captured(of_copy).get()).get());
   exec->launch(two);
   sync(two);

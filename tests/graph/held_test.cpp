@@ -156,7 +156,7 @@ TEST_F(Held, ByAParentIsWhatItAndItsChildrenHold) {
   }
 }
 
-TEST_F(Held, ByAGraphThatTookUpMoreIsMoreAndByAnEarlierExecIsNot) {
+TEST_F(Held, ByAGraphIsMoreAfterAnotherCaptureIntoItAndByAnEarlierExecIsNot) {
   cargo early = make_cargo();
   cargo late = make_cargo();
   graph const source = captured(early);
@@ -180,10 +180,10 @@ TEST_F(Held, ByWorkThatUsesOneSlotAgainAndAgainIsOneSlot) {
 TEST_F(Held, ByNothingIsNothingAndByAPlainCloneNothingThatEscrowKnows) {
   cargo taken = make_cargo();
   graph const holds = captured(taken);
-  graph const empty_handed = captured_empty_handed();
+  graph const without_cargo = captured_without_cargo();
   graph const plain_copy(test::clone(holds.get()).release());
   expect_nothing(graph().held());
-  for (graph const* each : {&empty_handed, &plain_copy}) {
+  for (graph const* each : {&without_cargo, &plain_copy}) {
     expect_nothing(each->held());
     expect_nothing(graph_exec(*each).held());
     hoisted held = hoist(*each);
@@ -222,7 +222,7 @@ TEST_F(HeldByExec, IsWhatIsHeldAtEachLevelOfChildren) {
 
 TEST_F(HeldByExec, IsWhatAChildHeldThoughItsNodeIsDestroyedAfterwards) {
   cargo taken = make_cargo();
-  graph parent = captured_empty_handed();
+  graph parent = captured_without_cargo();
   cudaGraphNode_t const node = parent.add_child(captured(taken));
   std::optional<graph_exec> before(parent);
   must(cudaGraphDestroyNode(node));
@@ -249,7 +249,7 @@ TEST_F(HeldByExec, IsWhatAChildHoldsAsLongAsOneOfItsNodesIsLeft) {
   expect_bare_only_holder(exec, taken);
 }
 
-TEST_F(HeldByExec, IsOfACloneAloneWhatTheCloneTookUpAfterwards) {
+TEST_F(HeldByExec, IsOfACloneAloneWhatWasCapturedIntoItAfterwards) {
   cargo shared = make_cargo();
   cargo own = make_cargo();
   std::optional<graph> original(captured(shared));
@@ -265,7 +265,7 @@ TEST_F(HeldByExec, IsOfACloneAloneWhatTheCloneTookUpAfterwards) {
   expect_bare_only_holder(of_original, shared);
 }
 
-TEST_F(HeldByExec, IsAlsoWhatAPlainCloneTookUpAfterwards) {
+TEST_F(HeldByExec, IsAlsoWhatWasCapturedIntoAPlainCloneAfterwards) {
   cargo taken = make_cargo();
   cargo late = make_cargo();
   owned_graph copy = test::clone(captured(taken).get());

@@ -64,7 +64,7 @@ TEST_F(Hoist, ReleaseAfterAnEventReleasesOnceItIsDone) {
   EXPECT_TRUE(is_released(taken)) << "exec or graph still hold something";
 }
 
-TEST_F(Hoist, AgainTakesWhatTheGraphTookUpSince) {
+TEST_F(Hoist, AgainTakesWhatWasCapturedIntoTheGraphSince) {
   cargo early = make_cargo();
   cargo late = make_cargo();
   graph const source = captured(early);
@@ -228,7 +228,7 @@ TEST_F(Hoist, WithoutAReleaseLeaksWhatIsHeldAndReportsThat) {
 }
 
 TEST_F(Hoist, WithoutAReleaseOfNothingLeaksNothing) {
-  graph const source = captured_empty_handed();
+  graph const source = captured_without_cargo();
   EXPECT_TRUE(hoist(source).is_bare());
   EXPECT_EQ(errors->size(), 0U);
   EXPECT_EQ(worker->stats().leaked, 0U);

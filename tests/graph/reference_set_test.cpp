@@ -16,7 +16,7 @@ namespace {
 class exec_owner {
  public:
   exec_owner(owned_exec exec, fate_ptr fate)
-      : exec_(std::make_shared<owned_exec>(std::move(exec))), told_(std::move(fate)) {}
+      : exec_(std::make_shared<owned_exec>(std::move(exec))), probe_(std::move(fate)) {}
   exec_owner(exec_owner&&) noexcept = default;
   exec_owner& operator=(exec_owner&&) = delete;
   ~exec_owner() {
@@ -29,7 +29,7 @@ class exec_owner {
 
  private:
   std::shared_ptr<owned_exec> exec_;
-  probe told_;
+  probe probe_;
 };
 
 class ReferenceSet : public world {

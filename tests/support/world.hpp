@@ -106,7 +106,7 @@ class world : public testing::Test {
     });
   }
   /// What captured(cargo) gives, but it holds nothing. It has the same nodes and edges.
-  [[nodiscard]] graph captured_empty_handed() {
+  [[nodiscard]] graph captured_without_cargo() {
     return captured([&](cudaStream_t on) {
       must(launch_fill(on, cells.data() + 4, 4, 1));
       must(launch_check(on, cells.data() + 4, 4, 1, mismatches.data()));
