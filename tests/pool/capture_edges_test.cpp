@@ -1,6 +1,5 @@
 // A capture uses a slot again only behind edges that wait for the end of its last use, in the graph
 // as it is at the claim.
-#include <algorithm>
 
 #include "early_edges.hpp"
 #include "pool_world.hpp"
@@ -138,15 +137,12 @@ TEST_F(CapturedChain, OfProgrammaticLaunchesNeedsOneSlot) {
 // A graph that is captured into again keeps its id, also if nodes were destroyed before.
 class CapturedAgain : public pool_world {
  protected:
-  [[nodiscard]] static std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-    std::vector<cudaGraphNode_t> nodes(node_count(graph));
-    std::size_t count = nodes.size();
-    must(cudaGraphGetNodes(graph, nodes.data(), &count));
-    return nodes;
-  }
   /// The node that nothing comes after.
   [[nodiscard]] static cudaGraphNode_t last_of(cudaGraph_t graph) {
-    for (cudaGraphNode_t const node : nodes_of(graph)) {
+    std::size_t count = node_count(graph);
+    std::vector<cudaGraphNode_t> nodes(count);
+    must(cudaGraphGetNodes(graph, nodes.data(), &count));
+    for (cudaGraphNode_t const node : nodes) {
       std::size_t after = 0;
       must(cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &after));
       if (after == 0) return node;

@@ -1,10 +1,7 @@
 // How long a captured slot stays away: until the graph, its clones, execs and launches are
 // destroyed or complete.
-#include <algorithm>
-#include <atomic>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 
 #include "pool_world.hpp"
 #include "sanitizers.hpp"
@@ -27,43 +24,6 @@ TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
     use(pool, two, 3);
     sync(two);
   }
-}
-
-TEST_F(LibraryCall, RelaunchedConcurrentlyWithEagerClaimsNeverSharesASlot) {
-  constexpr int launches = 1000;
-  block_pool pool = make_pool(8);
-  std::vector<int> of_graph;
-  owned_graph graph = captured_plainly([&](cudaStream_t on) {
-    for (int i = 0; i < 2; ++i) of_graph.push_back(pool.claim(on)->number());
-    use(pool, on, 100);
-  });
-  owned_exec const exec = instantiate(graph);
-  graph.reset();
-  std::atomic<bool> is_over{false};
-  std::atomic<int> claims{0};
-  {
-    std::vector<std::jthread> claiming;
-    for (int i = 0; i < 3; ++i) {
-      claiming.emplace_back([&, i] {
-        owned_stream const own = make_stream();
-        for (int value = 0; !is_over.load(std::memory_order_relaxed); ++value) {
-          block_lease held = pool.claim(own);
-          EXPECT_EQ(std::ranges::count(of_graph, held->number()), 0);
-          fill(held, own, i * 1'000'000 + value);
-          check(held, own, i * 1'000'000 + value, mismatches);
-          held.release();
-          claims.fetch_add(1, std::memory_order_relaxed);
-          if (value % 64 == 0) sync(own);
-        }
-        sync(own);
-      });
-    }
-    for (int i = 0; i < launches; ++i) must(cudaGraphLaunch(exec, two));
-    sync(two);
-    EXPECT_TRUE(wait_until([&] { return claims.load() > 100; }));
-    is_over.store(true);
-  }
-  EXPECT_EQ(pool.stats().in_graphs, 1U);
 }
 
 class CapturedLifetime : public pool_world {};

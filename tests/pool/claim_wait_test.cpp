@@ -35,23 +35,6 @@ TEST_F(ClaimWait, ABusySlotIsHandedOutAndItsNextWorkRunsAfterTheFirst) {
   EXPECT_EQ(pool.stats().stream_waits, 1U);
 }
 
-TEST_F(ClaimWait, AChainOfStreamsUsesOneSlotInOrder) {
-  constexpr int length = 20;
-  std::vector<owned_stream> streams(length);
-  for (owned_stream& stream : streams) stream = make_stream();
-  block_pool pool = make_pool(1);
-  use_behind_flag(pool, one, 0);
-  int value = 0;
-  for (owned_stream const& stream : streams) {
-    block_lease held = pool.claim(stream);
-    check(held, stream, value, mismatches);
-    fill(held, stream, ++value);
-  }
-  flag.raise();
-  for (owned_stream const& stream : streams) sync(stream);
-  EXPECT_EQ(made(), 1);
-}
-
 TEST_F(ClaimWait, WithAllSlotsLeasedAClaimThrowsAtOnceAndNamesWhatToDo) {
   block_pool pool = make_pool(2);
   block_lease const first = pool.claim(one);

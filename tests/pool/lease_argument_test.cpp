@@ -204,13 +204,5 @@ TEST_F(LeaseOfANode, IsNamedByAPoolThatIsClosed) {
   EXPECT_TRUE(pool.close_for(generous).empty());
 }
 
-TEST_F(LeaseOfANode, AsAnArgumentMustNotBeEmpty) {
-  block_pool pool = make_pool(1);
-  auto claimed = pool.claim(one);
-  claimed.release();
-  EXPECT_THROW(launch_fill(one.get(), claimed, 3), usage_error);
-  EXPECT_THROW(static_cast<void>(filling(claimed)), usage_error);
-}
-
 }  // namespace
 }  // namespace escrow::test

@@ -75,34 +75,31 @@ TEST_F(LegacyStream, ItsLeaseThatEndsInSuchACaptureAfterThePoolIsLeakedAndCounte
 class other_thread {
  public:
   other_thread() = default;
-  other_thread(other_thread const&) = delete;
-  other_thread& operator=(other_thread const&) = delete;
+  other_thread(other_thread&&) = delete;
   ~other_thread() {
-    call_ = nullptr;
-    is_told_.release();
+    run([this] { is_over_ = true; });
   }
 
   /// Returns when the call is over.
   void run(std::function<void()> call) {
     call_ = std::move(call);
     is_told_.release();
-    ASSERT_TRUE(is_done_.try_acquire_for(generous));
+    EXPECT_TRUE(is_done_.try_acquire_for(generous));
   }
 
  private:
-  void work() {
-    while (true) {
+  // Handed over by the semaphores.
+  std::function<void()> call_;
+  bool is_over_ = false;
+  std::binary_semaphore is_told_{0};
+  std::binary_semaphore is_done_{0};
+  std::jthread thread_{[this] {
+    while (!is_over_) {
       if (!is_told_.try_acquire_for(generous)) continue;
-      if (!call_) return;
       call_();
       is_done_.release();
     }
-  }
-
-  std::function<void()> call_;  // handed over by the semaphores
-  std::binary_semaphore is_told_{0};
-  std::binary_semaphore is_done_{0};
-  std::jthread thread_{&other_thread::work, this};
+  }};
 };
 
 class ThreadStream : public pool_world {
