@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "../pool/pool_fixture.hpp"
+#include "belongings.hpp"
 
 template <>
 struct escrow::kernel_argument_traits<escrow::test::block> {
@@ -19,20 +19,13 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// A pool, and what a report has to say of the one slot that is out.
-struct pool_in_use {
-  ~pool_in_use() {
-    pool.reset();
-    EXPECT_TRUE(wait_until([this] { return counts.alive() == 0; }));
+/// A pool without holders, and what a report has to say of the one slot that is out then.
+struct pool_in_use : made_first, belongings {
+  pool_in_use() {
+    end_holders();
+    EXPECT_TRUE(own.drain_for(generous));
   }
 
-  tally counts;
-  deleter worker;
-  pinned_flag flag;
-  owned_stream stream = make_stream();
-  std::optional<block_pool> pool{
-      std::in_place, pool_options{.slots_max = 4, .label = "blocks", .deleter = &worker},
-      [this] { return block{counts}; }};
   std::uint64_t id = 0;
   unsigned line = 0;
   clock::time_point earliest{};
@@ -42,25 +35,25 @@ struct pool_in_use {
     id = info_of(stream).id;
     line = __LINE__ + 2;
     earliest = clock::now();
-    block_lease held = pool->claim(stream.get());
+    block_lease claimed = pool->claim(stream.get());
     latest = clock::now();
-    return held;
+    return claimed;
   }
   /// A graph that holds the slot and, launched, waits for the flag.
   [[nodiscard]] graph captured() {
     return escrow::capture(stream.get(), [&](stream_ref on) {
-      must(launch_wait_flag(on.get(), flag.get()));
-      block_lease held = claim_captured();
-      fill(held, on.get(), 1);
+      must(launch_wait_flag(on.get(), flag.data()));
+      block_lease claimed = claim_captured();
+      fill(claimed, on.get(), 1);
     });
   }
   /// A graph built by hand, whose node has a share in the slot.
   [[nodiscard]] graph with_a_share() {
-    graph built(worker);
-    block_lease held = pool->claim(stream.get());
+    graph built(own);
+    block_lease claimed = pool->claim(stream.get());
     earliest = clock::now();
     build(built).add(
-        kernel_node(kernel(kernel_address(kernel_id::fill)), {}, held, block::length, 1));
+        kernel_node(kernel(kernel_address(kernel_id::fill)), {}, claimed, block::length, 1));
     latest = clock::now();
     return built;
   }
@@ -83,7 +76,7 @@ holding open_capture(pool_in_use& used) {
 }
 
 holding launched_exec(pool_in_use& used) {
-  used.flag.raise();
+  used.flag.store(0, 1);
   auto const exec = std::make_shared<graph_exec>(used.captured());
   exec->launch(used.stream.get());
   sync(used.stream);
@@ -97,7 +90,7 @@ holding plain_exec(pool_in_use& used) {
 
 holding destroyed_exec_in_flight(pool_in_use& used) {
   graph_exec(used.captured()).launch(used.stream.get());
-  return {&used.flag, [&used](void*) { used.flag.raise(); }};  // then the launch ends
+  return {&used.flag, [&used](void*) { used.flag.store(0, 1); }};  // then the launch ends
 }
 
 struct one_holder {

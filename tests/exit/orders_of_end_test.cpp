@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <variant>
 #include <vector>
 
 #include "../deleter/probe.hpp"
@@ -55,9 +54,10 @@ class six_things {
       deleter_->retire(on, probe(captured_));
     }));
     if (kind == exec_kind::bare) {
-      exec_.emplace<graph_exec>(*graph_).launch(stream_.get());
+      bare_.emplace(*graph_).launch(stream_.get());
     } else {
-      must(cudaGraphLaunch(exec_.emplace<owned_exec>(instantiate(graph_->get())), stream_));
+      plain_ = instantiate(graph_->get());
+      must(cudaGraphLaunch(plain_, stream_));
     }
     lease_.emplace(pool_->claim(stream_.get()));
     fill(*lease_, stream_, 2);
@@ -78,12 +78,12 @@ class six_things {
         return deleter_.reset();
       case thing::graph:
         return graph_.reset();
-      case thing::exec: {
-        std::optional<graph_lifetime_lock> lock;  // another thread may destroy the graph
-        if (std::holds_alternative<owned_exec>(exec_)) lock.emplace();
-        exec_.emplace<std::monostate>();
-        return;
-      }
+      case thing::exec:
+        if (bare_) return bare_.reset();
+        {
+          graph_lifetime_lock const lock;  // another thread may destroy the graph
+          return plain_.reset();
+        }
       case thing::stream:
         if (lease_) order_other_behind();
         return stream_.reset();
@@ -120,7 +120,8 @@ class six_things {
   std::unique_ptr<deleter> deleter_;
   std::unique_ptr<block_pool> pool_;
   std::optional<graph> graph_;
-  std::variant<std::monostate, graph_exec, owned_exec> exec_;
+  std::optional<graph_exec> bare_;
+  owned_exec plain_;
   std::optional<block_lease> lease_;
 };
 

@@ -201,23 +201,7 @@ INSTANTIATE_TEST_SUITE_P(AnotherDevice, FaultBeside, testing::ValuesIn(beside_ca
                          &name_of_case);
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
-struct FailDevice : testing::Test {
-  ~FailDevice() override { sim::reset(); }
-};
-
-TEST_F(FailDevice, IsReportedAlsoAfterAResetUntilItIsCleared) {
-  sim::fail_device(failing, fault);
-  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
-  for (int device : {failing, healthy}) EXPECT_EQ(cudaSetDevice(device), fault);
-  EXPECT_EQ(cudaGetLastError(), fault);
-  EXPECT_EQ(cudaGetLastError(), fault);
-  sim::clear_faults();
-  void* memory = nullptr;
-  EXPECT_EQ(cudaMalloc(&memory, 16), cudaSuccess);
-  EXPECT_EQ(cudaFree(memory), cudaSuccess);
-}
-
-TEST_F(FailDevice, DestroysObjectsAlthoughTheCallReportsTheFault) {
+TEST(FailDevice, IsReportedUntilItIsClearedAndDestroysWhatItIsAskedTo) {
   cudaEvent_t const event = make_event().release();
   cudaStream_t const stream = make_stream().release();
   void* memory = nullptr;
@@ -227,6 +211,12 @@ TEST_F(FailDevice, DestroysObjectsAlthoughTheCallReportsTheFault) {
   EXPECT_EQ(cudaStreamDestroy(stream), fault);
   EXPECT_EQ(cudaFree(memory), fault);
   EXPECT_EQ(sim::alive(), sim::counts{});
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+  for (int device : {failing, healthy}) EXPECT_EQ(cudaSetDevice(device), fault);
+  EXPECT_EQ(cudaGetLastError(), fault);
+  EXPECT_EQ(cudaGetLastError(), fault);
+  sim::clear_faults();
+  EXPECT_EQ(cudaSetDevice(failing), cudaSuccess);
 }
 #endif
 
