@@ -53,6 +53,7 @@ void go_on_beside_children() {
     while (!is_over.load()) {
       its.claim_and_retire();
       static_cast<void>(its.own.drain_for(std::chrono::milliseconds{1}));
+      std::this_thread::sleep_for(std::chrono::microseconds{100});  // the children need the cores
     }
   });
   kept.launch();
