@@ -12,12 +12,12 @@
 namespace escrow::test {
 
 /// On the device that is current when it is made: a stream, a deleter, a pool of that deleter, a
-/// graph that holds a slot and an owner and runs `work`, its exec, and a lease.
+/// graph that runs `work` and uses a slot, and holds an owner, its exec, and a lease.
 class belongings {
  public:
   /// Takes a while, unless `its_work` says otherwise: the process ends earlier.
   explicit belongings(kernel_call its_work = sleep_call(20'000), bool has_worker = true)
-      : own(deleter_options{.own_worker = has_worker}), work(std::move(its_work)) {}
+      : own(std::in_place, deleter_options{.own_worker = has_worker}), work(std::move(its_work)) {}
   belongings(belongings&&) = delete;
 
   /// Enqueues a launch, and work on the lease behind it.
@@ -25,7 +25,7 @@ class belongings {
     exec->launch(stream.get());
     fill(*held, stream, 2);
   }
-  void retire(fate_ptr const& it) { own.retire(stream_ref(stream.get()), probe(it)); }
+  void retire(fate_ptr const& it) { own->retire(stream_ref(stream.get()), probe(it)); }
   void claim_and_retire() {
     block_lease scratch = pool->claim(stream.get());
     fill(scratch, stream, 3);
@@ -40,19 +40,22 @@ class belongings {
 
   owned_stream stream = make_stream();
   std::shared_ptr<tally> counts = std::make_shared<tally>();  // the pool's, too
+  // Counted before cudaFree, which would wait for work that still uses the resource.
+  std::shared_ptr<std::atomic<int>> slots_destroyed = std::make_shared<std::atomic<int>>(0);
   fate_ptr in_graph = make_fate();
   fate_ptr behind = make_fate();
-  deleter own;
-  std::optional<block_pool> pool{std::in_place,
-                                 pool_options{.slots_max = 4, .label = "blocks", .deleter = &own},
-                                 [its = counts] { return block{*its}; }};
+  std::optional<deleter> own;
+  std::optional<block_pool> pool{
+      std::in_place, pool_options{.slots_max = 4, .label = "blocks", .deleter = &*own},
+      [its = counts] { return block{*its}; }, block_pool::recycle_function{},
+      [its = slots_destroyed](block&) { its->fetch_add(1, std::memory_order_relaxed); }};
   std::optional<block_lease> held{pool->claim(stream.get())};
   kernel_call work;
   graph source = escrow::capture(stream.get(), [this](stream_ref on) {
     block_lease claimed = pool->claim(on);
-    fill(claimed, on.get(), 1);
     must(work.launch(on.get()));
-    own.retire(on, probe(in_graph));
+    fill(claimed, on.get(), 1);
+    own->retire(on, probe(in_graph));
   });
   std::optional<graph_exec> exec{source};
 };

@@ -15,7 +15,7 @@ void use_everything() {
   static belongings kept;
   kept.launch();
   kept.claim_and_retire();
-  must(kept.own.drain_for(generous), "the drain ends");
+  must(kept.own->drain_for(generous), "the drain ends");
 }
 
 void run_another_program() {
@@ -52,7 +52,7 @@ void go_on_beside_children() {
     belongings its;
     while (!is_over.load()) {
       its.claim_and_retire();
-      static_cast<void>(its.own.drain_for(std::chrono::milliseconds{1}));
+      static_cast<void>(its.own->drain_for(std::chrono::milliseconds{1}));
       std::this_thread::sleep_for(std::chrono::microseconds{100});  // the children need the cores
     }
   });
@@ -65,7 +65,7 @@ void go_on_beside_children() {
   beside.join();
   kept.launch();
   kept.claim_and_retire();
-  must(kept.own.drain_for(generous), "the worker goes on");
+  must(kept.own->drain_for(generous), "the worker goes on");
 }
 
 std::vector<named_case> const fork_cases = register_cases({

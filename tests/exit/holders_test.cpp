@@ -23,7 +23,7 @@ using clock = std::chrono::steady_clock;
 struct pool_in_use : made_first, belongings {
   pool_in_use() {
     end_holders();
-    EXPECT_TRUE(own.drain_for(generous));
+    EXPECT_TRUE(own->drain_for(generous));
   }
 
   std::uint64_t id = 0;
@@ -49,7 +49,7 @@ struct pool_in_use : made_first, belongings {
   }
   /// A graph built by hand, whose node has a share in the slot.
   [[nodiscard]] graph with_a_share() {
-    graph built(own);
+    graph built(*own);
     block_lease claimed = pool->claim(stream.get());
     earliest = clock::now();
     build(built).add(

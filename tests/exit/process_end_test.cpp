@@ -49,7 +49,7 @@ void launch_from(place where) {
   kept.launch();
   graph_exec(kept.source).launch(kept.stream.get());
   static deleter polled(deleter_options{.own_worker = false});
-  for (deleter* each : {&kept.own, &polled, &deleter::global()}) {
+  for (deleter* each : {&*kept.own, &polled, &deleter::global()}) {
     each->retire(kept.source.get(), probe(make_fate()));
     each->retire(stream_ref(kept.stream.get()), probe(make_fate()));
   }
@@ -62,7 +62,7 @@ void launch_from(place where) {
     try {
       used.launch();
       used.claim_and_retire();
-      static_cast<void>(used.own.drain_for(1ms));
+      static_cast<void>(used.own->drain_for(1ms));
       rounds.fetch_add(1, std::memory_order_relaxed);
     } catch (std::exception const&) {
       std::this_thread::sleep_for(1ms);  // CUDA is shut down: every call fails
@@ -95,7 +95,7 @@ int exit_in_a_capture() {
   kept.launch();
   auto const record = [](stream_ref on) {
     block_lease const held = kept.pool->claim(on);
-    kept.own.retire(on, probe(make_fate()));
+    kept.own->retire(on, probe(make_fate()));
     std::exit(as_expected);
   };
   static_cast<void>(escrow::capture(stream.get(), record, cudaStreamCaptureModeGlobal));

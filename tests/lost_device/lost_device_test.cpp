@@ -115,7 +115,7 @@ constexpr std::array operations{
     operation{"clone", false, [](auto& w) { graph const copy = w.source.clone(); }},
     operation{"instantiate", false, [](auto& w) { graph_exec const more(w.source); }},
     operation{"retire to a graph", false,
-              [](auto& w) { w.own.retire(w.source.get(), probe(make_fate())); }},
+              [](auto& w) { w.own->retire(w.source.get(), probe(make_fate())); }},
     operation{"hoist", false, [](auto& w) { hoist(w.source).release(); }},
 };
 
@@ -132,15 +132,15 @@ void operations_throw_the_fault_or_work(doomed_world& world) {
     }
     probe owner(retired);
     bool const has_thrown = throws_the_fault(
-        [&] { world.own.retire(stream_ref(world.stream.get()), std::move(owner)); });
+        [&] { world.own->retire(stream_ref(world.stream.get()), std::move(owner)); });
     // NOLINTNEXTLINE(bugprone-use-after-move): that is the question
     must(owner.is_owner() == has_thrown, "a retire that throws leaves the owner with the caller");
     must(has_thrown || world.device == 0, "beside a lost device a retire throws");
   }
   must(world.counts->made.load() == made, "no resource was made");
   must(world.in_graph->times() == 0, "the graph holds what it held");
-  world.own.retire(probe(unused));
-  must(world.own.drain_for(generous), "the drain ends");
+  world.own->retire(probe(unused));
+  must(world.own->drain_for(generous), "the drain ends");
   must(unused->times() == 1, "what no work uses is destroyed");
   must(retired->times() == world.device + 1, "each owner is destroyed once");
   if (world.device == 1) return;
@@ -178,17 +178,17 @@ void nothing_is_handed_out_again(doomed_world& world) {
   must(holders[0].slots == 1 && holders[0].label == "blocks", "with its slot and the label");
   world.end_holders();
   must(world.pool->close_for(generous).empty(), "all has come back");
-  must(world.own.drain_for(generous), "the drain ends");
+  must(world.own->drain_for(generous), "the drain ends");
   must(world.counts->alive() == 0, "both resources are destroyed");
 }
 
 void everything_is_destroyed_once(doomed_world& world) {
   pinned_ints gate;
   must(launch_wait_flag(world.other, gate.data()));
-  world.own.retire(stream_ref(world.other.get()), probe(make_fate()));
+  world.own->retire(stream_ref(world.other.get()), probe(make_fate()));
   std::atomic<bool> is_drained{false};
   std::thread draining([&] {
-    world.own.drain();  // behind a kernel that only the fault ends
+    world.own->drain();  // behind a kernel that only the fault ends
     is_drained.store(true);
   });
   world.lose_device();
@@ -198,11 +198,11 @@ void everything_is_destroyed_once(doomed_world& world) {
   world.end_holders();
   must(world.are_owners_destroyed_once(), "each owner once");
   must(world.in_graph->thread_name == "escrow", "on the worker");
-  must(world.own.drain_for(generous), "the drain ends");
+  must(world.own->drain_for(generous), "the drain ends");
   world.pool.reset();
   must(wait_until([&] { return world.counts->alive() == 0; }), "each resource once");
-  must(world.own.stats().leaked == 0, "nothing is leaked");
-  must(world.own.stop_for(generous), "nothing is owed");
+  must(world.own->stats().leaked == 0, "nothing is leaked");
+  must(world.own->stop_for(generous), "nothing is owed");
 }
 
 void an_open_capture_ends(doomed_world& world) {
@@ -210,7 +210,7 @@ void an_open_capture_ends(doomed_world& world) {
   must(cudaStreamBeginCapture(world.other, cudaStreamCaptureModeRelaxed));
   std::optional<block_lease> claimed = world.pool->claim(world.other.get());
   fill(*claimed, world.other, 3);
-  world.own.retire(stream_ref(world.other.get()), probe(fate));
+  world.own->retire(stream_ref(world.other.get()), probe(fate));
   world.lose_device();
   must(throws_the_fault([&] { return world.pool->claim(world.other.get()); }), "claim");
   claimed.reset();
@@ -220,7 +220,7 @@ void an_open_capture_ends(doomed_world& world) {
   static_cast<void>(cudaGetLastError());
   world.end_holders();
   must(world.are_owners_destroyed_once(), "each owner once");
-  must(world.own.drain_for(generous), "the drain ends");
+  must(world.own->drain_for(generous), "the drain ends");
   must(world.pool->close_for(10ms).size() <= 1, "the capture is the only one that may hold a slot");
   must(fate->times() <= 1, "its owner is destroyed once at most");
 }
@@ -228,17 +228,17 @@ void an_open_capture_ends(doomed_world& world) {
 void nothing_in_use_is_destroyed(doomed_world& world) {
   auto const is_anything_destroyed = [&] {
     return world.in_graph->was_destroyed() || world.behind->was_destroyed() ||
-           world.counts->destroyed.load() != 0;
+           world.slots_destroyed->load() != 0;
   };
   world.lose_device();
   world.end_holders();
   world.pool.reset();
   must(stays_false(is_anything_destroyed), "not while the work runs");
-  must(world.own.drain_for(generous), "a drain ends all the same");
+  must(world.own->drain_for(generous), "a drain ends all the same");
   world.flag.store(0, 1);
   must(world.is_work_over(), "the work goes on, and ends");
   must(stays_false(is_anything_destroyed), "nor later: CUDA does not tell");
-  must(world.own.stats().leaked != 0, "the deleter says so");
+  must(world.own->stats().leaked != 0, "the deleter says so");
 }
 
 // Each row with each way to launch. A row without a function leaves all to the end of the process.

@@ -52,20 +52,20 @@ class unlucky_owner {
 };
 
 void owner_retired_before(beside_it& work) {
-  work.own.retire_after(work.ready.get(), probe(work.behind));
+  work.own->retire_after(work.ready.get(), probe(work.behind));
   lose_device_0();
 }
 
 void owner_retired_afterwards(beside_it& work) {
   lose_device_0();
-  work.own.retire_after(work.ready.get(), probe(work.behind));
+  work.own->retire_after(work.ready.get(), probe(work.behind));
 }
 
 void owner_taken_before_its_event_is_recorded(beside_it& work) {
   stream_ref const on(work.stream.get());
   bool has_thrown = false;
   try {
-    work.own.retire(on, unlucky_owner(work.behind));
+    work.own->retire(on, unlucky_owner(work.behind));
   } catch (cuda_error const& error) {
     has_thrown = error.status() == fault;
   }
@@ -90,7 +90,7 @@ void lease_ended_afterwards(beside_it& work) {
 template <bool ends_before>
 void slot_of_the_lost_device_that_the_other_uses(beside_it& work) {
   must(cudaSetDevice(0));
-  block_pool pool(pool_options{.device = 0, .deleter = &work.own},
+  block_pool pool(pool_options{.device = 0, .deleter = &*work.own},
                   [its = work.counts] { return block{*its}; });
   block_lease held = pool.claim(work.failing.get());
   held.record_stream(work.stream.get());
@@ -101,10 +101,10 @@ void slot_of_the_lost_device_that_the_other_uses(beside_it& work) {
 void must_leak_one(void (*lose)(beside_it&), bool has_worker) {
   beside_it work(has_worker);
   lose(work);
-  must(work.own.drain_for(generous), "the drain ends");
+  must(work.own->drain_for(generous), "the drain ends");
   must(!work.behind->was_destroyed(), "an owner is not destroyed while the kernel runs");
   must(work.counts->destroyed.load() == 0, "nor is a slot");
-  must(work.own.stats().leaked == 1, "it is leaked, and counted");
+  must(work.own->stats().leaked == 1, "it is leaked, and counted");
 }
 
 // Core's answers with one device in use: nothing runs, unless CUDA cannot be asked.
@@ -157,8 +157,8 @@ void threads_that_claim_and_release_end_with_errors() {
   must(failed.load() == 4, "each throws the fault");
   world.end_holders();
   world.pool.reset();
-  must(world.own.drain_for(generous), "the drain ends");
-  must(world.counts->alive() == static_cast<int>(world.own.stats().leaked), "no slot is lost");
+  must(world.own->drain_for(generous), "the drain ends");
+  must(world.counts->alive() == static_cast<int>(world.own->stats().leaked), "no slot is lost");
 }
 
 std::vector<named_case> all_beside() {
