@@ -6,8 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "blocks.hpp"
 #include "owners.hpp"
-#include "../pool/pool_fixture.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::test {
 

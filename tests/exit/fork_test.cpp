@@ -5,8 +5,8 @@
 
 #include <thread>
 
-#include "../support/child_cases.hpp"
 #include "belongings.hpp"
+#include "child_cases.hpp"
 
 namespace escrow::test {
 namespace {

@@ -1,5 +1,7 @@
 // close_for() names each kind of holder: a lease, an open capture, a graph, an exec, a node's
 // share; with capture id, label, count, since when, and where.
+#include <gtest/gtest.h>
+
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "belongings.hpp"
+#include "capturing.hpp"
 
 template <>
 struct escrow::kernel_argument_traits<escrow::test::block> {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "../support/child_cases.hpp"
 #include "belongings.hpp"
+#include "child_cases.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>
@@ -67,11 +67,7 @@ class six_things : private belongings {
           return plain_.reset();
         }
       case thing::stream:
-        if (held) {
-          owned_event const reached = make_event();
-          must(cudaEventRecord(reached, stream));
-          must(cudaStreamWaitEvent(other_, reached));
-        }
+        if (held) order(stream, other_);
         return stream.reset();
     }
   }

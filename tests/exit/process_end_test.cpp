@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <escrow/deleter.hpp>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "../support/build_graph.hpp"
-#include "../support/child_cases.hpp"
 #include "belongings.hpp"
+#include "build_graph.hpp"
+#include "child_cases.hpp"
 
 namespace escrow::test {
 namespace {

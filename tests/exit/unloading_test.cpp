@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <string>
 
-#include "../support/build_graph.hpp"
-#include "../support/capturing.hpp"
-#include "../support/child_cases.hpp"
-#include "../support/memory.hpp"
-#include "../support/wait_until.hpp"
+#include "build_graph.hpp"
+#include "capturing.hpp"
+#include "child_cases.hpp"
+#include "memory.hpp"
 #include "plugin.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../exit/belongings.hpp"
-#include "../support/child_cases.hpp"
+#include "child_cases.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
 
