@@ -1,19 +1,22 @@
-// Graphs with conditional nodes: which bodies run, what may be in them, and whose references an
-// update lets go (cuda-facts.md, sections 1 and 3).
+// Graphs with conditional nodes: which bodies run and who decides it, what may be in them, and
+// their references (cuda-facts.md, sections 1 and 3).
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "build_graph.hpp"
-#include "handles.hpp"
+#include "capturing.hpp"
+#include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
 
 namespace escrow::test {
 namespace {
 
+// A conditional node whose condition has the same value at each launch.
 struct node_kind {
   char const* name;
   cudaGraphConditionalNodeType type;
@@ -24,42 +27,48 @@ struct node_kind {
   friend void PrintTo(node_kind const& kind, std::ostream* out) { *out << kind.name; }
 };
 
-// Adds a conditional node whose condition has the same value at each launch; returns its bodies.
-std::vector<cudaGraph_t> add_node(cudaGraph_t graph, node_kind const& kind) {
-  cudaGraphConditionalHandle condition{};
-  must(cudaGraphConditionalHandleCreate(&condition, graph, kind.value, cudaGraphCondAssignDefault));
-  cudaGraphNodeParams params{};
-  params.type = cudaGraphNodeTypeConditional;
-  params.conditional.handle = condition;
-  params.conditional.type = kind.type;
-  params.conditional.size = kind.bodies;
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
-  cudaGraph_t const* const made = params.conditional.phGraph_out;
-  return {made, made + kind.bodies};
-}
-
 constexpr node_kind if_taken{"IfTaken", cudaGraphCondTypeIf, 1, 1, 0};
 constexpr node_kind else_taken{"ElseTaken", cudaGraphCondTypeIf, 0, 2, 1};
 
+std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, node_kind const& kind = if_taken) {
+  return add_conditional_node(graph, make_condition(graph, kind.value), kind.type, kind.bodies)
+      .bodies;
+}
+
 class Conditional : public testing::Test {
  protected:
-  void run(cudaGraph_t graph) {
-    owned_exec const exec = instantiate(graph);
-    must(cudaGraphLaunch(exec, stream));
-    must(cudaStreamSynchronize(stream));
+  void capture_count(cudaGraph_t body, unsigned i) {
+    capture_to_graph(stream, body, [&] { must(launch_add(stream, cell(i), 1)); });
   }
-  void capture_into(cudaGraph_t graph, int cell) {
-    must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
-                                       cudaStreamCaptureModeRelaxed));
-    must(launch_add(stream, cells.data() + cell, 1));
-    cudaGraph_t ended = nullptr;
-    must(cudaStreamEndCapture(stream, &ended));
-    must(ended == graph, "the capture ended with the body");
+  // A kernel that sets the condition to value(), for nodes behind it.
+  cudaGraphNode_t add_setter(cudaGraph_t to, cudaGraphConditionalHandle condition,
+                             cudaGraphNode_t behind = nullptr) {
+    return add_kernel(to, set_condition_call(condition, value.data()), behind);
   }
+  cudaGraphNode_t add_count(cudaGraph_t to, unsigned i = 0, cudaGraphNode_t behind = nullptr) {
+    return add_kernel(to, add_call(cell(i), 1), behind);
+  }
+  // Launches with the value that setters set.
+  void run_with(cudaGraphExec_t exec, int new_value) {
+    value.store(0, new_value);
+    run(exec, stream);
+  }
+  cudaError_t status_of_instantiation() {
+    owned_exec exec;
+    return tried(cudaGraphInstantiate(exec.out(), graph, 0));
+  }
+  cudaError_t add_with(cudaGraphConditionalHandle condition, cudaGraphConditionalNodeType type,
+                       unsigned bodies) {
+    auto params = conditional_params(condition, type, bodies);
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+  }
+  int* cell(unsigned i) { return cells.data() + i; }
 
   pinned_ints cells{8};
+  pinned_ints value;
   owned_stream stream = make_stream();
+  owned_graph graph = make_graph();
 };
 
 class ConditionalKind : public Conditional, public testing::WithParamInterface<node_kind> {};
@@ -73,51 +82,41 @@ INSTANTIATE_TEST_SUITE_P(
                     node_kind{"SwitchToNone", cudaGraphCondTypeSwitch, 3, 3, -1}),
     [](auto const& kind) { return std::string(kind.param.name); });
 
-TEST_P(ConditionalKind, RunsTheBodyThatItsValueChooses) {
-  owned_graph const graph = make_graph();
-  std::vector<cudaGraph_t> const bodies = add_node(graph, GetParam());
-  for (std::size_t i = 0; i < bodies.size(); ++i) capture_into(bodies[i], static_cast<int>(i));
-  run(graph);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(cells.load(static_cast<std::size_t>(i)), i == GetParam().running ? 1 : 0) << i;
-  }
-}
-
-TEST_P(ConditionalKind, CarriesTheReferencesOfAllItsBodiesIntoTheExec) {
-  owned_graph graph = make_graph();
-  std::vector<cudaGraph_t> const bodies = add_node(graph, GetParam());
+TEST_P(ConditionalKind, RunsTheBodyThatItsValueChoosesAndHoldsTheReferencesOfAll) {
+  std::vector<cudaGraph_t> const bodies = add_bodies(graph, GetParam());
   std::vector<witness> seen(bodies.size());
-  for (std::size_t i = 0; i < bodies.size(); ++i) {
-    capture_into(bodies[i], static_cast<int>(i));
+  for (unsigned i = 0; i < bodies.size(); ++i) {
+    capture_count(bodies[i], i);
     seen[i].move_to(bodies[i]);
   }
   owned_exec exec = instantiate(graph);
   graph.reset();
+  run(exec, stream);
+  for (unsigned i = 0; i < 3; ++i) {
+    EXPECT_EQ(cells.load(i), static_cast<int>(i) == GetParam().running ? 1 : 0) << i;
+  }
   for (witness const& each : seen) EXPECT_FALSE(each.ran());
   exec.reset();
   for (witness const& each : seen) EXPECT_TRUE(each.wait());
 }
 
 TEST_F(Conditional, BodiesMayHaveConditionalNodesOfTheirOwn) {
-  owned_graph const graph = make_graph();
-  std::vector<cudaGraph_t> const outer = add_node(graph, if_taken);
-  std::vector<cudaGraph_t> const inner = add_node(outer[0], else_taken);
-  capture_into(inner[0], 0);
-  capture_into(inner[1], 1);
-  run(graph);
+  std::vector<cudaGraph_t> const inner = add_bodies(add_bodies(graph)[0], else_taken);
+  capture_count(inner[0], 0);
+  capture_count(inner[1], 1);
+  run(graph, stream);
   EXPECT_EQ(cells.load(0), 0);
   EXPECT_EQ(cells.load(1), 1);
 }
 
 TEST_F(Conditional, BodiesMayHaveChildGraphs) {
   witness seen;
-  owned_graph graph = make_graph();
   {
-    owned_graph const child = chain({add_call(cells.data(), 1)});
+    owned_graph const child = chain({add_call(cell(0), 1)});
     seen.move_to(child);
-    add_child(add_node(graph, if_taken)[0], child);
+    add_child(add_bodies(graph)[0], child);
   }
-  run(graph);
+  run(graph, stream);
   EXPECT_EQ(cells.load(), 1);
   EXPECT_FALSE(seen.ran());
   graph.reset();
@@ -127,28 +126,190 @@ TEST_F(Conditional, BodiesMayHaveChildGraphs) {
 TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
   witness of_old;
   witness of_new;
-  owned_graph old_graph = make_graph();
   owned_graph new_graph = make_graph();
-  cudaGraph_t const old_body = add_node(old_graph, if_taken)[0];
-  cudaGraph_t const new_body = add_node(new_graph, if_taken)[0];
-  capture_into(old_body, 0);
-  capture_into(new_body, 1);
+  cudaGraph_t const old_body = add_bodies(graph)[0];
+  cudaGraph_t const new_body = add_bodies(new_graph)[0];
+  capture_count(old_body, 0);
+  capture_count(new_body, 1);
   of_old.move_to(old_body);
   of_new.move_to(new_body);
-  owned_exec exec = instantiate(old_graph);
-  old_graph.reset();
+  owned_exec exec = instantiate(graph);
+  graph.reset();
   EXPECT_FALSE(of_old.ran());
-  cudaGraphExecUpdateResultInfo result{};
-  ASSERT_EQ(cudaGraphExecUpdate(exec, new_graph, &result), cudaSuccess);
+  ASSERT_EQ(update(exec, new_graph), cudaSuccess);
   EXPECT_TRUE(of_old.wait());
   new_graph.reset();
-  must(cudaGraphLaunch(exec, stream));
-  must(cudaStreamSynchronize(stream));
+  run(exec, stream);
   EXPECT_FALSE(of_new.ran());
   EXPECT_EQ(cells.load(0), 0);
   EXPECT_EQ(cells.load(1), 1);
   exec.reset();
   EXPECT_TRUE(of_new.wait());
+}
+
+TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
+  add_kernel(add_bodies(graph)[0], tiny_call());
+  owned_exec first = instantiate(graph);
+  EXPECT_EQ(status_of_instantiation(), cudaErrorNotSupported);
+  first.reset();
+  EXPECT_EQ(status_of_instantiation(), cudaSuccess);
+}
+
+TEST_F(Conditional, AValueThatAKernelSetsChoosesTheBody) {
+  struct row {
+    cudaGraphConditionalNodeType type;
+    std::vector<int> values;  // one a launch
+    std::vector<int> counts;  // one a body
+  };
+  for (row const& each :
+       {row{cudaGraphCondTypeIf, {1, 0}, {1}}, row{cudaGraphCondTypeIf, {7, 0, 0}, {1, 2}},
+        row{cudaGraphCondTypeSwitch, {1, 2, 2, 3}, {0, 1, 2}}}) {
+    pinned_ints counts{3};
+    owned_graph const choosing = make_graph();
+    auto const condition = make_condition(choosing, 0);
+    unsigned const size = static_cast<unsigned>(each.counts.size());
+    auto const node =
+        add_conditional_node(choosing, condition, each.type, size, add_setter(choosing, condition));
+    for (unsigned i = 0; i < size; ++i) {
+      add_kernel(node.bodies[i], add_call(counts.data() + i, 1));
+    }
+    owned_exec const exec = instantiate(choosing);
+    for (int const one : each.values) run_with(exec, one);
+    for (unsigned i = 0; i < size; ++i) EXPECT_EQ(counts.load(i), each.counts[i]) << i;
+  }
+}
+
+TEST_F(Conditional, AWhileNodeEndsWhenItsBodySaysSoAndBeginsWithItsDefaultAgain) {
+  auto const condition = make_condition(graph, 1);
+  auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeWhile).bodies[0];
+  add_kernel(body, set_condition_below_call(condition, cell(0), 5), add_count(body));
+  owned_exec const exec = instantiate(graph);
+  run(exec, stream);
+  EXPECT_EQ(cells.load(), 5);
+  // The default lets it run once more.
+  run(exec, stream);
+  EXPECT_EQ(cells.load(), 6);
+}
+
+TEST_F(Conditional, AValueIsItsDefaultAgainAtTheNextLaunch) {
+  auto const condition = make_condition(graph, 1);
+  auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeIf).bodies[0];
+  add_setter(body, condition, add_count(body));
+  owned_exec const exec = instantiate(graph);
+  run_with(exec, 0);
+  run_with(exec, 0);
+  EXPECT_EQ(cells.load(), 2);
+}
+
+TEST_F(Conditional, AValueOfARunningLaunchIsNotChangedByTheCallThatLaunchesAgain) {
+  pinned_flag flag;
+  auto const condition = make_condition(graph, 1);
+  auto* const setter = add_setter(graph, condition);
+  auto* const wait = add_kernel(graph, wait_flag_call(flag.get()), setter);
+  add_count(add_conditional_node(graph, condition, cudaGraphCondTypeIf, 1, wait).bodies[0], 0);
+  add_count(graph, 1, setter);
+  owned_exec const exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  ASSERT_TRUE(wait_until([&] { return cells.load(1) == 1; }));
+  must(cudaGraphLaunch(exec, stream));
+  flag.raise();
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cells.load(0), 0);
+  EXPECT_EQ(cells.load(1), 2);
+}
+
+TEST_F(Conditional, AValueOfAnInnerNodeIsNotItsDefaultAgainInTheNextTurnOfALoop) {
+  auto const outer = make_condition(graph, 1);
+  auto const inner = make_condition(graph, 1);
+  auto* const body = add_conditional_node(graph, outer, cudaGraphCondTypeWhile).bodies[0];
+  auto const node = add_conditional_node(body, inner, cudaGraphCondTypeIf);
+  add_setter(node.bodies[0], inner, add_count(node.bodies[0], 1));
+  auto* const turn = add_count(body, 0, node.node);
+  add_kernel(body, set_condition_below_call(outer, cell(0), 3), turn);
+  owned_exec const exec = instantiate(graph);
+  run_with(exec, 0);
+  EXPECT_EQ(cells.load(0), 3);
+  EXPECT_EQ(cells.load(1), 1);
+}
+
+TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
+  owned_event const event = make_event();
+  device_ints const device{4};
+  std::vector<int> pageable(4);
+  auto const add_function = [](cudaGraph_t to) {
+    add_host(
+        to, [](void*) {}, nullptr);
+  };
+  std::vector<std::function<void(cudaGraph_t)>> const forbidden{
+      add_function, [&](cudaGraph_t to) { add_record(to, event); },
+      [&](cudaGraph_t to) { add_wait(to, event); },
+      [&](cudaGraph_t to) { add_copy(to, device.data(), pageable.data(), 4 * sizeof(int)); },
+      [&](cudaGraph_t to) {
+        owned_graph const child = make_graph();
+        add_function(child);
+        add_child(to, child);
+      }};
+  for (std::size_t i = 0; i < forbidden.size(); ++i) {
+    for (bool const is_nested : {false, true}) {
+      graph = make_graph();
+      cudaGraph_t body = add_bodies(graph)[0];
+      if (is_nested) {
+        auto const inner = make_condition(graph, 1);
+        body = add_conditional_node(body, inner, cudaGraphCondTypeIf).bodies[0];
+      }
+      forbidden[i](body);
+      EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue) << i << is_nested;
+    }
+  }
+}
+
+TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABody) {
+  device_ints const device{4};
+  auto* const body = add_bodies(graph)[0];
+  auto* const filled = add_fill(body, fill_params(device.data(), 7, 4, 4));
+  auto* const copied = add_copy(body, cell(0), device.data(), 4 * sizeof(int),
+                                add_empty(body, filled), cudaMemcpyDeviceToHost);
+  cudaGraphNode_t const child = add_child(body, chain({add_call(cell(1), 1)}));
+  must(cudaGraphAddDependencies(body, &copied, &child, nullptr, 1));
+  run(graph, stream);
+  EXPECT_EQ(cells.load(0), 7);
+  EXPECT_EQ(cells.load(1), 8);
+}
+
+TEST_F(Conditional, ABodyMayBeEmpty) {
+  add_bodies(graph);
+  run(graph, stream);
+}
+
+TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirType) {
+  owned_graph const other = make_graph();
+  EXPECT_EQ(add_with(make_condition(other, 1), cudaGraphCondTypeIf, 1), cudaErrorInvalidValue);
+  auto const status = [&](cudaGraphConditionalNodeType type, unsigned bodies) {
+    return add_with(make_condition(graph, 0), type, bodies);
+  };
+  EXPECT_EQ(status(cudaGraphCondTypeIf, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeIf, 3), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeWhile, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeWhile, 2), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeSwitch, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeSwitch, 9), cudaSuccess);
+}
+
+TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
+  add_kernel(graph, tiny_call());
+  auto const condition = make_condition(graph, 1);
+  EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
+  auto* const node = add_conditional_node(graph, condition, cudaGraphCondTypeIf).node;
+  EXPECT_EQ(status_of_instantiation(), cudaSuccess);
+  EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
+  EXPECT_EQ(node_count(graph), 1U);
+  EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
+}
+
+TEST_F(Conditional, AConditionHasNoFlagsButTheDefaultsOne) {
+  cudaGraphConditionalHandle condition{};
+  EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&condition, graph, 0, 2)),
+            cudaErrorInvalidValue);
 }
 
 }  // namespace

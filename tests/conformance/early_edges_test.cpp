@@ -1,15 +1,35 @@
-// Edges that do not wait for the end of a kernel: which there are, and how captures join them.
+// Edges that do not wait for the end of a kernel: which there are, how captures join them, what
+// runs concurrently with the kernel, and that whatever comes behind a programmatic launch waits for
+// the kernel in front of that, too.
 #include "early_edges.hpp"
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "handles.hpp"
+#include "graph_nodes.hpp"
 #include "memory.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
+
+// Two kernels with an edge between them.
+struct pair_of_kernels {
+  explicit pair_of_kernels(cudaGraphEdgeData const& edge) { must(add(edge)); }
+  cudaError_t add(cudaGraphEdgeData const& edge) {
+    return tried(cudaGraphAddDependencies(graph, &first, &second, &edge, 1));
+  }
+
+  owned_graph graph = make_graph();
+  cudaGraphNode_t first = add_kernel(graph, tiny_call());
+  cudaGraphNode_t second = add_kernel(graph, tiny_call());
+};
 
 class EarlyEdges : public testing::Test {
  protected:
@@ -45,18 +65,17 @@ class EarlyEdges : public testing::Test {
 TEST_F(EarlyEdges, LeadFromKernelsAndProgrammaticOnesToKernels) {
   for (cudaGraphEdgeData const& edge : early_edges) {
     bool const is_programmatic = edge.type == cudaGraphDependencyTypeProgrammatic;
-    owned_graph const graph = make_graph();
-    cudaGraphNode_t first = add_kernel(graph, tiny_call());
-    cudaGraphNode_t second = add_kernel(graph, tiny_call());
-    cudaGraphNode_t empty = nullptr;
-    must(cudaGraphAddEmptyNode(&empty, graph, nullptr, 0));
-    EXPECT_EQ(cudaGraphAddDependencies(graph, &empty, &second, &edge, 1), cudaErrorInvalidValue);
-    EXPECT_EQ(cudaGraphAddDependencies(graph, &first, &empty, &edge, 1),
+    pair_of_kernels of{edge};
+    cudaGraphNode_t empty = add_empty(of.graph);
+    EXPECT_EQ(cudaGraphAddDependencies(of.graph, &empty, &of.second, &edge, 1),
+              cudaErrorInvalidValue);
+    EXPECT_EQ(cudaGraphAddDependencies(of.graph, &of.first, &empty, &edge, 1),
               is_programmatic ? cudaErrorInvalidValue : cudaSuccess);
-    EXPECT_EQ(cudaGraphAddDependencies(graph, &first, &second, &edge, 1), cudaSuccess);
-    EXPECT_EQ(cudaGraphAddDependencies(graph, &first, &second, nullptr, 1), cudaErrorInvalidValue)
+    EXPECT_EQ(cudaGraphAddDependencies(of.graph, &of.first, &of.second, nullptr, 1),
+              cudaErrorInvalidValue)
         << "there is one already";
-    EXPECT_EQ(cudaGraphRemoveDependencies(graph, &first, &second, nullptr, 1), cudaSuccess);
+    EXPECT_EQ(cudaGraphRemoveDependencies(of.graph, &of.first, &of.second, nullptr, 1),
+              cudaSuccess);
   }
 }
 
@@ -81,24 +100,21 @@ TEST_F(EarlyEdges, OfOtherPortsAndTypesThereAreNone) {
 
 TEST_F(EarlyEdges, CannotBeReadWithoutTheirData) {
   for (cudaGraphEdgeData const& edge : early_edges) {
-    owned_graph const graph = make_graph();
-    cudaGraphNode_t first = add_kernel(graph, tiny_call());
-    cudaGraphNode_t second = add_kernel(graph, tiny_call());
-    must(cudaGraphAddDependencies(graph, &first, &second, &edge, 1));
+    pair_of_kernels const of{edge};
     cudaGraphNode_t one = nullptr;
     cudaGraphNode_t another = nullptr;
     std::size_t count = 1;
-    EXPECT_EQ(cudaGraphGetEdges(graph, &one, &another, nullptr, &count), cudaErrorLossyQuery);
-    EXPECT_EQ(cudaGraphNodeGetDependencies(second, &one, nullptr, &count), cudaErrorLossyQuery);
-    EXPECT_EQ(cudaGraphNodeGetDependentNodes(first, &one, nullptr, &count), cudaErrorLossyQuery);
+    EXPECT_EQ(cudaGraphGetEdges(of.graph, &one, &another, nullptr, &count), cudaErrorLossyQuery);
+    EXPECT_EQ(cudaGraphNodeGetDependencies(of.second, &one, nullptr, &count), cudaErrorLossyQuery);
+    EXPECT_EQ(cudaGraphNodeGetDependentNodes(of.first, &one, nullptr, &count), cudaErrorLossyQuery);
     static_cast<void>(cudaGetLastError());
-    must(cudaGraphNodeGetDependentNodes(first, nullptr, nullptr, &count));
+    must(cudaGraphNodeGetDependentNodes(of.first, nullptr, nullptr, &count));
     EXPECT_EQ(count, 1U);
     cudaGraphEdgeData found{};
-    must(cudaGraphNodeGetDependentNodes(first, &one, &found, &count));
-    EXPECT_EQ(one, second);
+    must(cudaGraphNodeGetDependentNodes(of.first, &one, &found, &count));
+    EXPECT_EQ(one, of.second);
     EXPECT_TRUE(is_same(found, edge));
-    EXPECT_TRUE(is_same(edge_in(graph), edge));
+    EXPECT_TRUE(is_same(edge_in(of.graph), edge));
   }
 }
 
@@ -108,12 +124,12 @@ TEST_F(EarlyEdges, InFrontOfACaptureAreItsFrontier) {
     must(launch_tiny(stream));
     wait_early(stream, edge);
     EXPECT_TRUE(is_same(frontier_in(stream).edges.at(0), edge));
-    EXPECT_EQ(captured.info().error, cudaSuccess) << "nobody asked for the nodes";
+    EXPECT_EQ(captured.info().error, cudaSuccess) << "the nodes were not asked for";
     cudaStreamCaptureStatus status{};
     cudaGraphNode_t const* nodes = nullptr;
-    EXPECT_EQ(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, nullptr),
+    EXPECT_EQ(tried(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr,
+                                             nullptr)),
               cudaErrorLossyQuery);
-    static_cast<void>(cudaGetLastError());
     owned_event const event = make_event();
     must(cudaEventRecord(event, stream));
     must(cudaStreamWaitEvent(other, event));
@@ -124,8 +140,7 @@ TEST_F(EarlyEdges, InFrontOfACaptureAreItsFrontier) {
     must(cudaStreamWaitEvent(stream, event));
     ASSERT_EQ(captured.end(), cudaSuccess);
     EXPECT_TRUE(is_same(edge_in(captured.graph()), edge)) << "whatever is behind it";
-    EXPECT_EQ(cudaGraphLaunch(instantiate(captured.graph()), stream), cudaSuccess);
-    must(cudaStreamSynchronize(stream));
+    run(captured.graph().get(), stream);
   }
 }
 
@@ -150,22 +165,154 @@ TEST_F(EarlyEdges, AreMadeByProgrammaticLaunchesWhateverTheFrontierWaitedFor) {
 }
 
 TEST_F(EarlyEdges, AreWhatAnUpdateOfAnExecMustHaveToo) {
-  auto const pair_of = [](cudaGraphEdgeData const& edge) {
-    owned_graph graph = make_graph();
-    cudaGraphNode_t first = add_kernel(graph, tiny_call());
-    cudaGraphNode_t second = add_kernel(graph, tiny_call());
-    must(cudaGraphAddDependencies(graph, &first, &second, &edge, 1));
-    return graph;
-  };
-  owned_exec const exec = instantiate(pair_of(trigger_edge));
-  cudaGraphExecUpdateResultInfo info{};
-  EXPECT_EQ(cudaGraphExecUpdate(exec, pair_of(trigger_edge), &info), cudaSuccess);
+  owned_exec const exec = instantiate(pair_of_kernels{trigger_edge}.graph);
+  EXPECT_EQ(update(exec, pair_of_kernels{trigger_edge}.graph), cudaSuccess);
   for (cudaGraphEdgeData const& edge : {full_edge, launch_completion_edge, block_start_edge}) {
-    EXPECT_EQ(cudaGraphExecUpdate(exec, pair_of(edge), &info), cudaErrorGraphExecUpdateFailure);
+    cudaGraphExecUpdateResultInfo info{};
+    EXPECT_EQ(tried(cudaGraphExecUpdate(exec, pair_of_kernels{edge}.graph, &info)),
+              cudaErrorGraphExecUpdateFailure);
     EXPECT_EQ(info.result, cudaGraphExecUpdateErrorTopologyChanged);
   }
-  static_cast<void>(cudaGetLastError());
 }
+
+void CUDART_CB set(void* cell) {
+  static_cast<pinned_ints*>(cell)->store(0, 1);
+}
+
+// A kernel that waits for the flag, and one behind it that does not wait for its end.
+class BesideAKernel : public testing::Test {
+ protected:
+  void SetUp() override {
+    int major = 0;
+    must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major < 9) GTEST_SKIP() << "this GPU launches nothing early";
+  }
+
+  void TearDown() override { flag->raise(); }  // the end of an exec may wait for its launch
+
+  cudaGraphNode_t add_early(cudaGraph_t to, cudaGraphNode_t waiting,
+                            cudaGraphEdgeData const& edge) {
+    cudaGraphNode_t result = add_kernel(to, add_call(early.data(), 1));
+    must(cudaGraphAddDependencies(to, &waiting, &result, &edge, 1));
+    return result;
+  }
+  // Adds both, and returns the one that is launched early.
+  cudaGraphNode_t add_pair(cudaGraph_t to, cudaGraphEdgeData const& edge) {
+    return add_early(to, add_kernel(to, wait_flag_call(flag->get())), edge);
+  }
+  void add_last(cudaGraph_t to, cudaGraphNode_t behind = nullptr) {
+    add_kernel(to, add_call(last.data(), 1), behind);
+  }
+
+  void launch() {
+    exec = instantiate(graph);
+    must(cudaGraphLaunch(exec, stream));
+  }
+  // Those behind wait for the flag although so many early ones have run. Leaves another graph.
+  void expect_last_waits(int early_ones, int last_ones = 1) {
+    EXPECT_TRUE(wait_until([&] { return early.load() >= early_ones; }));
+    EXPECT_TRUE(stays_false([&] { return last.load() != 0; }));
+    flag->raise();
+    must(cudaStreamSynchronize(stream));
+    EXPECT_EQ(last.load(), last_ones);
+    early.store(0, 0);
+    last.store(0, 0);
+    exec.reset();
+    graph = make_graph();
+    flag.emplace();
+  }
+
+  pinned_ints early;
+  pinned_ints last;
+  device_ints filled;
+  std::optional<pinned_flag> flag{std::in_place};
+  owned_graph graph = make_graph();
+  owned_exec exec;
+  owned_stream stream = make_stream();
+};
+
+TEST_F(BesideAKernel, RunsWhatIsBehindItsBeginning) {
+  add_last(graph, add_pair(graph, launch_completion_edge));
+  launch();
+  EXPECT_TRUE(wait_until([&] { return early.load(0) == 1 && last.load(0) == 1; }));
+  EXPECT_EQ(tried(cudaStreamQuery(stream)), cudaErrorNotReady);
+}
+
+// What is behind a launch of either programmatic kind.
+class BehindAProgrammaticLaunch : public BesideAKernel,
+                                  public testing::WithParamInterface<cudaGraphEdgeData> {};
+
+TEST_P(BehindAProgrammaticLaunch, NodesOfEachKindWaitForBoth) {
+  using add = std::function<void(cudaGraphNode_t beside)>;
+  std::vector<std::pair<char const*, add>> const kinds{
+      {"a kernel", [&](auto beside) { add_last(graph, beside); }},
+      {"behind a fill",
+       [&](auto beside) {
+         add_last(graph, add_fill(graph, fill_params(filled.data(), 1, 4, 1), beside));
+       }},
+      {"a host function", [&](auto beside) { add_host(graph, &set, &last, beside); }},
+      {"behind an empty node", [&](auto beside) { add_last(graph, add_empty(graph, beside)); }},
+      {"a child",
+       [&](auto beside) {
+         cudaGraphNode_t child = add_child(graph, chain({add_call(last.data(), 1)}));
+         must(cudaGraphAddDependencies(graph, &beside, &child, nullptr, 1));
+       }},
+      {"a body",
+       [&](auto beside) {
+         auto const condition = make_condition(graph, 1);
+         add_last(add_conditional_node(graph, condition, cudaGraphCondTypeIf, 1, beside).bodies[0]);
+       }},
+      {"behind a launch of the same kind",
+       [&](auto beside) {
+         cudaGraphNode_t third = add_kernel(graph, tiny_call());
+         must(cudaGraphAddDependencies(graph, &beside, &third, &GetParam(), 1));
+         add_last(graph, third);
+       }},
+  };
+  for (auto const& [name, add_behind] : kinds) {
+    SCOPED_TRACE(name);
+    add_behind(add_pair(graph, GetParam()));
+    launch();
+    expect_last_waits(1);
+  }
+}
+
+TEST_P(BehindAProgrammaticLaunch, WhatIsBehindEitherOfTwoWaits) {
+  cudaGraphNode_t const waiting = add_kernel(graph, wait_flag_call(flag->get()));
+  add_last(graph, add_early(graph, waiting, GetParam()));
+  add_last(graph, add_early(graph, waiting, GetParam()));
+  launch();
+  expect_last_waits(2, 2);
+}
+
+// Whether the launch itself is early then is CUDA's choice (an H200 waits).
+TEST_P(BehindAProgrammaticLaunch, WhatIsBehindOneThatHasAnotherInFrontWaits) {
+  cudaGraphNode_t beside = add_pair(graph, GetParam());
+  cudaGraphNode_t const another = add_kernel(graph, tiny_call());
+  must(cudaGraphAddDependencies(graph, &another, &beside, nullptr, 1));
+  add_last(graph, beside);
+  launch();
+  expect_last_waits(0);
+}
+
+TEST_P(BehindAProgrammaticLaunch, WhatIsBehindTheChildOrTheBodyThatHasBothWaits) {
+  owned_graph const inner = make_graph();
+  add_pair(inner, GetParam());
+  add_last(graph, add_child(graph, inner));
+  launch();
+  expect_last_waits(1);
+  auto const chosen = add_conditional_node(graph, make_condition(graph, 1), cudaGraphCondTypeIf);
+  add_pair(chosen.bodies[0], GetParam());
+  add_last(graph, chosen.node);
+  launch();
+  expect_last_waits(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, BehindAProgrammaticLaunch,
+                         testing::Values(block_start_edge, trigger_edge), [](auto const& each) {
+                           return each.param.from_port == trigger_edge.from_port ? "Trigger"
+                                                                                 : "BlockStart";
+                         });
 
 }  // namespace
 }  // namespace escrow::test

@@ -1,4 +1,5 @@
-// Injected faults: calls that fail by number or by name, with no effect but the error.
+// Injected faults: calls that fail by number or by name, with no effect but the error; and
+// recordings of the calls that can be failed.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -11,66 +12,68 @@
 namespace escrow::test {
 namespace {
 
-using Injection = fresh_runtime;
+class Injection : public fresh_runtime {
+ protected:
+  static cudaError_t get_device() {
+    int device = 0;
+    return cudaGetDevice(&device);
+  }
+  static cudaError_t allocate() {
+    void* memory = nullptr;
+    return cudaMalloc(&memory, 16);
+  }
+  // The status of a call on another thread.
+  template <class Call>
+  static cudaError_t elsewhere(Call call) {
+    cudaError_t result = cudaErrorUnknown;
+    std::jthread([&] { result = call(); }).join();
+    return result;
+  }
 
-TEST_F(Injection, TheNthCallFailsOnceWhateverItIs) {
-  sim::fail_nth(2, cudaErrorMemoryAllocation);
+  owned_event event = make_event();
+};
+
+TEST_F(Injection, TheNthCallFailsOnceAndHasNoEffectButTheLastError) {
+  sim::fail_nth(2, cudaErrorUnknown);
   owned_stream const stream = make_stream();
-  cudaEvent_t event = nullptr;
-  EXPECT_EQ(cudaEventCreate(&event), cudaErrorMemoryAllocation);
-  EXPECT_EQ(cudaEventCreate(&event), cudaSuccess);
-  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
-}
-
-TEST_F(Injection, AFailedCallHasNoEffectButTheLastError) {
-  cudaEvent_t event = nullptr;
-  sim::fail_nth(1, cudaErrorUnknown);
-  EXPECT_EQ(cudaEventCreate(&event), cudaErrorUnknown);
-  EXPECT_EQ(event, nullptr);
-  EXPECT_EQ(sim::alive(), sim::counts{});
+  auto const before = sim::alive();
+  cudaEvent_t made = nullptr;
+  EXPECT_EQ(cudaEventCreate(&made), cudaErrorUnknown);
+  EXPECT_EQ(made, nullptr);
+  EXPECT_EQ(sim::alive(), before);
   EXPECT_EQ(cudaPeekAtLastError(), cudaErrorUnknown);
   EXPECT_EQ(cudaGetLastError(), cudaErrorUnknown);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaEventCreate(&made), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(made), cudaSuccess);
 }
 
-TEST_F(Injection, AFailedDestroyLeavesTheObjectAlive) {
-  owned_event const event = make_event();
-  sim::fail_call("cudaEventDestroy", cudaErrorUnknown);
-  EXPECT_EQ(cudaEventDestroy(event), cudaErrorUnknown);
-  EXPECT_EQ(sim::alive().events, 1U);
-}
-
-TEST_F(Injection, AFailedCaptureEndLeavesTheCaptureOpen) {
+TEST_F(Injection, AFailedEndOfAnObjectOrOfACaptureLeavesItAsItWas) {
   owned_stream const stream = make_stream();
   must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   sim::fail_call("cudaStreamEndCapture", cudaErrorUnknown);
+  sim::fail_call("cudaEventDestroy", cudaErrorUnknown);
   owned_graph graph;
   EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaErrorUnknown);
   EXPECT_EQ(sim::alive().captures, 1U);
   EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaErrorUnknown);
+  EXPECT_EQ(sim::alive().events, 1U);
 }
 
-TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAsked) {
-  owned_stream const stream = make_stream();
-  owned_event const event = make_event();
+TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAskedAndOnThisThreadIfAsked) {
   sim::fail_call("cudaEventRecord", cudaErrorLaunchFailure, 2, 2);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorLaunchFailure);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorLaunchFailure);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-}
-
-TEST_F(Injection, ANamedCallOfThisThreadFailsWhateverOtherThreadsCall) {
-  owned_stream const stream = make_stream();
-  owned_event const event = make_event();
+  auto const record = [this] { return cudaEventRecord(event, nullptr); };
+  EXPECT_EQ(record(), cudaSuccess);
+  EXPECT_EQ(get_device(), cudaSuccess);
+  EXPECT_EQ(record(), cudaErrorLaunchFailure);
+  EXPECT_EQ(record(), cudaErrorLaunchFailure);
+  EXPECT_EQ(record(), cudaSuccess);
   sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 2);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-  cudaError_t elsewhere = cudaErrorUnknown;
-  std::jthread([&] { elsewhere = cudaEventRecord(event, stream); }).join();
-  EXPECT_EQ(elsewhere, cudaSuccess);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorUnknown);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_EQ(record(), cudaSuccess);
+  EXPECT_EQ(elsewhere(record), cudaSuccess);
+  EXPECT_EQ(record(), cudaErrorUnknown);
+  EXPECT_EQ(record(), cudaSuccess);
 }
 
 TEST_F(Injection, LastErrorAndErrorNamesNeverFailAndDoNotCount) {
@@ -79,13 +82,11 @@ TEST_F(Injection, LastErrorAndErrorNamesNeverFailAndDoNotCount) {
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   EXPECT_STREQ(cudaGetErrorName(cudaErrorUnknown), "cudaErrorUnknown");
   EXPECT_STREQ(cudaGetErrorString(cudaSuccess), "no error");
-  int device = 0;
-  EXPECT_EQ(cudaGetDevice(&device), cudaErrorUnknown);
+  EXPECT_EQ(get_device(), cudaErrorUnknown);
 }
 
 TEST_F(Injection, AnErrorThatLosesTheDeviceAtTheNthCallLosesItAtThatVeryCall) {
   owned_stream const stream = make_stream();
-  owned_event const event = make_event();
   pinned_ints flag;
   must(launch_wait_flag(stream, flag.data()));
   sim::fail_nth(2, cudaErrorIllegalAddress);
@@ -101,28 +102,25 @@ TEST_F(Injection, ACallThatOutlivesALostDeviceDoesItsWorkWhenTheDeviceIsLostAtIt
   sim::fail_nth(1, cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGraphDestroy(graph.release()), cudaSuccess);
   EXPECT_EQ(sim::alive().graphs, 0U);
-  void* memory = nullptr;
-  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorIllegalAddress);
+  EXPECT_EQ(allocate(), cudaErrorIllegalAddress);
 }
 
 TEST_F(Injection, AnErrorThatLosesADeviceLosesTheOneThatIsCurrentForTheCall) {
   must(cudaSetDevice(1));
   sim::fail_nth(1, cudaErrorLaunchFailure);
-  void* memory = nullptr;
-  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorLaunchFailure);
+  EXPECT_EQ(allocate(), cudaErrorLaunchFailure);
   EXPECT_TRUE(sim::has_failed(1));
   EXPECT_FALSE(sim::has_failed(0));
 }
 
-TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedInTheirOrder) {
-  owned_event const event = make_event();
+TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedOfAllThreadsInTheirOrder) {
   sim::start_recording();
-  static_cast<void>(cudaEventQuery(event));
+  sim::fail_nth(2, cudaErrorUnknown);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   static_cast<void>(cudaGetLastError());  // cannot be failed
-  int device = 0;
-  std::thread([&] { static_cast<void>(cudaGetDevice(&device)); }).join();
+  EXPECT_EQ(elsewhere(&get_device), cudaErrorUnknown) << "the recording's second call";
   auto const calls = sim::stop_recording();
-  static_cast<void>(cudaEventQuery(event));
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   ASSERT_EQ(calls.size(), 2U);
   EXPECT_EQ(calls[0].api, "cudaEventQuery");
   EXPECT_EQ(calls[1].api, "cudaGetDevice");
@@ -130,29 +128,12 @@ TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedInTheirOrder) {
   EXPECT_TRUE(sim::stop_recording().empty());
 }
 
-TEST_F(Injection, TheNthCallOfARecordingIsTheOneThatFails) {
-  owned_event const event = make_event();
-  sim::start_recording();
-  sim::fail_nth(2, cudaErrorUnknown);
-  int device = 0;
-  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
-  EXPECT_EQ(sim::stop_recording()[1].api, "cudaEventQuery");
-}
-
 TEST_F(Injection, OfOneThreadTheNthCallIsFailedAndRecordedWhateverOthersDo) {
-  auto const elsewhere = [] {
-    std::thread([] {
-      int device = 0;
-      EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
-    }).join();
-  };
-  owned_event const event = make_event();
   sim::start_recording(sim::recorded_threads::this_one);
   sim::fail_nth_here(2, cudaErrorUnknown);
-  elsewhere();
+  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  elsewhere();
+  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   EXPECT_EQ(sim::stop_recording().size(), 3U);
@@ -162,8 +143,7 @@ TEST_F(Injection, ClearedFaultsDoNotHappen) {
   sim::fail_nth(1, cudaErrorUnknown);
   sim::fail_call("cudaGetDevice", cudaErrorUnknown);
   sim::clear_faults();
-  int device = 0;
-  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(get_device(), cudaSuccess);
 }
 
 TEST_F(Injection, FailingEachCallInTurnReachesEveryCall) {
@@ -176,12 +156,13 @@ TEST_F(Injection, FailingEachCallInTurnReachesEveryCall) {
     while (cudaStreamDestroy(stream) != cudaSuccess) result = cudaErrorUnknown;
     return result;
   };
+  auto const before = sim::alive();
   std::uint64_t n = 1;
   for (; n < 100; ++n) {
     sim::fail_nth(n, cudaErrorUnknown);
     auto const result = work();
     sim::run_until_idle();
-    EXPECT_EQ(sim::alive(), sim::counts{}) << "call " << n;
+    EXPECT_EQ(sim::alive(), before) << "call " << n;
     if (result == cudaSuccess) break;
   }
   EXPECT_EQ(n, 5U);
