@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <utility>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"
@@ -28,7 +29,9 @@ struct resources {
   owned_event event = make_event();
   void* memory = nullptr;
   void* pool_memory = nullptr;
-  std::atomic<bool> host_function_ran{false};
+  void* made = nullptr;
+  int device = 0;
+  std::atomic<bool> function_ran{false};
 
   resources() {
     must(cudaEventRecord(event, stream));
@@ -103,41 +106,28 @@ cudaError_t status_in(place where, Call call) {
   return status;
 }
 
-struct named_call {
-  char const* name;
-  cudaError_t (*make)(resources&);
-};
-
-constexpr named_call forbidden_calls[] = {
-    {"cudaFree", [](resources& r) { return cudaFree(r.memory); }},
-    {"cudaFreeAsync", [](resources& r) { return cudaFreeAsync(r.pool_memory, r.stream); }},
-    {"cudaMalloc",
-     [](resources&) {
-       void* memory = nullptr;
-       return cudaMalloc(&memory, 64);
-     }},
-    {"cudaEventRecord", [](resources& r) { return cudaEventRecord(r.event, r.stream); }},
-    {"cudaEventDestroy", [](resources& r) { return cudaEventDestroy(r.event); }},
-    {"cudaStreamSynchronize", [](resources& r) { return cudaStreamSynchronize(r.stream); }},
-    {"cudaGetDevice",
-     [](resources&) {
-       int device = 0;
-       return cudaGetDevice(&device);
-     }},
-    {"cudaLaunchHostFunc",
-     [](resources& r) { return cudaLaunchHostFunc(r.stream, &set_flag, &r.host_function_ran); }},
-};
-
 TEST(Callback, MayNotMakeMostCallsWhichThenDoNothing) {
+  using call = cudaError_t (*)(resources&);
+  constexpr std::pair<char const*, call> calls[] = {
+      {"cudaFree", [](resources& r) { return cudaFree(r.memory); }},
+      {"cudaFreeAsync", [](resources& r) { return cudaFreeAsync(r.pool_memory, r.stream); }},
+      {"cudaMalloc", [](resources& r) { return cudaMalloc(&r.made, 64); }},
+      {"cudaEventRecord", [](resources& r) { return cudaEventRecord(r.event, r.stream); }},
+      {"cudaEventDestroy", [](resources& r) { return cudaEventDestroy(r.event); }},
+      {"cudaStreamSynchronize", [](resources& r) { return cudaStreamSynchronize(r.stream); }},
+      {"cudaGetDevice", [](resources& r) { return cudaGetDevice(&r.device); }},
+      {"cudaLaunchHostFunc",
+       [](resources& r) { return cudaLaunchHostFunc(r.stream, &set_flag, &r.function_ran); }},
+  };
   for (place const where : places) {
-    for (named_call const& each : forbidden_calls) {
-      SCOPED_TRACE(each.name);
+    for (auto const& [name, make] : calls) {
+      SCOPED_TRACE(name);
       resources all;
-      EXPECT_EQ(status_in(where, [&] { return each.make(all); }), cudaErrorNotPermitted);
+      EXPECT_EQ(status_in(where, [&, call = make] { return call(all); }), cudaErrorNotPermitted);
       static_cast<void>(cudaGetLastError());
       EXPECT_EQ(cudaStreamSynchronize(all.stream), cudaSuccess);
       EXPECT_EQ(cudaEventQuery(all.event), cudaSuccess);
-      EXPECT_FALSE(is_set(all.host_function_ran));
+      EXPECT_FALSE(is_set(all.function_ran));
     }
   }
 }

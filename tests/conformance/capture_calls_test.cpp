@@ -1,9 +1,11 @@
 // Which calls a capture allows, and which kill it and when (cuda-facts.md, section 4).
 #include <gtest/gtest.h>
 
-#include <string>
+#include <functional>
+#include <ostream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
@@ -18,6 +20,8 @@ constexpr auto local = cudaStreamCaptureModeThreadLocal;
 constexpr auto relaxed = cudaStreamCaptureModeRelaxed;
 constexpr cudaStreamCaptureMode all_modes[] = {global, local, relaxed};
 
+void CUDART_CB do_nothing(void*) {}
+
 // What the calls work on. Made before the capture begins, idle, and freed after it has ended.
 struct resources {
   owned_stream capturing = make_stream();
@@ -30,6 +34,9 @@ struct resources {
   void* made_memory = nullptr;
   void* made_pinned_memory = nullptr;
   void* made_pool_memory = nullptr;
+  unsigned long long id = 0;
+  int device = 0;
+  unsigned flags = 0;
 
   resources() {
     must(cudaEventRecord(event, other));
@@ -50,89 +57,88 @@ struct resources {
 
 struct named_call {
   char const* name;
-  cudaError_t (*make)(resources&);
+  std::function<cudaError_t()> make;
   cudaError_t expected = cudaErrorStreamCaptureUnsupported;
 };
+using named_calls = std::vector<named_call>;
 
 // Calls that a capture of any mode allows.
-constexpr named_call legal_calls[] = {
-    {"EventCreate", [](resources&) { return cudaEventDestroy(make_event().release()); }},
-    {"EventDestroy", [](resources& r) { return cudaEventDestroy(r.doomed_event.release()); }},
-    {"EventRecordOnAnotherStream", [](resources& r) { return cudaEventRecord(r.event, r.other); }},
-    {"StreamCreate", [](resources&) { return cudaStreamDestroy(make_stream().release()); }},
-    {"StreamDestroyOfAnotherStream",
-     [](resources& r) { return cudaStreamDestroy(r.doomed_stream.release()); }},
-    {"UserObjectCreate", [](resources&) { return cudaUserObjectRelease(witness{}.make(), 1); }},
-    {"GraphRetainUserObject",
-     [](resources& r) {
-       return cudaGraphRetainUserObject(info_of(r.capturing).graph, witness{}.make(), 1,
-                                        cudaGraphUserObjectMove);
-     }},
-    {"StreamGetCaptureInfo", [](resources& r) { return info_of(r.capturing).error; }},
-    {"ExternalWaitEvent",
-     [](resources& r) { return cudaStreamWaitEvent(r.capturing, r.event, cudaEventWaitExternal); }},
-    {"ExternalEventRecord",
-     [](resources& r) {
-       return cudaEventRecordWithFlags(r.event, r.capturing, cudaEventRecordExternal);
-     }},
-    {"LaunchHostFunc",
-     [](resources& r) {
-       return cudaLaunchHostFunc(
-           r.capturing, [](void*) {}, nullptr);
-     }},
-};
+named_calls legal_calls(resources& r) {
+  return {
+      {"EventCreate", [] { return cudaEventDestroy(make_event().release()); }},
+      {"EventDestroy", [&] { return cudaEventDestroy(r.doomed_event.release()); }},
+      {"EventRecordOnAnotherStream", [&] { return cudaEventRecord(r.event, r.other); }},
+      {"StreamCreate", [] { return cudaStreamDestroy(make_stream().release()); }},
+      {"StreamDestroyOfAnother", [&] { return cudaStreamDestroy(r.doomed_stream.release()); }},
+      {"UserObjectCreate", [] { return cudaUserObjectRelease(witness{}.make(), 1); }},
+      {"GraphRetainUserObject",
+       [&] {
+         return cudaGraphRetainUserObject(info_of(r.capturing).graph, witness{}.make(), 1,
+                                          cudaGraphUserObjectMove);
+       }},
+      {"StreamGetCaptureInfo", [&] { return info_of(r.capturing).error; }},
+      {"ExternalWaitEvent",
+       [&] { return cudaStreamWaitEvent(r.capturing, r.event, cudaEventWaitExternal); }},
+      {"ExternalEventRecord",
+       [&] { return cudaEventRecordWithFlags(r.event, r.capturing, cudaEventRecordExternal); }},
+      {"LaunchHostFunc", [&] { return cudaLaunchHostFunc(r.capturing, &do_nothing, nullptr); }},
+  };
+}
 
 // Potentially unsafe calls: they kill a capture unless the calling thread or the capture is
 // relaxed.
-constexpr named_call unsafe_calls[] = {
-    {"Malloc", [](resources& r) { return cudaMalloc(&r.made_memory, 64); }},
-    {"Free",
-     [](resources& r) {
-       cudaError_t const status = cudaFree(r.memory);
-       r.memory = status == cudaSuccess ? nullptr : r.memory;
-       return status;
-     }},
-    {"MallocHost", [](resources& r) { return cudaMallocHost(&r.made_pinned_memory, 64); }},
-    {"MallocAsyncOnAnotherStream",
-     [](resources& r) { return cudaMallocAsync(&r.made_pool_memory, 64, r.other); }},
-    {"EventQuery", [](resources& r) { return cudaEventQuery(r.event); }},
-    {"EventSynchronize", [](resources& r) { return cudaEventSynchronize(r.event); }},
-    {"StreamQueryOfAnotherStream", [](resources& r) { return cudaStreamQuery(r.other); }},
-    {"StreamSynchronizeOfAnotherStream",
-     [](resources& r) { return cudaStreamSynchronize(r.other); }},
-    // Where it fails, it is not known whether the exec still exists, so it is not destroyed again.
-    {"GraphExecDestroy", [](resources& r) { return cudaGraphExecDestroy(r.exec.release()); }},
-};
+named_calls unsafe_calls(resources& r) {
+  return {
+      {"Malloc", [&] { return cudaMalloc(&r.made_memory, 64); }},
+      {"Free",
+       [&] {
+         cudaError_t const status = cudaFree(r.memory);
+         r.memory = status == cudaSuccess ? nullptr : r.memory;
+         return status;
+       }},
+      {"MallocHost", [&] { return cudaMallocHost(&r.made_pinned_memory, 64); }},
+      {"MallocAsyncOnAnother", [&] { return cudaMallocAsync(&r.made_pool_memory, 64, r.other); }},
+      {"EventQuery", [&] { return cudaEventQuery(r.event); }},
+      {"EventSynchronize", [&] { return cudaEventSynchronize(r.event); }},
+      {"StreamQueryOfAnother", [&] { return cudaStreamQuery(r.other); }},
+      {"StreamSynchronizeOfAnother", [&] { return cudaStreamSynchronize(r.other); }},
+      // Where it fails, it is not known whether the exec still exists, so it is not destroyed
+      // again.
+      {"GraphExecDestroy", [&] { return cudaGraphExecDestroy(r.exec.release()); }},
+  };
+}
 
 // Calls that kill every capture, also from a relaxed thread.
-constexpr named_call deadly_calls[] = {
-    {"DeviceSynchronize", [](resources&) { return cudaDeviceSynchronize(); }},
-    {"StreamQuery", [](resources& r) { return cudaStreamQuery(r.capturing); }},
-    {"StreamGetId",
-     [](resources& r) {
-       unsigned long long id = 0;
-       return cudaStreamGetId(r.capturing, &id);
-     }},
-    {"StreamGetDevice",
-     [](resources& r) {
-       int device = 0;
-       return cudaStreamGetDevice(r.capturing, &device);
-     }},
-    {"StreamGetFlags",
-     [](resources& r) {
-       unsigned flags = 0;
-       return cudaStreamGetFlags(r.capturing, &flags);
-     }},
-    {"QueryOfAnEventRecordedInTheCapture",
-     [](resources& r) {
-       must(cudaEventRecord(r.event, r.capturing));
-       return cudaEventQuery(r.event);
-     },
-     cudaErrorCapturedEvent},
-    {"WaitForAnEagerlyRecordedEvent",
-     [](resources& r) { return cudaStreamWaitEvent(r.capturing, r.event, 0); },
-     cudaErrorStreamCaptureIsolation},
-};
+named_calls deadly_calls(resources& r) {
+  return {
+      {"DeviceSynchronize", [] { return cudaDeviceSynchronize(); }},
+      {"StreamQuery", [&] { return cudaStreamQuery(r.capturing); }},
+      {"StreamGetId", [&] { return cudaStreamGetId(r.capturing, &r.id); }},
+      {"StreamGetDevice", [&] { return cudaStreamGetDevice(r.capturing, &r.device); }},
+      {"StreamGetFlags", [&] { return cudaStreamGetFlags(r.capturing, &r.flags); }},
+      {"EventQueryOfOneRecordedInTheCapture",
+       [&] {
+         must(cudaEventRecord(r.event, r.capturing));
+         return cudaEventQuery(r.event);
+       },
+       cudaErrorCapturedEvent},
+      {"WaitForAnEagerlyRecordedEvent",
+       [&] { return cudaStreamWaitEvent(r.capturing, r.event, 0); },
+       cudaErrorStreamCaptureIsolation},
+  };
+}
+
+// Runs `test` for each of the calls, with resources of its own.
+template <class Test>
+void for_each_call(named_calls (*calls)(resources&), Test test) {
+  for (std::size_t i = 0;; ++i) {
+    resources all;
+    named_calls const of = calls(all);
+    if (i == of.size()) return;
+    SCOPED_TRACE(of[i].name);
+    test(all, of[i]);
+  }
+}
 
 enum class caller { capturing_thread, other_thread };
 constexpr auto here = caller::capturing_thread;
@@ -145,11 +151,17 @@ struct situation {
   cudaStreamCaptureMode own_mode;
 };
 
-cudaError_t status_of(named_call const& call, situation const& where, resources& all) {
+void PrintTo(situation const& where, std::ostream* out) {
+  *out << (where.from == here ? "here in " : "elsewhere in ")
+       << testing::PrintToString(where.own_mode) << " mode, during a capture in "
+       << testing::PrintToString(where.mode);
+}
+
+cudaError_t status_of(named_call const& call, situation const& where) {
   cudaError_t result = cudaErrorUnknown;
   auto const make = [&] {
     thread_mode_scope const scope{where.own_mode};
-    result = tried(call.make(all));
+    result = tried(call.make());
   };
   if (where.from == here) {
     make();
@@ -163,14 +175,11 @@ cudaError_t status_of(named_call const& call, situation const& where, resources&
 // captures another kernel and returns the graph.
 owned_graph graph_after(named_call const& call, situation const& where, cudaError_t expected,
                         resources& all) {
-  testing::ScopedTrace const trace{
-      __FILE__, __LINE__,
-      std::string{call.name} + (where.from == here ? " here in " : " on another thread in ") +
-          testing::PrintToString(where.own_mode) + " during " + testing::PrintToString(where.mode)};
+  SCOPED_TRACE(testing::PrintToString(where));
   capture open{all.capturing, where.mode};
   must(launch_tiny(all.capturing));
   EXPECT_TRUE(open.is_active());
-  EXPECT_EQ(status_of(call, where, all), expected);
+  EXPECT_EQ(status_of(call, where), expected);
   if (expected != cudaSuccess) {
     EXPECT_EQ(open.info().status, cudaStreamCaptureStatusInvalidated);
     EXPECT_EQ(open.end(), cudaErrorStreamCaptureInvalidated);
@@ -185,56 +194,49 @@ owned_graph graph_after(named_call const& call, situation const& where, cudaErro
 }
 
 TEST(LegalCall, SucceedsInEachModeAndTheCaptureLivesAndItsGraphRuns) {
-  for (named_call const& call : legal_calls) {
-    for (auto const mode : all_modes) {
-      resources all;
+  for (auto const mode : all_modes) {
+    for_each_call(&legal_calls, [&](resources& all, named_call const& call) {
       owned_graph const graph = graph_after(call, {mode, here, global}, cudaSuccess, all);
       run(graph.get(), all.other);
-    }
+    });
   }
 }
 
 TEST(UnsafeCall, KillsACaptureUnlessTheThreadOrTheCaptureAllowsIt) {
-  constexpr situation deadly[] = {
-      {global, here, global}, {local, here, global}, {global, there, global}};
-  // CUDA's documentation: a thread in ThreadLocal mode ignores the captures of others.
-  constexpr situation harmless[] = {{relaxed, here, global},   {local, there, global},
-                                    {relaxed, there, global},  {global, here, relaxed},
-                                    {local, here, relaxed},    {relaxed, here, relaxed},
-                                    {global, there, relaxed},  {local, there, relaxed},
-                                    {relaxed, there, relaxed}, {global, there, local}};
-  for (named_call const& call : unsafe_calls) {
-    for (situation const& where : deadly) {
-      resources all;
+  for (situation const& where : {situation{global, here, global}, situation{local, here, global},
+                                 situation{global, there, global}}) {
+    for_each_call(&unsafe_calls, [&](resources& all, named_call const& call) {
       graph_after(call, where, cudaErrorStreamCaptureUnsupported, all);
-    }
-    for (situation const& where : harmless) {
-      resources all;
+    });
+  }
+  // CUDA's documentation: a thread in ThreadLocal mode ignores the captures of others.
+  std::vector<situation> harmless{{relaxed, here, global},
+                                  {local, there, global},
+                                  {relaxed, there, global},
+                                  {global, there, local}};
+  for (auto const mode : all_modes) {
+    harmless.push_back({mode, here, relaxed});
+    harmless.push_back({mode, there, relaxed});
+  }
+  for (situation const& where : harmless) {
+    for_each_call(&unsafe_calls, [&](resources& all, named_call const& call) {
       EXPECT_EQ(node_count(graph_after(call, where, cudaSuccess, all)), 2U);
-    }
+    });
   }
 }
 
 TEST(DeadlyCall, KillsEveryCaptureAlsoFromARelaxedThread) {
-  for (named_call const& call : deadly_calls) {
-    for (auto const mode : all_modes) {
-      for (caller const from : {here, there}) {
-        resources all;
-        graph_after(call, {mode, from, relaxed}, call.expected, all);
-      }
-    }
-  }
-}
-
-TEST(LaunchOfAnExec, IntoACapturingStreamIsUnsupported) {
-  named_call const launch{"cudaGraphLaunch",
-                          [](resources& r) { return cudaGraphLaunch(r.exec, r.capturing); }};
   for (auto const mode : all_modes) {
     for (caller const from : {here, there}) {
+      for_each_call(&deadly_calls, [&](resources& all, named_call const& call) {
+        graph_after(call, {mode, from, relaxed}, call.expected, all);
+      });
       resources all;
       capture open{all.capturing, mode};
       must(launch_tiny(all.capturing));
-      EXPECT_EQ(status_of(launch, {mode, from, relaxed}, all), cudaErrorStreamCaptureUnsupported);
+      named_call const launch{"", [&] { return cudaGraphLaunch(all.exec, all.capturing); }};
+      EXPECT_EQ(status_of(launch, {mode, from, relaxed}), cudaErrorStreamCaptureUnsupported)
+          << "but whether the capture lives is not said";
     }
   }
 }

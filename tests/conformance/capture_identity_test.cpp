@@ -67,17 +67,15 @@ class dot_file {
   std::string path_ = testing::TempDir() + "escrow_text_" + std::to_string(getpid());
 };
 
-int count_captures() {
-  owned_stream const stream = make_stream();
-  for (capture_id expected = 1; expected <= 3; ++expected) {
-    capture_id id = 0;
-    owned_graph const graph = capture_tiny(stream, id);
-    must(id == expected, "captures get 1, 2, 3");
-  }
-  return 42;
-}
-
-child_case const count_case{"count_captures", &count_captures};
+child_case const count_captures{"count_captures", [] {
+                                  owned_stream const stream = make_stream();
+                                  for (capture_id expected = 1; expected <= 3; ++expected) {
+                                    capture_id id = 0;
+                                    owned_graph const graph = capture_tiny(stream, id);
+                                    must(id == expected, "captures get 1, 2, 3");
+                                  }
+                                  return 42;
+                                }};
 
 TEST(CaptureId, IsOneTwoThreeForTheFirstCapturesOfAProcess) {
   child_result const child = run_child("count_captures");
@@ -92,7 +90,7 @@ TEST(CaptureId, IsEachGraphsOwnAndTheSameInItsTextAndEachTimeThatItIsReopened) {
   owned_graph const captured = capture_tiny(stream, captured_id);
   owned_graph const copy = clone(captured);
   owned_graph const empty = make_graph();
-  owned_graph const child = tiny_graph();
+  owned_graph const child = chain({tiny_call(), tiny_call()});
   owned_graph const parent = make_graph();
   cudaGraph_t const embedded = embedded_graph(add_child(parent, child));
   owned_graph const conditional = make_graph();
@@ -103,14 +101,17 @@ TEST(CaptureId, IsEachGraphsOwnAndTheSameInItsTextAndEachTimeThatItIsReopened) {
   std::set<capture_id> ids;
   for (cudaGraph_t const each : graphs) {
     std::size_t const nodes = node_count(each);
+    std::size_t const edges = edge_count(each);
     capture_id const id = file.id_of(each);
     EXPECT_TRUE(ids.insert(id).second);
     EXPECT_EQ(id_by_reopening(stream, each), id);
     EXPECT_EQ(id_by_reopening(other, each), id);
     EXPECT_EQ(file.id_of(each), id);
     EXPECT_EQ(node_count(each), nodes);
+    EXPECT_EQ(edge_count(each), edges);
   }
   EXPECT_EQ(file.id_of(captured), captured_id);
+  run(child.get(), stream);
 }
 
 TEST(CaptureId, InTheTextIsTheSameDuringAndAfterAnotherCaptureIntoTheGraph) {
@@ -169,25 +170,15 @@ TEST(CaptureId, AndGraphOfAForkedStreamAreThoseOfItsOrigin) {
 }
 
 TEST(ConcurrentCapture, IntoTheSameGraphIsAnIllegalState) {
-  owned_stream const first = make_stream();
-  owned_stream const second = make_stream();
+  std::array const streams{make_stream(), make_stream()};
   owned_graph const graph = make_graph();
-  capture_to_graph(first, graph, [&] {
-    EXPECT_EQ(tried(cudaStreamBeginCaptureToGraph(second, graph, nullptr, nullptr, 0, relaxed)),
+  capture_to_graph(streams[0], graph, [&] {
+    EXPECT_EQ(tried(cudaStreamBeginCaptureToGraph(streams[1], graph, nullptr, nullptr, 0, relaxed)),
               cudaErrorIllegalState);
   });
 }
 
-TEST(ReopenedGraph, HasTheNodesThatItHadAndRuns) {
-  owned_stream const stream = make_stream();
-  owned_graph const graph = chain({tiny_call(), tiny_call()});
-  static_cast<void>(id_by_reopening(stream, graph));
-  EXPECT_EQ(node_count(graph), 2U);
-  EXPECT_EQ(edge_count(graph), 1U);
-  run(graph.get(), stream);
-}
-
-TEST(ReopenedGraph, DoesNoHarmToAnotherStreamsGlobalCapture) {
+TEST(CaptureId, IsAskedForByReopeningWithoutHarmToAnotherStreamsGlobalCapture) {
   owned_stream const stream = make_stream();
   owned_graph const graph = make_graph();
   owned_stream const capturing = make_stream();
@@ -256,30 +247,22 @@ TEST(GraphText, CanBePrintedDuringCapturesOfEachModeFromEachThread) {
   }
 }
 
-TEST(GraphText, IsPrintedWithoutChangingTheLastError) {
-  dot_file const file;
-  owned_graph const graph = tiny_graph();
-  ASSERT_NE(cudaEventQuery(nullptr), cudaSuccess);
-  cudaError_t const earlier = cudaPeekAtLastError();
-  ASSERT_NE(earlier, cudaSuccess);
-  static_cast<void>(file.id_of(graph));
-  EXPECT_EQ(cudaGetLastError(), earlier);
-}
-
 std::size_t count(std::string const& text, std::string const& what) {
   std::size_t result = 0;
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++result;
   return result;
 }
 
-TEST(GraphText, HasItsKernelsNamesAndAnArrowForEachEdge) {
-  std::string const text = dot_file{}.text_of(chain({tiny_call(), tiny_call(), tiny_call()}));
+TEST(GraphText, HasItsKernelsNamesAndAnArrowForEachEdgeAndLeavesTheLastError) {
+  owned_graph const graph = chain({tiny_call(), tiny_call(), tiny_call()});
+  ASSERT_NE(cudaEventQuery(nullptr), cudaSuccess);
+  cudaError_t const earlier = cudaPeekAtLastError();
+  ASSERT_NE(earlier, cudaSuccess);
+  std::string const text = dot_file{}.text_of(graph);
+  EXPECT_EQ(cudaGetLastError(), earlier);
   EXPECT_EQ(count(text, "->"), 2U) << text;
   EXPECT_GE(count(text, "tiny_kernel"), 3U) << text;
-}
-
-TEST(GraphText, CannotBePrintedWhereNoFileCanBe) {
-  EXPECT_EQ(tried(cudaGraphDebugDotPrint(tiny_graph(), "/nowhere/at/all.dot", 0)),
+  EXPECT_EQ(tried(cudaGraphDebugDotPrint(graph, "/nowhere/at/all.dot", 0)),
             cudaErrorOperatingSystem);
 }
 

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <ostream>
-#include <string>
 #include <vector>
 
 #include "build_graph.hpp"
@@ -16,36 +14,26 @@
 namespace escrow::test {
 namespace {
 
-// A conditional node whose condition has the same value at each launch.
-struct node_kind {
-  char const* name;
-  cudaGraphConditionalNodeType type;
-  unsigned value;
-  unsigned bodies;
-  int running;  // which body runs at a launch; -1: none
-
-  friend void PrintTo(node_kind const& kind, std::ostream* out) { *out << kind.name; }
-};
-
-constexpr node_kind if_taken{"IfTaken", cudaGraphCondTypeIf, 1, 1, 0};
-constexpr node_kind else_taken{"ElseTaken", cudaGraphCondTypeIf, 0, 2, 1};
-
-std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, node_kind const& kind = if_taken) {
-  return add_conditional_node(graph, make_condition(graph, kind.value), kind.type, kind.bodies)
-      .bodies;
+std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, cudaGraphConditionalNodeType type,
+                                    unsigned value, unsigned bodies) {
+  return add_conditional_node(graph, make_condition(graph, value), type, bodies).bodies;
 }
 
 class Conditional : public testing::Test {
  protected:
-  void capture_count(cudaGraph_t body, unsigned i) {
-    capture_to_graph(stream, body, [&] { must(launch_add(stream, cell(i), 1)); });
+  // A body that runs at each launch.
+  static cudaGraph_t add_body(cudaGraph_t to) {
+    return add_bodies(to, cudaGraphCondTypeIf, 1, 1)[0];
+  }
+  void capture_count(cudaGraph_t body, int* to) {
+    capture_to_graph(stream, body, [&] { must(launch_add(stream, to, 1)); });
   }
   // A kernel that sets the condition to value(), for nodes behind it.
   cudaGraphNode_t add_setter(cudaGraph_t to, cudaGraphConditionalHandle condition,
                              cudaGraphNode_t behind = nullptr) {
     return add_kernel(to, set_condition_call(condition, value.data()), behind);
   }
-  cudaGraphNode_t add_count(cudaGraph_t to, unsigned i = 0, cudaGraphNode_t behind = nullptr) {
+  cudaGraphNode_t add_count(cudaGraph_t to, unsigned i, cudaGraphNode_t behind = nullptr) {
     return add_kernel(to, add_call(cell(i), 1), behind);
   }
   // Launches with the value that setters set.
@@ -71,53 +59,50 @@ class Conditional : public testing::Test {
   owned_graph graph = make_graph();
 };
 
-class ConditionalKind : public Conditional, public testing::WithParamInterface<node_kind> {};
-
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, ConditionalKind,
-    testing::Values(if_taken, node_kind{"IfNotTaken", cudaGraphCondTypeIf, 0, 1, -1},
-                    node_kind{"IfOfIfElse", cudaGraphCondTypeIf, 5, 2, 0}, else_taken,
-                    node_kind{"WhileNever", cudaGraphCondTypeWhile, 0, 1, -1},
-                    node_kind{"SwitchToTheLast", cudaGraphCondTypeSwitch, 2, 3, 2},
-                    node_kind{"SwitchToNone", cudaGraphCondTypeSwitch, 3, 3, -1}),
-    [](auto const& kind) { return std::string(kind.param.name); });
-
-TEST_P(ConditionalKind, RunsTheBodyThatItsValueChoosesAndHoldsTheReferencesOfAll) {
-  std::vector<cudaGraph_t> const bodies = add_bodies(graph, GetParam());
-  std::vector<witness> seen(bodies.size());
-  for (unsigned i = 0; i < bodies.size(); ++i) {
-    capture_count(bodies[i], i);
-    seen[i].move_to(bodies[i]);
+TEST_F(Conditional, ANodeRunsTheBodyThatItsValueChoosesAndHoldsTheReferencesOfAll) {
+  struct row {
+    cudaGraphConditionalNodeType type;
+    unsigned value;
+    unsigned bodies;
+    int running;  // which body; -1: none
+  };
+  for (row const& each :
+       {row{cudaGraphCondTypeIf, 1, 1, 0}, row{cudaGraphCondTypeIf, 0, 1, -1},
+        row{cudaGraphCondTypeIf, 5, 2, 0}, row{cudaGraphCondTypeIf, 0, 2, 1},
+        row{cudaGraphCondTypeWhile, 0, 1, -1}, row{cudaGraphCondTypeSwitch, 2, 3, 2},
+        row{cudaGraphCondTypeSwitch, 3, 3, -1}}) {
+    pinned_ints counts{3};
+    std::vector<witness> seen(each.bodies);
+    owned_graph choosing = make_graph();
+    auto const bodies = add_bodies(choosing, each.type, each.value, each.bodies);
+    for (std::size_t i = 0; i < bodies.size(); ++i) {
+      capture_count(bodies[i], counts.data() + i);
+      seen[i].move_to(bodies[i]);
+    }
+    owned_exec exec = instantiate(choosing);
+    choosing.reset();
+    run(exec, stream);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(counts.load(static_cast<std::size_t>(i)), i == each.running ? 1 : 0) << i;
+    }
+    for (witness const& one : seen) EXPECT_FALSE(one.ran());
+    exec.reset();
+    for (witness const& one : seen) EXPECT_TRUE(one.wait());
   }
-  owned_exec exec = instantiate(graph);
-  graph.reset();
-  run(exec, stream);
-  for (unsigned i = 0; i < 3; ++i) {
-    EXPECT_EQ(cells.load(i), static_cast<int>(i) == GetParam().running ? 1 : 0) << i;
-  }
-  for (witness const& each : seen) EXPECT_FALSE(each.ran());
-  exec.reset();
-  for (witness const& each : seen) EXPECT_TRUE(each.wait());
 }
 
-TEST_F(Conditional, BodiesMayHaveConditionalNodesOfTheirOwn) {
-  std::vector<cudaGraph_t> const inner = add_bodies(add_bodies(graph)[0], else_taken);
-  capture_count(inner[0], 0);
-  capture_count(inner[1], 1);
+TEST_F(Conditional, BodiesMayHaveConditionalNodesAndChildrenOfTheirOwn) {
+  witness seen;
+  {
+    auto const inner = add_bodies(add_body(graph), cudaGraphCondTypeIf, 0, 2);
+    capture_count(inner[0], cell(0));
+    owned_graph const child = chain({add_call(cell(1), 1)});
+    seen.move_to(child);
+    add_child(inner[1], child);
+  }
   run(graph, stream);
   EXPECT_EQ(cells.load(0), 0);
   EXPECT_EQ(cells.load(1), 1);
-}
-
-TEST_F(Conditional, BodiesMayHaveChildGraphs) {
-  witness seen;
-  {
-    owned_graph const child = chain({add_call(cell(0), 1)});
-    seen.move_to(child);
-    add_child(add_bodies(graph)[0], child);
-  }
-  run(graph, stream);
-  EXPECT_EQ(cells.load(), 1);
   EXPECT_FALSE(seen.ran());
   graph.reset();
   EXPECT_TRUE(seen.wait());
@@ -127,10 +112,10 @@ TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
   witness of_old;
   witness of_new;
   owned_graph new_graph = make_graph();
-  cudaGraph_t const old_body = add_bodies(graph)[0];
-  cudaGraph_t const new_body = add_bodies(new_graph)[0];
-  capture_count(old_body, 0);
-  capture_count(new_body, 1);
+  cudaGraph_t const old_body = add_body(graph);
+  cudaGraph_t const new_body = add_body(new_graph);
+  capture_count(old_body, cell(0));
+  capture_count(new_body, cell(1));
   of_old.move_to(old_body);
   of_new.move_to(new_body);
   owned_exec exec = instantiate(graph);
@@ -148,7 +133,7 @@ TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
 }
 
 TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
-  add_kernel(add_bodies(graph)[0], tiny_call());
+  add_kernel(add_body(graph), tiny_call());
   owned_exec first = instantiate(graph);
   EXPECT_EQ(status_of_instantiation(), cudaErrorNotSupported);
   first.reset();
@@ -179,26 +164,19 @@ TEST_F(Conditional, AValueThatAKernelSetsChoosesTheBody) {
   }
 }
 
-TEST_F(Conditional, AWhileNodeEndsWhenItsBodySaysSoAndBeginsWithItsDefaultAgain) {
+TEST_F(Conditional, AValueThatTheBodySetsIsItsDefaultAgainAtTheNextLaunch) {
   auto const condition = make_condition(graph, 1);
   auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeWhile).bodies[0];
-  add_kernel(body, set_condition_below_call(condition, cell(0), 5), add_count(body));
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  EXPECT_EQ(cells.load(), 5);
-  // The default lets it run once more.
-  run(exec, stream);
-  EXPECT_EQ(cells.load(), 6);
-}
-
-TEST_F(Conditional, AValueIsItsDefaultAgainAtTheNextLaunch) {
-  auto const condition = make_condition(graph, 1);
-  auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeIf).bodies[0];
-  add_setter(body, condition, add_count(body));
+  add_kernel(body, set_condition_below_call(condition, cell(0), 5), add_count(body, 0));
+  auto const second = make_condition(graph, 1);
+  auto* const once = add_conditional_node(graph, second, cudaGraphCondTypeIf).bodies[0];
+  add_setter(once, second, add_count(once, 1));
   owned_exec const exec = instantiate(graph);
   run_with(exec, 0);
+  EXPECT_EQ(cells.load(0), 5);
   run_with(exec, 0);
-  EXPECT_EQ(cells.load(), 2);
+  EXPECT_EQ(cells.load(0), 6) << "once more, by its default";
+  EXPECT_EQ(cells.load(1), 2);
 }
 
 TEST_F(Conditional, AValueOfARunningLaunchIsNotChangedByTheCallThatLaunchesAgain) {
@@ -252,7 +230,7 @@ TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
   for (std::size_t i = 0; i < forbidden.size(); ++i) {
     for (bool const is_nested : {false, true}) {
       graph = make_graph();
-      cudaGraph_t body = add_bodies(graph)[0];
+      cudaGraph_t body = add_body(graph);
       if (is_nested) {
         auto const inner = make_condition(graph, 1);
         body = add_conditional_node(body, inner, cudaGraphCondTypeIf).bodies[0];
@@ -263,9 +241,10 @@ TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
   }
 }
 
-TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABody) {
+TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABodyWhichMayBeEmpty) {
+  add_body(graph);
   device_ints const device{4};
-  auto* const body = add_bodies(graph)[0];
+  auto* const body = add_body(graph);
   auto* const filled = add_fill(body, fill_params(device.data(), 7, 4, 4));
   auto* const copied = add_copy(body, cell(0), device.data(), 4 * sizeof(int),
                                 add_empty(body, filled), cudaMemcpyDeviceToHost);
@@ -274,11 +253,6 @@ TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABody) {
   run(graph, stream);
   EXPECT_EQ(cells.load(0), 7);
   EXPECT_EQ(cells.load(1), 8);
-}
-
-TEST_F(Conditional, ABodyMayBeEmpty) {
-  add_bodies(graph);
-  run(graph, stream);
 }
 
 TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirType) {
@@ -293,6 +267,9 @@ TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirTy
   EXPECT_EQ(status(cudaGraphCondTypeWhile, 2), cudaErrorInvalidValue);
   EXPECT_EQ(status(cudaGraphCondTypeSwitch, 0), cudaErrorInvalidValue);
   EXPECT_EQ(status(cudaGraphCondTypeSwitch, 9), cudaSuccess);
+  cudaGraphConditionalHandle flagged{};
+  EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&flagged, graph, 0, 2)), cudaErrorInvalidValue)
+      << "the default's flag is the only one";
 }
 
 TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
@@ -304,12 +281,6 @@ TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
   EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
   EXPECT_EQ(node_count(graph), 1U);
   EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
-}
-
-TEST_F(Conditional, AConditionHasNoFlagsButTheDefaultsOne) {
-  cudaGraphConditionalHandle condition{};
-  EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&condition, graph, 0, 2)),
-            cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -19,11 +19,14 @@
 namespace escrow::test {
 namespace {
 
-// Two kernels with an edge between them.
+// Two kernels, with an edge between them.
 struct pair_of_kernels {
-  explicit pair_of_kernels(cudaGraphEdgeData const& edge) { must(add(edge)); }
-  cudaError_t add(cudaGraphEdgeData const& edge) {
-    return tried(cudaGraphAddDependencies(graph, &first, &second, &edge, 1));
+  pair_of_kernels() = default;
+  explicit pair_of_kernels(cudaGraphEdgeData const& edge) { must(add(first, second, &edge)); }
+
+  [[nodiscard]] cudaError_t add(cudaGraphNode_t from, cudaGraphNode_t to,
+                                cudaGraphEdgeData const* edge) {
+    return tried(cudaGraphAddDependencies(graph, &from, &to, edge, 1));
   }
 
   owned_graph graph = make_graph();
@@ -62,18 +65,28 @@ class EarlyEdges : public testing::Test {
   owned_stream other = make_stream();
 };
 
-TEST_F(EarlyEdges, LeadFromKernelsAndProgrammaticOnesToKernels) {
+TEST_F(EarlyEdges, LeadFromKernelsAndProgrammaticOnesToKernelsAndAreReadWithTheirData) {
   for (cudaGraphEdgeData const& edge : early_edges) {
     bool const is_programmatic = edge.type == cudaGraphDependencyTypeProgrammatic;
     pair_of_kernels of{edge};
+    cudaGraphNode_t one = nullptr;
+    cudaGraphNode_t another = nullptr;
+    std::size_t count = 1;
+    EXPECT_EQ(cudaGraphGetEdges(of.graph, &one, &another, nullptr, &count), cudaErrorLossyQuery);
+    EXPECT_EQ(cudaGraphNodeGetDependencies(of.second, &one, nullptr, &count), cudaErrorLossyQuery);
+    EXPECT_EQ(cudaGraphNodeGetDependentNodes(of.first, &one, nullptr, &count), cudaErrorLossyQuery);
+    must(cudaGraphNodeGetDependentNodes(of.first, nullptr, nullptr, &count));
+    EXPECT_EQ(count, 1U);
+    cudaGraphEdgeData found{};
+    must(cudaGraphNodeGetDependentNodes(of.first, &one, &found, &count));
+    EXPECT_EQ(one, of.second);
+    EXPECT_TRUE(is_same(found, edge));
+    EXPECT_TRUE(is_same(edge_in(of.graph), edge));
     cudaGraphNode_t empty = add_empty(of.graph);
-    EXPECT_EQ(cudaGraphAddDependencies(of.graph, &empty, &of.second, &edge, 1),
-              cudaErrorInvalidValue);
-    EXPECT_EQ(cudaGraphAddDependencies(of.graph, &of.first, &empty, &edge, 1),
+    EXPECT_EQ(of.add(empty, of.second, &edge), cudaErrorInvalidValue);
+    EXPECT_EQ(of.add(of.first, empty, &edge),
               is_programmatic ? cudaErrorInvalidValue : cudaSuccess);
-    EXPECT_EQ(cudaGraphAddDependencies(of.graph, &of.first, &of.second, nullptr, 1),
-              cudaErrorInvalidValue)
-        << "there is one already";
+    EXPECT_EQ(of.add(of.first, of.second, nullptr), cudaErrorInvalidValue) << "there is one";
     EXPECT_EQ(cudaGraphRemoveDependencies(of.graph, &of.first, &of.second, nullptr, 1),
               cudaSuccess);
   }
@@ -84,10 +97,8 @@ TEST_F(EarlyEdges, OfOtherPortsAndTypesThereAreNone) {
        {edge_of(cudaGraphKernelNodePortProgrammatic, cudaGraphDependencyTypeDefault),
         edge_of(cudaGraphKernelNodePortDefault, cudaGraphDependencyTypeProgrammatic),
         edge_of(3, cudaGraphDependencyTypeDefault), edge_of(1, 2)}) {
-    owned_graph const graph = make_graph();
-    cudaGraphNode_t first = add_kernel(graph, tiny_call());
-    cudaGraphNode_t second = add_kernel(graph, tiny_call());
-    EXPECT_EQ(cudaGraphAddDependencies(graph, &first, &second, &edge, 1), cudaErrorInvalidValue);
+    pair_of_kernels of;
+    EXPECT_EQ(of.add(of.first, of.second, &edge), cudaErrorInvalidValue);
     capture captured{stream, cudaStreamCaptureModeGlobal};
     must(launch_tiny(stream));
     cudaGraphNode_t kernel = frontier_in(stream).nodes.at(0);
@@ -95,26 +106,6 @@ TEST_F(EarlyEdges, OfOtherPortsAndTypesThereAreNone) {
                                                   cudaStreamSetCaptureDependencies),
               cudaErrorInvalidValue);
     EXPECT_EQ(captured.end(), cudaSuccess);
-  }
-}
-
-TEST_F(EarlyEdges, CannotBeReadWithoutTheirData) {
-  for (cudaGraphEdgeData const& edge : early_edges) {
-    pair_of_kernels const of{edge};
-    cudaGraphNode_t one = nullptr;
-    cudaGraphNode_t another = nullptr;
-    std::size_t count = 1;
-    EXPECT_EQ(cudaGraphGetEdges(of.graph, &one, &another, nullptr, &count), cudaErrorLossyQuery);
-    EXPECT_EQ(cudaGraphNodeGetDependencies(of.second, &one, nullptr, &count), cudaErrorLossyQuery);
-    EXPECT_EQ(cudaGraphNodeGetDependentNodes(of.first, &one, nullptr, &count), cudaErrorLossyQuery);
-    static_cast<void>(cudaGetLastError());
-    must(cudaGraphNodeGetDependentNodes(of.first, nullptr, nullptr, &count));
-    EXPECT_EQ(count, 1U);
-    cudaGraphEdgeData found{};
-    must(cudaGraphNodeGetDependentNodes(of.first, &one, &found, &count));
-    EXPECT_EQ(one, of.second);
-    EXPECT_TRUE(is_same(found, edge));
-    EXPECT_TRUE(is_same(edge_in(of.graph), edge));
   }
 }
 
@@ -190,38 +181,45 @@ class BesideAKernel : public testing::Test {
 
   void TearDown() override { flag->raise(); }  // the end of an exec may wait for its launch
 
-  cudaGraphNode_t add_early(cudaGraph_t to, cudaGraphNode_t waiting,
-                            cudaGraphEdgeData const& edge) {
-    cudaGraphNode_t result = add_kernel(to, add_call(early.data(), 1));
+  // Adds a kernel that waits for the flag, and one behind it that begins early; returns that.
+  cudaGraphNode_t add_pair(cudaGraph_t to) {
+    return add_early(to, add_kernel(to, wait_flag_call(flag->get())), add_call(early.data(), 1));
+  }
+  cudaGraphNode_t add_early(cudaGraph_t to, cudaGraphNode_t waiting, kernel_call call) {
+    cudaGraphNode_t const result = add_kernel(to, std::move(call));
     must(cudaGraphAddDependencies(to, &waiting, &result, &edge, 1));
     return result;
   }
-  // Adds both, and returns the one that is launched early.
-  cudaGraphNode_t add_pair(cudaGraph_t to, cudaGraphEdgeData const& edge) {
-    return add_early(to, add_kernel(to, wait_flag_call(flag->get())), edge);
+  cudaGraphNode_t put_behind(cudaGraphNode_t first, cudaGraphNode_t node) {
+    must(cudaGraphAddDependencies(graph, &first, &node, nullptr, 1));
+    return node;
   }
-  void add_last(cudaGraph_t to, cudaGraphNode_t behind = nullptr) {
-    add_kernel(to, add_call(last.data(), 1), behind);
+  [[nodiscard]] kernel_call count_last() { return add_call(last.data(), 1); }
+  conditional_node add_if(cudaGraphNode_t behind = nullptr) {
+    auto const condition = make_condition(graph, 1);
+    return add_conditional_node(graph, condition, cudaGraphCondTypeIf, 1, behind);
   }
-
   void launch() {
     exec = instantiate(graph);
     must(cudaGraphLaunch(exec, stream));
   }
-  // Those behind wait for the flag although so many early ones have run. Leaves another graph.
-  void expect_last_waits(int early_ones, int last_ones = 1) {
+  // Those behind wait for the flag although so many early ones have run.
+  void expect_last_waits(int early_ones, int last_ones) {
     EXPECT_TRUE(wait_until([&] { return early.load() >= early_ones; }));
     EXPECT_TRUE(stays_false([&] { return last.load() != 0; }));
     flag->raise();
     must(cudaStreamSynchronize(stream));
     EXPECT_EQ(last.load(), last_ones);
-    early.store(0, 0);
-    last.store(0, 0);
+  }
+  void start_afresh() {
     exec.reset();
     graph = make_graph();
     flag.emplace();
+    early.store(0, 0);
+    last.store(0, 0);
   }
 
+  cudaGraphEdgeData edge = launch_completion_edge;
   pinned_ints early;
   pinned_ints last;
   device_ints filled;
@@ -232,87 +230,70 @@ class BesideAKernel : public testing::Test {
 };
 
 TEST_F(BesideAKernel, RunsWhatIsBehindItsBeginning) {
-  add_last(graph, add_pair(graph, launch_completion_edge));
+  add_kernel(graph, count_last(), add_pair(graph));
   launch();
   EXPECT_TRUE(wait_until([&] { return early.load(0) == 1 && last.load(0) == 1; }));
   EXPECT_EQ(tried(cudaStreamQuery(stream)), cudaErrorNotReady);
 }
 
 // What is behind a launch of either programmatic kind.
-class BehindAProgrammaticLaunch : public BesideAKernel,
-                                  public testing::WithParamInterface<cudaGraphEdgeData> {};
+using BehindAProgrammaticLaunch = BesideAKernel;
 
-TEST_P(BehindAProgrammaticLaunch, NodesOfEachKindWaitForBoth) {
-  using add = std::function<void(cudaGraphNode_t beside)>;
-  std::vector<std::pair<char const*, add>> const kinds{
-      {"a kernel", [&](auto beside) { add_last(graph, beside); }},
-      {"behind a fill",
-       [&](auto beside) {
-         add_last(graph, add_fill(graph, fill_params(filled.data(), 1, 4, 1), beside));
-       }},
-      {"a host function", [&](auto beside) { add_host(graph, &set, &last, beside); }},
-      {"behind an empty node", [&](auto beside) { add_last(graph, add_empty(graph, beside)); }},
+TEST_F(BehindAProgrammaticLaunch, EverythingWaitsForTheKernelInFrontOfThatToo) {
+  struct row {
+    char const* name;
+    std::function<cudaGraphNode_t()> add;  // returns what count_last() is put behind, if anything
+    int early_ones = 1;
+    int last_ones = 1;
+  };
+  auto const pair = [&] { return add_pair(graph); };
+  auto const fill = fill_params(filled.data(), 1, 4, 1);
+  constexpr cudaGraphNode_t none = nullptr;
+  std::vector<row> const rows{
+      {"a kernel", pair},
+      {"a fill", [&] { return add_fill(graph, fill, pair()); }},
+      {"an empty node", [&] { return add_empty(graph, pair()); }},
+      {"a host function", [&] { return add_host(graph, &set, &last, pair()), none; }},
       {"a child",
-       [&](auto beside) {
-         cudaGraphNode_t child = add_child(graph, chain({add_call(last.data(), 1)}));
-         must(cudaGraphAddDependencies(graph, &beside, &child, nullptr, 1));
+       [&] { return put_behind(pair(), add_child(graph, chain({count_last()}))), none; }},
+      {"a body", [&] { return add_kernel(add_if(pair()).bodies[0], count_last()), none; }},
+      {"a launch of the same kind", [&] { return add_early(graph, pair(), tiny_call()); }},
+      {"either of two",
+       [&] {
+         cudaGraphNode_t const waiting = add_kernel(graph, wait_flag_call(flag->get()));
+         auto const one = [&] { return add_early(graph, waiting, add_call(early.data(), 1)); };
+         add_kernel(graph, count_last(), one());
+         return one();
+       },
+       2, 2},
+      // Whether the launch itself is early then is CUDA's choice (an H200 waits).
+      {"one that has another in front",
+       [&] { return put_behind(add_kernel(graph, tiny_call()), pair()); }, 0},
+      {"a child that has both",
+       [&] {
+         owned_graph const inner = make_graph();
+         add_pair(inner);
+         return add_child(graph, inner);
        }},
-      {"a body",
-       [&](auto beside) {
-         auto const condition = make_condition(graph, 1);
-         add_last(add_conditional_node(graph, condition, cudaGraphCondTypeIf, 1, beside).bodies[0]);
-       }},
-      {"behind a launch of the same kind",
-       [&](auto beside) {
-         cudaGraphNode_t third = add_kernel(graph, tiny_call());
-         must(cudaGraphAddDependencies(graph, &beside, &third, &GetParam(), 1));
-         add_last(graph, third);
+      {"a body that has both",
+       [&] {
+         conditional_node const chosen = add_if();
+         add_pair(chosen.bodies[0]);
+         return chosen.node;
        }},
   };
-  for (auto const& [name, add_behind] : kinds) {
-    SCOPED_TRACE(name);
-    add_behind(add_pair(graph, GetParam()));
-    launch();
-    expect_last_waits(1);
+  for (cudaGraphEdgeData const& kind : {block_start_edge, trigger_edge}) {
+    for (row const& each : rows) {
+      SCOPED_TRACE(each.name);
+      edge = kind;
+      cudaGraphNode_t const behind = each.add();
+      if (behind != none) add_kernel(graph, count_last(), behind);
+      launch();
+      expect_last_waits(each.early_ones, each.last_ones);
+      start_afresh();
+    }
   }
 }
-
-TEST_P(BehindAProgrammaticLaunch, WhatIsBehindEitherOfTwoWaits) {
-  cudaGraphNode_t const waiting = add_kernel(graph, wait_flag_call(flag->get()));
-  add_last(graph, add_early(graph, waiting, GetParam()));
-  add_last(graph, add_early(graph, waiting, GetParam()));
-  launch();
-  expect_last_waits(2, 2);
-}
-
-// Whether the launch itself is early then is CUDA's choice (an H200 waits).
-TEST_P(BehindAProgrammaticLaunch, WhatIsBehindOneThatHasAnotherInFrontWaits) {
-  cudaGraphNode_t beside = add_pair(graph, GetParam());
-  cudaGraphNode_t const another = add_kernel(graph, tiny_call());
-  must(cudaGraphAddDependencies(graph, &another, &beside, nullptr, 1));
-  add_last(graph, beside);
-  launch();
-  expect_last_waits(0);
-}
-
-TEST_P(BehindAProgrammaticLaunch, WhatIsBehindTheChildOrTheBodyThatHasBothWaits) {
-  owned_graph const inner = make_graph();
-  add_pair(inner, GetParam());
-  add_last(graph, add_child(graph, inner));
-  launch();
-  expect_last_waits(1);
-  auto const chosen = add_conditional_node(graph, make_condition(graph, 1), cudaGraphCondTypeIf);
-  add_pair(chosen.bodies[0], GetParam());
-  add_last(graph, chosen.node);
-  launch();
-  expect_last_waits(1);
-}
-
-INSTANTIATE_TEST_SUITE_P(Kinds, BehindAProgrammaticLaunch,
-                         testing::Values(block_start_edge, trigger_edge), [](auto const& each) {
-                           return each.param.from_port == trigger_edge.from_port ? "Trigger"
-                                                                                 : "BlockStart";
-                         });
 
 }  // namespace
 }  // namespace escrow::test

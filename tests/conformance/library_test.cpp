@@ -23,25 +23,6 @@ owned_library load() {
   return result;
 }
 
-// A file with the code; its end removes it.
-class code_file {
- public:
-  code_file() { provide_library_file(path_.c_str()); }
-  code_file(code_file const&) = delete;
-  code_file& operator=(code_file const&) = delete;
-  ~code_file() { static_cast<void>(std::remove(path_.c_str())); }
-
-  [[nodiscard]] char const* path() const { return path_.c_str(); }
-
- private:
-  std::string path_ = testing::TempDir() + "escrow_library_" + std::to_string(getpid());
-};
-
-cudaError_t load_file(owned_library& library, char const* path) {
-  return tried(
-      cudaLibraryLoadFromFile(library.out(), path, nullptr, nullptr, 0, nullptr, nullptr, 0));
-}
-
 cudaKernel_t kernel_of(cudaLibrary_t library, char const* name) {
   cudaKernel_t result = nullptr;
   must(cudaLibraryGetKernel(&result, library, name));
@@ -93,7 +74,7 @@ class Library : public testing::Test {
   owned_library library = load();
 };
 
-TEST_F(Library, NamesItsKernels) {
+TEST_F(Library, NamesItsKernelsAndLaunchesThemByTheirHandles) {
   unsigned count = 0;
   must(cudaLibraryGetKernelCount(&count, library));
   ASSERT_EQ(count, 2U);
@@ -105,39 +86,26 @@ TEST_F(Library, NamesItsKernels) {
   EXPECT_TRUE(all == std::vector({add, tiny}) || all == std::vector({tiny, add}));
   cudaKernel_t none = nullptr;
   EXPECT_EQ(tried(cudaLibraryGetKernel(&none, library, "no_such_kernel")), cudaErrorSymbolNotFound);
-}
-
-TEST_F(Library, LaunchesItsKernelsByTheirHandles) {
   expect_works(library);
 }
 
-TEST_F(Library, GivesKernelsToGraphsAndExecs) {
-  add_of_library call{library, cell.data(), 3};
-  auto params = call.params();
+TEST_F(Library, GivesKernelsToGraphsAndExecsAlsoByTheCallsForAllKindsOfNode) {
+  add_of_library one{library, cell.data(), 1};
+  add_of_library ten{library, cell.data(), 10};
+  auto params = one.params();
   auto* const node = add_node(cudaGraphAddKernelNode, graph, nullptr, &params);
+  auto* const other = add_any(graph, any_kernel(one.params()), node);
+  auto any = any_kernel(ten.params());
+  EXPECT_EQ(tried(cudaGraphNodeSetParams(other, &any)), cudaSuccess);
   owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  EXPECT_EQ(cell.load(), 3);
-  add_of_library other{library, cell.data(), 10};
-  params = other.params();
-  must(cudaGraphExecKernelNodeSetParams(exec, node, &params));
-  run(exec, stream);
-  EXPECT_EQ(cell.load(), 13);
-}
-
-TEST_F(Library, GivesKernelsToTheCallsForAllKindsOfNode) {
-  add_of_library call{library, cell.data(), 1};
-  auto* const node = add_any(graph, any_kernel(call.params()));
-  add_of_library other{library, cell.data(), 10};
-  auto p = any_kernel(other.params());
-  EXPECT_EQ(tried(cudaGraphNodeSetParams(node, &p)), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  EXPECT_EQ(cell.load(), 10);
-  p = any_kernel(call.params());
-  EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, node, &p)), cudaSuccess);
   run(exec, stream);
   EXPECT_EQ(cell.load(), 11);
+  params = ten.params();
+  any = any_kernel(one.params());
+  must(cudaGraphExecKernelNodeSetParams(exec, node, &params));
+  EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, other, &any)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(cell.load(), 22);
 }
 
 TEST_F(Library, GivesKernelsToCapturesAndToNodesThatAreSetAgain) {
@@ -170,23 +138,22 @@ TEST_F(Library, LoadedTwiceIsTwoLibraries) {
   expect_works(second);
 }
 
-TEST_F(Library, IsLoadedFromAFileAsWell) {
-  {
-    code_file const file;
-    ASSERT_EQ(load_file(library, file.path()), cudaSuccess);
-  }
+TEST_F(Library, IsLoadedFromAFileAsWellButNotAskedToKeepTheCallersCode) {
+  std::string const path = testing::TempDir() + "escrow_library_" + std::to_string(getpid());
+  provide_library_file(path.c_str());
+  auto const load_file = [&](char const* name, unsigned options = 0) {
+    auto option = cudaLibraryBinaryIsPreserved;
+    int yes = 1;
+    void* value = &yes;
+    return tried(cudaLibraryLoadFromFile(library.out(), name, nullptr, nullptr, 0,
+                                         options == 0 ? nullptr : &option,
+                                         options == 0 ? nullptr : &value, options));
+  };
+  EXPECT_EQ(load_file(path.c_str(), 1), cudaErrorInvalidValue);
+  EXPECT_EQ(load_file("/nowhere/at/all"), cudaErrorFileNotFound);
+  ASSERT_EQ(load_file(path.c_str()), cudaSuccess);
+  static_cast<void>(std::remove(path.c_str()));
   expect_works(library);
-  EXPECT_EQ(load_file(library, "/nowhere/at/all"), cudaErrorFileNotFound);
-}
-
-TEST_F(Library, FromAFileCannotBeAskedToKeepTheCallersCode) {
-  code_file const file;
-  auto option = cudaLibraryBinaryIsPreserved;
-  int yes = 1;
-  void* value = &yes;
-  EXPECT_EQ(tried(cudaLibraryLoadFromFile(library.out(), file.path(), nullptr, nullptr, 0, &option,
-                                          &value, 1)),
-            cudaErrorInvalidValue);
 }
 
 TEST_F(Library, OfWhatIsNoCodeIsRefusedOnlyWhenAKernelIsAskedFor) {

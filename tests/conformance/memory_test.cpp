@@ -65,17 +65,6 @@ class GraphMemory : public testing::Test {
   owned_graph graph = make_graph();
 };
 
-TEST_F(GraphMemory, IsThereBetweenTheAllocNodeAndTheFreeNodeAtEachLaunch) {
-  auto const memory = add_alloc(graph);
-  ASSERT_NE(memory.data, nullptr);
-  ASSERT_EQ(try_free_node(graph, memory.data, use(memory)), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  out.store(3, 0);
-  run(exec, stream);
-  EXPECT_EQ(out.load(3), 3);
-}
-
 TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
   auto const memory = add_alloc(graph, 8);
   auto* const freed =
@@ -95,18 +84,29 @@ TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
   EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
 }
 
-TEST_F(GraphMemory, OfTheCallForAllKindsIsTheSame) {
-  auto p = any_alloc(4 * sizeof(int));
-  allocation memory;
-  must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
-  memory.data = static_cast<int*>(p.alloc.dptr);
-  ASSERT_NE(memory.data, nullptr);
-  auto* const last = use(memory);
-  p = params_of(cudaGraphNodeTypeMemFree);
-  p.free.dptr = memory.data;
-  add_any(graph, p, last);
-  run(graph, stream);
-  EXPECT_EQ(out.load(2), 3);
+TEST_F(GraphMemory, IsThereBetweenTheAllocNodeAndTheFreeNodeAtEachLaunchByEitherCall) {
+  for (bool const is_by_call_for_all : {false, true}) {
+    graph = make_graph();
+    allocation memory;
+    if (is_by_call_for_all) {
+      auto p = any_alloc(4 * sizeof(int));
+      must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
+      memory.data = static_cast<int*>(p.alloc.dptr);
+      auto freed = params_of(cudaGraphNodeTypeMemFree);
+      freed.free.dptr = memory.data;
+      add_any(graph, freed, use(memory));
+    } else {
+      memory = add_alloc(graph);
+      ASSERT_EQ(try_free_node(graph, memory.data, use(memory)), cudaSuccess);
+    }
+    ASSERT_NE(memory.data, nullptr);
+    owned_exec const exec = instantiate(graph);
+    for (int i = 0; i < 2; ++i) {
+      out.store(3, 0);
+      run(exec, stream);
+      EXPECT_EQ(out.load(3), 3);
+    }
+  }
 }
 
 TEST_F(GraphMemory, LeftByALaunchKeepsTheNextFromRunningUntilItIsFreed) {
@@ -151,22 +151,23 @@ TEST_F(GraphMemory, OfOneGraphCanBeFreedByAnother) {
   must(cudaStreamSynchronize(stream));
 }
 
-TEST_F(GraphMemory, IsFreedOnceInItsGraphAndThenNowhereElse) {
+TEST_F(GraphMemory, NodesAllocateAtLeastAByteAndFreeOnceOnlyWhatANodeAllocated) {
   auto const memory = add_freed();
   EXPECT_EQ(try_free_node(graph, memory.data, memory.node), cudaErrorInvalidValue);
   owned_graph const other = make_graph();
   EXPECT_EQ(try_free_node(other, memory.data), cudaErrorInvalidValue);
-}
-
-TEST_F(GraphMemory, NodesAllocateAtLeastAByteAndFreeOnlyWhatANodeAllocated) {
   device_ints const plain{4};
   EXPECT_EQ(try_free_node(graph, plain.data()), cudaErrorInvalidValue);
   EXPECT_EQ(try_free_node(graph, nullptr), cudaErrorInvalidValue);
   EXPECT_NE(try_alloc_node(graph, 0), cudaSuccess);
 }
 
-TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNode) {
-  static_cast<void>(add_alloc(graph));
+TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNodeAndItsNodesFromBeingSet) {
+  auto* const allocates = add_alloc(graph).node;
+  owned_exec const exec = instantiate(graph);
+  auto p = any_alloc(4 * sizeof(int));
+  EXPECT_NE(tried(cudaGraphNodeSetParams(allocates, &p)), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, allocates, &p)), cudaSuccess);
   owned_graph copy;
   owned_graph const parent = make_graph();
   cudaGraphNode_t node = nullptr;
@@ -209,14 +210,6 @@ TEST_F(GraphMemory, KeepsNodesAndEdgesFromBeingRemoved) {
             cudaSuccess);
   EXPECT_EQ(node_count(graph), 4U);
   EXPECT_EQ(edge_count(graph), 2U);
-}
-
-TEST_F(GraphMemory, NodesCannotBeSetAgain) {
-  auto const memory = add_alloc(graph);
-  owned_exec const exec = instantiate(graph);
-  auto p = any_alloc(4 * sizeof(int));
-  EXPECT_NE(tried(cudaGraphNodeSetParams(memory.node, &p)), cudaSuccess);
-  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, memory.node, &p)), cudaSuccess);
 }
 
 TEST_F(GraphMemory, CannotBeAllocatedInABody) {

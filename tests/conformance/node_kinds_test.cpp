@@ -85,14 +85,6 @@ TEST_F(NodeKinds, ACopyOfRowsKeepsToPitchesAndPositions) {
   EXPECT_EQ(memory.read(), (std::vector<int>{1, 2, 0, 0, 4, 5, 0, 0}));
 }
 
-TEST_F(NodeKinds, AHostFunctionIsCalledOnceALaunch) {
-  add_host(graph, &count_up, &calls);
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  run(exec, stream);
-  EXPECT_EQ(call_count(), 2);
-}
-
 TEST_F(NodeKinds, AnEventWaitOfOneGraphWaitsForTheRecordOfAnother) {
   pinned_flag flag;
   pinned_ints cells{2};
@@ -156,9 +148,12 @@ TEST_F(NodeKinds, NodesOfMostKindsRunInAChildGraph) {
   auto* const copied = add_copy(child, out.data(), memory.data(), 2 * sizeof(int), filled);
   add_host(child, &count_up, &calls, copied);
   add_child(graph, child);
-  run(graph, stream);
+  owned_exec const exec = instantiate(graph);
+  run(exec, stream);
   EXPECT_EQ(out.load(1), 4);
   EXPECT_EQ(call_count(), 1);
+  run(exec, stream);
+  EXPECT_EQ(call_count(), 2);
 }
 
 TEST_F(NodeKinds, ANodeOfEachKindCanBeDestroyedAndTheRestRuns) {
@@ -261,23 +256,16 @@ TEST(Edges, AreListedFromBothEndsAndAddedAndRemoved) {
   EXPECT_EQ(edge_count(graph), 3U);
   ASSERT_EQ(cudaGraphRemoveDependencies(graph, &second, &third, nullptr, 1), cudaSuccess);
   EXPECT_EQ(before(third), nodes{first});
-  cudaGraphNode_t from[2]{};
-  cudaGraphNode_t to[2]{};
-  std::size_t count = 2;
-  must(cudaGraphGetEdges(graph, from, to, nullptr, &count));
-  EXPECT_EQ(count, 2U);
-  EXPECT_EQ(from[0], first);
-  EXPECT_EQ(from[1], first);
-  EXPECT_EQ((std::set<cudaGraphNode_t>{to[0], to[1]}), (std::set<cudaGraphNode_t>{second, third}));
-}
-
-TEST(Edges, ThatExistAreNotAddedAndThoseThatDoNotAreNotRemoved) {
-  owned_graph const graph = make_graph();
-  auto* const first = add_kernel(graph, tiny_call());
-  auto* const second = add_kernel(graph, tiny_call(), first);
+  // Those that exist are not added, and those that do not are not removed.
   EXPECT_NE(tried(cudaGraphAddDependencies(graph, &first, &second, nullptr, 1)), cudaSuccess);
   EXPECT_NE(tried(cudaGraphRemoveDependencies(graph, &second, &first, nullptr, 1)), cudaSuccess);
-  EXPECT_EQ(edge_count(graph), 1U);
+  nodes from(2);
+  nodes to(2);
+  std::size_t count = 2;
+  must(cudaGraphGetEdges(graph, from.data(), to.data(), nullptr, &count));
+  EXPECT_EQ(count, 2U);
+  EXPECT_EQ(from, (nodes{first, first}));
+  EXPECT_TRUE(to == (nodes{second, third}) || to == (nodes{third, second}));
 }
 
 }  // namespace

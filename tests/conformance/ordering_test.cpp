@@ -28,8 +28,8 @@ class Launches : public testing::Test {
 
   void finish() {
     flag.raise();
-    EXPECT_EQ(cudaStreamSynchronize(first), cudaSuccess);
-    EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);
+    must(cudaStreamSynchronize(first));
+    must(cudaStreamSynchronize(second));
   }
 };
 
@@ -102,16 +102,13 @@ stream_id id_of(cudaStream_t stream) {
   return result;
 }
 
-TEST(StreamId, IsNeverGivenAgain) {
+TEST(StreamId, IsNeverGivenAgainAndThatOfThePerThreadStreamDiffersPerThread) {
   std::set<stream_id> ids;
   for (int i = 0; i < 500; ++i) {
     owned_stream const stream = make_stream();
     EXPECT_TRUE(ids.insert(id_of(stream)).second);
     EXPECT_EQ(ids.count(id_of(stream)), 1U);
   }
-}
-
-TEST(StreamId, OfThePerThreadStreamDiffersPerThread) {
   stream_id const here = id_of(cudaStreamPerThread);
   stream_id there = here;
   std::thread{[&] { there = id_of(cudaStreamPerThread); }}.join();
@@ -184,8 +181,10 @@ TEST_F(TwoDevices, LetStreamsEventsAndExecsOfTheOtherBeQueriedLaunchedAndDestroy
   EXPECT_EQ(cudaStreamDestroy(stream.release()), cudaSuccess);
 }
 
-TEST_F(TwoDevices, FreeMemoryOfEachOther) {
+TEST_F(TwoDevices, FreeMemoryOfEachOtherAndHaveEachTheirOwnIdOfTheNullStream) {
+  stream_id const on_1 = id_of(nullptr);
   must(cudaSetDevice(0));
+  EXPECT_NE(id_of(nullptr), on_1);
   void* memory = nullptr;
   void* pool_memory = nullptr;
   must(cudaMalloc(&memory, 64));
@@ -195,12 +194,6 @@ TEST_F(TwoDevices, FreeMemoryOfEachOther) {
   EXPECT_EQ(cudaFree(memory), cudaSuccess);
   EXPECT_EQ(cudaFreeAsync(pool_memory, stream), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-}
-
-TEST_F(TwoDevices, HaveEachTheirOwnIdOfTheNullStream) {
-  stream_id const on_1 = id_of(nullptr);
-  must(cudaSetDevice(0));
-  EXPECT_NE(id_of(nullptr), on_1);
 }
 
 }  // namespace

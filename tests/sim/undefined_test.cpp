@@ -117,6 +117,7 @@ bool wait_kernel(void** args) {
 class UnloadedLibrary : public fresh_runtime {
  protected:
   void load(sim::options const& how = {}) {
+    static_cast<void>(stream.release());  // the reset ends it
     sim::reset(how);
     sim::library_image image;
     image.add("wait", &wait_kernel, {sizeof(int*)});
@@ -139,7 +140,7 @@ class UnloadedLibrary : public fresh_runtime {
   }
 
   int raised = 1;
-  int* flag = &raised;
+  int* flag = &raised;  // what the kernel waits for
   std::array<void*, 1> arguments{&flag};
   cudaLibrary_t library = nullptr;
   cudaKernelNodeParams call{};
@@ -155,41 +156,36 @@ TEST_F(UnloadedLibrary, BehindTheLastLaunchHarmsNothing) {
   EXPECT_EQ(sim::unloaded_kernel_launches(), 0U);
 }
 
-TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelIsLaunched) {
-  load();
-  must(cudaLibraryUnload(library));
-  EXPECT_EQ(sim::unloaded_kernel_launches(), 0U);
-  launch();
-  expect_fault();
+TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelIsLaunchedAlsoByAnExec) {
+  for (bool const is_in_exec : {false, true}) {
+    load();
+    owned_graph const graph = make_graph();
+    add_node(cudaGraphAddKernelNode, graph, nullptr, &call);
+    owned_exec const exec = instantiate(graph);
+    run(exec, stream);
+    must(cudaLibraryUnload(library));
+    EXPECT_EQ(sim::unloaded_kernel_launches(), 0U);
+    if (is_in_exec) {
+      must(cudaGraphLaunch(exec, stream));
+    } else {
+      launch();
+    }
+    expect_fault();
+  }
 }
 
-TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelIsLaunchedByAnExec) {
-  load();
-  owned_graph const graph = make_graph();
-  add_node(cudaGraphAddKernelNode, graph, nullptr, &call);
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  must(cudaLibraryUnload(library));
-  must(cudaGraphLaunch(exec, stream));
-  expect_fault();
-}
-
-TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelRuns) {
-  load();
-  pinned_ints not_raised;
-  flag = not_raised.data();
-  launch();
-  must(cudaLibraryUnload(library));
-  expect_fault();
-}
-
-TEST_F(UnloadedLibrary, FailsTheDeviceOfASteppedRunBeforeTheKernelsOfTheLibraryRun) {
-  load({.stepped = true});
-  launch();
-  launch();
-  must(cudaLibraryUnload(library));
-  expect_fault();
-  EXPECT_EQ(sim::alive().pending_ops, 0U);
+TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelRunsOrIsBehindWorkThatRuns) {
+  for (bool const is_stepped : {false, true}) {
+    load({.stepped = is_stepped});
+    pinned_ints not_raised;
+    flag = not_raised.data();
+    launch();
+    launch();
+    must(cudaLibraryUnload(library));
+    expect_fault();
+    sim::run_until_idle();
+    EXPECT_EQ(sim::alive().pending_ops, 0U);
+  }
 }
 
 using DestroyedEvents = fresh_runtime;
