@@ -107,11 +107,11 @@ TEST_F(CopiesThatBlock, AnAsynchronousCopyReturnsAfterTheCopyIfItIsToPageableMem
 
 class DestroyInFlight : public testing::Test {
  protected:
-  // Waits for the flag, then adds 1 to the cell.
-  void fill(cudaGraph_t into) {
-    add_kernel(into, add_call(cell.data(), 1), add_kernel(into, wait_flag_call(flag.get())));
+  // A body that waits for the flag, then adds 1 to the cell.
+  void fill_conditional() {
+    cudaGraph_t const body = add_conditional(graph);
+    add_kernel(body, add_call(cell.data(), 1), add_kernel(body, wait_flag_call(flag.get())));
   }
-  void fill_conditional() { fill(add_conditional(graph)); }
 
   void expect_blocks(owned_exec exec) {
     call_elsewhere const destroy(
@@ -120,14 +120,12 @@ class DestroyInFlight : public testing::Test {
     flag.raise();
     EXPECT_TRUE(destroy.succeeds_soon());
   }
-  void expect_does_not_block(std::function<cudaError_t()> destroy) {
-    {
-      call_elsewhere const call(std::move(destroy));
-      EXPECT_TRUE(call.succeeds_soon());
-      EXPECT_EQ(cell.load(), 0);
-      EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
-      flag.raise();
-    }
+  void expect_does_not_block(pinned_flag& awaited, std::function<cudaError_t()> destroy) {
+    call_elsewhere const call(std::move(destroy));
+    EXPECT_TRUE(call.succeeds_soon());
+    EXPECT_EQ(cell.load(), 0);
+    EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+    awaited.raise();
     must(cudaStreamSynchronize(stream));
     EXPECT_EQ(cell.load(), 1);
   }
@@ -158,28 +156,27 @@ TEST_F(DestroyInFlight, OfAnExecWithConditionalNodesBlocksUntilTheUploadIsDone) 
   EXPECT_EQ(cell.load(), 0);
 }
 
-TEST_F(DestroyInFlight, OfAnExecWithoutThemDoesNotBlock) {
-  fill(graph);
-  owned_exec exec = instantiate(graph);
-  must(cudaGraphLaunch(exec, stream));
-  expect_does_not_block([handle = exec.release()] { return cudaGraphExecDestroy(handle); });
-}
-
-TEST_F(DestroyInFlight, OfAnExecWithMemoryNodesDoesNotBlock) {
-  allocation const memory = add_alloc(graph, 1);
-  auto* const waits = add_kernel(graph, wait_flag_call(flag.get()), memory.node);
-  auto* const counted = add_kernel(graph, add_call(cell.data(), 1), waits);
-  add_node(cudaGraphAddMemFreeNode, graph, counted, static_cast<void*>(memory.data));
-  owned_exec exec = instantiate(graph);
-  must(cudaGraphLaunch(exec, stream));
-  expect_does_not_block([handle = exec.release()] { return cudaGraphExecDestroy(handle); });
+TEST_F(DestroyInFlight, OfAnExecWithoutThemDoesNotBlockNotEvenWithMemoryNodes) {
+  for (bool const has_memory_nodes : {false, true}) {
+    pinned_flag own_flag;
+    cell.store(0, 0);
+    graph = make_graph();
+    allocation const memory = has_memory_nodes ? add_alloc(graph, 1) : allocation{};
+    auto* const waits = add_kernel(graph, wait_flag_call(own_flag.get()), memory.node);
+    auto* const last = add_kernel(graph, add_call(cell.data(), 1), waits);
+    if (has_memory_nodes) add_node(cudaGraphAddMemFreeNode, graph, last, memory.data);
+    owned_exec exec = instantiate(graph);
+    must(cudaGraphLaunch(exec, stream));
+    expect_does_not_block(own_flag,
+                          [handle = exec.release()] { return cudaGraphExecDestroy(handle); });
+  }
 }
 
 TEST_F(DestroyInFlight, OfAGraphWithConditionalNodesDoesNotBlock) {
   fill_conditional();
   owned_exec const exec = instantiate(graph);
   must(cudaGraphLaunch(exec, stream));
-  expect_does_not_block([handle = graph.release()] { return cudaGraphDestroy(handle); });
+  expect_does_not_block(flag, [handle = graph.release()] { return cudaGraphDestroy(handle); });
 }
 
 }  // namespace

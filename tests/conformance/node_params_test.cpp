@@ -113,14 +113,16 @@ TEST_F(NodeParams, OfAHostFunctionAndOfEventsAreReadBackAndSetAgain) {
   owned_event const first = make_event();
   owned_event const second = make_event();
   auto* const host = add_host(graph, &add_one, &counter);
-  auto* const record = add_record(graph, first);
-  auto* const wait = add_wait(graph, first);
   cudaHostNodeParams params{};
   must(cudaGraphHostNodeGetParams(host, &params));
   EXPECT_EQ(params.fn, &add_one);
   EXPECT_EQ(params.userData, &counter);
   params.fn = &add_ten;
   must(cudaGraphHostNodeSetParams(host, &params));
+  run(graph, stream);
+  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
+  auto* const record = add_record(graph, first);
+  auto* const wait = add_wait(graph, first);
   cudaEvent_t read = nullptr;
   must(cudaGraphEventRecordNodeSetEvent(record, second));
   must(cudaGraphEventRecordNodeGetEvent(record, &read));
@@ -130,8 +132,6 @@ TEST_F(NodeParams, OfAHostFunctionAndOfEventsAreReadBackAndSetAgain) {
   must(cudaGraphEventWaitNodeSetEvent(wait, second));
   must(cudaGraphEventWaitNodeGetEvent(wait, &read));
   EXPECT_EQ(read, second.get());
-  run(graph, stream);
-  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
 }
 
 TEST_F(NodeParams, OfAnotherKindAreRefused) {
@@ -180,13 +180,13 @@ TEST_F(ExecParams, OfAFillMayHaveAnotherValueAndAddressButRowsNoOtherDimensions)
   EXPECT_EQ(set(exec, flat, fill_params(memory.data() + 3, 5, 4, 1)), cudaSuccess);
   run(exec, stream);
   EXPECT_EQ(memory.read(), (ints{0, 0, 0, 5}));
-  EXPECT_NE(set(exec, flat, fill_params(memory.data() + 3, 5, 4, 0)), cudaSuccess);
-  auto any = params_of(cudaGraphNodeTypeEmpty);
-  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, flat, &any)), cudaSuccess);
-  any = any_fill(9);
+  auto any = any_fill(9);
   EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, flat, &any)), cudaSuccess);
   run(exec, stream);
   EXPECT_EQ(memory.read(), (ints{9, 0, 0, 5}));
+  any = params_of(cudaGraphNodeTypeEmpty);
+  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, flat, &any)), cudaSuccess);
+  EXPECT_NE(set(exec, flat, fill_params(memory.data() + 3, 5, 4, 0)), cudaSuccess);
 
   owned_graph const second = make_graph();
   auto* const rows = add_fill(second, fill_params(memory.data(), 3, 4, 1, 2, 8));
@@ -265,9 +265,9 @@ TEST_F(ExecParams, OfAChildMustHaveItsShapeAndTheExecTheNode) {
   owned_graph const longer = chain({tiny_call(), tiny_call()});
   EXPECT_EQ(cudaGraphExecChildGraphNodeSetParams(exec, node, other), cudaSuccess);
   EXPECT_NE(tried(cudaGraphExecChildGraphNodeSetParams(exec, node, longer)), cudaSuccess);
-  EXPECT_NE(set(exec, add_kernel(graph, tiny_call()), tiny_call()), cudaSuccess);
   run(exec, stream);
   EXPECT_EQ(pinned.load(), 10);
+  EXPECT_NE(set(exec, add_kernel(graph, tiny_call()), tiny_call()), cudaSuccess);
 }
 
 TEST_F(ExecParams, AnUpdateOfTheWholeMayReverseACopy) {

@@ -13,64 +13,56 @@
 namespace escrow::test {
 namespace {
 
-void hold_while_captured_into(witness& seen, cudaStream_t stream, cudaGraph_t graph) {
-  capture_to_graph(stream, graph, [&] {
-    must(launch_tiny(stream));
-    seen.move_to(graph);
-  });
-}
-
 TEST(UserObjectReferences, GraphsTakeThemAlsoBodiesAndWhileTheyAreCapturedInto) {
-  using hold = void (*)(witness&, cudaStream_t, owned_graph&);
-  constexpr hold holds[] = {
-      [](witness& seen, cudaStream_t, owned_graph& graph) { seen.move_to(add_conditional(graph)); },
-      [](witness& seen, cudaStream_t stream, owned_graph& graph) {
-        hold_while_captured_into(seen, stream, add_conditional(graph));
-      },
-      [](witness& seen, cudaStream_t stream, owned_graph& graph) {
-        hold_while_captured_into(seen, stream, graph);
-      },
-      [](witness& seen, cudaStream_t stream, owned_graph& graph) {
-        capture open{stream, cudaStreamCaptureModeGlobal};
-        must(launch_tiny(stream));
-        seen.move_to(open.info().graph);
-        ASSERT_EQ(open.end(), cudaSuccess);
-        graph = std::move(open.graph());
-      },
-  };
-  for (hold const each : holds) {
-    witness seen;
-    owned_stream const stream = make_stream();
-    owned_graph graph = make_graph();
-    each(seen, stream, graph);
-    EXPECT_FALSE(seen.ran());
-    graph.reset();
-    EXPECT_TRUE(seen.ran_here());
+  for (bool const is_body : {false, true}) {
+    for (bool const is_captured_into : {false, true}) {
+      witness seen;
+      owned_stream const stream = make_stream();
+      owned_graph graph = make_graph();
+      cudaGraph_t const holder = is_body ? add_conditional(graph) : graph.get();
+      if (is_captured_into) {
+        capture_to_graph(stream, holder, [&] {
+          must(launch_tiny(stream));
+          seen.move_to(holder);
+        });
+      } else {
+        seen.move_to(holder);
+      }
+      EXPECT_FALSE(seen.ran());
+      graph.reset();
+      EXPECT_TRUE(seen.ran_here());
+    }
   }
 }
 
-cudaGraph_t share_with(cudaUserObject_t object, cudaGraph_t graph) {
-  add_kernel(graph, tiny_call());
-  must(cudaGraphRetainUserObject(graph, object, 1, 0));
-  return graph;
-}
-
-cudaGraph_t share_with_child(cudaUserObject_t object, cudaGraph_t graph) {
-  owned_graph const child = make_graph();
-  return embedded_graph(add_child(graph, share_with(object, child)));
-}
-
-cudaGraph_t share_with_body(cudaUserObject_t object, cudaGraph_t graph) {
-  return share_with(object, add_conditional(graph));
+TEST(UserObjectReferences, GraphsThatAStreamCapturesTakeThem) {
+  witness seen;
+  owned_stream const stream = make_stream();
+  capture open{stream, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(stream));
+  seen.move_to(open.info().graph);
+  ASSERT_EQ(open.end(), cudaSuccess);
+  EXPECT_FALSE(seen.ran());
+  open.graph().reset();
+  EXPECT_TRUE(seen.ran_here());
 }
 
 TEST(UserObjectReferences, ReleasedBeforeInstantiationAreNotCarriedByTheExec) {
-  for (auto* const share : {&share_with, &share_with_child, &share_with_body}) {
+  enum class place { the_graph, a_child, a_body };
+  for (place const where : {place::the_graph, place::a_child, place::a_body}) {
     witness seen;
     owned_stream const stream = make_stream();
     owned_graph const graph = make_graph();
+    owned_graph child = make_graph();
     cudaUserObject_t const object = seen.make();
-    ASSERT_EQ(cudaGraphReleaseUserObject(share(object, graph), object, 1), cudaSuccess);
+    cudaGraph_t holder = where == place::the_graph ? graph.get()
+                         : where == place::a_child ? child.get()
+                                                   : add_conditional(graph);
+    add_kernel(holder, tiny_call());
+    must(cudaGraphRetainUserObject(holder, object, 1, 0));
+    if (where == place::a_child) holder = embedded_graph(add_child(graph, child));
+    child.reset();
+    ASSERT_EQ(cudaGraphReleaseUserObject(holder, object, 1), cudaSuccess);
     owned_exec const exec = instantiate(graph);
     run(exec, stream);
     EXPECT_FALSE(seen.ran());

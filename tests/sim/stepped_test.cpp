@@ -108,7 +108,7 @@ TEST_F(Stepped, WhatIsBehindTheBeginningOfAKernelMayRunBeforeItAndProgrammaticLa
   EXPECT_EQ(trigger, (std::set<std::string>{"abc", "bac"}));
 }
 
-TEST_F(Stepped, NothingHappensBeforeAStep) {
+TEST_F(Stepped, NothingHappensBeforeAStepAndAKernelThatSleepsTakesVirtualTimeOnly) {
   owned_stream const stream = make_stream();
   owned_event const event = make_event();
   must(launch_tiny(stream));
@@ -119,10 +119,6 @@ TEST_F(Stepped, NothingHappensBeforeAStep) {
   EXPECT_TRUE(sim::step());
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   EXPECT_FALSE(sim::step());
-}
-
-TEST_F(Stepped, AKernelThatSleepsTakesVirtualTimeOnly) {
-  owned_stream const stream = make_stream();
   must(launch_sleep(stream, 5'000'000));
   auto const before = sim::now();
   must(cudaStreamSynchronize(stream));
