@@ -47,20 +47,6 @@ void destroy_node(family& of) {
 void update_exec(family& of) {
   must(update(of.exec, of.original));
 }
-// Nothing of the original's.
-void instantiate_the_copy(family& of) {
-  instantiate(of.copy).reset();
-}
-void instantiate_the_parent(family& of) {
-  instantiate(of.parent).reset();
-}
-void change_the_copy(family& of) {
-  must(cudaGraphDestroyNode(add_kernel(of.copy, tiny_call())));
-}
-void launch(family& of) {
-  owned_stream const stream = make_stream();
-  run(of.exec.get(), stream);
-}
 
 using deed = void (*)(family&);
 
@@ -98,13 +84,16 @@ TEST(Families, EndTheProcessIfTwoThreadsMakeOrEndWhatIsOfOneGraph) {
   }
 }
 
-TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrAreAtDifferentGraphs) {
+TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrOfWhichOneIsAtAnotherGraph) {
   constexpr std::chrono::milliseconds time{50};
   fight(&instantiate_and_end, &clone_and_end, time, true);
-  for (deed const other :
-       {&instantiate_the_copy, &instantiate_the_parent, &change_the_copy, &launch}) {
-    fight(other, &clone_and_end, time);
-  }
+  constexpr deed others[] = {
+      [](family& of) { instantiate(of.copy).reset(); },
+      [](family& of) { instantiate(of.parent).reset(); },
+      [](family& of) { must(cudaGraphDestroyNode(add_kernel(of.copy, tiny_call()))); },
+      [](family& of) { run(of.exec.get(), make_stream()); },
+  };
+  for (deed const other : others) fight(other, &clone_and_end, time);
 }
 
 // Runs until the integer its argument points to is not zero.
