@@ -164,7 +164,7 @@ TEST_F(DestroyInFlight, OfAnExecWithoutThemDoesNotBlockNotEvenWithMemoryNodes) {
     allocation const memory = has_memory_nodes ? add_alloc(graph, 1) : allocation{};
     auto* const waits = add_kernel(graph, wait_flag_call(own_flag.get()), memory.node);
     auto* const last = add_kernel(graph, add_call(cell.data(), 1), waits);
-    if (has_memory_nodes) add_node(cudaGraphAddMemFreeNode, graph, last, memory.data);
+    if (has_memory_nodes) add_free(graph, memory, last);
     owned_exec exec = instantiate(graph);
     must(cudaGraphLaunch(exec, stream));
     expect_does_not_block(own_flag,

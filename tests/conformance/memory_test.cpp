@@ -20,18 +20,17 @@ cudaPointerAttributes attributes_of(void const* address) {
 
 TEST(PointerAttributes, TellDeviceMemoryPinnedMemoryAndTheRestApart) {
   device_ints const device{4};
+  pinned_ints const pinned{4};
+  int const local = 0;
   auto const of_device = attributes_of(device.data() + 1);
   EXPECT_EQ(of_device.type, cudaMemoryTypeDevice);
-  EXPECT_EQ(of_device.device, 0);
   EXPECT_EQ(of_device.devicePointer, device.data() + 1);
   EXPECT_EQ(of_device.hostPointer, nullptr);
-  pinned_ints const pinned{4};
   auto const of_pinned = attributes_of(pinned.data());
   EXPECT_EQ(of_pinned.type, cudaMemoryTypeHost);
-  EXPECT_EQ(of_pinned.device, 0);
   EXPECT_EQ(of_pinned.devicePointer, pinned.data());
   EXPECT_EQ(of_pinned.hostPointer, pinned.data());
-  int const local = 0;
+  EXPECT_EQ(of_device.device + of_pinned.device, 0);
   EXPECT_EQ(attributes_of(&local).type, cudaMemoryTypeUnregistered);
 }
 
@@ -42,17 +41,14 @@ class GraphMemory : public testing::Test {
     auto* const filled = add_kernel(graph, fill_call(memory.data, 4, 3), memory.node);
     return add_kernel(graph, copy_call(out.data(), memory.data, 4), filled);
   }
-  // Allocates, and frees behind `last`.
   allocation add_freed() {
     allocation const memory = add_alloc(graph);
-    EXPECT_EQ(try_free_node(graph, memory.data, memory.node), cudaSuccess);
+    add_free(graph, memory, memory.node);
     return memory;
   }
-  static cudaError_t try_free_node(cudaGraph_t to, void* address,
-                                   cudaGraphNode_t behind = nullptr) {
+  static cudaError_t try_free_node(cudaGraph_t to, void* address) {
     cudaGraphNode_t node = nullptr;
-    return tried(cudaGraphAddMemFreeNode(&node, to, behind == nullptr ? nullptr : &behind,
-                                         behind == nullptr ? 0 : 1, address));
+    return tried(cudaGraphAddMemFreeNode(&node, to, nullptr, 0, address));
   }
   static cudaError_t try_alloc_node(cudaGraph_t to, std::size_t bytes) {
     auto params = alloc_params(bytes);
@@ -67,8 +63,7 @@ class GraphMemory : public testing::Test {
 
 TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
   auto const memory = add_alloc(graph, 8);
-  auto* const freed =
-      add_node(cudaGraphAddMemFreeNode, graph, memory.node, static_cast<void*>(memory.data));
+  auto* const freed = add_free(graph, memory, memory.node);
   cudaMemAllocNodeParams params{};
   must(cudaGraphMemAllocNodeGetParams(memory.node, &params));
   EXPECT_EQ(params.dptr, memory.data);
@@ -84,28 +79,20 @@ TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
   EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
 }
 
-TEST_F(GraphMemory, IsThereBetweenTheAllocNodeAndTheFreeNodeAtEachLaunchByEitherCall) {
-  for (bool const is_by_call_for_all : {false, true}) {
-    graph = make_graph();
-    allocation memory;
-    if (is_by_call_for_all) {
-      auto p = any_alloc(4 * sizeof(int));
-      must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
-      memory.data = static_cast<int*>(p.alloc.dptr);
-      auto freed = params_of(cudaGraphNodeTypeMemFree);
-      freed.free.dptr = memory.data;
-      add_any(graph, freed, use(memory));
-    } else {
-      memory = add_alloc(graph);
-      ASSERT_EQ(try_free_node(graph, memory.data, use(memory)), cudaSuccess);
-    }
-    ASSERT_NE(memory.data, nullptr);
-    owned_exec const exec = instantiate(graph);
-    for (int i = 0; i < 2; ++i) {
-      out.store(3, 0);
-      run(exec, stream);
-      EXPECT_EQ(out.load(3), 3);
-    }
+TEST_F(GraphMemory, IsThereBetweenTheNodesAtEachLaunchAlsoOfNodesByTheCallForAllKinds) {
+  auto p = any_alloc(4 * sizeof(int));
+  allocation memory;
+  must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
+  memory.data = static_cast<int*>(p.alloc.dptr);
+  ASSERT_NE(memory.data, nullptr);
+  p = params_of(cudaGraphNodeTypeMemFree);
+  p.free.dptr = memory.data;
+  add_any(graph, p, use(memory));
+  owned_exec const exec = instantiate(graph);
+  for (int i = 0; i < 2; ++i) {
+    out.store(3, 0);
+    run(exec, stream);
+    EXPECT_EQ(out.load(3), 3);
   }
 }
 
@@ -153,7 +140,7 @@ TEST_F(GraphMemory, OfOneGraphCanBeFreedByAnother) {
 
 TEST_F(GraphMemory, NodesAllocateAtLeastAByteAndFreeOnceOnlyWhatANodeAllocated) {
   auto const memory = add_freed();
-  EXPECT_EQ(try_free_node(graph, memory.data, memory.node), cudaErrorInvalidValue);
+  EXPECT_EQ(try_free_node(graph, memory.data), cudaErrorInvalidValue);
   owned_graph const other = make_graph();
   EXPECT_EQ(try_free_node(other, memory.data), cudaErrorInvalidValue);
   device_ints const plain{4};
@@ -178,7 +165,7 @@ TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNodeAndItsNodesF
 TEST_F(GraphMemory, LetsAGraphBeMovedIntoAChildNode) {
   owned_graph const parent = make_graph();
   auto const memory = add_alloc(graph);
-  ASSERT_EQ(try_free_node(graph, memory.data, use(memory)), cudaSuccess);
+  add_free(graph, memory, use(memory));
   auto p = params_of(cudaGraphNodeTypeGraph);
   p.graph.graph = graph.release();
   p.graph.ownership = cudaGraphChildGraphOwnershipMove;
@@ -201,8 +188,7 @@ TEST_F(GraphMemory, KeepsNodesAndEdgesFromBeingRemoved) {
   auto const memory = add_alloc(graph);
   auto* const behind = add_kernel(graph, tiny_call(), memory.node);
   auto* const beside = add_any(graph, params_of(cudaGraphNodeTypeEmpty));
-  auto* const freed =
-      add_node(cudaGraphAddMemFreeNode, graph, behind, static_cast<void*>(memory.data));
+  auto* const freed = add_free(graph, memory, behind);
   for (auto* const each : {memory.node, freed, beside})
     EXPECT_EQ(tried(cudaGraphDestroyNode(each)), cudaErrorNotSupported);
   EXPECT_NE(tried(cudaGraphDestroyNode(behind)), cudaSuccess);

@@ -77,7 +77,7 @@ TEST_F(Counts, GraphMemoryIsAliveAsLongAsItsGraphOrWhatALaunchLeft) {
   EXPECT_EQ(sim::alive().device_allocations, 0U);
   graph = make_graph();
   allocation const freed = add_alloc(graph);
-  add_node(cudaGraphAddMemFreeNode, graph, freed.node, freed.data);
+  add_free(graph, freed, freed.node);
   graph.reset();
   EXPECT_EQ(sim::alive().device_allocations, 0U);
 }

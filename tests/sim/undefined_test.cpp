@@ -230,7 +230,7 @@ TEST_F(FreedMemory, OfAGraphIsSeenBeforeItsAllocNodeAndAfterItsFreeNodeHasRun) {
           owned_stream const stream = make_stream();
           owned_graph const graph = make_graph();
           allocation const memory = add_alloc(graph);
-          add_node(cudaGraphAddMemFreeNode, graph, memory.node, static_cast<void*>(memory.data));
+          add_free(graph, memory, memory.node);
           owned_exec const exec = instantiate(graph);
           if (is_launched) must(cudaGraphLaunch(exec, stream));
           must(cudaStreamSynchronize(stream));

@@ -129,6 +129,11 @@ struct allocation {
   return {node, static_cast<int*>(params.dptr)};
 }
 
+inline cudaGraphNode_t add_free(cudaGraph_t graph, allocation const& memory,
+                                cudaGraphNode_t behind) {
+  return add_node(cudaGraphAddMemFreeNode, graph, behind, memory.data);
+}
+
 [[nodiscard]] inline cudaGraphConditionalHandle make_condition(
     cudaGraph_t graph, unsigned value, unsigned flags = cudaGraphCondAssignDefault) {
   cudaGraphConditionalHandle result{};
