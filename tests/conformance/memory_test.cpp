@@ -1,34 +1,37 @@
-// Alloc and free nodes: where memory is, what a launch needs, and what such graphs do not allow.
+// Memory: what a pointer points to; alloc and free nodes, what a launch of them needs, and what
+// such graphs do not allow.
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "build_graph.hpp"
-#include "conditional_nodes.hpp"
+#include "capturing.hpp"
 #include "graph_nodes.hpp"
-#include "handles.hpp"
 #include "memory.hpp"
 
 namespace escrow::test {
 namespace {
 
-struct allocation {
-  cudaGraphNode_t node = nullptr;
-  int* data = nullptr;
-};
-
-allocation add_alloc(cudaGraph_t graph, std::size_t ints = 4) {
-  auto params = alloc_params(ints * sizeof(int));
-  allocation result;
-  must(cudaGraphAddMemAllocNode(&result.node, graph, nullptr, 0, &params));
-  result.data = static_cast<int*>(params.dptr);
+cudaPointerAttributes attributes_of(void const* address) {
+  cudaPointerAttributes result{};
+  must(cudaPointerGetAttributes(&result, address));
   return result;
 }
 
-cudaError_t try_free_node(cudaGraph_t graph, void* address, cudaGraphNode_t behind = nullptr) {
-  cudaGraphNode_t node = nullptr;
-  return tried(cudaGraphAddMemFreeNode(&node, graph, behind == nullptr ? nullptr : &behind,
-                                       behind == nullptr ? 0 : 1, address));
+TEST(PointerAttributes, TellDeviceMemoryPinnedMemoryAndTheRestApart) {
+  device_ints const device{4};
+  pinned_ints const pinned{4};
+  int const local = 0;
+  auto const of_device = attributes_of(device.data() + 1);
+  EXPECT_EQ(of_device.type, cudaMemoryTypeDevice);
+  EXPECT_EQ(of_device.devicePointer, device.data() + 1);
+  EXPECT_EQ(of_device.hostPointer, nullptr);
+  auto const of_pinned = attributes_of(pinned.data());
+  EXPECT_EQ(of_pinned.type, cudaMemoryTypeHost);
+  EXPECT_EQ(of_pinned.devicePointer, pinned.data());
+  EXPECT_EQ(of_pinned.hostPointer, pinned.data());
+  EXPECT_EQ(of_device.device + of_pinned.device, 0);
+  EXPECT_EQ(attributes_of(&local).type, cudaMemoryTypeUnregistered);
 }
 
 class GraphMemory : public testing::Test {
@@ -38,27 +41,29 @@ class GraphMemory : public testing::Test {
     auto* const filled = add_kernel(graph, fill_call(memory.data, 4, 3), memory.node);
     return add_kernel(graph, copy_call(out.data(), memory.data, 4), filled);
   }
+  allocation add_freed() {
+    allocation const memory = add_alloc(graph);
+    add_free(graph, memory, memory.node);
+    return memory;
+  }
+  static cudaError_t try_free_node(cudaGraph_t to, void* address) {
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddMemFreeNode(&node, to, nullptr, 0, address));
+  }
+  static cudaError_t try_alloc_node(cudaGraph_t to, std::size_t bytes) {
+    auto params = alloc_params(bytes);
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddMemAllocNode(&node, to, nullptr, 0, &params));
+  }
 
   pinned_ints out{4};
   owned_stream stream = make_stream();
   owned_graph graph = make_graph();
 };
 
-TEST_F(GraphMemory, IsThereBetweenTheAllocNodeAndTheFreeNodeAtEachLaunch) {
-  auto const memory = add_alloc(graph);
-  ASSERT_NE(memory.data, nullptr);
-  ASSERT_EQ(try_free_node(graph, memory.data, use(memory)), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  out.store(3, 0);
-  run(exec, stream);
-  EXPECT_EQ(out.load(3), 3);
-}
-
-TEST_F(GraphMemory, IsReadBackWithItsAddress) {
+TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
   auto const memory = add_alloc(graph, 8);
-  cudaGraphNode_t freed = nullptr;
-  must(cudaGraphAddMemFreeNode(&freed, graph, &memory.node, 1, memory.data));
+  auto* const freed = add_free(graph, memory, memory.node);
   cudaMemAllocNodeParams params{};
   must(cudaGraphMemAllocNodeGetParams(memory.node, &params));
   EXPECT_EQ(params.dptr, memory.data);
@@ -67,23 +72,28 @@ TEST_F(GraphMemory, IsReadBackWithItsAddress) {
   void* address = nullptr;
   must(cudaGraphMemFreeNodeGetParams(freed, &address));
   EXPECT_EQ(address, memory.data);
+  EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
+  owned_exec const exec = instantiate(graph);
+  EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
+  run(exec, stream);
+  EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
 }
 
-TEST_F(GraphMemory, OfTheCallForAllKindsIsTheSame) {
-  auto p = params_of(cudaGraphNodeTypeMemAlloc);
-  auto const wanted = alloc_params(4 * sizeof(int));
-  p.alloc.poolProps = wanted.poolProps;
-  p.alloc.bytesize = wanted.bytesize;
+TEST_F(GraphMemory, IsThereBetweenTheNodesAtEachLaunchAlsoOfNodesByTheCallForAllKinds) {
+  auto p = any_alloc(4 * sizeof(int));
   allocation memory;
   must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
   memory.data = static_cast<int*>(p.alloc.dptr);
   ASSERT_NE(memory.data, nullptr);
-  auto* const last = use(memory);
   p = params_of(cudaGraphNodeTypeMemFree);
   p.free.dptr = memory.data;
-  add_any(graph, p, last);
-  run(graph, stream);
-  EXPECT_EQ(out.load(2), 3);
+  add_any(graph, p, use(memory));
+  owned_exec const exec = instantiate(graph);
+  for (int i = 0; i < 2; ++i) {
+    out.store(3, 0);
+    run(exec, stream);
+    EXPECT_EQ(out.load(3), 3);
+  }
 }
 
 TEST_F(GraphMemory, LeftByALaunchKeepsTheNextFromRunningUntilItIsFreed) {
@@ -92,7 +102,7 @@ TEST_F(GraphMemory, LeftByALaunchKeepsTheNextFromRunningUntilItIsFreed) {
   owned_exec const exec = instantiate(graph);
   run(exec, stream);
   EXPECT_EQ(tried(cudaGraphLaunch(exec, stream)), cudaErrorInvalidValue);
-  // It is there for work behind the launch.
+  // Work behind the launch may use it.
   must(launch_fill(stream, memory.data, 4, 5));
   must(launch_copy(stream, out.data(), memory.data, 4));
   EXPECT_EQ(cudaFreeAsync(memory.data, stream), cudaSuccess);
@@ -109,8 +119,7 @@ TEST_F(GraphMemory, LeftByALaunchIsFreedByTheNextIfTheExecWasMadeSo) {
   owned_exec exec;
   must(cudaGraphInstantiate(exec.out(), graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
   run(exec, stream);
-  EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
-  must(cudaStreamSynchronize(stream));
+  run(exec, stream);
   EXPECT_EQ(cudaFree(memory.data), cudaSuccess);
 }
 
@@ -129,28 +138,23 @@ TEST_F(GraphMemory, OfOneGraphCanBeFreedByAnother) {
   must(cudaStreamSynchronize(stream));
 }
 
-TEST_F(GraphMemory, IsFreedOnceInItsGraphAndThenNowhereElse) {
-  auto const memory = add_alloc(graph);
-  ASSERT_EQ(try_free_node(graph, memory.data, memory.node), cudaSuccess);
-  EXPECT_EQ(try_free_node(graph, memory.data, memory.node), cudaErrorInvalidValue);
+TEST_F(GraphMemory, NodesAllocateAtLeastAByteAndFreeOnceOnlyWhatANodeAllocated) {
+  auto const memory = add_freed();
+  EXPECT_EQ(try_free_node(graph, memory.data), cudaErrorInvalidValue);
   owned_graph const other = make_graph();
   EXPECT_EQ(try_free_node(other, memory.data), cudaErrorInvalidValue);
-}
-
-TEST_F(GraphMemory, OnlyWhatANodeAllocatedCanBeFreedByANode) {
   device_ints const plain{4};
   EXPECT_EQ(try_free_node(graph, plain.data()), cudaErrorInvalidValue);
   EXPECT_EQ(try_free_node(graph, nullptr), cudaErrorInvalidValue);
+  EXPECT_NE(try_alloc_node(graph, 0), cudaSuccess);
 }
 
-TEST_F(GraphMemory, NodesOfNoBytesAreRefused) {
-  auto params = alloc_params(0);
-  cudaGraphNode_t node = nullptr;
-  EXPECT_NE(tried(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &params)), cudaSuccess);
-}
-
-TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNode) {
-  add_alloc(graph);
+TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNodeAndItsNodesFromBeingSet) {
+  auto* const allocates = add_alloc(graph).node;
+  owned_exec const exec = instantiate(graph);
+  auto p = any_alloc(4 * sizeof(int));
+  EXPECT_NE(tried(cudaGraphNodeSetParams(allocates, &p)), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, allocates, &p)), cudaSuccess);
   owned_graph copy;
   owned_graph const parent = make_graph();
   cudaGraphNode_t node = nullptr;
@@ -161,22 +165,18 @@ TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNode) {
 TEST_F(GraphMemory, LetsAGraphBeMovedIntoAChildNode) {
   owned_graph const parent = make_graph();
   auto const memory = add_alloc(graph);
-  ASSERT_EQ(try_free_node(graph, memory.data, use(memory)), cudaSuccess);
+  add_free(graph, memory, use(memory));
   auto p = params_of(cudaGraphNodeTypeGraph);
   p.graph.graph = graph.release();
   p.graph.ownership = cudaGraphChildGraphOwnershipMove;
   add_any(parent, p);
-  auto params = alloc_params(16);
-  cudaGraphNode_t node = nullptr;
-  EXPECT_NE(tried(cudaGraphAddMemAllocNode(&node, p.graph.graph, nullptr, 0, &params)),
-            cudaSuccess);
+  EXPECT_NE(try_alloc_node(p.graph.graph, 16), cudaSuccess);
   run(parent, stream);
   EXPECT_EQ(out.load(1), 3);
 }
 
 TEST_F(GraphMemory, LetsAGraphHaveOneExecAtATime) {
-  auto const memory = add_alloc(graph);
-  ASSERT_EQ(try_free_node(graph, memory.data, memory.node), cudaSuccess);
+  add_freed();
   owned_exec first = instantiate(graph);
   owned_exec second;
   EXPECT_NE(tried(cudaGraphInstantiate(second.out(), graph, 0)), cudaSuccess);
@@ -188,8 +188,7 @@ TEST_F(GraphMemory, KeepsNodesAndEdgesFromBeingRemoved) {
   auto const memory = add_alloc(graph);
   auto* const behind = add_kernel(graph, tiny_call(), memory.node);
   auto* const beside = add_any(graph, params_of(cudaGraphNodeTypeEmpty));
-  cudaGraphNode_t freed = nullptr;
-  must(cudaGraphAddMemFreeNode(&freed, graph, &behind, 1, memory.data));
+  auto* const freed = add_free(graph, memory, behind);
   for (auto* const each : {memory.node, freed, beside})
     EXPECT_EQ(tried(cudaGraphDestroyNode(each)), cudaErrorNotSupported);
   EXPECT_NE(tried(cudaGraphDestroyNode(behind)), cudaSuccess);
@@ -199,26 +198,11 @@ TEST_F(GraphMemory, KeepsNodesAndEdgesFromBeingRemoved) {
   EXPECT_EQ(edge_count(graph), 2U);
 }
 
-TEST_F(GraphMemory, NodesCannotBeSetAgain) {
-  auto const memory = add_alloc(graph);
-  owned_exec const exec = instantiate(graph);
-  auto p = params_of(cudaGraphNodeTypeMemAlloc);
-  auto const wanted = alloc_params(4 * sizeof(int));
-  p.alloc.poolProps = wanted.poolProps;
-  p.alloc.bytesize = wanted.bytesize;
-  EXPECT_NE(tried(cudaGraphNodeSetParams(memory.node, &p)), cudaSuccess);
-  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, memory.node, &p)), cudaSuccess);
-}
-
 TEST_F(GraphMemory, CannotBeAllocatedInABody) {
-  auto const made = add_conditional_node(graph, make_condition(graph, 1), cudaGraphCondTypeIf);
-  auto params = alloc_params(16);
-  cudaGraphNode_t node = nullptr;
-  auto const added = cudaGraphAddMemAllocNode(&node, made.bodies[0], nullptr, 0, &params);
+  cudaError_t const added = try_alloc_node(add_conditional(graph), 16);
   owned_exec exec;
   EXPECT_TRUE(added != cudaSuccess ||
-              cudaGraphInstantiate(exec.out(), graph, 0) == cudaErrorInvalidValue);
-  static_cast<void>(cudaGetLastError());
+              tried(cudaGraphInstantiate(exec.out(), graph, 0)) == cudaErrorInvalidValue);
 }
 
 TEST_F(GraphMemory, OfACaptureIsThatOfNodes) {
