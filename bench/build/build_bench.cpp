@@ -17,6 +17,7 @@
 #include "forms.hpp"
 #include "graphs.hpp"
 #include "heap_count.hpp"
+#include "memory.hpp"
 
 namespace escrow::bench {
 namespace {
@@ -33,41 +34,30 @@ struct node_owners {
 // Lifetime: must outlive what shares the owners.
 class chain_owners {
  public:
-  explicit chain_owners(int nodes) {
-    void* memory = nullptr;
-    auto const count = static_cast<std::size_t>(nodes);
-    test::must(cudaMalloc(&memory, 2 * count * sizeof(int)));
-    memory_.reset(static_cast<int*>(memory));
-    auto const share = [this](std::size_t at) {
-      return std::shared_ptr<int>(memory_.get() + at, [](int*) {});
+  explicit chain_owners(int nodes) : memory_(2 * static_cast<std::size_t>(nodes)) {
+    auto const share = [this](int at) {
+      return std::shared_ptr<int>(memory_.data() + at, [](int*) {});
     };
-    all_.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) all_.push_back({share(2 * i), share(2 * i + 1)});
+    for (int i = 0; i < nodes; ++i) all_.push_back({share(2 * i), share(2 * i + 1)});
   }
 
   [[nodiscard]] std::span<node_owners const> all() const noexcept { return all_; }
 
  private:
-  struct free_memory {
-    void operator()(int* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
-  };
-
-  std::unique_ptr<int, free_memory> memory_;
+  test::device_ints memory_;
   std::vector<node_owners> all_;
 };
-
-// What a plain node keeps, before it is added: nothing, or a share of each owner by a user object.
-enum class keeping { nothing, user_objects };
 
 // It takes two pointers, and does nothing.
 void* two_pointers_kernel() {
   return test::kernel_address(test::kernel_id::two_pointers);
 }
 
-void add_plain_nodes(cudaGraph_t graph, std::span<node_owners const> owners, keeping what) {
+template <bool has_user_objects>
+void add_plain_nodes(cudaGraph_t graph, std::span<node_owners const> owners) {
   cudaGraphNode_t last = nullptr;
   for (node_owners const& each : owners) {
-    if (what == keeping::user_objects) {
+    if (has_user_objects) {
       keep_share(graph, each.first);
       keep_share(graph, each.second);
     }
@@ -83,21 +73,17 @@ void add_plain_nodes(cudaGraph_t graph, std::span<node_owners const> owners, kee
   }
 }
 
+template <bool has_owners>
 void add_escrow_nodes(graph& to, std::span<node_owners const> owners) {
-  kernel const launched(two_pointers_kernel());
-  launch_config const config;
-  graph_builder_ref last = escrow::build(to);
-  for (node_owners const& each : owners) {
-    last = last.add(kernel_node(launched, config, each.first, each.second));
-  }
-}
-
-void add_escrow_nodes_without_owners(graph& to, std::span<node_owners const> owners) {
   kernel const launched(two_pointers_kernel());
   launch_config const config;
   graph_builder_ref last = to;
   for (node_owners const& each : owners) {
-    last = last.add(kernel_node(launched, config, each.first.get(), each.second.get()));
+    if constexpr (has_owners) {
+      last = last.add(kernel_node(launched, config, each.first, each.second));
+    } else {
+      last = last.add(kernel_node(launched, config, each.first.get(), each.second.get()));
+    }
   }
 }
 
@@ -118,12 +104,12 @@ class builder {
   virtual void settle() {}
 };
 
-template <keeping what>
+template <bool has_user_objects>
 class plain_builder final : public builder {
  public:
   void begin() override { graph_ = test::make_graph(); }
   void build(std::span<node_owners const> owners) override {
-    add_plain_nodes(graph_, owners, what);
+    add_plain_nodes<has_user_objects>(graph_, owners);
   }
   void destroy() override { graph_.reset(); }
 
@@ -133,14 +119,16 @@ class plain_builder final : public builder {
 
 // With a deleter that has never kept anything, as for the first graph that a program builds, or
 // with one that has.
-template <auto add_nodes, bool is_cold>
+template <bool has_owners, bool is_cold>
 class escrow_builder final : public builder {
  public:
   void begin() override {
     if (!deleter_) deleter_.emplace();
     graph_.emplace(*deleter_);
   }
-  void build(std::span<node_owners const> owners) override { add_nodes(*graph_, owners); }
+  void build(std::span<node_owners const> owners) override {
+    add_escrow_nodes<has_owners>(*graph_, owners);
+  }
   void seal() override { test::must(graph_->get() != nullptr, "the graph has a handle"); }
   void destroy() override { graph_.reset(); }
   void settle() override {
@@ -161,62 +149,56 @@ std::unique_ptr<builder> make() {
   return std::make_unique<Builder>();
 }
 
-using bare_builder = plain_builder<keeping::nothing>;
+using bare_builder = plain_builder<false>;
 
 constexpr build_arm arms[]{
-    {.name = "bare_again", .setup = &make<bare_builder>, .times_max = 4},
-    {.name = "escrow", .setup = &make<escrow_builder<&add_escrow_nodes, true>>, .times_max = 6},
-    {.name = "escrow_warm",
-     .setup = &make<escrow_builder<&add_escrow_nodes, false>>,
-     .times_max = 4},
-    {.name = "escrow_no_owners",
-     .setup = &make<escrow_builder<&add_escrow_nodes_without_owners, false>>,
-     .times_max = 4},
-    {.name = "user_objects", .setup = &make<plain_builder<keeping::user_objects>>, .times_max = 1},
+    {"bare_again", &make<bare_builder>, true, 4},
+    {"escrow", &make<escrow_builder<true, true>>, true, 6},
+    {"escrow_warm", &make<escrow_builder<true, false>>, true, 4},
+    {"escrow_no_owners", &make<escrow_builder<false, false>>, true, 4},
+    {"user_objects", &make<plain_builder<true>>, true, 1},
 };
 
-// What building, sealing and destroying took, nanoseconds per node.
+// Nanoseconds per node.
 struct part_times {
-  turns build, seal, destroy;
+  double build, seal, destroy;
 };
 
-// Builds with the bare builder and with the other, in turns. Returns what building took.
-double take(builder& bare, builder& form, chain_owners const& owners, part_times& to) {
+part_times build_once(builder& by, chain_owners const& owners) {
   auto const ns_a_node = [](auto part) { return us_of(part) * 1e3 / chain_nodes; };
-  struct {
-    double build, seal, destroy;
-  } of_bare{}, of_form{};
-  auto const once = [&](builder& each, auto& taken) {
-    each.begin();
-    taken.build = ns_a_node([&] { each.build(owners.all()); });
-    taken.seal = ns_a_node([&] { each.seal(); });
-    taken.destroy = ns_a_node([&] { each.destroy(); });
-    each.settle();
-    return taken.build;
-  };
-  double const ns =
-      to.build.add([&] { return once(bare, of_bare); }, [&] { return once(form, of_form); });
-  to.seal.add([&] { return of_bare.seal; }, [&] { return of_form.seal; });
-  to.destroy.add([&] { return of_bare.destroy; }, [&] { return of_form.destroy; });
-  return ns;
+  part_times taken{};
+  by.begin();
+  taken.build = ns_a_node([&] { by.build(owners.all()); });
+  taken.seal = ns_a_node([&] { by.seal(); });
+  taken.destroy = ns_a_node([&] { by.destroy(); });
+  by.settle();
+  return taken;
 }
 
 void run(benchmark::State& state, build_arm const& which) {
   chain_owners const owners(chain_nodes);
   bare_builder bare;
   auto const form = which.setup();
-  part_times warm_up, taken;
-  static_cast<void>(take(bare, *form, owners, warm_up));
+  for (builder* const each : {static_cast<builder*>(&bare), form.get()}) build_once(*each, owners);
+  turns taken;
+  std::vector<double> seal, destroy, bare_destroy;
+  auto const building = [&](builder& by, std::vector<double>& destroys) {
+    part_times const times = build_once(by, owners);
+    if (&by == form.get()) seal.push_back(times.seal);
+    destroys.push_back(times.destroy);
+    return times.build;
+  };
   for (auto _ : state) {
     require_time();
-    state.SetIterationTime(take(bare, *form, owners, taken) * 1e-9);
+    state.SetIterationTime(1e-9 * taken.add([&] { return building(bare, bare_destroy); },
+                                            [&] { return building(*form, destroy); }));
   }
-  state.counters["of_bare"] = taken.build.share();
-  state.counters["build_ns"] = taken.build.other();
-  state.counters["bare_build_ns"] = taken.build.plain();
-  state.counters["seal_ns"] = taken.seal.other();
-  state.counters["destroy_ns"] = taken.destroy.other();
-  state.counters["bare_destroy_ns"] = taken.destroy.plain();
+  state.counters["of_bare"] = taken.share();
+  state.counters["build_ns"] = taken.other();
+  state.counters["bare_build_ns"] = taken.plain();
+  state.counters["seal_ns"] = quantile(seal, 0.5);
+  state.counters["destroy_ns"] = quantile(destroy, 0.5);
+  state.counters["bare_destroy_ns"] = quantile(bare_destroy, 0.5);
 }
 
 // Counts the calling thread's allocations during its life.
@@ -252,7 +234,7 @@ std::int64_t bytes_of(chain_owners const& owners) {
   graph built(deleter);
   counting const now;
   std::int64_t const before = bytes_counted();
-  add_escrow_nodes(built, owners.all());
+  add_escrow_nodes<true>(built, owners.all());
   test::must(built.get() != nullptr, "the graph has a handle");
   return bytes_counted() - before;
 }
@@ -271,24 +253,32 @@ void run_owner_bytes(benchmark::State& state) {
 
 constexpr int launched_nodes = 64;
 
-struct with_owners final : with_deleter {
+struct with_owners {
+  escrow::deleter deleter;
   chain_owners owners{launched_nodes};
 };
 
-std::unique_ptr<relaunch_form> make_bare(cudaStream_t) {
-  auto const around = std::make_shared<with_owners>();
-  test::owned_graph const built = test::make_graph();
-  add_plain_nodes(built, around->owners.all(), keeping::nothing);
-  return form_of(built, around);
+// A form that keeps `around` to its end.
+relaunch_form form_with(std::shared_ptr<with_owners> const& around) {
+  relaunch_form made;
+  made.owed = [=] { return owed_by(around->deleter); };
+  return made;
 }
 
-std::unique_ptr<relaunch_form> make_retained(cudaStream_t stream) {
+relaunch_form make_bare(cudaStream_t) {
+  auto const around = std::make_shared<with_owners>();
+  test::owned_graph const built = test::make_graph();
+  add_plain_nodes<false>(built, around->owners.all());
+  return form_of(built, form_with(around));
+}
+
+relaunch_form make_retained(cudaStream_t stream) {
   auto const around = std::make_shared<with_owners>();
   graph built(around->deleter);
-  add_escrow_nodes(built, around->owners.all());
-  auto form = form_of(built, around);
-  test::must(form->facts == make_bare(stream)->facts, "both graphs have the same nodes");
-  return form;
+  add_escrow_nodes<true>(built, around->owners.all());
+  relaunch_form made = form_of(built, form_with(around));
+  test::must(made.facts == make_bare(stream).facts, "both graphs have the same nodes");
+  return made;
 }
 
 }  // namespace

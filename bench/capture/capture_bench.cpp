@@ -7,6 +7,7 @@
 // bench/run_program.sh runs capture/whole and capture/instantiate in a process of their own: once a
 // process has made graphs of thousands of nodes, plain CUDA takes ten times as long for them.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,41 +18,38 @@
 namespace escrow::bench {
 namespace {
 
-// Streams that a capture forks to, and joins.
-class branches {
- public:
-  explicit branches(int count) {
-    for (int i = 0; i < count; ++i) {
-      streams_.push_back(test::make_stream());
-      joins_.push_back(test::make_event());
+using streams = std::vector<test::owned_stream>;
+
+streams make_streams(int count) {
+  streams made;
+  for (int i = 0; i < count; ++i) made.push_back(test::make_stream());
+  return made;
+}
+
+// Captures `enqueue(stream)` so many times, on several streams in turn, which a capture forks to
+// and joins.
+template <class Enqueue>
+test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) {
+  test::owned_event const event = test::make_event();
+  return captured(on[0], [&] {
+    test::must(cudaEventRecord(event, on[0]));
+    for (std::size_t i = 1; i < on.size(); ++i) test::must(cudaStreamWaitEvent(on[i], event, 0));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(times); ++i) enqueue(on[i % on.size()]);
+    for (std::size_t i = 1; i < on.size(); ++i) {
+      test::must(cudaEventRecord(event, on[i]));
+      test::must(cudaStreamWaitEvent(on[0], event, 0));
     }
-  }
-
-  // Captures `enqueue(stream)` so many times, on the branches in turn.
-  template <class Enqueue>
-  [[nodiscard]] test::owned_graph captured_times(int times, Enqueue enqueue) {
-    return captured(streams_[0], [&] {
-      test::must(cudaEventRecord(joins_[0], streams_[0]));
-      for (std::size_t i = 1; i < streams_.size(); ++i) {
-        test::must(cudaStreamWaitEvent(streams_[i], joins_[0], 0));
-      }
-      for (std::size_t i = 0; i < static_cast<std::size_t>(times); ++i) {
-        enqueue(streams_[i % streams_.size()].get());
-      }
-      for (std::size_t i = 1; i < streams_.size(); ++i) {
-        test::must(cudaEventRecord(joins_[i], streams_[i]));
-        test::must(cudaStreamWaitEvent(streams_[0], joins_[i], 0));
-      }
-    });
-  }
-
- private:
-  std::vector<test::owned_stream> streams_;
-  std::vector<test::owned_event> joins_;
-};
+  });
+}
 
 // A pool; what is claimed from it does not matter: nothing is made.
 struct pooled {
+  explicit pooled(int slots_max = 1024)
+      : pool({.slots_max = static_cast<std::size_t>(slots_max),
+              .label = "captured",
+              .deleter = &deleter},
+             [] { return 0; }) {}
+
   void enqueue_claim(cudaStream_t stream) {
     lease<int> const claimed = pool.claim(stream);
     test::must(test::launch_tiny(stream));
@@ -62,24 +60,23 @@ struct pooled {
   }
 
   escrow::deleter deleter;
-  resource_pool<int> pool{{.slots_max = 1024, .label = "captured", .deleter = &deleter},
-                          [] { return 0; }};
+  resource_pool<int> pool;
 };
 
 // Claims and releases in a capture, with a kernel each, less the kernels alone.
 void claim(benchmark::State& state, int branch_count, int claims) {
-  branches on(branch_count);
+  streams const on = make_streams(branch_count);
   pooled from;
   auto const plain = [](cudaStream_t stream) { enqueue_row(stream, 1); };
   auto const ours = [&](cudaStream_t stream) { from.enqueue_claim(stream); };
-  static_cast<void>(on.captured_times(claims, ours));  // makes the slots
+  static_cast<void>(captured_times(on, claims, ours));  // makes the slots
   from.settle();
   turns taken;
   for (auto _ : state) {
     require_time();
     test::owned_graph plain_graph, our_graph;  // destroyed outside of the time
-    double const us = taken.add_us([&] { plain_graph = on.captured_times(claims, plain); },
-                                   [&] { our_graph = on.captured_times(claims, ours); }, claims);
+    double const us = taken.add_us([&] { plain_graph = captured_times(on, claims, plain); },
+                                   [&] { our_graph = captured_times(on, claims, ours); }, claims);
     state.SetIterationTime(us * 1e-6);
     our_graph.reset();
     from.settle();
@@ -155,8 +152,7 @@ void whole(benchmark::State& state, int threads, int graphs) {
 // What it costs to find out which graph it is that is instantiated: Escrow's own, or a handle of
 // one that was captured with plain calls; over a plain cudaGraphInstantiate. Each graph has one
 // claim.
-template <bool is_ours>
-void identity(benchmark::State& state, int nodes) {
+void identity(benchmark::State& state, int nodes, bool is_ours) {
   graph_maker make;
   turns taken;
   for (auto _ : state) {
@@ -164,114 +160,82 @@ void identity(benchmark::State& state, int nodes) {
     {
       content const with_claim{.kernels = nodes, .has_claim = true};
       test::owned_graph const bare = make.plain({.kernels = nodes});
-      auto const graph = [&] {
-        if constexpr (is_ours) {
-          return make.ours(with_claim);
-        } else {
-          return make.plain(with_claim);
-        }
-      }();
-      test::owned_exec plain_exec;
+      test::owned_graph plain;
+      std::optional<graph> ours;
+      if (is_ours) {
+        ours.emplace(make.ours(with_claim));
+      } else {
+        plain = make.plain(with_claim);
+      }
+      test::owned_exec bare_exec;
       std::optional<graph_exec> exec;
-      auto const instantiate = [&] {
-        if constexpr (is_ours) {
-          exec.emplace(graph);
-        } else {
-          exec.emplace(graph.get());
-        }
-      };
+      auto const instantiate = [&] { is_ours ? exec.emplace(*ours) : exec.emplace(plain.get()); };
       state.SetIterationTime(
-          1e-6 * taken.add_us([&] { plain_exec = test::instantiate(bare); }, instantiate));
+          1e-6 * taken.add_us([&] { bare_exec = test::instantiate(bare); }, instantiate));
     }
     make.settle();
   }
   taken.report(state);
 }
 
-// Eager claims of a pool with many free slots, and over many streams, beside the calls that no pool
-// with events can do without.
-class pool_on_streams {
- public:
-  explicit pool_on_streams(std::size_t slots)
-      : slots_(slots),
-        pool_({.slots_max = slots, .label = "eager", .deleter = &deleter_}, [] { return 0; }) {}
+// Microseconds of an eager claim and release, from one on each stream, beside the calls that no
+// pool with events can do without.
+double claim_us(turns& taken, pooled& from, streams const& on) {
+  test::owned_event const event = test::make_event();
+  return taken.add_us(
+      [&] {
+        for (auto const& each : on) {
+          ask_about(each);
+          test::must(cudaEventRecord(event, each));
+        }
+      },
+      [&] {
+        for (auto const& each : on) from.pool.claim(each.get()).release();
+      },
+      static_cast<int>(on.size()));
+}
 
-  void make_streams(int count) {
-    for (int i = 0; i < count; ++i) streams_.push_back(test::make_stream());
-  }
-  // Makes all slots, and releases them on `stream`. Some at a time, so that CUDA's queue has room.
-  void make_slots(cudaStream_t stream, bool is_blocked) {
-    std::vector<lease<int>> claimed;
-    for (std::size_t i = 0; i < slots_; ++i) claimed.push_back(pool_.claim(stream));
-    for (std::size_t i = 0; i < slots_; ++i) {
-      claimed[i].release();
-      if (!is_blocked && i % 512 == 0) test::must(cudaStreamSynchronize(stream));
-    }
-  }
-  // Microseconds of a claim and release, from one on each stream, beside the floor of both.
-  double measure(turns& taken) {
-    return taken.add_us(
-        [this] {
-          for (auto const& each : streams_) floor(each);
-        },
-        [this] {
-          for (auto const& each : streams_) pool_.claim(each.get()).release();
-        },
-        static_cast<int>(streams_.size()));
-  }
-  void sync() const {
-    for (auto const& each : streams_) test::must(cudaStreamSynchronize(each));
-  }
-
- private:
-  void floor(cudaStream_t stream) const {
-    cudaStreamCaptureStatus status{};
-    unsigned long long id = 0;
-    test::must(cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr));
-    test::must(cudaStreamGetId(stream, &id));
-    test::must(cudaEventRecord(event_, stream));
-  }
-
-  std::size_t slots_;
-  test::owned_event event_ = test::make_event();
-  std::vector<test::owned_stream> streams_;
-  escrow::deleter deleter_;
-  resource_pool<int> pool_;
-};
+void sync(streams const& all) {
+  for (auto const& each : all) test::must(cudaStreamSynchronize(each));
+}
 
 // All slots were released on another stream, whose work is done, or is not.
 void many_free(benchmark::State& state, int slots, bool is_blocked) {
-  constexpr int streams = 64;
   turns taken;
   for (auto _ : state) {
     require_time();
     test::pinned_flag flag;
-    test::owned_stream const first = test::make_stream();
-    pool_on_streams world(static_cast<std::size_t>(slots));
-    if (is_blocked) test::must(test::launch_wait_flag(first, flag.get()));
-    world.make_slots(first, is_blocked);
-    if (!is_blocked) test::must(cudaStreamSynchronize(first));
-    world.make_streams(streams);  // new to the pool: none has a slot of its own
-    state.SetIterationTime(world.measure(taken) * 1e-6);
+    streams const first = make_streams(1);
+    streams const others = make_streams(64);  // none will have a slot of its own
+    pooled from(slots);
+    if (is_blocked) test::must(test::launch_wait_flag(first[0], flag.get()));
+    std::vector<lease<int>> claimed;
+    for (int i = 0; i < slots; ++i) claimed.push_back(from.pool.claim(first[0].get()));
+    for (std::size_t i = 0; i < claimed.size(); ++i) {
+      claimed[i].release();
+      if (!is_blocked && i % 512 == 0) sync(first);  // so that CUDA's queue has room
+    }
+    if (!is_blocked) sync(first);
+    state.SetIterationTime(claim_us(taken, from, others) * 1e-6);
     flag.raise();
-    test::must(cudaStreamSynchronize(first));
-    world.sync();
+    sync(first);
+    sync(others);
   }
   taken.report(state);
 }
 
 // Each stream has a slot of its own.
-void many_streams(benchmark::State& state, int streams) {
-  pool_on_streams world(static_cast<std::size_t>(streams));
-  world.make_streams(streams);
+void many_streams(benchmark::State& state, int count) {
+  streams const on = make_streams(count);
+  pooled from(count);
   turns warm_up, taken;
-  for (int i = 0; i < 2; ++i) static_cast<void>(world.measure(warm_up));
+  for (int i = 0; i < 2; ++i) static_cast<void>(claim_us(warm_up, from, on));
   for (auto _ : state) {
     require_time();
-    world.sync();
-    state.SetIterationTime(world.measure(taken) * 1e-6);
+    sync(on);
+    state.SetIterationTime(claim_us(taken, from, on) * 1e-6);
   }
-  world.sync();
+  sync(on);
   taken.report(state);
 }
 
@@ -302,21 +266,22 @@ void register_all(settings const& how) {
         benchmark::kMicrosecond, [=](benchmark::State& state) { whole(state, threads, graphs); });
   }
   for (int const nodes : {10, 1'000, how.choose(10'000, 10'000, 2'000)}) {
-    add_sized("identity/plain_handle/nodes:", nodes, nodes > 1'000, 20, &identity<false>);
-    add_sized("identity/own_graph/nodes:", nodes, nodes > 1'000, 20, &identity<true>);
+    for (bool const is_ours : {false, true}) {
+      add_sized(is_ours ? "identity/own_graph/nodes:" : "identity/plain_handle/nodes:", nodes,
+                nodes > 1'000, 20,
+                [=](benchmark::State& state, int size) { identity(state, size, is_ours); });
+    }
   }
-  constexpr auto us = benchmark::kMicrosecond;
-  times const few{how.choose(3, 1, 1), repetitions};
   int const idle = how.choose(16'384, 16'384, 1024);
   // A GPU's stream takes about 1,000 records behind a kernel before it blocks the host.
   int const busy = how.choose(512, 16'384, 512);
-  int const streams = how.choose(1024, 1024, 64);
-  add("capture/eager/free_idle:" + std::to_string(idle), few, us,
-      [=](benchmark::State& state) { many_free(state, idle, false); });
-  add("capture/eager/free_busy:" + std::to_string(busy), few, us,
-      [=](benchmark::State& state) { many_free(state, busy, true); });
-  add("capture/eager/streams:" + std::to_string(streams), {how.choose(10, 2, 1), repetitions}, us,
-      [=](benchmark::State& state) { many_streams(state, streams); });
+  add_sized("eager/free_idle:", idle, true, 0,
+            [](benchmark::State& state, int slots) { many_free(state, slots, false); });
+  add_sized("eager/free_busy:", busy, true, 0,
+            [](benchmark::State& state, int slots) { many_free(state, slots, true); });
+  int const stream_count = how.choose(1024, 1024, 64);
+  add("capture/eager/streams:" + std::to_string(stream_count), {how.choose(10, 2, 1), repetitions},
+      benchmark::kMicrosecond, [=](benchmark::State& state) { many_streams(state, stream_count); });
 }
 
 }  // namespace escrow::bench

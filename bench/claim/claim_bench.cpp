@@ -23,15 +23,8 @@
 namespace escrow::bench {
 namespace {
 
-// What no event-based pool that may be called in a capture can do without; and the same where the
-// resource comes from another stream.
-void ask_about(cudaStream_t stream) {
-  cudaStreamCaptureStatus status{};
-  unsigned long long id = 0;
-  test::must(cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr));
-  test::must(cudaStreamGetId(stream, &id));
-}
-
+// An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
+// do without; `waits`: the floor where the resource comes from another stream.
 template <bool asks, bool waits>
 claim_setup record() {
   return [] {

@@ -1,6 +1,6 @@
 // reclaimable::push(), called as CUDA calls a destroy callback, with Escrow's worker awake and
 // asleep; and the library's wakeup alone, with a thread that sleeps behind it.
-#include <unistd.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -10,8 +10,6 @@
 #include <escrow/detail/reclaimable.hpp>
 #include <filesystem>
 #include <fstream>
-#include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -45,23 +43,11 @@ std::string word_of(std::filesystem::path const& path, std::string const& wanted
   return file >> word ? word : "";
 }
 
-// The folder of the only thread with this name, which it sets itself, a little after it was made.
-std::string folder_of(std::string const& name) {
-  std::string found;
-  auto const is_there = [&] {
-    for (auto const& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-      if (word_of(entry.path() / "comm") == name) found = entry.path();
-    }
-    return !found.empty();
-  };
-  test::must(spin_until(is_there, test::generous), "there is a thread of this name");
-  return found;
-}
-
-// A thread of this process, watched through its folder in /proc as long as it lives.
+// A thread of this process, watched through /proc as long as it lives.
 class watched_thread {
  public:
-  explicit watched_thread(std::string const& folder) : status_(folder + "/status") {}
+  // The only thread of this name, which it sets itself, a little after it was made.
+  explicit watched_thread(std::string const& name) : status_(status_of(name)) {}
 
   // Waits until the thread sleeps; false if it did not within a second.
   [[nodiscard]] bool await_sleep() const {
@@ -72,11 +58,22 @@ class watched_thread {
   [[nodiscard]] std::size_t sleeps() const { return all_sleeps() - first_sleeps_; }
 
  private:
+  static std::filesystem::path status_of(std::string const& name) {
+    std::filesystem::path found;
+    auto const is_there = [&] {
+      for (auto const& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+        if (word_of(entry.path() / "comm") == name) found = entry.path() / "status";
+      }
+      return !found.empty();
+    };
+    test::must(spin_until(is_there, test::generous), "there is a thread of this name");
+    return found;
+  }
   [[nodiscard]] std::size_t all_sleeps() const {
     return std::stoul(word_of(status_, "voluntary_ctxt_switches:"));
   }
 
-  std::string status_;
+  std::filesystem::path status_;
   std::size_t first_sleeps_ = all_sleeps();
 };
 
@@ -99,17 +96,10 @@ void push(void* node) noexcept {
   static_cast<counting_node*>(node)->push();
 }
 
-deleter_options options(std::chrono::microseconds linger) {
-  deleter_options result;
-  result.thread_name = worker_name;
-  result.linger = linger;
-  return result;
-}
-
 class escrow_arm : public callback_arm {
  public:
   escrow_arm(std::size_t nodes, std::chrono::microseconds linger)
-      : callback_arm(&push, nodes), deleter_(options(linger)) {
+      : callback_arm(&push, nodes), deleter_({.thread_name = worker_name, .linger = linger}) {
     for (std::size_t i = 0; i < nodes; ++i) nodes_.emplace_back(deleter_.core(), reclaimed_);
   }
 
@@ -144,17 +134,12 @@ class asleep_arm final : public escrow_arm {
   [[nodiscard]] std::size_t sleeps() const override { return worker_.sleeps(); }
 
  private:
-  watched_thread worker_{folder_of(worker_name)};
+  watched_thread worker_{worker_name};
 };
 
 class wakeup_arm final : public callback_arm {
  public:
-  wakeup_arm() : callback_arm(&ring, 1), thread_([this] { answer(); }) {
-    // Acquire: pairs with the release in answer().
-    test::must(test::wait_until([this] { return id_.load(std::memory_order_acquire) != 0; }),
-               "the thread starts");
-    sleeper_.emplace("/proc/self/task/" + std::to_string(id_.load(std::memory_order_relaxed)));
-  }
+  wakeup_arm() : callback_arm(&ring, 1) {}
   ~wakeup_arm() override {
     // Release: pairs with the acquire in answer().
     is_ending_.store(true, std::memory_order_release);
@@ -163,7 +148,7 @@ class wakeup_arm final : public callback_arm {
   }
 
   [[nodiscard]] void* object(std::size_t) override { return this; }
-  [[nodiscard]] bool begin_round() override { return sleeper_->await_sleep(); }
+  [[nodiscard]] bool begin_round() override { return sleeper_.await_sleep(); }
   void end_round() override {
     ++rings_;
     // Acquire: pairs with the release in answer().
@@ -171,14 +156,13 @@ class wakeup_arm final : public callback_arm {
         test::wait_until([this] { return answers_.load(std::memory_order_acquire) == rings_; }),
         "the thread wakes up");
   }
-  [[nodiscard]] std::size_t sleeps() const override { return sleeper_->sleeps(); }
+  [[nodiscard]] std::size_t sleeps() const override { return sleeper_.sleeps(); }
 
  private:
   static void ring(void* arm) noexcept { static_cast<wakeup_arm*>(arm)->wakeup_.notify(); }
 
   void answer() {
-    // Release: pairs with the acquire in the constructor.
-    id_.store(gettid(), std::memory_order_release);
+    pthread_setname_np(pthread_self(), worker_name);
     while (true) {
       // Acquire: pairs with the release in the destructor.
       auto const may_sleep = [this] { return !is_ending_.load(std::memory_order_acquire); };
@@ -190,12 +174,11 @@ class wakeup_arm final : public callback_arm {
   }
 
   wakeup wakeup_;
-  std::atomic<int> id_{0};
   std::atomic<bool> is_ending_{false};
   std::atomic<std::size_t> answers_{0};
   std::size_t rings_ = 0;
-  std::thread thread_;  // behind what it uses
-  std::optional<watched_thread> sleeper_;
+  std::thread thread_{[this] { answer(); }};  // behind what it uses
+  watched_thread sleeper_{worker_name};
 };
 
 template <class Arm>

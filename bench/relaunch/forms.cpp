@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <escrow/pool.hpp>
-#include <optional>
 #include <utility>
 
 #include "graphs.hpp"
@@ -33,92 +32,6 @@ std::string name_of(cudaGraphNodeType type) {
   return "type_" + std::to_string(static_cast<int>(type));
 }
 
-// What a form launches: an exec by plain CUDA calls; the same with an event record behind it, which
-// are the calls that Escrow makes; and kernels without a graph. The last is escrow::graph_exec.
-struct plain_exec {
-  void launch(cudaStream_t stream) const { test::must(cudaGraphLaunch(exec, stream)); }
-  void upload(cudaStream_t stream) const { test::must(cudaGraphUpload(exec, stream)); }
-
-  test::owned_exec exec;
-};
-
-struct recorded_exec : plain_exec {
-  void launch(cudaStream_t stream) const {
-    plain_exec::launch(stream);
-    test::must(cudaEventRecord(event, stream));
-  }
-
-  test::owned_event event = test::make_event();
-};
-
-// A pool, from which a capture or each run claims its temporary.
-struct with_pool final : with_deleter {
-  [[nodiscard]] std::size_t slots_held() const override { return pool.stats().in_graphs; }
-
-  resource_pool<device_block> pool{{.label = "relaunch", .deleter = &deleter},
-                                   [] { return device_block(temporary_bytes); }};
-};
-
-struct eager_pool {
-  void launch(cudaStream_t stream) {
-    auto const temporary = around->pool.claim(stream);
-    kernels.enqueue(stream);
-  }
-  void upload(cudaStream_t) {}
-
-  work kernels;
-  std::shared_ptr<with_pool> around;
-};
-
-// An object whose shares destructors or host functions drop.
-struct with_shares final : surroundings {
-  [[nodiscard]] std::size_t owed() override {
-    static_cast<void>(test::wait_until([this] { return object.use_count() == 1; }, end_wait_max));
-    return static_cast<std::size_t>(object.use_count() - 1);
-  }
-
-  std::shared_ptr<int> object = std::make_shared<int>(0);
-};
-
-struct eager_host_function {
-  void launch(cudaStream_t stream) {
-    auto share = std::make_unique<std::shared_ptr<int>>(around->object);
-    kernels.enqueue(stream);
-    test::must(cudaLaunchHostFunc(stream, &drop_share, share.get()));
-    static_cast<void>(share.release());
-  }
-  void upload(cudaStream_t) {}
-
-  work kernels;
-  std::shared_ptr<with_shares> around;
-};
-
-struct with_event final : surroundings {
-  test::owned_event event = test::make_event();
-};
-
-template <class Exec>
-class exec_form final : public relaunch_form {
- public:
-  template <class... Arguments>
-  exec_form(graph_facts graph, std::shared_ptr<surroundings> around, Arguments&&... arguments)
-      : relaunch_form(std::move(graph)),
-        around_(around ? std::move(around) : std::make_shared<surroundings>()),
-        exec_(Exec{std::forward<Arguments>(arguments)...}) {}
-
-  void launch(cudaStream_t stream) override { exec_->launch(stream); }
-  void upload(cudaStream_t stream) override { exec_->upload(stream); }
-  [[nodiscard]] std::size_t slots_held() const override { return around_->slots_held(); }
-  [[nodiscard]] std::size_t end() override {
-    exec_.reset();
-    return around_->owed();
-  }
-
- private:
-  std::shared_ptr<surroundings> around_;
-  std::optional<Exec> exec_;
-};
-
 void nothing(cudaStream_t) {}
 
 // A capture of the shape with plain CUDA calls, and with something enqueued before and after it.
@@ -133,21 +46,56 @@ test::owned_graph captured_shape(cudaStream_t stream, shape const& of, Before be
   });
 }
 
-std::unique_ptr<relaunch_form> make_bare(cudaStream_t stream, shape const& of) {
+relaunch_form make_bare(cudaStream_t stream, shape const& of) {
   return form_of(captured_shape(stream, of));
 }
 
-std::unique_ptr<relaunch_form> make_bare_recorded(cudaStream_t stream, shape const& of) {
-  auto const graph = captured_shape(stream, of);
-  return std::make_unique<exec_form<recorded_exec>>(facts_of(graph), nullptr,
-                                                    plain_exec{test::instantiate(graph)});
+// With an event record behind each launch: the calls that Escrow makes.
+relaunch_form make_bare_recorded(cudaStream_t stream, shape const& of) {
+  relaunch_form made = make_bare(stream, of);
+  auto const event = std::make_shared<test::owned_event>(test::make_event());
+  made.launch = [=, launch = made.launch](cudaStream_t on) {
+    launch(on);
+    test::must(cudaEventRecord(*event, on));
+  };
+  return made;
 }
 
-std::unique_ptr<relaunch_form> make_user_object(cudaStream_t stream, shape const& of) {
+// An object whose shares destructors or host functions drop, all but this one.
+using shared_object = std::shared_ptr<std::shared_ptr<int> const>;
+
+shared_object make_object() {
+  return std::make_shared<std::shared_ptr<int> const>(std::make_shared<int>(0));
+}
+
+relaunch_form form_with(shared_object const& object) {
+  relaunch_form made;
+  made.owed = [=] {
+    static_cast<void>(test::wait_until([&] { return object->use_count() == 1; }, end_wait_max));
+    return static_cast<std::size_t>(object->use_count() - 1);
+  };
+  return made;
+}
+
+relaunch_form make_user_object(cudaStream_t stream, shape const& of) {
   auto const graph = captured_shape(stream, of);
-  auto const around = std::make_shared<with_shares>();
-  keep_share(graph, around->object);
-  return form_of(graph, around);
+  auto const object = make_object();
+  keep_share(graph, *object);
+  return form_of(graph, form_with(object));
+}
+
+// A pool, from which a capture or each run claims its temporary.
+struct with_pool {
+  escrow::deleter deleter;
+  resource_pool<device_block> pool{{.label = "relaunch", .deleter = &deleter},
+                                   [] { return device_block(temporary_bytes); }};
+};
+
+relaunch_form form_with(std::shared_ptr<with_pool> const& around) {
+  relaunch_form made;
+  made.slots_held = [=] { return around->pool.stats().in_graphs; };
+  made.owed = [=] { return owed_by(around->deleter); };
+  return made;
 }
 
 // The capture claims its temporary from the pool, and retires `owners` owners.
@@ -161,33 +109,36 @@ graph pooled_shape(with_pool& from, cudaStream_t stream, shape const& of, int ow
 }
 
 template <int owners>
-std::unique_ptr<relaunch_form> make_escrow(cudaStream_t stream, shape const& of) {
+relaunch_form make_escrow(cudaStream_t stream, shape const& of) {
   auto const around = std::make_shared<with_pool>();
-  return form_of(pooled_shape(*around, stream, of, owners), around);
+  return form_of(pooled_shape(*around, stream, of, owners), form_with(around));
 }
 
 // The same graph for a caller that instantiates and launches it with plain CUDA calls: the user
 // object is in the exec.
-std::unique_ptr<relaunch_form> make_escrow_user_object(cudaStream_t stream, shape const& of) {
+relaunch_form make_escrow_user_object(cudaStream_t stream, shape const& of) {
   auto const around = std::make_shared<with_pool>();
-  return form_of(pooled_shape(*around, stream, of, 0).get(), around);
+  return form_of(pooled_shape(*around, stream, of, 0).get(), form_with(around));
 }
 
 // The graph waits for an event and records it: how execs are ordered by nodes of their own.
-std::unique_ptr<relaunch_form> make_event_nodes(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_event>();
-  cudaEvent_t const event = around->event;
-  test::must(cudaEventRecord(event, stream));
-  auto const graph = captured_shape(
-      stream, of,
-      [=](cudaStream_t on) { test::must(cudaStreamWaitEvent(on, event, cudaEventWaitExternal)); },
-      [=](cudaStream_t on) {
-        test::must(cudaEventRecordWithFlags(event, on, cudaEventRecordExternal));
-      });
-  return form_of(graph, around);
+relaunch_form make_event_nodes(cudaStream_t stream, shape const& of) {
+  auto const event = std::make_shared<test::owned_event>(test::make_event());
+  test::must(cudaEventRecord(*event, stream));
+  relaunch_form with_event;
+  with_event.owed = [event] { return std::size_t{0}; };
+  return form_of(captured_shape(
+                     stream, of,
+                     [&](cudaStream_t on) {
+                       test::must(cudaStreamWaitEvent(on, *event, cudaEventWaitExternal));
+                     },
+                     [&](cudaStream_t on) {
+                       test::must(cudaEventRecordWithFlags(*event, on, cudaEventRecordExternal));
+                     }),
+                 with_event);
 }
 
-std::unique_ptr<relaunch_form> make_memory_nodes(cudaStream_t stream, shape const& of) {
+relaunch_form make_memory_nodes(cudaStream_t stream, shape const& of) {
   void* temporary = nullptr;
   return form_of(captured_shape(
       stream, of,
@@ -197,16 +148,32 @@ std::unique_ptr<relaunch_form> make_memory_nodes(cudaStream_t stream, shape cons
 
 void CUDART_CB do_nothing(void*) {}
 
-std::unique_ptr<relaunch_form> make_host_node(cudaStream_t stream, shape const& of) {
+relaunch_form make_host_node(cudaStream_t stream, shape const& of) {
   return form_of(captured_shape(stream, of, &nothing, [](cudaStream_t on) {
     test::must(cudaLaunchHostFunc(on, &do_nothing, nullptr));
   }));
 }
 
-template <class Eager, class Around>
-std::unique_ptr<relaunch_form> make_eager(cudaStream_t, shape const& of) {
-  auto const around = std::make_shared<Around>();
-  return std::make_unique<exec_form<Eager>>(graph_facts{}, around, work(of), around);
+relaunch_form make_eager_pool(cudaStream_t, shape const& of) {
+  auto const around = std::make_shared<with_pool>();
+  relaunch_form made = form_with(around);
+  made.launch = [around, kernels = std::make_shared<work>(of)](cudaStream_t stream) {
+    auto const temporary = around->pool.claim(stream);
+    kernels->enqueue(stream);
+  };
+  return made;
+}
+
+relaunch_form make_eager_host_function(cudaStream_t, shape const& of) {
+  auto const object = make_object();
+  relaunch_form made = form_with(object);
+  made.launch = [=, kernels = std::make_shared<work>(of)](cudaStream_t stream) {
+    auto share = std::make_unique<std::shared_ptr<int>>(*object);
+    kernels->enqueue(stream);
+    test::must(cudaLaunchHostFunc(stream, &drop_share, share.get()));
+    static_cast<void>(share.release());
+  };
+  return made;
 }
 
 constexpr arm<form_setup> forms[]{
@@ -220,8 +187,8 @@ constexpr arm<form_setup> forms[]{
     {"event_nodes", &make_event_nodes},
     {"memory_nodes", &make_memory_nodes},
     {"host_node", &make_host_node},
-    {"eager_pool", &make_eager<eager_pool, with_pool>},
-    {"eager_host_function", &make_eager<eager_host_function, with_shares>},
+    {"eager_pool", &make_eager_pool},
+    {"eager_host_function", &make_eager_host_function},
 };
 
 }  // namespace
@@ -263,23 +230,27 @@ graph_facts facts_of(cudaGraph_t graph) {
   return facts;
 }
 
-std::size_t with_deleter::owed() {
-  static_cast<void>(
-      test::wait_until([this] { return deleter.stats().in_graphs == 0; }, end_wait_max));
+std::size_t owed_by(escrow::deleter& deleter) {
+  static_cast<void>(test::wait_until([&] { return deleter.stats().in_graphs == 0; }, end_wait_max));
   static_cast<void>(deleter.drain_for(end_wait_max));
   return deleter.stats().in_graphs;
 }
 
-std::unique_ptr<relaunch_form> form_of(cudaGraph_t graph, std::shared_ptr<surroundings> around) {
-  return std::make_unique<exec_form<plain_exec>>(facts_of(graph), std::move(around),
-                                                 test::instantiate(graph));
+relaunch_form form_of(cudaGraph_t graph, relaunch_form rest) {
+  auto const exec = std::make_shared<test::owned_exec>(test::instantiate(graph));
+  rest.launch = [=](cudaStream_t stream) { test::must(cudaGraphLaunch(*exec, stream)); };
+  rest.upload = [=](cudaStream_t stream) { test::must(cudaGraphUpload(*exec, stream)); };
+  rest.facts = facts_of(graph);
+  return rest;
 }
 
-std::unique_ptr<relaunch_form> form_of(graph const& graph, std::shared_ptr<surroundings> around) {
-  graph_exec exec(graph);
-  test::must(exec.is_bare(), "the exec is bare");
-  return std::make_unique<exec_form<graph_exec>>(facts_of(graph.get()), std::move(around),
-                                                 std::move(exec));
+relaunch_form form_of(graph const& graph, relaunch_form rest) {
+  auto const exec = std::make_shared<graph_exec>(graph);
+  test::must(exec->is_bare(), "the exec is bare");
+  rest.launch = [=](cudaStream_t stream) { exec->launch(stream); };
+  rest.upload = [=](cudaStream_t stream) { exec->upload(stream); };
+  rest.facts = facts_of(graph.get());
+  return rest;
 }
 
 arm<form_setup> form_named(std::string_view name) {

@@ -8,7 +8,6 @@
 #include <escrow/graph.hpp>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,49 +47,34 @@ using graph_facts = std::map<std::string, int>;
 [[nodiscard]] graph_facts facts_of(cudaGraph_t graph);
 
 // One form, ready to be launched on the stream it was made for.
-class relaunch_form {
- public:
-  explicit relaunch_form(graph_facts graph = {}) : facts(std::move(graph)) {}
-  virtual ~relaunch_form() = default;
-
-  // Enqueues one run of the kernels.
-  virtual void launch(cudaStream_t stream) = 0;
-  // Copies what launch() needs to the device ahead of it.
-  virtual void upload(cudaStream_t stream) = 0;
+struct relaunch_form {
   // Pool slots that the graph holds now.
-  [[nodiscard]] virtual std::size_t slots_held() const = 0;
-  // Destroys what launch() uses, waits a bounded time for destructors, and returns how many have
-  // not run. The last call; the stream must be idle.
-  [[nodiscard]] virtual std::size_t end() = 0;
+  std::function<std::size_t()> slots_held = [] { return std::size_t{0}; };
+  // When launch and upload are gone, and with them the exec: waits a bounded time for destructors,
+  // and returns how many have not run.
+  std::function<std::size_t()> owed = [] { return std::size_t{0}; };
+  // Enqueues one run of the kernels. This and the next are destroyed before the ones above, which
+  // keep what the exec needs.
+  std::function<void(cudaStream_t)> launch;
+  // Copies what launch() needs to the device ahead of it.
+  std::function<void(cudaStream_t)> upload = [](cudaStream_t) {};
+  graph_facts facts;  // what the graph consists of; nothing without a graph
 
-  graph_facts const facts;  // what the graph consists of; nothing without a graph
-};
-
-// What a form's exec needs as long as it lives.
-class surroundings {
- public:
-  virtual ~surroundings() = default;
-  [[nodiscard]] virtual std::size_t slots_held() const { return 0; }
-  // When the exec is gone: waits a bounded time for destructors, returns how many have not run.
-  [[nodiscard]] virtual std::size_t owed() { return 0; }
-};
-
-// With a deleter.
-class with_deleter : public surroundings {
- public:
-  [[nodiscard]] std::size_t owed() override;
-
-  escrow::deleter deleter;
+  // The last call; the stream must be idle. Returns how many destructors have not run.
+  [[nodiscard]] std::size_t end() {
+    launch = upload = nullptr;
+    return owed();
+  }
 };
 
 // A form that launches an exec of `graph`, which may go: instantiated with plain CUDA calls, and by
-// Escrow, which leaves it bare.
-[[nodiscard]] std::unique_ptr<relaunch_form> form_of(cudaGraph_t graph,
-                                                     std::shared_ptr<surroundings> around = {});
-[[nodiscard]] std::unique_ptr<relaunch_form> form_of(graph const& graph,
-                                                     std::shared_ptr<surroundings> around);
+// Escrow, which leaves it bare. `rest` has what the exec needs as long as it lives.
+[[nodiscard]] relaunch_form form_of(cudaGraph_t graph, relaunch_form rest = {});
+[[nodiscard]] relaunch_form form_of(graph const& graph, relaunch_form rest);
+// Waits for what `deleter` has to destroy; for relaunch_form::owed.
+[[nodiscard]] std::size_t owed_by(escrow::deleter& deleter);
 
-using form_setup = std::unique_ptr<relaunch_form>(cudaStream_t stream, shape const& of);
+using form_setup = relaunch_form(cudaStream_t stream, shape const& of);
 // The arm of this name.
 [[nodiscard]] arm<form_setup> form_named(std::string_view name);
 
@@ -104,7 +88,7 @@ struct sizes {
 
 // Measures what a launch costs, of a bare graph and of another form that does the same work, in
 // turns. Both are made anew in every iteration, since two execs of like graphs differ by chance.
-using form_maker = std::function<std::unique_ptr<relaunch_form>(cudaStream_t stream)>;
+using form_maker = std::function<relaunch_form(cudaStream_t stream)>;
 void add_launches(settings const& how, std::string const& name, form_maker const& bare,
                   form_maker const& form, sizes const& gpu);
 

@@ -15,7 +15,6 @@
 #include <escrow/core.hpp>
 #include <escrow/detail/device.hpp>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -129,7 +128,7 @@ class disturbed {
       : stream_(stream),
         form_(form_named(name).setup(stream, line_of_8)),
         is_churn_ours_(is_churn_ours) {
-    form_->upload(stream);
+    form_.upload(stream);
     test::must(cudaStreamSynchronize(stream));
   }
 
@@ -160,7 +159,7 @@ class disturbed {
     for (int i = -warm_up; i < launches; ++i) {
       while (clock::now() < next) {
       }
-      double const us = us_of([&] { form_->launch(stream_); });
+      double const us = us_of([&] { form_.launch(stream_); });
       if (i >= 0) times_us_.push_back(us);
       next = std::max(next + pace, clock::now());  // what is late is not made up for
     }
@@ -170,7 +169,7 @@ class disturbed {
   }
 
   cudaStream_t stream_;
-  std::unique_ptr<relaunch_form> form_;
+  relaunch_form form_;
   bool is_churn_ours_;
   std::vector<double> times_us_;
   double seconds_ = 0;

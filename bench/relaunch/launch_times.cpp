@@ -10,11 +10,11 @@ namespace {
 
 constexpr int burst_max = 16;
 
-void launch(relaunch_form& form, cudaStream_t stream, int launches) {
+void launch(relaunch_form const& form, cudaStream_t stream, int launches) {
   for (int i = 0; i < launches; ++i) form.launch(stream);
 }
 
-double row_us(relaunch_form& form, cudaStream_t stream, int launches) {
+double row_us(relaunch_form const& form, cudaStream_t stream, int launches) {
   return us_of([&] {
            launch(form, stream, launches);
            test::must(cudaStreamSynchronize(stream));
@@ -22,7 +22,7 @@ double row_us(relaunch_form& form, cudaStream_t stream, int launches) {
          launches;
 }
 
-double burst_us(relaunch_form& form, cudaStream_t stream, int launches) {
+double burst_us(relaunch_form const& form, cudaStream_t stream, int launches) {
   double const us = us_of([&] { launch(form, stream, launches); });
   test::must(cudaStreamSynchronize(stream));
   return us / launches;
@@ -35,14 +35,14 @@ void run(benchmark::State& state, form_maker const& make_bare, form_maker const&
   std::size_t slots_held = 0, owed = 0;
   for (auto _ : state) {
     require_time();
-    auto const bare = make_bare(stream), form = make_form(stream);
-    for (auto* const each : {bare.get(), form.get()}) {  // warms up
+    relaunch_form bare = make_bare(stream), form = make_form(stream);
+    for (relaunch_form const* const each : {&bare, &form}) {  // warms up
       each->upload(stream);
       static_cast<void>(row_us(*each, stream, std::max(size.row / 4, 1)));
     }
     auto const in_turns = [&](turns& taken, auto measure, int launches) {
-      return taken.add_around([&] { return measure(*bare, stream, launches); },
-                              [&] { return measure(*form, stream, launches); });
+      return taken.add_around([&] { return measure(bare, stream, launches); },
+                              [&] { return measure(form, stream, launches); });
     };
     double const us = in_turns(rows, &row_us, size.row);
     in_turns(steady, &burst_us, size.steady);
@@ -50,10 +50,10 @@ void run(benchmark::State& state, form_maker const& make_bare, form_maker const&
       in_turns(bursts, &burst_us, std::min(burst_max, size.steady));
     }
     state.SetIterationTime(us * 1e-6);
-    slots_held = form->slots_held();
-    for (auto const& [name, count] : form->facts) state.counters[name] = count;
-    owed += form->end();
-    owed += bare->end();
+    slots_held = form.slots_held();
+    for (auto const& [name, count] : form.facts) state.counters[name] = count;
+    owed += form.end();
+    owed += bare.end();
   }
   state.counters["bare_us"] = rows.plain();
   state.counters["host_us"] = steady.other();

@@ -54,7 +54,7 @@ void add_form(settings const& how, std::string const& name, sized_shape const& e
 }
 
 // Launches until none has returned for a while, or `launches_max` times; returns how often.
-int launches_until_quiet(relaunch_form& form, cudaStream_t stream, test::pinned_flag& flag,
+int launches_until_quiet(relaunch_form const& form, cudaStream_t stream, test::pinned_flag& flag,
                          int launches_max) {
   constexpr double quiet_s = 0.2;  // a launch that takes longer is one that blocks
   // Relaxed, both: the count and the order to end say nothing of anything else.
@@ -87,32 +87,32 @@ int launches_until_quiet(relaunch_form& form, cudaStream_t stream, test::pinned_
 void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launches_max) {
   test::pinned_flag flag;
   test::owned_stream const stream = test::make_stream();
-  auto const form = which.setup(stream, line_of_8);
-  form->upload(stream);
-  form->launch(stream);
+  relaunch_form form = which.setup(stream, line_of_8);
+  form.upload(stream);
+  form.launch(stream);
   test::must(cudaStreamSynchronize(stream));
   int made = 0;
   for (auto _ : state) {
     auto const begin = clock::now();
     test::must(test::launch_wait_flag(stream, flag.get()));
-    made = launches_until_quiet(*form, stream, flag, launches_max);
+    made = launches_until_quiet(form, stream, flag, launches_max);
     state.SetIterationTime(seconds_since(begin));
   }
   test::must(cudaStreamSynchronize(stream));
   state.counters["launches"] = made;
   state.counters["launches_max"] = launches_max;
-  state.counters["destructors_owed"] = static_cast<double>(form->end());
+  state.counters["destructors_owed"] = static_cast<double>(form.end());
 }
 
 // What a thread with a stream, a capture and an exec of its own does.
 auto launching(arm<form_setup> const& which, int launches) {
   return [=]() -> thread_team::part {
     auto const stream = std::make_shared<test::owned_stream>(test::make_stream());
-    std::shared_ptr<relaunch_form> const form = which.setup(*stream, line_of_8);
-    form->upload(*stream);
+    auto const form = which.setup(*stream, line_of_8);
+    form.upload(*stream);
     test::must(cudaStreamSynchronize(*stream));
     return {[=] {
-              for (int i = 0; i < launches; ++i) form->launch(*stream);
+              for (int i = 0; i < launches; ++i) form.launch(*stream);
               test::must(cudaStreamSynchronize(*stream));
             },
             [] {}};

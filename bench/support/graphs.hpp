@@ -51,6 +51,14 @@ inline void keep_share(cudaGraph_t graph, std::shared_ptr<int> const& share) {
   test::must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
 }
 
+// Whether a stream is captured, and which stream it is: a claim asks both.
+inline void ask_about(cudaStream_t stream) {
+  cudaStreamCaptureStatus status{};
+  unsigned long long id = 0;
+  test::must(cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr));
+  test::must(cudaStreamGetId(stream, &id));
+}
+
 // Captures what `enqueue()` enqueues, with plain CUDA calls.
 template <class Enqueue>
 [[nodiscard]] test::owned_graph captured(cudaStream_t stream, Enqueue enqueue) {

@@ -140,84 +140,66 @@ decltype(cudaGraphRetainUserObject) __real_cudaGraphRetainUserObject;
 cudaError_t __wrap_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return inside(&__real_cudaEventCreateWithFlags, event, flags);
 }
-
 cudaError_t __wrap_cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return inside(&__real_cudaEventRecord, event, stream);
 }
-
 cudaError_t __wrap_cudaEventQuery(cudaEvent_t event) {
   return inside(&__real_cudaEventQuery, event);
 }
-
 cudaError_t __wrap_cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   return inside(&__real_cudaStreamWaitEvent, stream, event, flags);
 }
-
 cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream) {
   return inside(&__real_cudaStreamSynchronize, stream);
 }
-
 cudaError_t __wrap_cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   return inside(&__real_cudaStreamGetId, stream, id);
 }
-
 cudaError_t __wrap_cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return inside(&__real_cudaStreamGetDevice, stream, device);
 }
-
 cudaError_t __wrap_cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return inside(&__real_cudaStreamIsCapturing, stream, status);
 }
-
 cudaError_t __wrap_cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* id, cudaGraph_t* graph,
                                             cudaGraphNode_t const** nodes,
                                             cudaGraphEdgeData const** edges, size_t* count) {
   return inside(&__real_cudaStreamGetCaptureInfo, stream, status, id, graph, nodes, edges, count);
 }
-
 cudaError_t __wrap_cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return inside(&__real_cudaThreadExchangeStreamCaptureMode, mode);
 }
-
 cudaError_t __wrap_cudaGetDevice(int* device) {
   return inside(&__real_cudaGetDevice, device);
 }
-
 cudaError_t __wrap_cudaSetDevice(int device) {
   return inside(&__real_cudaSetDevice, device);
 }
-
 cudaError_t __wrap_cudaGetLastError() {
   return inside(&__real_cudaGetLastError);
 }
-
 cudaError_t __wrap_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
                                                  cudaGraphNode_t const* after,
                                                  cudaGraphEdgeData const* edges, size_t count,
                                                  cudaStreamCaptureMode mode) {
   return inside(&__real_cudaStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode);
 }
-
 cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return inside(&__real_cudaStreamCreateWithFlags, stream, flags);
 }
-
 cudaError_t __wrap_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return inside(&__real_cudaStreamEndCapture, stream, graph);
 }
-
 cudaError_t __wrap_cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
                                     cudaGraphNode_t const* after, cudaGraphEdgeData const* edges,
                                     size_t count, cudaGraphNodeParams* params) {
   return inside(&__real_cudaGraphAddNode, node, graph, after, edges, count, params);
 }
-
 cudaError_t __wrap_cudaUserObjectCreate(cudaUserObject_t* object, void* held, cudaHostFn_t destroy,
                                         unsigned count, unsigned flags) {
   return inside(&__real_cudaUserObjectCreate, object, held, destroy, count, flags);
 }
-
 cudaError_t __wrap_cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
                                              unsigned count, unsigned flags) {
   return inside(&__real_cudaGraphRetainUserObject, graph, object, count, flags);
