@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,22 +143,18 @@ def launch_repetition(kernels, index, form, bare, stream, row):
                       **fields)
 
 
-def attempt(make, kernels):
-    try:
-        return make(kernels)
-    except Exception as error:
-        print(f"no {make.__name__} graph of {kernels} kernels: {type(error).__name__}: {error}")
-        return None
-
-
 def relaunch(end):
     """The repetitions of all sizes, as many as there is time for."""
-    maker = Maker()
-    pairs = {kernels: (maker.cuda_core(kernels), attempt(maker.bare, kernels)) for kernels in ROWS}
+    maker, pairs, runs = Maker(), {}, []
     for kernels, row in ROWS.items():
+        form, bare = maker.cuda_core(kernels), None
+        try:
+            bare = maker.bare(kernels)
+        except Exception as error:
+            print(f"no bare graph of {kernels} kernels: {type(error).__name__}: {error}")
+        pairs[kernels] = form, bare
         for each in filter(None, pairs[kernels]):
             launches_us(each, maker.stream, row, True)  # warms up
-    runs = []
     for index in range(REPETITIONS):
         for kernels, row in ROWS.items():
             if time.monotonic() > end:
@@ -179,20 +176,17 @@ def build(end, ns_a_node=None, nodes=CHAIN_NODES):
     return runs
 
 
-def versions():
-    from importlib.metadata import PackageNotFoundError, version
-    found = {}
-    for name in ("cuda-core", "cuda-bindings"):
-        try:
-            found[f"{name}_version"] = version(name)
-        except PackageNotFoundError:
-            found[f"{name}_version"] = "not known"
-    return found
+def version_of(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not known"
 
 
 def result_of(measure_all, seconds):
     try:
-        return {"context": versions(), "benchmarks": measure_all(time.monotonic() + seconds)}
+        versions = {f"{name}_version": version_of(name) for name in ("cuda-core", "cuda-bindings")}
+        return {"context": versions, "benchmarks": measure_all(time.monotonic() + seconds)}
     except BaseException as error:  # whatever it is, the results of the other arms stay good
         return {"skipped": f"{type(error).__name__}: {error}"}
 

@@ -127,9 +127,8 @@ def joined(parts):
             if number > 0:
                 kept["family_index"] += 1000 * number  # behind those of the parts before
             runs.append(json.dumps(kept, separators=(",", ":")))
-    lines = ",\n".join(runs)
-    why = f'"incomplete": {json.dumps(incomplete)},\n' if incomplete else ""
-    return f'{{"context": {json.dumps(context)},\n{why}"benchmarks": [\n{lines}\n]}}\n'
+    head = json.dumps({"context": context, **({"incomplete": incomplete} if incomplete else {})})
+    return head[:-1] + ',\n"benchmarks": [\n' + ",\n".join(runs) + "\n]}\n"
 
 
 # The summary and the tables.

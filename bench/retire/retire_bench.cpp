@@ -6,6 +6,7 @@
 // so that only the stream's own time counts.
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,112 +18,91 @@
 namespace escrow::bench {
 namespace {
 
-using tally = std::atomic<std::uint64_t>;
+// How many owners have been handed over, and destroyed.
+struct tally {
+  std::uint64_t handed_over = 0;
+  std::atomic<std::uint64_t> destroyed{0};
+};
 
-// Release: pairs with the acquire in retiring::settle().
-void count(tally& destroyed) noexcept {
-  destroyed.fetch_add(1, std::memory_order_release);
+// Release: pairs with the acquire in run().
+void count(tally& of) noexcept {
+  of.destroyed.fetch_add(1, std::memory_order_release);
 }
 
 using counted_owner = telling_owner<tally, &count>;
 
-// One way to have something done after the work on a stream. It keeps what the calls need.
-class retiring {
- public:
-  virtual ~retiring() = default;
-  virtual void call(cudaStream_t) {}
-  // Returns when all that was handed over has been destroyed.
-  void settle() const {
-    // Acquire: pairs with the release in count().
-    test::must(test::wait_until(
-                   [this] { return destroyed_.load(std::memory_order_acquire) == handed_over_; }),
-               "all owners have been destroyed");
-  }
+counted_owner next(tally& of) {
+  ++of.handed_over;
+  return counted_owner(of);
+}
 
- protected:
-  counted_owner next() {
-    ++handed_over_;
-    return counted_owner(destroyed_);
-  }
+// Each arm makes a call that has something done after the work on a stream.
+using call_function = std::function<void(cudaStream_t)>;
+using retire_arm = arm<call_function(tally& owners)>;
 
- private:
-  tally destroyed_{0};
-  std::uint64_t handed_over_ = 0;
-};
+call_function nothing(tally&) {
+  return [](cudaStream_t) {};
+}
 
-class event_record final : public retiring {
- public:
-  void call(cudaStream_t stream) override { test::must(cudaEventRecord(event_, stream)); }
+call_function event_record(tally&) {
+  auto const event = std::make_shared<test::owned_event>(test::make_event());
+  return [=](cudaStream_t stream) { test::must(cudaEventRecord(*event, stream)); };
+}
 
- private:
-  test::owned_event event_ = test::make_event();
-};
-
-class escrow_retire final : public retiring {
- public:
-  void call(cudaStream_t stream) override { deleter_.retire(stream, next()); }
-
- private:
-  escrow::deleter deleter_;
-};
+call_function escrow_retire(tally& owners) {
+  auto const deleter = std::make_shared<escrow::deleter>();
+  return [deleter, &owners](cudaStream_t stream) { deleter->retire(stream, next(owners)); };
+}
 
 void CUDART_CB delete_owner(void* owner) {
   delete static_cast<counted_owner*>(owner);
 }
 
-class host_function final : public retiring {
- public:
-  void call(cudaStream_t stream) override {
-    auto owner = std::make_unique<counted_owner>(next());
+call_function host_function(tally& owners) {
+  return [&owners](cudaStream_t stream) {
+    auto owner = std::make_unique<counted_owner>(next(owners));
     test::must(cudaLaunchHostFunc(stream, &delete_owner, owner.get()));
     static_cast<void>(owner.release());
-  }
-};
-
-using retire_arm = arm<std::unique_ptr<retiring>()>;
-
-template <class Arm>
-std::unique_ptr<retiring> make() {
-  return std::make_unique<Arm>();
+  };
 }
 
 constexpr retire_arm arms[]{
-    {"nothing", &make<retiring>},
-    {"event_record", &make<event_record>},
-    {"escrow", &make<escrow_retire>},
-    {"host_function", &make<host_function>},
+    {"nothing", &nothing},
+    {"event_record", &event_record},
+    {"escrow", &escrow_retire},
+    {"host_function", &host_function},
 };
 
 // Host time of `calls` calls in a row, microseconds.
-double host_row(retiring& way, cudaStream_t stream, int calls) {
+double host_row(call_function const& call, cudaStream_t stream, int calls) {
   return us_of([&] {
-    for (int i = 0; i < calls; ++i) way.call(stream);
+    for (int i = 0; i < calls; ++i) call(stream);
   });
 }
 
-void enqueue_turns(retiring& way, cudaStream_t stream, int calls) {
+void enqueue_turns(call_function const& call, cudaStream_t stream, int calls) {
   for (int i = 0; i < calls; ++i) {
     test::must(test::launch_tiny(stream));
-    way.call(stream);
+    call(stream);
   }
 }
 
 // Wall time of `calls` turns of a kernel and a call, until all are done.
-double stream_row(retiring& way, cudaStream_t stream, int calls) {
+double stream_row(call_function const& call, cudaStream_t stream, int calls) {
   return us_of([&] {
-    enqueue_turns(way, stream, calls);
+    enqueue_turns(call, stream, calls);
     test::must(cudaStreamSynchronize(stream));
   });
 }
 
 // The stream's own time: the row waits behind a kernel until all of it has been enqueued.
-double held_row(retiring& way, cudaStream_t stream, int calls) {
+double held_row(call_function const& call, cudaStream_t stream, int calls) {
   constexpr std::uint64_t enqueue_us = 5000;  // far more than enqueuing takes
   test::owned_event begin, end;               // that take the time
   for (auto* const each : {&begin, &end}) test::must(cudaEventCreate(each->out()));
   test::must(test::launch_sleep(stream, enqueue_us));
   test::must(cudaEventRecord(begin, stream));
-  enqueue_turns(way, stream, calls);
+  enqueue_turns(call, stream, calls);
   test::must(cudaEventRecord(end, stream));
   test::must(cudaStreamSynchronize(stream));
   float milliseconds = 0;
@@ -130,15 +110,20 @@ double held_row(retiring& way, cudaStream_t stream, int calls) {
   return static_cast<double>(milliseconds) * 1e3;
 }
 
-using row_function = double (*)(retiring& way, cudaStream_t stream, int calls);
+using row_function = double (*)(call_function const& call, cudaStream_t stream, int calls);
 
 void run(benchmark::State& state, retire_arm const& which, row_function row, int calls) {
   test::owned_stream const stream = test::make_stream();
-  auto const way = which.setup();
+  tally owners;
+  auto const call = which.setup(owners);
+  auto const is_settled = [&] {
+    // Acquire: pairs with the release in count().
+    return owners.destroyed.load(std::memory_order_acquire) == owners.handed_over;
+  };
   auto const once = [&] {
-    double const us = row(*way, stream, calls);
+    double const us = row(call, stream, calls);
     test::must(cudaStreamSynchronize(stream));
-    way->settle();
+    test::must(test::wait_until(is_settled), "all owners have been destroyed");
     return us;
   };
   constexpr int warm_up_rows = 2;

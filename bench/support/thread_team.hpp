@@ -45,7 +45,6 @@ class thread_team {
 
   // Runs one round and returns the seconds that the slowest thread took.
   [[nodiscard]] double round() {
-    rethrow();
     // Relaxed: the gate orders it before the threads' next step.
     started_.store(0, std::memory_order_relaxed);
     gate_.arrive_and_wait();
