@@ -1,5 +1,6 @@
 """Tests of the scripts that read the benches' results, on a tiny sample."""
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -144,13 +145,33 @@ class MeasuredTest(ReportTest):
 
     def test_parts_of_a_program_become_one_result_that_is_read_as_before(self):
         one, other, both = (self.folder / name for name in ("1", "2", "x_bench.json"))
-        for path, name in ((one, "z"), (other, "a")):
-            path.write_text(json.dumps({"context": {"host_name": "h"}, "benchmarks": runs(name, 1.23456789, host_us=2)}))
+        for path, name, index in ((one, "z", 5), (other, "a", 0)):
+            rows = runs(name, 1.23456789, host_us=2, family_index=index)
+            path.write_text(json.dumps({"context": {"host_name": "h"}, "benchmarks": rows}))
         both.write_text(report.joined([one, other, self.folder / "3"]))
         self.assertEqual(len(json.loads(both.read_text())["benchmarks"]), 2)
         measured = Measured(self.folder)
         self.assertEqual((measured.names(), measured("a", "host_us"), measured("z")), (["z", "a"], 2, 1.23457))
         self.assertEqual(measured.problems, ["3: not complete; its program was ended"])
+
+
+class RunProgramTest(ReportTest):
+    def names_of(self, program, *arguments):
+        """What is left of a program that measures one benchmark, named as its filter."""
+        path, file = self.folder / program, self.folder / "x_bench.json"
+        path.write_text("#!/bin/bash\nname=all\nfor each; do [[ $each == --benchmark_filter=* ]] && name=${each#*=}\n"
+                        "[[ $each == --benchmark_out=* ]] && out=${each#*=}; done\necho '{\"context\": {}, \"benchmarks\":"
+                        "[{\"name\": \"'$name'\", \"run_type\": \"iteration\", \"family_index\": 0}]}' > $out\n")
+        path.chmod(0o755)
+        script = Path(__file__).parent / "run_program.sh"
+        subprocess.run([script, "10", file, path, *arguments], check=True)
+        return [run["name"] for run in json.loads(file.read_text())["benchmarks"]]
+
+    def test_lives_and_instantiations_run_first_in_a_process_of_their_own(self):
+        alone = "capture/(whole|instantiate)/"
+        self.assertEqual(self.names_of("capture_bench_sim", "--quick"), [alone, f"-{alone}"])
+        self.assertEqual(self.names_of("capture_bench_sim", "--benchmark_filter=whole"), ["whole"])
+        self.assertEqual(self.names_of("claim_bench_sim"), ["all"])
 
 
 class TablesTest(ReportTest):
