@@ -7,9 +7,9 @@
 #include <string>
 
 #include "child.hpp"
-#include "deleter_stage.hpp"
 #include "fault_runner.hpp"
 #include "wait_until.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
@@ -38,7 +38,7 @@ std::string said_of(
       in.have_owner();
     }) {
   planted all;
-  return said_of(all.add("planted", {}, std::move(prepare), std::move(act)));
+  return said_of(all.add("planted", {}, {std::move(prepare)}, std::move(act)));
 }
 
 void expect_said(std::string const& said, std::string const& expected) {
@@ -145,8 +145,8 @@ TEST(PlantedMistake, ACaptureThatIsHarmedIsReported) {
                     static_cast<void>(cudaStreamQuery(in.one));
                     static_cast<void>(cudaGetLastError());
                   },
-                  [](auto& in) { in.begin_capture(); }),
-              "somebody has harmed the capture");
+                  [](auto& in) { in.begin_capture(in.one); }),
+              "a failed call harmed the capture");
 }
 
 TEST(PlantedMistake, ACallWithoutARowInTheTableIsReported) {
