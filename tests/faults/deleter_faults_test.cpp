@@ -127,6 +127,7 @@ std::vector<std::pair<std::string, step>> things_to_reclaim() {
        [=](auto& in) {
          device_scope const there(1);
          retired(in);
+         in.reclaimed_on = 1;
        }},
       {"an owner after its stream",
        [](auto& in) {
@@ -137,6 +138,7 @@ std::vector<std::pair<std::string, step>> things_to_reclaim() {
        [](auto& in) {
          in.worker->retire(in.one, probe(in.fate()));
          in.worker->retire(in.other, probe(in.fate()));
+         in.reclaimed_on = 0;
          must(cudaDeviceSynchronize());
        }},
       {"an owner after an event",
@@ -165,6 +167,7 @@ std::vector<std::pair<std::string, step>> things_to_reclaim() {
          record_stream(in.shared, in.one);
          must(cudaStreamSynchronize(in.one));
          in.shared.reset();
+         in.reclaimed_on = 1;
        }},
   };
 }

@@ -102,6 +102,19 @@ class exec_stage : public world {
     sim::run_until_idle();
     return worker->drain_for(generous);
   }
+  /// Ends all launches.
+  void finish() {
+    flag.raise();
+    EXPECT_TRUE(settle());
+    in_flight.reset();
+  }
+  /// An exec that says it is bare has no user object, unless there are plain copies. Without
+  /// graphs, and with no launch in flight.
+  void expect_true_claim() {
+    if (!exec || rival) return;
+    EXPECT_TRUE(settle());
+    EXPECT_LE(exec->is_bare(), sim::alive().user_objects == 0) << "it is not bare";
+  }
   /// Launches keep what they use, whatever was destroyed.
   void expect_nothing_freed_early() {
     for (int i = 0; i < 3; ++i) worker->poll();
@@ -128,14 +141,15 @@ class exec_stage : public world {
     add(handle);
     return text + alive_graphs() + " runs " + std::to_string(expected_runs);
   }
-  /// Graphs first (0), or execs first (1); with launches in flight.
+  /// With launches in flight: graphs first (0), or execs first (1). With none, graphs first (2).
   [[nodiscard]] leftovers end(int way) override {
+    bool const has_plain_copy = plain.get() != nullptr;
+    if (way == 2) finish();
     if (way == 1) end_execs();
     end_copies();
-    if (way == 0) {
-      source.reset();
-      end_execs();
-    }
+    if (way != 1) source.reset();
+    if (way == 2 && !has_plain_copy) expect_true_claim();
+    end_execs();
     expect_nothing_freed_early();
     raise_flag();
     EXPECT_TRUE(settle());

@@ -84,6 +84,7 @@ class deleter_stage : public world {
   bool has_drained = false;
   bool polls_when_seen = false;     // references that were taken back are reclaimed first
   bool is_reclaimed_apart = false;  // by a worker's thread
+  std::optional<int> reclaimed_on;  // the device that is current as owners are destroyed
 
   void have_owner() { mine.emplace(fate()); }
   void share() { shared = make_stream_shared_by<probe>(*worker, fate()); }
@@ -153,12 +154,20 @@ class deleter_stage : public world {
     std::size_t const left = owners_left();
     if (is_end_known) {
       EXPECT_EQ(left, leaked) << "an owner leaked, and was not counted";
+      expect_reclaimed_on_their_device();
     } else if (!is_reclaimed_apart) {
       EXPECT_LE(left, leaked) << "an owner leaked, and was not counted";
     }
     leftovers kept;
     kept.events = 6 * std::max<std::size_t>(leaked, left) + (uses_global ? 1 : 0);
     return kept;
+  }
+  /// Owners are destroyed with their device current. -1: the owner's own query was made to fail.
+  void expect_reclaimed_on_their_device() const {
+    for (fate_ptr const& each : fates) {
+      if (!reclaimed_on || !each->was_destroyed()) continue;
+      EXPECT_TRUE(each->device == *reclaimed_on || each->device == -1) << each->device;
+    }
   }
 };
 
