@@ -172,6 +172,9 @@ void add_owners(rows& all, bool is_exposed) {
   };
   all.add("exec with owners, ended in flight" + where, runs({"graph_exec::~graph_exec"}),
           {owned, in_flight}, [](auto& in) { in.exec.reset(); });
+  step const capturing = [](auto& in) { in.begin_capture(in.other); };
+  all.add("exec with owners, ended during a capture" + where, runs({"graph_exec::~graph_exec"}),
+          {owned, exec, capturing}, [](auto& in) { in.exec.reset(); });
 }
 
 void add_graphs(rows& all) {
@@ -200,6 +203,13 @@ void add_graphs(rows& all) {
     in.copy.emplace(escrow::capture(in.one, [&in](stream_ref on) {
       escrow::check(launch_add(on.get(), in.cells.data(), 3), "cudaLaunchKernel");
     }));
+  });
+  all.add("capture, of work that throws", runs({"capture"}), {}, [](auto& in) {
+    try {
+      static_cast<void>(escrow::capture(in.one, [](stream_ref) { throw std::logic_error("no"); }));
+    } catch (std::logic_error const& thrown) {
+      in.answer = thrown.what();
+    }
   });
 }
 

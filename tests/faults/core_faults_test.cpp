@@ -7,13 +7,13 @@
 #include <escrow/detail/retry_cleanup.hpp>
 
 #include "every_call.hpp"
-#include "world.hpp"
+#include "fault_world.hpp"
 
 namespace escrow::test {
 namespace {
 
 /// Streams, events and graphs, one of them in a capture if the operation wants it.
-class core_stage : public world {
+class core_stage : public fault_world {
  public:
   owned_graph plain = tiny_graph();
   std::optional<event> mine;

@@ -1,6 +1,6 @@
 // Every call of every operation of deleters fails once: retire, share, poll, drain, stop.
 #include "every_call.hpp"
-#include "world.hpp"
+#include "fault_world.hpp"
 
 namespace escrow::test {
 namespace {

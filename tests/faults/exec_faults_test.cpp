@@ -208,6 +208,93 @@ std::vector<operation> const& operations() {
   return result;
 }
 
+/// In each operation, all calls of one function fail, however often they are tried.
+class ExecCallFault : public testing::TestWithParam<operation> {
+ protected:
+  static constexpr std::uint64_t for_good = 1'000'000;
+
+  void expect_bounded(std::string const& api) {
+    sim::counts const before = sim::alive();
+    auto const prepared = GetParam().prepare();
+    auto& in = static_cast<exec_stage&>(*prepared);
+    // A launch that ran cannot be repeated; and CUDA goes on to capture into a graph whose
+    // re-opening could not be ended.
+    bool const is_repeatable = api != "cudaEventRecord" && api != "cudaStreamEndCapture";
+    if (fails(in, api) && is_repeatable) {
+      EXPECT_NO_THROW(GetParam().act(in)) << "it cannot be repeated";
+    }
+    in.end_copies();
+    in.source.reset();
+    in.end_execs();
+    in.expect_nothing_freed_early();
+    in.raise_flag();
+    EXPECT_TRUE(in.settle()) << "drain() hangs";
+    sim::counts const after = sim::alive();
+    bool const is_destroy_refused = after.graphs > before.graphs || after.execs > before.execs;
+    std::size_t const left = in.owners_left() + static_cast<std::size_t>(in.counts.alive());
+    EXPECT_TRUE(is_destroy_refused || left == 0 || in.worker->stats().leaked != 0)
+        << left << " things leaked, and were not counted";
+    EXPECT_EQ(in.mismatches.load(), 0);
+  }
+
+ private:
+  /// Whether the operation threw. All graphs that it used are there afterwards.
+  static bool fails(exec_stage& in, std::string const& api) {
+    sim::fail_call(api, cudaErrorUnknown, 1, for_good);
+    // In place of a record the stream is synchronized, which the flag would block.
+    if (api == "cudaEventRecord")
+      sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, for_good);
+    bool threw = false;
+    try {
+      GetParam().act(in);
+    } catch (cuda_error const&) {
+      threw = true;
+    }
+    sim::clear_faults();
+    static_cast<void>(cudaGetLastError());
+    for (auto const* const each : {&in.source, &in.second, &in.copy, &in.parent}) {
+      std::size_t nodes = 0;
+      if (*each) {
+        EXPECT_EQ(cudaGraphGetNodes((*each)->get(), nullptr, &nodes), cudaSuccess);
+      }
+    }
+    return threw;
+  }
+};
+
+TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
+  for (char const* const api : {"cudaEventQuery",
+                                "cudaEventRecord",
+                                "cudaEventSynchronize",
+                                "cudaGetDevice",
+                                "cudaGraphAddChildGraphNode",
+                                "cudaGraphChildGraphNodeGetGraph",
+                                "cudaGraphClone",
+                                "cudaGraphDestroy",
+                                "cudaGraphDestroyNode",
+                                "cudaGraphExecDestroy",
+                                "cudaGraphExecUpdate",
+                                "cudaGraphGetNodes",
+                                "cudaGraphInstantiate",
+                                "cudaGraphLaunch",
+                                "cudaGraphNodeGetType",
+                                "cudaGraphReleaseUserObject",
+                                "cudaGraphRetainUserObject",
+                                "cudaGraphDebugDotPrint",
+                                "cudaStreamEndCapture",
+                                "cudaStreamGetCaptureInfo",
+                                "cudaStreamWaitEvent",
+                                "cudaThreadExchangeStreamCaptureMode",
+                                "cudaUserObjectCreate",
+                                "cudaUserObjectRelease",
+                                "cudaUserObjectRetain"}) {
+    SCOPED_TRACE(api);
+    expect_bounded(api);
+    EXPECT_EQ(sim::calls_in_callbacks(), 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, ExecCallFault, testing::ValuesIn(operations()), name_of);
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
 
 }  // namespace

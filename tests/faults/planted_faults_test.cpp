@@ -8,8 +8,8 @@
 
 #include "child.hpp"
 #include "fault_runner.hpp"
+#include "fault_world.hpp"
 #include "wait_until.hpp"
-#include "world.hpp"
 
 namespace escrow::test {
 namespace {

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "world.hpp"
+#include "fault_world.hpp"
 
 namespace escrow::test {
 
-class pool_stage : public world {
+class pool_stage : public fault_world {
  public:
   owned_stream third = make_stream();
   owned_stream blocking = make_stream(cudaStreamDefault);

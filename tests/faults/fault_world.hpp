@@ -1,20 +1,27 @@
 // What all stages have: a deleter, streams, a capture and owners; and the stage of deleters.
 #pragma once
 
+#include <escrow/core.hpp>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/device.hpp>
 #include <escrow/detail/reference_set.hpp>
+#include <escrow/pool.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "../deleter/probe.hpp"
-#include "../pool/capture_fixture.hpp"
+#include "blocks.hpp"
+#include "build_graph.hpp"
+#include "capturing.hpp"
 #include "fault_runner.hpp"
+#include "message_of.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 
 /// A world whose deleter has no thread, so that the n-th CUDA call is always the same one.
-class world : public stage {
+class fault_world : public stage {
  public:
   tally counts;            // of the blocks of pools
   pinned_ints mismatches;  // freed after the flag is raised, since freeing waits for the device
@@ -70,7 +77,7 @@ struct large_probe {
   char padding[100] = {};
 };
 
-class deleter_stage : public world {
+class deleter_stage : public fault_world {
  public:
   std::unique_ptr<deleter> other_worker;
   owned_graph plain = tiny_graph();

@@ -2,7 +2,7 @@
 // early nor lost, but waits until the pool is given that stream outside of captures.
 #include <optional>
 
-#include "capture_fixture.hpp"
+#include "../pool/capture_fixture.hpp"
 
 namespace escrow::test {
 namespace {
