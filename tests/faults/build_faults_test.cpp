@@ -1,7 +1,7 @@
 // Every call of every operation on graphs built by hand, captures, launches and libraries fails
 // once.
 #include "every_call.hpp"
-#include "graph_world.hpp"
+#include "graph_stages.hpp"
 
 namespace escrow::test {
 namespace {
@@ -122,6 +122,7 @@ void add_owners(rows& all, bool is_exposed) {
   step const owned = [=](build_stage& in) {
     in.build_one();
     in.mine = in.unique_owner();
+    in.is_exposed = is_exposed;
     if (is_exposed) static_cast<void>(in.built->get());
   };
   auto const going = [](build_stage& in) { in.going = {0}; };

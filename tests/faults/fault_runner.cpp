@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <escrow/core.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
@@ -103,6 +104,17 @@ void fault_runner::every_call() {
   testing::Test::RecordProperty("sites", std::to_string(sites_.size()));
 }
 
+void fault_runner::run_each_way(fault failing,
+                                std::function<void(run_result const&)> const& judge) {
+  bool const is_lost = is_sticky(failing.error);
+  int const ways = is_lost ? 1 : std::max(it_.ways_to_end, it_.stated_shows.empty() ? 1 : 2);
+  for (int way = 0; way < ways && !testing::Test::HasFailure(); ++way) {
+    failing.is_repeated = way == 0;
+    judge(run(failing, way % it_.ways_to_end));
+    if (is_lost) fill();  // what the lost device has cost
+  }
+}
+
 void fault_runner::fail_call(std::uint64_t n, std::string const& api) {
   static std::set<std::pair<std::string, cudaError_t>> met;
   auto const errors = errors_of(api);
@@ -110,36 +122,30 @@ void fault_runner::fail_call(std::uint64_t n, std::string const& api) {
   for (cudaError_t const error : errors) {
     if (!is_selected()) continue;
     if (met.emplace(api, error).second) ++mutable_totals().errors;
-    for (int way = 0; way < (is_sticky(error) ? 1 : it_.ways_to_end); ++way) {
-      auto const went = run({.call = n, .api = api, .error = error}, way);
+    run_each_way({.call = n, .api = api, .error = error}, [&](run_result const& went) {
       ++mutable_totals().call_runs;
-      if (is_sticky(error)) fill();  // what the lost device has cost
       ASSERT_GE(went.calls.size(), n) << it_.name << ": the call was not reached";
       EXPECT_EQ(went.calls[n - 1].api, api);
-      if (testing::Test::HasFailure()) return;
-    }
+    });
+    if (testing::Test::HasFailure()) return;
   }
 }
 
 void fault_runner::every_allocation() {
-  for (std::uint64_t n = 1;; ++n) {
+  bool is_reached = true;
+  for (std::uint64_t n = 1; is_reached; ++n) {
     ASSERT_LT(n, steps_max);
-    bool is_reached = false;
+    is_reached = false;
     for (std::uint64_t const times : {std::uint64_t{1}, allocation_watch::for_ever}) {
-      for (int way = 0; way < it_.ways_to_end; ++way) {
-        bool const ends_the_search = times == 1 && way == 0;
-        if (!is_selected() && !ends_the_search) continue;
-        auto const went = run({.allocation = n, .times = times}, way);
+      if (!is_selected() && times != 1) continue;  // the first ends the search
+      run_each_way({.allocation = n, .times = times}, [&](run_result const& went) {
         is_reached |= went.allocations >= n;
         if (is_reached) ++mutable_totals().allocation_runs;
-        if (testing::Test::HasFailure()) return;
-      }
+      });
+      if (testing::Test::HasFailure()) return;
     }
-    if (!is_reached) {
-      testing::Test::RecordProperty("allocations", std::to_string(n - 1));
-      return;
-    }
-    ++mutable_totals().allocation_sites;
+    if (is_reached) ++mutable_totals().allocation_sites;
+    testing::Test::RecordProperty("allocations", std::to_string(is_reached ? n : n - 1));
   }
 }
 
@@ -241,9 +247,11 @@ void fault_runner::expect_promise(stage& in, fault const& failing, std::string c
   }
   if (seen != before && applies(it_.stated, api)) {
     EXPECT_NE(seen.find(it_.stated_shows), std::string::npos) << "it is not as stated: " << seen;
+    EXPECT_TRUE(it_.stated_shows.empty() || in.reports() != 0) << "no handler was told";
     return;
   }
   EXPECT_EQ(seen, before) << "it threw and has changed something";
+  if (!failing.is_repeated) return;
   EXPECT_NO_THROW(it_.act(in)) << "it cannot be done again";
   EXPECT_EQ(in.seen(), after_) << "done again, it has not done its work";
 }

@@ -129,6 +129,7 @@ struct fault {
   cudaError_t error = cudaSuccess;
   std::uint64_t allocation = 0;  // the n-th of the calling thread; 0: none
   std::uint64_t times = 1;       // allocations that fail from there on
+  bool is_repeated = true;       // an operation that threw is done again
 
   [[nodiscard]] bool is_none() const { return call == 0 && allocation == 0; }
 };
@@ -176,6 +177,9 @@ class fault_runner {
   // ids.
   void fill();
   void fail_call(std::uint64_t n, std::string const& api);
+  // A run for each way to end. In the first, an operation that threw is repeated; one that may
+  // leave something (stated_shows) is also run without that.
+  void run_each_way(fault failing, std::function<void(run_result const&)> const& judge);
   run_result run(fault const& failing, int way_to_end);
   run_result act(stage& in, fault const& failing);
   void expect_thread_as_before() const;

@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "graph_world.hpp"
+#include "graph_stages.hpp"
 #include "world.hpp"
 
 namespace escrow::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../pool/allocation_watch.hpp"
-#include "pool_world.hpp"
+#include "pool_stage.hpp"
 #include "world.hpp"
 
 namespace escrow::test {

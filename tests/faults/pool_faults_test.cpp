@@ -1,6 +1,6 @@
 // Every call of every operation of pools fails once: claim, use, release, close, scratch memory.
 #include "every_call.hpp"
-#include "pool_world.hpp"
+#include "pool_stage.hpp"
 
 namespace escrow::test {
 namespace {

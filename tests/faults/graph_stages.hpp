@@ -218,6 +218,7 @@ class build_stage : public fault_world {
   std::optional<int> expected;     // what a run of the graph adds to the first cell
   std::function<void()> at_end;    // expects what the operation has done
   bool polls_when_seen = true;     // not if that is the operation
+  bool is_exposed = false;         // the handle was given out; before, a query changes what is held
   bool may_lose = false;           // owners may be destroyed if it fails
   std::vector<std::size_t> going;  // the numbers of the owners that the operation releases
 
@@ -243,6 +244,7 @@ class build_stage : public fault_world {
                      : " nodes " + std::to_string(nodes_in(**each).size()) + "-" +
                            std::to_string(edges_in(**each).size());
     }
+    if (built && is_exposed) text += " holds " + std::to_string(built->held().owners);
     for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>()) {
       text += " body " + std::to_string(nodes_of(each).size());
     }
