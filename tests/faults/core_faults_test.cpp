@@ -27,9 +27,7 @@ class core_stage : public fault_world {
            std::to_string(device) + " capture " + std::to_string(is_capturing());
   }
   [[nodiscard]] leftovers end(int /*way*/) override {
-    if (captured) {
-      EXPECT_EQ(captured->end(), cudaSuccess);
-    }
+    expect_unharmed_capture();
     return end_after_loss();
   }
   [[nodiscard]] leftovers end_after_loss() override {

@@ -1,4 +1,6 @@
 // Every call of every operation on graphs, execs and hoisted references fails once.
+#include <sstream>
+
 #include "every_call.hpp"
 #include "graph_stages.hpp"
 
@@ -211,7 +213,7 @@ std::vector<operation> const& operations() {
 /// In each operation, all calls of one function fail, however often they are tried.
 class ExecCallFault : public testing::TestWithParam<operation> {
  protected:
-  static constexpr std::uint64_t for_good = 1'000'000;
+  static constexpr std::uint64_t always = 1'000'000;
 
   void expect_bounded(std::string const& api) {
     sim::counts const before = sim::alive();
@@ -240,10 +242,10 @@ class ExecCallFault : public testing::TestWithParam<operation> {
  private:
   /// Whether the operation threw. All graphs that it used are there afterwards.
   static bool fails(exec_stage& in, std::string const& api) {
-    sim::fail_call(api, cudaErrorUnknown, 1, for_good);
+    sim::fail_call(api, cudaErrorUnknown, 1, always);
     // In place of a record the stream is synchronized, which the flag would block.
     if (api == "cudaEventRecord")
-      sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, for_good);
+      sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, always);
     bool threw = false;
     try {
       GetParam().act(in);
@@ -263,31 +265,16 @@ class ExecCallFault : public testing::TestWithParam<operation> {
 };
 
 TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
-  for (char const* const api : {"cudaEventQuery",
-                                "cudaEventRecord",
-                                "cudaEventSynchronize",
-                                "cudaGetDevice",
-                                "cudaGraphAddChildGraphNode",
-                                "cudaGraphChildGraphNodeGetGraph",
-                                "cudaGraphClone",
-                                "cudaGraphDestroy",
-                                "cudaGraphDestroyNode",
-                                "cudaGraphExecDestroy",
-                                "cudaGraphExecUpdate",
-                                "cudaGraphGetNodes",
-                                "cudaGraphInstantiate",
-                                "cudaGraphLaunch",
-                                "cudaGraphNodeGetType",
-                                "cudaGraphReleaseUserObject",
-                                "cudaGraphRetainUserObject",
-                                "cudaGraphDebugDotPrint",
-                                "cudaStreamEndCapture",
-                                "cudaStreamGetCaptureInfo",
-                                "cudaStreamWaitEvent",
-                                "cudaThreadExchangeStreamCaptureMode",
-                                "cudaUserObjectCreate",
-                                "cudaUserObjectRelease",
-                                "cudaUserObjectRetain"}) {
+  std::istringstream functions(
+      "cudaEventQuery cudaEventRecord cudaEventSynchronize cudaGetDevice "
+      "cudaGraphAddChildGraphNode cudaGraphChildGraphNodeGetGraph cudaGraphClone "
+      "cudaGraphDestroy cudaGraphDestroyNode cudaGraphExecDestroy cudaGraphExecUpdate "
+      "cudaGraphGetNodes cudaGraphInstantiate cudaGraphLaunch cudaGraphNodeGetType "
+      "cudaGraphReleaseUserObject cudaGraphRetainUserObject cudaGraphDebugDotPrint "
+      "cudaStreamEndCapture cudaStreamGetCaptureInfo cudaStreamWaitEvent "
+      "cudaThreadExchangeStreamCaptureMode cudaUserObjectCreate cudaUserObjectRelease "
+      "cudaUserObjectRetain ");
+  for (std::string api; functions >> api;) {
     SCOPED_TRACE(api);
     expect_bounded(api);
     EXPECT_EQ(sim::calls_in_callbacks(), 0U);

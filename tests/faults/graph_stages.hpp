@@ -17,14 +17,6 @@
 
 namespace escrow::test {
 
-/// How many graphs, execs, captures and libraries there are.
-[[nodiscard]] inline std::string alive_graphs() {
-  sim::counts const now = sim::alive();
-  return " graphs " + std::to_string(now.graphs) + " execs " +
-         std::to_string(now.execs + now.execs_in_flight) + " captures " +
-         std::to_string(now.captures) + " libraries " + std::to_string(now.libraries);
-}
-
 /// Captured graphs that hold two slots and an owner each, execs and hoisted references.
 class exec_stage : public fault_world {
  public:
@@ -51,11 +43,6 @@ class exec_stage : public fault_world {
     chosen.deleter = worker.get();
     pool.emplace(chosen, [this] { return block{counts}; });
     source.emplace(captured_work(1));
-  }
-  /// An owner whose end makes no call.
-  [[nodiscard]] std::shared_ptr<void> new_owner() {
-    return {nullptr,
-            [its = fate()](void*) { its->destroyed.fetch_add(1, std::memory_order_release); }};
   }
   /// A graph of library calls whose launches wait for the flag.
   [[nodiscard]] graph captured_work(int value) {
@@ -161,8 +148,7 @@ class exec_stage : public fault_world {
     EXPECT_TRUE(settle());
     for (fate_ptr const& each : fates) EXPECT_EQ(each->times(), 1);
     EXPECT_EQ(counts.alive(), 0) << "slots are lost";
-    EXPECT_EQ(worker->stats().in_graphs, 0u);
-    EXPECT_EQ(worker->stats().pending, 0u);
+    drain_all();
     EXPECT_EQ(worker->stats().leaked, 0u) << errors->all();
     EXPECT_EQ(mismatches.load(), 0) << "two launches used a slot at a time";
     EXPECT_EQ(cells.load(), expected_runs) << "a launch that threw ran, or the reverse";
@@ -264,9 +250,7 @@ class build_stage : public fault_world {
     }
     flag.raise();
     scope.reset();
-    if (captured) {
-      EXPECT_EQ(captured->end(), cudaSuccess) << "a failed call harmed the capture";
-    }
+    expect_unharmed_capture();
     must(cudaStreamSynchronize(one));
     if (expected) {
       cells.store(0, 0);
@@ -301,17 +285,10 @@ class build_stage : public fault_world {
     plain.reset();
     kinds.reset();
     sim::run_until_idle();
-    EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
-    EXPECT_TRUE(deleter::global().drain_for(generous));
-    EXPECT_EQ(worker->stats().in_graphs, 0U);
-    std::uint64_t const leaked = worker->stats().leaked;
-    if (is_end_known) {
-      EXPECT_EQ(owners_left(), leaked) << "an owner leaked, and was not counted";
-    } else {
-      EXPECT_LE(owners_left(), leaked) << "an owner leaked, and was not counted";
-    }
+    drain_all();
+    expect_counted(is_end_known);
     leftovers left;
-    left.events = 2 * leaked;
+    left.events = 2 * worker->stats().leaked;
     if (!is_end_known) left.libraries = sim::alive().libraries - libraries_before_;
     return left;
   }
