@@ -215,42 +215,33 @@ TEST_P(ReadyEvent, IsRecordedOrReplacedByAFreshOneOrLeftAsItWas) {
 }
 
 constexpr auto refused = cudaErrorInvalidValue;
-constexpr auto no_memory = cudaErrorMemoryAllocation;
+
+/// Two calls fail while a record is tried: nothing has changed.
+record_case no_second_try(char const* name, char const* api) {
+  return {name,
+          {{"cudaEventRecord", refused}, {api, cudaErrorMemoryAllocation}},
+          0,
+          record_outcome::failed,
+          refused};
+}
 
 INSTANTIATE_TEST_SUITE_P(
     While, ReadyEvent,
     testing::Values(record_case{"NothingFails", {}, 0, record_outcome::recorded, cudaSuccess},
-                    record_case{"ARecordIsRefused",
-                                {{"cudaEventRecord", refused}},
-                                0,
-                                record_outcome::recorded_anew,
-                                refused},
                     record_case{"TheStreamIsOfAnotherDevice",
                                 {},
                                 1,
                                 record_outcome::recorded_anew,
                                 cudaErrorInvalidResourceHandle},
-                    record_case{"TwoRecordsAreRefused",
-                                {{"cudaEventRecord", refused}, {"cudaEventRecord", no_memory}},
+                    record_case{"ARecordIsRefused",
+                                {{"cudaEventRecord", refused}},
                                 0,
-                                record_outcome::failed,
+                                record_outcome::recorded_anew,
                                 refused},
-                    record_case{"TheStreamsDeviceIsUnknown",
-                                {{"cudaEventRecord", refused}, {"cudaStreamGetDevice", no_memory}},
-                                0,
-                                record_outcome::failed,
-                                refused},
-                    record_case{
-                        "NoEventCanBeMade",
-                        {{"cudaEventRecord", refused}, {"cudaEventCreateWithFlags", no_memory}},
-                        0,
-                        record_outcome::failed,
-                        refused},
-                    record_case{"TheCurrentDeviceIsUnknown",
-                                {{"cudaEventRecord", refused}, {"cudaGetDevice", no_memory}},
-                                0,
-                                record_outcome::failed,
-                                refused}),
+                    no_second_try("TwoRecordsAreRefused", "cudaEventRecord"),
+                    no_second_try("TheStreamsDeviceIsUnknown", "cudaStreamGetDevice"),
+                    no_second_try("NoEventCanBeMade", "cudaEventCreateWithFlags"),
+                    no_second_try("TheCurrentDeviceIsUnknown", "cudaGetDevice")),
     [](auto const& each) { return std::string(each.param.name); });
 
 }  // namespace

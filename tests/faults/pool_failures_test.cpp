@@ -36,18 +36,6 @@ class RecordFault : public testing::Test {
   std::size_t leaked = 0;
 };
 
-TEST_F(RecordFault, ASlotWhoseRecordFailedOnceIsUsable) {
-  in.make_pool(1);
-  in.claim_on(in.one);
-  in.keep_busy(*in.held, in.one);
-  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown);
-  EXPECT_NO_THROW(in.held->release());
-  EXPECT_EQ(in.pool->stats().deferred, 0u);
-  in.pool.reset();
-  in.worker->poll();
-  EXPECT_EQ(in.counts.destroyed.load(), 0);
-}
-
 TEST_F(RecordFault, EachFailedRecordCostsNoSlot) {
   in.make_pool(2);
   for (int i = 0; i < 2; ++i) {
