@@ -5,8 +5,8 @@
 #include <escrow/graph.hpp>
 #include <optional>
 
-#include "owners.hpp"
 #include "../pool/pool_fixture.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <variant>
 
-#include "owners.hpp"
 #include "../pool/pool_fixture.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

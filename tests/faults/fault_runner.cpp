@@ -13,7 +13,7 @@
 #include <optional>
 #include <set>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "fault_judgement.hpp"
 #include "status.hpp"
 #include "wait_until.hpp"

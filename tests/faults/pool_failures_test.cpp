@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "pool_stage.hpp"
 #include "world.hpp"
 

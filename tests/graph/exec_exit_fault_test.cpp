@@ -3,10 +3,10 @@
 #include <escrow/graph.hpp>
 #include <optional>
 
-#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "build_graph.hpp"
 #include "child.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 namespace {

@@ -47,17 +47,18 @@ bool is_inside_cuda() noexcept {
 void note_allocation() {
   if (!is_watching) return;
   is_watching = false;  // backtrace may allocate
-  bool const ours = !is_inside_cuda();
+  bool const is_of_the_library = !is_inside_cuda();
   is_watching = true;
-  if (!ours) return;
+  if (!is_of_the_library) return;
   ++counted;
   if (failing_at != 0 && counted >= failing_at && counted - failing_at < failing_times) {
     throw std::bad_alloc{};
   }
 }
 
-void* allocate(std::size_t bytes, std::size_t alignment) {
+void* allocate(std::size_t bytes, std::align_val_t aligned = {}) {
   note_allocation();
+  auto const alignment = static_cast<std::size_t>(aligned);
   std::size_t const size = bytes == 0 ? 1 : bytes;
   void* const memory =
       alignment <= alignof(std::max_align_t)
@@ -67,19 +68,16 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
   return memory;
 }
 
-void* allocate_or_null(std::size_t bytes, std::size_t alignment) noexcept {
+template <class... Alignment>
+void* allocate_or_null(std::size_t bytes, Alignment... aligned) noexcept {
   try {
-    return allocate(bytes, alignment);
+    return allocate(bytes, aligned...);
   } catch (std::bad_alloc const&) {
     return nullptr;
   }
 }
 
 }  // namespace
-
-std::uint64_t allocations() noexcept {
-  return counted;
-}
 
 allocation_watch::allocation_watch(std::uint64_t failing, std::uint64_t times) noexcept
     : before_{counted} {
@@ -100,65 +98,32 @@ std::uint64_t allocation_watch::count() const noexcept {
 
 }  // namespace escrow::test
 
-// All forms, since a sanitizer's own forms do not go through ours.
-void* operator new(std::size_t bytes) {
-  return escrow::test::allocate(bytes, 0);
-}
-void* operator new[](std::size_t bytes) {
-  return escrow::test::allocate(bytes, 0);
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return escrow::test::allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return escrow::test::allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
-  return escrow::test::allocate_or_null(bytes, 0);
-}
-void* operator new[](std::size_t bytes, std::nothrow_t const&) noexcept {
-  return escrow::test::allocate_or_null(bytes, 0);
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment, std::nothrow_t const&) noexcept {
-  return escrow::test::allocate_or_null(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment,
-                     std::nothrow_t const&) noexcept {
-  return escrow::test::allocate_or_null(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::nothrow_t const&) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t, std::nothrow_t const&) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::nothrow_t const&) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::align_val_t, std::nothrow_t const&) noexcept {
-  std::free(memory);
-}
+// All forms, since a sanitizer's own forms do not go through these. Each line has its two.
+// NOLINTBEGIN(cppcoreguidelines-macro-usage)
+#define NEW_FORMS(properties, function, values, ...) \
+  void* operator new(__VA_ARGS__) properties {       \
+    return escrow::test::function values;            \
+  }                                                  \
+  void* operator new[](__VA_ARGS__) properties {     \
+    return escrow::test::function values;            \
+  }
+#define DELETE_FORMS(...)                        \
+  void operator delete(__VA_ARGS__) noexcept {   \
+    std::free(memory);                           \
+  }                                              \
+  void operator delete[](__VA_ARGS__) noexcept { \
+    std::free(memory);                           \
+  }
+// NOLINTEND(cppcoreguidelines-macro-usage)
+
+NEW_FORMS(, allocate, (bytes), std::size_t bytes)
+NEW_FORMS(, allocate, (bytes, to), std::size_t bytes, std::align_val_t to)
+NEW_FORMS(noexcept, allocate_or_null, (bytes), std::size_t bytes, std::nothrow_t const&)
+NEW_FORMS(noexcept, allocate_or_null, (bytes, to), std::size_t bytes, std::align_val_t to,
+          std::nothrow_t const&)
+DELETE_FORMS(void* memory)
+DELETE_FORMS(void* memory, std::size_t)
+DELETE_FORMS(void* memory, std::align_val_t)
+DELETE_FORMS(void* memory, std::size_t, std::align_val_t)
+DELETE_FORMS(void* memory, std::nothrow_t const&)
+DELETE_FORMS(void* memory, std::align_val_t, std::nothrow_t const&)

@@ -6,12 +6,10 @@
 
 namespace escrow::test {
 
-/// Allocations with operator new on this thread so far. What a runtime allocates inside its own
-/// functions is its own affair, and the simulated one allocates in nearly all of them.
-[[nodiscard]] std::uint64_t allocations() noexcept;
-
-/// From now until its end, allocations are counted, and the `failing`-th of this thread throws
-/// std::bad_alloc, and those after it, `times` in all; 0: none does.
+/// From now until its end, allocations with operator new on this thread are counted, and the
+/// `failing`-th throws std::bad_alloc, and those after it, `times` in all; 0: none does. What a
+/// runtime allocates inside its own functions does not count: the simulated one allocates in nearly
+/// all of them.
 class allocation_watch {
  public:
   static constexpr std::uint64_t for_ever = ~std::uint64_t{0};

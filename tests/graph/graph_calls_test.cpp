@@ -1,16 +1,18 @@
-// How often CUDA is called for what a graph holds.
+// How often CUDA is called for what graphs and execs hold.
+#include <algorithm>
 #include <cstdint>
 #include <escrow/sim.hpp>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
-#include "reference_set_fixture.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class CallsOfACapture : public reference_set_test {
+class CallsOfACapture : public world {
  protected:
   [[nodiscard]] static std::uint64_t user_objects_made() {
     return sim::calls("cudaUserObjectCreate");
@@ -71,15 +73,17 @@ TEST_F(CallsOfACapture, InstantiatingCallsCudaAsOftenWithManyOwnersAsWithOne) {
 }
 
 TEST_F(CallsOfACapture, DestroyingAnExecCallsCudaAsOftenWithManyOwnersAsWithOne) {
+  auto const releases = [] {
+    return sim::calls("cudaGraphReleaseUserObject") + sim::calls("cudaUserObjectRelease");
+  };
   auto const calls_of_destroying = [&](int owners) {
     std::optional<graph_exec> exec(retiring(owners));
     exec->launch(two);
     sync(two);
-    auto const before =
-        sim::calls("cudaGraphReleaseUserObject") + sim::calls("cudaUserObjectRelease");
+    auto const before = releases();
     exec.reset();
     worker->drain();
-    return sim::calls("cudaGraphReleaseUserObject") + sim::calls("cudaUserObjectRelease") - before;
+    return releases() - before;
   };
   EXPECT_EQ(calls_of_destroying(512), calls_of_destroying(1));
 }
@@ -87,7 +91,7 @@ TEST_F(CallsOfACapture, DestroyingAnExecCallsCudaAsOftenWithManyOwnersAsWithOne)
 // CUDA orders what is launched in one stream.
 TEST_F(CallsOfACapture, ExecsOfOneGraphOnOneStreamWaitForNothing) {
   block_pool pool = make_pool(1);
-  graph const source = captured([&](cudaStream_t on) { library_work(pool, on, 1, mismatches); });
+  graph const source = captured([&](cudaStream_t on) { use(pool, on); });
   graph_exec first(source);
   graph_exec second(source);
   auto const before = sim::calls("cudaStreamWaitEvent");
@@ -99,6 +103,55 @@ TEST_F(CallsOfACapture, ExecsOfOneGraphOnOneStreamWaitForNothing) {
   first.launch(three);
   EXPECT_EQ(sim::calls("cudaStreamWaitEvent") - before, 1u) << "on another stream it has to wait";
   sync_all();
+}
+
+// Many execs that were destroyed in flight, while a destructor blocks the worker: claims ask about
+// each of them if they need to, and not otherwise.
+class ExecsInFlight : public world {
+ protected:
+  static constexpr int many = 40;
+
+  // Each with a slot.
+  void launch_and_destroy(block_pool& pool, int execs, pinned_flag const& until,
+                          cudaStream_t stream) {
+    for (int i = 0; i < execs; ++i) {
+      graph_exec exec(captured([&](cudaStream_t on) {
+        block_lease const held = pool.claim(on);
+        must(launch_wait_flag(on, until.get()));
+      }));
+      exec.launch(stream);
+    }
+  }
+};
+
+TEST_F(ExecsInFlight, DoNotHideTheSlotOfALaterOneThatIsDone) {
+  block_pool pool = make_pool(many + 1);
+  block_worker();
+  pinned_flag last;
+  launch_and_destroy(pool, many, flag, two);
+  launch_and_destroy(pool, 1, last, three);
+  EXPECT_FALSE(pool.try_claim(asking).has_value());
+  last.raise();
+  sync(three);
+  EXPECT_TRUE(pool.try_claim(asking).has_value());
+  may_end.store(true);
+  flag.raise();  // freeing the other one waits for the device
+}
+
+TEST_F(ExecsInFlight, AreNotAskedAboutWhereTheCaptureHasASlot) {
+  block_pool pool = make_pool(many + 1);
+  block_worker();
+  launch_and_destroy(pool, many, flag, two);
+  test::capture open{one, cudaStreamCaptureModeGlobal};
+  use(pool, one);
+  sim::start_recording();
+  use(pool, one);
+  auto const calls = sim::stop_recording();
+  EXPECT_EQ(std::ranges::count(calls, std::string_view("cudaEventQuery"),
+                               [](auto const& call) { return std::string_view(call.api); }),
+            0);
+  must(open.end());
+  may_end.store(true);
 }
 
 }  // namespace
