@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "../deleter/callback_watch.hpp"
+#include "callback_watch.hpp"
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "deep.hpp"
