@@ -74,34 +74,6 @@ TEST_P(RetireInCapture, KeepsTheOwnerForLaunchesInFlight) {
   EXPECT_TRUE(is_released(fate));
 }
 
-TEST_P(RetireInCapture, LosesTheOldOwnersByAnUpdateAndKeepsTheNew) {
-  auto const old_fate = make_fate();
-  auto const new_fate = make_fate();
-  owned_exec exec = instantiate(captured(old_fate));
-  {
-    owned_graph const updated = captured(new_fate);
-    cudaGraphExecUpdateResultInfo result{};
-    must(cudaGraphExecUpdate(exec, updated, &result));
-  }
-  EXPECT_TRUE(is_released(old_fate));
-  EXPECT_TRUE(is_kept(new_fate));
-  exec.reset();
-  EXPECT_TRUE(is_released(new_fate));
-}
-
-TEST_P(RetireInCapture, GivesTheOwnerToTheGraphThatAForkedStreamCapturesInto) {
-  auto const fate = make_fate();
-  test::capture open(one, GetParam());
-  order(one, two);
-  must(launch_tiny(two));
-  retire(two, fate);
-  order(two, one);
-  ASSERT_EQ(open.end(), cudaSuccess);
-  EXPECT_TRUE(is_kept(fate));
-  open.graph().reset();
-  EXPECT_TRUE(is_released(fate));
-}
-
 TEST_P(RetireInCapture, IsEagerOnStreamsThatDoNotCapture) {
   auto const after_stream = make_fate();
   auto const at_once = make_fate();
@@ -121,20 +93,6 @@ TEST_P(RetireInCapture, ReleasesTheOwnerWhenAnInvalidatedCaptureEnds) {
   EXPECT_TRUE(is_kept(fate));
   ASSERT_NE(open.end(), cudaSuccess);
   EXPECT_TRUE(is_released(fate));
-}
-
-TEST_P(RetireInCapture, ReleasesEachOfManyOwnersOnce) {
-  constexpr std::size_t count = 1000;
-  std::vector<fate_ptr> fates;
-  {
-    test::capture open(one, GetParam());
-    while (fates.size() < count) retire(one, fates.emplace_back(make_fate()));
-    ASSERT_EQ(open.end(), cudaSuccess);
-    EXPECT_EQ(worker->stats().in_graphs, count);
-  }
-  for (auto const& fate : fates) EXPECT_TRUE(fate->wait());
-  worker->drain();
-  for (auto const& fate : fates) EXPECT_EQ(fate->times(), 1);
 }
 
 class RetireInCaptureOnTwoDevices : public world_of_two_devices {};
@@ -253,20 +211,6 @@ TEST(Rest, AWorkerWithoutItsDeleterSleepsUntilTheGraphIsDestroyedAndThenEnds) {
   graph.reset();
   EXPECT_TRUE(fate->wait());
   EXPECT_TRUE(has_ended("left-alone"));
-}
-
-struct never_pushed final : reclaimable {
-  explicit never_pushed(deleter_core& core)
-      : reclaimable(core, release_lane::recycle, -1, [](reclaimable&) noexcept {}) {}
-};
-
-TEST(Rest, AWorkerWithoutItsDeleterEndsWithTheLastReclaimableThoughThatIsNotPushed) {
-  std::optional<deleter> its(std::in_place, deleter_options{.thread_name = "last-one"});
-  auto last = std::make_unique<never_pushed>(its->core());
-  its.reset();
-  EXPECT_TRUE(is_at_rest("last-one"));
-  last.reset();
-  EXPECT_TRUE(has_ended("last-one"));
 }
 
 }  // namespace

@@ -111,24 +111,7 @@ TEST_F(StreamShared, MayBeSharedAsConstAndInParts) {
   EXPECT_TRUE(is_kept(fate)) << "the const share is there";
 }
 
-TEST_F(StreamShared, MayBeDroppedByAnyThreadAtAnyTime) {
-  auto shared = share();
-  std::vector<std::jthread> users;
-  for (int i = 0; i < 4; ++i) {
-    users.emplace_back([mine = shared] {
-      owned_stream const stream = make_stream();
-      for (int turn = 0; turn < 200; ++turn) {
-        must(launch_tiny(stream));
-        record_stream(mine, stream);
-      }
-    });
-  }
-  shared.reset();
-  users.clear();
-  EXPECT_TRUE(is_released(fate));
-}
-
-// The uses of one object by one thread, or by several at a time.
+// One thread, or several at a time, use it and drop their shares.
 TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
   std::vector<owned_stream> streams;
   while (streams.size() < 32) streams.push_back(make_stream());
@@ -138,12 +121,12 @@ TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
     fate = make_fate();
     must(launch_wait_flag(streams[last], of_last.get()));
     {
-      auto const shared = share();
       std::vector<std::jthread> users;
+      auto const shared = share();  // dropped while the threads use it
       for (std::size_t thread = 0; thread < threads; ++thread) {
-        users.emplace_back([&, thread] {
+        users.emplace_back([&, thread, mine = shared] {
           for (std::size_t i = thread; i < streams.size(); i += threads) {
-            for (int use = 0; use < 10; ++use) record_stream(shared, streams[i]);
+            for (int use = 0; use < 10; ++use) record_stream(mine, streams[i]);
           }
         });
       }

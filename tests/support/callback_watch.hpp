@@ -53,16 +53,20 @@ namespace callback_watch {
 inline constinit thread_local int depth = 0;
 inline constinit thread_local bool is_callers = false;  // the thread that asked to forget
 
-// Counts: relaxed, because they are read when the callbacks are over, which the test waits for.
-inline constinit std::atomic<std::uint64_t> callbacks{0};
-inline constinit std::atomic<std::uint64_t> elsewhere{0};
-inline constinit std::atomic<std::uint64_t> switches{0};
-inline constinit std::atomic<std::uint64_t> allocations{0};
-inline constinit std::atomic<std::uint64_t> locks{0};
-inline constinit std::atomic<std::uint64_t> system_calls{0};
+// Relaxed, because counts are read when the callbacks are over, which the test waits for.
+class counter {
+ public:
+  void add(std::uint64_t n) { value_.fetch_add(n, std::memory_order_relaxed); }
+  void clear() { value_.store(0, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t get() const { return value_.load(std::memory_order_relaxed); }
 
-inline void count(std::atomic<std::uint64_t>& what) {
-  if (depth != 0) what.fetch_add(1, std::memory_order_relaxed);
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+inline constinit counter callbacks, elsewhere, switches, allocations, locks, system_calls;
+
+inline void count(counter& what) {
+  if (depth != 0) what.add(1);
 }
 
 struct watched {
@@ -84,7 +88,7 @@ inline void run_watched(watched const& it) {
   if (!is_callers) count(elsewhere);
   it.destroy(it.argument);
   --depth;
-  switches.fetch_add(voluntary_switches() - before, std::memory_order_relaxed);
+  switches.add(voluntary_switches() - before);
 }
 
 inline void CUDART_CB destroy_watched(void* argument) {
@@ -174,7 +178,7 @@ namespace callback_watch {
 #endif
 
 #ifdef ESCROW_TEST_RUNTIME_GPU
-inline constinit std::atomic<std::uint64_t> cuda_calls{0};
+inline constinit counter cuda_calls;
 
 inline void CUPTIAPI on_api(void*, CUpti_CallbackDomain, CUpti_CallbackId, void const* data) {
   if (static_cast<CUpti_CallbackData const*>(data)->callbackSite == CUPTI_API_ENTER) {
@@ -197,7 +201,7 @@ inline void begin_to_watch_cuda() {
   static_cast<void>(subscribed);
 }
 inline std::uint64_t cuda_calls_now() {
-  return cuda_calls.load(std::memory_order_relaxed);
+  return cuda_calls.get();
 }
 #else
 inline void begin_to_watch_cuda() {}
@@ -211,25 +215,26 @@ inline std::uint64_t cuda_calls_before = 0;
 }  // namespace callback_watch
 
 [[nodiscard]] inline callback_deeds deeds_in_callbacks() {
-  return {.callbacks = callback_watch::callbacks.load(std::memory_order_relaxed),
-          .elsewhere = callback_watch::elsewhere.load(std::memory_order_relaxed),
-          .allocations = callback_watch::allocations.load(std::memory_order_relaxed),
-          .locks = callback_watch::locks.load(std::memory_order_relaxed),
-          .system_calls = callback_watch::system_calls.load(std::memory_order_relaxed),
-          .cuda_calls = callback_watch::cuda_calls_now() - callback_watch::cuda_calls_before,
-          .switches = callback_watch::switches.load(std::memory_order_relaxed)};
+  using namespace callback_watch;
+  return {.callbacks = callbacks.get(),
+          .elsewhere = elsewhere.get(),
+          .allocations = allocations.get(),
+          .locks = locks.get(),
+          .system_calls = system_calls.get(),
+          .cuda_calls = cuda_calls_now() - cuda_calls_before,
+          .switches = switches.get()};
 }
 
 /// Starts anew; the calling thread is the one that `elsewhere` does not count.
 inline void forget_deeds() {
-  callback_watch::begin_to_watch_cuda();
-  callback_watch::is_callers = true;
+  using namespace callback_watch;
+  begin_to_watch_cuda();
+  is_callers = true;
   for (auto* const each :
-       {&callback_watch::callbacks, &callback_watch::elsewhere, &callback_watch::allocations,
-        &callback_watch::locks, &callback_watch::system_calls, &callback_watch::switches}) {
-    each->store(0, std::memory_order_relaxed);
+       {&callbacks, &elsewhere, &allocations, &locks, &system_calls, &switches}) {
+    each->clear();
   }
-  callback_watch::cuda_calls_before = callback_watch::cuda_calls_now();
+  cuda_calls_before = cuda_calls_now();
 }
 
 /// Does `deed` as if inside a callback: the watch's own test.
