@@ -201,6 +201,8 @@ TEST(SpinLock, IsWaitedForAsleepIfTheHolderDoesNotRun) {
 }
 
 struct sets_flag {
+  explicit sets_flag(bool* given) : ended(given) {}
+  sets_flag(sets_flag&&) = delete;
   ~sets_flag() { *ended = true; }
   bool* ended;
 };

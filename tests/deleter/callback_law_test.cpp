@@ -86,7 +86,10 @@ TEST_F(CallbackLaw, HoldsWhileTheWorkerIsBlockedAndManyOwnersArePending) {
   int const owners = graphs * owners_each;
   std::vector<owned_graph> made;
   for (int i = 0; i < graphs; ++i) made.push_back(graph_with(owners_each));
-  worker->retire(probe(make_blocking()));
+  worker->retire(probe(make_fate([this] {
+    is_blocking.store(true);
+    EXPECT_TRUE(wait_until([this] { return may_end.load(); }, std::chrono::minutes(5)));
+  })));
   ASSERT_TRUE(wait_until([this] { return is_blocking.load(); }));
   auto const begin = std::chrono::steady_clock::now();
   forget_deeds();
