@@ -8,7 +8,7 @@
 #include <new>
 #include <optional>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "capturing.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "owners.hpp"
 #include "../nodes/changeable_kinds.hpp"
 #include "capturing.hpp"
 #include "handles.hpp"
 #include "operation.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "operation.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

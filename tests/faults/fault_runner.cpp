@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "documented_errors.hpp"
 #include "fault_judgement.hpp"
 #include "status.hpp"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "lifetime_fixture.hpp"
 
 namespace escrow::test {

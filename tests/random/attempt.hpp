@@ -5,7 +5,7 @@
 #include <string>
 #include <type_traits>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "baton.hpp"
 #include "world.hpp"
 
