@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocation_watch.hpp"
 #include "child.hpp"
 #include "world.hpp"
 
@@ -112,6 +113,27 @@ TEST_F(Passes, DoNotTakeAnOlderEventForDoneBecauseAYoungerOneIsInvalid) {
   std::size_t destroyed = 0;
   for (auto const& each : fates) destroyed += static_cast<std::size_t>(each->times());
   EXPECT_EQ(destroyed + its.stats().leaked, fates.size());
+}
+
+TEST_F(Passes, PutBackWhatRetiringNeedsSoThatItAllocatesNothingInSteadyState) {
+  auto const shared = make_stream_shared_by<int>(its, 1);
+  std::uint64_t at_first = 0;
+  std::uint64_t later = 0;
+  for (int round = 0; round < 20; ++round) {
+    {
+      allocation_watch const watch;
+      for (int i = 0; i < 10; ++i) {
+        its.retire(one, i);
+        its.retire(i);
+        record_stream(shared, one);
+      }
+      (round < 10 ? at_first : later) += watch.count();
+    }
+    sync(one);
+    while (its.poll() != 0) continue;
+  }
+  EXPECT_GT(at_first, 0U) << "nothing is seen";
+  EXPECT_EQ(later, 0U);
 }
 
 TEST_F(Passes, GiveTheEventsOfASharedObjectsUsesBack) {
