@@ -22,6 +22,15 @@ class thread_mode_scope {
   cudaStreamCaptureMode mode_;
 };
 
+/// The calling thread's capture mode.
+[[nodiscard]] inline cudaStreamCaptureMode thread_mode() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  must(cudaThreadExchangeStreamCaptureMode(&mode));
+  cudaStreamCaptureMode const found = mode;
+  must(cudaThreadExchangeStreamCaptureMode(&mode));
+  return found;
+}
+
 /// What cudaStreamGetCaptureInfo says of a stream.
 struct capture_info {
   cudaError_t error = cudaSuccess;

@@ -1,4 +1,4 @@
-// The hub, its worker and their end: the library's own objects, with a device that is always done.
+// A deleter, its worker and their end: the library's own objects. And the gate and the lock in it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,152 +11,136 @@
 #include "escrow/detail/spin_lock.hpp"
 #include "expect_fine.hpp"
 #include "model_atomic.hpp"
-#include "no_device.hpp"
 #include "shutdown_gate.hpp"
 #include "system.hpp"
 #include "wakeup.hpp"
 
 namespace escrow::model {
+
+void have_work_that_outlasts(int questions);  // in no_device.cpp
+
 namespace {
 
-// Writes down that it is destroyed, in plain memory.
-struct witness {
-  explicit witness(int& to) : ended(&to) {}
-  ~witness() { ++*ended; }
+// An owner that counts its end in plain memory.
+struct count_end {
+  void operator()(int* ended) const { ++*ended; }
+};
+using witness = std::unique_ptr<int, count_end>;
+
+// What threads push that the deleter does not wait for, as destroy callbacks.
+struct late_one final : reclaimable {
+  explicit late_one(deleter_core& core, int& to)
+      : reclaimable(core, release_lane::destroy, -1,
+                    [](reclaimable& it) noexcept { delete static_cast<late_one*>(&it); }),
+        ended(&to) {}
+  ~late_one() { ++*ended; }
   int* ended;
 };
 
-struct owned_by_a_deleter {
-  std::unique_ptr<deleter> owner;
+struct one_deleter {
+  [[nodiscard]] late_one* make(int i) { return new late_one(owner->core(), ended[i]); }
+  void require_each_ended_once() const {
+    require(ended[0] == 1 && ended[1] == 1, "not each was reclaimed once");
+  }
+
+  // Without a linger, so that the worker sleeps as soon as it can.
+  std::unique_ptr<deleter> owner =
+      std::make_unique<deleter>(deleter_options{.linger = std::chrono::microseconds(0)});
   std::atomic<int> threads{2};
   int ended[2] = {0, 0};
 };
 
-deleter_options quick() {
-  return {.linger = std::chrono::microseconds(0)};
-}
-
-cudaStream_t stream_number(std::uintptr_t number) {
-  return reinterpret_cast<cudaStream_t>(number * 16);
-}
+stream_ref const some_stream{reinterpret_cast<cudaStream_t>(std::uintptr_t{112})};
 
 // Two threads retire; the last one ends the deleter, whose worker goes on by itself or is joined.
 void retire_and_leave(world& all) {
-  auto& shared = all.make<owned_by_a_deleter>("test");
-  shared.owner = std::make_unique<deleter>(quick());
+  auto& shared = all.make<one_deleter>("test");
   for (int i = 0; i < 2; ++i) {
     all.thread("retirer " + std::to_string(i), [&shared, i] {
-      auto owner = std::make_unique<witness>(shared.ended[i]);
+      witness owner(&shared.ended[i]);
       if (i == 0) {
         shared.owner->retire(std::move(owner));
       } else {
-        shared.owner->retire(stream_ref(stream_number(7)), std::move(owner));
+        shared.owner->retire(some_stream, std::move(owner));
       }
       if (shared.threads.fetch_sub(1, std::memory_order_acq_rel) == 1) shared.owner.reset();
     });
   }
-  all.at_end([&shared] {
-    require(shared.ended[0] == 1 && shared.ended[1] == 1, "an owner was not destroyed once");
-  });
+  all.at_end([&shared] { shared.require_each_ended_once(); });
 }
 
-TEST(Hub, EveryOwnerIsDestroyedAndTheHubGoesLastInManyExecutions) {
+TEST(Deleter, DestroysEachOwnerAndItsCoreLastInManyExecutions) {
   expect_fine({.name = "two retire, the deleter ends", .random = executions(1'500)},
               retire_and_leave);
 }
 
-// A thread polls, and may take from the queue what the worker was rung for.
+// A thread polls, and may take from the queue what the worker was notified of.
 void poll_beside_the_worker(world& all) {
-  auto& shared = all.make<owned_by_a_deleter>("test");
-  shared.owner = std::make_unique<deleter>(quick());
+  auto& shared = all.make<one_deleter>("test");
   have_work_that_outlasts(1);
   all.thread("retirer", [&shared] {
-    shared.owner->retire(stream_ref(stream_number(7)), std::make_unique<witness>(shared.ended[0]));
+    shared.owner->retire(some_stream, witness(&shared.ended[0]));
     shared.owner->poll();
   });
-  all.at_end([&shared] { require(shared.ended[0] == 1, "nobody looks at what is pending"); });
+  all.at_end([&shared] { require(shared.ended[0] == 1, "no thread looks at what is pending"); });
 }
 
-TEST(Hub, WhatAnotherThreadsPassLeavesPendingIsNotForgotten) {
+TEST(Deleter, DoesNotForgetWhatAnotherThreadsPassLeavesPending) {
   expect_fine({.name = "a thread polls beside the worker",
                .random = executions(1'500),
                .workers_may_sleep = true},
               poll_beside_the_worker);
 }
 
-// A node that is pushed from a thread which the deleter does not wait for, as a destroy callback.
-struct late_node final : reclaimable {
-  explicit late_node(deleter_core& hub, int& to)
-      : reclaimable(hub, release_lane::destroy, -1,
-                    [](reclaimable& node) noexcept { delete static_cast<late_node*>(&node); }),
-        ended(&to) {}
-  ~late_node() { ++*ended; }
-  int* ended;
-};
-
-struct owned_with_nodes {
-  std::unique_ptr<deleter> owner;
-  late_node* nodes[2] = {};
-  int ended[2] = {0, 0};
-};
-
 void push_while_the_deleter_ends(world& all) {
-  auto& shared = all.make<owned_with_nodes>("test");
-  shared.owner = std::make_unique<deleter>(quick());
+  auto& shared = all.make<one_deleter>("test");
   for (int i = 0; i < 2; ++i) {
-    shared.nodes[i] = new late_node(shared.owner->core(), shared.ended[i]);
-    all.thread("callback " + std::to_string(i), [&shared, i] { shared.nodes[i]->push(); });
+    late_one* const mine = shared.make(i);
+    all.thread("callback " + std::to_string(i), [mine] { mine->push(); });
   }
   all.thread("owner", [&shared] { shared.owner.reset(); });
-  all.at_end([&shared] {
-    require(shared.ended[0] == 1 && shared.ended[1] == 1, "a node was not reclaimed once");
-  });
+  all.at_end([&shared] { shared.require_each_ended_once(); });
 }
 
-TEST(Hub, APusherNeverTouchesTheHubAfterItsLastPush) {
+TEST(Deleter, IsNotTouchedByAThreadAfterItsLastPush) {
   expect_fine({.name = "two push, the deleter ends", .random = executions(1'500)},
               push_while_the_deleter_ends);
 }
 
-// A node that is never pushed, and whose use of the hub another thread drops.
+// The reclaimable's use of the core is dropped by another thread.
 void drop_while_the_deleter_ends(world& all) {
-  auto& shared = all.make<owned_with_nodes>("test");
-  shared.owner = std::make_unique<deleter>(quick());
-  shared.nodes[0] = new late_node(shared.owner->core(), shared.ended[0]);
-  all.thread("user", [&shared] { delete shared.nodes[0]; });
+  auto& shared = all.make<one_deleter>("test");
+  all.thread("user", [mine = shared.make(0)] { delete mine; });
   all.thread("owner", [&shared] { shared.owner.reset(); });
 }
 
-TEST(Hub, WhatIsDoneWithItHappensBeforeItsEnd) {
+TEST(Deleter, IsDestroyedAfterAllThatIsDoneWithItsCore) {
   expect_fine({.name = "a use is dropped, the deleter ends", .random = executions(1'500)},
               drop_while_the_deleter_ends);
 }
 
 // The exit handler, while the worker is in a pass: once it has returned nothing is reclaimed.
-struct exiting {
-  std::unique_ptr<deleter> owner;
+struct exiting : one_deleter {
   bool has_exited = false;  // plain: a pass that could see it change would race
 };
-
-struct sees_exit {
-  explicit sees_exit(exiting& from) : seen(&from) {}
-  ~sees_exit() {
-    if (seen != nullptr) require(!seen->has_exited, "an owner was destroyed after the exit");
+struct require_no_exit {
+  void operator()(exiting* seen) const {
+    require(!seen->has_exited, "an owner was destroyed after the exit");
   }
-  exiting* seen;
 };
 
 void exit_beside_a_pass(world& all) {
   auto& shared = all.make<exiting>("test");
-  shared.owner = std::make_unique<deleter>(quick());
-  all.thread("retirer", [&shared] { shared.owner->retire(std::make_unique<sees_exit>(shared)); });
+  all.thread("retirer", [&shared] {
+    shared.owner->retire(std::unique_ptr<exiting, require_no_exit>(&shared));
+  });
   all.thread("exit", [&shared] {
     exit_handler()();
     shared.has_exited = true;
   });
 }
 
-TEST(Hub, NothingIsReclaimedAfterTheExitHandlerHasReturned) {
+TEST(Deleter, ReclaimsNothingAfterTheExitHandlerHasReturned) {
   expect_fine({.name = "the process exits beside a pass",
                .random = executions(1'500),
                .workers_may_sleep = true},
@@ -165,7 +149,7 @@ TEST(Hub, NothingIsReclaimedAfterTheExitHandlerHasReturned) {
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
-TEST(PlantedInTheHub, ARelaxedDropOfTheLastUseIsFound) {
+TEST(PlantedInTheDeleter, ARelaxedDropOfTheLastUseIsFound) {
   EXPECT_TRUE(finds_planted({.name = "drop_use", .random = 5'000}, drop_while_the_deleter_ends,
                             "deleter_core::drop_use", std::memory_order_release, relaxed));
   EXPECT_TRUE(finds_planted({.name = "work", .random = 5'000}, drop_while_the_deleter_ends,
@@ -194,11 +178,11 @@ void pass_beside_the_end(world& all) {
   });
 }
 
-TEST(PassGate, KeepsPassesAndTheEndApartWhateverThreadsDo) {
-  expect_fine({.name = "pass gate: 2 passes, 1 end"}, pass_beside_the_end);
+TEST(ShutdownGate, KeepsPassesAndTheEndApartWhateverThreadsDo) {
+  expect_fine({.name = "shutdown gate: 2 passes, 1 end"}, pass_beside_the_end);
 }
 
-TEST(PlantedInThePassGate, WeakerOrdersAreFound) {
+TEST(PlantedInTheShutdownGate, WeakerOrdersAreFound) {
   std::set<std::string> found;
   for (planted const& each : plant_each({.name = "gate"}, pass_beside_the_end)) {
     print(each);
@@ -206,43 +190,41 @@ TEST(PlantedInThePassGate, WeakerOrdersAreFound) {
       found.insert(each.bug.at.function + " " + name_of(each.bug.to));
     }
   }
-  EXPECT_TRUE(found.contains("shutdown_gate::try_enter acq_rel"));
-  EXPECT_TRUE(found.contains("shutdown_gate::close acq_rel"));
-  EXPECT_TRUE(found.contains("shutdown_gate::is_empty acq_rel"));
-  EXPECT_TRUE(found.contains("shutdown_gate::leave relaxed"));
+  for (char const* const weaker :
+       {"try_enter acq_rel", "close acq_rel", "is_empty acq_rel", "leave relaxed"}) {
+    EXPECT_TRUE(found.contains(std::string("shutdown_gate::") + weaker)) << weaker;
+  }
 }
 
-// Planted: what drop_use() must not do.
-struct small_hub {
+// Planted: what drop_use() must not do, which is to look for the wakeup after the last use.
+struct small_core {
   std::atomic<int> uses{1};
-  basic_wakeup<bare_atomic>* bell = nullptr;
+  basic_wakeup<bare_atomic>* wakes = nullptr;
 };
 
-TEST(PlantedInTheHub, TouchingItAfterTheLastUseIsFound) {
-  auto const with = [](bool takes_bell_first) {
-    return [takes_bell_first](world& all) {
-      auto& bell = all.make<basic_wakeup<bare_atomic>>("bell");
-      auto* const hub = new small_hub;
-      hub->bell = &bell;
-      all.call(hub, sizeof(*hub), "hub");
-      all.thread("user", [hub, takes_bell_first] {
-        basic_wakeup<bare_atomic>& first = *hub->bell;
-        hub->uses.fetch_sub(1, std::memory_order_release);
-        (takes_bell_first ? first : *hub->bell).notify();
-      });
-      all.thread("worker", [hub] {
-        auto& own = *hub->bell;
-        auto const is_used = [hub] { return hub->uses.load(std::memory_order_acquire) != 0; };
-        while (is_used()) {
-          if (own.try_sleep(is_used)) own.wait_for_notify();
-        }
-        delete hub;
-      });
-    };
-  };
-  expect_fine({.name = "a hub of one use"}, with(true));
-  options const how{.name = "planted: the bell is looked for in the hub"};
-  report const result = explore(how, with(false));
+template <bool looks_before>
+void use_a_small_core(world& all) {
+  auto& wakes = all.make<basic_wakeup<bare_atomic>>("wakeup");
+  auto* const core = new small_core{.wakes = &wakes};
+  all.call(core, sizeof(*core), "core");
+  all.thread("user", [core] {
+    auto& before = *core->wakes;
+    core->uses.fetch_sub(1, std::memory_order_release);
+    (looks_before ? before : *core->wakes).notify();
+  });
+  all.thread("worker", [core, &wakes] {
+    auto const is_used = [core] { return core->uses.load(std::memory_order_acquire) != 0; };
+    while (is_used()) {
+      if (wakes.try_sleep(is_used)) wakes.wait_for_notify();
+    }
+    delete core;
+  });
+}
+
+TEST(PlantedInTheDeleter, TouchingItsCoreAfterTheLastUseIsFound) {
+  expect_fine({.name = "a core of one use"}, use_a_small_core<true>);
+  options const how{.name = "planted: the wakeup is looked for in the core"};
+  report const result = explore(how, use_a_small_core<false>);
   print(how, result);
   EXPECT_NE(result.error, "");
 }

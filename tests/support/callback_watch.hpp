@@ -1,5 +1,11 @@
-// The watch over destroy callbacks: wrapped functions that count while a callback runs.
-#include "callback_watch.hpp"
+// Counts what happens inside destroy callbacks: allocations, locks, system calls, CUDA calls, and
+// how often a callback gave its processor away.
+//
+// The linker's --wrap hands this program's every cudaUserObjectCreate, pthread_mutex_lock and
+// syscall to the functions here, and malloc is the program's own, so that nothing in the library
+// needs to know. One file of a program includes this header: it defines them. See
+// watch_callbacks() in cmake/EscrowTests.cmake.
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -10,6 +16,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 
 #include "sanitizers.hpp"
@@ -27,21 +34,39 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(void const vol
 #include <escrow/sim.hpp>
 #endif
 
-namespace {
+namespace escrow::test {
 
-constinit thread_local int depth = 0;
-constinit thread_local bool is_callers = false;  // the thread that asked to forget
+/// What was done inside destroy callbacks since forget_deeds().
+struct callback_deeds {
+  std::uint64_t callbacks = 0;
+  std::uint64_t elsewhere = 0;     ///< of them, on threads that did not call forget_deeds()
+  std::uint64_t allocations = 0;   ///< malloc and its like, operator new included
+  std::uint64_t locks = 0;         ///< pthread_mutex_lock
+  std::uint64_t system_calls = 0;  ///< through syscall(), which futex wake-ups go through
+  std::uint64_t cuda_calls = 0;    ///< runtime and driver
+  std::uint64_t switches = 0;      ///< voluntary context switches: the thread slept or blocked
+};
 
-// Counts: relaxed, because they are read when the callbacks are over, which the test waits for.
-constinit std::atomic<std::uint64_t> callbacks{0};
-constinit std::atomic<std::uint64_t> elsewhere{0};
-constinit std::atomic<std::uint64_t> switches{0};
-constinit std::atomic<std::uint64_t> allocations{0};
-constinit std::atomic<std::uint64_t> locks{0};
-constinit std::atomic<std::uint64_t> system_calls{0};
+/// What the functions below count.
+namespace callback_watch {
 
-void count(std::atomic<std::uint64_t>& what) {
-  if (depth != 0) what.fetch_add(1, std::memory_order_relaxed);
+inline constinit thread_local int depth = 0;
+inline constinit thread_local bool is_callers = false;  // the thread that asked to forget
+
+// Relaxed, because counts are read when the callbacks are over, which the test waits for.
+class counter {
+ public:
+  void add(std::uint64_t n) { value_.fetch_add(n, std::memory_order_relaxed); }
+  void clear() { value_.store(0, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+inline constinit counter callbacks, elsewhere, switches, allocations, locks, system_calls;
+
+inline void count(counter& what) {
+  if (depth != 0) what.add(1);
 }
 
 struct watched {
@@ -50,29 +75,32 @@ struct watched {
 };
 
 // How often this thread has slept or blocked so far.
-std::uint64_t voluntary_switches() {
+inline std::uint64_t voluntary_switches() {
   rusage used{};
   static_cast<void>(getrusage(RUSAGE_THREAD, &used));
   return static_cast<std::uint64_t>(used.ru_nvcsw);
 }
 
-void run_watched(watched const& it) {
+inline void run_watched(watched const& it) {
   std::uint64_t const before = voluntary_switches();
   ++depth;
   count(callbacks);
   if (!is_callers) count(elsewhere);
   it.destroy(it.argument);
   --depth;
-  switches.fetch_add(voluntary_switches() - before, std::memory_order_relaxed);
+  switches.add(voluntary_switches() - before);
 }
 
-void CUDART_CB destroy_watched(void* argument) {
+inline void CUDART_CB destroy_watched(void* argument) {
   auto* const it = static_cast<watched*>(argument);
   run_watched(*it);
   delete it;
 }
 
-}  // namespace
+}  // namespace callback_watch
+}  // namespace escrow::test
+
+namespace watch = escrow::test::callback_watch;
 
 extern "C" {
 
@@ -82,20 +110,20 @@ long __real_syscall(long, ...);
 
 cudaError_t __wrap_cudaUserObjectCreate(cudaUserObject_t* out, void* argument, cudaHostFn_t destroy,
                                         unsigned references, unsigned flags) {
-  auto* const it = new watched{destroy, argument};
+  auto* const it = new watch::watched{destroy, argument};
   cudaError_t const status =
-      __real_cudaUserObjectCreate(out, it, &destroy_watched, references, flags);
+      __real_cudaUserObjectCreate(out, it, &watch::destroy_watched, references, flags);
   if (status != cudaSuccess) delete it;
   return status;
 }
 
 int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
-  count(locks);
+  watch::count(watch::locks);
   return __real_pthread_mutex_lock(mutex);
 }
 
 long __wrap_syscall(long number, ...) {
-  count(system_calls);
+  watch::count(watch::system_calls);
   std::va_list rest;
   va_start(rest, number);
   long arguments[6];
@@ -113,55 +141,56 @@ void* __libc_memalign(std::size_t, std::size_t);
 void __libc_free(void*);
 
 void* malloc(std::size_t size) {
-  count(allocations);
+  watch::count(watch::allocations);
   return __libc_malloc(size);
 }
 void* calloc(std::size_t n, std::size_t size) {
-  count(allocations);
+  watch::count(watch::allocations);
   return __libc_calloc(n, size);
 }
 void* realloc(void* old, std::size_t size) {
-  count(allocations);
+  watch::count(watch::allocations);
   return __libc_realloc(old, size);
 }
 void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  count(allocations);
+  watch::count(watch::allocations);
   return __libc_memalign(alignment, size);
 }
 int posix_memalign(void** out, std::size_t alignment, std::size_t size) {
-  count(allocations);
+  watch::count(watch::allocations);
   *out = __libc_memalign(alignment, size);
   return *out == nullptr ? ENOMEM : 0;
 }
 void free(void* memory) {
-  count(allocations);  // giving back takes the allocator's locks too
+  watch::count(watch::allocations);  // giving back takes the allocator's locks too
   __libc_free(memory);
 }
 #endif
 }
 
-namespace {
+namespace escrow::test {
+namespace callback_watch {
 
 #if ESCROW_TEST_TSAN || ESCROW_TEST_ASAN
-[[maybe_unused]] int const hooks = __sanitizer_install_malloc_and_free_hooks(
+[[maybe_unused]] inline int const hooks = __sanitizer_install_malloc_and_free_hooks(
     [](void const volatile*, std::size_t) { count(allocations); },
     [](void const volatile*) { count(allocations); });
 #endif
 
 #ifdef ESCROW_TEST_RUNTIME_GPU
-constinit std::atomic<std::uint64_t> cuda_calls{0};
+inline constinit counter cuda_calls;
 
-void CUPTIAPI on_api(void*, CUpti_CallbackDomain, CUpti_CallbackId, void const* data) {
+inline void CUPTIAPI on_api(void*, CUpti_CallbackDomain, CUpti_CallbackId, void const* data) {
   if (static_cast<CUpti_CallbackData const*>(data)->callbackSite == CUPTI_API_ENTER) {
     count(cuda_calls);
   }
 }
 
-void must_be_fine(CUptiResult result) {
-  escrow::test::must(result == CUPTI_SUCCESS, "CUPTI answers with success");
+inline void must_be_fine(CUptiResult result) {
+  must(result == CUPTI_SUCCESS, "CUPTI answers with success");
 }
 
-void begin_to_watch_cuda() {
+inline void begin_to_watch_cuda() {
   static bool const subscribed = [] {
     CUpti_SubscriberHandle subscriber = nullptr;
     must_be_fine(cuptiSubscribe(&subscriber, &on_api, nullptr));
@@ -171,43 +200,45 @@ void begin_to_watch_cuda() {
   }();
   static_cast<void>(subscribed);
 }
-std::uint64_t cuda_calls_now() {
-  return cuda_calls.load(std::memory_order_relaxed);
+inline std::uint64_t cuda_calls_now() {
+  return cuda_calls.get();
 }
 #else
-void begin_to_watch_cuda() {}
-std::uint64_t cuda_calls_now() {
+inline void begin_to_watch_cuda() {}
+inline std::uint64_t cuda_calls_now() {
   return escrow::sim::calls_in_callbacks();
 }
 #endif
 
-std::uint64_t cuda_calls_before = 0;
+inline std::uint64_t cuda_calls_before = 0;
 
-}  // namespace
+}  // namespace callback_watch
 
-namespace escrow::test {
-
-callback_deeds deeds_in_callbacks() {
-  return {.callbacks = callbacks.load(std::memory_order_relaxed),
-          .elsewhere = elsewhere.load(std::memory_order_relaxed),
-          .allocations = allocations.load(std::memory_order_relaxed),
-          .locks = locks.load(std::memory_order_relaxed),
-          .system_calls = system_calls.load(std::memory_order_relaxed),
+[[nodiscard]] inline callback_deeds deeds_in_callbacks() {
+  using namespace callback_watch;
+  return {.callbacks = callbacks.get(),
+          .elsewhere = elsewhere.get(),
+          .allocations = allocations.get(),
+          .locks = locks.get(),
+          .system_calls = system_calls.get(),
           .cuda_calls = cuda_calls_now() - cuda_calls_before,
-          .switches = switches.load(std::memory_order_relaxed)};
+          .switches = switches.get()};
 }
 
-void forget_deeds() {
+/// Starts anew; the calling thread is the one that `elsewhere` does not count.
+inline void forget_deeds() {
+  using namespace callback_watch;
   begin_to_watch_cuda();
   is_callers = true;
   for (auto* const each :
        {&callbacks, &elsewhere, &allocations, &locks, &system_calls, &switches}) {
-    each->store(0, std::memory_order_relaxed);
+    each->clear();
   }
   cuda_calls_before = cuda_calls_now();
 }
 
-void misbehave_in_callback(void (*deed)()) {
+/// Does `deed` as if inside a callback: the watch's own test.
+inline void misbehave_in_callback(void (*deed)()) {
   cudaUserObject_t object = nullptr;
   must(cudaUserObjectCreate(
       &object, reinterpret_cast<void*>(deed),
