@@ -1,5 +1,4 @@
-// Operations of several threads that are under way at the same time, of which one runs: who has the
-// baton.
+// Threads of programs, of which one runs at a time: the one that has the baton.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +8,25 @@
 
 namespace escrow::test {
 
-/// What: runs the work of several threads in turns. Who has the baton runs; at its switch points it
-/// may pass it on to the next who is not done. Switch points are the beginning of each lock and the
-/// end of each unlock inside an open_points scope, and so both sides of each simulated call of
-/// CUDA, and the scope's own beginning and end. A lock that another has, a wait, and a yield always
-/// pass it on: see wrapped.cpp. What happens is thus a function of the choices. Thread safety: one
-/// caller of run(); the rest by the threads of the group.
+/// What: the threads of programs: CUDA's captures know which thread began them. Number 0 is the
+/// caller. They stay for the next program.
+/// Thread safety: one caller.
+class team {
+ public:
+  /// Runs `work` on that thread, and returns when it is done.
+  static void on(std::size_t thread, std::function<void()> const& work);
+  /// Lets that thread begin with `work`, which must stay until await(); not number 0.
+  static void start(std::size_t thread, std::function<void()> const& work);
+  /// Waits until the thread has done what it was started with.
+  static void await(std::size_t thread);
+};
+
+/// What: runs the work of several threads in turns. The thread that has the baton runs; at its
+/// switch points it may pass it on to the next that is not done. Switch points are the beginning of
+/// each lock and the end of each unlock inside an open_points scope, and so both sides of each
+/// simulated call of CUDA, and the scope's own beginning and end. A lock that another has, a wait,
+/// and a yield always pass it on: see wrapped.cpp. The choices thus decide all that happens.
+/// Thread safety: one caller of run(); the rest by the threads of the group.
 class baton {
  public:
   struct runner {
@@ -30,12 +42,12 @@ class baton {
   [[nodiscard]] static bool is_in_group() noexcept;
   /// A switch point.
   static void point() noexcept;
-  /// Somebody else has to come further first. Ends the program if nobody can: a deadlock.
+  /// Another has to come further first. Ends the program if none can: a deadlock.
   static void wait() noexcept;
   /// What was waited for has come.
   static void go_on() noexcept;
 
-  /// How often somebody of this run waited for a lock that another had.
+  /// How often one of this run waited for a lock that another had.
   [[nodiscard]] static std::size_t lock_waits() noexcept;
   static void count_lock_wait() noexcept;
 };

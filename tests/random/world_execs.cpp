@@ -1,8 +1,7 @@
-// Execs: instantiated, launched, updated, and ended in flight.
+// Execs: instantiated, launched, updated, and destroyed, also in flight.
 #include <algorithm>
 
-#include "attempt.hpp"
-#include "relaxed_scope.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 
@@ -11,9 +10,9 @@ bool world::is_in_flight(exec_place const& place) const {
 }
 
 // Ways 0 and 1: graph_exec of the `graph`, or of what handle there is; 2: of the handle; 3: plain.
-outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
+outcome world::do_instantiate(std::size_t e, std::size_t g, std::size_t way) {
   exec_place& place = execs_[e];
-  if (place.is_there() || !is_usable(g)) return outcome::skipped;
+  if (place.is_there() || !is_usable(g)) return skipped;
   graph_place& source = graphs_[g];
   bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
     return each.is_there() && each.made_of == source.serial;
@@ -21,7 +20,7 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
   outcome const result = attempt(false, source.is_single && has_one, [&] {
     if (way == 3) {
       cudaGraph_t const native = handle_of(source);
-      relaxed_scope const relaxed;
+      relaxed_capture_scope const relaxed;
       graph_lifetime_lock const turn;
       escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
     } else if (way == 2 || !source.own) {
@@ -32,7 +31,7 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
       place.own.emplace(*source.own, chosen);
     }
   });
-  if (result != outcome::done) {
+  if (result != done) {
     place = {};
     return result;
   }
@@ -54,29 +53,25 @@ outcome world::do_instantiate(std::size_t e, std::size_t g, unsigned way) {
 
 /// Whether everything that its kernels use is kept by the exec, or by what was hoisted.
 bool world::is_covered(contents const& exec) const {
-  auto const is_in = [](entries const& list, entry const& needed) {
-    return std::ranges::any_of(list, [&](entry const& each) {
-      return each.thing == needed.thing && each.generation == needed.generation;
-    });
-  };
-  return std::ranges::all_of(exec.needed, [&](entry const& each) {
-    return is_in(exec.held, each) ||
-           std::ranges::any_of(all_.model.hoisted,
-                               [&](contents const& hoisted) { return is_in(hoisted.held, each); });
+  return std::ranges::all_of(exec.needed, [&](entry const& needed) {
+    auto const keeps = [&](contents const& kept) {
+      return std::ranges::any_of(kept.held, [&](entry const& each) {
+        return each.thing == needed.thing && each.generation == needed.generation;
+      });
+    };
+    return keeps(exec) || std::ranges::any_of(all_.model.hoisted, keeps);
   });
 }
 
-// Way 1 and 3: with work of its own behind it.
-outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
+// Ways 1 and 3: with work of its own behind it.
+outcome world::do_launch(std::size_t e, std::size_t s, std::size_t way) {
   exec_place& place = execs_[e];
   contents const& kept = all_.model.execs[e];
-  if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || lost_[0] || lost_[1])
-    return outcome::skipped;
-  bool const is_right = planted_ == planted::model_forgets_execs || is_covered(kept);
-  if (!is_right) return outcome::skipped;
+  if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || is_lost()) return skipped;
+  if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
   if (place.plain != nullptr) make_racy(kept.needed);
   if (place.has_memory) {  // who frees it and who uses it are the caller's to order
-    if (is_any_capturing()) return outcome::skipped;
+    if (is_any_capturing()) return skipped;
     for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
   }
   int const behind = streams_[s].mark;
@@ -85,16 +80,14 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
     if (place.own) return place.own->launch(streams_[s].handle);
     escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
   });
-  place.is_end_unknown = result != outcome::done;
-  if (result != outcome::done) return result;
+  place.is_end_unknown = result != done;
+  if (result != done) return result;
   for (entry& each : all_.model.execs[e].held) each.launched = true;
-  if (place.has_memory) counts_.meet(situation::exec_with_memory_launched);
-  if (place.has_events) counts_.meet(situation::exec_with_events_launched);
-  if (place.is_conditional) counts_.meet(situation::conditional_exec_launched);
-  if (place.plain != nullptr) {
-    counts_.meet(situation::plain_exec_launched);
-    if (place.of_hoisted) counts_.meet(situation::hoisted_graph_launched_plainly);
-  }
+  meet(exec_with_memory_launched, place.has_memory);
+  meet(exec_with_events_launched, place.has_events);
+  meet(conditional_exec_launched, place.is_conditional);
+  meet(plain_exec_launched, place.plain != nullptr);
+  meet(hoisted_graph_launched_plainly, place.plain != nullptr && place.of_hoisted);
   if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
   if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
   return result;
@@ -103,10 +96,9 @@ outcome world::do_launch(std::size_t e, std::size_t s, unsigned way) {
 void world::note_update(std::size_t e, std::size_t g, entries const& before) {
   exec_place& place = execs_[e];
   graph_place const& source = graphs_[g];
-  if (is_in_flight(place)) counts_.meet(situation::exec_updated_in_flight);
+  meet(exec_updated_in_flight, is_in_flight(place));
   bool const is_same = source.serial == place.made_of;
-  if (is_same && source.shape != place.shape)
-    counts_.meet(situation::exec_updated_from_a_reshaped_graph);
+  meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
   all_.model.execs[e] = all_.model.graphs[g];
   if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
   if (place.is_end_unknown) append(all_.model.execs[e].lingering, before);
@@ -118,9 +110,9 @@ void world::note_update(std::size_t e, std::size_t g, entries const& before) {
 }
 
 // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
-outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
+outcome world::do_update(std::size_t e, std::size_t g, std::size_t way) {
   exec_place& place = execs_[e];
-  if (!place.is_there() || !is_usable(g)) return outcome::skipped;
+  if (!place.is_there() || !is_usable(g)) return skipped;
   graph_place& source = graphs_[g];
   // What it had may go from the beginning of the call, but for launches in flight.
   contents& kept = all_.model.execs[e];
@@ -131,7 +123,7 @@ outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
   outcome const result = attempt(true, true, [&] {
     if (!place.own) {
       cudaGraph_t const native = handle_of(source);
-      relaxed_scope const relaxed;
+      relaxed_capture_scope const relaxed;
       cudaGraphExecUpdateResultInfo info{};
       graph_lifetime_lock const turn;
       return escrow::check(cudaGraphExecUpdate(place.plain, native, &info), "cudaGraphExecUpdate");
@@ -139,7 +131,7 @@ outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
     if (way < 2 && source.own) return place.own->update(*source.own);
     place.own->update(handle_of(source));
   });
-  if (result == outcome::done) {
+  if (result == done) {
     note_update(e, g, before.held);
   } else {
     kept = before;
@@ -150,17 +142,16 @@ outcome world::do_update(std::size_t e, std::size_t g, unsigned way) {
 void world::drop_exec(std::size_t e) {
   exec_place& place = execs_[e];
   if (!place.is_there()) return;
-  if (is_in_flight(place)) counts_.meet(situation::exec_gone_in_flight);
-  if (is_in_flight(place) && place.is_conditional)
-    counts_.meet(situation::conditional_exec_gone_in_flight);
+  meet(exec_gone_in_flight, is_in_flight(place));
+  meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
   contents& kept = all_.model.execs[e];
   append(kept.held, kept.lingering);
-  entries hard = kept.held;
+  entries hard = kept.held;  // must be alive
   std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
   all_.model.keep_for_launches(hard, place.behind);
   kept.clear();
   if (place.plain != nullptr) {
-    relaxed_scope const relaxed;
+    relaxed_capture_scope const relaxed;
     graph_lifetime_lock const turn;
     static_cast<void>(cudaGraphExecDestroy(place.plain));
   }
@@ -168,8 +159,15 @@ void world::drop_exec(std::size_t e) {
 }
 
 outcome world::do_destroy_exec(std::size_t e) {
-  if (!execs_[e].is_there()) return outcome::skipped;
+  if (!execs_[e].is_there()) return skipped;
   return attempt(false, false, [&] { drop_exec(e); });
+}
+
+outcome world::do_upload(std::size_t e, std::size_t s) {
+  exec_place& place = execs_[e];
+  bool const is_free = capture_at(s).is_none() && !is_blocked(s);
+  if (!place.own || !is_free || is_lost()) return skipped;
+  return attempt(false, false, [&] { place.own->upload(streams_[s].handle); });
 }
 
 }  // namespace escrow::test

@@ -1,6 +1,8 @@
-// What the library and the simulator wait on, for the linker to put in place of the real ones
-// (--wrap, see CMakeLists.txt): inside a group of operations that run together, each lets others go
-// on, one at a time. Everywhere else they are the real ones.
+// Calls that the linker puts in the place of the real ones (--wrap, see CMakeLists.txt). What the
+// library and the simulator wait on lets others go on, one at a time, inside a group of operations
+// that run together; everywhere else it is the real one. What destroys an object of CUDA tells that
+// to the program's world first.
+#include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -9,8 +11,10 @@
 #include <escrow/sim.hpp>
 
 #include "baton.hpp"
+#include "things.hpp"
 
 using escrow::test::baton;
+using escrow::test::things;
 
 extern "C" {
 
@@ -20,6 +24,9 @@ int __real_pthread_mutex_unlock(pthread_mutex_t*);
 int __real_pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, timespec const*);
 int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, timespec const*);
 int __real_sched_yield();
+cudaError_t __real_cudaEventDestroy(cudaEvent_t);
+cudaError_t __real_cudaFree(void*);
+cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
 
 }  // extern "C"
 
@@ -33,7 +40,7 @@ int lock_in_turn(pthread_mutex_t* mutex) {
   return result;
 }
 
-/// Who waits for a very short time waits for it, so that it looks once, and not by luck twice.
+/// A very short wait is really waited for, so that its end is no matter of luck.
 void await_if_near(clockid_t clock, timespec const& until) {
   constexpr long near = 100'000;  // ns
   auto const left = [&] {
@@ -45,7 +52,7 @@ void await_if_near(clockid_t clock, timespec const& until) {
   while (left() >= 0) continue;
 }
 
-/// A wait that always comes to its end at once. Others go on meanwhile, and so does the machine.
+/// A wait that always ends at once. Others go on meanwhile, and so does the machine.
 int wait_in_turn(pthread_mutex_t* mutex, clockid_t clock, timespec const& until) {
   static_cast<void>(__real_pthread_mutex_unlock(mutex));
   static_cast<void>(escrow::sim::step());
@@ -87,6 +94,21 @@ int __wrap_sched_yield() {
   if (!baton::is_in_group()) return __real_sched_yield();
   baton::wait();
   return 0;
+}
+
+cudaError_t __wrap_cudaEventDestroy(cudaEvent_t event) {
+  things::handle_gone(event);
+  return __real_cudaEventDestroy(event);
+}
+
+cudaError_t __wrap_cudaFree(void* memory) {
+  things::handle_gone(memory);
+  return __real_cudaFree(memory);
+}
+
+cudaError_t __wrap_cudaLibraryUnload(cudaLibrary_t library) {
+  things::handle_gone(library);
+  return __real_cudaLibraryUnload(library);
 }
 
 }  // extern "C"
