@@ -1,62 +1,49 @@
-// The threads, which of them runs, and which is next.
+// The threads, which of them runs, and which is next. And the calls that the linker puts in the
+// place of the real ones (--wrap, see CMakeLists.txt): what the library and the simulator wait on
+// lets others of a group go on, one at a time; what destroys an object of CUDA tells the things of
+// the program first.
 #include "baton.hpp"
 
-#include <linux/futex.h>
+#include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <semaphore.h>
 
 #include <array>
-#include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
+#include <escrow/sim.hpp>
 #include <memory>
 #include <thread>
 
 #include "program.hpp"
+#include "things.hpp"
 
 namespace escrow::test {
 
 namespace {
 
-/// What: a word that one thread sets and one waits for. It uses nothing that the baton makes
+/// What: one thread waits until another gives it the turn. It uses nothing that the baton makes
 /// schedulable: no lock of the library's kind, no yield.
-/// Thread safety: one thread gives, one takes. Memory ordering: what came before give() is seen
-/// after take().
+/// Thread safety: one thread gives, one takes; what came before give() is seen after take().
 class turn {
  public:
-  void give() noexcept {
-    // Release, with the acquire in take(): the giver's work comes before the taker's.
-    if (state_.exchange(given, std::memory_order_release) == asleep) futex(FUTEX_WAKE_PRIVATE, 1);
-  }
+  turn() noexcept { sem_init(&given_, 0, 0); }
+  turn(turn&&) = delete;
+  ~turn() { sem_destroy(&given_); }
 
+  void give() noexcept { sem_post(&given_); }
   void take() noexcept {
-    std::uint32_t seen = idle;
-    while (true) {
-      // Acquire: see give(). If nothing was given, this says that the thread sleeps.
-      if (state_.compare_exchange_strong(seen, seen == given ? idle : asleep,
-                                         std::memory_order_acquire) &&
-          seen == given)
-        return;
-      // Spurious ends and late looks only mean another look.
-      if (seen != given) futex(FUTEX_WAIT_PRIVATE, asleep);
-      seen = state_.load(std::memory_order_relaxed);
-    }
+    while (sem_wait(&given_) != 0) continue;  // interrupted by a signal
   }
 
  private:
-  void futex(int what, std::uint32_t value) noexcept {
-    static_assert(sizeof(state_) == sizeof(std::uint32_t));
-    syscall(SYS_futex, &state_, what, value, nullptr, nullptr, 0);
-  }
-
-  static constexpr std::uint32_t idle = 0;
-  static constexpr std::uint32_t given = 1;
-  static constexpr std::uint32_t asleep = 2;
-  std::atomic<std::uint32_t> state_{idle};
+  sem_t given_{};
 };
 
-/// One thread of the team, from its first work to the end of the process.
+/// One thread, from its first work to the end of the process.
 class helper {
  public:
   helper() : thread_([this] { work(); }) {}
@@ -106,7 +93,7 @@ helper& helper_of(std::size_t thread) {
 }
 
 struct member {
-  baton::runner const* runs = nullptr;
+  baton::runner const* runs;
   std::deque<member>* group = nullptr;  // the thread that has the baton may look at all of it
   std::size_t index = 0;
   unsigned points = 0;   // met so far
@@ -149,42 +136,31 @@ void run_member(member& self) {
 
 }  // namespace
 
-void team::on(std::size_t thread, std::function<void()> const& work) {
-  if (thread == 0) return work();
-  start(thread, work);
-  await(thread);
-}
-
-void team::start(std::size_t thread, std::function<void()> const& work) {
-  helper_of(thread).start(work);
-}
-
-void team::await(std::size_t thread) {
-  helper_of(thread).await();
-}
-
-void baton::run(std::vector<runner> const& runners) {
+void baton::run(std::vector<runner> const& group) {
   waits = lock_waits_so_far = 0;
   std::deque<member> all;
-  for (runner const& each : runners) {
-    member& added = all.emplace_back();
-    added.runs = &each;
-    added.group = &all;
-    added.index = all.size() - 1;
-    added.body = [&added] { run_member(added); };
-  }
-  all.front().mine.give();
-  member* on_this_thread = nullptr;
-  for (member& each : all) {
-    if (each.runs->thread == 0) {
-      on_this_thread = &each;
-    } else {
-      team::start(each.runs->thread, each.body);
+  auto const start = [](std::size_t thread, std::function<void()> const& work) {
+    thread == 0 ? work() : helper_of(thread).start(work);
+  };
+  if (group.size() == 1) {
+    start(group.front().thread, group.front().work);
+  } else {
+    for (runner const& each : group) {
+      member& added = all.emplace_back();
+      added.runs = &each;
+      added.group = &all;
+      added.index = all.size() - 1;
+      added.body = [&added] { run_member(added); };
     }
+    all.front().mine.give();
+    // The caller's own comes last, since it runs at once.
+    for (member& each : all)
+      if (each.runs->thread != 0) start(each.runs->thread, each.body);
+    for (member& each : all)
+      if (each.runs->thread == 0) start(0, each.body);
   }
-  if (on_this_thread != nullptr) on_this_thread->body();
-  for (member& each : all)
-    if (&each != on_this_thread) team::await(each.runs->thread);
+  for (runner const& each : group)
+    if (each.thread != 0) helper_of(each.thread).await();
 }
 
 bool baton::is_in_group() noexcept {
@@ -205,16 +181,8 @@ void baton::wait() noexcept {
   pass_on();
 }
 
-void baton::go_on() noexcept {
-  if (me != nullptr) waits = 0;
-}
-
 std::size_t baton::lock_waits() noexcept {
   return lock_waits_so_far;
-}
-
-void baton::count_lock_wait() noexcept {
-  ++lock_waits_so_far;
 }
 
 open_points::open_points() noexcept {
@@ -230,3 +198,104 @@ open_points::~open_points() {
 }
 
 }  // namespace escrow::test
+
+using escrow::test::baton;
+using escrow::test::things;
+
+extern "C" {
+
+// The names are the linker's.
+int __real_pthread_mutex_lock(pthread_mutex_t*);
+int __real_pthread_mutex_unlock(pthread_mutex_t*);
+int __real_pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, timespec const*);
+int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, timespec const*);
+int __real_sched_yield();
+cudaError_t __real_cudaEventDestroy(cudaEvent_t);
+cudaError_t __real_cudaFree(void*);
+cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
+
+}  // extern "C"
+
+namespace {
+
+int lock_in_turn(pthread_mutex_t* mutex) {
+  using namespace escrow::test;
+  int result = pthread_mutex_trylock(mutex);
+  if (result == EBUSY) ++lock_waits_so_far;
+  for (; result == EBUSY; result = pthread_mutex_trylock(mutex)) baton::wait();
+  if (baton::is_in_group()) waits = 0;
+  return result;
+}
+
+/// A very short wait is really waited for, so that its end is no matter of luck.
+void await_if_near(clockid_t clock, timespec const& until) {
+  constexpr long near = 100'000;  // ns
+  auto const left = [&] {
+    timespec now{};
+    static_cast<void>(clock_gettime(clock, &now));
+    return (until.tv_sec - now.tv_sec) * 1'000'000'000L + (until.tv_nsec - now.tv_nsec);
+  };
+  if (left() > near) return;
+  while (left() >= 0) continue;
+}
+
+/// A wait that always ends at once. Others go on meanwhile, and so does the machine.
+int wait_in_turn(pthread_mutex_t* mutex, clockid_t clock, timespec const& until) {
+  static_cast<void>(__real_pthread_mutex_unlock(mutex));
+  static_cast<void>(escrow::sim::step());
+  baton::wait();
+  await_if_near(clock, until);
+  static_cast<void>(lock_in_turn(mutex));
+  return ETIMEDOUT;
+}
+
+}  // namespace
+
+extern "C" {
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  if (!baton::is_in_group()) return __real_pthread_mutex_lock(mutex);
+  baton::point();
+  return lock_in_turn(mutex);
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
+  int const result = __real_pthread_mutex_unlock(mutex);
+  baton::point();
+  return result;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                  timespec const* until) {
+  if (!baton::is_in_group()) return __real_pthread_cond_timedwait(condition, mutex, until);
+  return wait_in_turn(mutex, CLOCK_REALTIME, *until);
+}
+
+int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                  clockid_t clock, timespec const* until) {
+  if (!baton::is_in_group()) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  return wait_in_turn(mutex, clock, *until);
+}
+
+int __wrap_sched_yield() {
+  if (!baton::is_in_group()) return __real_sched_yield();
+  baton::wait();
+  return 0;
+}
+
+cudaError_t __wrap_cudaEventDestroy(cudaEvent_t event) {
+  things::handle_gone(event);
+  return __real_cudaEventDestroy(event);
+}
+
+cudaError_t __wrap_cudaFree(void* memory) {
+  things::handle_gone(memory);
+  return __real_cudaFree(memory);
+}
+
+cudaError_t __wrap_cudaLibraryUnload(cudaLibrary_t library) {
+  things::handle_gone(library);
+  return __real_cudaLibraryUnload(library);
+}
+
+}  // extern "C"

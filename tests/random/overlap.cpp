@@ -9,7 +9,7 @@ namespace escrow::test {
 namespace {
 
 /// A bit for each place of a kind, by its letter.
-std::uint64_t bit_of(char letter, std::size_t place) {
+std::uint64_t bit_of(char letter, nth place) {
   constexpr std::string_view letters = "sgelnphox";  // those that may overlap ask for no other
   unsigned at = 0;
   for (char const each : letters) {
@@ -65,7 +65,7 @@ bool changes_stream(op kind, char asked) {
 thread_local world::running* world::mine_ = nullptr;
 
 /// A capture, with all its streams and the graph that it goes into, is one thread's at a time.
-void world::reach_stream(reach& all, std::size_t s, bool is_changed) const {
+void world::reach_stream(reach& all, nth s, bool is_changed) const {
   capture_state const at = capture_at(s);
   bool const is_shared = at.is_none() && !is_changed && !is_blocked(s);
   (is_shared ? all.shared : all.alone) |= bit_of('s', s);
@@ -183,7 +183,6 @@ void world::note_step(std::size_t callbacks_before, std::size_t kernels_before) 
 void world::note_inside(running const& outer, running const& inner) {
   op const around = outer.what->kind;
   op const within = inner.what->kind;
-  ++counts_.inside[static_cast<std::size_t>(around)][static_cast<std::size_t>(within)];
   bool const is_same_pool = outer.what->arguments[1] == inner.what->arguments[0];
   meet(pool_closed_inside_a_claim, is_claim(around) && within == op::close_pool && is_same_pool);
   meet(claim_inside_a_claim, is_claim(around) && is_claim(within));

@@ -7,8 +7,6 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "counts.hpp"
-
 namespace escrow::test {
 
 namespace {
@@ -147,25 +145,13 @@ void run_counts::add(run_counts const& other) {
   }
   for (std::size_t i = 0; i < situation_count; ++i) situations[i] += other.situations[i];
   groups += other.groups;
-  if (other.groups == 0) return;
-  for (std::size_t i = 0; i < op_count; ++i)
-    for (std::size_t k = 0; k < op_count; ++k) inside[i][k] += other.inside[i][k];
 }
 
 std::string to_text(run_counts const& counted) {
   std::ostringstream text;
-  std::uint64_t pairs = 0;
-  std::size_t kinds = 0;
-  for (auto const& row : counted.inside) {
-    for (std::uint32_t const each : row) {
-      pairs += each;
-      kinds += each != 0 ? 1 : 0;
-    }
-  }
   text << counted.programs << " programs, " << counted.steps << " single steps, " << counted.kernels
-       << " kernels run, " << counted.things << " things\n"
-       << pairs << " operations inside calls of others, of " << kinds << " pairs of kinds, in "
-       << counted.groups << " groups\n"
+       << " kernels run, " << counted.things << " things, " << counted.groups
+       << " groups of operations that ran together\n"
        << std::left << std::setw(20) << "operation" << std::right;
   for (char const* const each : {"done", "refused", "exhausted", "failed", "skipped"})
     text << std::setw(10) << each;

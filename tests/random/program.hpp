@@ -1,4 +1,5 @@
-// A random program: operations of several threads, in a form that people can read.
+// A random program: operations of several threads, in a form that people can read; and what is
+// counted when programs run.
 #pragma once
 
 #include <array>
@@ -131,34 +132,17 @@ struct op_spec {
 /// Throws std::runtime_error if there is none.
 [[nodiscard]] op op_named(std::string_view name);
 
-/// How many places there are of each kind, by the letter that stands for it in the text form.
+/// How many places there are of each kind, by the letter that stands for it in the text form:
+/// 6 streams, of which s3 is of device 1, s4 the legacy one and s5 the thread's own, and nodes;
+/// 4 graphs, execs, leases, ways to do it and sizes of memory; 3 capture modes and bodies; 2 pools,
+/// hoisteds, owners of nodes and launches, objects of make_stream_shared() (x), libraries (y),
+/// events (v) and allocations of graphs; up to 16 steps (k).
 [[nodiscard]] constexpr unsigned places_of(char letter) {
-  switch (letter) {
-    case 's':  // streams; s3 is of device 1, s4 the legacy one, s5 the thread's own
-    case 'n':  // nodes
-      return 6;
-    case 'g':  // graphs
-    case 'e':  // execs
-    case 'l':  // leases
-    case 'w':  // ways to do it
-    case 'z':  // sizes of memory
-      return 4;
-    case 'm':  // capture modes
-    case 'b':  // bodies
-      return 3;
-    case 'p':  // pools
-    case 'h':  // hoisted
-    case 'o':  // owners of nodes and launches
-    case 'x':  // objects of make_stream_shared()
-    case 'y':  // libraries
-    case 'v':  // events
-    case 'a':  // allocations of graphs
-      return 2;
-    case 'k':  // steps
-      return 16;
-    default:
-      return 0;
-  }
+  auto const is_one_of = [letter](std::string_view all) { return all.find(letter) < all.size(); };
+  if (is_one_of("sn")) return 6;
+  if (is_one_of("gelwz")) return 4;
+  if (is_one_of("mb")) return 3;
+  return letter == 'k' ? 16 : 2;
 }
 
 /// The kind of place that an argument asks for. A capital asks for an empty one; 'c' for a stream
@@ -204,7 +188,62 @@ struct program {
 /// One operation a line.
 [[nodiscard]] std::string to_text(program const& written);
 [[nodiscard]] std::string to_text(operation const& written);
+struct run_counts;
+[[nodiscard]] std::string to_text(run_counts const& counted);
 /// Reads what to_text() wrote; '#' begins a comment. Throws std::runtime_error with the line.
 [[nodiscard]] program read_program(std::string_view text);
+
+/// What became of an operation.
+enum class outcome : std::uint8_t { done, refused, exhausted, failed, skipped };
+inline constexpr std::size_t outcome_count = 5;
+
+#define ESCROW_SITUATIONS(...)                                     \
+  enum class situation : std::uint8_t { __VA_ARGS__, end_of_all }; \
+  inline constexpr std::string_view situation_list = #__VA_ARGS__;
+/// What has to occur in programs, in the words of its name. "inside": one operation ran inside a
+/// call of another.
+ESCROW_SITUATIONS(
+    fault_injected, device_lost, claim_waited_in_its_stream, claim_added_an_edge,
+    slot_claimed_again_in_its_capture, slot_of_a_graph_claimed_again, eager_slot_went_to_a_capture,
+    claim_on_a_forked_stream, claim_beside_a_kernel, release_beside_a_kernel,
+    lease_outlived_its_capture, owner_retired_into_a_fork, shares_gone_while_work_goes_on,
+    capture_abandoned_with_things, capture_ended_by_another_thread, graph_captured_into_again,
+    graph_gone_before_its_exec, exec_gone_in_flight, exec_updated_in_flight,
+    exec_updated_from_a_reshaped_graph, exec_set_after_an_update, exec_set_in_flight,
+    hoisted_after_changes_of_nodes, hoisted_by_handle_after_changes_of_nodes,
+    handle_exposed_between_changes, lease_shared_by_two_nodes, node_changed_with_an_exec_there,
+    plain_exec_launched, hoisted_graph_launched_plainly, pool_gone_with_slots_out,
+    pool_closed_with_slots_in_graphs, retired_to_a_stopped_deleter, things_on_a_parent_graph,
+    waited_for_a_lock, pool_closed_inside_a_claim, claim_inside_a_claim, release_inside_a_claim,
+    claim_inside_a_release, pool_gone_inside_a_release, capture_begun_inside_a_claim,
+    poll_inside_a_retire, poll_inside_a_poll, poll_inside_an_update, retire_inside_a_drain,
+    last_share_gone_inside_a_use, launch_inside_a_launch_of_a_sibling,
+    exec_gone_inside_a_launch_of_a_sibling, callback_inside_a_claim, callback_inside_an_instantiate,
+    kernel_inside_a_launch, fault_among_others, memory_claimed_again_in_its_capture,
+    memory_of_two_sizes_in_a_capture, memory_freed, scratch_pool_gone_with_blocks_out,
+    conditional_in_a_body, owner_in_a_body, lease_in_a_body, things_on_a_child_of_a_body,
+    body_captured_into, body_outlived_its_graph, conditional_exec_launched,
+    conditional_exec_gone_in_flight, lease_of_memory_filled_by_a_node, copy_kept_two_owners,
+    exec_set_of_another_kind, kept_event_gone, exec_with_events_launched, exec_with_memory_launched,
+    memory_freed_in_another_graph, node_stays_beside_memory_nodes, allocation_failed,
+    released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
+    code_unloaded, capture_left_by_an_exception)
+inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
+[[nodiscard]] std::string name_of(situation met);
+
+struct run_counts {
+  std::uint64_t programs = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t kernels = 0;
+  std::uint64_t things = 0;
+  std::uint64_t groups = 0;  // of operations that ran together
+  std::array<std::array<std::uint64_t, outcome_count>, op_count> operations{};
+  std::array<std::uint64_t, situation_count> situations{};
+
+  void meet(situation met, bool is_so = true) {
+    if (is_so) ++situations[static_cast<std::size_t>(met)];
+  }
+  void add(run_counts const& other);
+};
 
 }  // namespace escrow::test

@@ -4,7 +4,6 @@
 #include <functional>
 #include <string>
 
-#include "counts.hpp"
 #include "program.hpp"
 #include "world.hpp"
 

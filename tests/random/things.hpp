@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "counts.hpp"
+#include "program.hpp"
 #include "reference.hpp"
 
 namespace escrow::test {
@@ -104,7 +104,7 @@ class things {
   [[nodiscard]] int make_of(void const* handle, reference::kind is, situation when_gone);
   /// The thing of that handle, if it is not destroyed.
   [[nodiscard]] std::optional<int> thing_of(void const* handle) const;
-  /// CUDA destroys that handle, whosever it is: see wrapped.cpp.
+  /// CUDA destroys that handle, whosever it is: see baton.cpp.
   static void handle_gone(void const* handle) noexcept;
   [[nodiscard]] slot_state& slot_of(int thing);
   /// A new value for a lease.

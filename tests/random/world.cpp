@@ -109,50 +109,30 @@ world::~world() {
   left.push_back(std::move(worker_));
 }
 
-bool world::has_what_is_asked(char asked, std::size_t at, operation const& by) const {
+bool world::has_what_is_asked(char asked, nth at, operation const& by) const {
   std::uint64_t const made_of = execs_[by.arguments[0] % execs_.size()].made_of;
-  switch (asked) {
-    case 'c':
-      return capture_at(at).is_active();
-    case 'i':
-      return capture_at(at).is_none();
-    case 'r':
-      return is_origin(at);
-    case 'g':
-      return is_usable(at);
-    case 'G':
-      return !graphs_[at].is_there();
-    case 'u':  // now and then another
-      return is_usable(at) && (by.arguments[2] == 3 || graphs_[at].serial == made_of);
-    case 'q':
-      return is_there(nodes_[at]) && nodes_[at].serial == made_of;
-    case 'b':
-      return is_body_usable(bodies_[at]);
-    case 'B':
-      return !bodies_[at].own;
-    case 'e':
-      return execs_[at].is_there();
-    case 'l':
-      return leases_[at].held.has_value();
-    case 'n':
-      return is_there(nodes_[at]);
-    case 'y':
-      return libraries_[at].found.has_value();
-    case 'v':
-      return events_[at].has_value();
-    case 'a':
-      return allocations_[at].made.has_value();
-    case 'h':
-      return hoisted_[at].has_value();
-    case 'o':
-      return owners_[at].share != nullptr;
-    case 'x':
-      return shared_[at] != nullptr;
-    case 'p':
-      return pools_[at] != nullptr;
-    default:
-      return letter_of(asked) == asked || !has_what_is_asked(letter_of(asked), at, by);
-  }
+  if (asked == 'c') return capture_at(at).is_active();
+  if (asked == 'i') return capture_at(at).is_none();
+  if (asked == 'r') return is_origin(at);
+  if (asked == 'g') return is_usable(at);
+  if (asked == 'G') return !graphs_[at].is_there();
+  // The graph of the exec, and now and then another.
+  if (asked == 'u') return is_usable(at) && (by.arguments[2] == 3 || graphs_[at].serial == made_of);
+  if (asked == 'q') return is_there(nodes_[at]) && nodes_[at].serial == made_of;
+  if (asked == 'b') return is_body_usable(bodies_[at]);
+  if (asked == 'B') return !bodies_[at].own;
+  if (asked == 'e') return execs_[at].is_there();
+  if (asked == 'l') return leases_[at].held.has_value();
+  if (asked == 'n') return is_there(nodes_[at]);
+  if (asked == 'y') return libraries_[at].found.has_value();
+  if (asked == 'v') return events_[at].has_value();
+  if (asked == 'a') return allocations_[at].made.has_value();
+  if (asked == 'h') return hoisted_[at].has_value();
+  if (asked == 'o') return owners_[at].share != nullptr;
+  if (asked == 'x') return shared_[at] != nullptr;
+  if (asked == 'p') return pools_[at] != nullptr;
+  char const filled = letter_of(asked);
+  return filled == asked || !has_what_is_asked(filled, at, by);
 }
 
 void world::resolve(operation& next) const {
@@ -231,9 +211,9 @@ outcome world::attempt(bool may_refuse, bool may_fail, std::function<void()> con
 void world::arm_fault() {
   if (mine_ == nullptr || mine_->what->failing_call == 0 || is_lost()) return;
   constexpr std::array errors{cudaErrorMemoryAllocation, cudaErrorUnknown, cudaErrorInvalidValue};
-  std::uint8_t const nth = mine_->what->failing_call;
+  std::uint8_t const number = mine_->what->failing_call;
   fault_calls_ = sim::calls();
-  sim::fail_nth_here(nth, errors[nth % errors.size()]);
+  sim::fail_nth_here(number, errors[number % errors.size()]);
   // Others may meet the consequences before this one has ended.
   if (baton::is_in_group()) is_disturbed_ = true;
 }
@@ -257,7 +237,7 @@ void world::check_captures() {
   invalidated_ = seen;
 }
 
-outcome world::do_step(std::size_t count) {
+outcome world::do_step(nth count) {
   for (std::size_t i = 0; i <= count; ++i) {
     std::size_t const callbacks = mine_->has_met ? sim::alive().pending_callbacks : 0;
     std::size_t const kernels = all_.runs();

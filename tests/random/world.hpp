@@ -20,7 +20,6 @@
 #include <string>
 #include <vector>
 
-#include "counts.hpp"
 #include "handles.hpp"
 #include "places.hpp"
 #include "program.hpp"
@@ -37,10 +36,13 @@ enum class planted : std::uint8_t {
   release_noted_late,   // the model has a release from its end, not from its beginning
 };
 
+/// The number of a place of its kind, or of a way to do something.
+using nth = std::size_t;
+
 /// The type of functions that do an operation with so many places.
 template <class Sequence>
 struct operation_with;
-template <std::size_t... i>
+template <nth... i>
 struct operation_with<std::index_sequence<i...>> {
   using type = outcome(decltype(i)...);
 };
@@ -108,7 +110,7 @@ class world {
   ESCROW_RANDOM_OPERATIONS(ESCROW_DECLARE)
 
   // overlap.cpp
-  void reach_stream(reach& all, std::size_t s, bool is_changed) const;
+  void reach_stream(reach& all, nth s, bool is_changed) const;
   void reach_exec(reach& all, operation const& next) const;
   [[nodiscard]] reach reach_of(operation const& next) const;
   void begin_running(operation const& next);
@@ -118,7 +120,7 @@ class world {
   void note_step(std::size_t callbacks_before, std::size_t kernels_before);
 
   // world.cpp
-  [[nodiscard]] bool has_what_is_asked(char asked, std::size_t place, operation const& by) const;
+  [[nodiscard]] bool has_what_is_asked(char asked, nth place, operation const& by) const;
   template <class... Place>
   outcome call(outcome (world::*operation)(Place...), std::array<std::uint8_t, 4> const& at);
   /// One call of the library, with all that it may throw. `may_refuse`: usage_error is correct, or
@@ -137,7 +139,7 @@ class world {
 
   // world_checks.cpp
   void poll_until_nothing();
-  [[nodiscard]] bool is_accounted_for(std::size_t left, deleter_stats const& now) const;
+  [[nodiscard]] bool is_accounted_for(nth left, deleter_stats const& now) const;
   void expect_nothing_overdue();
   outcome drain_idle();
   void end_captures();
@@ -146,112 +148,109 @@ class world {
   void expect_clean_machine();
 
   // world_streams.cpp
-  [[nodiscard]] capture_state capture_at(std::size_t s) const;
+  [[nodiscard]] capture_state capture_at(nth s) const;
   [[nodiscard]] bool is_any_capturing() const;
-  [[nodiscard]] bool is_origin(std::size_t s) const;
-  [[nodiscard]] bool is_blocked(std::size_t s) const;
-  [[nodiscard]] bool is_unusable(std::size_t s) const;
-  [[nodiscard]] bool is_own_stream(std::size_t s) const;
-  void create_stream(std::size_t s);
-  piece_of_work& piece(std::size_t s, std::vector<int> const& uses);
-  void note_use(std::size_t s, piece_of_work const& work);
-  bool enqueue(std::size_t s, piece_of_work& work, bool is_programmatic = false);
-  void order(std::size_t before, std::size_t after);
+  [[nodiscard]] bool is_origin(nth s) const;
+  [[nodiscard]] bool is_blocked(nth s) const;
+  [[nodiscard]] bool is_unusable(nth s) const;
+  [[nodiscard]] bool is_own_stream(nth s) const;
+  void create_stream(nth s);
+  piece_of_work& piece(nth s, std::vector<int> const& uses);
+  void note_use(nth s, piece_of_work const& work);
+  bool enqueue(nth s, piece_of_work& work, bool is_programmatic = false);
+  void order(nth before, nth after);
 
   // world_captures.cpp
-  bool begin_capture_into(std::size_t s, cudaGraph_t graph, std::size_t g,
+  bool begin_capture_into(nth s, cudaGraph_t graph, nth g,
                           std::vector<cudaGraphNode_t> const& after);
-  [[nodiscard]] bool is_beside_a_kernel(std::size_t s) const;
+  [[nodiscard]] bool is_beside_a_kernel(nth s) const;
   void grow_with(open_capture const& ended, contents const& captured);
-  void forget_capture_into(std::size_t g, bool is_there);
-  void take_captured(open_capture const& ended, cudaGraph_t native, std::size_t g, bool own);
+  void forget_capture_into(nth g, bool is_there);
+  void take_captured(open_capture const& ended, cudaGraph_t native, nth g, bool own);
   void sweep_captures();
 
   // world_pools.cpp
   [[nodiscard]] pool_options options_of_pools() const;
-  void create_pool(std::size_t p);
-  void put_into_pool(int slot, std::size_t pool);
-  void each_slot_of(std::size_t pool, auto look) {
+  void create_pool(nth p);
+  void put_into_pool(int slot, nth pool);
+  void each_slot_of(nth pool, auto look) {
     for (std::size_t i = 0; i < pool_of_slot_.size(); ++i)
       if (pool_of_slot_[i] == pool) look(static_cast<int>(i));
   }
-  void leave_pool(std::size_t p);
-  [[nodiscard]] bool unpool(std::size_t pool);
-  void expect_exhausted(std::size_t pool);
-  [[nodiscard]] int thing_at(void* block, std::size_t pool);
+  void leave_pool(nth p);
+  [[nodiscard]] bool unpool(nth pool);
+  void expect_exhausted(nth pool);
+  [[nodiscard]] int thing_at(void* block, nth pool);
   void note_memory_of(std::uint64_t capture, int block);
   void leave_scratch();
 
   // world_leases.cpp
   void check_claimed(int slot, capture_state const& capture);
-  void note_claim(lease_place& place, std::size_t s, capture_state const& capture);
-  piece_of_work& slot_piece(std::size_t s, lease_place const& of, piece_of_work::role what);
-  void use_slot_on(std::size_t s, lease_place const& of, piece_of_work::role what);
-  outcome claim(std::size_t l, std::size_t p, std::size_t s, bool tries);
-  [[nodiscard]] bool matches(lease_place const& held, std::size_t s) const;
-  void record_on(lease_place& place, std::size_t s);
-  void note_release(lease_place& held, std::size_t s);
-  outcome release(std::size_t l, std::size_t s, unsigned way);
-  outcome claim_and_release_on(std::size_t s);
+  void note_claim(lease_place& place, nth s, capture_state const& capture);
+  piece_of_work& slot_piece(nth s, lease_place const& of, piece_of_work::role what);
+  void use_slot_on(nth s, lease_place const& of, piece_of_work::role what);
+  outcome claim(nth l, nth p, nth s, bool tries);
+  [[nodiscard]] bool matches(lease_place const& held, nth s) const;
+  void record_on(lease_place& place, nth s);
+  void note_release(lease_place& held, nth s);
+  outcome release(nth l, nth s, unsigned way);
+  outcome claim_and_release_on(nth s);
 
   // world_owners.cpp
   static void doubt_last(contents& captured);
   void survive(token&& kept);
-  void hand_to_stream(int thing, std::size_t s, piece_of_work const& work);
-  outcome retire_with(std::size_t g, bool on_body, std::function<cudaGraph_t()> const& handle);
-  outcome launch_with(int thing, std::size_t s,
+  void hand_to_stream(int thing, nth s, piece_of_work const& work);
+  outcome retire_with(nth g, bool on_body, std::function<cudaGraph_t()> const& handle);
+  outcome launch_with(int thing, nth s,
                       std::function<void(launch_config const&, piece_of_work&)> const& call);
-  [[nodiscard]] int thing_of_event(std::size_t v) const;
+  [[nodiscard]] int thing_of_event(nth v) const;
 
   // world_graphs.cpp
-  void add_copy_of(std::size_t child, contents& to);
-  [[nodiscard]] bool is_usable(std::size_t g) const;
+  void add_copy_of(nth child, contents& to);
+  [[nodiscard]] bool is_usable(nth g) const;
   [[nodiscard]] cudaGraph_t handle_of(graph_place& place);
   void make_racy(entries const& needed);
-  void drop_graph(std::size_t g);
-  void note_hoist(std::size_t h, std::size_t g, bool by_handle);
+  void drop_graph(nth g);
+  void note_hoist(nth h, nth g, bool by_handle);
 
   // world_execs.cpp
   [[nodiscard]] bool is_in_flight(exec_place const& place) const;
   [[nodiscard]] bool is_covered(contents const& exec) const;
-  void note_update(std::size_t e, std::size_t g, entries const& before);
-  void drop_exec(std::size_t e);
+  void note_update(nth e, nth g, entries const& before);
+  void drop_exec(nth e);
 
   // world_nodes.cpp
   [[nodiscard]] static std::byte* arena();
-  [[nodiscard]] memory_share memory_of(std::size_t o) const;
+  [[nodiscard]] memory_share memory_of(nth o) const;
   [[nodiscard]] bool is_there(node_place const& place) const;
-  [[nodiscard]] bool is_built(std::size_t g) const;
-  [[nodiscard]] node_content with_owner(node_kind is, std::size_t o, bool keeps,
-                                        piece_of_work& work, int rounds,
-                                        std::optional<std::size_t> second = {});
-  [[nodiscard]] node_content with_lease(node_kind is, std::size_t l, piece_of_work& work);
-  [[nodiscard]] node_content with_code(std::size_t y, piece_of_work& work);
-  outcome note_share(std::size_t l, outcome result);
-  void note_node(std::size_t n, std::size_t g, node made, entries const& kept, node_kind is);
-  outcome add_to_graph(std::size_t n, std::size_t g, node_content const& what,
-                       node const* after = nullptr);
+  [[nodiscard]] bool is_built(nth g) const;
+  [[nodiscard]] node_content with_owner(node_kind is, nth o, bool keeps, piece_of_work& work,
+                                        int rounds, std::optional<std::size_t> second = {});
+  [[nodiscard]] node_content with_lease(node_kind is, nth l, piece_of_work& work);
+  [[nodiscard]] node_content with_code(nth y, piece_of_work& work);
+  outcome note_share(nth l, outcome result);
+  void note_node(nth n, nth g, node made, entries const& kept, node_kind is);
+  outcome add_to_graph(nth n, nth g, node_content const& what, node const* after = nullptr);
   void free_graph_memory();
 
   // world_changes.cpp
   void note_set(node_place const& at, entries const& kept);
-  outcome set_in_graph(std::size_t n, node_content const& what, bool is_wrong = false);
-  [[nodiscard]] bool can_be_set(node_place const& at, std::size_t o, bool keeps) const;
+  outcome set_in_graph(nth n, node_content const& what, bool is_wrong = false);
+  [[nodiscard]] bool can_be_set(node_place const& at, nth o, bool keeps) const;
   [[nodiscard]] static bool can_take(node_place const& at, lease_place const& from);
   [[nodiscard]] bool may_set(exec_place const& place, node_place const& at) const;
-  outcome set_in_exec(std::size_t e, std::size_t n, node_content const& what);
+  outcome set_in_exec(nth e, nth n, node_content const& what);
   void expect_event_of(node_place const& at);
 
   // world_bodies.cpp
   [[nodiscard]] bool is_body_of_a_graph(body_place const& place) const;
   [[nodiscard]] bool is_body_usable(body_place const& place) const;
-  outcome add_conditional(std::size_t b, graph_builder_ref const& at, std::size_t g,
-                          std::uint64_t serial, std::size_t way);
+  outcome add_conditional(nth b, graph_builder_ref const& at, nth g, std::uint64_t serial, nth way);
   [[nodiscard]] contents& contents_around(body_place const& place);
-  void note_body_node(std::size_t n, body_place const& at, node const& made, entries const& kept);
-  outcome add_to_body(std::size_t n, std::size_t b, node_content const& what);
-  void drop_body(std::size_t b);
-  void leave_to_bodies(std::size_t g);
+  void note_body_node(nth n, body_place const& at, node const& made, entries const& kept);
+  outcome add_to_body(nth n, nth b, node_content const& what);
+  void drop_body(nth b);
+  void leave_to_bodies(nth g);
 
   things all_;
   run_counts& counts_ = all_.counts;

@@ -16,8 +16,7 @@ constexpr std::array chosen_kinds{chosen_kind{1, 0}, chosen_kind{0, 1}, chosen_k
                                   chosen_kind{1, 2}};
 constexpr std::size_t loop = 2;
 
-conditional_node add_of_kind(graph_builder_ref const& at, condition const& looked_at,
-                             std::size_t kind) {
+conditional_node add_of_kind(graph_builder_ref const& at, condition const& looked_at, nth kind) {
   if (kind == 0) return at.add(if_node(looked_at));
   if (kind == 1) return at.add(if_else_node(looked_at));
   if (kind == loop) return at.add(while_node(looked_at));
@@ -37,8 +36,8 @@ bool world::is_body_usable(body_place const& place) const {
 }
 
 /// A setter, the conditional node, and for a loop what ends it. The body is kept in its place.
-outcome world::add_conditional(std::size_t b, graph_builder_ref const& at, std::size_t g,
-                               std::uint64_t serial, std::size_t way) {
+outcome world::add_conditional(nth b, graph_builder_ref const& at, nth g, std::uint64_t serial,
+                               nth way) {
   chosen_kind const kind = chosen_kinds[way];
   looked_at& state = all_.add_condition();
   state.chosen = kind.runs;
@@ -64,7 +63,7 @@ outcome world::add_conditional(std::size_t b, graph_builder_ref const& at, std::
   return result;
 }
 
-outcome world::do_add_conditional(std::size_t b, std::size_t g, std::size_t way) {
+outcome world::do_add_conditional(nth b, nth g, nth way) {
   graph_place& in = graphs_[g];
   if (bodies_[b].own || !is_usable(g) || !in.is_built) return skipped;
   in.is_single = true;  // also if only a part of it comes to be
@@ -72,7 +71,7 @@ outcome world::do_add_conditional(std::size_t b, std::size_t g, std::size_t way)
   return add_conditional(b, *in.own, g, in.serial, way);
 }
 
-outcome world::do_add_conditional_inside(std::size_t b, std::size_t outer, std::size_t way) {
+outcome world::do_add_conditional_inside(nth b, nth outer, nth way) {
   body_place const& around = bodies_[outer];
   if (bodies_[b].own || !is_body_usable(around)) return skipped;
   if (is_body_of_a_graph(around)) ++graphs_[around.graph].shape;
@@ -86,8 +85,7 @@ contents& world::contents_around(body_place const& place) {
                                    : all_.model.orphans[place.serial];
 }
 
-void world::note_body_node(std::size_t n, body_place const& at, node const& made,
-                           entries const& kept) {
+void world::note_body_node(nth n, body_place const& at, node const& made, entries const& kept) {
   meet(owner_in_a_body, !kept.empty());
   if (is_body_of_a_graph(at)) {
     note_node(n, at.graph, made, kept, node_kind::kernel);
@@ -99,7 +97,7 @@ void world::note_body_node(std::size_t n, body_place const& at, node const& made
   meet(body_outlived_its_graph);
 }
 
-outcome world::add_to_body(std::size_t n, std::size_t b, node_content const& what) {
+outcome world::add_to_body(nth n, nth b, node_content const& what) {
   node_target to{.at = &*bodies_[b].own};
   outcome const result = attempt(is_stopped_, false, [&] { what.put(to); });
   if (result == done) note_body_node(n, bodies_[b], to.made, what.kept);
@@ -107,21 +105,21 @@ outcome world::add_to_body(std::size_t n, std::size_t b, node_content const& wha
 }
 
 // Ways 0 to 2: a kernel that keeps an owner; 3: one that keeps nothing.
-outcome world::do_add_body_node(std::size_t n, std::size_t b, std::size_t o, std::size_t way) {
+outcome world::do_add_body_node(nth n, nth b, nth o, nth way) {
   if (!is_body_usable(bodies_[b]) || (way != 3 && !owners_[o].share)) return skipped;
   piece_of_work& work = all_.add_work();
   return add_to_body(n, b,
                      with_owner(node_kind::kernel, o, way != 3, work, way == 3 ? work.rounds : 1));
 }
 
-outcome world::do_add_body_node_of_lease(std::size_t n, std::size_t b, std::size_t l) {
+outcome world::do_add_body_node_of_lease(nth n, nth b, nth l) {
   if (!is_body_usable(bodies_[b]) || !leases_[l].held) return skipped;
   outcome const result = add_to_body(n, b, with_lease(node_kind::kernel, l, all_.add_work()));
   meet(lease_in_a_body, result == done);
   return note_share(l, result);
 }
 
-outcome world::do_embed_in_body(std::size_t b, std::size_t child) {
+outcome world::do_embed_in_body(nth b, nth child) {
   body_place& at = bodies_[b];
   graph_place& inner = graphs_[child];
   bool const may_stand_there = is_usable(child) && inner.own && !inner.has_calls;
@@ -140,7 +138,7 @@ outcome world::do_embed_in_body(std::size_t b, std::size_t child) {
 
 // A capture into the body, from its beginning to its end, of which the graph gets: way 0: an owner
 // by the body's handle, 1: a claim and its release, 2: a launch's owner, 3: a retired owner.
-outcome world::do_capture_into_body(std::size_t s, std::size_t b, std::size_t way) {
+outcome world::do_capture_into_body(nth s, nth b, nth way) {
   body_place& at = bodies_[b];
   bool const is_possible =
       is_body_usable(at) && is_body_of_a_graph(at) && capture_at(s).is_none() && s != 4;
@@ -165,7 +163,7 @@ outcome world::do_capture_into_body(std::size_t s, std::size_t b, std::size_t wa
   return result;
 }
 
-outcome world::claim_and_release_on(std::size_t s) {
+outcome world::claim_and_release_on(nth s) {
   auto const free = std::ranges::find_if(leases_, [](lease_place const& e) { return !e.held; });
   if (free == leases_.end()) return skipped;
   auto const l = static_cast<std::size_t>(free - leases_.begin());
@@ -174,7 +172,7 @@ outcome world::claim_and_release_on(std::size_t s) {
 }
 
 /// The graph is gone if its own handle was and this is the last of its bodies.
-void world::drop_body(std::size_t b) {
+void world::drop_body(nth b) {
   std::uint64_t const serial = bodies_[b].serial;
   bool const has_graph = is_body_of_a_graph(bodies_[b]);
   bodies_[b].own.reset();
@@ -184,13 +182,13 @@ void world::drop_body(std::size_t b) {
   if (!has_graph && is_last) all_.model.orphans.erase(serial);
 }
 
-outcome world::do_drop_body(std::size_t b) {
+outcome world::do_drop_body(nth b) {
   if (!bodies_[b].own) return skipped;
   return attempt(false, false, [&] { drop_body(b); });
 }
 
 /// Before the end of a graph's own handle: what it keeps its bodies keep from then on.
-void world::leave_to_bodies(std::size_t g) {
+void world::leave_to_bodies(nth g) {
   std::uint64_t const serial = graphs_[g].serial;
   bool const any = std::ranges::any_of(bodies_, [serial](body_place const& each) {
     return each.own.has_value() && each.serial == serial;

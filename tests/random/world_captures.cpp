@@ -6,7 +6,7 @@
 
 namespace escrow::test {
 
-outcome world::do_begin(std::size_t s, std::size_t mode) {
+outcome world::do_begin(nth s, nth mode) {
   if (s == legacy_stream || !capture_at(s).is_none() || is_lost()) return skipped;
   constexpr std::array modes{cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                              cudaStreamCaptureModeRelaxed};
@@ -19,7 +19,7 @@ outcome world::do_begin(std::size_t s, std::size_t mode) {
 }
 
 /// A capture into a graph that is there, after these nodes of it.
-bool world::begin_capture_into(std::size_t s, cudaGraph_t graph, std::size_t g,
+bool world::begin_capture_into(nth s, cudaGraph_t graph, nth g,
                                std::vector<cudaGraphNode_t> const& after) {
   if (cudaStreamBeginCaptureToGraph(streams_[s].handle, graph, after.data(), nullptr, after.size(),
                                     cudaStreamCaptureModeRelaxed) != cudaSuccess) {
@@ -32,7 +32,7 @@ bool world::begin_capture_into(std::size_t s, cudaGraph_t graph, std::size_t g,
   return true;
 }
 
-outcome world::do_begin_into(std::size_t s, std::size_t g) {
+outcome world::do_begin_into(nth s, nth g) {
   graph_place const& place = graphs_[g];
   if (s == legacy_stream || !capture_at(s).is_none() || place.plain == nullptr || !is_usable(g) ||
       is_lost())
@@ -52,14 +52,14 @@ outcome world::do_begin_into(std::size_t s, std::size_t g) {
   return done;
 }
 
-outcome world::do_fork(std::size_t from, std::size_t to) {
+outcome world::do_fork(nth from, nth to) {
   if (to == legacy_stream || !capture_at(from).is_active() || !capture_at(to).is_none())
     return skipped;
   order(from, to);
   return done;
 }
 
-outcome world::do_join(std::size_t at, std::size_t ended) {
+outcome world::do_join(nth at, nth ended) {
   capture_state const one = capture_at(at);
   if (at == ended || !one.is_active() || capture_at(ended).id != one.id) return skipped;
   order(ended, at);
@@ -67,7 +67,7 @@ outcome world::do_join(std::size_t at, std::size_t ended) {
 }
 
 /// Whether what comes next on the stream runs at the same time as a kernel of its capture.
-bool world::is_beside_a_kernel(std::size_t s) const {
+bool world::is_beside_a_kernel(nth s) const {
   return capture_at(s).is_active() &&
          !std::ranges::all_of(frontier_in(streams_[s].handle).edges,
                               [](auto const& each) { return is_same(each, full_edge); });
@@ -76,7 +76,7 @@ bool world::is_beside_a_kernel(std::size_t s) const {
 // Ways 0 to 2: the stream waits for the beginning, or the trigger, of the last kernels of another,
 // as behind an event that they were launched with, and joins their capture; 3: it has a
 // programmatic launch.
-outcome world::do_wait_early(std::size_t at, std::size_t of, std::size_t way) {
+outcome world::do_wait_early(nth at, nth of, nth way) {
   capture_state const captured = capture_at(of);
   bool const is_fork = capture_at(at).is_none();
   if (at == of || at == legacy_stream || !captured.is_active()) return skipped;
@@ -107,7 +107,7 @@ void world::grow_with(open_capture const& ended, contents const& captured) {
 }
 
 /// The graph is the program's again, unless CUDA has destroyed it.
-void world::forget_capture_into(std::size_t g, bool is_there) {
+void world::forget_capture_into(nth g, bool is_there) {
   graphs_[g].is_captured_into = false;
   if (is_there) return;
   graphs_[g].plain = nullptr;
@@ -115,7 +115,7 @@ void world::forget_capture_into(std::size_t g, bool is_there) {
 }
 
 /// The graph of a capture, at place g if it is a new one; `own`: as a `graph`.
-void world::take_captured(open_capture const& ended, cudaGraph_t native, std::size_t g, bool own) {
+void world::take_captured(open_capture const& ended, cudaGraph_t native, nth g, bool own) {
   contents captured = all_.model.capture_of(ended.id);
   all_.model.forget_capture(ended.id);
   captured.grows_with.clear();
@@ -136,7 +136,7 @@ void world::take_captured(open_capture const& ended, cudaGraph_t native, std::si
   }
 }
 
-outcome world::do_end(std::size_t s, std::size_t g, std::size_t way) {
+outcome world::do_end(nth s, nth g, nth way) {
   auto const found = std::ranges::find(captures_, s, &open_capture::origin);
   if (found == captures_.end()) return skipped;
   open_capture const ended = *found;
@@ -165,7 +165,7 @@ outcome world::do_end(std::size_t s, std::size_t g, std::size_t way) {
   return done;
 }
 
-outcome world::do_invalidate(std::size_t s) {
+outcome world::do_invalidate(nth s) {
   if (!capture_at(s).is_active()) return skipped;
   static_cast<void>(cudaStreamQuery(streams_[s].handle));
   forget_error();
@@ -173,7 +173,7 @@ outcome world::do_invalidate(std::size_t s) {
   return done;
 }
 
-outcome world::do_destroy_stream(std::size_t s) {
+outcome world::do_destroy_stream(nth s) {
   if (!is_own_stream(s)) return skipped;
   for (lease_place const& each : leases_)
     if (each.held && (each.stream == s || std::ranges::count(each.others, s) != 0)) return skipped;

@@ -6,7 +6,7 @@
 namespace escrow::test {
 
 /// What the graph has for the node may go from the beginning of a call that sets it.
-outcome world::set_in_graph(std::size_t n, node_content const& what, bool is_wrong) {
+outcome world::set_in_graph(nth n, node_content const& what, bool is_wrong) {
   node_place& at = nodes_[n];
   contents& in = all_.model.graphs[at.graph];
   entries const old = take_node(in.held, at.id);
@@ -41,7 +41,7 @@ void world::note_set(node_place const& at, entries const& kept) {
 }
 
 /// Whether with_owner() may be asked for another content of the node.
-bool world::can_be_set(node_place const& at, std::size_t o, bool keeps) const {
+bool world::can_be_set(node_place const& at, nth o, bool keeps) const {
   if (at.is_event()) return events_[o].has_value();
   return !keeps || owners_[o].share != nullptr;
 }
@@ -52,7 +52,7 @@ bool world::can_take(node_place const& at, lease_place const& from) {
   return at.is == node_kind::kernel || (at.is == node_kind::fill && from.memory != nullptr);
 }
 
-outcome world::do_set_node(std::size_t n, std::size_t o, std::size_t way) {
+outcome world::do_set_node(nth n, nth o, nth way) {
   node_place const& at = nodes_[n];
   bool const can_be_bare = at.is == node_kind::kernel || at.is == node_kind::fill;
   bool const keeps = way != 2 || !can_be_bare;
@@ -61,18 +61,18 @@ outcome world::do_set_node(std::size_t n, std::size_t o, std::size_t way) {
                       at.is == node_kind::empty);
 }
 
-outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
+outcome world::do_set_node_of_lease(nth n, nth l) {
   if (!is_there(nodes_[n]) || !can_take(nodes_[n], leases_[l])) return skipped;
   return note_share(l, set_in_graph(n, with_lease(nodes_[n].is, l, all_.add_work())));
 }
 
-outcome world::do_set_node_of_code(std::size_t n, std::size_t y) {
+outcome world::do_set_node_of_code(nth n, nth y) {
   node_place const& at = nodes_[n];
   if (!is_there(at) || at.is != node_kind::kernel || !libraries_[y].found) return skipped;
   return set_in_graph(n, with_code(y, all_.add_work()));
 }
 
-outcome world::do_destroy_node(std::size_t n) {
+outcome world::do_destroy_node(nth n) {
   node_place& at = nodes_[n];
   if (!is_there(at)) return skipped;
   node const destroyed = at.handle;
@@ -101,7 +101,7 @@ bool world::may_set(exec_place const& place, node_place const& at) const {
 
 /// What set() gave the exec for the node before may go from the beginning of the call, but for
 /// launches in flight. What the exec has of its graph stays.
-outcome world::set_in_exec(std::size_t e, std::size_t n, node_content const& what) {
+outcome world::set_in_exec(nth e, nth n, node_content const& what) {
   exec_place& place = execs_[e];
   node_place const& at = nodes_[n];
   contents& in = all_.model.execs[e];
@@ -132,7 +132,7 @@ outcome world::set_in_exec(std::size_t e, std::size_t n, node_content const& wha
   return result;
 }
 
-outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
+outcome world::do_exec_set(nth e, nth n, nth o) {
   node_place const& at = nodes_[n];
   if (!may_set(execs_[e], at) || !can_be_set(at, o, true)) return skipped;
   outcome const result = set_in_exec(e, n, with_owner(at.is, o, true, all_.add_work(), 1));
@@ -140,19 +140,19 @@ outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
   return result;
 }
 
-outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l) {
+outcome world::do_exec_set_of_lease(nth e, nth n, nth l) {
   if (!may_set(execs_[e], nodes_[n]) || !can_take(nodes_[n], leases_[l])) return skipped;
   return set_in_exec(e, n, with_lease(nodes_[n].is, l, all_.add_work()));
 }
 
-outcome world::do_exec_set_of_code(std::size_t e, std::size_t n, std::size_t y) {
+outcome world::do_exec_set_of_code(nth e, nth n, nth y) {
   node_place const& at = nodes_[n];
   if (!may_set(execs_[e], at) || at.is != node_kind::kernel || !libraries_[y].found) return skipped;
   return set_in_exec(e, n, with_code(y, all_.add_work()));
 }
 
 /// The later node waits for the earlier.
-outcome world::do_add_edge(std::size_t one, std::size_t other) {
+outcome world::do_add_edge(nth one, nth other) {
   if (!is_there(nodes_[one]) || !is_there(nodes_[other]) || one == other) return skipped;
   bool const in_order = nodes_[one].id < nodes_[other].id;
   node_place const& first = nodes_[in_order ? one : other];
@@ -165,7 +165,7 @@ outcome world::do_add_edge(std::size_t one, std::size_t other) {
 }
 
 /// What can be read of a graph is read; that changes nothing.
-outcome world::do_look(std::size_t g) {
+outcome world::do_look(nth g) {
   graph_place& in = graphs_[g];
   if (!is_usable(g) || !in.own || in.own->id() == ~std::uint64_t{0}) return skipped;
   return attempt(false, false, [&] {

@@ -41,7 +41,7 @@ outcome world::do_stop() {
                  [&] { static_cast<void>(worker_->stop_for(std::chrono::nanoseconds(0))); });
 }
 
-outcome world::do_fail_device(std::size_t way) {
+outcome world::do_fail_device(nth way) {
   if (is_disturbed_) return skipped;
   int const device = static_cast<int>(way % 2);
   sim::fail_device(device, cudaErrorIllegalAddress);
@@ -60,7 +60,7 @@ void world::poll_until_nothing() {
 }
 
 /// Whether so many things may have been leaked.
-bool world::is_accounted_for(std::size_t left, deleter_stats const& now) const {
+bool world::is_accounted_for(nth left, deleter_stats const& now) const {
   // After a fault one that was leaked may be an exec with all that it holds.
   return left <= now.leaked + leaked_by_hoisted_ + deferred_releases_ ||
          (is_disturbed_ && now.leaked != 0);

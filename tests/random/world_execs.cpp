@@ -10,7 +10,7 @@ bool world::is_in_flight(exec_place const& place) const {
 }
 
 // Ways 0 and 1: graph_exec of the `graph`, or of what handle there is; 2: of the handle; 3: plain.
-outcome world::do_instantiate(std::size_t e, std::size_t g, std::size_t way) {
+outcome world::do_instantiate(nth e, nth g, nth way) {
   exec_place& place = execs_[e];
   if (place.is_there() || !is_usable(g)) return skipped;
   graph_place& source = graphs_[g];
@@ -64,7 +64,7 @@ bool world::is_covered(contents const& exec) const {
 }
 
 // Ways 1 and 3: with work of its own behind it.
-outcome world::do_launch(std::size_t e, std::size_t s, std::size_t way) {
+outcome world::do_launch(nth e, nth s, nth way) {
   exec_place& place = execs_[e];
   contents const& kept = all_.model.execs[e];
   if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || is_lost()) return skipped;
@@ -93,7 +93,7 @@ outcome world::do_launch(std::size_t e, std::size_t s, std::size_t way) {
   return result;
 }
 
-void world::note_update(std::size_t e, std::size_t g, entries const& before) {
+void world::note_update(nth e, nth g, entries const& before) {
   exec_place& place = execs_[e];
   graph_place const& source = graphs_[g];
   meet(exec_updated_in_flight, is_in_flight(place));
@@ -110,7 +110,7 @@ void world::note_update(std::size_t e, std::size_t g, entries const& before) {
 }
 
 // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
-outcome world::do_update(std::size_t e, std::size_t g, std::size_t way) {
+outcome world::do_update(nth e, nth g, nth way) {
   exec_place& place = execs_[e];
   if (!place.is_there() || !is_usable(g)) return skipped;
   graph_place& source = graphs_[g];
@@ -139,7 +139,7 @@ outcome world::do_update(std::size_t e, std::size_t g, std::size_t way) {
   return result;
 }
 
-void world::drop_exec(std::size_t e) {
+void world::drop_exec(nth e) {
   exec_place& place = execs_[e];
   if (!place.is_there()) return;
   meet(exec_gone_in_flight, is_in_flight(place));
@@ -158,12 +158,12 @@ void world::drop_exec(std::size_t e) {
   place = {};
 }
 
-outcome world::do_destroy_exec(std::size_t e) {
+outcome world::do_destroy_exec(nth e) {
   if (!execs_[e].is_there()) return skipped;
   return attempt(false, false, [&] { drop_exec(e); });
 }
 
-outcome world::do_upload(std::size_t e, std::size_t s) {
+outcome world::do_upload(nth e, nth s) {
   exec_place& place = execs_[e];
   bool const is_free = capture_at(s).is_none() && !is_blocked(s);
   if (!place.own || !is_free || is_lost()) return skipped;

@@ -22,14 +22,14 @@ contents copy_of(contents const& original, bool known) {
 }  // namespace
 
 /// The body has a copy of the child, in no order with other uses.
-void world::add_copy_of(std::size_t child, contents& to) {
+void world::add_copy_of(nth child, contents& to) {
   contents copy = copy_of(all_.model.graphs[child], true);
   for (entry& each : copy.held) each.on_body = true;
   to.append(copy);
   make_racy(copy.needed);
 }
 
-bool world::is_usable(std::size_t g) const {
+bool world::is_usable(nth g) const {
   return graphs_[g].is_there() && !graphs_[g].is_captured_into;
 }
 
@@ -47,7 +47,7 @@ void world::make_racy(entries const& needed) {
       all_.slot_of(each.thing).racy = true;
 }
 
-outcome world::do_make_graph(std::size_t g) {
+outcome world::do_make_graph(nth g) {
   if (graphs_[g].is_there()) return skipped;
   outcome const result = attempt(false, false, [&] { graphs_[g].own.emplace(*worker_); });
   if (result != done) return result;
@@ -57,13 +57,13 @@ outcome world::do_make_graph(std::size_t g) {
   return result;
 }
 
-outcome world::do_expose(std::size_t g) {
+outcome world::do_expose(nth g) {
   if (!is_usable(g)) return skipped;
   return attempt(false, false, [&] { static_cast<void>(handle_of(graphs_[g])); });
 }
 
 // Ways 0 and 1: clone(), where it is a `graph`; 2 and 3: cudaGraphClone.
-outcome world::do_clone(std::size_t to, std::size_t from, std::size_t way) {
+outcome world::do_clone(nth to, nth from, nth way) {
   if (graphs_[to].is_there() || !is_usable(from)) return skipped;
   graph_place& original = graphs_[from];
   graph_place& copy = graphs_[to];
@@ -94,7 +94,7 @@ outcome world::do_clone(std::size_t to, std::size_t from, std::size_t way) {
 }
 
 // Ways 0 and 1: add_child(), 2: a child node, 3: cudaGraphAddChildGraphNode.
-outcome world::do_child(std::size_t parent, std::size_t child, std::size_t way) {
+outcome world::do_child(nth parent, nth child, nth way) {
   if (parent == child || !is_usable(parent) || !is_usable(child)) return skipped;
   graph_place& outer = graphs_[parent];
   graph_place& inner = graphs_[child];
@@ -129,7 +129,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, std::size_t way) 
   return result;
 }
 
-void world::drop_graph(std::size_t g) {
+void world::drop_graph(nth g) {
   graph_place& place = graphs_[g];
   if (!place.is_there()) return;
   for (exec_place const& each : execs_)
@@ -144,12 +144,12 @@ void world::drop_graph(std::size_t g) {
   place = {};
 }
 
-outcome world::do_destroy_graph(std::size_t g) {
+outcome world::do_destroy_graph(nth g) {
   if (!is_usable(g)) return skipped;
   return attempt(false, false, [&] { drop_graph(g); });
 }
 
-void world::note_hoist(std::size_t h, std::size_t g, bool by_handle) {
+void world::note_hoist(nth h, nth g, bool by_handle) {
   contents& from = all_.model.graphs[g];
   contents& to = all_.model.hoisted[h];
   to.clear();
@@ -164,7 +164,7 @@ void world::note_hoist(std::size_t h, std::size_t g, bool by_handle) {
 }
 
 // Ways 0 to 2: hoist(graph), where it is one; 3: by its handle.
-outcome world::do_hoist(std::size_t h, std::size_t g, std::size_t way) {
+outcome world::do_hoist(nth h, nth g, nth way) {
   if (hoisted_[h] || !is_usable(g)) return skipped;
   graph_place& place = graphs_[g];
   bool const by_handle = !place.own || way == 3;
@@ -181,7 +181,7 @@ outcome world::do_hoist(std::size_t h, std::size_t g, std::size_t way) {
 
 // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle. The
 // caller has to order all launches before that.
-outcome world::do_let_go(std::size_t h, std::size_t s, std::size_t way) {
+outcome world::do_let_go(nth h, nth s, nth way) {
   if (!hoisted_[h] || is_any_capturing() || is_lost()) return skipped;
   for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
   piece_of_work& work = piece(s, {});
@@ -211,7 +211,7 @@ outcome world::do_let_go(std::size_t h, std::size_t s, std::size_t way) {
   return result;
 }
 
-outcome world::do_drop_hoisted(std::size_t h) {
+outcome world::do_drop_hoisted(nth h) {
   if (!hoisted_[h] || !is_careless_) return skipped;
   // One that is destroyed without a release counts once, whatever it leaks.
   contents const leaked = std::exchange(all_.model.hoisted[h], {});
@@ -222,7 +222,7 @@ outcome world::do_drop_hoisted(std::size_t h) {
 
 // capture(): ways 0 and 1: an owner is retired in it; 2: a slot is claimed and released; 3: it
 // throws after that.
-outcome world::do_capture_call(std::size_t s, std::size_t g, std::size_t way) {
+outcome world::do_capture_call(nth s, nth g, nth way) {
   struct thrown_in_a_capture : std::exception {};
   bool const is_free = capture_at(s).is_none() && is_own_stream(s);
   if (!is_free || graphs_[g].is_there() || is_lost()) return skipped;
@@ -252,7 +252,7 @@ outcome world::do_capture_call(std::size_t s, std::size_t g, std::size_t way) {
 }
 
 /// What may be moved, moved away and back.
-outcome world::do_move(std::size_t g, std::size_t e) {
+outcome world::do_move(nth g, nth e) {
   auto const move_away_and_back = [](auto& place) {
     if (!place) return;
     auto moved = std::move(*place);

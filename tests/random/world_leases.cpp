@@ -30,7 +30,7 @@ void world::check_claimed(int slot, capture_state const& capture) {
 }
 
 /// The lease has the slot, for work on the stream.
-void world::note_claim(lease_place& place, std::size_t s, capture_state const& capture) {
+void world::note_claim(lease_place& place, nth s, capture_state const& capture) {
   check_claimed(place.slot, capture);
   things::slot_state& slot = all_.slot_of(place.slot);
   slot.leased = true;
@@ -51,7 +51,7 @@ void world::note_claim(lease_place& place, std::size_t s, capture_state const& c
   use_slot_on(s, place, piece_of_work::role::fill);
 }
 
-piece_of_work& world::slot_piece(std::size_t s, lease_place const& of, piece_of_work::role what) {
+piece_of_work& world::slot_piece(nth s, lease_place const& of, piece_of_work::role what) {
   piece_of_work& work = piece(s, {of.slot});
   work.what = what;
   work.slot = of.slot;
@@ -61,12 +61,12 @@ piece_of_work& world::slot_piece(std::size_t s, lease_place const& of, piece_of_
   return work;
 }
 
-void world::use_slot_on(std::size_t s, lease_place const& of, piece_of_work::role what) {
+void world::use_slot_on(nth s, lease_place const& of, piece_of_work::role what) {
   bool const is_there = enqueue(s, slot_piece(s, of, what));
   if (is_there && what == piece_of_work::role::close) all_.will_close(of.value);
 }
 
-outcome world::claim(std::size_t l, std::size_t p, std::size_t s, bool tries) {
+outcome world::claim(nth l, nth p, nth s, bool tries) {
   lease_place& place = leases_[l];
   if (place.held || pools_[p] == nullptr) return skipped;
   capture_state const capture = capture_at(s);
@@ -96,18 +96,18 @@ outcome world::claim(std::size_t l, std::size_t p, std::size_t s, bool tries) {
   note_claim(place, s, capture);
   return result;
 }
-outcome world::do_claim(std::size_t l, std::size_t p, std::size_t s) {
+outcome world::do_claim(nth l, nth p, nth s) {
   return claim(l, p, s, false);
 }
-outcome world::do_claim_captured(std::size_t l, std::size_t p, std::size_t s) {
+outcome world::do_claim_captured(nth l, nth p, nth s) {
   return claim(l, p, s, false);
 }
-outcome world::do_try_claim(std::size_t l, std::size_t p, std::size_t s) {
+outcome world::do_try_claim(nth l, nth p, nth s) {
   return claim(l, p, s, true);
 }
 
 /// Whether work on the stream may use the slot, in order after its claim.
-bool world::matches(lease_place const& held, std::size_t s) const {
+bool world::matches(lease_place const& held, nth s) const {
   capture_state const at = capture_at(s);
   capture_state const claimed = capture_at(held.stream);
   if (is_blocked(s) || is_blocked(held.stream)) return false;
@@ -115,7 +115,7 @@ bool world::matches(lease_place const& held, std::size_t s) const {
          claimed.id == held.capture;
 }
 
-outcome world::do_touch(std::size_t l, std::size_t s) {
+outcome world::do_touch(nth l, nth s) {
   lease_place& place = leases_[l];
   if (!place.held) return skipped;
   bool const is_right = matches(place, s);
@@ -130,12 +130,12 @@ outcome world::do_touch(std::size_t l, std::size_t s) {
   return result;
 }
 
-void world::record_on(lease_place& place, std::size_t s) {
+void world::record_on(lease_place& place, nth s) {
   place.held->with([&](auto& held) { held.record_stream(streams_[s].handle); });
 }
 
 /// The slot is in no lease; work may go on with it.
-void world::note_release(lease_place& place, std::size_t s) {
+void world::note_release(lease_place& place, nth s) {
   things::slot_state& slot = all_.slot_of(place.slot);
   slot.leased = false;
   --all_.model.state_of(place.slot).handles;
@@ -151,13 +151,13 @@ void world::note_release(lease_place& place, std::size_t s) {
 }
 
 // Ways 0 and 1: release(), with and without a stream; 2: the end of the lease.
-outcome world::release(std::size_t l, std::size_t s, unsigned way) {
+outcome world::release(nth l, nth s, unsigned way) {
   lease_place& place = leases_[l];
   if (!place.held) return skipped;
   bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
   capture_state const at = capture_at(s);
   bool const is_foreign = at.is_active() && at.id != place.capture;
-  bool const is_other_captured = std::ranges::any_of(place.others, [&](std::size_t other) {
+  bool const is_other_captured = std::ranges::any_of(place.others, [&](nth other) {
     return capture_at(other).id != place.capture || capture_at(other).id != at.id ||
            is_blocked(other);
   });
@@ -211,17 +211,17 @@ outcome world::release(std::size_t l, std::size_t s, unsigned way) {
   }
   return result;
 }
-outcome world::do_release(std::size_t l) {
+outcome world::do_release(nth l) {
   return release(l, leases_[l].stream, 0);
 }
-outcome world::do_release_on(std::size_t l, std::size_t s) {
+outcome world::do_release_on(nth l, nth s) {
   return release(l, s, 1);
 }
-outcome world::do_drop_lease(std::size_t l) {
+outcome world::do_drop_lease(nth l) {
   return release(l, leases_[l].stream, 2);
 }
 
-outcome world::do_launch_lease(std::size_t l, std::size_t s) {
+outcome world::do_launch_lease(nth l, nth s) {
   lease_place& place = leases_[l];
   if (!place.held) return skipped;
   bool const is_right = matches(place, s);

@@ -33,7 +33,7 @@ std::byte* world::arena() {
   return memory;
 }
 
-memory_share world::memory_of(std::size_t o) const {
+memory_share world::memory_of(nth o) const {
   return {owners_[o].share, arena() + o * bytes_of_an_owner};
 }
 
@@ -43,14 +43,14 @@ bool world::is_there(node_place const& place) const {
 }
 
 /// Whether nodes with owners may be added to it.
-bool world::is_built(std::size_t g) const {
+bool world::is_built(nth g) const {
   return is_usable(g) && graphs_[g].is_built;
 }
 
 /// A kernel that uses the owner, or nothing (`keeps`), or what a node of another kind uses. A copy
 /// is from the memory of a second owner.
-node_content world::with_owner(node_kind is, std::size_t o, bool keeps, piece_of_work& work,
-                               int rounds, std::optional<std::size_t> second) {
+node_content world::with_owner(node_kind is, nth o, bool keeps, piece_of_work& work, int rounds,
+                               std::optional<std::size_t> second) {
   if (is == node_kind::record || is == node_kind::wait)
     return {is, {{.thing = thing_of_event(o)}}, [this, is, o](node_target& to) {
               is == node_kind::record ? to.put(record_node(*events_[o]))
@@ -85,7 +85,7 @@ node_content world::with_owner(node_kind is, std::size_t o, bool keeps, piece_of
 
 /// A kernel that uses the slot, or a fill of its memory. The slot is the node's too; its uses are
 /// in whatever order the caller makes.
-node_content world::with_lease(node_kind is, std::size_t l, piece_of_work& work) {
+node_content world::with_lease(node_kind is, nth l, piece_of_work& work) {
   lease_place& from = leases_[l];
   things::slot_state& slot = all_.slot_of(from.slot);
   slot.racy = true;
@@ -101,7 +101,7 @@ node_content world::with_lease(node_kind is, std::size_t l, piece_of_work& work)
 }
 
 /// A kernel of the library.
-node_content world::with_code(std::size_t y, piece_of_work& work) {
+node_content world::with_code(nth y, piece_of_work& work) {
   library_place const& from = libraries_[y];
   work.uses.push_back({from.thing});
   return {node_kind::kernel, {{.thing = from.thing}}, [&](node_target& to) {
@@ -109,12 +109,12 @@ node_content world::with_code(std::size_t y, piece_of_work& work) {
           }};
 }
 
-outcome world::note_share(std::size_t l, outcome result) {
+outcome world::note_share(nth l, outcome result) {
   if (result == done) meet(lease_shared_by_two_nodes, ++leases_[l].nodes == 2);
   return result;
 }
 
-void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, node_kind is) {
+void world::note_node(nth n, nth g, node made, entries const& kept, node_kind is) {
   graph_place& in = graphs_[g];
   nodes_[n] = {std::move(made), g, in.serial, ++node_ids_, is, false};
   in.has_calls = in.has_calls || nodes_[n].is_call() || nodes_[n].is_event();
@@ -130,8 +130,7 @@ void world::note_node(std::size_t n, std::size_t g, node made, entries const& ke
 }
 
 /// A node at the graph's beginning, or after another.
-outcome world::add_to_graph(std::size_t n, std::size_t g, node_content const& what,
-                            node const* after) {
+outcome world::add_to_graph(nth n, nth g, node_content const& what, node const* after) {
   node_target to;
   outcome const result = attempt(is_stopped_, false, [&] {
     graph_builder_ref const at =
@@ -145,7 +144,7 @@ outcome world::add_to_graph(std::size_t n, std::size_t g, node_content const& wh
 
 // Way 0: a kernel at the beginning, 1: after the node in the place before, 2: one that keeps
 // nothing, 3: a call of the host.
-outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, std::size_t way) {
+outcome world::do_add_node(nth n, nth g, nth o, nth way) {
   if (!is_built(g) || (way != 2 && !owners_[o].share)) return skipped;
   piece_of_work& work = all_.add_work();
   node_place const before = nodes_[(n + nodes_.size() - 1) % nodes_.size()];
@@ -157,12 +156,12 @@ outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, std::siz
   return result;
 }
 
-outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l) {
+outcome world::do_add_node_of_lease(nth n, nth g, nth l) {
   if (!is_built(g) || !leases_[l].held) return skipped;
   return note_share(l, add_to_graph(n, g, with_lease(node_kind::kernel, l, all_.add_work())));
 }
 
-outcome world::do_add_node_of_code(std::size_t n, std::size_t g, std::size_t y) {
+outcome world::do_add_node_of_code(nth n, nth g, nth y) {
   if (!is_built(g) || !libraries_[y].found) return skipped;
   outcome const result = add_to_graph(n, g, with_code(y, all_.add_work()));
   meet(code_kept_by_a_node, result == done);
@@ -170,14 +169,14 @@ outcome world::do_add_node_of_code(std::size_t n, std::size_t g, std::size_t y) 
 }
 
 // Way 3: rows.
-outcome world::do_add_fill(std::size_t n, std::size_t g, std::size_t o, std::size_t way) {
+outcome world::do_add_fill(nth n, nth g, nth o, nth way) {
   if (!is_built(g) || !owners_[o].share) return skipped;
   piece_of_work none;
   return add_to_graph(n, g,
                       with_owner(way == 3 ? node_kind::rows : node_kind::fill, o, true, none, 0));
 }
 
-outcome world::do_add_fill_of_lease(std::size_t n, std::size_t g, std::size_t l) {
+outcome world::do_add_fill_of_lease(nth n, nth g, nth l) {
   if (!is_built(g) || !leases_[l].held || leases_[l].memory == nullptr) return skipped;
   piece_of_work none;
   outcome const result = add_to_graph(n, g, with_lease(node_kind::fill, l, none));
@@ -185,7 +184,7 @@ outcome world::do_add_fill_of_lease(std::size_t n, std::size_t g, std::size_t l)
   return result;
 }
 
-outcome world::do_add_copy(std::size_t n, std::size_t g, std::size_t to, std::size_t from) {
+outcome world::do_add_copy(nth n, nth g, nth to, nth from) {
   if (!is_built(g) || !owners_[to].share || !owners_[from].share) return skipped;
   piece_of_work none;
   outcome const result = add_to_graph(n, g, with_owner(node_kind::copy, to, true, none, 0, from));
@@ -194,7 +193,7 @@ outcome world::do_add_copy(std::size_t n, std::size_t g, std::size_t to, std::si
 }
 
 // Even ways: it records; odd ones: it waits.
-outcome world::do_add_event(std::size_t n, std::size_t g, std::size_t v, std::size_t way) {
+outcome world::do_add_event(nth n, nth g, nth v, nth way) {
   if (!is_built(g) || !events_[v]) return skipped;
   piece_of_work none;
   return add_to_graph(
@@ -202,7 +201,7 @@ outcome world::do_add_event(std::size_t n, std::size_t g, std::size_t v, std::si
 }
 
 /// A node that waits for all nodes that the program knows in the graph, and does nothing.
-outcome world::do_add_join(std::size_t n, std::size_t g) {
+outcome world::do_add_join(nth n, nth g) {
   if (!is_built(g)) return skipped;
   node made;
   outcome const result = attempt(false, false, [&] {
@@ -216,7 +215,7 @@ outcome world::do_add_join(std::size_t n, std::size_t g) {
 }
 
 /// A node that allocates, and a kernel that uses the memory.
-outcome world::do_add_alloc(std::size_t a, std::size_t g, std::size_t z) {
+outcome world::do_add_alloc(nth a, nth g, nth z) {
   graph_place& in = graphs_[g];
   if (allocations_[a].made || !is_built(g)) return skipped;
   piece_of_work& work = all_.add_work();
@@ -236,7 +235,7 @@ outcome world::do_add_alloc(std::size_t a, std::size_t g, std::size_t z) {
 }
 
 /// Freed in its graph, or in another; not twice.
-outcome world::do_add_free(std::size_t a, std::size_t g) {
+outcome world::do_add_free(nth a, nth g) {
   graph_place& in = graphs_[g];
   allocation_place& place = allocations_[a];
   if (!place.made || !is_built(g)) return skipped;

@@ -31,7 +31,7 @@ void world::survive(token&& kept) {
 }
 
 /// The thing stays for the work so far; in a capture, for the graph.
-void world::hand_to_stream(int thing, std::size_t s, piece_of_work const& work) {
+void world::hand_to_stream(int thing, nth s, piece_of_work const& work) {
   capture_state const capture = capture_at(s);
   if (!capture.is_active()) return all_.model.pend(thing, work.mark);
   all_.model.capture_of(capture.id).held.push_back({.thing = thing});
@@ -39,11 +39,11 @@ void world::hand_to_stream(int thing, std::size_t s, piece_of_work const& work) 
 }
 
 /// What a stream may be refused for.
-bool world::is_unusable(std::size_t s) const {
+bool world::is_unusable(nth s) const {
   return capture_at(s).is_invalid() || is_blocked(s);
 }
 
-outcome world::do_retire(std::size_t s) {
+outcome world::do_retire(nth s) {
   token owner = all_.make(reference::kind::owner);
   int const thing = owner.thing();
   capture_state const capture = capture_at(s);
@@ -70,7 +70,7 @@ outcome world::do_retire_now() {
   return attempt(is_stopped_, false, [&] { worker_->retire(std::move(owner)); });
 }
 
-outcome world::do_retire_after(std::size_t s) {
+outcome world::do_retire_after(nth s) {
   if (!capture_at(s).is_none() || is_blocked(s) || streams_[s].device != 0) return skipped;
   retired_with_event owner{all_.make(reference::kind::owner), {}};
   int const thing = owner.owner.thing();
@@ -89,14 +89,13 @@ outcome world::do_retire_after(std::size_t s) {
   return result;
 }
 
-outcome world::do_retire_graph(std::size_t g) {
+outcome world::do_retire_graph(nth g) {
   if (!is_usable(g)) return skipped;
   return retire_with(g, false, [this, g] { return handle_of(graphs_[g]); });
 }
 
 /// Of the graph, or of a body of it, whose handle `handle` gets.
-outcome world::retire_with(std::size_t g, bool on_body,
-                           std::function<cudaGraph_t()> const& handle) {
+outcome world::retire_with(nth g, bool on_body, std::function<cudaGraph_t()> const& handle) {
   token owner = all_.make(reference::kind::owner);
   entries& held = all_.model.graphs[g].held;
   held.push_back({.thing = owner.thing(), .on_body = on_body});
@@ -106,14 +105,14 @@ outcome world::retire_with(std::size_t g, bool on_body,
   return result;
 }
 
-outcome world::do_own(std::size_t o) {
+outcome world::do_own(nth o) {
   if (owners_[o].share) return skipped;
   owners_[o].share = std::make_shared<token>(all_.make(reference::kind::owner));
   all_.model.state_of(owners_[o].share->thing()).handles = 1;
   return done;
 }
 
-outcome world::do_disown(std::size_t o) {
+outcome world::do_disown(nth o) {
   if (!owners_[o].share) return skipped;
   all_.model.state_of(owners_[o].share->thing()).handles = 0;
   owners_[o].share.reset();
@@ -121,7 +120,7 @@ outcome world::do_disown(std::size_t o) {
 }
 
 /// A launch with an argument that keeps the thing for as long as the work uses it.
-outcome world::launch_with(int thing, std::size_t s,
+outcome world::launch_with(int thing, nth s,
                            std::function<void(launch_config const&, piece_of_work&)> const& call) {
   capture_state const capture = capture_at(s);
   piece_of_work& work = piece(s, {thing});
@@ -139,7 +138,7 @@ outcome world::launch_with(int thing, std::size_t s,
 }
 
 // Way 3: the owner is moved in; else it is shared.
-outcome world::do_keep(std::size_t s, std::size_t o, std::size_t way) {
+outcome world::do_keep(nth s, nth o, nth way) {
   cudaStream_t const stream = streams_[s].handle;
   if (way == 3) {
     auto moved = std::make_unique<token>(all_.make(reference::kind::owner));
@@ -153,7 +152,7 @@ outcome world::do_keep(std::size_t s, std::size_t o, std::size_t way) {
   });
 }
 
-outcome world::do_share(std::size_t x) {
+outcome world::do_share(nth x) {
   if (shared_[x] != nullptr) return skipped;
   token made = all_.make(reference::kind::owner);
   int const thing = made.thing();
@@ -164,7 +163,7 @@ outcome world::do_share(std::size_t x) {
   return result;
 }
 
-outcome world::do_use_shared(std::size_t x, std::size_t s) {
+outcome world::do_use_shared(nth x, nth s) {
   if (shared_[x] == nullptr) return skipped;
   // The object is leaked then: the stream may have work that uses it.
   if (is_blocked(s) && !is_careless_) return skipped;
@@ -186,7 +185,7 @@ outcome world::do_use_shared(std::size_t x, std::size_t s) {
   return result;
 }
 
-outcome world::do_unshare(std::size_t x) {
+outcome world::do_unshare(nth x) {
   if (shared_[x] == nullptr) return skipped;
   int const thing = shared_[x]->thing();
   int const left = --all_.model.state_of(thing).handles;
@@ -199,7 +198,7 @@ outcome world::do_unshare(std::size_t x) {
   return done;
 }
 
-outcome world::do_make_event(std::size_t v) {
+outcome world::do_make_event(nth v) {
   if (events_[v]) return skipped;
   outcome const result = attempt(false, false, [&] { events_[v] = shared_event::make(); });
   if (result != done) return result;
@@ -208,18 +207,18 @@ outcome world::do_make_event(std::size_t v) {
   return result;
 }
 
-int world::thing_of_event(std::size_t v) const {
+int world::thing_of_event(nth v) const {
   return all_.thing_of(events_[v]->get()).value();
 }
 
-outcome world::do_drop_event(std::size_t v) {
+outcome world::do_drop_event(nth v) {
   if (!events_[v]) return skipped;
   all_.model.state_of(thing_of_event(v)).handles = 0;
   events_[v].reset();
   return done;
 }
 
-outcome world::do_load_library(std::size_t y) {
+outcome world::do_load_library(nth y) {
   library_place& place = libraries_[y];
   if (place.found) return skipped;
   cudaLibrary_t handle = nullptr;
@@ -234,7 +233,7 @@ outcome world::do_load_library(std::size_t y) {
   return result;
 }
 
-outcome world::do_unload_library(std::size_t y) {
+outcome world::do_unload_library(nth y) {
   library_place& place = libraries_[y];
   if (!place.found) return skipped;
   all_.model.state_of(place.thing).handles = 0;
@@ -243,7 +242,7 @@ outcome world::do_unload_library(std::size_t y) {
   return done;
 }
 
-outcome world::do_launch_code(std::size_t s, std::size_t y) {
+outcome world::do_launch_code(nth s, nth y) {
   library_place const& place = libraries_[y];
   if (!place.found) return skipped;
   return launch_with(place.thing, s, [&](launch_config const& chosen, piece_of_work& work) {

@@ -14,7 +14,7 @@ pool_options world::options_of_pools() const {
   return chosen;
 }
 
-void world::create_pool(std::size_t p) {
+void world::create_pool(nth p) {
   pools_[p] = std::make_unique<resource_pool<token>>(options_of_pools(), [this, p] {
     token slot = all_.make(reference::kind::slot);
     put_into_pool(slot.thing(), p);
@@ -27,18 +27,18 @@ void world::create_pool(std::size_t p) {
   is_closed_[p] = was_closed_[p] = false;
 }
 
-void world::put_into_pool(int slot, std::size_t pool) {
+void world::put_into_pool(int slot, nth pool) {
   pool_of_slot_.resize(static_cast<std::size_t>(slot) + 1, no_pool);
   pool_of_slot_.back() = pool;
 }
 
-outcome world::do_make_pool(std::size_t p) {
+outcome world::do_make_pool(nth p) {
   if (pools_[p] != nullptr || is_stopped_) return skipped;
   return attempt(false, false, [&] { create_pool(p); });
 }
 
 /// From now on its slots are destroyed when nothing uses them.
-void world::leave_pool(std::size_t p) {
+void world::leave_pool(nth p) {
   if (pools_[p] == nullptr) return;
   pool_stats const now = pools_[p]->stats();
   for (std::size_t i = 0; i < now.stream_waits; ++i) meet(claim_waited_in_its_stream);
@@ -48,7 +48,7 @@ void world::leave_pool(std::size_t p) {
 }
 
 /// The slots of that pool belong to none from now on; whether any is out.
-bool world::unpool(std::size_t pool) {
+bool world::unpool(nth pool) {
   bool any_out = false;
   each_slot_of(pool, [&](int each) {
     pool_of_slot_[static_cast<std::size_t>(each)] = no_pool;
@@ -59,12 +59,12 @@ bool world::unpool(std::size_t pool) {
   return any_out;
 }
 
-outcome world::do_destroy_pool(std::size_t p) {
+outcome world::do_destroy_pool(nth p) {
   if (pools_[p] == nullptr) return skipped;
   return attempt(false, false, [&] { leave_pool(p); });
 }
 
-outcome world::do_close_pool(std::size_t p) {
+outcome world::do_close_pool(nth p) {
   if (pools_[p] == nullptr) return skipped;
   is_closed_[p] = true;
   each_slot_of(p, [&](int each) { all_.model.state_of(each).is_pooled = false; });
@@ -78,7 +78,7 @@ outcome world::do_close_pool(std::size_t p) {
 }
 
 /// No slot may be kept from a claim when nothing keeps it and nothing goes on.
-void world::expect_exhausted(std::size_t pool) {
+void world::expect_exhausted(nth pool) {
   sim::counts const machine = sim::alive();
   if (is_disturbed_ || is_careless_ || is_lost() || machine.pending_ops != 0 ||
       machine.pending_callbacks != 0)
@@ -109,7 +109,7 @@ constexpr std::array memory_sizes{memory_size{100, 2}, memory_size{256, 2}, memo
 }  // namespace
 
 /// The thing that a claimed block is.
-int world::thing_at(void* block, std::size_t pool) {
+int world::thing_at(void* block, nth pool) {
   if (auto const known = all_.thing_of(block)) {
     if (pool_of_slot_[static_cast<std::size_t>(*known)] != pool)
       all_.fail("a block was handed out by the pool of another size, or by a destroyed one");
@@ -121,7 +121,7 @@ int world::thing_at(void* block, std::size_t pool) {
   return made;
 }
 
-outcome world::do_claim_scratch(std::size_t l, std::size_t z, std::size_t s) {
+outcome world::do_claim_scratch(nth l, nth z, nth s) {
   lease_place& place = leases_[l];
   if (place.held || (!scratch_ && is_stopped_)) return skipped;
   capture_state const capture = capture_at(s);

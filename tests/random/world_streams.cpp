@@ -6,7 +6,7 @@
 
 namespace escrow::test {
 
-world::capture_state world::capture_at(std::size_t s) const {
+world::capture_state world::capture_at(nth s) const {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
   if (cudaStreamGetCaptureInfo(streams_[s].handle, &status, &id, nullptr, nullptr, nullptr,
@@ -26,12 +26,12 @@ bool world::is_any_capturing() const {
 }
 
 /// Whether a capture began on the stream.
-bool world::is_origin(std::size_t s) const {
+bool world::is_origin(nth s) const {
   return std::ranges::find(captures_, s, &open_capture::origin) != captures_.end();
 }
 
 /// Whether work on the legacy stream would harm a capture.
-bool world::is_blocked(std::size_t s) const {
+bool world::is_blocked(nth s) const {
   if (streams_[s].handle != cudaStreamLegacy) return false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaError_t const answer = cudaStreamIsCapturing(cudaStreamLegacy, &status);
@@ -40,12 +40,12 @@ bool world::is_blocked(std::size_t s) const {
 }
 
 /// Whether the program has created it.
-bool world::is_own_stream(std::size_t s) const {
+bool world::is_own_stream(nth s) const {
   cudaStream_t const handle = streams_[s].handle;
   return handle != cudaStreamLegacy && handle != cudaStreamPerThread;
 }
 
-void world::create_stream(std::size_t s) {
+void world::create_stream(nth s) {
   stream_place& place = streams_[s];
   place.mark = 0;
   // The thread's own is another on each thread: programs of several have a common one instead.
@@ -62,7 +62,7 @@ void world::create_stream(std::size_t s) {
 }
 
 /// A kernel for the stream that uses these things.
-piece_of_work& world::piece(std::size_t s, std::vector<int> const& uses) {
+piece_of_work& world::piece(nth s, std::vector<int> const& uses) {
   piece_of_work& work = all_.add_work();
   capture_state const capture = capture_at(s);
   for (int const thing : uses) {
@@ -75,7 +75,7 @@ piece_of_work& world::piece(std::size_t s, std::vector<int> const& uses) {
 }
 
 /// The work is on the stream, or in its capture.
-void world::note_use(std::size_t s, piece_of_work const& work) {
+void world::note_use(nth s, piece_of_work const& work) {
   if (work.mark != 0) {
     streams_[s].mark = work.mark;
     return;
@@ -87,7 +87,7 @@ void world::note_use(std::size_t s, piece_of_work const& work) {
         .needed.push_back({.thing = each.thing, .generation = all_.slot_of(each.thing).generation});
 }
 
-bool world::enqueue(std::size_t s, piece_of_work& work, bool is_programmatic) {
+bool world::enqueue(nth s, piece_of_work& work, bool is_programmatic) {
   piece_of_work* argument = &work;
   std::array<void*, 3> arguments{&argument, &work.rounds, nullptr};
   cudaLaunchAttribute programmatic = programmatic_attribute();
@@ -107,7 +107,7 @@ bool world::enqueue(std::size_t s, piece_of_work& work, bool is_programmatic) {
 }
 
 /// Work on one stream comes after the work on another so far.
-void world::order(std::size_t before, std::size_t after) {
+void world::order(nth before, nth after) {
   if (before == after || is_blocked(before) || is_blocked(after)) return;
   static_cast<void>(cudaSetDevice(streams_[before].device));
   cudaEvent_t made = nullptr;
@@ -122,7 +122,7 @@ void world::order(std::size_t before, std::size_t after) {
   forget_error();
 }
 
-outcome world::do_work(std::size_t s) {
+outcome world::do_work(nth s) {
   return enqueue(s, piece(s, {})) ? done : failed;
 }
 
