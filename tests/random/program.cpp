@@ -37,11 +37,13 @@ op op_named(std::string_view name) {
 
 namespace {
 
-unsigned number_in(std::string_view word, std::string const& line) {
-  unsigned value = 0;
-  auto const result = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (result.ec != std::errc{} || result.ptr != word.data() + word.size() || value > 255)
-    refuse(line, "a number");
+/// The number behind the first letter of the word.
+std::uint64_t number_in(std::string_view word, std::string const& line, std::uint64_t max = 255,
+                        int base = 10) {
+  std::uint64_t value = 0;
+  char const* const end = word.data() + word.size();
+  auto const result = std::from_chars(word.data() + 1, end, value, base);
+  if (result.ec != std::errc{} || result.ptr != end || value > max) refuse(line, "a number");
   return value;
 }
 
@@ -51,15 +53,11 @@ void read_mark(operation& read, std::string_view word, std::string const& line) 
   if (word == "&") {
     read.joins = true;
   } else if (word[0] == '!') {
-    read.failing_call = static_cast<std::uint8_t>(number_in(word.substr(1), line));
+    read.failing_call = static_cast<std::uint8_t>(number_in(word, line));
   } else if (word[0] == '?') {
-    read.failing_allocation = static_cast<std::uint8_t>(number_in(word.substr(1), line));
+    read.failing_allocation = static_cast<std::uint8_t>(number_in(word, line));
   } else if (word[0] == '@') {
-    constexpr int hexadecimal = 16;
-    auto const result =
-        std::from_chars(word.data() + 1, word.data() + word.size(), read.passes, hexadecimal);
-    if (result.ec != std::errc{} || result.ptr != word.data() + word.size())
-      refuse(line, "points, as bits");
+    read.passes = number_in(word, line, ~std::uint64_t{0}, 16);
   } else {
     refuse(line, "a mark");
   }
@@ -71,15 +69,13 @@ operation read_operation(std::string const& line) {
   words >> word;
   if (word.size() < 2 || word[0] != 't') refuse(line, "a thread");
   operation read;
-  read.thread = static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
-                                          program::threads_max);
+  read.thread = static_cast<std::uint8_t>(number_in(word, line) % program::threads_max);
   words >> word;
   read.kind = op_named(word);
   std::string_view const asked = spec_of(read.kind).arguments;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     if (!(words >> word) || word[0] != letter_of(asked[i])) refuse(line, "an argument");
-    read.arguments[i] = static_cast<std::uint8_t>(
-        number_in(std::string_view(word).substr(1), line) % places_of(word[0]));
+    read.arguments[i] = static_cast<std::uint8_t>(number_in(word, line) % places_of(word[0]));
   }
   while (words >> word) read_mark(read, word, line);
   return read;

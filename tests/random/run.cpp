@@ -219,3 +219,16 @@ std::string describe(program const& failing, verdict const& seen,
 }
 
 }  // namespace escrow::test
+
+/// The same programs from libFuzzer's bytes, which has given it this name.
+extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  using namespace escrow::test;
+  constexpr std::size_t operations_max = 200;
+  program drawn = decode({data, size});
+  if (drawn.operations.size() > operations_max) drawn.operations.resize(operations_max);
+  verdict const seen = run(drawn);
+  if (seen.failure.empty()) return 0;
+  auto const again = [](program const& tried) { return run(tried); };
+  std::fputs(describe(drawn, seen, again).c_str(), stderr);
+  std::abort();
+}

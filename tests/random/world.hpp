@@ -155,12 +155,6 @@ class world {
   [[nodiscard]] bool is_unusable(nth s) const;
   [[nodiscard]] bool is_own_stream(nth s) const;
   void create_stream(nth s);
-  piece_of_work& piece(nth s, std::vector<int> const& uses);
-  void note_use(nth s, piece_of_work const& work);
-  bool enqueue(nth s, piece_of_work& work, bool is_programmatic = false);
-  void order(nth before, nth after);
-
-  // world_captures.cpp
   bool begin_capture_into(nth s, cudaGraph_t graph, nth g,
                           std::vector<cudaGraphNode_t> const& after);
   [[nodiscard]] bool is_beside_a_kernel(nth s) const;
@@ -213,7 +207,11 @@ class world {
   void drop_graph(nth g);
   void note_hoist(nth h, nth g, bool by_handle);
 
-  // world_execs.cpp
+  // world_work.cpp
+  piece_of_work& piece(nth s, std::vector<int> const& uses);
+  void note_use(nth s, piece_of_work const& work);
+  bool enqueue(nth s, piece_of_work& work, bool is_programmatic = false);
+  void order(nth before, nth after);
   [[nodiscard]] bool is_in_flight(exec_place const& place) const;
   [[nodiscard]] bool is_covered(contents const& exec) const;
   void note_update(nth e, nth g, entries const& before);
@@ -240,7 +238,6 @@ class world {
   [[nodiscard]] static bool can_take(node_place const& at, lease_place const& from);
   [[nodiscard]] bool may_set(exec_place const& place, node_place const& at) const;
   outcome set_in_exec(nth e, nth n, node_content const& what);
-  void expect_event_of(node_place const& at);
 
   // world_bodies.cpp
   [[nodiscard]] bool is_body_of_a_graph(body_place const& place) const;

@@ -180,22 +180,7 @@ outcome world::do_look(nth g) {
     if (is_plain && kept.owners + kept.slots != 0 && all_.model.graphs[g].held.empty() &&
         all_.model.graphs[g].lingering.empty() && !is_disturbed_)
       all_.fail("a graph says that it holds something, and nothing was given to it");
-    for (node_place const& each : nodes_)
-      if (is_there(each) && each.graph == g && each.is_event()) expect_event_of(each);
   });
-}
-
-/// CUDA tells an event that is there, unless what the nodes keep was taken off.
-void world::expect_event_of(node_place const& at) {
-  if (graphs_[at.graph].is_hoisted) return;
-  cudaGraphNodeType type{};
-  escrow::check(cudaGraphNodeGetType(at.handle.get(), &type), "cudaGraphNodeGetType");
-  cudaEvent_t event = nullptr;
-  escrow::check(type == cudaGraphNodeTypeEventRecord
-                    ? cudaGraphEventRecordNodeGetEvent(at.handle.get(), &event)
-                    : cudaGraphEventWaitNodeGetEvent(at.handle.get(), &event),
-                "cudaGraphEvent...NodeGetEvent");
-  if (!all_.thing_of(event)) all_.fail("an event node does not lead to its event");
 }
 
 }  // namespace escrow::test

@@ -1,9 +1,75 @@
-// Execs: instantiated, launched, updated, and destroyed, also in flight.
+// Work on streams: kernels; and execs, instantiated, launched, updated, and destroyed in flight.
 #include <algorithm>
 
+#include "early_edges.hpp"
 #include "world.hpp"
 
 namespace escrow::test {
+
+/// A kernel for the stream that uses these things.
+piece_of_work& world::piece(nth s, std::vector<int> const& uses) {
+  piece_of_work& work = all_.add_work();
+  capture_state const capture = capture_at(s);
+  for (int const thing : uses) {
+    bool const is_slot = all_.model.state_of(thing).is == reference::kind::slot;
+    int const generation = is_slot && capture.is_active() ? all_.slot_of(thing).generation : -1;
+    work.uses.push_back({thing, generation});
+  }
+  if (capture.is_none()) work.mark = all_.model.add_mark(streams_[s].device);
+  return work;
+}
+
+/// The work is on the stream, or in its capture.
+void world::note_use(nth s, piece_of_work const& work) {
+  if (work.mark != 0) {
+    streams_[s].mark = work.mark;
+    return;
+  }
+  capture_state const capture = capture_at(s);
+  if (!capture.is_active()) return;
+  for (piece_of_work::use const& each : work.uses)
+    all_.model.capture_of(capture.id)
+        .needed.push_back({.thing = each.thing, .generation = all_.slot_of(each.thing).generation});
+}
+
+bool world::enqueue(nth s, piece_of_work& work, bool is_programmatic) {
+  piece_of_work* argument = &work;
+  std::array<void*, 3> arguments{&argument, &work.rounds, nullptr};
+  cudaLaunchAttribute programmatic = programmatic_attribute();
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = dim3(1);
+  config.stream = streams_[s].handle;
+  config.attrs = &programmatic;
+  config.numAttrs = is_programmatic ? 1 : 0;
+  void const* const kernel = reinterpret_cast<void const*>(work_kernel());
+  if (is_blocked(s) || cudaLaunchKernelExC(&config, kernel, arguments.data()) != cudaSuccess) {
+    forget_error();
+    all_.model.set_mark(work.mark);
+    return false;
+  }
+  note_use(s, work);
+  return true;
+}
+
+/// Work on one stream comes after the work on another so far.
+void world::order(nth before, nth after) {
+  if (before == after || is_blocked(before) || is_blocked(after)) return;
+  static_cast<void>(cudaSetDevice(streams_[before].device));
+  cudaEvent_t made = nullptr;
+  if (cudaEventCreateWithFlags(&made, cudaEventDisableTiming) == cudaSuccess) {
+    owned_event const event(made);
+    if (cudaEventRecord(event, streams_[before].handle) == cudaSuccess) {
+      static_cast<void>(cudaSetDevice(streams_[after].device));
+      static_cast<void>(cudaStreamWaitEvent(streams_[after].handle, event, 0));
+    }
+  }
+  static_cast<void>(cudaSetDevice(0));
+  forget_error();
+}
+
+outcome world::do_work(nth s) {
+  return enqueue(s, piece(s, {})) ? done : failed;
+}
 
 bool world::is_in_flight(exec_place const& place) const {
   return place.launched != 0 && !all_.model.is_done(place.launched);
