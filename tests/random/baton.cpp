@@ -44,36 +44,30 @@ class turn {
 };
 
 /// One thread, from its first work to the end of the process.
-class helper {
- public:
-  helper() : thread_([this] { work(); }) {}
+struct helper {
+  helper() : thread([this] { run(); }) {}
   helper(helper&&) = delete;
   ~helper() {
-    work_ = nullptr;
-    begin_.give();
-    thread_.join();
+    work = nullptr;
+    begin.give();
+    thread.join();
   }
 
-  void start(std::function<void()> const& work) {
-    work_ = &work;
-    begin_.give();
+  void start(std::function<void()> const& next) {
+    work = &next;
+    begin.give();
   }
-  void await() { done_.take(); }
-
- private:
-  void work() {
-    while (true) {
-      begin_.take();
-      if (work_ == nullptr) return;
-      (*work_)();
-      done_.give();
+  void run() {
+    for (begin.take(); work != nullptr; begin.take()) {
+      (*work)();
+      done.give();
     }
   }
 
-  turn begin_;
-  turn done_;
-  std::function<void()> const* work_ = nullptr;  // the caller's before begin_, then the thread's
-  std::thread thread_;
+  turn begin;
+  turn done;
+  std::function<void()> const* work = nullptr;  // the caller's before `begin`, then the thread's
+  std::thread thread;
 };
 
 /// One of them runs at a time: on one processor the next begins four times as soon.
@@ -160,7 +154,7 @@ void baton::run(std::vector<runner> const& group) {
       if (each.runs->thread == 0) start(0, each.body);
   }
   for (runner const& each : group)
-    if (each.thread != 0) helper_of(each.thread).await();
+    if (each.thread != 0) helper_of(each.thread).done.take();
 }
 
 bool baton::is_in_group() noexcept {
@@ -185,15 +179,15 @@ std::size_t baton::lock_waits() noexcept {
   return lock_waits_so_far;
 }
 
-open_points::open_points() noexcept {
+void baton::open_points() noexcept {
   if (me == nullptr) return;
   me->is_open = true;
-  baton::point();
+  point();
 }
 
-open_points::~open_points() {
+void baton::close_points() noexcept {
   if (me == nullptr) return;
-  baton::point();
+  point();
   me->is_open = false;
 }
 

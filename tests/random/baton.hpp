@@ -11,8 +11,8 @@ namespace escrow::test {
 
 /// What: runs the work of several threads in turns. The thread that has the baton runs; at its
 /// switch points it may pass it on to the next that is not done. Switch points are the beginning of
-/// each lock and the end of each unlock inside an open_points scope, and so both sides of each
-/// simulated call of CUDA, and the scope's own beginning and end. A lock that another has, a wait,
+/// each lock and the end of each unlock between open_points() and close_points(), and so both sides
+/// of each simulated call of CUDA, and these two themselves. A lock that another has, a wait,
 /// and a yield always pass it on. The choices thus decide all that happens.
 /// Thread safety: one caller of run(); the rest by the threads of the group.
 class baton {
@@ -29,20 +29,15 @@ class baton {
 
   /// Whether the calling thread is one of a group.
   [[nodiscard]] static bool is_in_group() noexcept;
-  /// A switch point.
+  /// A switch point, if the thread is in a group and its points are open.
   static void point() noexcept;
+  /// The thread is inside a call of the library from here, and up to here.
+  static void open_points() noexcept;
+  static void close_points() noexcept;
   /// Another has to come further first. Ends the program if none can: a deadlock.
   static void wait() noexcept;
   /// How often one of the last group waited for a lock that another had.
   [[nodiscard]] static std::size_t lock_waits() noexcept;
-};
-
-/// While it lives, the thread's switch points count: it is inside a call of the library.
-class open_points {
- public:
-  open_points() noexcept;
-  open_points(open_points&&) = delete;
-  ~open_points();
 };
 
 }  // namespace escrow::test

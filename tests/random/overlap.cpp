@@ -100,7 +100,7 @@ world::reach world::reach_of(operation const& next) const {
     }
     if (letter == 'l' && leases_[place].held) {
       reach_stream(all, leases_[place].stream, false);
-      for (std::size_t const other : leases_[place].others) reach_stream(all, other, false);
+      for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
     }
   }
   if (is_one_of(next.kind, op::launch, op::destroy_exec)) reach_exec(all, next);

@@ -55,9 +55,13 @@ struct lease_place {
   int value = 0;
   std::size_t stream = 0;
   std::uint64_t capture = 0;
-  std::vector<std::size_t> others;  // streams that also use it
-  int nodes = 0;                    // that have a share
-  void* memory = nullptr;           // of a block
+  struct other_stream {
+    std::size_t stream;
+    bool is_used;  // false: the lease may know it, but no work on it uses the slot
+  };
+  std::vector<other_stream> others;
+  int nodes = 0;           // that have a share
+  void* memory = nullptr;  // of a block
 };
 struct graph_place {
   std::optional<graph> own;

@@ -75,8 +75,13 @@ void reference::each_contents(Look look) const {
 }
 
 void reference::grow(std::uint64_t serial, entries const& more) {
+  entries rest = more;
+  entries const of_bodies = take(rest, [](entry const& each) { return each.on_body; });
   auto const look = [&](contents& in) {
-    if (std::ranges::count(in.grows_with, serial) != 0) append(in.lingering, more);
+    bool const grows = std::ranges::count(in.grows_with, serial) != 0;
+    bool const bodies_grow = std::ranges::count(in.grows_with_bodies_of, serial) != 0;
+    if (grows) append(in.lingering, more);
+    if (!grows && bodies_grow) append(in.lingering, of_bodies);
   };
   std::ranges::for_each(graphs, look);
   std::ranges::for_each(execs, look);

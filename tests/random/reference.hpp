@@ -39,6 +39,9 @@ struct contents {
   // Graphs, by serial, of which this is a plain copy: what they get later may be alive as long as
   // this, since a plain copy shares their reference sets.
   std::vector<std::uint64_t> grows_with;
+  // The same of an exec that was instantiated from a handle, which does not lead to bodies: it
+  // shares the sets of those.
+  std::vector<std::uint64_t> grows_with_bodies_of;
 
   void clear() { *this = {}; }
   void append(contents const& more);

@@ -74,15 +74,15 @@ class failing_allocation {
 /// A call of the library, inside of which others may go on.
 class world::inside_call {
  public:
-  inside_call() { mark(true); }
-  inside_call(inside_call&&) = delete;
-  ~inside_call() { mark(false); }
-
- private:
-  static void mark(bool is_inside) {
-    if (mine_ != nullptr) mine_->is_inside = is_inside;
+  inside_call() {
+    baton::open_points();
+    if (mine_ != nullptr) mine_->is_inside = true;
   }
-  open_points const others_may_go_on_;
+  inside_call(inside_call&&) = delete;
+  ~inside_call() {
+    if (mine_ != nullptr) mine_->is_inside = false;
+    baton::close_points();
+  }
 };
 
 world::world(program const& run, planted bug)

@@ -214,7 +214,6 @@ class world {
   void order(nth before, nth after);
   [[nodiscard]] bool is_in_flight(exec_place const& place) const;
   [[nodiscard]] bool is_covered(contents const& exec) const;
-  void note_update(nth e, nth g, entries const& before);
   void drop_exec(nth e);
 
   // world_nodes.cpp
@@ -246,6 +245,7 @@ class world {
   [[nodiscard]] contents& contents_around(body_place const& place);
   void note_body_node(nth n, body_place const& at, node const& made, entries const& kept);
   outcome add_to_body(nth n, nth b, node_content const& what);
+  [[nodiscard]] bool has_bodies(std::uint64_t serial) const;
   void drop_body(nth b);
   void leave_to_bodies(nth g);
 

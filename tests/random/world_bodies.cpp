@@ -171,15 +171,18 @@ outcome world::claim_and_release_on(nth s) {
   return result == done ? release(l, s, 0) : result;
 }
 
-/// The graph is gone if its own handle was and this is the last of its bodies.
+bool world::has_bodies(std::uint64_t serial) const {
+  return std::ranges::any_of(bodies_, [serial](body_place const& each) {
+    return each.own.has_value() && each.serial == serial;
+  });
+}
+
+/// The graph is destroyed if its own handle was, and this is the last of its bodies.
 void world::drop_body(nth b) {
   std::uint64_t const serial = bodies_[b].serial;
   bool const has_graph = is_body_of_a_graph(bodies_[b]);
   bodies_[b].own.reset();
-  bool const is_last = std::ranges::none_of(bodies_, [serial](body_place const& each) {
-    return each.own.has_value() && each.serial == serial;
-  });
-  if (!has_graph && is_last) all_.model.orphans.erase(serial);
+  if (!has_graph && !has_bodies(serial)) all_.model.orphans.erase(serial);
 }
 
 outcome world::do_drop_body(nth b) {
@@ -190,10 +193,7 @@ outcome world::do_drop_body(nth b) {
 /// Before the end of a graph's own handle: what it keeps its bodies keep from then on.
 void world::leave_to_bodies(nth g) {
   std::uint64_t const serial = graphs_[g].serial;
-  bool const any = std::ranges::any_of(bodies_, [serial](body_place const& each) {
-    return each.own.has_value() && each.serial == serial;
-  });
-  if (any) all_.model.orphans[serial] = all_.model.graphs[g];
+  if (has_bodies(serial)) all_.model.orphans[serial] = all_.model.graphs[g];
 }
 
 }  // namespace escrow::test

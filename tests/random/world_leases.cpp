@@ -123,7 +123,7 @@ outcome world::do_touch(nth l, nth s) {
   outcome const result = attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture,
                                  is_blocked(s), [&] { record_on(place, s); });
   if (result != done) return result;
-  place.others.push_back(s);
+  place.others.push_back({s, true});
   if (!is_right) return result;
   if (planted_ != planted::use_is_not_ordered) order(place.stream, s);
   use_slot_on(s, place, piece_of_work::role::look);
@@ -146,8 +146,8 @@ void world::note_release(lease_place& place, nth s) {
     slot.racy = true;  // its graph's launches are in no order with the lease's work
     return meet(lease_outlived_its_capture);
   }
-  for (std::size_t const other : place.others)
-    if (capture_at(other).is_none()) all_.model.pend(place.slot, streams_[other].mark);
+  for (auto const& [other, is_used] : place.others)
+    if (is_used && capture_at(other).is_none()) all_.model.pend(place.slot, streams_[other].mark);
 }
 
 // Ways 0 and 1: release(), with and without a stream; 2: the end of the lease.
@@ -157,9 +157,9 @@ outcome world::release(nth l, nth s, unsigned way) {
   bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
   capture_state const at = capture_at(s);
   bool const is_foreign = at.is_active() && at.id != place.capture;
-  bool const is_other_captured = std::ranges::any_of(place.others, [&](nth other) {
-    return capture_at(other).id != place.capture || capture_at(other).id != at.id ||
-           is_blocked(other);
+  bool const is_other_captured = std::ranges::any_of(place.others, [&](auto const& other) {
+    std::uint64_t const its = capture_at(other.stream).id;
+    return its != place.capture || its != at.id || is_blocked(other.stream);
   });
   if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
     return skipped;
@@ -171,8 +171,8 @@ outcome world::release(nth l, nth s, unsigned way) {
     if (way == 1) order(place.stream, s);
     use_slot_on(s, place, piece_of_work::role::close);
   }
-  for (std::size_t const other : place.others)
-    meet(release_beside_a_kernel, is_beside_a_kernel(other));
+  for (auto const& other : place.others)
+    meet(release_beside_a_kernel, is_beside_a_kernel(other.stream));
   bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
                           streams_[s].device != 0 || (way != 2 && is_blocked(s));
   meet(released_on_a_blocked_legacy_stream, way == 2 && is_blocked(s));
@@ -190,6 +190,7 @@ outcome world::release(nth l, nth s, unsigned way) {
       way == 0 ? held.release() : held.release(stream_ref(streams_[s].handle));
     });
   });
+  if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
   if (is_late) note_release(place, s);
   if (!place.held || !place.held->is_held()) {
     place.held.reset();
@@ -207,7 +208,7 @@ outcome world::release(nth l, nth s, unsigned way) {
     } catch (std::exception const&) {
       all_.slot_of(place.slot).racy = true;  // a device is lost
     }
-    place.others.push_back(s);
+    place.others.push_back({s, true});
   }
   return result;
 }
@@ -237,7 +238,7 @@ outcome world::do_launch_lease(nth l, nth s) {
       launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);
     });
   });
-  if (is_right) place.others.push_back(s);  // it stays recorded if the launch fails
+  if (is_right) place.others.push_back({s, result == done});
   if (result != done) {
     all_.model.set_mark(work.mark);
     return result;

@@ -230,8 +230,11 @@ outcome world::do_invalidate(nth s) {
 
 outcome world::do_destroy_stream(nth s) {
   if (!is_own_stream(s)) return skipped;
-  for (lease_place const& each : leases_)
-    if (each.held && (each.stream == s || std::ranges::count(each.others, s) != 0)) return skipped;
+  for (lease_place const& each : leases_) {
+    bool const is_other =
+        std::ranges::count(each.others, s, &lease_place::other_stream::stream) != 0;
+    if (each.held && (each.stream == s || is_other)) return skipped;
+  }
   if ((!capture_at(s).is_none() && !is_origin(s)) || is_lost()) return skipped;
   relaxed_capture_scope const relaxed;
   {

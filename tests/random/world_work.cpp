@@ -113,6 +113,7 @@ outcome world::do_instantiate(nth e, nth g, nth way) {
   if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
   all_.model.execs[e] = all_.model.graphs[g];
   if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
+  if (way == 2 || !source.own) all_.model.execs[e].grows_with_bodies_of.push_back(source.serial);
   if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
   return result;
 }
@@ -159,22 +160,6 @@ outcome world::do_launch(nth e, nth s, nth way) {
   return result;
 }
 
-void world::note_update(nth e, nth g, entries const& before) {
-  exec_place& place = execs_[e];
-  graph_place const& source = graphs_[g];
-  meet(exec_updated_in_flight, is_in_flight(place));
-  bool const is_same = source.serial == place.made_of;
-  meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
-  all_.model.execs[e] = all_.model.graphs[g];
-  if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
-  if (place.is_end_unknown) append(all_.model.execs[e].lingering, before);
-  place.was_updated = true;
-  if (is_same) place.nodes_then = node_ids_;
-  place.of_hoisted = source.is_hoisted;
-  place.has_memory = place.has_memory || source.has_memory;
-  place.has_events = place.has_events || source.has_events;
-}
-
 // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
 outcome world::do_update(nth e, nth g, nth way) {
   exec_place& place = execs_[e];
@@ -197,11 +182,22 @@ outcome world::do_update(nth e, nth g, nth way) {
     if (way < 2 && source.own) return place.own->update(*source.own);
     place.own->update(handle_of(source));
   });
-  if (result == done) {
-    note_update(e, g, before.held);
-  } else {
+  if (result != done) {
     kept = before;
+    return result;
   }
+  meet(exec_updated_in_flight, is_in_flight(place));
+  bool const is_same = source.serial == place.made_of;
+  meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
+  kept = all_.model.graphs[g];
+  if (!place.own) kept.grows_with.push_back(source.serial);
+  if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
+  if (place.is_end_unknown) append(kept.lingering, before.held);
+  place.was_updated = true;
+  if (is_same) place.nodes_then = node_ids_;
+  place.of_hoisted = source.is_hoisted;
+  place.has_memory = place.has_memory || source.has_memory;
+  place.has_events = place.has_events || source.has_events;
   return result;
 }
 
