@@ -1,7 +1,7 @@
 // Graphs that span two devices: captured, copied, updated, hoisted and built by hand, with the
 // other device current at every step. Skips where there is one.
-#include "../deleter/probe.hpp"
 #include "../nodes/node_queries.hpp"
+#include "owners.hpp"
 #include "two_devices_fixture.hpp"
 
 namespace escrow::test {

@@ -2,7 +2,7 @@
 // once, and streams of the wrong one. Skips where there is one.
 #include <thread>
 
-#include "../deleter/probe.hpp"
+#include "owners.hpp"
 #include "two_devices_fixture.hpp"
 
 namespace escrow::test {

@@ -18,7 +18,7 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
-#include "probe.hpp"
+#include "owners.hpp"
 
 namespace escrow {
 namespace {

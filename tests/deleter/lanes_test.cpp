@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "escrow/deleter/deleter.hpp"
-#include "probe.hpp"
+#include "owners.hpp"
 
 namespace escrow {
 namespace {

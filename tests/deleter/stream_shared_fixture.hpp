@@ -10,7 +10,7 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
-#include "probe.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

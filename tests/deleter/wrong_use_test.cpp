@@ -11,7 +11,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
-#include "probe.hpp"
+#include "owners.hpp"
 
 namespace escrow {
 namespace {

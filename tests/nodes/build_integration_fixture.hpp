@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "../deleter/probe.hpp"
 #include "build_fixture.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

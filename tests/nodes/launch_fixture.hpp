@@ -10,11 +10,11 @@
 #include <memory>
 #include <utility>
 
-#include "../deleter/probe.hpp"
 #include "capturing.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

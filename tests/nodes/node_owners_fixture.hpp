@@ -12,11 +12,11 @@
 #include <optional>
 #include <utility>
 
-#include "../deleter/probe.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "node_queries.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

@@ -6,22 +6,6 @@
 
 namespace escrow::test {
 
-/// Makes what is enqueued on `after` from now on run after what `before` has now. In a capture this
-/// forks `after` off `before`, or joins it.
-inline void order(cudaStream_t before, cudaStream_t after) {
-  owned_event const event = make_event();
-  must(cudaEventRecord(event, before));
-  must(cudaStreamWaitEvent(after, event));
-}
-
-/// Library code that knows nothing of captures: claim, work, release.
-inline void library_work(block_pool& pool, cudaStream_t stream, int value,
-                         pinned_ints& mismatches) {
-  block_lease scratch = pool.claim(stream);
-  fill(scratch, stream, value);
-  check(scratch, stream, value, mismatches);
-}
-
 /// Makes a call that no capture survives.
 inline void invalidate(cudaStream_t capturing) {
   EXPECT_NE(cudaStreamQuery(capturing), cudaSuccess);

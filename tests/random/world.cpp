@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../pool/allocation_watch.hpp"
+#include "allocation_watch.hpp"
 #include "baton.hpp"
 
 namespace escrow::test {

@@ -37,6 +37,21 @@ struct capture_info {
   return result;
 }
 
+/// Captures what `work` enqueues into a graph that is there; tells the capture's id.
+template <class Work>
+unsigned long long capture_to_graph(cudaStream_t stream, cudaGraph_t graph, Work work) {
+  must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
+                                     cudaStreamCaptureModeRelaxed));
+  capture_info const now = info_of(stream);
+  must(now.error);
+  must(now.graph == graph, "the graph is the one that is captured into");
+  work();
+  cudaGraph_t ended = nullptr;
+  must(cudaStreamEndCapture(stream, &ended));
+  must(ended == graph, "the capture ends with that graph");
+  return now.id;
+}
+
 /// A capture on a stream. Its end ends the capture if the test did not, destroys the graph and
 /// clears the thread's last error, so that a killed capture does no harm to the next test.
 class capture {

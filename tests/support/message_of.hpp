@@ -1,9 +1,12 @@
-// What a call that must not be made says.
+// What errors say: of a call that must not be made, and those that a deleter reports.
 #pragma once
 
+#include <cstddef>
 #include <exception>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace escrow::test {
 
@@ -19,5 +22,28 @@ template <class Exception, class Call>
   }
   return "nothing was thrown";
 }
+
+/// The errors that a deleter reported. Any thread.
+class error_log {
+ public:
+  void add(std::string text) {
+    std::lock_guard const lock{mutex_};
+    texts_.push_back(std::move(text));
+  }
+  [[nodiscard]] std::size_t size() const {
+    std::lock_guard const lock{mutex_};
+    return texts_.size();
+  }
+  [[nodiscard]] std::string all() const {
+    std::lock_guard const lock{mutex_};
+    std::string result;
+    for (std::string const& text : texts_) result += text + "\n";
+    return result;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards texts_
+  std::vector<std::string> texts_;
+};
 
 }  // namespace escrow::test

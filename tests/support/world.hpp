@@ -1,0 +1,283 @@
+// What tests of the library share: streams, a flag that holds work back, a deleter, pools, graphs,
+// and owners whose end is watched.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/reference_set.hpp>
+#include <escrow/graph.hpp>
+#include <escrow/pool.hpp>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "blocks.hpp"
+#include "build_graph.hpp"
+#include "capturing.hpp"
+#include "handles.hpp"
+#include "kernels.hpp"
+#include "memory.hpp"
+#include "message_of.hpp"
+#include "owners.hpp"
+#include "status.hpp"
+#include "wait_until.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim.hpp>
+#endif
+
+namespace escrow::test {
+
+/// What a graph can hold: the only slot of a pool, and an owner.
+struct cargo {
+  block_pool pool;
+  fate_ptr fate = make_fate();
+  bool has_slot = false;  // whether a graph was given the slot
+};
+
+/// A test with all of it. Pools, graphs and execs that it makes must end before its body does;
+/// launches may go on. The end of the test checks that nothing was lost, that no two uses of a
+/// resource overlapped, and that no error was reported.
+class world : public testing::Test {
+ protected:
+  // Pools.
+
+  [[nodiscard]] pool_options options(std::size_t slots_max) {
+    pool_options result;
+    result.slots_max = slots_max;
+    result.label = "blocks";
+    result.deleter = worker.get();
+    return result;
+  }
+  [[nodiscard]] block_pool make_pool(pool_options const& given) {
+    return block_pool{given, [this] { return block{counts}; }};
+  }
+  [[nodiscard]] block_pool make_pool(std::size_t slots_max) {
+    return make_pool(options(slots_max));
+  }
+  [[nodiscard]] int made() const { return counts.made.load(std::memory_order_relaxed); }
+
+  // Work, as a library enqueues it that knows nothing of captures.
+
+  void hold_up(cudaStream_t stream) { must(launch_wait_flag(stream, flag.get())); }
+  void retire(cudaStream_t stream, fate_ptr const& fate) { worker->retire(stream, probe(fate)); }
+  /// Claims, uses and releases a slot.
+  void use(block_pool& pool, cudaStream_t stream, int value = 1) {
+    library_work(pool, stream, value, mismatches);
+  }
+  [[nodiscard]] cargo make_cargo() { return cargo{.pool = make_pool(1)}; }
+  /// Uses the slot and retires the owner.
+  void load(cargo& taken, cudaStream_t stream, int value = 1) {
+    use(taken.pool, stream, value);
+    taken.has_slot = true;
+    retire(stream, taken.fate);
+  }
+  /// Of an owner whose destructor sets `is_blocking` and blocks the worker until `may_end`.
+  [[nodiscard]] fate_ptr make_blocking() {
+    return make_fate([this] {
+      is_blocking.store(true);
+      EXPECT_TRUE(wait_until([this] { return may_end.load(); }, 4 * generous));
+    });
+  }
+  /// From now until `may_end`, the worker destroys nothing.
+  void block_worker() {
+    worker->retire(probe(make_blocking()));
+    must(wait_until([this] { return is_blocking.load(); }), "the worker is blocked");
+  }
+
+  // Graphs. A launch counts itself in cells 1 and 2, where it says so.
+
+  /// A graph captured on stream `one`: `enqueue(stream)`.
+  template <class Enqueue>
+  [[nodiscard]] graph captured(Enqueue&& enqueue) {
+    return escrow::capture(stream_ref(one.get()), [&](stream_ref on) { enqueue(on.get()); });
+  }
+  /// The same, with a kernel that adds 1 to the first cell.
+  [[nodiscard]] graph captured(cargo& taken) {
+    return captured([&](cudaStream_t on) {
+      load(taken, on);
+      must(launch_add(on, cells.data(), 1));
+    });
+  }
+  /// What captured(cargo) gives, but it holds nothing. It has the same nodes and edges.
+  [[nodiscard]] graph captured_without_cargo() {
+    return captured([&](cudaStream_t on) {
+      must(launch_fill(on, cells.data() + 4, 4, 1));
+      must(launch_check(on, cells.data() + 4, 4, 1, mismatches.data()));
+      must(launch_add(on, cells.data(), 1));
+    });
+  }
+  /// The same by plain calls, as a program does that knows nothing of Escrow.
+  template <class Enqueue>
+  [[nodiscard]] owned_graph captured_plainly(Enqueue&& enqueue) {
+    test::capture open{one, cudaStreamCaptureModeGlobal};
+    enqueue(one.get());
+    must(open.end());
+    return std::move(open.graph());
+  }
+  [[nodiscard]] owned_graph captured_plainly(cargo& taken) {
+    return captured_plainly([&](cudaStream_t on) {
+      load(taken, on);
+      must(launch_add(on, cells.data(), 1));
+    });
+  }
+  /// A graph whose launches count themselves as started, and wait for the flag.
+  template <class Enqueue>
+  [[nodiscard]] graph captured_behind_flag(Enqueue&& enqueue) {
+    return captured([&](cudaStream_t on) {
+      must(launch_add(on, started(), 1));
+      hold_up(on);
+      enqueue(on);
+      must(launch_add(on, ended(), 1));
+    });
+  }
+  [[nodiscard]] graph captured_behind_flag(cargo& taken) {
+    return captured_behind_flag([&](cudaStream_t on) { load(taken, on); });
+  }
+  /// Captures more into `graph`, behind `after`, by plain calls.
+  template <class Enqueue>
+  void capture_into(cudaGraph_t graph, Enqueue&& enqueue, cudaGraphNode_t const* after = nullptr,
+                    std::size_t count = 0) {
+    must(cudaStreamBeginCaptureToGraph(one, graph, after, nullptr, count,
+                                       cudaStreamCaptureModeRelaxed));
+    std::forward<Enqueue>(enqueue)(one.get());
+    cudaGraph_t ended_with = nullptr;
+    must(cudaStreamEndCapture(one, &ended_with));
+    must(ended_with == graph, "the capture ended with the graph it was given");
+  }
+
+  [[nodiscard]] int* started() { return cells.data() + 1; }
+  [[nodiscard]] int* ended() { return cells.data() + 2; }
+  [[nodiscard]] bool have_started(int count) {
+    return wait_until([&] { return cells.load(1) == count; });
+  }
+  [[nodiscard]] bool have_ended(int count) {
+    return wait_until([&] { return cells.load(2) == count; });
+  }
+  /// Launches, and waits for the end.
+  void run(graph_exec& exec) {
+    exec.launch(two);
+    sync(two);
+  }
+  void run(graph const& source) {
+    graph_exec exec(source);
+    run(exec);
+  }
+  void sync_all() {
+    for (cudaStream_t const each : {one.get(), two.get(), three.get()}) sync(each);
+  }
+
+  // Whether owners and slots are still kept. A pool is asked for its only slot.
+
+  [[nodiscard]] bool drained() { return worker->drain_for(generous); }
+  /// All that can be reclaimed now has been: false where something is in flight.
+  [[nodiscard]] bool drains_soon() { return worker->drain_for(std::chrono::milliseconds(20)); }
+  [[nodiscard]] static bool is_out(fate_ptr const& fate) { return !fate->was_destroyed(); }
+  [[nodiscard]] bool is_out(block_pool& pool) { return !pool.try_claim(asking).has_value(); }
+  [[nodiscard]] bool is_out(cargo& taken) {
+    return is_out(taken.fate) && (!taken.has_slot || is_out(taken.pool));
+  }
+  /// Still kept after all that can be reclaimed now was reclaimed.
+  template <class Kept>
+  [[nodiscard]] bool is_kept(Kept&& kept) {
+    static_cast<void>(drains_soon());
+    return is_out(kept);
+  }
+  /// The same for a while, where something might come back late.
+  template <class Kept>
+  [[nodiscard]] bool stays_kept(Kept&& kept) {
+    return stays_false([&] { return !is_out(kept); });
+  }
+  /// Released soon; an owner is destroyed just once, by the worker.
+  [[nodiscard]] static bool is_released(fate_ptr const& fate) {
+    return fate->wait() && fate->times() == 1 && fate->thread_name == "escrow";
+  }
+  [[nodiscard]] bool is_released(block_pool& pool) {
+    return wait_until([&] { return !is_out(pool); });
+  }
+  [[nodiscard]] bool is_released(cargo& taken) {
+    return is_released(taken.fate) && (!taken.has_slot || is_released(taken.pool));
+  }
+
+  /// Whether, soon, no user object is alive: what holds something then does so without any. Always
+  /// true on a GPU, which does not tell.
+  [[nodiscard]] static bool has_no_user_object() {
+#ifdef ESCROW_TEST_RUNTIME_SIM
+    return wait_until([] { return sim::alive().user_objects == 0; });
+#else
+    return true;
+#endif
+  }
+  /// `exec` alone holds `taken`: its graph must be destroyed. Launches it twice and ends it.
+  void expect_only_holder(std::optional<graph_exec>& exec, cargo& taken) {
+    exec->launch(two);
+    exec->launch(three);
+    sync_all();
+    EXPECT_TRUE(stays_kept(taken));
+    exec.reset();
+    EXPECT_TRUE(is_released(taken));
+  }
+  /// The same for an exec without user objects.
+  void expect_bare_only_holder(std::optional<graph_exec>& exec, cargo& taken) {
+    EXPECT_TRUE(exec->is_bare());
+    EXPECT_TRUE(has_no_user_object()) << "a user object is in an exec that says it is bare";
+    expect_only_holder(exec, taken);
+  }
+
+  void TearDown() override {
+    may_end.store(true);
+    flag.raise();
+    sync_all();
+    EXPECT_TRUE(wait_until([this] { return counts.alive() == lost; }))
+        << counts.alive() << " resources are left of " << made() << ", expected " << lost;
+    if (!errors_expected) {
+      EXPECT_EQ(errors->size(), 0U) << errors->all();
+    }
+    EXPECT_EQ(mismatches.load(), 0) << "two uses of a resource overlapped";
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    if (worker != nullptr) expect_nothing_in_graphs();
+  }
+
+  tally counts;            // of the blocks of pools
+  int lost = 0;            // blocks that are never freed, on purpose
+  std::uint64_t owed = 0;  // what graphs that were leaked on purpose keep
+  bool errors_expected = false;
+  std::shared_ptr<error_log> errors = std::make_shared<error_log>();
+  std::atomic<bool> is_blocking{false};
+  std::atomic<bool> may_end{false};
+  pinned_flag flag;
+  pinned_ints cells{8};
+  pinned_ints mismatches;
+  owned_stream one = make_stream();
+  owned_stream two = make_stream();
+  owned_stream three = make_stream();
+  owned_stream asking = make_stream();  // for claims that only look whether a slot is free
+  std::unique_ptr<deleter> worker = make_deleter();
+
+ private:
+  [[nodiscard]] std::unique_ptr<deleter> make_deleter() {
+    must(cudaSetDevice(0));
+    deleter_options chosen;
+    chosen.on_error = [log = errors](std::exception const& error) { log->add(error.what()); };
+    return std::make_unique<deleter>(chosen);
+  }
+  /// Also, with all graphs and execs destroyed, none is registered any more, unless something is
+  /// kept for ever, in this test or in one before it.
+  void expect_nothing_in_graphs() const {
+    EXPECT_TRUE(wait_until([this] { return worker->stats().in_graphs == owed; }))
+        << worker->stats().in_graphs << " are counted as held by graphs, expected " << owed;
+    static bool anything_lost = false;
+    anything_lost = anything_lost || lost != 0 || owed != 0 || worker->stats().leaked != 0;
+    if (anything_lost) return;
+    EXPECT_TRUE(wait_until([] { return graph_registry::global().is_empty(); }))
+        << "a graph that was destroyed is still registered";
+  }
+};
+
+}  // namespace escrow::test
