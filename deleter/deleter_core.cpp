@@ -118,16 +118,25 @@ void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
   bell.notify();
 }
 
-void deleter_core::recycle() noexcept {
-  recycle_queued();
-  if (state_->recycled.deferred() == 0) return;
-  try {
-    relaxed_capture_scope const relaxed;  // a query would kill a capture
-    state_->recycled.poll_deferred(nullptr);
-  } catch (std::exception const&) {
-    // They cannot be asked: the worker will.
+bool deleter_core::recycle_next(std::uint64_t& last_asked) noexcept {
+  bool is_one_done = false;
+  if (state_->recycled.deferred() != 0) {
+    try {
+      relaxed_capture_scope const relaxed;  // a query would kill a capture
+      is_one_done = state_->recycled.release_next(last_asked);
+    } catch (std::exception const&) {
+      // They cannot be asked: the worker will.
+    }
   }
   recycle_queued();  // also what another thread found done meanwhile
+  return is_one_done;
+}
+
+void deleter_core::recycle() noexcept {
+  recycle_queued();
+  std::uint64_t last_asked = 0;
+  while (recycle_next(last_asked)) {
+  }
 }
 
 void deleter_core::recycle_queued() noexcept {

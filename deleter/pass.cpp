@@ -16,7 +16,7 @@ std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   core.recycle_queued();
   sort_arrivals();
   if (prepare_thread(is_thread_relaxed)) {
-    if (recycled.poll_deferred(&core) != 0) {
+    if (recycled.poll_deferred(core) != 0) {
       core.recycle_queued();
       sort_arrivals();
     }

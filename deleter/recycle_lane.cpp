@@ -59,24 +59,34 @@ std::span<recycle_lane::question> recycle_lane::next_questions(std::span<questio
   return to.first(count);
 }
 
-std::size_t recycle_lane::poll_deferred(deleter_core* its) noexcept {
+std::size_t recycle_lane::poll_deferred(deleter_core& its) noexcept {
   std::size_t released = 0;
   std::uint64_t last_asked = 0;
   while (deferred() != 0) {
     std::array<question, 16> room{};
-    std::span<question> const asked = next_questions(room, last_asked, its != nullptr);
+    std::span<question> const asked = next_questions(room, last_asked, true);
     if (asked.empty()) break;
     last_asked = asked.back().serial;
-    for (question& each : asked) {
-      if (its != nullptr) {
-        each.answer = ask(each.ready, each.is_reported, *its);
-      } else if (succeeded(cudaEventQuery(each.ready))) {
-        each.answer = ready_answer::done;
-      }
-    }
+    for (question& each : asked) each.answer = ask(each.ready, each.is_reported, its);
     released += release(asked);
   }
   return released;
+}
+
+bool recycle_lane::release_next(std::uint64_t& last_asked) noexcept {
+  while (deferred() != 0) {
+    std::array<question, 4> room{};
+    std::span<question> const asked = next_questions(room, last_asked, false);
+    if (asked.empty()) break;
+    for (question& each : asked) {
+      last_asked = each.serial;
+      if (!succeeded(cudaEventQuery(each.ready))) continue;
+      each.answer = ready_answer::done;
+      release({&each, 1});
+      return true;
+    }
+  }
+  return false;
 }
 
 std::size_t recycle_lane::release(std::span<question const> asked) noexcept {

@@ -26,11 +26,13 @@ class recycle_lane {
   void recycle_queued() noexcept;
 
   void defer(deferred_releases waiting, std::uint64_t epoch) noexcept;
-  // Drops the references of releases whose event is done; their sets are in the queue then.
-  // Returns how many. The thread is in Relaxed capture mode. Only the worker, which passes its
-  // core, asks a caller's event, which may be destroyed as soon as it is done, and judges events
-  // that will never answer.
-  std::size_t poll_deferred(deleter_core* its) noexcept;
+  // The worker, with its core: drops the references of all releases whose event is done; their sets
+  // are in the queue then. Returns how many. The thread is in Relaxed capture mode, also below.
+  std::size_t poll_deferred(deleter_core& its) noexcept;
+  // Any thread: the same for the first one whose event is done, of those behind `last_asked`, which
+  // is 0 at first and goes on to it. False if there is none. Only the worker asks a caller's event,
+  // which may be destroyed as soon as it is done, and judges events that will never answer.
+  bool release_next(std::uint64_t& last_asked) noexcept;
   // Relaxed: the worker looks again after the wakeup's exchange with the thread that deferred.
   [[nodiscard]] std::size_t deferred() const noexcept {
     return count_.load(std::memory_order_relaxed);

@@ -40,20 +40,6 @@ void record_end(launch_end& end, stream_ref stream) {
   check(result.status, "cudaEventRecord");
 }
 
-// Whether the last launch is known to be done.
-bool is_done(launch_end const& end) noexcept {
-  if (end.failure != cudaSuccess) return false;
-  if (!end.is_recorded) return true;
-  try {
-    relaxed_capture_scope const relaxed;  // a query would kill a capture
-    // After a fault the worker judges: another device may run on.
-    cudaError_t const status = cudaEventQuery(end.ready.get());
-    return status == cudaErrorNotReady ? false : succeeded(status);
-  } catch (std::exception const&) {
-    return false;  // it cannot be asked: the worker will
-  }
-}
-
 }  // namespace
 
 launch_orders::launch_orders(deferred_releases const& held, launch_orders const* more) {
@@ -100,13 +86,14 @@ graph_exec::state::~state() {
   release(std::move(now_.held), now_.end);
 }
 
-// In flight: the recycle lane waits for the end of the last launch and then drops the references
+// The recycle lane waits for the end of the last launch and then drops the references
 // (recycle_lane::poll_deferred). With the last reference the set closes; its slots return to their
 // pools, and its owners are destroyed by the worker (reference_set::recycle, destroy).
 void graph_exec::state::release(deferred_releases held,
                                 std::shared_ptr<launch_end> const& end) noexcept {
-  if (held.empty() || is_done(*end)) return;  // the references are dropped here
+  if (held.empty()) return;
   if (end->failure == cudaSuccess) {
+    if (!end->is_recorded) return;  // nothing runs: the references are dropped here
     return release_after(std::move(held), end->ready.get(), end->device, end);
   }
   for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");

@@ -101,13 +101,15 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
 }
 
 hoist_scope::hoist_scope(graph_survey const& survey) : hoist_scope() {
-  std::set<reference_set*> all;
+  std::vector<reference_set*> all;
   for (auto const& [graph, id] : survey.known) {
     for (auto const& each : graph_registry::global().seal(id)) {
       placed_.push_back({graph, id, each.set, each.object});
-      all.insert(each.set);
+      all.push_back(each.set);
     }
   }
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   for (reference_set* const each : all) sets_.emplace_back(*each);
   for (; off_ < placed_.size(); ++off_) take_off(placed_[off_]);
 }

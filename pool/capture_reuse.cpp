@@ -51,20 +51,26 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
-// What each of `asked` depends on, and by which edges, in a form to compare. May be called on a
-// graph that is being captured.
-using dependency_list = std::vector<std::pair<cudaGraphNode_t, unsigned>>;
-dependency_list dependencies_of(nodes const& asked) {
-  dependency_list result;
+// A hash of what each of `asked` depends on, and by which edges; their order does not matter. Two
+// lists of dependencies have the same one by chance once in 2^64. May be called on a graph that is
+// being captured.
+std::uint64_t fingerprint_of(nodes const& asked) {
+  auto const mix = [](std::uint64_t value) {  // splitmix64
+    value = (value ^ (value >> 30U)) * 0xBF58476D1CE4E5B9U;
+    value = (value ^ (value >> 27U)) * 0x94D049BB133111EBU;
+    return value ^ (value >> 31U);
+  };
+  auto const number_of = [](cudaGraphNode_t node) {
+    return reinterpret_cast<std::uintptr_t>(node);
+  };
+  std::uint64_t sum = 0;
   for (cudaGraphNode_t const node : asked) {
-    auto const begin = static_cast<std::ptrdiff_t>(result.size());
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-      result.emplace_back(earlier, edge.from_port * 256U + edge.type);
+      std::uint64_t const kind = edge.from_port * 256U + edge.type;
+      sum += mix(mix(mix(number_of(node)) + number_of(earlier)) + kind);
     });
-    std::sort(result.begin() + begin, result.end());
-    result.emplace_back(nullptr, 0U);  // where the next one's begin
   }
-  return result;
+  return sum;
 }
 
 }  // namespace
@@ -124,10 +130,10 @@ bool capture_reuse::end_lease(slot& held) noexcept {
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
-  dependency_list edges = dependencies_of(after);
+  std::uint64_t const edges = fingerprint_of(after);
   std::lock_guard const lock(mutex_);
   held.released_after_.swap(after);
-  held.released_edges_.swap(edges);
+  held.released_edges_ = edges;
   entry* const of = find(id);
   // One that others hold, too, serves no other claim.
   if (of != nullptr && held.graph_holds_ == 1) {
@@ -138,7 +144,6 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
       remove_reusable(*of, held);
       throw;
     }
-    ++of->offers;
     of->barren.clear();
   }
   held.unrecorded_.clear();  // the next lease's from here on
@@ -157,47 +162,24 @@ void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
-template <class Choose, class Check>
-slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
-  while (true) {
-    slot* found = nullptr;
-    {
-      std::lock_guard const lock(mutex_);
-      if (entry const* const of = find(id)) found = choose(of->reusable);
-      if (found == nullptr) return nullptr;
-      found->is_leased_ = true;
-    }
-    bool is_taken = false;
-    try {
-      is_taken = is_right(*found);
-    } catch (...) {
-      std::lock_guard const lock(mutex_);
-      found->is_leased_ = false;
-      throw;
-    }
-    std::lock_guard const lock(mutex_);
-    if (entry* const of = find(id)) remove_reusable(*of, *found);
-    found->is_leased_ = is_taken;
-    if (is_taken) return found;
-  }
+bool capture_reuse::is_unchanged(slot const& released) {
+  return fingerprint_of(released.released_after_) == released.released_edges_;
 }
 
-bool capture_reuse::is_unchanged(slot const& released) {
-  return dependencies_of(released.released_after_) == released.released_edges_;
+bool capture_reuse::take(entry& of, slot& found, bool is_right) noexcept {
+  remove_reusable(of, found);
+  found.is_leased_ = is_right;
+  return is_right;
 }
 
 slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
                                  std::size_t slots_max) {
   constexpr std::size_t near = 256;
-  std::size_t nodes_max = 0;
-  std::uint64_t offers = 0;
-  {
-    std::lock_guard const lock(mutex_);
-    entry const* const of = find(id);
-    if (of == nullptr || of->reusable.empty()) return nullptr;
-    nodes_max = of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
-    offers = of->offers;
-  }
+  std::lock_guard const lock(mutex_);
+  entry* const of = find(id);
+  if (of == nullptr || of->reusable.empty()) return nullptr;
+  std::size_t const nodes_max =
+      of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
   // What is before the frontier, nearest first. Null: what was released after no node.
   nodes& before = frontier.nodes;
   before.resize(frontier.ended);
@@ -207,67 +189,57 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
     auto const end = before.begin() + static_cast<std::ptrdiff_t>(frontier.ended);
     return std::find(before.begin(), end, node) != end || further.contains(node);
   };
-  auto const take_at = [&](cudaGraphNode_t node) {
-    auto const choose_newest = [&](reusable_slots const& all) {
-      slot* newest = nullptr;
-      auto const [first, last] = all.equal_range(node);
-      for (auto each = first; each != last; ++each) {
-        slot* const candidate = each->second;
-        if (candidate->is_leased_ || !std::ranges::all_of(candidate->released_after_, is_before))
-          continue;
-        if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
-      }
-      return newest;
-    };
-    return take(id, choose_newest, is_unchanged);
-  };
-  auto const is_barren = [&](cudaGraphNode_t node) {
-    std::lock_guard const lock(mutex_);
-    entry const* const of = find(id);
-    return of == nullptr || of->barren.contains(node);
+  auto const newest_at = [&](cudaGraphNode_t node) {
+    slot* newest = nullptr;
+    auto const [first, last] = of->reusable.equal_range(node);
+    for (auto each = first; each != last; ++each) {
+      slot* const candidate = each->second;
+      if (!std::ranges::all_of(candidate->released_after_, is_before)) continue;
+      if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
+    }
+    return newest;
   };
 
   std::size_t looked = 0;
   for (std::size_t walked = 0; walked < before.size(); ++walked) {
     for (; looked < before.size(); ++looked) {
-      if (slot* const found = take_at(before[looked])) return found;
+      while (slot* const found = newest_at(before[looked])) {
+        if (take(*of, *found, is_unchanged(*found))) return found;
+      }
     }
     if (walked == nodes_max) return nullptr;
     cudaGraphNode_t const node = before[walked];
-    if (node == nullptr || is_barren(node)) continue;
+    if (node == nullptr || of->barren.contains(node)) continue;
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
       if (is_before(earlier) || !ends_after(node, edge)) return;
       further.insert(earlier);
       before.push_back(earlier);
     });
   }
-  std::lock_guard const lock(mutex_);
-  entry* const of = find(id);
-  if (of == nullptr || of->offers != offers) return nullptr;
   of->barren.insert(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(frontier.ended));
   return nullptr;
 }
 
 slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stream) {
-  auto const choose_oldest = [](reusable_slots const& all) {
-    slot* oldest = nullptr;
-    for (auto const& [node, candidate] : all) {
-      if (candidate->is_leased_) continue;
-      if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
-    }
-    return oldest;
-  };
-  return take(capture.id, choose_oldest, [&](slot& found) {
+  std::lock_guard const lock(mutex_);
+  entry* const of = find(capture.id);
+  while (of != nullptr && !of->reusable.empty()) {
+    auto const oldest = std::ranges::min_element(
+        of->reusable, {}, [](auto const& each) { return each.second->released_at_; });
+    slot& found = *oldest->second;
     nodes& after = found.released_after_;
     // They may be destroyed, if the graph was edited and captured into again.
     nodes const all = nodes_of(capture.graph);
     auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
-    if (!std::ranges::all_of(after, is_there) || !is_unchanged(found)) return false;
-    check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
-                                              cudaStreamAddCaptureDependencies),
-          "cudaStreamUpdateCaptureDependencies");
-    return true;
-  });
+    bool const is_right = std::ranges::all_of(after, is_there) && is_unchanged(found);
+    if (is_right) {
+      check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
+                                                cudaStreamAddCaptureDependencies),
+            "cudaStreamUpdateCaptureDependencies");
+    }
+    if (take(*of, found, is_right)) return &found;
+  }
+  return nullptr;
 }
 
 std::vector<holder> capture_reuse::holders(std::string const& label) const {

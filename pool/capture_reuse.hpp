@@ -38,7 +38,8 @@ struct capture_frontier {
 //   A slot is reusable after its release in a capture, at the nodes that the release came after.
 // Nodes are known by their handles, which CUDA gives again if a graph is edited and captured into
 // again: what is found is used only if the nodes depend on what they depended on at the release.
-// Thread safety: any thread. One lock, held across no CUDA call.
+// Thread safety: any thread. One lock, held while a claim reads the graph: calls that run no
+//   destroy callback and wait for no work. Destroy callbacks never take it.
 class capture_reuse {
  public:
   // From here on, in place of a capture's id, that of a share for a node. CUDA counts from 1.
@@ -85,17 +86,14 @@ class capture_reuse {
     std::chrono::steady_clock::time_point since;
     source_location where;
     reusable_slots reusable;
-    std::uint64_t offers = 0;  // how many slots became reusable so far
-    // No reusable slot lies before these nodes. Forgotten with the next offer.
+    // No reusable slot lies before these nodes. Forgotten with the next release.
     std::unordered_set<cudaGraphNode_t> barren;
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
-  // Takes the slot that `choose` finds among the reusable ones, if it is right; else it serves no
-  // more, and another one is chosen. Meanwhile it is marked as leased, and stays listed.
-  template <class Choose, class Check>
-  [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
+  // Leases a reusable slot if it is right; else it is reusable no more.
+  static bool take(entry& of, slot& found, bool is_right) noexcept;
   // Whether the nodes of its release, which are there, are the same as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
 

@@ -17,7 +17,6 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
                                       capture_frontier frontier, source_location where) {
   slot* found = reuse.take_before(std::move(frontier), capture.id, options.slots_max);
   if (found == nullptr) {
-    core.recycle();
     found = take_done(next_pass());
     std::exception_ptr failure;
     try {

@@ -97,7 +97,6 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
   constexpr std::size_t questions_before_growth = 32;
   constexpr int attempts_max = 1000;  // each follows a move of a slot by another thread
   std::uint64_t const pass = next_pass();
-  core.recycle();  // also what another thread is just taking from graphs to the lists
   slot* found = take_done(pass, questions_before_growth);
   std::exception_ptr failure;
   try {
@@ -114,7 +113,6 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
     bool const is_looked_at = free.looked_at.load(std::memory_order_relaxed) != 0;
     if (!is_looked_at && free.puts() == puts_before) break;
     std::this_thread::yield();
-    core.recycle();
   }
   if (found != nullptr) {
     wait_for(*found, stream, found->key_ == stream_id);
@@ -126,6 +124,11 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
 
 slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max) {
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+  core.recycle_queued();  // also what another thread is just taking from graphs to the lists
+  std::uint64_t last_asked = 0;
+  do {
+    if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+  } while (core.recycle_next(last_asked));
   if (free.is_empty()) return nullptr;
   // Querying would invalidate a Global capture of another thread, and any of this one.
   relaxed_capture_scope const relaxed;

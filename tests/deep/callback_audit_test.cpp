@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "../deleter/callback_watch.hpp"
 #include "build_graph.hpp"
+#include "callback_watch.hpp"
 #include "capturing.hpp"
 #include "deep.hpp"
 #include "handles.hpp"

@@ -5,12 +5,12 @@
 #include <escrow/graph.hpp>
 #include <vector>
 
-#include "owners.hpp"
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "deep.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
+#include "owners.hpp"
 #include "sanitizers.hpp"
 #include "synchronizing_thread.hpp"
 

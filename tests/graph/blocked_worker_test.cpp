@@ -1,114 +1,148 @@
-// A destroy that blocks the worker does not hold up the slots of execs that have ended.
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <memory>
+// A destructor that blocks the worker delays no claim: slots of graphs and execs come back
+// meanwhile, whether its owner was in the same graph or not.
+#include <escrow/nodes.hpp>
 #include <optional>
-#include <utility>
+#include <ostream>
+#include <string>
+#include <vector>
 
-#include "capturing.hpp"
-#include "escrow/deleter/deleter.hpp"
-#include "escrow/graph/graph.hpp"
-#include "escrow/graph/graph_exec.hpp"
-#include "escrow/nodes.hpp"
-#include "escrow/pool/resource_pool.hpp"
-#include "escrow/pool/scratch_pool.hpp"
-#include "handles.hpp"
-#include "kernels.hpp"
-#include "memory.hpp"
-#include "status.hpp"
-#include "wait_until.hpp"
+#include "world.hpp"
 
-namespace escrow {
+namespace escrow::test {
 namespace {
 
-// Blocks whoever destroys it until `may_go`.
-class blocker {
- public:
-  blocker(std::atomic<bool>& is_blocking, std::atomic<bool>& may_go)
-      : is_blocking_(&is_blocking), may_go_(&may_go) {}
-  blocker(blocker&& other) noexcept
-      : is_blocking_(std::exchange(other.is_blocking_, nullptr)), may_go_(other.may_go_) {}
-  ~blocker() {
-    if (is_blocking_ == nullptr) return;
-    is_blocking_->store(true);
-    EXPECT_TRUE(test::wait_until([this] { return may_go_->load(); }));
-  }
-
- private:
-  std::atomic<bool>* is_blocking_;
-  std::atomic<bool>* may_go_;
-};
-
-class BlockedWorker : public testing::Test {
+class BlockedWorker : public world {
  protected:
   static constexpr std::size_t bytes = 256;
 
-  void block_worker() {
-    worker_.retire(blocker(is_blocking_, may_go_));
-    ASSERT_TRUE(test::wait_until([this] { return is_blocking_.load(); }));
+  // Ends before the memory of the pool is freed: cudaFree waits for the device.
+  void TearDown() override {
+    flag.raise();
+    may_end.store(true);
+    blocks.reset();
+    EXPECT_TRUE(drained());
+    world::TearDown();
   }
   void expect_slot_after_the_launch() {
     block_worker();
     EXPECT_FALSE(has_free_slot()) << "the launch still uses it";
-    flag_.raise();
-    test::must(cudaStreamSynchronize(stream_));
+    flag.raise();
+    sync(two);
     EXPECT_TRUE(has_free_slot());
   }
-  void TearDown() override {
-    flag_.raise();
-    may_go_.store(true);
-    pool_.reset();
-    worker_.drain();  // memory that is freed beside the next test's launch would wait for that
-  }
-  [[nodiscard]] bool has_free_slot() { return pool_->try_claim(stream_.get()).has_value(); }
+  [[nodiscard]] bool has_free_slot() { return blocks->try_claim(two.get()).has_value(); }
 
-  std::atomic<bool> is_blocking_{false};
-  std::atomic<bool> may_go_{false};
-  test::pinned_flag flag_;
-  test::owned_stream const stream_ = test::make_stream();
-  deleter worker_;
-  std::optional<resource_pool<device_block>> pool_{
-      std::in_place, pool_options{.slots_max = 1, .deleter = &worker_},
-      [] { return device_block(bytes); }};
+  std::optional<resource_pool<device_block>> blocks{std::in_place, options(1),
+                                                    [] { return device_block(bytes); }};
 };
 
-TEST_F(BlockedWorker, AnExecsSlotIsClaimedAgainWhileTheWorkerIsStuck) {
+TEST_F(BlockedWorker, TheSlotOfAnExecIsClaimedAgain) {
   {
-    graph_exec exec(capture(stream_.get(), [&](stream_ref on) {
-      auto const held = pool_->claim(on);
-      test::must(test::launch_wait_flag(on.get(), flag_.get()));
+    graph_exec exec(captured([&](cudaStream_t on) {
+      auto const held = blocks->claim(on);
+      hold_up(on);
     }));
-    exec.launch(stream_.get());
-  }  // destroyed in flight: its slot is to come back after the launch
+    exec.launch(two);
+  }
   expect_slot_after_the_launch();
 }
 
-TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgainWhileTheWorkerIsStuck) {
+TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgain) {
   {
-    graph built(worker_);
-    auto held = pool_->claim(stream_.get());
+    graph built(*worker);
+    auto held = blocks->claim(two.get());
     build(built)
-        .add(kernel_node(kernel(test::kernel_address(test::kernel_id::wait_flag)), {}, flag_.get()))
+        .add(kernel_node(kernel(kernel_address(kernel_id::wait_flag)), {}, flag.get()))
         .add(memset_node(held, {.width = bytes}));
     graph_exec exec(built);
-    exec.launch(stream_.get());
+    exec.launch(two);
     held.release();
   }
   expect_slot_after_the_launch();
 }
 
-TEST_F(BlockedWorker, TheSlotOfAGraphThatWasNeverLaunchedIsClaimedAgainWhileTheWorkerIsStuck) {
+TEST_F(BlockedWorker, TheSlotOfAGraphThatWasNeverLaunchedIsClaimedAgain) {
   block_worker();
-  graph built(worker_);
+  graph built(*worker);
   {
-    auto held = pool_->claim(stream_.get());
+    auto held = blocks->claim(two.get());
     build(built).add(memset_node(held, {.width = bytes}));
   }
   EXPECT_FALSE(has_free_slot()) << "the graph has a share";
-  built = graph(worker_);
+  built = graph(*worker);
   EXPECT_TRUE(has_free_slot());
 }
 
+TEST_F(BlockedWorker, TheSlotsOfManyGraphsThatAreDestroyedAreClaimedAgain) {
+  constexpr int graphs = 40;
+  block_pool pool = make_pool(graphs);
+  std::vector<graph> sources;
+  for (int i = 0; i < graphs; ++i) {
+    sources.push_back(captured([&](cudaStream_t on) {
+      use(pool, on);
+      retire(on, make_fate());
+    }));
+  }
+  block_worker();
+  sources.clear();
+  std::vector<block_lease> claimed;
+  EXPECT_TRUE(wait_until([&] {
+    while (auto each = pool.try_claim(asking)) claimed.push_back(std::move(*each));
+    return claimed.size() == graphs;
+  })) << claimed.size()
+      << " slots came back";
+  EXPECT_FALSE(may_end.load());
+}
+
+/// What becomes of a graph whose owner blocks the worker.
+struct graph_end {
+  char const* name;
+  void (*run)(graph source, cudaStream_t on);
+
+  friend void PrintTo(graph_end const& each, std::ostream* out) { *out << each.name; }
+};
+
+class BlockingOwner : public world, public testing::WithParamInterface<graph_end> {};
+
+INSTANTIATE_TEST_SUITE_P(Ends, BlockingOwner,
+                         testing::Values(graph_end{"Destroyed", [](graph, cudaStream_t) {}},
+                                         graph_end{"LaunchedByAnExecThatIsDestroyed",
+                                                   [](graph source, cudaStream_t on) {
+                                                     graph_exec(source).launch(on);
+                                                   }},
+                                         graph_end{"LaunchedByAPlainExec",
+                                                   [](graph source, cudaStream_t on) {
+                                                     owned_exec const exec =
+                                                         instantiate(source.get());
+                                                     must(cudaGraphLaunch(exec, on));
+                                                   }}),
+                         [](auto const& each) { return std::string(each.param.name); });
+
+TEST_P(BlockingOwner, DoesNotKeepTheSlotsOfItsGraph) {
+  block_pool pool = make_pool(2);
+  // In the order in which a reclaiming thread might meet them.
+  graph source = captured([&](cudaStream_t on) {
+    block_lease const before = pool.claim(on);
+    retire(on, make_blocking());
+    block_lease const after = pool.claim(on);
+    must(launch_tiny(on));
+  });
+  hold_up(two);
+  GetParam().run(std::move(source), two);
+  flag.raise();
+  EXPECT_TRUE(wait_until([this] { return is_blocking.load(); }));
+  {
+    std::optional<block_lease> first;
+    std::optional<block_lease> second;
+    EXPECT_TRUE(wait_until([&] {
+      if (!first) first = pool.try_claim(asking);
+      if (first && !second) second = pool.try_claim(asking);
+      return second.has_value();
+    })) << "a claim waits for a destructor";
+  }
+  EXPECT_FALSE(may_end.load());
+  may_end.store(true);
+}
+
 }  // namespace
-}  // namespace escrow
+}  // namespace escrow::test

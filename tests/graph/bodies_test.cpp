@@ -1,159 +1,294 @@
-// Bodies of conditional nodes in flight, named in part, nested, with children, and updated.
+// Graphs with conditional nodes: what their bodies hold is held by the exec, which is bare where
+// the bodies were named; and the end of such an exec in flight blocks no other thread.
+#include <memory>
 #include <optional>
+#include <ostream>
+#include <string>
+#include <thread>
 #include <vector>
 
-#include "bodies_fixture.hpp"
-#include "wait_until.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class Bodies : public bodies_test {};
+/// A conditional node whose condition has the same value at each launch.
+struct node_kind {
+  char const* name;
+  cudaGraphConditionalNodeType type;
+  unsigned value;
+  unsigned bodies;
+  int runs;  // how many of the bodies run at a launch
 
-TEST_F(Bodies, InFlightKeepWhatTheyHoldUntilTheLaunchIsDone) {
-  cargo taken = make_cargo();
-  std::optional<graph> source(std::in_place);
-  std::vector<cudaGraph_t> const bodies = add_node(source->get(), if_taken);
-  capture_into(bodies[0], [&](cudaStream_t stream) {
-    must(launch_wait_flag(stream, flag.get()));
-    load(taken, stream);
-    must(launch_add(stream, cells.data(), 1));
-  });
-  std::optional<graph_exec> exec(std::in_place, *source, naming(bodies));
-  EXPECT_TRUE(exec->is_bare());
-  exec->launch(two);
-  source.reset();
-  EXPECT_TRUE(stays_kept(taken));
-  {
-    // On another thread, since it waits for the launch.
-    std::jthread const ending([&] { exec.reset(); });
-    EXPECT_TRUE(stays_false([&] { return taken.owner_is_gone(); }));
-    EXPECT_EQ(cells.load(), 0);
-    flag.raise();
+  friend void PrintTo(node_kind const& kind, std::ostream* out) { *out << kind.name; }
+};
+constexpr node_kind if_taken{"IfTaken", cudaGraphCondTypeIf, 1, 1, 1};
+constexpr node_kind else_of_if_else{"ElseOfIfElse", cudaGraphCondTypeIf, 0, 2, 1};
+constexpr node_kind switch_of_three{"SwitchOfThree", cudaGraphCondTypeSwitch, 2, 3, 1};
+
+/// Adds a node of that kind and returns its empty bodies.
+std::vector<cudaGraph_t> add_node(cudaGraph_t graph, node_kind const& kind) {
+  cudaGraphConditionalHandle condition{};
+  must(cudaGraphConditionalHandleCreate(&condition, graph, kind.value, cudaGraphCondAssignDefault));
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeConditional;
+  params.conditional.handle = condition;
+  params.conditional.type = kind.type;
+  params.conditional.size = kind.bodies;
+  cudaGraphNode_t node = nullptr;
+  must(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+  cudaGraph_t const* const made = params.conditional.phGraph_out;
+  return {made, made + kind.bodies};
+}
+
+/// A graph with one conditional node. Each body has cargo of its own and adds 1 to the first cell.
+struct conditional_graph {
+  std::optional<graph> whole{std::in_place};
+  std::vector<cudaGraph_t> bodies;
+  std::vector<cargo> taken;
+};
+
+class Bodies : public world {
+ protected:
+  [[nodiscard]] conditional_graph make(node_kind const& kind) {
+    conditional_graph made;
+    made.bodies = add_node(made.whole->get(), kind);
+    for (cudaGraph_t const body : made.bodies) fill(body, made.taken.emplace_back(make_cargo()));
+    return made;
   }
-  EXPECT_EQ(cells.load(), 1);
-  EXPECT_TRUE(comes_back(taken));
+  void fill(cudaGraph_t body, cargo& taken) {
+    capture_into(body, [&](cudaStream_t on) {
+      load(taken, on);
+      must(launch_add(on, cells.data(), 1));
+    });
+  }
+  // An exec for which `bodies` are named; the graph is destroyed.
+  [[nodiscard]] static std::optional<graph_exec> exec_of(conditional_graph& source,
+                                                         std::vector<cudaGraph_t> bodies) {
+    std::optional<graph_exec> exec(std::in_place, *source.whole,
+                                   instantiate_options{.bodies = std::move(bodies)});
+    source.whole.reset();
+    return exec;
+  }
+  [[nodiscard]] static std::optional<graph_exec> exec_of(conditional_graph& source) {
+    return exec_of(source, source.bodies);
+  }
+  void expect_kept(conditional_graph& source) {
+    for (cargo& each : source.taken) EXPECT_TRUE(is_kept(each));
+  }
+  void expect_released(conditional_graph& source) {
+    for (cargo& each : source.taken) EXPECT_TRUE(is_released(each));
+  }
+  // `exec` is the only one that holds what the bodies hold. Launches it twice and ends it.
+  void expect_only_holder_of(conditional_graph& source, std::optional<graph_exec>& exec,
+                             bool is_bare) {
+    EXPECT_EQ(exec->is_bare(), is_bare);
+    EXPECT_TRUE(!is_bare || has_no_user_object());
+    expect_kept(source);
+    expect_only_holder(exec, source.taken.back());
+    expect_released(source);
+  }
+};
+
+class BodiesOfKind : public Bodies, public testing::WithParamInterface<node_kind> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, BodiesOfKind,
+    testing::Values(if_taken, node_kind{"IfNotTaken", cudaGraphCondTypeIf, 0, 1, 0},
+                    node_kind{"IfOfIfElse", cudaGraphCondTypeIf, 1, 2, 1}, else_of_if_else,
+                    node_kind{"WhileNever", cudaGraphCondTypeWhile, 0, 1, 0}, switch_of_three,
+                    node_kind{"SwitchToNone", cudaGraphCondTypeSwitch, 7, 2, 0}),
+    [](auto const& kind) { return std::string(kind.param.name); });
+
+TEST_P(BodiesOfKind, ThatAreNamedLeaveTheExecBareAndHolding) {
+  conditional_graph source = make(GetParam());
+  std::optional<graph_exec> exec = exec_of(source);
+  expect_only_holder_of(source, exec, true);
+  EXPECT_EQ(cells.load(), 2 * GetParam().runs);
 }
 
-TEST_F(Bodies, OfOneNodeThatAreNotNamedLeaveTheExecRightButNotBare) {
-  conditional_graph source = make(if_taken);
-  std::vector<cudaGraph_t> const other = add_node(source.whole->get(), if_taken);
+TEST_P(BodiesOfKind, ThatAreNotNamedAreHeldByAnExecThatIsNotBare) {
+  conditional_graph source = make(GetParam());
+  std::optional<graph_exec> exec = exec_of(source, {});
+  expect_only_holder_of(source, exec, false);
+  EXPECT_EQ(cells.load(), 2 * GetParam().runs);
+}
+
+TEST_P(BodiesOfKind, KeepWhatTheyHoldWhenTheExecIsDestroyedFirst) {
+  conditional_graph source = make(GetParam());
+  for (int i = 0; i < 3; ++i) {
+    graph_exec exec(*source.whole, {.bodies = source.bodies});
+    EXPECT_THROW(graph_exec(*source.whole, {.bodies = source.bodies}), cuda_error)
+        << "CUDA allows one at a time";
+    exec.launch(two);
+    sync(two);
+  }
+  expect_kept(source);
+  owned_exec plain = instantiate(source.whole->get());
+  source.whole.reset();
+  must(cudaGraphLaunch(plain, two));
+  sync(two);
+  for (cargo& each : source.taken) EXPECT_TRUE(stays_kept(each));
+  plain.reset();
+  expect_released(source);
+  EXPECT_EQ(cells.load(), 4 * GetParam().runs);
+}
+
+TEST_P(BodiesOfKind, AreSwappedByAnUpdateAlsoIfItDoesNotNameThem) {
+  for (bool const is_named : {true, false}) {
+    conditional_graph first = make(GetParam());
+    conditional_graph second = make(GetParam());
+    std::optional<graph_exec> exec = exec_of(first);
+    exec->launch(two);
+    exec->update(*second.whole, is_named ? second.bodies : std::vector<cudaGraph_t>{});
+    expect_released(first);
+    second.whole.reset();
+    expect_only_holder_of(second, exec, is_named);
+  }
+}
+
+TEST_F(Bodies, OfWhichSomeAreNotNamedAreHeldAllTheSame) {
+  // That a body of a node was forgotten is more than Escrow can notice, and does no harm.
+  conditional_graph of_three = make(switch_of_three);
+  std::optional<graph_exec> exec_of_three = exec_of(of_three, {of_three.bodies[1]});
+  expect_kept(of_three);
+  expect_only_holder(exec_of_three, of_three.taken[2]);
+  expect_released(of_three);
+
+  conditional_graph with_another = make(if_taken);
   cargo unnamed = make_cargo();
-  fill_body(other[0], unnamed);
-  std::optional<graph_exec> exec(std::in_place, *source.whole, naming(source.bodies));
-  EXPECT_FALSE(exec->is_bare());
-  source.whole.reset();
+  fill(add_node(with_another.whole->get(), if_taken)[0], unnamed);
+  std::optional<graph_exec> exec = exec_of(with_another);
   EXPECT_TRUE(is_kept(unnamed));
-  expect_sole_holder(exec, source.taken[0]);
-  EXPECT_TRUE(comes_back(unnamed));
-}
-
-TEST_F(Bodies, OfWhichOneOfThreeIsNamedLeaveTheExecRight) {
-  // That two were forgotten is more than Escrow can notice, and does no harm.
-  conditional_graph source = make(switch_of_three);
-  std::optional<graph_exec> exec(std::in_place, *source.whole, naming({source.bodies[1]}));
-  source.whole.reset();
-  expect_all_kept(source);
-  expect_sole_holder(exec, source.taken[2]);
-  expect_all_back(source);
+  expect_only_holder_of(with_another, exec, false);
+  EXPECT_TRUE(is_released(unnamed));
 }
 
 TEST_F(Bodies, ThatAreNamedTwiceAreHeldOnce) {
   conditional_graph source = make(if_taken);
-  std::optional<graph_exec> exec(std::in_place, *source.whole,
-                                 naming({source.bodies[0], source.bodies[0]}));
+  std::optional<graph_exec> exec = exec_of(source, {source.bodies[0], source.bodies[0]});
   EXPECT_EQ(exec->held().slots, 1U);
-  source.whole.reset();
-  expect_bare_sole_holder(exec, source.taken[0]);
+  expect_only_holder_of(source, exec, true);
 }
 
 TEST_F(Bodies, InsideBodiesCountWhenTheyAreNamedToo) {
   conditional_graph source = make(if_taken);
   std::vector<cudaGraph_t> const inner = add_node(source.bodies[0], else_of_if_else);
-  cargo of_inner = make_cargo();
+  cargo of_if = make_cargo();
   cargo of_else = make_cargo();
-  fill_body(inner[0], of_inner);
-  fill_body(inner[1], of_else);
-  {
-    graph_exec const partly(*source.whole, naming(source.bodies));
-    EXPECT_FALSE(partly.is_bare()) << "the inner bodies were not named";
-  }
-  std::optional<graph_exec> exec(std::in_place, *source.whole,
-                                 naming({source.bodies[0], inner[0], inner[1]}));
-  source.whole.reset();
-  EXPECT_TRUE(is_kept(of_inner));
+  fill(inner[0], of_if);
+  fill(inner[1], of_else);
+  EXPECT_FALSE(graph_exec(*source.whole, {.bodies = source.bodies}).is_bare())
+      << "the inner bodies were not named";
+  std::optional<graph_exec> exec = exec_of(source, {source.bodies[0], inner[0], inner[1]});
+  EXPECT_TRUE(is_kept(of_if));
   EXPECT_TRUE(is_kept(of_else));
-  expect_bare_sole_holder(exec, source.taken[0]);
-  EXPECT_TRUE(comes_back(of_inner));
-  EXPECT_TRUE(comes_back(of_else));
+  expect_only_holder_of(source, exec, true);
+  EXPECT_TRUE(is_released(of_if));
+  EXPECT_TRUE(is_released(of_else));
   EXPECT_EQ(cells.load(), 4) << "the body and the inner else, twice";
 }
 
-TEST_F(Bodies, MayHaveChildGraphs) {
+TEST_F(Bodies, MayHaveChildGraphsAndOwnersThatAreRetiredToThem) {
   cargo of_child = make_cargo();
+  fate_ptr const by_hand = make_fate();
   conditional_graph source = make(if_taken);
+  worker->retire(source.bodies[0], probe(by_hand));
   {
     graph body(source.bodies[0]);
     body.add_child(captured(of_child));
     static_cast<void>(body.detach());
   }
-  std::optional<graph_exec> exec(std::in_place, *source.whole, naming(source.bodies));
-  source.whole.reset();
+  std::optional<graph_exec> exec = exec_of(source);
   EXPECT_TRUE(is_kept(of_child));
-  expect_bare_sole_holder(exec, source.taken[0]);
-  EXPECT_TRUE(comes_back(of_child));
+  EXPECT_TRUE(is_kept(by_hand));
+  expect_only_holder_of(source, exec, true);
+  EXPECT_TRUE(is_released(of_child));
+  EXPECT_TRUE(is_released(by_hand));
   EXPECT_EQ(cells.load(), 4);
 }
 
-TEST_F(Bodies, MayBeBuiltByHandInAGraphOfTheCallers) {
-  cargo taken = make_cargo();
-  owned_graph source = make_graph();
-  std::vector<cudaGraph_t> const bodies = add_node(source, if_taken);
-  add_kernel(bodies[0], add_call(cells.data(), 1));
-  cargo of_whole = make_cargo();
-  load_owner_by_hand(taken, bodies[0]);
-  load_owner_by_hand(of_whole, source);
-  std::optional<graph_exec> exec(std::in_place, source.get(), naming(bodies));
-  source.reset();
-  EXPECT_TRUE(is_kept(of_whole));
-  expect_bare_sole_holder(exec, taken);
-  EXPECT_TRUE(comes_back(of_whole));
-  EXPECT_EQ(cells.load(), 2);
+// An exec that ends in flight waits for its launches and uploads: in CUDA's own wait, or in a lock
+// of Escrow, it would block the calls of all threads.
+class ConditionalEnd : public Bodies {
+ protected:
+  // A graph whose body waits for the flag and then has cargo, if it `holds` something.
+  [[nodiscard]] conditional_graph behind_flag(bool holds = true) {
+    conditional_graph made;
+    made.bodies = add_node(made.whole->get(), if_taken);
+    capture_into(made.bodies[0], [&](cudaStream_t on) {
+      hold_up(on);
+      if (holds) load(made.taken.emplace_back(make_cargo()), on);
+      must(launch_add(on, cells.data(), 1));
+    });
+    return made;
+  }
+  // Ends the exec on a thread of its own, and meanwhile does what other threads do.
+  void end_beside_others(std::optional<graph_exec>& exec) {
+    std::atomic<bool> is_over{false};
+    {
+      std::jthread const ending([&] {
+        exec.reset();
+        is_over.store(true);
+      });
+      // Before the thread is waited for, whatever happens.
+      std::shared_ptr<void> const raised(nullptr, [this](void*) { flag.raise(); });
+      EXPECT_TRUE(stays_false([&] { return is_over.load(); }));
+      build_and_launch();
+      EXPECT_FALSE(is_over.load()) << "others waited for the launch";
+    }
+  }
+  void build_and_launch() {
+    graph const source = captured([](cudaStream_t on) { must(launch_tiny(on)); });
+    graph parent;
+    parent.add_child(source);
+    graph_exec exec(parent);
+    exec.launch(three);
+    sync(three);
+    static_cast<void>(source.clone());
+  }
+};
+
+TEST_F(ConditionalEnd, BlocksNoOtherThreadAndKeepsEverythingUntilTheLastLaunchIsDone) {
+  conditional_graph source = behind_flag();
+  std::optional<graph_exec> exec = exec_of(source);
+  exec->launch(two);
+  exec->launch(asking);
+  exec->launch(two);
+  EXPECT_TRUE(stays_kept(source.taken[0].fate));
+  end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 3);
+  expect_released(source);
 }
 
-TEST_F(Bodies, AreSwappedByAnUpdate) {
-  conditional_graph first = make(if_taken);
-  conditional_graph second = make(if_taken);
-  std::optional<graph_exec> exec(std::in_place, *first.whole, naming(first.bodies));
-  first.whole.reset();
+TEST_F(ConditionalEnd, BlocksNoOtherThreadIfTheExecHoldsNothing) {
+  conditional_graph source = behind_flag(false);
+  std::optional<graph_exec> exec = exec_of(source);
+  exec->launch(two);
+  end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 1);
+}
+
+TEST_F(ConditionalEnd, BlocksNoOtherThreadWhileItIsUploaded) {
+  conditional_graph source = behind_flag(false);
+  std::optional<graph_exec> exec = exec_of(source);
+  hold_up(two);
+  exec->upload(two);
+  exec->upload(asking);  // after the one before, as CUDA serializes them
+  end_beside_others(exec);
+}
+
+TEST_F(ConditionalEnd, BlocksNoOtherThreadAfterAnUpdateInFlight) {
+  conditional_graph first = behind_flag();
+  conditional_graph second = behind_flag();
+  std::optional<graph_exec> exec = exec_of(first);
   exec->launch(two);
   exec->update(*second.whole, second.bodies);
-  EXPECT_TRUE(exec->is_bare());
-  expect_all_back(first);
   second.whole.reset();
-  expect_bare_sole_holder(exec, second.taken[0]);
-  EXPECT_EQ(cells.load(), 3);
-}
-
-TEST_F(Bodies, ThatAnUpdateDoesNotNameAreHeldAllTheSame) {
-  conditional_graph first = make(if_taken);
-  conditional_graph second = make(if_taken);
-  std::optional<graph_exec> exec(std::in_place, *first.whole, naming(first.bodies));
-  first.whole.reset();
-  exec->update(*second.whole);
-  EXPECT_FALSE(exec->is_bare());
-  expect_all_back(first);
-  second.whole.reset();
-  expect_sole_holder(exec, second.taken[0]);
-}
-
-TEST_F(Bodies, ASecondExecAtATimeIsAnErrorAndChangesNothing) {
-  conditional_graph source = make(if_taken);
-  std::optional<graph_exec> exec(std::in_place, *source.whole, naming(source.bodies));
-  EXPECT_THROW(graph_exec(*source.whole, naming(source.bodies)), cuda_error);
-  expect_all_kept(source);
-  source.whole.reset();
-  expect_bare_sole_holder(exec, source.taken[0]);
+  end_beside_others(exec);
+  EXPECT_EQ(cells.load(), 1);
+  expect_released(first);
+  expect_released(second);
 }
 
 }  // namespace

@@ -1,220 +1,276 @@
-// When what a graph_exec holds comes back: after its end and its last launch, in whatever order
-// graph, exec, pool, deleter and streams go.
-#include <memory>
-#include <optional>
+// How long an exec keeps what its work uses: with launches in flight, and whatever of exec, stream,
+// thread, pool and deleter is destroyed first.
+#include <chrono>
+#include <ostream>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "hoist_fixture.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class ExecLifetime : public hoist_test {
- protected:
-  // An exec in flight, behind the flag, whose graph is gone.
-  [[nodiscard]] graph_exec in_flight(cargo& taken) {
-    graph_exec exec(captured_behind_flag(taken));
-    exec.launch(two);
-    return exec;
-  }
-  // The launch that waits for the flag keeps the cargo; nothing else does.
-  void expect_back_after_the_launch(cargo& taken) {
-    EXPECT_TRUE(stays_kept(taken));
-    EXPECT_FALSE(drains_soon()) << "what a launch in flight uses counts as reclaimed";
-    EXPECT_EQ(cells.load(), 0) << "the flag does not hold the launch";
-    flag.raise();
-    EXPECT_TRUE(drained());
-    EXPECT_TRUE(comes_back(taken));
-  }
+struct InFlight;
+
+/// A way to launches that wait for the flag. Exec and graph are destroyed afterwards.
+struct launching {
+  char const* name;
+  int launches;
+  void (InFlight::*launch)(graph_exec exec, graph const& source);
+
+  friend void PrintTo(launching const& each, std::ostream* out) { *out << each.name; }
 };
 
-TEST_F(ExecLifetime, DestroyedWithoutALaunchGivesEverythingBack) {
-  cargo taken = make_cargo();
-  {
-    std::optional<graph_exec> exec(captured(taken));
-    EXPECT_TRUE(is_kept(taken));
-    exec.reset();
-  }
-  EXPECT_TRUE(comes_back(taken));
-}
-
-TEST_F(ExecLifetime, DestroyedAfterItsLaunchesGivesEverythingBack) {
-  cargo taken = make_cargo();
-  {
-    graph_exec exec(captured(taken));
-    for (int i = 0; i < 3; ++i) exec.launch(two);
-    sync(two);
-    EXPECT_TRUE(is_kept(taken)) << "an exec can be launched again";
-    exec.launch(three);
-    sync(three);
-    EXPECT_TRUE(is_kept(taken));
-  }
-  EXPECT_TRUE(comes_back(taken));
-  EXPECT_EQ(cells.load(), 4);
-}
-
-TEST_F(ExecLifetime, DestroyedInFlightKeepsEverythingUntilTheLaunchIsDone) {
-  cargo taken = make_cargo();
-  { graph_exec const exec = in_flight(taken); }
-  expect_back_after_the_launch(taken);
-  sync_all();
-  EXPECT_EQ(cells.load(), 1);
-}
-
-TEST_F(ExecLifetime, DestroyedInFlightWaitsForTheLastOfItsLaunchesOnManyStreams) {
-  cargo taken = make_cargo();
-  {
-    graph_exec exec = in_flight(taken);
+struct InFlight : world, testing::WithParamInterface<launching> {
+  void on_one_stream(graph_exec exec, graph const&) { exec.launch(two); }
+  void on_many_streams(graph_exec exec, graph const&) {
+    exec.launch(two);
     exec.launch(three);
     exec.launch(one);
   }
-  expect_back_after_the_launch(taken);
-  sync_all();
-  EXPECT_EQ(cells.load(), 3);
-}
-
-TEST_F(ExecLifetime, ALaunchQueuedBehindOtherWorkCountsAsInFlight) {
-  cargo taken = make_cargo();
-  must(launch_wait_flag(two, flag.get()));
-  {
-    graph_exec exec(captured(taken));
-    exec.launch(two);
+  void behind_other_work(graph_exec exec, graph const&) {
+    hold_up(three);
+    exec.launch(three);
   }
-  expect_back_after_the_launch(taken);
-}
-
-TEST_F(ExecLifetime, TheLastStreamMayBeDestroyedBeforeTheExec) {
-  cargo taken = make_cargo();
-  {
-    graph_exec exec(captured_behind_flag(taken));
+  void on_a_stream_that_is_destroyed(graph_exec exec, graph const&) {
     exec.launch(two);
-    {
-      owned_stream const passing = make_stream();
-      exec.launch(passing);
-    }
-    EXPECT_TRUE(is_kept(taken));
+    owned_stream const passing = make_stream();
+    exec.launch(passing);
   }
-  expect_back_after_the_launch(taken);
-  EXPECT_TRUE(wait_until([&] { return cells.load() == 2; }));
-}
-
-TEST_F(ExecLifetime, TheLastStreamMayBeDestroyedAfterItsLaunchIsDone) {
-  cargo taken = make_cargo();
-  {
-    graph_exec exec(captured(taken));
-    {
-      owned_stream const passing = make_stream();
-      exec.launch(passing);
-      sync(passing);
-    }
-    EXPECT_TRUE(is_kept(taken));
+  void on_the_legacy_stream(graph_exec exec, graph const&) { exec.launch(cudaStreamLegacy); }
+  void on_a_thread_that_ends(graph_exec exec, graph const&) {
+    std::thread([&] { exec.launch(cudaStreamPerThread); }).join();
+  }
+  void destroyed_on_another_thread(graph_exec exec, graph const&) {
     exec.launch(two);
+    std::thread([ended = std::move(exec)] {}).join();
   }
-  EXPECT_TRUE(comes_back(taken));
-}
-
-TEST_F(ExecLifetime, TheLastOfTwoExecsGivesBackWhenTheFirstGoesFirst) {
-  cargo taken = make_cargo();
-  std::optional<graph> source(captured(taken));
-  std::optional<graph_exec> first(*source);
-  std::optional<graph_exec> second(*source);
-  source.reset();
-  first->launch(one);
-  second->launch(two);
-  sync_all();
-  first.reset();
-  EXPECT_TRUE(stays_kept(taken));
-  second.reset();
-  EXPECT_TRUE(comes_back(taken));
-}
-
-TEST_F(ExecLifetime, TheLastOfTwoExecsGivesBackWhenTheSecondGoesFirst) {
-  cargo taken = make_cargo();
-  std::optional<graph> source(captured(taken));
-  std::optional<graph_exec> first(*source);
-  std::optional<graph_exec> second(*source);
-  source.reset();
-  second.reset();
-  EXPECT_TRUE(is_kept(taken));
-  first->launch(one);
-  first.reset();
-  EXPECT_TRUE(comes_back(taken));
-}
-
-TEST_F(ExecLifetime, AnExecThatWasNeverLaunchedDoesNotShortenAnothersLaunch) {
-  cargo taken = make_cargo();
-  {
-    graph const source = captured_behind_flag(taken);
-    graph_exec busy(source);
+  void moved(graph_exec exec, graph const&) {
+    exec.launch(two);
+    graph_exec const moved_to = std::move(exec);
+  }
+  void assigned_over(graph_exec exec, graph const&) {
+    exec.launch(two);
+    exec = graph_exec(graph());
+  }
+  void updated_to_its_own_graph(graph_exec exec, graph const& source) {
+    exec.launch(two);
+    exec.update(source);
+  }
+  void beside_an_exec_that_is_not_launched(graph_exec exec, graph const& source) {
     graph_exec const idle(source);
-    busy.launch(two);
-  }
-  expect_back_after_the_launch(taken);
-}
-
-TEST_F(ExecLifetime, TheGraphKeepsEverythingAfterItsExecIsGone) {
-  cargo taken = make_cargo();
-  {
-    graph const source = captured(taken);
-    { graph_exec(source).launch(two); }
-    sync(two);
-    EXPECT_TRUE(stays_kept(taken)) << "the references were not put back";
-    { graph_exec(source).launch(two); }
-    sync(two);
-    EXPECT_EQ(cells.load(), 2);
-  }
-  EXPECT_TRUE(comes_back(taken));
-}
-
-TEST_F(ExecLifetime, TheExecKeepsEverythingAfterItsGraphIsGone) {
-  cargo taken = make_cargo();
-  {
-    graph source = captured(taken);
-    graph_exec exec(source);
-    source = graph();
-    EXPECT_TRUE(stays_kept(taken));
     exec.launch(two);
-    sync(two);
-    EXPECT_EQ(cells.load(), 1);
   }
-  EXPECT_TRUE(comes_back(taken));
-}
+};
 
-TEST_F(ExecLifetime, TheGraphMayGoWhileALaunchIsInFlightAndTheExecIsGone) {
+INSTANTIATE_TEST_SUITE_P(
+    Launches, InFlight,
+    testing::Values(
+        launching{"OnOneStream", 1, &InFlight::on_one_stream},
+        launching{"OnManyStreams", 3, &InFlight::on_many_streams},
+        launching{"BehindOtherWork", 1, &InFlight::behind_other_work},
+        launching{"OnAStreamThatIsDestroyed", 2, &InFlight::on_a_stream_that_is_destroyed},
+        launching{"OnTheLegacyStream", 1, &InFlight::on_the_legacy_stream},
+        launching{"OnAThreadThatEnds", 1, &InFlight::on_a_thread_that_ends},
+        launching{"DestroyedOnAnotherThread", 1, &InFlight::destroyed_on_another_thread},
+        launching{"Moved", 1, &InFlight::moved},
+        launching{"AssignedOver", 1, &InFlight::assigned_over},
+        launching{"UpdatedToItsOwnGraph", 1, &InFlight::updated_to_its_own_graph},
+        launching{"BesideAnExecThatIsNotLaunched", 1,
+                  &InFlight::beside_an_exec_that_is_not_launched}),
+    [](auto const& each) { return std::string(each.param.name); });
+
+TEST_P(InFlight, KeepsEverythingUntilTheLastLaunchIsDone) {
   cargo taken = make_cargo();
   {
     graph const source = captured_behind_flag(taken);
-    graph_exec(source).launch(two);
-    EXPECT_TRUE(is_kept(taken));
+    (this->*GetParam().launch)(graph_exec(source), source);
+    EXPECT_TRUE(is_kept(taken)) << "the graph is there";
   }
-  expect_back_after_the_launch(taken);
+  EXPECT_TRUE(stays_kept(taken));
+  EXPECT_FALSE(drains_soon()) << "what a launch in flight uses counts as reclaimed";
+  EXPECT_EQ(cells.load(2), 0) << "the flag does not hold the launch";
+  flag.raise();
+  EXPECT_TRUE(drained());
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_TRUE(have_ended(GetParam().launches));
 }
 
-TEST_F(ExecLifetime, ThePoolMayGoFirst) {
+class ExecLifetime : public world {};
+
+TEST_F(ExecLifetime, ThePoolMayBeDestroyedWhileALaunchIsInFlight) {
   auto taken = std::make_unique<cargo>(make_cargo());
-  fate_ptr const fate = taken->fate;
   {
-    graph_exec exec(captured(*taken));
-    taken.reset();
-    EXPECT_FALSE(wait_until([&] { return counts.alive() == 0; }, std::chrono::milliseconds(50)));
+    graph_exec exec(captured_behind_flag(*taken));
     exec.launch(two);
-    sync(two);
-    EXPECT_EQ(counts.alive(), 1);
-    EXPECT_FALSE(fate->was_destroyed());
-  }
-  EXPECT_TRUE(fate->wait());
-  EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
-}
-
-TEST_F(ExecLifetime, ThePoolMayGoWhileALaunchIsInFlight) {
-  auto taken = std::make_unique<cargo>(make_cargo());
-  {
-    graph_exec const exec = in_flight(*taken);
     taken.reset();
+    exec.launch(two);
   }
   EXPECT_TRUE(stays_false([&] { return counts.alive() == 0; }));
   flag.raise();
   EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
+}
+
+TEST_F(ExecLifetime, TheLastOfManyExecsKeepsWhatAllHold) {
+  cargo taken = make_cargo();
+  std::vector<graph_exec> execs;
+  {
+    graph const source = captured(taken);
+    for (int i = 0; i < 100; ++i) execs.emplace_back(source);
+  }
+  for (graph_exec& each : execs) each.launch(two);
+  sync(two);
+  while (execs.size() > 1) execs.pop_back();
+  EXPECT_TRUE(stays_kept(taken));
+  execs.clear();
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_EQ(cells.load(), 100);
+}
+
+TEST_F(ExecLifetime, AssignmentReleasesWhatTheTargetHeldAndNotWhatTheSourceHolds) {
+  cargo of_target = make_cargo();
+  cargo of_source = make_cargo();
+  graph_exec target(captured(of_target));
+  {
+    graph_exec source(captured(of_source));
+    target = std::move(source);
+  }
+  EXPECT_TRUE(is_released(of_target));
+  graph_exec& same = target;
+  target = std::move(same);
+  ASSERT_NE(target.get(), nullptr);
+  target.launch(two);
+  sync(two);
+  EXPECT_TRUE(stays_kept(of_source));
+}
+
+TEST_F(ExecLifetime, ASlotThatWasReleasedServesTheNextGraphAndAStream) {
+  cargo taken = make_cargo();
+  for (int round = 1; round <= 20; ++round) {
+    taken.fate = make_fate();
+    {
+      graph_exec exec(captured(taken));
+      exec.launch(two);
+      exec.launch(three);
+    }
+    EXPECT_TRUE(is_released(taken)) << "round " << round;
+    use(taken.pool, three);
+  }
+  EXPECT_EQ(made(), 1);
+}
+
+TEST_F(ExecLifetime, AStoppedDeleterGetsBackWhatExecsHold) {
+  cargo taken = make_cargo();
+  {
+    graph source = captured_behind_flag(taken);
+    graph_exec before(source);
+    before.launch(two);
+    EXPECT_FALSE(worker->stop_for(std::chrono::milliseconds(20))) << "a graph owes something";
+    graph_exec after(source);
+    source = graph();
+    after.launch(three);
+  }
+  EXPECT_TRUE(stays_false([&] { return taken.fate->was_destroyed(); }));
+  flag.raise();
+  EXPECT_TRUE(is_released(taken.fate));
+  EXPECT_TRUE(wait_until([&] { return worker->stop_for({}); })) << "nothing is owed any more";
+}
+
+TEST_F(ExecLifetime, ADestroyedDeleterGetsBackWhatExecsHold) {
+  cargo taken = make_cargo();
+  {
+    graph_exec exec(captured_behind_flag(taken));
+    worker.reset();
+    exec.launch(two);
+  }
+  EXPECT_TRUE(stays_false([&] { return taken.fate->was_destroyed(); }));
+  flag.raise();
+  EXPECT_TRUE(is_released(taken));
+}
+
+TEST_F(ExecLifetime, WhatTwoDeletersOwnIsReclaimedByEachOfThem) {
+  deleter_options named;
+  named.thread_name = "other";
+  deleter other(named);
+  cargo taken = make_cargo();
+  fate_ptr const fate = make_fate();
+  {
+    graph_exec exec(captured([&](cudaStream_t on) {
+      load(taken, on);
+      other.retire(on, probe(fate));
+    }));
+    EXPECT_TRUE(exec.is_bare());
+    EXPECT_TRUE(has_no_user_object());
+    exec.launch(two);
+    sync(two);
+    EXPECT_TRUE(stays_kept(taken));
+    EXPECT_TRUE(is_out(fate));
+  }
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_TRUE(fate->wait());
+  EXPECT_EQ(fate->thread_name, "other");
+}
+
+TEST_F(ExecLifetime, AnOwnerMayCallCudaAndRetireInItsDestructor) {
+  fate_ptr const inner = make_fate();
+  fate_ptr const outer = make_fate([&] {
+    must(cudaFree(nullptr));
+    worker->retire(probe(inner));
+  });
+  {
+    graph_exec exec(captured([&](cudaStream_t on) { retire(on, outer); }));
+    exec.launch(two);
+  }
+  EXPECT_TRUE(is_released(outer));
+  EXPECT_TRUE(is_released(inner));
+}
+
+// The longest ways to a release: an exec is an owner itself, what its launch used is released when
+// that is done, and releases more.
+class DrainOfAnExec : public world {
+ protected:
+  // Retires an exec in flight of what `enqueue` captures behind the flag.
+  template <class Enqueue>
+  void retire_exec_of(Enqueue enqueue) {
+    graph_exec exec(captured_behind_flag(enqueue));
+    exec.launch(two);
+    polled.retire(std::move(exec));
+  }
+  // Begins while the launch goes on, so that each step comes behind the drain's marker.
+  void drain() {
+    std::thread raising([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      flag.raise();
+    });
+    polled.drain();
+    raising.join();
+  }
+
+  deleter polled{deleter_options{.own_worker = false}};
+};
+
+TEST_F(DrainOfAnExec, WaitsForAnObjectThatItsGraphSharedWithStreams) {
+  fate_ptr const fate = make_fate();
+  retire_exec_of([&, shared = make_stream_shared_by<probe>(polled, fate)](cudaStream_t on) {
+    record_stream(shared, on);
+  });
+  drain();
+  EXPECT_EQ(fate->times(), 1);
+}
+
+TEST_F(DrainOfAnExec, WaitsForTheResourceOfALeaseThatItsGraphOwnedAndOfAPoolThatWasDestroyed) {
+  {
+    pool_options chosen = options(1);
+    chosen.deleter = &polled;
+    block_pool pool = make_pool(chosen);
+    retire_exec_of([&, held = std::optional(pool.claim(three))](cudaStream_t on) mutable {
+      polled.retire(on, std::move(*held));
+    });
+  }
+  drain();
+  EXPECT_EQ(counts.alive(), 0);
 }
 
 }  // namespace

@@ -1,150 +1,214 @@
-// Execs that share something take turns, those that share nothing do not wait for each other; and
-// with plain launches there are no turns at all.
+// Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
+// execs that share nothing, or only owners that others share too, run concurrently.
+#include <array>
+#include <escrow/detail/device.hpp>
+#include <escrow/nodes.hpp>
+#include <memory>
 #include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
-#include "escrow/core/error.hpp"
-#include "exec_order_fixture.hpp"
 #include "sanitizers.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-// Whether ThreadSanitizer sees what kernels do.
-constexpr bool reports_races = built_with_tsan;
+graph around(graph const& child) {
+  graph parent;
+  parent.add_child(child);
+  return parent;
+}
 
-class ExecOrder : public exec_order_test {};
+/// How two execs are related.
+struct relation {
+  char const* name;
+  std::pair<graph_exec, graph_exec> (*make)(graph const& source);
+};
+using execs = std::pair<graph_exec, graph_exec>;
 
-TEST_F(ExecOrder, PlainLaunchesOfTwoExecsOfOneGraphOverlapWhichIsAHazard) {
-  if (reports_races) GTEST_SKIP() << "the race that this shows is reported, as it should be";
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
+constexpr relation relations[] = {
+    {"OneGraph", [](graph const& source) { return execs(source, source); }},
+    {"AGraphAndItsClone", [](graph const& source) { return execs(source, source.clone()); }},
+    {"ACloneAndItsGraph", [](graph const& source) { return execs(source.clone(), source); }},
+    {"AChildAndItsParent", [](graph const& source) { return execs(source, around(source)); }},
+    {"AParentAndItsChild", [](graph const& source) { return execs(around(source), source); }},
+    {"TwoParents", [](graph const& source) { return execs(around(source), around(source)); }}};
+
+using weights = std::shared_ptr<int const>;
+
+class ExecOrder : public world {
+ public:
+  // What a capture keeps.
+
+  void keep_nothing(cudaStream_t) {}
+  void retain_shared(cudaStream_t on) { retain(on, shared); }
+  void retire_shared(cudaStream_t on) { worker->retire(on, shared); }
+  void retire_moved_copy(cudaStream_t on) {
+    weights copy = shared;
+    worker->retire(on, std::move(copy));
+  }
+  void launch_with_shared(cudaStream_t on) {
+    launch_config config;
+    config.deleter = worker.get();
+    launch(on, kernel(kernel_address(kernel_id::check)), config, shared, std::size_t{1}, 0,
+           memory.data() + 1);
+  }
+  void use_slot(cudaStream_t on) { use(*pool, on); }
+  void use_slot_and_retire_shared(cudaStream_t on) {
+    retire_shared(on);
+    use_slot(on);
+  }
+  void retire_owner(cudaStream_t on) { worker->retire(on, std::make_unique<int>(1)); }
+
+ protected:
+  // One launch is in flight; one of `second` starts only after it.
+  void expect_to_wait(graph_exec& second) {
+    ASSERT_TRUE(have_started(1));
+    second.launch(three);
+    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
+    EXPECT_EQ(cells.load(2), 0);
+    flag.raise();
+    EXPECT_TRUE(have_ended(2));
+  }
+  void expect_concurrent(graph_exec& first, graph_exec& second) {
+    first.launch(two);
+    ASSERT_TRUE(have_started(1));
+    second.launch(three);
+    EXPECT_TRUE(have_started(2)) << "the second launch waits for the first";
+    EXPECT_EQ(cells.load(2), 0);
+    flag.raise();
+    EXPECT_TRUE(have_ended(2));
+  }
+
+  void TearDown() override {
+    pool.reset();
+    world::TearDown();
+  }
+
+  std::optional<block_pool> pool{make_pool(1)};
+  device_ints memory{2};  // what is read, and how often it was not 0
+  weights shared{memory.data(), [](int const*) {}};
+};
+
+/// A way to keep something in a capture.
+struct keeping {
+  char const* name;
+  void (ExecOrder::*keep)(cudaStream_t on);
+};
+using order_case = std::tuple<keeping, relation>;
+
+std::string name_of(testing::TestParamInfo<order_case> const& each) {
+  auto const& [kept, related] = each.param;
+  return std::string(kept.name) + "_" + related.name;
+}
+
+class OrderCase : public ExecOrder, public testing::WithParamInterface<order_case> {
+ protected:
+  void keep(cudaStream_t on) { (this->*std::get<keeping>(GetParam()).keep)(on); }
+  [[nodiscard]] static execs execs_of(graph const& source) {
+    return std::get<relation>(GetParam()).make(source);
+  }
+};
+
+class WrittenInCommon : public OrderCase {};
+class ReadOnlyOwner : public OrderCase {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Kept, ReadOnlyOwner,
+    testing::Combine(testing::Values(keeping{"Nothing", &ExecOrder::keep_nothing},
+                                     keeping{"ByRetain", &ExecOrder::retain_shared},
+                                     keeping{"ByRetire", &ExecOrder::retire_shared},
+                                     keeping{"ByAMovedCopy", &ExecOrder::retire_moved_copy},
+                                     keeping{"ByLaunch", &ExecOrder::launch_with_shared}),
+                     testing::Values(relations[0], relations[1], relations[3])),
+    name_of);
+
+TEST_P(ReadOnlyOwner, DoesNotOrderExecs) {
+  auto [first, second] = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
+  expect_concurrent(first, second);
+}
+
+TEST_P(ReadOnlyOwner, DoesNotOrderTheExecsOfTwoCaptures) {
+  graph_exec first(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
+  graph_exec second(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
+  expect_concurrent(first, second);
+}
+
+// The first launch waits, on the GPU, for what comes after the second one in another stream. Plain
+// CUDA runs this; with an order between the two it never ends.
+TEST_P(ReadOnlyOwner, DoesNotMakeACorrectProgramHang) {
+  auto [first, second] = execs_of(captured([&](cudaStream_t on) { keep(on); }));
+  hold_up(two);
+  first.launch(two);
+  second.launch(three);
+  must(launch_add(three, const_cast<int*>(flag.get()), 1));
+  EXPECT_TRUE(wait_until([&] { return is_idle(two); })) << "the streams wait for each other";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kept, WrittenInCommon,
+    testing::Combine(testing::Values(keeping{"Slot", &ExecOrder::use_slot},
+                                     keeping{"SlotAndSharedOwner",
+                                             &ExecOrder::use_slot_and_retire_shared},
+                                     keeping{"MovedOwner", &ExecOrder::retire_owner}),
+                     testing::ValuesIn(relations)),
+    name_of);
+
+TEST_P(WrittenInCommon, OrdersExecs) {
+  auto [first, second] = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
+  first.launch(two);
+  expect_to_wait(second);
+}
+
+TEST_F(ExecOrder, PlainLaunchesOverlapWhichIsAHazard) {
+  if (built_with_tsan) GTEST_SKIP() << "the race that this shows is reported, as it should be";
+  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   owned_exec const first = instantiate(source.get());
   owned_exec const second = instantiate(source.get());
   must(cudaGraphLaunch(first, two));
   must(cudaGraphLaunch(second, three));
   EXPECT_TRUE(have_started(2)) << "both use the one slot at the same time";
-  EXPECT_EQ(cells.load(2), 0);
   flag.raise();
   sync_all();
 }
 
-TEST_F(ExecOrder, TwoExecsOfOneGraphTakeTurns) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph_exec first(source);
-  graph_exec second(source);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, TwoExecsOfOneForeignCaptureTakeTurns) {
-  cargo taken = make_cargo();
-  owned_graph const source(captured_in_turns(taken).detach());
-  graph_exec first(source.get());
-  graph_exec second(source.get());
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, TheTurnsHoldTheOtherWayRoundToo) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph_exec first(source);
-  graph_exec second(source);
-  expect_turns(second, first);
-}
-
-TEST_F(ExecOrder, ACloneTakesTurnsWithItsOriginal) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
-  graph const copy = source.clone();
-  graph_exec first(source);
-  graph_exec second(copy);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, ACloneThatOutlivesItsOriginalTakesTurnsWithTheOriginalsExec) {
-  cargo taken = make_cargo();
-  graph source = captured_in_turns(taken);
-  graph_exec first(source);
-  std::optional<graph_exec> second;
-  {
-    graph const copy = source.clone();
-    source = graph();
-    second.emplace(copy);
-  }
-  expect_turns(*second, first);
-}
-
-TEST_F(ExecOrder, AParentTakesTurnsWithItsChild) {
-  cargo taken = make_cargo();
-  graph const child = captured_in_turns(taken);
-  graph parent;
-  parent.add_child(child);
-  graph_exec first(child);
-  graph_exec second(parent);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, AChildTakesTurnsWithItsParent) {
-  cargo taken = make_cargo();
-  graph const child = captured_in_turns(taken);
-  graph parent;
-  parent.add_child(child);
-  graph_exec first(parent);
-  graph_exec second(child);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, TwoParentsOfOneChildTakeTurns) {
-  cargo taken = make_cargo();
-  graph const child = captured_in_turns(taken);
-  graph one_parent;
-  graph other_parent;
-  one_parent.add_child(child);
-  other_parent.add_child(child);
-  graph_exec first(one_parent);
-  graph_exec second(other_parent);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, AGraphThatTookUpMoreTakesTurnsWithTheExecOfItsFirstPiece) {
-  cargo early = make_cargo();
-  cargo late = make_cargo();
-  graph const source = captured_in_turns(early);
-  graph_exec first(source);
-  capture_into(source.get(), [&](cudaStream_t stream) { load(late, stream); });
-  graph_exec second(source);
-  expect_turns(first, second);
-}
-
-TEST_F(ExecOrder, ExecsThatShareNothingDoNotWaitForEachOther) {
+TEST_F(ExecOrder, ExecsThatShareNothingRunConcurrently) {
   cargo taken = make_cargo();
   cargo other = make_cargo();
-  graph_exec blocked(captured_in_turns(taken));
-  graph_exec free(captured_freely(other));
+  graph_exec blocked(captured_behind_flag(taken));
+  graph_exec free(captured(other));
   blocked.launch(two);
   ASSERT_TRUE(have_started(1));
   free.launch(three);
   free.launch(one);
-  EXPECT_TRUE(have_ended(2)) << "held up by a launch that shares nothing with it";
+  EXPECT_TRUE(wait_until([&] { return cells.load() == 2; }))
+      << "it waits for a launch that shares nothing with it";
 }
 
-TEST_F(ExecOrder, ExecsOfOneGraphThatHoldsNothingDoNotWaitForEachOther) {
-  cargo unrelated = make_cargo();
-  graph const holds = captured(unrelated);
-  graph const source = escrow::capture(one, [&](stream_ref stream) {
-    must(launch_add(stream.get(), started(), 1));
-    must(launch_wait_flag(stream.get(), flag.get()));
-  });
+TEST_F(ExecOrder, ASlotClaimedAfterItsInstantiationDoesNotOrderAnExec) {
+  graph const source = captured_behind_flag([&](cudaStream_t on) { retire_shared(on); });
   graph_exec first(source);
+  capture_into(source.get(), [&](cudaStream_t on) { use_slot(on); });
+  graph_exec second(source);
+  expect_concurrent(first, second);  // the first uses no slot
+}
+
+TEST_F(ExecOrder, ASlotOrdersExecsFromBeforeAndAfterAnotherCaptureIntoTheGraph) {
+  cargo late = make_cargo();
+  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
+  graph_exec first(source);
+  capture_into(source.get(), [&](cudaStream_t on) { load(late, on); });
   graph_exec second(source);
   first.launch(two);
-  second.launch(three);
-  EXPECT_TRUE(have_started(2));
+  expect_to_wait(second);
 }
 
-TEST_F(ExecOrder, LaunchingIntoACaptureWhileAnotherIsInFlightIsRefusedAndHarmsItNot) {
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
+TEST_F(ExecOrder, ALaunchIntoACaptureIsRefusedAndHarmsNothing) {
+  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   graph_exec first(source);
   graph_exec second(source);
   first.launch(two);
@@ -153,16 +217,14 @@ TEST_F(ExecOrder, LaunchingIntoACaptureWhileAnotherIsInFlightIsRefusedAndHarmsIt
     EXPECT_THROW(second.launch(three), usage_error);
     EXPECT_EQ(open.end(), cudaSuccess);
   }
-  second.launch(three);
-  expect_that_the_second_waits();
+  expect_to_wait(second);
 }
 
-TEST_F(ExecOrder, StreamsOfTwoDevicesTakeTurnsToo) {
+TEST_F(ExecOrder, HoldsForStreamsOfTwoDevices) {
   int devices = 0;
   must(cudaGetDeviceCount(&devices));
   if (devices < 2) GTEST_SKIP() << "one device";
-  cargo taken = make_cargo();
-  graph const source = captured_in_turns(taken);
+  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   graph_exec first(source);
   graph_exec second(source);
   owned_stream far_stream;
@@ -171,10 +233,61 @@ TEST_F(ExecOrder, StreamsOfTwoDevicesTakeTurnsToo) {
     far_stream = make_stream();
   }
   first.launch(far_stream);
+  expect_to_wait(second);
+  sync(far_stream);
+}
+
+// What becomes of the first exec while its launch is in flight.
+
+TEST_F(ExecOrder, AnExecDestroyedInFlightOrdersEarlierAndLaterExecs) {
+  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
+  graph_exec second(source);
+  {
+    graph_exec first(source);
+    owned_stream const passing = make_stream();
+    first.launch(passing);
+  }
+  graph_exec third(source);
   ASSERT_TRUE(have_started(1));
   second.launch(three);
-  expect_that_the_second_waits();
-  sync(far_stream);
+  third.launch(one);
+  EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
+  flag.raise();
+  EXPECT_TRUE(have_ended(3));
+}
+
+// Four execs that share two slots crosswise, each launched by a thread of its own: no two launches
+// use a slot at the same time, and no thread waits without end.
+TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
+  std::array<cargo, 2> taken{make_cargo(), make_cargo()};
+  auto const captured_alone = [&](std::size_t room) {
+    int* const inside = memory.data() + room;  // how many launches are
+    return captured([&](cudaStream_t on) {
+      must(launch_add(on, inside, 1));
+      load(taken[room], on);
+      must(launch_sleep(on, 20));  // long enough for another to begin
+      must(launch_check(on, inside, 1, 1, mismatches.data()));
+      must(launch_add(on, inside, -1));
+      must(launch_add(on, cells.data() + room, 1));
+    });
+  };
+  graph const x = captured_alone(0);
+  graph const y = captured_alone(1);
+  graph xy = around(x);
+  xy.add_child(y);
+  graph yx = around(y);
+  yx.add_child(x);
+  {
+    std::vector<std::jthread> threads;
+    for (graph const* const source : std::array<graph const*, 4>{&x, &y, &xy, &yx}) {
+      threads.emplace_back([exec = graph_exec(*source), stream = make_stream()]() mutable {
+        for (int i = 0; i < 300; ++i) exec.launch(stream);
+        sync(stream);
+      });
+    }
+  }
+  EXPECT_EQ(cells.load(0), 900);
+  EXPECT_EQ(cells.load(1), 900);
 }
 
 }  // namespace

@@ -1,16 +1,24 @@
-// Updating an exec swaps what it holds; the old is let go after the last launch that used it.
+// What an update of an exec swaps, when the old is released, and what the exec is ordered with; and
+// graphs whose handle was another graph's before.
 #include <array>
 #include <optional>
+#include <string>
 
-#include "hoist_fixture.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class ExecUpdate : public hoist_test {
+class ExecUpdate : public world {
  protected:
-  // What nobody but the exec holds any more, once the graph is gone.
-  void update(graph_exec& exec, cargo& taken) { exec.update(captured(taken)); }
+  // One launch is in flight; one of `second` starts only after it.
+  void expect_to_wait(graph_exec& second) {
+    ASSERT_TRUE(have_started(1));
+    second.launch(three);
+    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
+    flag.raise();
+    EXPECT_TRUE(have_ended(2));
+  }
 };
 
 TEST_F(ExecUpdate, AChainOfAThousandKeepsJustTheNewestAndLosesNothing) {
@@ -22,44 +30,17 @@ TEST_F(ExecUpdate, AChainOfAThousandKeepsJustTheNewestAndLosesNothing) {
     cargo& fresh = taken[static_cast<std::size_t>(i % 2)];
     cargo& old = taken[static_cast<std::size_t>((i + 1) % 2)];
     fresh.fate = make_fate();
-    update(*exec, fresh);
+    exec->update(captured(fresh));
     exec->launch(two);  // at once, with the launch of the old perhaps in flight
-    ASSERT_TRUE(comes_back(old)) << "round " << i;
-    ASSERT_FALSE(fresh.owner_is_gone()) << "round " << i;
-    ASSERT_FALSE(fresh.slot_is_back(asking)) << "round " << i;
+    ASSERT_TRUE(is_released(old)) << "round " << i;
+    ASSERT_TRUE(is_out(fresh)) << "round " << i;
   }
-  EXPECT_TRUE(exec->is_bare());
-  expect_bare_sole_holder(exec, taken[rounds % 2]);
+  expect_bare_only_holder(exec, taken[rounds % 2]);
   EXPECT_EQ(cells.load(), rounds + 3);
   EXPECT_EQ(made(), 2);
 }
 
-TEST_F(ExecUpdate, AThousandBetweenTwoGraphsThatLiveOnLosesNothing) {
-  std::array<cargo, 2> taken{make_cargo(), make_cargo()};
-  {
-    std::array<graph, 2> const sources{captured(taken[0]), captured(taken[1])};
-    graph_exec exec(sources[0]);
-    for (std::size_t i = 1; i <= 1000; ++i) {
-      exec.update(sources[i % 2]);
-      exec.launch(two);
-    }
-    sync(two);
-    for (cargo& each : taken) EXPECT_TRUE(stays_kept(each));
-  }
-  for (cargo& each : taken) EXPECT_TRUE(comes_back(each));
-  EXPECT_EQ(cells.load(), 1000);
-}
-
-TEST_F(ExecUpdate, LetsTheOldGoAtOnceIfItWasNeverLaunched) {
-  cargo old = make_cargo();
-  cargo fresh = make_cargo();
-  std::optional<graph_exec> exec(captured(old));
-  update(*exec, fresh);
-  EXPECT_TRUE(comes_back(old));
-  expect_bare_sole_holder(exec, fresh);
-}
-
-TEST_F(ExecUpdate, InFlightLetsTheOldGoAfterTheLaunchAlsoIfTheNewIsLaunchedAtOnce) {
+TEST_F(ExecUpdate, InFlightReleasesTheOldAfterTheLaunchAlsoIfTheNewIsLaunchedAtOnce) {
   cargo old = make_cargo();
   cargo fresh = make_cargo();
   std::optional<graph_exec> exec(captured_behind_flag(old));
@@ -69,28 +50,11 @@ TEST_F(ExecUpdate, InFlightLetsTheOldGoAfterTheLaunchAlsoIfTheNewIsLaunchedAtOnc
   exec->launch(two);
   exec->launch(three);
   EXPECT_TRUE(stays_kept(old));
-  EXPECT_EQ(cells.load(), 0);
+  EXPECT_EQ(cells.load(2), 0);
   flag.raise();
-  EXPECT_TRUE(comes_back(old)) << "it waits for launches that do not use it";
-  sync_all();
-  EXPECT_EQ(cells.load(), 3);
+  EXPECT_TRUE(is_released(old)) << "it waits for launches that do not use it";
+  EXPECT_TRUE(have_ended(3));
   EXPECT_TRUE(is_kept(fresh));
-}
-
-TEST_F(ExecUpdate, TheOldDoesNotWaitForLaunchesOfTheNew) {
-  cargo old = make_cargo();
-  cargo fresh = make_cargo();
-  std::optional<graph_exec> exec(captured(old));
-  exec->launch(two);
-  sync(two);
-  update(*exec, fresh);
-  must(launch_wait_flag(two, flag.get()));
-  exec->launch(two);  // waits behind the flag
-  EXPECT_TRUE(comes_back(old));
-  exec.reset();
-  EXPECT_TRUE(stays_kept(fresh));
-  flag.raise();
-  EXPECT_TRUE(comes_back(fresh));
 }
 
 TEST_F(ExecUpdate, ManyTimesWithOneLaunchInFlightKeepsWhatThatUsesAlone) {
@@ -103,25 +67,24 @@ TEST_F(ExecUpdate, ManyTimesWithOneLaunchInFlightKeepsWhatThatUsesAlone) {
     exec->update(each);
     each = graph();
   }
-  EXPECT_TRUE(comes_back(taken[1])) << "it was never launched";
-  EXPECT_TRUE(comes_back(taken[2]));
+  EXPECT_TRUE(is_released(taken[1])) << "it was never launched";
+  EXPECT_TRUE(is_released(taken[2]));
   EXPECT_TRUE(stays_kept(taken[0]));
   exec.reset();
-  EXPECT_TRUE(comes_back(taken[3]));
+  EXPECT_TRUE(is_released(taken[3]));
   EXPECT_TRUE(is_kept(taken[0]));
   flag.raise();
-  EXPECT_TRUE(comes_back(taken[0]));
+  EXPECT_TRUE(is_released(taken[0]));
 }
 
 TEST_F(ExecUpdate, ThatDoesNotFitLeavesExecGraphsAndReferencesAsTheyWere) {
   cargo old = make_cargo();
   cargo other = make_cargo();
-  std::optional<graph> source(captured(old));
-  std::optional<graph_exec> exec(*source);
-  source.reset();
+  std::optional<graph_exec> exec(captured(old));
   std::optional<graph> longer(captured_behind_flag(other));
   for (int i = 0; i < 3; ++i) {
     EXPECT_THROW(exec->update(*longer), cuda_error);
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
     EXPECT_TRUE(exec->is_bare());
     EXPECT_EQ(exec->held().slots, 1U);
     exec->launch(two);
@@ -131,10 +94,9 @@ TEST_F(ExecUpdate, ThatDoesNotFitLeavesExecGraphsAndReferencesAsTheyWere) {
   std::optional<graph_exec> of_longer(*longer);
   longer.reset();
   flag.raise();
-  expect_bare_sole_holder(of_longer, other);
-  EXPECT_TRUE(is_kept(old));
-  expect_bare_sole_holder(exec, old);
-  EXPECT_EQ(cells.load(), 7);
+  expect_bare_only_holder(of_longer, other);
+  expect_bare_only_holder(exec, old);
+  EXPECT_EQ(cells.load(), 5);
 }
 
 TEST_F(ExecUpdate, ToItsOwnGraphChangesNothing) {
@@ -145,75 +107,43 @@ TEST_F(ExecUpdate, ToItsOwnGraphChangesNothing) {
     exec->update(*source);
     exec->launch(two);
   }
-  EXPECT_TRUE(stays_kept(taken));
+  EXPECT_TRUE(is_kept(taken));
   source.reset();
-  expect_bare_sole_holder(exec, taken);
+  expect_bare_only_holder(exec, taken);
   EXPECT_EQ(cells.load(), 12);
 }
 
-TEST_F(ExecUpdate, ToItsOwnGraphInFlightGivesBackAfterTheLaunch) {
-  cargo taken = make_cargo();
-  {
-    graph const source = captured_behind_flag(taken);
-    graph_exec exec(source);
-    exec.launch(two);
-    exec.update(source);
-  }
-  EXPECT_TRUE(stays_kept(taken));
-  flag.raise();
-  EXPECT_TRUE(comes_back(taken));
-}
-
-TEST_F(ExecUpdate, ToAGraphThatHoldsNothingAndBack) {
+TEST_F(ExecUpdate, ToAGraphThatHoldsNothingAndBackChangesWhatIsHeld) {
   cargo taken = make_cargo();
   std::optional<graph_exec> exec(captured(taken));
   for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(exec->held().slots, 1U);
     exec->launch(two);
-    exec->update(captured_empty_handed());
-    EXPECT_TRUE(comes_back(taken));
+    exec->update(captured_without_cargo());
+    EXPECT_TRUE(is_released(taken));
     EXPECT_EQ(exec->held().slots, 0U);
     exec->launch(two);
     taken.fate = make_fate();
-    update(*exec, taken);
+    exec->update(captured(taken));
   }
-  expect_bare_sole_holder(exec, taken);
+  expect_bare_only_holder(exec, taken);
   EXPECT_EQ(cells.load(), 12);
 }
 
-TEST_F(ExecUpdate, FromAPlainCloneIsRightAndBareAgainAfterTheNext) {
+TEST_F(ExecUpdate, AfterOneToAPlainCloneMakesTheExecBareAgain) {
   cargo of_copy = make_cargo();
   cargo fresh = make_cargo();
-  std::optional<graph_exec> exec(captured_empty_handed());
-  {
-    graph const original = captured(of_copy);
-    owned_graph const copy = test::clone(original.get());
-    exec->update(copy.get());
-  }
+  std::optional<graph_exec> exec(captured_without_cargo());
+  exec->update(test::clone(captured(of_copy).get()).get());
   exec->launch(two);
   sync(two);
   EXPECT_TRUE(stays_kept(of_copy));
-  update(*exec, fresh);
-  EXPECT_TRUE(comes_back(of_copy));
-  expect_bare_sole_holder(exec, fresh);
+  exec->update(captured(fresh));
+  EXPECT_TRUE(is_released(of_copy));
+  expect_bare_only_holder(exec, fresh);
 }
 
-TEST_F(ExecUpdate, OfAParentSwapsWhatItsChildrenHold) {
-  cargo old = make_cargo();
-  cargo fresh = make_cargo();
-  auto const around = [](graph const& inner) {
-    graph outer;
-    outer.add_child(inner);
-    return outer;
-  };
-  std::optional<graph_exec> exec(around(captured(old)));
-  exec->launch(two);
-  exec->update(around(captured(fresh)));
-  EXPECT_TRUE(comes_back(old));
-  expect_bare_sole_holder(exec, fresh);
-  EXPECT_EQ(cells.load(), 3);
-}
-
-TEST_F(ExecUpdate, WithAGraphWhoseCaptureIsNotCompleteFailsAndHarmsNothing) {
+TEST_F(ExecUpdate, ToAGraphWhoseCaptureIsNotCompleteFailsAndHarmsNothing) {
   cargo old = make_cargo();
   cargo fresh = make_cargo();
   std::optional<graph_exec> exec(captured(old));
@@ -224,8 +154,82 @@ TEST_F(ExecUpdate, WithAGraphWhoseCaptureIsNotCompleteFailsAndHarmsNothing) {
   ASSERT_EQ(open.end(), cudaSuccess);
   exec->update(open.graph().get());
   open.graph().reset();
-  EXPECT_TRUE(comes_back(old));
-  expect_bare_sole_holder(exec, fresh);
+  EXPECT_TRUE(is_released(old));
+  expect_bare_only_holder(exec, fresh);
+}
+
+TEST_F(ExecUpdate, InFlightLeavesTheLaunchOrderedWithOtherExecsOfItsGraph) {
+  cargo taken = make_cargo();
+  cargo other = make_cargo();
+  graph const source = captured_behind_flag(taken);
+  graph const next = captured_behind_flag(other);
+  graph_exec first(source);
+  graph_exec second(source);
+  first.launch(two);
+  first.update(next);
+  expect_to_wait(second);
+}
+
+TEST_F(ExecUpdate, OrdersTheExecWithThoseOfTheNewGraph) {
+  cargo before = make_cargo();
+  cargo taken = make_cargo();
+  graph const source = captured_behind_flag(taken);
+  graph_exec first(source);
+  graph_exec second(captured_behind_flag(before));
+  second.update(source);
+  first.launch(two);
+  expect_to_wait(second);
+}
+
+TEST_F(ExecUpdate, EndsTheOrderWithThoseOfTheOldGraph) {
+  cargo taken = make_cargo();
+  cargo other = make_cargo();
+  graph const source = captured(taken);
+  graph_exec first(source);
+  graph_exec second(source);
+  first.launch(two);
+  first.update(captured(other));
+  hold_up(two);
+  first.launch(two);  // behind the flag
+  second.launch(three);
+  EXPECT_TRUE(wait_until([&] { return cells.load() == 2; }))
+      << "it waits for a launch that shares nothing with it";
+}
+
+// CUDA gives handles of destroyed graphs again, while execs of those graphs are still there.
+class HandleGivenAgain : public world, public testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(NewGraph, HandleGivenAgain, testing::Bool(), [](auto const& each) {
+  return std::string(each.param ? "HoldsSomething" : "HoldsNothing");
+});
+
+TEST_P(HandleGivenAgain, HoldsOnlyWhatTheNewGraphHolds) {
+  bool const holds = GetParam();
+  cargo of_old = make_cargo();
+  cargo of_new = make_cargo();
+  std::optional<owned_graph> old_graph(captured_plainly(of_old));
+  cudaGraph_t const old_handle = old_graph->get();
+  std::optional<graph_exec> of_old_graph(old_handle);
+  old_graph.reset();
+  bool is_same = false;
+  for (int i = 0; i < 200 && !is_same; ++i) {
+    of_new.fate = make_fate();
+    owned_graph fresh = holds ? captured_plainly(of_new) : chain({add_call(cells.data(), 1)});
+    is_same = fresh.get() == old_handle;
+    graph_exec exec(fresh.get());
+    EXPECT_EQ(exec.held().slots, holds ? 1U : 0U);
+    EXPECT_EQ(exec.held().owners, holds ? 1U : 0U);
+    fresh.reset();
+    exec.launch(two);
+    EXPECT_TRUE(is_out(of_new.fate));
+    exec = graph_exec(graph());
+    if (holds) {
+      EXPECT_TRUE(is_released(of_new)) << "it stays with the exec of the old graph";
+    }
+    EXPECT_TRUE(is_out(of_old.fate));
+  }
+  expect_bare_only_holder(of_old_graph, of_old);
+  if (!is_same) GTEST_SKIP() << "no handle was given again";
 }
 
 }  // namespace

@@ -1,157 +1,266 @@
-// Owned graphs: what they hold, for how long, and how they are put together.
-#include "escrow/graph/graph.hpp"
+// Captures as function calls, and graphs and execs as values: what each operation gives, what is
+// misuse, and that none of them harms a capture.
+#include "world.hpp"
 
-#include <gtest/gtest.h>
-
+#include <functional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
 #include <type_traits>
-#include <utility>
+#include <vector>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
-#include "escrow/core/error.hpp"
-#include "escrow/deleter/deleter.hpp"
-#include "escrow/graph/graph_exec.hpp"
-#include "handles.hpp"
-#include "kernels.hpp"
-#include "memory.hpp"
-#include "owner.hpp"
-
-namespace escrow {
+namespace escrow::test {
 namespace {
 
-static_assert(!std::is_copy_constructible_v<graph> && !std::is_copy_assignable_v<graph>);
-static_assert(std::is_nothrow_move_constructible_v<graph>);
-static_assert(std::is_nothrow_move_assignable_v<graph>);
-static_assert(!std::is_convertible_v<cudaGraph_t, graph>, "taking over must be said");
+template <class Value>
+constexpr bool is_move_only =
+    !std::is_copy_constructible_v<Value> && !std::is_copy_assignable_v<Value> &&
+    std::is_nothrow_move_constructible_v<Value> && std::is_nothrow_move_assignable_v<Value> &&
+    !std::is_convertible_v<cudaGraph_t, Value>;
+static_assert(is_move_only<graph> && is_move_only<graph_exec> && is_move_only<hoisted>);
 
-class Graph : public testing::Test {
+class Capture : public world, public testing::WithParamInterface<cudaStreamCaptureMode> {
  protected:
-  test::pinned_ints cell_;
-  test::owned_stream stream_ = test::make_stream();
-  deleter deleter_;
-  test::watched_owner watched_;
+  template <class Enqueue>
+  [[nodiscard]] graph capture_one(Enqueue&& enqueue) {
+    return escrow::capture(one.get(), std::forward<Enqueue>(enqueue), GetParam());
+  }
+  [[nodiscard]] bool is_capturing() { return !capture_of(one.get()).is_none(); }
+  void expect_dropped() {
+    EXPECT_TRUE(is_released(fate)) << "what was captured was not dropped";
+    EXPECT_FALSE(is_capturing());
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    EXPECT_NO_THROW(static_cast<void>(capture_one([](stream_ref) {})));
+  }
 
-  [[nodiscard]] bool lives() {
-    deleter_.drain();
-    return !watched_.is_gone();
-  }
-  [[nodiscard]] int run(graph const& what) {
-    graph_exec exec(what);
-    exec.launch(stream_);
-    test::must(cudaStreamSynchronize(stream_));
-    return cell_.load();
-  }
+  fate_ptr fate = make_fate();
 };
 
-TEST_F(Graph, IsEmptyWhenNew) {
-  EXPECT_EQ(test::node_count(graph().get()), 0U);
+INSTANTIATE_TEST_SUITE_P(Modes, Capture,
+                         testing::Values(cudaStreamCaptureModeGlobal,
+                                         cudaStreamCaptureModeThreadLocal,
+                                         cudaStreamCaptureModeRelaxed));
+
+TEST_P(Capture, ReturnsTheGraphOfWhatWasEnqueuedAndRunsNothing) {
+  struct once {
+    cudaStream_t stream;
+    int* cell;
+    void operator()(stream_ref on) && {
+      EXPECT_EQ(on.get(), stream);
+      EXPECT_TRUE(capture_of(on).is_active());
+      must(launch_add(on.get(), cell, 1));
+      must(launch_add(on.get(), cell, 10));
+    }
+  };
+  graph const made = capture_one(once{one, cells.data()});
+  EXPECT_FALSE(is_capturing());
+  EXPECT_EQ(node_count(made.get()), 2U);
+  sync(one);
+  EXPECT_EQ(cells.load(), 0);
+  run(made);
+  EXPECT_EQ(cells.load(), 11);
 }
 
-TEST_F(Graph, LetsGoOfWhatItHeldAtItsEnd) {
+TEST_P(Capture, ThatThrowsIsEndedAndDropped) {
+  EXPECT_THROW(static_cast<void>(capture_one([&](stream_ref on) {
+                 must(launch_tiny(on.get()));
+                 retire(on.get(), fate);
+                 throw std::logic_error("out");
+               })),
+               std::logic_error);
+  expect_dropped();
+}
+
+TEST_P(Capture, OfAScopeThatIsNotEndedIsDropped) {
   {
-    graph const it;
-    deleter_.retire(it.get(), watched_.owner());
-    EXPECT_TRUE(lives());
+    capture_scope const scope(one.get(), GetParam());
+    retire(one, fate);
   }
-  EXPECT_TRUE(watched_.wait());
+  expect_dropped();
+}
+
+TEST_P(Capture, ThatWasInvalidatedIsAnErrorAndIsDropped) {
+  try {
+    static_cast<void>(capture_one([&](stream_ref on) {
+      retire(on.get(), fate);
+      static_cast<void>(cudaDeviceSynchronize());
+    }));
+    FAIL() << "an invalidated capture gave a graph";
+  } catch (cuda_error const& error) {
+    EXPECT_EQ(error.status(), cudaErrorStreamCaptureInvalidated);
+    EXPECT_STREQ(error.api(), "cudaStreamEndCapture");
+  }
+  expect_dropped();
+}
+
+TEST_P(Capture, WithAForkThatWasNotJoinedIsAnErrorAndEndsOnBothStreams) {
+  EXPECT_THROW(static_cast<void>(capture_one([&](stream_ref on) {
+                 retire(on.get(), fate);
+                 order(on.get(), two);
+                 must(launch_tiny(two));
+               })),
+               cuda_error);
+  EXPECT_TRUE(capture_of(two.get()).is_none());
+  expect_dropped();
+}
+
+TEST_P(Capture, OfAStreamThatIsCapturedAlreadyIsAnErrorAndHarmsNothing) {
+  graph const outer = capture_one([&](stream_ref on) {
+    must(launch_tiny(on.get()));
+    EXPECT_THROW(static_cast<void>(capture_one([](stream_ref) {})), cuda_error);
+    graph const of_other = escrow::capture(
+        two.get(), [](stream_ref) {}, GetParam());
+    EXPECT_EQ(node_count(of_other.get()), 0U);
+  });
+  EXPECT_EQ(node_count(outer.get()), 1U);
+}
+
+class Graph : public world {
+ protected:
+  [[nodiscard]] graph adding(int value) {
+    return graph(chain({add_call(cells.data(), value)}).release());
+  }
+  fate_ptr fate = make_fate();
+};
+
+TEST_F(Graph, ReleasesWhatItHeldWhenItIsDestroyedOrAssignedAnother) {
+  graph assigned;
+  worker->retire(assigned.get(), probe(fate));
+  graph& same = assigned;
+  assigned = std::move(same);
+  ASSERT_NE(assigned.get(), nullptr);
+  EXPECT_TRUE(is_kept(fate)) << "of an assignment to itself";
+  graph other;
+  assigned = std::move(other);
+  EXPECT_TRUE(is_released(fate)) << "the moved-from graph keeps what the other held";
 }
 
 TEST_F(Graph, IsNullOnceMovedFromOrDetached) {
   graph first;
   cudaGraph_t const handle = first.get();
+  EXPECT_EQ(node_count(handle), 0U);
   graph second = std::move(first);
-  EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): that is the question
+  EXPECT_EQ(first.get(), nullptr);  // NOLINT(bugprone-use-after-move): that is tested
   EXPECT_EQ(second.get(), handle);
-  graph third;
-  third = std::move(second);
-  EXPECT_EQ(second.get(), nullptr);  // NOLINT(bugprone-use-after-move)
-  EXPECT_EQ(third.get(), handle);
-  test::owned_graph const kept(third.detach());
-  EXPECT_EQ(third.get(), nullptr);
+  owned_graph const kept(second.detach());
+  EXPECT_EQ(second.get(), nullptr);
   EXPECT_EQ(kept.get(), handle);
 }
 
-TEST_F(Graph, LetsGoOfWhatItHeldWhenAssignedAnother) {
-  graph it;
-  deleter_.retire(it.get(), watched_.owner());
-  graph other;
-  it = std::move(other);
-  EXPECT_TRUE(watched_.wait()) << "the moved-from graph keeps what the other held";
-}
-
-TEST_F(Graph, StaysWhatItIsWhenAssignedToItself) {
-  graph it;
-  deleter_.retire(it.get(), watched_.owner());
-  graph& same = it;
-  it = std::move(same);
-  ASSERT_NE(it.get(), nullptr);
-  EXPECT_TRUE(lives());
-}
-
-TEST_F(Graph, ACloneHoldsWhatTheOriginalHolds) {
-  graph original(test::chain({test::add_call(cell_.data(), 3)}).release());
-  deleter_.retire(original.get(), watched_.owner());
-  graph copy = original.clone();
-  EXPECT_NE(copy.get(), original.get());
-  original = graph();
-  EXPECT_TRUE(lives());
-  EXPECT_EQ(run(copy), 3);
-  copy = graph();
-  EXPECT_TRUE(watched_.wait());
-}
-
-TEST_F(Graph, AChildsCopyHoldsWhatTheChildHolds) {
+TEST_F(Graph, AddsAChildBehindEverythingThatIsThere) {
   graph parent;
-  {
-    graph const child(test::chain({test::add_call(cell_.data(), 5)}).release());
-    deleter_.retire(child.get(), watched_.owner());
-    EXPECT_NE(parent.add_child(child), nullptr);
+  cudaGraphNode_t const left = add_kernel(parent.get(), tiny_call());
+  cudaGraphNode_t const right = add_kernel(parent.get(), tiny_call());
+  cudaGraphNode_t const first = parent.add_child(adding(5));
+  cudaGraphNode_t const second = parent.add_child(adding(7));
+  auto const before = [](cudaGraphNode_t node) {
+    std::size_t count = 0;
+    must(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    must(cudaGraphNodeGetDependencies(node, nodes.data(), nullptr, &count));
+    return std::set<cudaGraphNode_t>(nodes.begin(), nodes.end());
+  };
+  EXPECT_EQ(before(first), (std::set{left, right}));
+  EXPECT_EQ(before(second), std::set{first});
+  run(parent);
+  EXPECT_EQ(cells.load(), 12);
+}
+
+TEST_F(Graph, RunsAtEachLaunchOfItsExec) {
+  graph_exec exec(adding(2));
+  exec.upload(two);
+  for (int i = 0; i < 5; ++i) exec.launch(two);
+  sync(two);
+  EXPECT_EQ(cells.load(), 10);
+}
+
+TEST_F(Graph, IsNotLaunchedIntoACapture) {
+  graph_exec exec(adding(1));
+  test::capture const open{two, cudaStreamCaptureModeThreadLocal};
+  try {
+    exec.launch(two);
+    FAIL() << "launched";
+  } catch (cuda_error const& error) {
+    EXPECT_EQ(error.status(), cudaErrorStreamCaptureUnsupported);
+    EXPECT_STREQ(error.api(), "cudaGraphLaunch");
   }
-  EXPECT_TRUE(lives());
-  EXPECT_EQ(run(parent), 5);
-  EXPECT_TRUE(lives());
-  parent = graph();
-  EXPECT_TRUE(watched_.wait());
 }
 
-TEST_F(Graph, AChildComesAfterEverythingThatIsThere) {
-  // Two branches, then a child, then another: each child waits for all before it.
-  graph parent(test::make_graph().release());
-  cudaGraphNode_t const left = test::add_kernel(parent.get(), test::tiny_call());
-  cudaGraphNode_t const right = test::add_kernel(parent.get(), test::tiny_call());
-  cudaGraphNode_t const first = parent.add_child(graph(test::tiny_graph().release()));
-  EXPECT_EQ(test::edge_count(parent.get()), 2U);
-  cudaGraphNode_t const second = parent.add_child(graph(test::tiny_graph().release()));
-  EXPECT_EQ(test::edge_count(parent.get()), 3U);
-  std::size_t count = 2;
-  cudaGraphNode_t before[2] = {};
-  test::must(cudaGraphNodeGetDependencies(first, before, nullptr, &count));
-  ASSERT_EQ(count, 2U);
-  EXPECT_TRUE((before[0] == left && before[1] == right) ||
-              (before[0] == right && before[1] == left));
-  count = 2;
-  test::must(cudaGraphNodeGetDependencies(second, before, nullptr, &count));
-  ASSERT_EQ(count, 1U);
-  EXPECT_EQ(before[0], first);
-}
-
-TEST_F(Graph, OperationsOnNothingAreErrors) {
-  graph const nothing(cudaGraph_t{});
+TEST_F(Graph, MisuseIsAnErrorThatNamesTheCall) {
+  graph const source = adding(1);
   graph parent;
-  EXPECT_THROW(static_cast<void>(nothing.clone()), usage_error);
-  EXPECT_THROW(parent.add_child(nothing), usage_error);
-  EXPECT_EQ(test::node_count(parent.get()), 0U);
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  graph none = adding(1);
+  graph const taken_none = std::move(none);
+  graph_exec moved(source);
+  graph_exec exec = std::move(moved);
+  struct row {
+    std::string call;
+    std::string text;  // what the message says
+    std::function<void()> misuse;
+  };
+  // NOLINTBEGIN(bugprone-use-after-move): that is tested
+  std::vector<row> const rows{
+      {"graph::clone", "moved", [&] { static_cast<void>(none.clone()); }},
+      {"graph::add_child", "moved", [&] { parent.add_child(none); }},
+      {"graph::add_child", "moved", [&] { none.add_child(source); }},
+      {"graph_exec::launch", "moved", [&] { moved.launch(two); }},
+      {"graph_exec::upload", "moved", [&] { moved.upload(two); }},
+      {"graph_exec::update", "moved", [&] { moved.update(source); }},
+  };
+  // NOLINTEND(bugprone-use-after-move)
+  for (row const& each : rows) {
+    std::string const text = message_of<usage_error>(each.misuse);
+    EXPECT_EQ(text.find(each.call), 0U) << text;
+    EXPECT_NE(text.find(each.text), std::string::npos) << text;
+  }
+  EXPECT_EQ(node_count(parent.get()), 0U);
+  EXPECT_THROW(graph_exec(cudaGraph_t{nullptr}), cuda_error);
+  EXPECT_THROW(static_cast<void>(escrow::capture(cudaStreamLegacy, [](stream_ref) {})), cuda_error);
 }
 
-TEST_F(Graph, MayBeDestroyedWhileItsOwnThreadCaptures) {
-  graph it;
-  deleter_.retire(it.get(), watched_.owner());
-  test::capture capturing(stream_, cudaStreamCaptureModeGlobal);
-  it = graph();
-  EXPECT_TRUE(watched_.wait());
-  EXPECT_EQ(capturing.end(), cudaSuccess);
+// What is done with graphs while a stream is captured: on the thread of the capture in any mode,
+// and on another thread in Global mode.
+class CaptureSafety : public Graph {
+ protected:
+  void use_graphs(graph const& source) {
+    worker->retire(source.get(), probe(make_fate()));
+    graph copy = source.clone();
+    graph parent;
+    parent.add_child(source);
+    graph_exec exec(source);
+    EXPECT_EQ(exec.held().owners, source.held().owners);
+    exec.launch(two);
+    exec.update(copy);
+    exec.launch(two);
+    hoisted held = hoist(parent);
+    held.release_after(two);
+    hoist(copy).release();
+    parent = graph();
+  }
+};
+
+TEST_F(CaptureSafety, OfEverythingOnTheThreadOfTheCapture) {
+  for (cudaStreamCaptureMode const mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+        cudaStreamCaptureModeRelaxed}) {
+    graph const source = adding(1);
+    test::capture open{one, mode};
+    use_graphs(source);
+    EXPECT_EQ(open.end(), cudaSuccess) << mode;
+  }
+}
+
+TEST_F(CaptureSafety, OfEverythingOnAnotherThread) {
+  constexpr int rounds = 100;
+  test::capture open{one, cudaStreamCaptureModeGlobal};
+  std::thread([this] {
+    for (int i = 0; i < rounds; ++i) use_graphs(adding(1));
+  }).join();
+  EXPECT_EQ(open.end(), cudaSuccess);
+  sync(two);
+  EXPECT_EQ(cells.load(), 2 * rounds);
 }
 
 }  // namespace
-}  // namespace escrow
+}  // namespace escrow::test

@@ -1,9 +1,12 @@
-// What graphs, execs and hoisted references say that they hold.
+// What graphs, execs and hoisted references hold, and what they say that they hold.
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "hoist_fixture.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
@@ -11,43 +14,38 @@ namespace {
 constexpr std::size_t small_bytes = 1024;
 constexpr std::size_t large_bytes = 1U << 20U;
 
-class Held : public hoist_test {
+/// Something that a graph becomes, and what that says it holds.
+struct holder {
+  char const* name;
+  resource_usage (*held)(graph source);
+};
+
+class Held : public world {
  protected:
-  [[nodiscard]] scratch_pool make_scratch(std::string label) {
-    pool_options chosen = options(8);
-    chosen.label = std::move(label);
-    return scratch_pool(chosen);
+  // Two blocks of scratch memory at a time, a slot without a size, and an owner.
+  void keep_mixture(cudaStream_t on, cargo& taken) {
+    auto const small = scratch.claim(stream_ref(on), small_bytes);
+    auto const large = scratch.claim(stream_ref(on), large_bytes - 100);
+    load(taken, on);
   }
-  // A graph that has two blocks of scratch memory at a time, a slot without a size, and an owner.
-  [[nodiscard]] graph captured_mixture(scratch_pool& scratch, cargo& taken) {
-    return escrow::capture(one, [&](stream_ref stream) {
-      auto const small = scratch.claim(stream, small_bytes);
-      auto const large = scratch.claim(stream, large_bytes - 100);
-      load(taken, stream.get());
-      must(launch_add(stream.get(), cells.data(), 1));
-    });
-  }
-  [[nodiscard]] static resource_usage::labelled of(resource_usage const& held,
-                                                   std::string const& label) {
-    auto const found =
-        std::ranges::find(held.labels, label, [](auto const& each) { return each.label; });
-    return found == held.labels.end() ? resource_usage::labelled{} : *found;
-  }
-  // That `held` is what a graph of captured_mixture() holds.
   static void expect_mixture(resource_usage const& held) {
     EXPECT_EQ(held.slots, 3U);
     EXPECT_EQ(held.owners, 1U);
     EXPECT_EQ(held.bytes, small_bytes + large_bytes);
     // A scratch pool is a pool for each size.
     EXPECT_EQ(held.labels.size(), 4U);
-    EXPECT_EQ(of(held, "scratch of 1024 bytes").count, 1U);
-    EXPECT_EQ(of(held, "scratch of 1024 bytes").bytes, small_bytes);
-    EXPECT_EQ(of(held, "scratch of 1048576 bytes").count, 1U);
-    EXPECT_EQ(of(held, "scratch of 1048576 bytes").bytes, large_bytes);
-    EXPECT_EQ(of(held, "blocks").count, 1U);
-    EXPECT_EQ(of(held, "blocks").bytes, 0U) << "the pool does not know the size";
-    EXPECT_EQ(of(held, "owners").count, 1U);
-    EXPECT_EQ(of(held, "owners").bytes, 0U);
+    expect_label(held, "scratch of 1024 bytes", 1, small_bytes);
+    expect_label(held, "scratch of 1048576 bytes", 1, large_bytes);
+    expect_label(held, "blocks", 1, 0);  // the pool does not know the size
+    expect_label(held, "owners", 1, 0);
+  }
+  static void expect_label(resource_usage const& held, std::string const& label, std::size_t count,
+                           std::size_t bytes) {
+    auto const found =
+        std::ranges::find(held.labels, label, [](auto const& each) { return each.label; });
+    ASSERT_NE(found, held.labels.end()) << label;
+    EXPECT_EQ(found->count, count) << label;
+    EXPECT_EQ(found->bytes, bytes) << label;
   }
   static void expect_nothing(resource_usage const& held) {
     EXPECT_EQ(held.slots, 0U);
@@ -55,178 +53,245 @@ class Held : public hoist_test {
     EXPECT_EQ(held.bytes, 0U);
     EXPECT_TRUE(held.labels.empty());
   }
+  [[nodiscard]] pool_options scratch_options() {
+    pool_options chosen = options(8);
+    chosen.label = "scratch";
+    return chosen;
+  }
+
+  scratch_pool scratch{scratch_options()};
 };
 
-TEST_F(Held, ByAGraphIsWhatItsCaptureClaimedAndRetired) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  expect_mixture(captured_mixture(scratch, taken).held());
-}
+class HeldBy : public Held, public testing::WithParamInterface<holder> {};
 
-TEST_F(Held, ByAGraphIsTheSameAfterItWasInstantiated) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  graph const source = captured_mixture(scratch, taken);
-  { graph_exec(source).launch(two); }
-  sync(two);
-  expect_mixture(source.held());
-}
+INSTANTIATE_TEST_SUITE_P(
+    Holders, HeldBy,
+    testing::Values(
+        holder{"AGraph", [](graph source) { return source.held(); }},
+        holder{"AGraphWithAnExec",
+               [](graph source) {
+                 graph_exec const exec(source);
+                 return source.held();
+               }},
+        holder{"AGraphThatHadAnExec",
+               [](graph source) {
+                 static_cast<void>(graph_exec(source));
+                 return source.held();
+               }},
+        holder{"AGraphOfAPlainHandle", [](graph source) { return graph(source.detach()).held(); }},
+        holder{"AnExec", [](graph source) { return graph_exec(source).held(); }},
+        holder{"AnExecWhoseGraphIsDestroyed",
+               [](graph source) {
+                 graph_exec const exec(source);
+                 source = graph();
+                 return exec.held();
+               }},
+        holder{"AnExecOfAPlainHandle",
+               [](graph source) {
+                 owned_graph const plain(source.detach());
+                 return graph_exec(plain.get()).held();
+               }},
+        holder{"AClone",
+               [](graph source) {
+                 graph const copy = source.clone();
+                 source = graph();
+                 return copy.held();
+               }},
+        holder{"AnExecOfAClone", [](graph source) { return graph_exec(source.clone()).held(); }},
+        holder{"AParentOfAParent",
+               [](graph source) {
+                 graph parent;
+                 parent.add_child(source);
+                 graph outer;
+                 outer.add_child(parent);
+                 return outer.held();
+               }},
+        holder{"AParentOfTheSameChildTwice",
+               [](graph source) {
+                 graph parent;
+                 parent.add_child(source);
+                 parent.add_child(source);
+                 return parent.held();
+               }},
+        holder{"AnExecOfThatParent",
+               [](graph source) {
+                 graph parent;
+                 parent.add_child(source);
+                 parent.add_child(source);
+                 return graph_exec(parent).held();
+               }},
+        holder{"HoistedReferences",
+               [](graph source) {
+                 hoisted held = hoist(source);
+                 resource_usage const result = held.held();
+                 held.release();
+                 return result;
+               }}),
+    [](auto const& each) { return std::string(each.param.name); });
 
-TEST_F(Held, ByAnExecIsWhatItsGraphHeldAlsoWhenThatIsGone) {
-  scratch_pool scratch = make_scratch("scratch");
+TEST_P(HeldBy, IsWhatTheCaptureClaimedAndRetired) {
   cargo taken = make_cargo();
-  std::optional<graph> source(captured_mixture(scratch, taken));
-  graph_exec const exec(*source);
-  expect_mixture(exec.held());
-  source.reset();
-  expect_mixture(exec.held());
-}
-
-TEST_F(Held, ByHoistedReferencesIsWhatTheGraphHeldAndTheGraphHoldsNothing) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  graph const source = captured_mixture(scratch, taken);
-  hoisted held = hoist(source);
-  expect_mixture(held.held());
-  expect_nothing(source.held());
-  held.release();
-}
-
-TEST_F(Held, BySomethingOfAForeignCaptureIsKnownToo) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  owned_graph source(captured_mixture(scratch, taken).detach());
-  expect_mixture(graph_exec(source.get()).held());
-  graph const taken_over(source.release());
-  expect_mixture(taken_over.held());
-}
-
-TEST_F(Held, ByACloneIsTheSame) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  std::optional<graph> source(captured_mixture(scratch, taken));
-  graph const copy = source->clone();
-  expect_mixture(copy.held());
-  expect_mixture(source->held());
-  source.reset();
-  expect_mixture(copy.held());
-  expect_mixture(graph_exec(copy).held());
-}
-
-TEST_F(Held, ByAParentIsWhatItsChildrenHoldAtAnyDepth) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  cargo own = make_cargo();
-  graph middle;
-  middle.add_child(captured_mixture(scratch, taken));
-  expect_mixture(middle.held());
-  graph const parent = captured(own);
-  {
-    graph changed(parent.get());
-    changed.add_child(middle);
-    static_cast<void>(changed.detach());
-  }
-  resource_usage const held = parent.held();
-  EXPECT_EQ(held.slots, 4U);
-  EXPECT_EQ(held.owners, 2U);
-  EXPECT_EQ(held.bytes, small_bytes + large_bytes);
-  EXPECT_EQ(of(held, "blocks").count, 2U);
-  EXPECT_EQ(of(held, "owners").count, 2U);
-  resource_usage const by_exec = graph_exec(parent).held();
-  EXPECT_EQ(by_exec.slots, 4U);
-  EXPECT_EQ(by_exec.owners, 2U);
-}
-
-TEST_F(Held, ByAParentThatHasTheSameChildTwiceIsCountedOnce) {
-  scratch_pool scratch = make_scratch("scratch");
-  cargo taken = make_cargo();
-  graph const child = captured_mixture(scratch, taken);
-  graph parent;
-  parent.add_child(child);
-  parent.add_child(child);
-  expect_mixture(graph_exec(parent).held());
-  expect_mixture(parent.held());
+  expect_mixture(GetParam().held(captured([&](cudaStream_t on) { keep_mixture(on, taken); })));
 }
 
 TEST_F(Held, ByAnExecOfNamedBodiesIsWhatTheyHoldToo) {
-  scratch_pool scratch = make_scratch("scratch");
   cargo taken = make_cargo();
   graph const source;
   cudaGraph_t const body = add_conditional(source.get());
-  capture_into(body, [&](cudaStream_t stream) {
-    auto const small = scratch.claim(stream_ref(stream), small_bytes);
-    auto const large = scratch.claim(stream_ref(stream), large_bytes);
-    load(taken, stream);
-  });
-  instantiate_options naming;
-  naming.bodies = {body};
-  expect_mixture(graph_exec(source, naming).held());
+  capture_into(body, [&](cudaStream_t on) { keep_mixture(on, taken); });
+  expect_mixture(graph_exec(source, {.bodies = {body}}).held());
 }
 
-TEST_F(Held, ByAnExecChangesWithAnUpdateAndNotWithOneThatFails) {
+TEST_F(Held, ByAParentIsWhatItAndItsChildrenHold) {
   cargo taken = make_cargo();
-  cargo longer = make_cargo();
-  graph_exec exec(captured_empty_handed());
-  expect_nothing(exec.held());
-  exec.update(captured(taken));
-  EXPECT_EQ(exec.held().slots, 1U);
-  EXPECT_EQ(exec.held().owners, 1U);
-  EXPECT_THROW(exec.update(captured_behind_flag(longer)), cuda_error);
-  EXPECT_EQ(exec.held().slots, 1U);
-  exec.update(captured_empty_handed());
-  expect_nothing(exec.held());
+  cargo own = make_cargo();
+  graph parent = captured(own);
+  parent.add_child(captured([&](cudaStream_t on) { keep_mixture(on, taken); }));
+  for (resource_usage const& held : {parent.held(), graph_exec(parent).held()}) {
+    EXPECT_EQ(held.slots, 4U);
+    EXPECT_EQ(held.owners, 2U);
+    EXPECT_EQ(held.bytes, small_bytes + large_bytes);
+    expect_label(held, "blocks", 2, 0);
+    expect_label(held, "owners", 2, 0);
+  }
 }
 
-TEST_F(Held, ByAGraphThatTookUpMoreIsMoreAndByAnEarlierExecIsNot) {
+TEST_F(Held, ByAGraphIsMoreAfterAnotherCaptureIntoItAndByAnEarlierExecIsNot) {
   cargo early = make_cargo();
   cargo late = make_cargo();
   graph const source = captured(early);
   graph_exec const exec(source);
-  capture_into(source.get(), [&](cudaStream_t stream) { load(late, stream); });
+  capture_into(source.get(), [&](cudaStream_t on) { load(late, on); });
   EXPECT_EQ(source.held().slots, 2U);
   EXPECT_EQ(source.held().owners, 2U);
   EXPECT_EQ(exec.held().slots, 1U);
   EXPECT_EQ(exec.held().owners, 1U);
 }
 
-TEST_F(Held, ByGraphsWhoseWorkUsesOneSlotInTurnIsOneSlot) {
+TEST_F(Held, ByWorkThatUsesOneSlotAgainAndAgainIsOneSlot) {
   cargo taken = make_cargo();
-  graph const source = escrow::capture(one, [&](stream_ref stream) {
-    for (int i = 0; i < 5; ++i) library_work(taken.pool, stream.get(), i, mismatches);
+  graph const source = captured([&](cudaStream_t on) {
+    for (int i = 0; i < 5; ++i) use(taken.pool, on, i);
   });
   EXPECT_EQ(source.held().slots, 1U);
   EXPECT_EQ(source.held().owners, 0U);
 }
 
-TEST_F(Held, ByNothingIsNothing) {
-  cargo unrelated = make_cargo();
-  graph const other = captured(unrelated);
-  graph const source = captured_empty_handed();
-  expect_nothing(source.held());
-  expect_nothing(graph_exec(source).held());
+TEST_F(Held, ByNothingIsNothingAndByAPlainCloneNothingThatEscrowKnows) {
+  cargo taken = make_cargo();
+  graph const holds = captured(taken);
+  graph const without_cargo = captured_without_cargo();
+  graph const plain_copy(test::clone(holds.get()).release());
   expect_nothing(graph().held());
-  hoisted held = hoist(source);
-  expect_nothing(held.held());
-  held.release();
+  for (graph const* each : {&without_cargo, &plain_copy}) {
+    expect_nothing(each->held());
+    expect_nothing(graph_exec(*each).held());
+    hoisted held = hoist(*each);
+    expect_nothing(held.held());
+    held.release();
+  }
 }
 
-TEST_F(Held, ByAPlainCloneIsNothingThatEscrowKnows) {
-  cargo taken = make_cargo();
-  graph const source = captured(taken);
-  graph const copy(test::clone(source.get()).release());
-  expect_nothing(copy.held());
-  expect_nothing(graph_exec(copy).held());
+// What some graphs hold, and what of it their execs keep.
+class HeldByExec : public world {
+ protected:
+  // Retires an owner to a graph that was built by hand.
+  void retire_to(cudaGraph_t graph, cargo& taken) { worker->retire(graph, probe(taken.fate)); }
+};
+
+TEST_F(HeldByExec, IsWhatIsHeldAtEachLevelOfChildren) {
+  std::array<cargo, 3> taken{make_cargo(), make_cargo(), make_cargo()};
+  cargo of_embedded = make_cargo();
+  std::optional<graph> outer(captured(taken[0]));
+  {
+    graph between = captured(taken[1]);
+    cudaGraphNode_t const node = between.add_child(captured(taken[2]));
+    retire_to(embedded_graph(node), of_embedded);
+    outer->add_child(between);
+  }
+  std::optional<graph_exec> exec(*outer);
+  outer.reset();
+  EXPECT_TRUE(is_kept(of_embedded));
+  EXPECT_TRUE(is_kept(taken[1]));
+  EXPECT_TRUE(is_kept(taken[2]));
+  expect_bare_only_holder(exec, taken[0]);
+  EXPECT_TRUE(is_released(of_embedded));
+  EXPECT_TRUE(is_released(taken[1]));
+  EXPECT_TRUE(is_released(taken[2]));
 }
 
-TEST_F(Held, DoesNotHarmACaptureOfItsOwnThread) {
+TEST_F(HeldByExec, IsWhatAChildHeldThoughItsNodeIsDestroyedAfterwards) {
   cargo taken = make_cargo();
-  owned_graph source = captured_plainly(taken);
-  graph const taken_over(source.release());
-  graph_exec const exec(taken_over);
-  test::capture open{two, cudaStreamCaptureModeGlobal};
-  EXPECT_EQ(taken_over.held().slots, 1U);
-  EXPECT_EQ(exec.held().slots, 1U);
-  EXPECT_EQ(open.end(), cudaSuccess);
+  graph parent = captured_without_cargo();
+  cudaGraphNode_t const node = parent.add_child(captured(taken));
+  std::optional<graph_exec> before(parent);
+  must(cudaGraphDestroyNode(node));
+  graph_exec after(parent);
+  EXPECT_TRUE(after.is_bare());
+  expect_bare_only_holder(before, taken);
+  after.launch(two);
+  sync(two);
+  EXPECT_EQ(cells.load(), 5);
+}
+
+TEST_F(HeldByExec, IsWhatAChildHoldsAsLongAsOneOfItsNodesIsLeft) {
+  cargo taken = make_cargo();
+  std::optional<graph> parent(std::in_place);
+  {
+    graph const child = captured(taken);
+    cudaGraphNode_t const first = parent->add_child(child);
+    parent->add_child(child);
+    must(cudaGraphDestroyNode(first));
+  }
+  EXPECT_TRUE(is_kept(taken));
+  std::optional<graph_exec> exec(*parent);
+  parent.reset();
+  expect_bare_only_holder(exec, taken);
+}
+
+TEST_F(HeldByExec, IsOfACloneAloneWhatWasCapturedIntoItAfterwards) {
+  cargo shared = make_cargo();
+  cargo own = make_cargo();
+  std::optional<graph> original(captured(shared));
+  std::optional<graph> copy(original->clone());
+  capture_into(copy->get(), [&](cudaStream_t on) { load(own, on); });
+  std::optional<graph_exec> of_copy(*copy);
+  copy.reset();
+  EXPECT_TRUE(of_copy->is_bare());
+  expect_only_holder(of_copy, own);
+  EXPECT_TRUE(is_kept(shared));
+  std::optional<graph_exec> of_original(*original);
+  original.reset();
+  expect_bare_only_holder(of_original, shared);
+}
+
+TEST_F(HeldByExec, IsAlsoWhatWasCapturedIntoAPlainCloneAfterwards) {
+  cargo taken = make_cargo();
+  cargo late = make_cargo();
+  owned_graph copy = test::clone(captured(taken).get());
+  capture_into(copy, [&](cudaStream_t on) { load(late, on); });
+  std::optional<graph_exec> exec(copy.get());
+  copy.reset();
+  EXPECT_TRUE(is_kept(late));
+  expect_only_holder(exec, taken);
+  EXPECT_TRUE(is_released(late));
+}
+
+TEST_F(HeldByExec, MayBeThousandsOfOwnersAndEachIsDestroyedOnce) {
+  constexpr int count = 4096;
+  std::atomic<int> destroyed{0};
+  std::optional<owned_graph> source(chain({add_call(cells.data(), 1)}));
+  for (int i = 0; i < count; ++i) {
+    worker->retire(source->get(), std::shared_ptr<void>(nullptr, [&](void*) { ++destroyed; }));
+  }
+  std::optional<graph_exec> exec(source->get());
+  source.reset();
+  EXPECT_TRUE(exec->is_bare());
+  EXPECT_TRUE(has_no_user_object());
+  exec->launch(two);
+  EXPECT_EQ(destroyed.load(), 0);
+  exec.reset();
+  EXPECT_TRUE(wait_until([&] { return destroyed.load() == count; }));
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 #include <escrow/pool.hpp>
 #include <utility>
 
-#include "owners.hpp"
 #include "../pool/capture_fixture.hpp"
 #include "build_graph.hpp"
 #include "owner.hpp"
+#include "owners.hpp"
 
 namespace escrow::test {
 

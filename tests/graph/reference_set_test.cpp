@@ -1,14 +1,48 @@
 // What a graph holds for a deleter stays as long as the graph, a clone, an exec or a launch may use
 // it, however captures, copies and instantiations alternate, and is released afterwards.
+#include <escrow/core/graph_lifetime_lock.hpp>
 #include <memory>
 #include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
 
-#include "reference_set_fixture.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class ReferenceSet : public reference_set_test {};
+/// An owner of an exec that was made with plain calls.
+class exec_owner {
+ public:
+  exec_owner(owned_exec exec, fate_ptr fate)
+      : exec_(std::make_shared<owned_exec>(std::move(exec))), probe_(std::move(fate)) {}
+  exec_owner(exec_owner&&) noexcept = default;
+  exec_owner& operator=(exec_owner&&) = delete;
+  ~exec_owner() {
+    if (exec_ == nullptr) return;
+    graph_lifetime_lock const lock;
+    exec_->reset();
+  }
+  /// What the owner has, for as long as it exists.
+  [[nodiscard]] std::weak_ptr<owned_exec> watch() const { return exec_; }
+
+ private:
+  std::shared_ptr<owned_exec> exec_;
+  probe probe_;
+};
+
+class ReferenceSet : public world {
+ protected:
+  // Captures more into the graph: it holds `taken` then, too.
+  void capture_more(cudaGraph_t graph, cargo& taken) {
+    capture_into(graph, [&](cudaStream_t on) { load(taken, on); });
+  }
+  static void run_plainly(owned_exec const& exec, cudaStream_t on) {
+    must(cudaGraphLaunch(exec, on));
+    sync(on);
+  }
+};
 
 // The exec was made with a plain call between two captures into its graph, so it may hold what the
 // second one retires (it only grows until it is sealed, and Escrow cannot know of the plain call).
@@ -16,21 +50,20 @@ class ReferenceSet : public reference_set_test {};
 // exec. CUDA's own user objects do the same if the exec is made after both captures. The way out is
 // an instantiation through Escrow (SealedBetweenCaptures), or destroying the exec first, as here.
 TEST_F(ReferenceSet, AnOwnerOfAPlainExecOfItsGraphIsNotReleasedEarly) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  block_pool pool = make_pool(1);
+  cargo first = make_cargo();
+  fate_ptr const second = make_fate();
   std::weak_ptr<owned_exec> watched;
   {
-    graph const source = captured_behind_flag([&](cudaStream_t on) { use(pool, first, on); });
+    graph const source = captured_behind_flag(first);
     owned_exec exec = instantiate(source.get());
     must(cudaGraphLaunch(exec, two));
     exec_owner owner(std::move(exec), second);
     watched = owner.watch();
     capture_into(source.get(), [&](cudaStream_t on) { worker->retire(on, std::move(owner)); });
-    EXPECT_TRUE(are_kept(pool, first));
+    EXPECT_TRUE(is_kept(first));
     EXPECT_TRUE(is_kept(second)) << "the graph is there";
   }
-  EXPECT_TRUE(are_kept(pool, first)) << "the launch uses it";
+  EXPECT_TRUE(is_kept(first)) << "the launch uses it";
   flag.raise();
   sync(two);
   static_cast<void>(wait_until([&] { return second->was_destroyed(); }, generous / 10));
@@ -39,192 +72,111 @@ TEST_F(ReferenceSet, AnOwnerOfAPlainExecOfItsGraphIsNotReleasedEarly) {
     exec->reset();
   }
   EXPECT_TRUE(is_released(second));
-  EXPECT_TRUE(are_released(pool, first));
-}
-
-TEST_F(ReferenceSet, AnOwnerOfAPlainExecThatIsRetiredToTheGraphItselfIsReleased) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  block_pool pool = make_pool(1);
-  {
-    graph const source = captured([&](cudaStream_t on) { use(pool, first, on); });
-    worker->retire(source.get(), exec_owner(instantiate(source.get()), second));
-    EXPECT_TRUE(is_kept(second));
-    EXPECT_TRUE(are_kept(pool, first));
-  }
-  EXPECT_TRUE(is_released(second)) << "the exec holds its own owner";
-  EXPECT_TRUE(are_released(pool, first));
-}
-
-TEST_F(ReferenceSet, OwnersOfPlainExecsThatAreRetiredToTheGraphOneAfterAnotherAreReleased) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  owned_graph source = tiny_graph();
-  worker->retire(source.get(), exec_owner(instantiate(source), first));
-  // This one holds the owner of the one before, which does not hold this one.
-  worker->retire(source.get(), exec_owner(instantiate(source), second));
-  EXPECT_TRUE(is_kept(first));
-  EXPECT_TRUE(is_kept(second));
-  source.reset();
-  EXPECT_TRUE(is_released(second));
   EXPECT_TRUE(is_released(first));
 }
 
-TEST_F(ReferenceSet, AnExecDoesNotKeepWhatACaptureAfterItsInstantiationClaimed) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  block_pool early = make_pool(1);
-  block_pool late = make_pool(1);
-  std::optional<graph> source(captured([&](cudaStream_t on) { use(early, first, on); }));
-  std::optional<graph_exec> exec(*source);
-  capture_into(source->get(), [&](cudaStream_t on) { use(late, second, on); });
-  std::optional<graph_exec> of_both(*source);
-  source.reset();
-  EXPECT_TRUE(are_kept(late, second));
-  of_both.reset();
-  EXPECT_TRUE(are_released(late, second)) << "the first exec keeps what it does not use";
-  EXPECT_TRUE(are_kept(early, first));
-  exec->launch(two);
-  sync(two);
-  exec.reset();
-  EXPECT_TRUE(are_released(early, first));
-}
-
-TEST_F(ReferenceSet, TheFirstExecIsReleasedWhileTheGraphKeepsWhatALaterCaptureClaimed) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  block_pool early = make_pool(1);
-  block_pool late = make_pool(1);
-  graph source = captured([&](cudaStream_t on) { use(early, first, on); });
+// The second exec holds the owner of the first, which does not hold that of the second.
+TEST_F(ReferenceSet, OwnersOfPlainExecsThatAreRetiredToTheGraphItselfAreReleased) {
+  cargo taken = make_cargo();
+  fate_ptr const first = make_fate();
+  fate_ptr const second = make_fate();
   {
-    graph_exec exec(source);
-    capture_into(source.get(), [&](cudaStream_t on) { use(late, second, on); });
-    exec.launch(two);
-    sync(two);
+    graph const source = captured(taken);
+    worker->retire(source.get(), exec_owner(instantiate(source.get()), first));
+    worker->retire(source.get(), exec_owner(instantiate(source.get()), second));
+    EXPECT_TRUE(is_kept(first));
+    EXPECT_TRUE(is_kept(second));
+    EXPECT_TRUE(is_kept(taken));
   }
-  EXPECT_TRUE(are_kept(early, first)) << "the graph may be instantiated again";
-  EXPECT_TRUE(are_kept(late, second));
-  source = graph();
-  EXPECT_TRUE(are_released(early, first));
-  EXPECT_TRUE(are_released(late, second));
+  EXPECT_TRUE(is_released(second)) << "the exec holds its own owner";
+  EXPECT_TRUE(is_released(first));
+  EXPECT_TRUE(is_released(taken));
 }
 
-TEST_F(ReferenceSet, AnExecDestroyedInFlightReleasesAfterItsLastLaunch) {
-  auto const fate = make_fate();
-  block_pool pool = make_pool(1);
-  {
-    graph_exec exec(captured_behind_flag([&](cudaStream_t on) { use(pool, fate, on); }));
-    exec.launch(two);
-    exec.launch(three);
-  }
-  ASSERT_TRUE(have_started(1));
-  EXPECT_TRUE(are_kept(pool, fate));
-  flag.raise();
-  EXPECT_TRUE(are_released(pool, fate));
-  EXPECT_EQ(cells.load(1), 2) << "released before the last launch was done";
-}
+/// What Escrow makes of a graph between two captures into it.
+struct made_between {
+  char const* name;
+  std::shared_ptr<void> (*make)(graph const& source, graph const& alike);
 
-TEST_F(ReferenceSet, APlainExecDestroyedInFlightReleasesAfterItsLastLaunch) {
-  auto const fate = make_fate();
-  block_pool pool = make_pool(1);
-  {
-    graph const source = captured_behind_flag([&](cudaStream_t on) { use(pool, fate, on); });
-    owned_exec const exec = instantiate(source.get());
-    must(cudaGraphLaunch(exec, two));
-    must(cudaGraphLaunch(exec, two));
-  }
-  ASSERT_TRUE(have_started(1));
-  EXPECT_TRUE(are_kept(pool, fate));
-  flag.raise();
-  EXPECT_TRUE(are_released(pool, fate));
-  EXPECT_EQ(cells.load(1), 2);
-}
+  friend void PrintTo(made_between const& each, std::ostream* out) { *out << each.name; }
+};
 
-// What Escrow makes of a graph between two captures keeps what the first one used, and nothing of
-// the second.
-enum class made_between { exec, updated_exec, clone, parent, hoisted_references };
-
-class SealedBetweenCaptures : public reference_set_test,
+class SealedBetweenCaptures : public ReferenceSet,
                               public testing::WithParamInterface<made_between> {
  protected:
-  [[nodiscard]] std::shared_ptr<void> make(graph const& source, graph const& alike) {
-    switch (GetParam()) {
-      case made_between::exec:
-        return std::make_shared<graph_exec>(source);
-      case made_between::updated_exec: {
-        auto const exec = std::make_shared<graph_exec>(alike);
-        exec->update(source);
-        return exec;
-      }
-      case made_between::clone:
-        return std::make_shared<graph>(source.clone());
-      case made_between::parent: {
-        auto const parent = std::make_shared<graph>();
-        parent->add_child(source);
-        return parent;
-      }
-      case made_between::hoisted_references:
-        return {new hoisted(hoist(source)), [](hoisted* taken) {
-                  taken->release();
-                  delete taken;
-                }};
-    }
-    return nullptr;
+  [[nodiscard]] std::shared_ptr<void> make_of(graph const& source) {
+    cargo other = make_cargo();
+    std::shared_ptr<void> made = GetParam().make(source, captured(other));
+    EXPECT_TRUE(is_released(other));
+    return made;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Made, SealedBetweenCaptures,
-                         testing::Values(made_between::exec, made_between::updated_exec,
-                                         made_between::clone, made_between::parent,
-                                         made_between::hoisted_references));
+INSTANTIATE_TEST_SUITE_P(
+    Made, SealedBetweenCaptures,
+    testing::Values(made_between{"Exec",
+                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
+                                   return std::make_shared<graph_exec>(source);
+                                 }},
+                    made_between{
+                        "UpdatedExec",
+                        [](graph const& source, graph const& alike) -> std::shared_ptr<void> {
+                          auto const exec = std::make_shared<graph_exec>(alike);
+                          exec->update(source);
+                          return exec;
+                        }},
+                    made_between{"Clone",
+                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
+                                   return std::make_shared<graph>(source.clone());
+                                 }},
+                    made_between{"Parent",
+                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
+                                   auto const parent = std::make_shared<graph>();
+                                   parent->add_child(source);
+                                   return parent;
+                                 }},
+                    made_between{"HoistedReferences",
+                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
+                                   return {new hoisted(hoist(source)), [](hoisted* taken) {
+                                             taken->release();
+                                             delete taken;
+                                           }};
+                                 }}),
+    [](auto const& each) { return std::string(each.param.name); });
 
 TEST_P(SealedBetweenCaptures, KeepsWhatTheFirstUsedAndNothingOfTheSecond) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  block_pool early = make_pool(1);
-  block_pool late = make_pool(1);
-  block_pool other = make_pool(1);
-  std::optional<graph> source(captured([&](cudaStream_t on) { use(early, first, on); }));
-  std::shared_ptr<void> between;
-  {
-    graph const alike = captured([&](cudaStream_t on) { use(other, make_fate(), on); });
-    between = make(*source, alike);
-  }
-  capture_into(source->get(), [&](cudaStream_t on) { use(late, second, on); });
-  EXPECT_TRUE(are_kept(late, second));
+  cargo early = make_cargo();
+  cargo late = make_cargo();
+  std::optional<graph> source(captured(early));
+  std::shared_ptr<void> between = make_of(*source);
+  capture_more(source->get(), late);
+  EXPECT_TRUE(is_kept(late)) << "the graph is there";
+  EXPECT_TRUE(is_kept(early));
   source.reset();
-  EXPECT_TRUE(are_released(late, second)) << "it keeps what it does not use";
-  EXPECT_TRUE(are_kept(early, first));
+  EXPECT_TRUE(is_released(late)) << "it keeps what it does not use";
+  EXPECT_TRUE(stays_kept(early));
   between.reset();
-  EXPECT_TRUE(are_released(early, first));
+  EXPECT_TRUE(is_released(early));
 }
 
 TEST_P(SealedBetweenCaptures, IsReleasedThoughTheSecondRetiresItself) {
-  auto const first = make_fate();
-  block_pool early = make_pool(1);
-  block_pool other = make_pool(1);
+  cargo early = make_cargo();
   {
-    graph const source = captured([&](cudaStream_t on) { use(early, first, on); });
-    graph const alike = captured([&](cudaStream_t on) { use(other, make_fate(), on); });
-    std::shared_ptr<void> between = make(source, alike);
+    graph const source = captured(early);
+    std::shared_ptr<void> between = make_of(source);
     capture_into(source.get(), [&](cudaStream_t on) { worker->retire(on, std::move(between)); });
-    EXPECT_TRUE(are_kept(early, first));
+    EXPECT_TRUE(is_kept(early));
   }
-  EXPECT_TRUE(are_released(early, first)) << "it holds itself";
+  EXPECT_TRUE(is_released(early)) << "it holds itself";
 }
 
 // Clones and execs that plain calls make of one graph before, between and after two captures.
 enum class holder { source, early_clone, early_exec, late_clone, late_exec };
 
-class PlainCopies : public reference_set_test, public testing::WithParamInterface<holder> {
+class PlainCopies : public ReferenceSet, public testing::WithParamInterface<holder> {
  protected:
   [[nodiscard]] bool uses_late() const {
     return GetParam() != holder::early_clone && GetParam() != holder::early_exec;
-  }
-  void run(cudaGraph_t what) { run(instantiate(what)); }
-  void run(owned_exec const& what) {
-    must(cudaGraphLaunch(what, two));
-    sync(two);
   }
 };
 
@@ -233,17 +185,15 @@ INSTANTIATE_TEST_SUITE_P(LastHolder, PlainCopies,
                                          holder::late_clone, holder::late_exec));
 
 TEST_P(PlainCopies, KeepWhatTheyMayUse) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  block_pool early = make_pool(1);
-  block_pool late = make_pool(1);
+  cargo early = make_cargo();
+  cargo late = make_cargo();
   owned_graph source = make_graph();
-  owned_graph const empty = clone(source);
-  capture_into(source, [&](cudaStream_t on) { use(early, first, on); });
-  owned_graph early_clone = clone(source);
+  owned_graph const empty = test::clone(source);
+  capture_more(source, early);
+  owned_graph early_clone = test::clone(source);
   owned_exec early_exec = instantiate(early_clone);
-  capture_into(source, [&](cudaStream_t on) { use(late, second, on); });
-  owned_graph late_clone = clone(source);
+  capture_more(source, late);
+  owned_graph late_clone = test::clone(source);
   owned_exec late_exec = instantiate(source);
 
   holder const last = GetParam();
@@ -252,21 +202,35 @@ TEST_P(PlainCopies, KeepWhatTheyMayUse) {
   if (last != holder::late_exec) late_exec.reset();
   if (last != holder::early_clone) early_clone.reset();
   if (last != holder::early_exec) early_exec.reset();
-  EXPECT_TRUE(are_kept(early, first));
-  if (uses_late()) {
-    EXPECT_TRUE(are_kept(late, second));
+  EXPECT_TRUE(stays_kept(early));
+  EXPECT_TRUE(!uses_late() || is_kept(late));
+  for (owned_graph const* const each : {&source, &early_clone, &late_clone}) {
+    if (each->get() != nullptr) run_plainly(instantiate(*each), two);
   }
-  if (source != nullptr) run(source.get());
-  if (early_clone != nullptr) run(early_clone.get());
-  if (early_exec != nullptr) run(early_exec);
-  if (late_clone != nullptr) run(late_clone.get());
-  if (late_exec != nullptr) run(late_exec);
-  EXPECT_TRUE(are_kept(early, first));
+  for (owned_exec const* const each : {&early_exec, &late_exec}) {
+    if (each->get() != nullptr) run_plainly(*each, two);
+  }
+  EXPECT_TRUE(is_kept(early));
 
   for (owned_graph* const each : {&source, &early_clone, &late_clone}) each->reset();
   for (owned_exec* const each : {&early_exec, &late_exec}) each->reset();
-  EXPECT_TRUE(are_released(early, first));
-  EXPECT_TRUE(are_released(late, second));
+  EXPECT_TRUE(is_released(early));
+  EXPECT_TRUE(is_released(late));
+}
+
+TEST_F(ReferenceSet, IsKeptByPlainClonesFromBeforeAndAfterAnInstantiation) {
+  cargo taken = make_cargo();
+  std::optional<graph> original(captured(taken));
+  owned_graph first = test::clone(original->get());
+  run(*original);
+  owned_graph second = test::clone(original->get());
+  run(*original);
+  original.reset();
+  second.reset();
+  EXPECT_TRUE(stays_kept(taken));
+  run_plainly(instantiate(first), two);
+  first.reset();
+  EXPECT_TRUE(is_released(taken));
 }
 
 }  // namespace

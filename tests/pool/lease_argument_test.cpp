@@ -1,13 +1,11 @@
-// Leases as kernel arguments: the resource's device value is passed, and the slot is handed out
-// again only after the kernel, on whichever stream that ran.
+// Leases as arguments of kernels and nodes: the resource's device value is passed, and the slot is
+// handed out again only after the kernel, or when no graph has the node.
 #include <chrono>
-#include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
-#include <utility>
 
-#include "capture_fixture.hpp"
+#include "pool_world.hpp"
 
 template <>
 struct escrow::kernel_argument_traits<escrow::test::block> {
@@ -17,15 +15,8 @@ struct escrow::kernel_argument_traits<escrow::test::block> {
 namespace escrow::test {
 namespace {
 
-class LeaseArgument : public captured_pool_test {
+class LeaseArgument : public pool_world {
  protected:
-  void TearDown() override {
-    flag.raise();
-    sync(one);
-    sync(two);
-    captured_pool_test::TearDown();
-    EXPECT_EQ(mismatches.load(), 0);
-  }
   void launch_fill(stream_ref stream, auto&& memory, int value) {
     launch(stream, fill, {}, memory, block::length, value);
   }
@@ -35,9 +26,6 @@ class LeaseArgument : public captured_pool_test {
 
   kernel const fill{kernel_address(kernel_id::fill)};
   kernel const check{kernel_address(kernel_id::check)};
-  pinned_flag flag;
-  owned_stream one = make_stream();
-  owned_stream two = make_stream();
 };
 
 TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
@@ -45,56 +33,46 @@ TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
   auto claimed = pool.claim(one);
   launch_fill(one.get(), claimed, 3);
   launch_check(one.get(), claimed, 3);
-  claimed.release();
+  scratch_pool scratch;
+  auto memory = scratch.claim(one, block::length * sizeof(int));
+  launch_fill(one.get(), memory, 5);
+  launch_check(one.get(), memory, 5);
 }
 
 TEST_F(LeaseArgument, OfAnotherStreamThanItsOwnWaitsForThatOneToo) {
-  block_pool pool = make_pool(1);
-  {
-    auto claimed = pool.claim(one);
-    must(launch_wait_flag(two, flag.get()));
-    for (int i = 0; i < 3; ++i) launch_fill(two.get(), claimed, 3);
-    launch_check(two.get(), claimed, 3);
+  for (bool const is_shared : {false, true}) {  // through a shared_ptr
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    {
+      auto const claimed = std::make_shared<block_lease>(pool.claim(one));
+      must(launch_wait_flag(two, done.get()));
+      for (int i = 0; i < 3; ++i) {
+        if (is_shared) launch_fill(two.get(), claimed, 3);
+        if (!is_shared) launch_fill(two.get(), *claimed, 3);
+      }
+    }
+    std::optional<block_lease> again = pool.claim(one);  // waits in its stream
+    launch_fill(one.get(), *again, 4);
+    EXPECT_FALSE(is_idle(one)) << "the slot is still used on the other stream";
+    done.raise();
+    sync(one);
+    again.reset();
+    end(pool);
   }
-  auto again = pool.claim(one);  // waits in its stream
-  launch_fill(one.get(), again, 4);
-  EXPECT_EQ(cudaStreamQuery(one), cudaErrorNotReady)
-      << "the slot is still used on the other stream";
-  flag.raise();
-}
-
-TEST_F(LeaseArgument, ThroughASharedPointerIsToldAsWell) {
-  block_pool pool = make_pool(1);
-  {
-    auto const claimed = std::make_shared<block_lease>(pool.claim(one));
-    must(launch_wait_flag(two, flag.get()));
-    launch_fill(two.get(), claimed, 3);
-  }
-  auto again = pool.claim(one);
-  launch_fill(one.get(), again, 4);
-  EXPECT_EQ(cudaStreamQuery(one), cudaErrorNotReady);
-  flag.raise();
 }
 
 TEST_F(LeaseArgument, StaysWithTheGraphThatCapturedTheLaunch) {
   block_pool pool = make_pool(1);
   {
-    graph_exec exec(escrow::capture(one.get(), [&](stream_ref stream) {
-      auto claimed = pool.claim(stream);
-      launch_fill(stream, claimed, 3);
-      launch_check(stream, claimed, 3);
+    graph_exec exec(captured([&](cudaStream_t on) {
+      auto claimed = pool.claim(on);
+      launch_fill(on, claimed, 3);
+      launch_check(on, claimed, 3);
     }));
     for (int i = 0; i < 10; ++i) exec.launch(two.get());
-    EXPECT_FALSE(pool.try_claim(one).has_value());
+    EXPECT_TRUE(is_kept(pool));
   }
-  EXPECT_TRUE(wait_until([&] { return pool.try_claim(one).has_value(); }));
-}
-
-TEST_F(LeaseArgument, ThatIsEmptyIsRefused) {
-  block_pool pool = make_pool(1);
-  auto claimed = pool.claim(one);
-  claimed.release();
-  EXPECT_THROW(launch_fill(one.get(), claimed, 3), usage_error);
+  EXPECT_TRUE(is_released(pool));
 }
 
 TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
@@ -103,8 +81,7 @@ TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
   claimed.record_stream(two);
   for (cudaStream_t const stream : {one.get(), two.get()}) {
     escrow::capture_scope open(stream, cudaStreamCaptureModeGlobal);
-    std::string const text = message_of<usage_error>([&] { launch_fill(stream, claimed, 3); });
-    EXPECT_NE(text.find("claimed outside"), std::string::npos) << text;
+    expect_error<usage_error>([&] { launch_fill(stream, claimed, 3); }, {"claimed outside"});
     EXPECT_EQ(node_count(open.end().get()), 0U);
   }
   launch_fill(one.get(), claimed, 4);
@@ -114,32 +91,19 @@ TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
 TEST_F(LeaseArgument, OfAnotherCaptureIsRefused) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> claimed;
-  graph const first =
-      escrow::capture(one.get(), [&](stream_ref stream) { claimed.emplace(pool.claim(stream)); });
-  graph const second = escrow::capture(one.get(), [&](stream_ref stream) {
-    EXPECT_THROW(launch_fill(stream, *claimed, 3), usage_error);
-  });
+  graph const first = captured([&](cudaStream_t on) { claimed.emplace(pool.claim(on)); });
+  graph const second =
+      captured([&](cudaStream_t on) { EXPECT_THROW(launch_fill(on, *claimed, 3), usage_error); });
   EXPECT_EQ(node_count(second.get()), 0U);
-}
-
-TEST_F(LeaseArgument, MayBeABlockOfAScratchPool) {
-  scratch_pool pool;
-  auto claimed = pool.claim(one, block::length * sizeof(int));
-  launch_fill(one.get(), claimed, 5);
-  launch_check(one.get(), claimed, 5);
 }
 
 class LeaseOfANode : public LeaseArgument {
  protected:
-  // A graph whose only node fills the resource, of one of two streams.
-  [[nodiscard]] graph filling(block_lease& claimed, int value = 3) {
+  /// A graph whose only node fills the resource.
+  [[nodiscard]] graph filling(auto& claimed) {
     graph built(*worker);
-    build(built).add(kernel_node(fill, {}, claimed, block::length, value));
+    build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
     return built;
-  }
-  [[nodiscard]] bool is_back(block_pool& pool) {
-    worker->drain();
-    return pool.try_claim(one).has_value();
   }
 };
 
@@ -147,87 +111,81 @@ TEST_F(LeaseOfANode, StaysWithTheGraphItsCloneTheirExecsAndLaunches) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> claimed = pool.claim(one);
   std::optional<graph> built = filling(*claimed);
+  claimed.reset();
+  EXPECT_TRUE(is_kept(pool));
   std::optional<graph> copy = built->clone();
+  built.reset();
+  EXPECT_TRUE(is_kept(pool));
   std::optional<graph_exec> exec(*copy);
   EXPECT_TRUE(exec->is_bare());
-  claimed.reset();
-  EXPECT_FALSE(is_back(pool));
-  built.reset();
   copy.reset();
-  EXPECT_FALSE(is_back(pool));
+  EXPECT_TRUE(is_kept(pool));
+  hold_up(two);
   exec->launch(two.get());
-  EXPECT_FALSE(is_back(pool));
   exec.reset();
-  EXPECT_TRUE(wait_until([&] { return is_back(pool); }));
+  EXPECT_TRUE(is_kept(pool));
+  flag.raise();
+  EXPECT_TRUE(is_released(pool));
 }
 
 TEST_F(LeaseOfANode, StaysWithTheLeaseThatOutlivesTheGraph) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> claimed = pool.claim(one);
   static_cast<void>(filling(*claimed));
-  EXPECT_FALSE(is_back(pool));
+  EXPECT_TRUE(is_kept(pool));
   launch_fill(one.get(), *claimed, 4);
   launch_check(one.get(), *claimed, 4);
   claimed.reset();
-  EXPECT_TRUE(is_back(pool));
+  EXPECT_TRUE(is_released(pool));
   EXPECT_EQ(pool.stats().slots, 1U);
 }
 
-TEST_F(LeaseOfANode, IsGivenBackByANodeThatIsDestroyedOrChanged) {
-  block_pool pool = make_pool(2);
+TEST_F(LeaseOfANode, IsReleasedByANodeThatIsDestroyedOrChanged) {
+  block_pool first = make_pool(1);
+  block_pool second = make_pool(1);
+  block_pool third = make_pool(1);
   graph built(*worker);
-  auto const add_node = [&] {
+  auto const of_pool = [&](block_pool& pool) {
     auto claimed = pool.claim(one);
-    return build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
+    return kernel_node(fill, {}, claimed, block::length, 3);
   };
-  node const destroyed = add_node();
-  node const changed = add_node();
-  EXPECT_FALSE(is_back(pool));
+  node const destroyed = build(built).add(of_pool(first));
+  node const changed = build(built).add(of_pool(second));
+  EXPECT_TRUE(is_kept(first));
+  EXPECT_TRUE(is_kept(second));
   destroyed.destroy();
-  EXPECT_TRUE(is_back(pool));
-  auto third = pool.claim(one);
-  changed.set(kernel_node(fill, {}, third, block::length, 4));
-  EXPECT_TRUE(is_back(pool)) << "that of the changed node";
+  EXPECT_TRUE(is_released(first));
+  changed.set(of_pool(third));
+  EXPECT_TRUE(is_released(second));
+  EXPECT_TRUE(is_kept(third));
 }
 
 TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
   block_pool pool = make_pool(1);
-  std::optional<block_lease> claimed = pool.claim(one);
+  auto claimed = std::make_shared<block_lease>(pool.claim(one));
   std::optional<graph> first = filling(*claimed);
-  std::optional<graph> second = filling(*claimed);
+  std::optional<graph> second = filling(claimed);  // through a shared_ptr
   build(*second).add(kernel_node(check, {}, *claimed, block::length, 3, mismatches.data()));
   claimed.reset();
   first.reset();
-  EXPECT_FALSE(is_back(pool));
+  EXPECT_TRUE(is_kept(pool));
   EXPECT_EQ(pool.stats().in_graphs, 1U);
   second.reset();
-  EXPECT_TRUE(is_back(pool));
+  EXPECT_TRUE(is_released(pool));
   EXPECT_EQ(pool.stats().in_graphs, 0U);
 }
 
 TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {
   block_pool pool = make_pool(2);
   graph built(*worker);
-  graph const captured = escrow::capture(one.get(), [&](stream_ref stream) {
+  graph const first = captured([&](cudaStream_t on) {
     {
-      auto claimed = pool.claim(stream);
+      auto claimed = pool.claim(on);
       build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
     }
-    static_cast<void>(pool.claim(stream));
+    static_cast<void>(pool.claim(on));
   });
   EXPECT_EQ(pool.stats().slots, 2U);
-}
-
-TEST_F(LeaseOfANode, MayBeGivenThroughASharedPointer) {
-  block_pool pool = make_pool(1);
-  std::optional<graph> built(std::in_place, *worker);
-  {
-    auto const claimed = std::make_shared<block_lease>(pool.claim(one));
-    build(*built).add(kernel_node(fill, {}, claimed, block::length, 3));
-  }
-  EXPECT_FALSE(is_back(pool));
-  built.reset();
-  EXPECT_TRUE(is_back(pool));
 }
 
 TEST_F(LeaseOfANode, IsNamedByAPoolThatIsClosed) {
@@ -243,15 +201,7 @@ TEST_F(LeaseOfANode, IsNamedByAPoolThatIsClosed) {
   EXPECT_EQ(holders[0].capture_id, 0U);
   EXPECT_NE(holders[0].since, std::chrono::steady_clock::time_point()) << "it is no lease";
   built.reset();
-  worker->drain();
   EXPECT_TRUE(pool.close_for(generous).empty());
-}
-
-TEST_F(LeaseOfANode, ThatIsEmptyIsRefused) {
-  block_pool pool = make_pool(1);
-  auto claimed = pool.claim(one);
-  claimed.release();
-  EXPECT_THROW(static_cast<void>(filling(claimed)), usage_error);
 }
 
 }  // namespace

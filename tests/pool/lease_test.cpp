@@ -1,229 +1,292 @@
-// A lease: released once, on its stream or another, moved, and told of further streams.
+// A lease: released once, on its stream or another, moved, and told of further streams; and with a
+// capture that it does not belong to, where it is refused or its record deferred.
+#include <optional>
 #include <thread>
+#include <utility>
 
-#include "pool_fixture.hpp"
+#include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class Lease : public pool_test {};
+class Lease : public pool_world {};
 
-TEST_F(Lease, AnEmptyLeaseSaysSoWhateverIsAskedOfIt) {
-  owned_stream const stream = make_stream();
+TEST_F(Lease, AnEmptyLeaseRefusesEveryCallByName) {
   block_pool pool = make_pool(1);
-  block_lease held = pool.claim(stream);
-  held.release();
-  EXPECT_FALSE(held);
-  struct call {
-    char const* name;
-    std::function<void()> run;
-  };
-  for (call const& each : {call{"lease::release", [&] { held.release(); }},
-                           call{"lease::release", [&] { held.release(stream.get()); }},
-                           call{"lease::record_stream", [&] { held.record_stream(stream.get()); }},
-                           call{"lease::get", [&] { static_cast<void>(held.get()); }}}) {
-    std::string const text = message_of<usage_error>(each.run);
-    EXPECT_NE(text.find(each.name), std::string::npos) << text;
-    EXPECT_NE(text.find("empty"), std::string::npos) << text;
-  }
-  EXPECT_EQ(pool.stats().slots, 1u);
-  EXPECT_EQ(pool.claim(stream)->number(), 0);
-}
-
-TEST_F(Lease, AMovedFromLeaseIsEmptyAndTheOtherReleases) {
-  owned_stream const stream = make_stream();
-  block_pool pool = make_pool(1);
-  block_lease held = pool.claim(stream);
+  block_lease held = pool.claim(one);
   block_lease moved = std::move(held);
-  EXPECT_FALSE(held);  // NOLINT(bugprone-use-after-move): the state is documented
+  struct row {
+    char const* name;
+    std::function<void(block_lease&)> call;
+  };
+  row const rows[] = {{"lease::release", [](auto& it) { it.release(); }},
+                      {"lease::release", [&](auto& it) { it.release(two.get()); }},
+                      {"lease::record_stream", [&](auto& it) { it.record_stream(two.get()); }},
+                      {"lease::get", [](auto& it) { static_cast<void>(it.get()); }},
+                      {"launch", [&](auto& it) { it.before_launch(two.get()); }},
+                      {"the lease", [](auto& it) { static_cast<void>(it.share_with_node()); }}};
+  auto const expect_empty = [&](block_lease& it) {
+    EXPECT_FALSE(it);
+    for (row const& each : rows) {
+      expect_error<usage_error>([&] { each.call(it); }, {each.name, "empty"});
+    }
+  };
+  expect_empty(held);  // NOLINT(bugprone-use-after-move): the state is documented
   EXPECT_TRUE(moved);
-  EXPECT_THROW(held.release(), usage_error);
   moved.release();
-  EXPECT_TRUE(pool.try_claim(stream).has_value());
+  expect_empty(moved);
+  EXPECT_EQ(pool.claim(one)->number(), 0);
 }
 
 TEST_F(Lease, MoveAssignmentReleasesWhatWasHeldAndLeavesTheSourceEmpty) {
-  owned_stream const stream = make_stream();
   block_pool pool = make_pool(2);
-  block_lease first = pool.claim(stream);
-  block_lease second = pool.claim(stream);
+  block_lease first = pool.claim(one);
+  block_lease second = pool.claim(one);
   first = std::move(second);
   EXPECT_FALSE(second);  // NOLINT(bugprone-use-after-move): the state is documented
   EXPECT_EQ(first->number(), 1);
-  std::optional<block_lease> const again = pool.try_claim(stream);
-  ASSERT_TRUE(again.has_value());
-  EXPECT_EQ((*again)->number(), 0);
+  EXPECT_EQ(pool.claim(one)->number(), 0);
+  block_lease& same = first;
+  first = std::move(same);
+  EXPECT_EQ(first->number(), 1) << "an assignment to itself keeps the lease";
 }
 
-TEST_F(Lease, SelfMoveAssignmentKeepsTheLease) {
-  owned_stream const stream = make_stream();
-  block_pool pool = make_pool(1);
-  block_lease held = pool.claim(stream);
-  block_lease& same = held;
-  held = std::move(same);
-  ASSERT_TRUE(held);
-  EXPECT_EQ(held->number(), 0);
-  EXPECT_FALSE(pool.try_claim(stream).has_value());
-}
-
-TEST_F(Lease, ReleasedOnAnotherStreamItIsTheOtherStreamsNext) {
-  pinned_flag flag;
-  pinned_ints mismatches;
-  owned_stream const one = make_stream();
-  owned_stream const other = make_stream();
-  owned_stream const third = make_stream();
-  owned_event const event = make_event();
+TEST_F(Lease, ReleasedOnAnotherStreamItIsThatStreamsNextSlot) {
   block_pool pool = make_pool(1);
   block_lease held = pool.claim(one);
   fill(held, one, 3);
-  must(cudaEventRecord(event, one));
-  must(cudaStreamWaitEvent(other, event));
-  must(launch_wait_flag(other, flag.get()));
-  fill(held, other, 4);
-  held.release(other.get());
-  pool.claim(other).release();
-  EXPECT_EQ(pool.stats().stream_waits, 0u);
-  block_lease next = pool.claim(third);
-  check(next, third, 4, mismatches);
-  EXPECT_TRUE(stays_false([&] { return is_idle(third); }));
-  flag.raise();
-  sync(third);
-  EXPECT_EQ(mismatches.load(), 0);
+  order(one, two);
+  keep_busy(held, two, 4);
+  held.release(two.get());
+  pool.claim(two).release();
+  EXPECT_EQ(pool.stats().stream_waits, 0U);
+  expect_next_waits(pool, three, 4);
 }
 
-TEST_F(Lease, AlsoUsedOnMakesTheNextUserWaitForEveryStream) {
-  pinned_flag flags[2];
-  pinned_ints mismatches;
-  owned_stream const one = make_stream();
-  owned_stream const second = make_stream();
-  owned_stream const third = make_stream();
-  owned_stream const other = make_stream();
-  block_pool pool = make_pool(1);
-  {
-    block_lease held = pool.claim(one);
-    held.record_stream(second);
-    held.record_stream(third);
-    must(launch_wait_flag(second, flags[0].get()));
-    must(launch_wait_flag(third, flags[1].get()));
-    fill(held, third, 9);
+TEST_F(Lease, RecordStreamMakesTheNextUseWaitForEveryStream) {
+  for (cudaStream_t const next : {asking.get(), one.get()}) {  // also on the lease's own stream
+    pinned_flag flags[2];
+    block_pool pool = make_pool(1);
+    {
+      block_lease held = pool.claim(one);
+      held.record_stream(two);
+      held.record_stream(three);
+      must(launch_wait_flag(two, flags[0].get()));
+      must(launch_wait_flag(three, flags[1].get()));
+      fill(held, three, 9);
+    }
+    block_lease held = pool.claim(next);
+    check(held, next, 9, mismatches);
+    flags[0].raise();
+    sync(two);
+    EXPECT_TRUE(stays_false([&] { return is_idle(next); }));
+    flags[1].raise();
+    sync(next);
+    held.release();
+    end(pool);
   }
-  block_lease held = pool.claim(other);
-  check(held, other, 9, mismatches);
-  flags[0].raise();
-  sync(second);
-  EXPECT_TRUE(stays_false([&] { return is_idle(other); }));
-  flags[1].raise();
-  sync(other);
-  EXPECT_EQ(mismatches.load(), 0);
 }
 
-TEST_F(Lease, AlsoUsedOnHoldsForTheSameStreamsNextClaimToo) {
-  pinned_flag flag;
-  pinned_ints mismatches;
-  owned_stream const one = make_stream();
-  owned_stream const second = make_stream();
+TEST_F(Lease, TheStreamsOfOneLeaseDoNotDelayALaterOne) {
   block_pool pool = make_pool(1);
   {
     block_lease held = pool.claim(one);
-    held.record_stream(second);
-    must(launch_wait_flag(second, flag.get()));
-    fill(held, second, 2);
-  }
-  block_lease held = pool.claim(one);
-  check(held, one, 2, mismatches);
-  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
-  flag.raise();
-  sync(one);
-  EXPECT_EQ(mismatches.load(), 0);
-}
-
-TEST_F(Lease, TheStreamsOfOneLeaseDoNotHoldUpALaterOne) {
-  pinned_flag flag;
-  owned_stream const one = make_stream();
-  owned_stream const second = make_stream();
-  owned_stream const other = make_stream();
-  block_pool pool = make_pool(1);
-  {
-    block_lease held = pool.claim(one);
-    held.record_stream(second);
+    held.record_stream(two);
   }
   pool.claim(one).release();
-  must(launch_wait_flag(second, flag.get()));  // after the release: none of the lease's business
-  block_lease const held = pool.claim(other);
-  sync(other);
-  EXPECT_FALSE(is_idle(second));
+  hold_up(two);  // after the release
+  block_lease const held = pool.claim(three);
+  sync(three);
+  EXPECT_FALSE(is_idle(two));
 }
 
 TEST_F(Lease, ManyStreamsMayUseOneLease) {
-  pinned_ints mismatches;
-  pinned_ints sum;
-  std::vector<owned_stream> streams(40);
+  constexpr int count = 40;
+  std::vector<owned_stream> streams(count);
   for (owned_stream& stream : streams) stream = make_stream();
-  owned_stream const other = make_stream();
   block_pool pool = make_pool(1);
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 1; round <= 3; ++round) {
     block_lease held = pool.claim(streams[0]);
     for (owned_stream const& stream : streams) {
       held.record_stream(stream);
-      must(launch_add(stream, sum.data(), 1));
+      must(launch_add(stream, cells.data(), 1));
     }
     held.release();
-    block_lease const next = pool.claim(other);
-    sync(other);
-    EXPECT_EQ(sum.load(), 40 * (round + 1));
+    block_lease const next = pool.claim(two);
+    sync(two);
+    EXPECT_EQ(cells.load(), count * round);
   }
 }
 
-TEST_F(Lease, ALeaseMayBeReleasedOnAnotherThread) {
-  pinned_flag flag;
-  owned_stream const stream = make_stream();
+TEST_F(Lease, MayBeReleasedOnAnotherThread) {
   block_pool pool = make_pool(1);
-  block_lease held = pool.claim(stream);
-  must(launch_wait_flag(stream, flag.get()));
+  block_lease held = pool.claim(one);
+  hold_up(one);
   std::thread{[moved = std::move(held)]() mutable { moved.release(); }}.join();
-  EXPECT_EQ(pool.claim(stream)->number(), 0);
-  std::thread{[moved = pool.claim(stream)] { EXPECT_TRUE(moved); }}.join();
-  EXPECT_EQ(pool.claim(stream)->number(), 0);
-  EXPECT_EQ(pool.stats().stream_waits, 0u);
+  EXPECT_EQ(pool.claim(one)->number(), 0);
+  std::thread{[moved = pool.claim(one)] { EXPECT_TRUE(moved); }}.join();
+  EXPECT_EQ(pool.claim(one)->number(), 0);
+  EXPECT_EQ(pool.stats().stream_waits, 0U);
 }
 
-TEST_F(Lease, WhatAThreadWroteToTheResourceIsSeenByTheNextHolder) {
-  struct host_state {
-    int plain = 0;
-  };
-  constexpr int rounds = 2000;
-  pool_options chosen = options(1);
-  chosen.host_wait_max = std::chrono::seconds{60};
-  resource_pool<host_state> pool{chosen, [] { return host_state{}; }};
-  auto const work = [&] {
-    owned_stream const stream = make_stream();
-    for (int i = 0; i < rounds; ++i) ++pool.claim(stream)->plain;  // a race, unless ordered
-  };
-  std::thread one{work};
-  std::thread other{work};
-  one.join();
-  other.join();
-  owned_stream const stream = make_stream();
-  EXPECT_EQ(pool.claim(stream)->plain, 2 * rounds);
-}
-
-TEST_F(Lease, AStreamMayBeDestroyedAfterTheReleaseOnIt) {
-  pinned_flag flag;
-  pinned_ints mismatches;
-  owned_stream const other = make_stream();
+TEST_F(Lease, ItsStreamMayBeDestroyedAfterTheRelease) {
   block_pool pool = make_pool(1);
   {
-    owned_stream const gone = make_stream();
-    block_lease held = pool.claim(gone);
-    must(launch_wait_flag(gone, flag.get()));
-    fill(held, gone, 11);
+    owned_stream const destroyed = make_stream();
+    use_behind_flag(pool, destroyed, 11);
   }
-  block_lease held = pool.claim(other);
-  check(held, other, 11, mismatches);
-  EXPECT_TRUE(stays_false([&] { return is_idle(other); }));
-  flag.raise();
-  sync(other);
-  EXPECT_EQ(mismatches.load(), 0);
+  expect_next_waits(pool, two, 11);
+}
+
+class CaptureMisuse : public pool_world {};
+
+TEST_F(CaptureMisuse, RecordStreamRefusesAStreamThatIsNotOfTheLeasesCapture) {
+  struct row {
+    bool is_captured;            // the lease is claimed in a capture of `one`, else before
+    cudaStream_t captured_also;  // a stream that captures something else; null: none
+    cudaStream_t given;
+    char const* text;
+  };
+  for (row const& each : {row{false, two, two, "claimed outside"},
+                          row{false, cudaStreamPerThread, cudaStreamPerThread, "claimed outside"},
+                          row{true, nullptr, two, "not part of the capture"},
+                          row{true, nullptr, cudaStreamPerThread, "not part of the capture"},
+                          row{true, nullptr, cudaStreamLegacy, "not part of the capture"},
+                          row{true, nullptr, nullptr, "not part of the capture"}}) {
+    block_pool pool = make_pool(1);
+    std::optional<capture> captured;
+    if (each.is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
+    block_lease held = pool.claim(one);
+    if (!each.is_captured) captured.emplace(each.captured_also, cudaStreamCaptureModeGlobal);
+    expect_error<usage_error>([&] { held.record_stream(each.given); },
+                              {"lease::record_stream", each.text});
+    EXPECT_TRUE(captured->is_active());
+    ASSERT_TRUE(held);
+    held.release();
+    EXPECT_TRUE(pool.try_claim(one).has_value());
+    EXPECT_EQ(captured->end(), cudaSuccess);
+    captured.reset();
+    EXPECT_TRUE(is_released(pool));
+    EXPECT_EQ(pool.stats().slots, 1U);
+  }
+}
+
+TEST_F(CaptureMisuse, ALeaseFromOutsideThatEndsInACaptureIsHeldByTheGraphAndRecordedAfterwards) {
+  for (bool const is_released_by_call : {true, false}) {
+    block_pool pool = make_pool(1);
+    std::optional<block_lease> held = pool.claim(one);
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    if (is_released_by_call) held->release();
+    held.reset();
+    EXPECT_TRUE(captured.is_active());
+    EXPECT_FALSE(pool.try_claim(one).has_value());
+    EXPECT_EQ(pool.stats().deferred, 1U);
+    EXPECT_EQ(captured.end(), cudaSuccess);
+    if (is_released_by_call) {
+      EXPECT_FALSE(pool.try_claim(one).has_value()) << "the graph holds it";
+      EXPECT_EQ(pool.stats().deferred, 0U);
+      captured.graph().reset();
+    } else {
+      captured.graph().reset();
+      EXPECT_TRUE(is_kept(pool)) << "nothing was recorded";
+      EXPECT_TRUE(pool.try_claim(one).has_value());
+    }
+    EXPECT_TRUE(is_released(pool));
+  }
+}
+
+TEST_F(CaptureMisuse, AStreamOfALeaseThatCapturesAtTheReleaseIsRecordedAfterwards) {
+  block_pool pool = make_pool(2);
+  block_lease held = pool.claim(one);
+  held.record_stream(two);
+  capture captured{two, cudaStreamCaptureModeGlobal};
+  // An event recorded now would be the capture's, and a query of it would invalidate that.
+  held.release();
+  EXPECT_EQ(pool.stats().deferred, 1U);
+  pool.claim(three).release();
+  EXPECT_TRUE(captured.is_active());
+  EXPECT_EQ(captured.end(), cudaSuccess);
+  static_cast<void>(pool.claim(two));
+  EXPECT_EQ(pool.stats().deferred, 0U);
+}
+
+TEST_F(CaptureMisuse, ALeaseOfOneCaptureReleasedInAnotherIsHeldByBothGraphs) {
+  block_pool pool = make_pool(1);
+  capture first{one, cudaStreamCaptureModeRelaxed};
+  capture second{two, cudaStreamCaptureModeRelaxed};
+  block_lease held = pool.claim(one);
+  held.release(two.get());
+  EXPECT_TRUE(first.is_active());
+  EXPECT_TRUE(second.is_active());
+  EXPECT_EQ(first.end(), cudaSuccess);
+  EXPECT_EQ(second.end(), cudaSuccess);
+  first.graph().reset();
+  EXPECT_FALSE(pool.try_claim(two).has_value());
+  EXPECT_EQ(counts.destroyed.load(), 0);
+  second.graph().reset();
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(CaptureMisuse, AClaimInAnInvalidatedCaptureIsRefusedByName) {
+  block_pool pool = make_pool(1);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  invalidate(one);
+  std::pair<char const*, std::function<void()>> const calls[] = {
+      {"resource_pool::claim:", [&] { static_cast<void>(pool.claim(one)); }},
+      {"resource_pool::try_claim:", [&] { static_cast<void>(pool.try_claim(one)); }},
+      {"resource_pool::try_claim_for:",
+       [&] { static_cast<void>(pool.try_claim_for(one, generous)); }}};
+  for (auto const& [name, call] : calls) expect_error<usage_error>(call, {name, "invalidated"});
+  EXPECT_EQ(made(), 0);
+}
+
+TEST_F(CaptureMisuse, ALeaseReleasedInAnInvalidatedCaptureWaitsForItsStream) {
+  for (bool const is_captured : {true, false}) {  // claimed in that capture, or before
+    block_pool pool = make_pool(1);
+    std::optional<capture> captured;
+    if (is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
+    block_lease held = pool.claim(one);
+    if (!is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
+    invalidate(one);
+    EXPECT_NO_THROW(held.release());
+    EXPECT_FALSE(held);
+    EXPECT_NE(captured->end(), cudaSuccess);
+    captured.reset();
+    EXPECT_TRUE(is_kept(pool)) << "CUDA does not say which capture was invalidated";
+    EXPECT_TRUE(pool.try_claim(one).has_value());
+  }
+}
+
+TEST_F(CaptureMisuse, ALeaseThatOutlivesItsInvalidatedCaptureReturnsAtItsRelease) {
+  block_pool pool = make_pool(1);
+  std::optional<capture> captured(std::in_place, one, cudaStreamCaptureModeGlobal);
+  block_lease held = pool.claim(one);
+  invalidate(one);
+  EXPECT_NE(captured->end(), cudaSuccess);
+  captured.reset();
+  EXPECT_TRUE(is_kept(pool));
+  held.release();
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWorksAfterwards) {
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  block_pool pool = make_pool(2);
+  block_lease held = pool.claim(cudaStreamLegacy);
+  {
+    capture captured{blocking, cudaStreamCaptureModeGlobal};
+    for (std::function<void()> const& call :
+         {std::function<void()>([&] { static_cast<void>(pool.claim(cudaStreamLegacy)); }),
+          std::function<void()>([&] { held.record_stream(cudaStreamLegacy); })}) {
+      expect_error<usage_error>(call, {"legacy"});
+      EXPECT_TRUE(captured.is_active());
+    }
+    use(pool, blocking);
+    EXPECT_EQ(captured.end(), cudaSuccess);
+  }
+  ASSERT_TRUE(held);
+  held.release();
+  EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
 }
 
 }  // namespace

@@ -1,139 +1,185 @@
-// How much a pool asks of CUDA: near one event record a claim, and no storm of questions when it
-// waits.
-#include <algorithm>
+// What claims and releases ask of CUDA: near one event record an eager claim, two questions one in
+// a capture, and no storm of questions while it waits.
 #include <escrow/sim.hpp>
-#include <string_view>
-#include <vector>
+#include <map>
+#include <optional>
+#include <string>
 
-#include "capture_fixture.hpp"
+#include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class PoolCalls : public captured_pool_test {};
+/// The calls of CUDA on this thread while `run` runs, by name; the count of all by "".
+template <class Run>
+std::map<std::string, std::size_t> calls_of(Run run) {
+  sim::start_recording(sim::recorded_threads::this_one);
+  run();
+  std::map<std::string, std::size_t> result;
+  for (auto const& call : sim::stop_recording()) {
+    ++result[call.api];
+    ++result[""];
+  }
+  return result;
+}
+
+class PoolCalls : public pool_world {};
 
 TEST_F(PoolCalls, AClaimOfTheStreamsOwnSlotAndItsReleaseMakeOneEventRecordAndFewQuestions) {
-  owned_stream const stream = make_stream();
   block_pool pool = make_pool(4);
-  pool.claim(stream).release();
+  pool.claim(one).release();
   ASSERT_TRUE(drained());
-  std::uint64_t const records = sim::calls("cudaEventRecord");
-  std::uint64_t const waits = sim::calls("cudaStreamWaitEvent");
-  std::uint64_t const queries = sim::calls("cudaEventQuery");
-  std::uint64_t const infos = sim::calls("cudaStreamGetCaptureInfo");
-  std::uint64_t const ids = sim::calls("cudaStreamGetId");
-  for (int i = 0; i < 100; ++i) pool.claim(stream).release();
-  EXPECT_EQ(sim::calls("cudaEventRecord") - records, 100u);
-  EXPECT_EQ(sim::calls("cudaStreamWaitEvent") - waits, 0u);
-  EXPECT_EQ(sim::calls("cudaEventQuery") - queries, 0u);
-  EXPECT_LE(sim::calls("cudaStreamGetCaptureInfo") - infos, 200u);
-  EXPECT_LE(sim::calls("cudaStreamGetId") - ids, 100u);
+  auto calls = calls_of([&] {
+    for (int i = 0; i < 100; ++i) pool.claim(one).release();
+  });
+  EXPECT_EQ(calls["cudaEventRecord"], 100U);
+  EXPECT_EQ(calls["cudaStreamWaitEvent"], 0U);
+  EXPECT_EQ(calls["cudaEventQuery"], 0U);
+  EXPECT_LE(calls["cudaStreamGetCaptureInfo"], 200U);
+  EXPECT_LE(calls["cudaStreamGetId"], 100U);
 }
 
 TEST_F(PoolCalls, AClaimOfAnotherStreamsIdleSlotAsksForItsStreamsIdOnceAndAboutOneEvent) {
-  owned_stream const stream = make_stream();
-  owned_stream const other = make_stream();
   block_pool pool = make_pool(4);
-  pool.claim(other).release();
-  sync(other);
+  pool.claim(two).release();
+  sync(two);
   ASSERT_TRUE(drained());
-  sim::start_recording(sim::recorded_threads::this_one);
-  block_lease held = pool.claim(stream);
-  std::vector<sim::recorded_call> const calls = sim::stop_recording();
-  auto const count = [&](std::string_view api) {
-    return std::ranges::count(calls, api, &sim::recorded_call::api);
-  };
-  EXPECT_EQ(held->number(), 0);
-  EXPECT_EQ(count("cudaStreamGetCaptureInfo"), 1);
-  EXPECT_EQ(count("cudaStreamGetId"), 1);
-  EXPECT_EQ(count("cudaEventQuery"), 1);
-  EXPECT_EQ(count("cudaThreadExchangeStreamCaptureMode"), 2);
-  EXPECT_LE(calls.size(), 6u);
+  std::optional<block_lease> held;
+  auto calls = calls_of([&] { held = pool.claim(one); });
+  EXPECT_EQ((*held)->number(), 0);
+  EXPECT_EQ(calls["cudaStreamGetCaptureInfo"], 1U);
+  EXPECT_EQ(calls["cudaStreamGetId"], 1U);
+  EXPECT_EQ(calls["cudaEventQuery"], 1U);
+  EXPECT_EQ(calls["cudaThreadExchangeStreamCaptureMode"], 2U);
+  EXPECT_LE(calls[""], 6U);
 }
 
 TEST_F(PoolCalls, AStreamThatIsGivenOftenIsRecordedOnce) {
-  owned_stream const stream = make_stream();
-  owned_stream const other = make_stream();
   block_pool pool = make_pool(1);
-  block_lease held = pool.claim(stream);
-  for (int i = 0; i < 1'000; ++i) held.record_stream(other);
-  std::uint64_t const records = sim::calls("cudaEventRecord");
-  held.release();
-  EXPECT_EQ(sim::calls("cudaEventRecord") - records, 2u);
-  std::uint64_t const waits = sim::calls("cudaStreamWaitEvent");
-  static_cast<void>(pool.claim(stream));
-  EXPECT_EQ(sim::calls("cudaStreamWaitEvent") - waits, 1u);
+  block_lease held = pool.claim(one);
+  for (int i = 0; i < 1'000; ++i) held.record_stream(two);
+  EXPECT_EQ(calls_of([&] { held.release(); })["cudaEventRecord"], 2U);
+  EXPECT_EQ(calls_of([&] { held = pool.claim(one); })["cudaStreamWaitEvent"], 1U);
 }
 
 TEST_F(PoolCalls, AClaimInVainInACaptureAsksOncePerBusyStream) {
   constexpr std::size_t busy = 4;
-  pinned_flag flag;
   std::vector<owned_stream> streams(busy);
   deleter polled{deleter_options{.own_worker = false}};  // after a worker it asks once more
   pool_options chosen = options(busy);
   chosen.deleter = &polled;
-  block_pool pool = make_pool(chosen);
-  for (owned_stream& stream : streams) {
-    stream = make_stream();
-    block_lease const held = pool.claim(stream);
-    must(launch_wait_flag(stream, flag.get()));
+  {
+    block_pool pool = make_pool(chosen);
+    for (owned_stream& stream : streams) {
+      stream = make_stream();
+      use_behind_flag(pool, stream);
+    }
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    auto calls = calls_of([&] { EXPECT_FALSE(pool.try_claim(one).has_value()); });
+    EXPECT_LE(calls["cudaEventQuery"], busy);
+    EXPECT_LE(calls["cudaThreadExchangeStreamCaptureMode"], 2U);
   }
-  owned_stream const stream = make_stream();
-  capture captured{stream, cudaStreamCaptureModeGlobal};
-  std::uint64_t const before = sim::calls("cudaEventQuery");
-  std::uint64_t const modes = sim::calls("cudaThreadExchangeStreamCaptureMode");
-  EXPECT_FALSE(pool.try_claim(stream).has_value());
-  EXPECT_LE(sim::calls("cudaEventQuery") - before, busy);
-  EXPECT_LE(sim::calls("cudaThreadExchangeStreamCaptureMode") - modes, 2u);
+  flag.raise();
+  EXPECT_TRUE(polled.drain_for(generous));
 }
 
 TEST_F(PoolCalls, AHostWaitInACaptureAsksNowAndThenAndDoesNotSpin) {
-  pinned_flag flag;
-  owned_stream const busy = make_stream();
   block_pool pool = make_pool(1);
-  {
-    block_lease const held = pool.claim(busy);
-    must(launch_wait_flag(busy, flag.get()));
-  }
-  owned_stream const stream = make_stream();
-  capture captured{stream, cudaStreamCaptureModeGlobal};
-  std::uint64_t const before = sim::calls("cudaEventQuery");
-  EXPECT_FALSE(pool.try_claim_for(stream, std::chrono::milliseconds{50}).has_value());
+  use_behind_flag(pool, two);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  auto calls = calls_of(
+      [&] { EXPECT_FALSE(pool.try_claim_for(one, std::chrono::milliseconds{50}).has_value()); });
   // A question each 200 us is what the pool promises itself; twice that is the bound.
-  EXPECT_LE(sim::calls("cudaEventQuery") - before, 500u);
+  EXPECT_LE(calls["cudaEventQuery"], 500U);
 }
 
-TEST_F(PoolCalls, NoCallIsMadeInADestroyCallback) {
-  owned_stream const stream = make_stream();
+class CapturedCalls : public PoolCalls {
+ protected:
+  /// The common case: the stream stands at the nodes where the slot was released.
+  void expect_few_calls(block_pool& pool, cudaStream_t at) {
+    std::optional<block_lease> held;
+    auto claim = calls_of([&] { held.emplace(pool.claim(at)); });
+    must(launch_tiny(at));
+    auto release = calls_of([&] { held.reset(); });
+    for (auto* const calls : {&claim, &release}) {
+      EXPECT_LE((*calls)[""], 2U);
+      EXPECT_LE((*calls)["cudaStreamGetCaptureInfo"], 1U);
+      EXPECT_LE((*calls)["cudaGraphNodeGetDependencies"], 1U);
+    }
+  }
+};
+
+TEST_F(CapturedCalls, AreFewWhereTheStreamStandsWhereTheSlotWasReleased) {
+  block_pool pool = make_pool(8);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  use(pool, one);
+  for (int i = 0; i < 50; ++i) expect_few_calls(pool, one);
+  for (int i = 0; i < 16'384; ++i) {
+    block_lease const held = pool.claim(one);
+    must(launch_tiny(one));
+  }
+  expect_few_calls(pool, one);
+  EXPECT_EQ(pool.stats().in_graphs, 1U);
+}
+
+TEST_F(CapturedCalls, AreFewOnManyBranchesInTurn) {
+  constexpr std::size_t width = 16;
+  std::vector<owned_stream> branches(width);
   block_pool pool = make_pool(64);
-  for (int i = 0; i < 20; ++i) {
-    owned_graph graph = captured_work(pool, stream);
-    owned_exec exec = instantiate(graph);
-    must(cudaGraphLaunch(exec, stream));
-    if (i % 2 == 0) graph.reset();
-    exec.reset();
-    sync(stream);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(one));
+  for (owned_stream& branch : branches) {
+    branch = make_stream();
+    order(one, branch);
   }
-  EXPECT_TRUE(wait_until([&] { return pool.stats().in_graphs == 0; }));
-  EXPECT_EQ(sim::calls_in_callbacks(), 0u);
-  EXPECT_EQ(sim::captures_invalidated(), 0u) << sim::last_invalidation();
+  for (owned_stream const& branch : branches) use(pool, branch);
+  for (int i = 0; i < 20; ++i) {
+    for (owned_stream const& branch : branches) expect_few_calls(pool, branch);
+  }
+  EXPECT_EQ(pool.stats().in_graphs, width);
+  for (owned_stream const& branch : branches) order(branch, one);
 }
 
-TEST_F(PoolCalls, EverythingIsGivenBackToCuda) {
-  sim::counts const before = sim::alive();
-  {
-    owned_stream const stream = make_stream();
-    block_pool pool = make_pool(4);
-    block_lease held = pool.claim(stream);
-    owned_graph const graph = captured_work(pool, stream);
-    library_work(pool, stream, 1, mismatches);
-    sync(stream);
-  }
-  EXPECT_TRUE(wait_until([&] {
-    sim::counts now = sim::alive();
-    now.events = before.events;  // kept for reuse
-    return now == before;
-  }));
+TEST_F(CapturedCalls, AGraphOfManyNodesHoldsAsManySlotsAsItsWidestMoment) {
+  device_ints const memory{1};
+  block_pool pool = make_pool(8);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  use(pool, one);
+  for (int i = 0; i < 5'000; ++i) must(cudaMemsetAsync(memory.data(), 0, sizeof(int), one));
+  use(pool, one);
+  EXPECT_EQ(pool.stats().in_graphs, 1U);
+}
+
+TEST_F(CapturedCalls, WalkTheGraphOnceWhereOnlyAnotherBranchHasASlot) {
+  constexpr std::size_t length = 3'000;
+  device_ints const memory{1};
+  auto const enqueue = [&] { must(cudaMemsetAsync(memory.data(), 0, sizeof(int), one)); };
+  block_pool pool = make_pool(64);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(one));
+  order(one, two);
+  use(pool, two);
+  for (std::size_t i = 0; i < length; ++i) enqueue();
+  std::vector<block_lease> held;
+  auto calls = calls_of([&] {
+    for (int i = 0; i < 20; ++i) {
+      held.push_back(pool.claim(one));
+      enqueue();
+    }
+  });
+  EXPECT_LE(calls["cudaGraphNodeGetDependencies"], length + 100);
+  held.clear();
+  order(two, one);
+}
+
+TEST_F(CapturedCalls, AskForTheDeviceOnceAStreamAndCapture) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  block_pool pool = make_pool(8);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  auto calls = calls_of([&] {
+    for (int i = 0; i < 10; ++i) use(pool, one, i);
+  });
+  EXPECT_EQ(calls["cudaEventRecord"], 1U);
 }
 
 }  // namespace

@@ -1,133 +1,250 @@
-// Streams whose handles are ambiguous, and streams of other devices.
+// Streams that their handle alone does not identify: the legacy stream, that of each thread, and
+// those of other devices.
+#include <functional>
+#include <optional>
+#include <semaphore>
 #include <thread>
 
-#include "pool_fixture.hpp"
+#include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class SpecialStreams : public pool_test {};
+class LegacyStream : public pool_world {
+ protected:
+  owned_stream blocking = make_stream(cudaStreamDefault);
+};
 
-TEST_F(SpecialStreams, NullAndLegacyAreTheSameStream) {
+TEST_F(LegacyStream, AndTheNullStreamAreOne) {
   block_pool pool = make_pool(4);
   pool.claim(cudaStream_t{}).release();
   EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
   EXPECT_EQ(pool.claim(cudaStream_t{})->number(), 0);
-  EXPECT_EQ(pool.stats().stream_waits, 0u);
+  EXPECT_EQ(pool.stats().stream_waits, 0U);
 }
 
-TEST_F(SpecialStreams, ThePerThreadStreamsOfTwoThreadsAreTwoStreams) {
-  pinned_flag flag;
-  pinned_ints mismatches;
+TEST_F(LegacyStream, GetsASlotOfABlockingStreamAfterItsWork) {
   block_pool pool = make_pool(1);
-  {
-    block_lease held = pool.claim(cudaStreamPerThread);
-    must(launch_wait_flag(cudaStreamPerThread, flag.get()));
-    fill(held, cudaStreamPerThread, 6);
+  use_behind_flag(pool, blocking);
+  expect_next_waits(pool, cudaStreamLegacy);
+}
+
+// Nothing may be enqueued on it while a blocking stream captures.
+TEST_F(LegacyStream, ItsLeaseThatEndsWhileABlockingStreamCapturesIsRecordedAfterwards) {
+  for (cudaStream_t const claimed_on : {cudaStreamLegacy, cudaStream_t{}, one.get()}) {
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    std::optional<block_lease> held = pool.claim(claimed_on);
+    held->record_stream(cudaStreamLegacy);
+    must(launch_wait_flag(cudaStreamLegacy, done.get()));
+    fill(*held, cudaStreamLegacy, 7);
+    {
+      capture captured{blocking, cudaStreamCaptureModeGlobal};
+      held.reset();
+      EXPECT_TRUE(captured.is_active());
+      EXPECT_EQ(pool.stats().deferred, 1U);
+      EXPECT_FALSE(pool.try_claim(blocking).has_value()) << "a capture gets what is done";
+      EXPECT_EQ(captured.end(), cudaSuccess);
+    }
+    EXPECT_TRUE(pool.try_claim(cudaStreamLegacy).has_value());
+    EXPECT_EQ(pool.stats().deferred, 0U);
+    EXPECT_EQ(pool.stats().stream_waits, claimed_on == one.get() ? 1U : 0U);
+    block_lease next = pool.claim(two);
+    check(next, two, 7, mismatches);
+    EXPECT_TRUE(stays_false([&] { return is_idle(two); })) << "used before its work is done";
+    done.raise();
+    sync(two);
+    next.release();
+    end(pool);
   }
-  std::thread{[&] {
-    block_lease held = pool.claim(cudaStreamPerThread);
-    EXPECT_EQ(pool.stats().stream_waits, 1u);
-    check(held, cudaStreamPerThread, 6, mismatches);
-    EXPECT_TRUE(stays_false([&] { return is_idle(cudaStreamPerThread); }));
-    flag.raise();
-    sync(cudaStreamPerThread);
-  }}.join();
-  EXPECT_EQ(mismatches.load(), 0);
 }
 
-TEST_F(SpecialStreams, APerThreadLeaseIsRefusedOnAnotherThreadAndKept) {
+TEST_F(LegacyStream, ItsLeaseThatEndsInSuchACaptureAfterThePoolIsLeakedAndCounted) {
+  lost = 1;
+  std::optional<block_pool> pool = make_pool(1);
+  std::optional<block_lease> held = pool->claim(cudaStreamLegacy);
+  keep_busy(*held, cudaStreamLegacy);
+  pool.reset();
+  capture captured{blocking, cudaStreamCaptureModeGlobal};
+  held.reset();
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  EXPECT_EQ(captured.end(), cudaSuccess);
+}
+
+/// A thread that lives until its end, and so does its stream.
+class other_thread {
+ public:
+  other_thread() = default;
+  other_thread(other_thread&&) = delete;
+  ~other_thread() {
+    run([this] { is_over_ = true; });
+  }
+
+  /// Returns when the call is over.
+  void run(std::function<void()> call) {
+    call_ = std::move(call);
+    is_told_.release();
+    EXPECT_TRUE(is_done_.try_acquire_for(generous));
+  }
+
+ private:
+  // Handed over by the semaphores.
+  std::function<void()> call_;
+  bool is_over_ = false;
+  std::binary_semaphore is_told_{0};
+  std::binary_semaphore is_done_{0};
+  std::jthread thread_{[this] {
+    while (!is_over_) {
+      if (!is_told_.try_acquire_for(generous)) continue;
+      call_();
+      is_done_.release();
+    }
+  }};
+};
+
+class ThreadStream : public pool_world {
+ protected:
+  /// The release on the other thread is refused, and the lease stays valid.
+  void expect_refused_elsewhere(block_lease& held) {
+    expect_error<usage_error>([&] { held.release(); }, {"cudaStreamPerThread"});
+    EXPECT_TRUE(held);
+  }
+  other_thread other;
+};
+
+TEST_F(ThreadStream, OfEachThreadIsAnotherStream) {
+  block_pool pool = make_pool(1);
+  use_behind_flag(pool, cudaStreamPerThread);
+  other.run([&] { expect_next_waits(pool, cudaStreamPerThread); });
+  EXPECT_EQ(pool.stats().stream_waits, 1U);
+}
+
+TEST_F(ThreadStream, ItsLeaseIsNotReleasedOnAnotherThreadButOnAnotherThreadsOrderedStream) {
   block_pool pool = make_pool(1);
   block_lease held = pool.claim(cudaStreamPerThread);
-  std::thread{[&] {
-    std::string const text = message_of<usage_error>([&] { held.release(); });
-    EXPECT_NE(text.find("cudaStreamPerThread"), std::string::npos) << text;
-  }}.join();
-  ASSERT_TRUE(held);
-  held.release();
-  EXPECT_EQ(pool.claim(cudaStreamPerThread)->number(), 0);
+  other.run([&] { expect_refused_elsewhere(held); });
+  other.run([&] { held.release(one.get()); });
+  EXPECT_EQ(pool.claim(one)->number(), 0);
 }
 
-TEST_F(SpecialStreams, APerThreadLeaseMayBeReleasedOnAnotherThreadsOrderedStream) {
-  owned_stream const stream = make_stream();
-  block_pool pool = make_pool(1);
-  block_lease held = pool.claim(cudaStreamPerThread);
-  std::thread{[&] { held.release(stream.get()); }}.join();
-  EXPECT_EQ(pool.claim(stream)->number(), 0);
-}
-
-TEST_F(SpecialStreams, APerThreadLeaseThatEndsOnAnotherThreadIsReportedAndRecordedOnItsOwn) {
+TEST_F(ThreadStream, ItsLeaseThatEndsOnAnotherThreadIsReportedAndRecordedOnItsOwn) {
   errors_expected = true;
   block_pool pool = make_pool(1);
-  std::thread{[moved = pool.claim(cudaStreamPerThread)] { EXPECT_TRUE(moved); }}.join();
-  EXPECT_EQ(errors->size(), 1u) << errors->all();
-  EXPECT_EQ(pool.stats().deferred, 1u);
-  std::thread{[&pool] { EXPECT_FALSE(pool.try_claim(cudaStreamPerThread).has_value()); }}.join();
+  std::optional<block_lease> held = pool.claim(cudaStreamPerThread);
+  other.run([&] {
+    held.reset();
+    EXPECT_FALSE(pool.try_claim(cudaStreamPerThread).has_value());
+  });
+  EXPECT_EQ(errors->size(), 1U) << errors->all();
+  EXPECT_EQ(pool.stats().deferred, 1U);
   EXPECT_TRUE(pool.try_claim(cudaStreamPerThread).has_value());
 }
 
-TEST_F(SpecialStreams, AStreamOfABlockingKindTheLegacyStreamAndAPoolGoTogether) {
-  pinned_flag flag;
-  pinned_ints mismatches;
-  owned_stream const blocking = make_stream(cudaStreamDefault);
-  block_pool pool = make_pool(1);
-  {
-    block_lease held = pool.claim(blocking);
-    must(launch_wait_flag(blocking, flag.get()));
-    fill(held, blocking, 4);
+// Several threads' streams may be part of one capture.
+TEST_F(ThreadStream, OfOneThreadIsNotTakenForAnothersInACapture) {
+  struct row {
+    char const* name;
+    cudaStream_t origin;
+    cudaStream_t claimed_on;
+    bool joins;  // whether the other thread's stream is part of the capture
+  };
+  for (row const& each :
+       {row{"given to record_stream", one, one, true}, row{"not joined", one, one, false},
+        row{"claimed on", one, cudaStreamPerThread, true},
+        row{"the origin", cudaStreamPerThread, cudaStreamPerThread, false}}) {
+    SCOPED_TRACE(each.name);
+    bool const is_branch = each.origin != cudaStreamPerThread;
+    block_pool pool = make_pool(4);
+    capture captured{each.origin, cudaStreamCaptureModeRelaxed};
+    must(launch_tiny(each.origin));
+    if (is_branch) order(each.origin, cudaStreamPerThread);
+    block_lease held = pool.claim(each.claimed_on);
+    int const number = held->number();
+    if (is_branch) held.record_stream(cudaStreamPerThread);
+    fill(held, cudaStreamPerThread, 3);
+    other.run([&] {
+      if (each.joins) order(each.origin, cudaStreamPerThread);
+      expect_refused_elsewhere(held);
+      if (each.joins) order(cudaStreamPerThread, each.origin);
+    });
+    EXPECT_TRUE(captured.is_active());
+    held.release();
+    // The branch of this thread is not joined yet.
+    EXPECT_EQ(pool.claim(each.origin)->number() == number, !is_branch);
+    if (is_branch) order(cudaStreamPerThread, each.origin);
+    EXPECT_EQ(captured.end(), cudaSuccess);
   }
-  block_lease held = pool.claim(cudaStreamLegacy);
-  check(held, cudaStreamLegacy, 4, mismatches);
-  flag.raise();
-  sync(cudaStreamLegacy);
-  EXPECT_EQ(mismatches.load(), 0);
 }
 
-class TwoDevices : public pool_test {
+TEST_F(ThreadStream, OfACaptureMayStillUseTheLeaseAfterTheCapture) {
+  block_pool pool = make_pool(1);
+  capture captured{one, cudaStreamCaptureModeRelaxed};
+  must(launch_tiny(one));
+  order(one, cudaStreamPerThread);
+  block_lease held = pool.claim(one);
+  held.record_stream(cudaStreamPerThread);
+  order(cudaStreamPerThread, one);
+  must(captured.end());
+  captured.graph().reset();
+  keep_busy(held, cudaStreamPerThread);
+  other.run([&] { expect_refused_elsewhere(held); });
+  held.release();
+  expect_next_waits(pool, two);
+  EXPECT_EQ(pool.stats().deferred, 0U);
+}
+
+TEST_F(ThreadStream, OfALeaseThatEndsOnAnotherThreadInACaptureIsRecordedAfterwards) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = pool.claim(one);
+  held->record_stream(cudaStreamPerThread);
+  capture captured{one, cudaStreamCaptureModeRelaxed};
+  other.run([&] { held.reset(); });
+  EXPECT_EQ(pool.stats().deferred, 1U);
+  must(captured.end());
+  captured.graph().reset();
+  ASSERT_TRUE(drained());
+  EXPECT_FALSE(pool.try_claim(one).has_value()) << "this thread's stream is missing";
+  EXPECT_TRUE(pool.try_claim(cudaStreamPerThread).has_value());
+  EXPECT_EQ(pool.stats().deferred, 0U);
+}
+
+class OtherDevice : public pool_world {
  protected:
   void SetUp() override {
-    int devices = 0;
-    must(cudaGetDeviceCount(&devices));
-    if (devices < 2) GTEST_SKIP() << "needs two devices";
+    if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+    must(cudaSetDevice(1));
+    far = make_stream();
+    must(cudaSetDevice(0));
   }
   void TearDown() override {
     must(cudaSetDevice(0));
-    pool_test::TearDown();
+    pool_world::TearDown();
   }
-  [[nodiscard]] static owned_stream stream_of(int device) {
-    must(cudaSetDevice(device));
-    owned_stream result = make_stream();
-    must(cudaSetDevice(0));
-    return result;
-  }
+  owned_stream far;
 };
 
-TEST_F(TwoDevices, AStreamOfAnotherDeviceIsRefusedAndNothingIsTaken) {
-  owned_stream const wrong = stream_of(1);
-  owned_stream const right = stream_of(0);
+TEST_F(OtherDevice, ItsStreamsAreRefusedAndNothingIsTaken) {
   block_pool pool = make_pool(2);
-  std::string const text = message_of<usage_error>([&] { static_cast<void>(pool.claim(wrong)); });
-  for (char const* part : {"claim", "`stream`", "device 0", "\"blocks\""}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
-  }
-  EXPECT_THROW(static_cast<void>(pool.try_claim(wrong)), usage_error);
-  block_lease held = pool.claim(right);
-  EXPECT_THROW(held.release(wrong.get()), usage_error);
+  block_lease held = pool.claim(one);
+  expect_error<usage_error>([&] { static_cast<void>(pool.claim(far)); },
+                            {"claim", "`stream`", "device 0", "\"blocks\""});
+  EXPECT_THROW(static_cast<void>(pool.try_claim(far)), usage_error);
+  EXPECT_THROW(held.release(far.get()), usage_error);
   EXPECT_TRUE(held);
-  EXPECT_EQ(pool.stats().slots, 1u);
+  must(cudaSetDevice(1));
+  EXPECT_THROW(static_cast<void>(pool.claim(cudaStream_t{})), usage_error) << "its null stream";
+  EXPECT_EQ(pool.stats().slots, 1U);
 }
 
-TEST_F(TwoDevices, ClaimAndReleaseWorkWithAnotherDeviceCurrent) {
-  owned_stream const stream = stream_of(0);
-  owned_stream const other = stream_of(0);
+TEST_F(OtherDevice, MayBeCurrentInAllCalls) {
   block_pool pool = make_pool(1);
   must(cudaSetDevice(1));
-  pool.claim(stream).release();
-  pool.claim(other).release();
-  sync(other);
+  pool.claim(one).release();
+  pool.claim(two).release();
+  sync(two);
   {
-    capture captured{stream, cudaStreamCaptureModeGlobal};
-    pool.claim(stream).release();
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    pool.claim(one).release();
     EXPECT_TRUE(captured.is_active());
   }
   int current = -1;
@@ -136,78 +253,42 @@ TEST_F(TwoDevices, ClaimAndReleaseWorkWithAnotherDeviceCurrent) {
   EXPECT_EQ(made(), 1);
 }
 
-TEST_F(TwoDevices, ANullStreamLeaseIsReleasedOnItsOwnDevicesNullStream) {
-  pinned_flag flag;
-  pinned_ints mismatches;
-  owned_stream const other = stream_of(0);
+TEST_F(OtherDevice, IfItIsCurrentANullStreamsLeaseIsStillReleasedOnItsOwnDevice) {
   block_pool pool = make_pool(1);
   {
     block_lease held = pool.claim(cudaStream_t{});
-    must(launch_wait_flag(nullptr, flag.get()));
-    fill(held, nullptr, 8);
+    keep_busy(held, nullptr);
     must(cudaSetDevice(1));
   }
   must(cudaSetDevice(0));
-  block_lease held = pool.claim(other);
-  check(held, other, 8, mismatches);
-  EXPECT_TRUE(stays_false([&] { return is_idle(other); }));
-  flag.raise();
-  sync(other);
-  EXPECT_EQ(mismatches.load(), 0);
+  expect_next_waits(pool, two);
 }
 
-TEST_F(TwoDevices, TheNullStreamOfAnotherDeviceIsRefused) {
-  block_pool pool = make_pool(1);
-  must(cudaSetDevice(1));
-  EXPECT_THROW(static_cast<void>(pool.claim(cudaStream_t{})), usage_error);
-}
-
-TEST_F(TwoDevices, AlsoUsedOnAStreamOfAnotherDeviceIsWaitedFor) {
-  pinned_flag flag;
-  pinned_ints done;
-  owned_stream const one = stream_of(0);
-  owned_stream const second = stream_of(0);
-  owned_stream const far = stream_of(1);
-  owned_stream const other = stream_of(0);
-  block_pool pool = make_pool(1);
-  for (cudaStream_t const also : {far.get(), second.get(), far.get()}) {
-    block_lease held = pool.claim(one);
-    held.record_stream(also);
-    EXPECT_NO_THROW(held.release());
+TEST_F(OtherDevice, ItsStreamsGivenToRecordStreamAreWaitedFor) {
+  for (cudaStream_t const other : {far.get(), cudaStream_t{}}) {
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    for (cudaStream_t const also : {far.get(), two.get(), far.get()}) {
+      block_lease held = pool.claim(one);
+      held.record_stream(also);
+      held.release();
+    }
+    {
+      block_lease held = pool.claim(one);
+      must(cudaSetDevice(1));
+      must(launch_wait_flag(other, done.get()));
+      held.record_stream(other);
+      must(cudaSetDevice(0));
+      held.release();
+    }
+    std::optional<block_lease> held = pool.claim(two);
+    EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
+    done.raise();
+    sync(two);
+    EXPECT_EQ(pool.stats().deferred, 0U);
+    held.reset();
+    end(pool);
   }
-  {
-    block_lease held = pool.claim(one);
-    held.record_stream(far);
-    must(cudaSetDevice(1));
-    must(launch_wait_flag(far, flag.get()));
-    must(cudaSetDevice(0));
-  }
-  block_lease const held = pool.claim(other);
-  must(launch_add(other, done.data(), 1));
-  EXPECT_TRUE(stays_false([&] { return done.load() != 0; }));
-  flag.raise();
-  sync(other);
-  EXPECT_EQ(pool.stats().deferred, 0u);
-}
-
-TEST_F(TwoDevices, AlsoUsedOnTheNullStreamOfAnotherDeviceIsWaitedFor) {
-  pinned_flag flag;
-  owned_stream const one = stream_of(0);
-  owned_stream const other = stream_of(0);
-  block_pool pool = make_pool(1);
-  {
-    block_lease held = pool.claim(one);
-    must(cudaSetDevice(1));
-    must(launch_wait_flag(nullptr, flag.get()));
-    held.record_stream(cudaStream_t{});
-    must(cudaSetDevice(0));
-    EXPECT_NO_THROW(held.release());
-  }
-  block_lease const held = pool.claim(other);
-  EXPECT_TRUE(stays_false([&] { return is_idle(other); }));
-  flag.raise();
-  sync(other);
-  EXPECT_EQ(pool.stats().deferred, 0u);
 }
 
 }  // namespace

@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/device.hpp>
 #include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "blocks.hpp"
@@ -26,6 +28,10 @@
 #include "owners.hpp"
 #include "status.hpp"
 #include "wait_until.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim.hpp>
+#endif
 
 namespace escrow::test {
 
@@ -80,6 +86,11 @@ class world : public testing::Test {
       EXPECT_TRUE(wait_until([this] { return may_end.load(); }, 4 * generous));
     });
   }
+  /// From now until `may_end`, the worker destroys nothing.
+  void block_worker() {
+    worker->retire(probe(make_blocking()));
+    must(wait_until([this] { return is_blocking.load(); }), "the worker is blocked");
+  }
 
   // Graphs. A launch counts itself in cells 1 and 2, where it says so.
 
@@ -92,6 +103,14 @@ class world : public testing::Test {
   [[nodiscard]] graph captured(cargo& taken) {
     return captured([&](cudaStream_t on) {
       load(taken, on);
+      must(launch_add(on, cells.data(), 1));
+    });
+  }
+  /// What captured(cargo) gives, but it holds nothing. It has the same nodes and edges.
+  [[nodiscard]] graph captured_without_cargo() {
+    return captured([&](cudaStream_t on) {
+      must(launch_fill(on, cells.data() + 4, 4, 1));
+      must(launch_check(on, cells.data() + 4, 4, 1, mismatches.data()));
       must(launch_add(on, cells.data(), 1));
     });
   }
@@ -187,6 +206,31 @@ class world : public testing::Test {
     return is_released(taken.fate) && (!taken.has_slot || is_released(taken.pool));
   }
 
+  /// Whether, soon, no user object is alive: what holds something then does so without any. Always
+  /// true on a GPU, which does not tell.
+  [[nodiscard]] static bool has_no_user_object() {
+#ifdef ESCROW_TEST_RUNTIME_SIM
+    return wait_until([] { return sim::alive().user_objects == 0; });
+#else
+    return true;
+#endif
+  }
+  /// `exec` alone holds `taken`: its graph must be destroyed. Launches it twice and ends it.
+  void expect_only_holder(std::optional<graph_exec>& exec, cargo& taken) {
+    exec->launch(two);
+    exec->launch(three);
+    sync_all();
+    EXPECT_TRUE(stays_kept(taken));
+    exec.reset();
+    EXPECT_TRUE(is_released(taken));
+  }
+  /// The same for an exec without user objects.
+  void expect_bare_only_holder(std::optional<graph_exec>& exec, cargo& taken) {
+    EXPECT_TRUE(exec->is_bare());
+    EXPECT_TRUE(has_no_user_object()) << "a user object is in an exec that says it is bare";
+    expect_only_holder(exec, taken);
+  }
+
   void TearDown() override {
     may_end.store(true);
     flag.raise();
@@ -235,6 +279,25 @@ class world : public testing::Test {
     EXPECT_TRUE(wait_until([] { return graph_registry::global().is_empty(); }))
         << "a graph that was destroyed is still registered";
   }
+};
+
+/// The same with a stream of a second device. Skips where there is one device.
+class world_of_two_devices : public world {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    must(cudaGetDeviceCount(&devices));
+    if (devices < 2) GTEST_SKIP() << "needs two devices";
+    device_scope const there(1);
+    elsewhere = make_stream();
+  }
+  void TearDown() override {
+    flag.raise();
+    if (elsewhere) sync(elsewhere);
+    world::TearDown();
+  }
+
+  owned_stream elsewhere;
 };
 
 }  // namespace escrow::test

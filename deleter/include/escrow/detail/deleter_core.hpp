@@ -22,7 +22,7 @@ struct deleter_stats;
 // What: where all releases of one deleter meet. Everything that can still push has a use of it:
 //   the deleter, every reclaimable, every pool. The worker frees it after the last use was dropped.
 // Thread safety: any thread may call anything that is not marked as the worker's.
-// Capture: everything is capture-safe. Only recycle() and take_retired_object() call CUDA.
+// Capture: everything is capture-safe. What recycles execs and take_retired_object() call CUDA.
 class deleter_core {
  public:
   deleter_core(deleter_core&&) = delete;
@@ -34,12 +34,15 @@ class deleter_core {
   // False once its deleter was stopped or destroyed: it takes nothing new.
   [[nodiscard]] bool is_open() const noexcept;
 
-  // Returns slots to their pools that wait in the release queue, and those of execs whose last
-  // launch is done; what other threads are recycling is returned, too, when this ends. So a claim
-  // never waits behind a destructor that blocks the worker.
-  void recycle() noexcept;
-  // The same, but for execs: calls no CUDA function.
+  // Returns slots to their pools that wait in the release queue; what other threads are recycling
+  // is returned, too, when this ends. So a claim never waits behind a destructor that blocks the
+  // worker. Calls no CUDA function.
   void recycle_queued() noexcept;
+  // The same with the slots of one exec whose last launch is done; false if there is none.
+  // `last_asked` is 0 at first: each call goes on where the one before ended.
+  bool recycle_next(std::uint64_t& last_asked) noexcept;
+  // The same with those of all.
+  void recycle() noexcept;
   // Drops a reference to a set once its event is done. Takes a short lock.
   void defer(std::list<deferred_release> waiting) noexcept;
 

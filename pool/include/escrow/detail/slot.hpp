@@ -124,10 +124,10 @@ class slot : public reclaimable {
   bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
   bool is_leased_ = false;         // from here on guarded by capture_reuse, once a graph holds it
   std::size_t graph_holds_ = 0;
-  // The last lease's end, if it was in the capture: the nodes that the next use comes after, and
-  // what they depend on.
+  // The last lease's end, if it was in the capture: the nodes that the next use comes after, and a
+  // hash of what they depend on.
   std::vector<cudaGraphNode_t> released_after_;
-  std::vector<std::pair<cudaGraphNode_t, unsigned>> released_edges_;
+  std::uint64_t released_edges_ = 0;
 };
 
 // The functions that a resource_pool<T> was given, shared by its slots. They may be called by

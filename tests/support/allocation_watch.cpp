@@ -1,0 +1,129 @@
+// The replaced operator new, and how it tells the library's allocations from the runtime's.
+#include "allocation_watch.hpp"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace escrow::test {
+namespace {
+
+thread_local bool is_watching = false;
+thread_local std::uint64_t counted = 0;
+thread_local std::uint64_t failing_at = 0;  // 0: none fails
+thread_local std::uint64_t failing_times = 0;
+
+// Whether an address of code is in a function of the CUDA API. Asking the dynamic linker is slow,
+// so answers are kept; a thread's own table, without allocation.
+bool is_cuda_function(void* address) noexcept {
+  struct answer {
+    void* address;
+    bool is_cuda;
+  };
+  thread_local std::array<answer, 4096> known{};
+  answer& found = known[(reinterpret_cast<std::uintptr_t>(address) >> 2) % known.size()];
+  if (found.address != address) {
+    Dl_info info{};
+    bool const named = dladdr(address, &info) != 0 && info.dli_sname != nullptr;
+    found = {address, named && std::strncmp(info.dli_sname, "cuda", 4) == 0};
+  }
+  return found.is_cuda;
+}
+
+bool is_inside_cuda() noexcept {
+  std::array<void*, 64> frames{};
+  int const count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  for (int i = 0; i < count; ++i) {
+    if (is_cuda_function(frames[static_cast<std::size_t>(i)])) return true;
+  }
+  return false;
+}
+
+void note_allocation() {
+  if (!is_watching) return;
+  is_watching = false;  // backtrace may allocate
+  bool const is_of_the_library = !is_inside_cuda();
+  is_watching = true;
+  if (!is_of_the_library) return;
+  ++counted;
+  if (failing_at != 0 && counted >= failing_at && counted - failing_at < failing_times) {
+    throw std::bad_alloc{};
+  }
+}
+
+void* allocate(std::size_t bytes, std::align_val_t aligned = {}) {
+  note_allocation();
+  auto const alignment = static_cast<std::size_t>(aligned);
+  std::size_t const size = bytes == 0 ? 1 : bytes;
+  void* const memory =
+      alignment <= alignof(std::max_align_t)
+          ? std::malloc(size)
+          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc{};
+  return memory;
+}
+
+template <class... Alignment>
+void* allocate_or_null(std::size_t bytes, Alignment... aligned) noexcept {
+  try {
+    return allocate(bytes, aligned...);
+  } catch (std::bad_alloc const&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+allocation_watch::allocation_watch(std::uint64_t failing, std::uint64_t times) noexcept
+    : before_{counted} {
+  static_cast<void>(is_inside_cuda());  // its first call loads what it needs
+  failing_times = times;
+  failing_at = failing == 0 ? 0 : counted + failing;
+  is_watching = true;
+}
+
+allocation_watch::~allocation_watch() {
+  is_watching = false;
+  failing_at = 0;
+}
+
+std::uint64_t allocation_watch::count() const noexcept {
+  return counted - before_;
+}
+
+}  // namespace escrow::test
+
+// All forms, since a sanitizer's own forms do not go through these. Each line has its two.
+// NOLINTBEGIN(cppcoreguidelines-macro-usage)
+#define NEW_FORMS(properties, function, values, ...) \
+  void* operator new(__VA_ARGS__) properties {       \
+    return escrow::test::function values;            \
+  }                                                  \
+  void* operator new[](__VA_ARGS__) properties {     \
+    return escrow::test::function values;            \
+  }
+#define DELETE_FORMS(...)                        \
+  void operator delete(__VA_ARGS__) noexcept {   \
+    std::free(memory);                           \
+  }                                              \
+  void operator delete[](__VA_ARGS__) noexcept { \
+    std::free(memory);                           \
+  }
+// NOLINTEND(cppcoreguidelines-macro-usage)
+
+NEW_FORMS(, allocate, (bytes), std::size_t bytes)
+NEW_FORMS(, allocate, (bytes, to), std::size_t bytes, std::align_val_t to)
+NEW_FORMS(noexcept, allocate_or_null, (bytes), std::size_t bytes, std::nothrow_t const&)
+NEW_FORMS(noexcept, allocate_or_null, (bytes, to), std::size_t bytes, std::align_val_t to,
+          std::nothrow_t const&)
+DELETE_FORMS(void* memory)
+DELETE_FORMS(void* memory, std::size_t)
+DELETE_FORMS(void* memory, std::align_val_t)
+DELETE_FORMS(void* memory, std::size_t, std::align_val_t)
+DELETE_FORMS(void* memory, std::nothrow_t const&)
+DELETE_FORMS(void* memory, std::align_val_t, std::nothrow_t const&)
