@@ -1,4 +1,4 @@
-// Checked calls on events.
+// Checked event calls.
 #include "escrow/core/event.hpp"
 
 #include "escrow/detail/retry_cleanup.hpp"
