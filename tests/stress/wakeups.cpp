@@ -3,20 +3,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 
-#include "escrow/deleter/deleter.hpp"
-#include "stress_time.hpp"
-#include "wait_until.hpp"
+#include "owners.hpp"
+#include "stress_world.hpp"
 #include "wakeup.hpp"
 
-namespace escrow {
+namespace escrow::test {
 namespace {
 
-TEST(DoorbellStore, HandsOutAgainWhatWasPutBackAndNeverFreesIt) {
+TEST(WakeupStore, LendsAgainWhatWasReturnedAndNeverFreesIt) {
   wakeup_store::loan first = wakeup_store::take();
   wakeup_store::loan const second = wakeup_store::take();
   wakeup* const known = first.get();
@@ -26,16 +23,16 @@ TEST(DoorbellStore, HandsOutAgainWhatWasPutBackAndNeverFreesIt) {
   EXPECT_EQ(wakeup_store::take().get(), known);
 }
 
-TEST(Doorbell, DoesNotLetTheWorkerSleepOnWork) {
-  wakeup bell;
-  EXPECT_FALSE(bell.try_sleep([] { return false; }));
+TEST(Wakeup, LetsNoWorkerSleepOnWork) {
+  wakeup wake;
+  EXPECT_FALSE(wake.try_sleep([] { return false; }));
 }
 
-TEST(Doorbell, ARingBeforeTheWaitIsNotLost) {
-  wakeup bell;
-  ASSERT_TRUE(bell.try_sleep([] { return true; }));
-  bell.notify();
-  bell.wait_for_notify();  // returns at once, or the test times out
+TEST(Wakeup, BeforeTheWaitIsNotLost) {
+  wakeup wake;
+  ASSERT_TRUE(wake.try_sleep([] { return true; }));
+  wake.notify();
+  wake.wait_for_notify();  // returns at once, or the test times out
 }
 
 // One round: every producer pushes one item; the consumer takes all and sleeps again.
@@ -44,30 +41,30 @@ class sleeper {
   sleeper() : thread_([this] { consume(); }) {}
   ~sleeper() {
     ends_.store(true, std::memory_order_release);
-    bell.notify();
+    wake.notify();
     thread_.join();
   }
 
   void push() {
     items_.fetch_add(1, std::memory_order_release);
-    bell.notify();
+    wake.notify();
   }
   [[nodiscard]] long taken() const { return taken_.load(std::memory_order_acquire); }
   [[nodiscard]] long slept() const { return slept_.load(std::memory_order_relaxed); }
 
-  wakeup bell;
+  wakeup wake;
 
  private:
   void consume() {
     while (!ends_.load(std::memory_order_acquire)) {
       taken_.fetch_add(items_.exchange(0, std::memory_order_acquire), std::memory_order_release);
-      bool const sleeps = bell.try_sleep([this] {
+      bool const sleeps = wake.try_sleep([this] {
         return items_.load(std::memory_order_acquire) == 0 &&
                !ends_.load(std::memory_order_acquire);
       });
       if (!sleeps) continue;
       slept_.fetch_add(1, std::memory_order_relaxed);
-      bell.wait_for_notify();
+      wake.wait_for_notify();
     }
   }
 
@@ -80,7 +77,7 @@ class sleeper {
 
 // Without the pauses of wait_until(): rounds shall follow each other closely.
 bool reaches(sleeper const& worker, long count) {
-  auto const end = std::chrono::steady_clock::now() + test::generous;
+  auto const end = std::chrono::steady_clock::now() + generous;
   while (worker.taken() < count) {
     if (std::chrono::steady_clock::now() > end) return worker.taken() >= count;
     std::this_thread::yield();
@@ -88,50 +85,47 @@ bool reaches(sleeper const& worker, long count) {
   return true;
 }
 
-TEST(Doorbell, LosesNoWakeUpOfASleepingWorker) {
+// With one producer, rounds follow each other closely; with four, who wakes the worker is a race.
+class WakeupOf : public testing::TestWithParam<int> {};
+
+TEST_P(WakeupOf, ProducersIsNeverLost) {
   constexpr long rounds_max = 20'000;  // on a busy machine the time is over before
-  auto const end_of_test = std::chrono::steady_clock::now() + test::stress_time();
+  int const producers = GetParam();
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
   sleeper worker;
-  long i = 1;
-  for (; i <= rounds_max && std::chrono::steady_clock::now() < end_of_test; ++i) {
-    worker.push();
-    ASSERT_TRUE(reaches(worker, i)) << "lost in round " << i;
-  }
-  EXPECT_GT(worker.slept(), i / 4) << "the worker hardly slept: nothing was tested";
-}
-
-TEST(Doorbell, LosesNoWakeUpOfManyProducers) {
-  constexpr int producers = 4;
-  constexpr long rounds = 3000;
-  sleeper worker;
+  std::atomic<long> pushed{0};
   std::atomic<bool> lost{false};
-  std::vector<std::thread> threads;
-  for (int p = 0; p < producers; ++p) {
-    threads.emplace_back([&] {
-      for (long i = 1; i <= rounds && !lost.load(std::memory_order_relaxed); ++i) {
-        worker.push();
-        // All producers together have pushed at least this much by the time of this round's end.
-        if (!reaches(worker, i)) lost.store(true, std::memory_order_relaxed);
-      }
-    });
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < producers; ++i) {
+      threads.emplace_back([&] {
+        for (long round = 0; round < rounds_max && !lost; ++round) {
+          if (std::chrono::steady_clock::now() > end) return;
+          pushed.fetch_add(1);
+          worker.push();
+          // At the end of its round, all that this one pushed was taken, or it was lost.
+          if (!reaches(worker, round + 1)) lost.store(true);
+        }
+      });
+    }
   }
-  for (std::thread& thread : threads) thread.join();
   EXPECT_FALSE(lost);
-  EXPECT_TRUE(reaches(worker, producers * rounds));
+  EXPECT_TRUE(reaches(worker, pushed));
+  if (producers == 1) {
+    EXPECT_GT(worker.slept(), pushed / 4) << "the worker hardly slept: nothing was tested";
+  }
 }
 
-TEST(Doorbell, TheWorkerOfADeleterWakesEachTimeItFellAsleep) {
+INSTANTIATE_TEST_SUITE_P(Some, WakeupOf, testing::Values(1, 4));
+
+TEST(Wakeup, OfADeletersWorkerIsNeverLost) {
   constexpr int rounds_max = 2000;
-  auto const end_of_test = std::chrono::steady_clock::now() + test::stress_time();
-  deleter owner(deleter_options{.linger = std::chrono::microseconds(0)});
-  std::atomic<int> destroyed{0};
-  for (int i = 1; i <= rounds_max && std::chrono::steady_clock::now() < end_of_test; ++i) {
-    owner.retire(std::unique_ptr<int, std::function<void(int*)>>(new int, [&destroyed](int* it) {
-      delete it;
-      destroyed.fetch_add(1, std::memory_order_release);
-    }));
-    ASSERT_TRUE(test::wait_until([&] { return destroyed.load(std::memory_order_acquire) == i; }))
-        << "round " << i;
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  deleter its(deleter_options{.linger = std::chrono::microseconds(0)});
+  for (int i = 1; i <= rounds_max && std::chrono::steady_clock::now() < end; ++i) {
+    auto const fate = make_fate();
+    its.retire(probe(fate));
+    ASSERT_TRUE(fate->wait()) << "round " << i;
   }
 }
 
@@ -145,7 +139,7 @@ struct flagged final : reclaimable {
 
 // A pusher may still be about to ring when its node has been reclaimed and everything that
 // its owner has is gone: a destroy callback on CUDA's own thread cannot be waited for.
-TEST(Doorbell, OutlivesThePusherWhoseNodeIsAlreadyGone) {
+TEST(Wakeup, OutlivesThePusherOfANodeThatWasReclaimed) {
   std::atomic<flagged*> next{nullptr};
   std::atomic<bool> ends{false};
   std::thread pusher([&] {
@@ -154,13 +148,13 @@ TEST(Doorbell, OutlivesThePusherWhoseNodeIsAlreadyGone) {
       std::this_thread::yield();
     }
   });
-  auto const end_of_test = std::chrono::steady_clock::now() + test::stress_time();
+  auto const end_of_test = std::chrono::steady_clock::now() + stress_time() / 2;
   for (int i = 0; std::chrono::steady_clock::now() < end_of_test; ++i) {
     deleter owner(deleter_options{.poll_interval_min = std::chrono::microseconds(1),
                                   .poll_interval_max = std::chrono::microseconds(1)});
     flagged node(owner.core());
     next.store(&node, std::memory_order_release);
-    auto const end = std::chrono::steady_clock::now() + test::generous;
+    auto const end = std::chrono::steady_clock::now() + generous;
     while (!node.arrived.load(std::memory_order_acquire)) {
       if (std::chrono::steady_clock::now() > end) break;
       std::this_thread::yield();
@@ -172,4 +166,4 @@ TEST(Doorbell, OutlivesThePusherWhoseNodeIsAlreadyGone) {
 }
 
 }  // namespace
-}  // namespace escrow
+}  // namespace escrow::test
