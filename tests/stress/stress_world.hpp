@@ -132,8 +132,9 @@ class owner {
 /// One thread: its streams, of which the first two may capture, and its steps.
 class actor {
  public:
-  actor(arena& all, std::uint64_t number)
+  actor(arena& all, std::uint64_t number, std::size_t cells = 200'000)
       : arena_(all),
+        cells_(cells),
         random_(static_cast<std::uint64_t>(setting("ESCROW_STRESS_SEED", 1)) * 1000 + number),
         value_(static_cast<int>(number) * 10'000'000) {
     for (owned_stream& each : streams_) each = make_stream();
@@ -145,7 +146,7 @@ class actor {
     for (int i = 1; !arena_.stop.load(std::memory_order_relaxed) && next_ + 16 < cells_.size();
          ++i) {
       step();
-      if (i % 16 == 0) sync_streams();
+      if (i % sync_interval_ == 0) sync_streams();
     }
     sync_streams();
   }
@@ -179,11 +180,12 @@ class actor {
 
   arena& arena_;
   std::array<owned_stream, 3> streams_;
+  int sync_interval_ = 16;  // steps
 
  private:
+  pinned_ints cells_;  // each is used once
   std::mt19937_64 random_;
-  int value_;                   // no other actor writes it
-  pinned_ints cells_{200'000};  // each is used once
+  int value_;  // no other actor writes it
   std::size_t next_ = 0;
 };
 
