@@ -44,14 +44,15 @@ fi
 mkdir -p "$out"
 rm -f "$out"/[ab].*.json  # nothing of an earlier run may look like a result of this one
 
+here=$(dirname "$0")
 for ((round = 1; round <= rounds; ++round)); do
   sides=(a b)
   ((round % 2)) || sides=(b a)
   for bench in "$@"; do
     for side in "${sides[@]}"; do
       printf 'round %d of %d: %s of %s\n' "$round" "$rounds" "$bench" "${build[$side]}" >&2
-      "${build[$side]}/bench/${bench}_bench_$runtime" ${arguments[@]+"${arguments[@]}"} \
-        "--benchmark_out=$out/$side.$bench.$round.json" --benchmark_out_format=json \
+      "$here/run_program.sh" 3600 "$out/$side.$bench.$round.json" \
+        "${build[$side]}/bench/${bench}_bench_$runtime" ${arguments[@]+"${arguments[@]}"} \
         > "$out/log" 2>&1 || { cat "$out/log" >&2 && exit 1; }
     done
   done
@@ -59,4 +60,4 @@ done
 
 echo "A: ${build[a]}"
 echo "B: ${build[b]}"
-python3 -B "$(dirname "$0")/compare.py" "$out"
+python3 -B "$here/report.py" compare "$out"

@@ -1,187 +1,78 @@
-"""The figures, most of which have a goal, and how each is computed from what was measured."""
+"""The figures: what each is computed from, its goal, and its place in the tables of docs/performance.md.
 
-from dataclasses import dataclass
-from typing import Callable, Optional, Union
-
-from alike import likeness
-from measured import Measured
-
+A figure is a function of measurements `m`, where m(benchmark, field) is the median of a counter or of the
+time. Its noise is the same of two things that do not differ. A note is text, or a function of `m`.
+"""
+from types import SimpleNamespace
 
 NO_GOAL = "none"
 
 
-@dataclass(frozen=True)
-class Figure:
-    name: str
-    goal: str
-    unit: str
-    program: str
-    compute: Callable[[Measured], float]
-    # The same of two things that do not differ.
-    noise: Optional[Callable[[Measured], float]] = None
-    note: Union[str, Callable[[Measured], str], None] = None
+def figure(name, word, goal, unit, program, value, noise=None, note=None):
+    """`word` sets the figure apart from the others in its row."""
+    return SimpleNamespace(name=name, word=word, goal=goal, unit=unit, program=f"{program}_bench", value=value,
+                           noise=noise, note=note)
 
 
-def median(name, field="time"):
-    return lambda m: m.median(name, field)
+def of(benchmark, field="time"):
+    return lambda m: m(benchmark, field)
 
 
-def ratio(name, other, field="time"):
-    return lambda m: m.median(name, field) / m.median(other, field)
+def ratio(benchmark, other, field="time"):
+    return lambda m: m(benchmark, field) / m(other, field)
 
 
-def difference(name, other, field="time"):
-    return lambda m: m.median(name, field) - m.median(other, field)
+def difference(benchmark, other, field="time"):
+    return lambda m: m(benchmark, field) - m(other, field)
 
 
-def largest(name, field):
-    return lambda m: max(m.values(name, field))
-
-
-def claim(form, threads):
-    return f"claim/{form}/on_threads:{threads}"
-
-
-POOL_AND_DELETER = [
-    *(
-        Figure(f"claim_over_floor_{n}t", "<= 1.3", "ratio", "claim_bench",
-               ratio(claim("escrow", n), claim("floor", n)))
-        for n in (1, 8)
-    ),
-    Figure("cub_over_claim_1t", ">= 1.0", "ratio", "claim_bench",
-           ratio(claim("cub", 1), claim("escrow", 1))),
-    Figure("cub_over_claim_8t", ">= 2.0", "ratio", "claim_bench",
-           ratio(claim("cub", 8), claim("escrow", 8))),
-    Figure("captured_claim_us", "<= 2", "us", "claim_bench", median("claim/captured")),
-    Figure("retire_over_record", "<= 2", "ratio", "retire_bench",
-           ratio("retire/host/escrow", "retire/host/event_record")),
-    Figure("retire_stream_us", "<= 0.5", "us", "retire_bench",
-           difference("retire/stream/escrow", "retire/stream/nothing")),
-    Figure("destructor_p50_ns", "<= 100", "ns", "destructor_bench",
-           median("destructor/escrow_awake", "p50_ns")),
-    Figure("destructor_p999_ns", "<= 5000", "ns", "destructor_bench",
-           median("destructor/escrow_asleep", "p999_ns")),
-    Figure("steady_allocations", "= 0", "per million", "destructor_bench",
-           largest("steady/allocations", "allocations_per_million")),
-]
-
-
-def in_turns(name, goal, form, field, size, note=None):
+def in_turns(name, word, goal, field, size, note, form="escrow"):
     """A form's share of the bare graph's figure, which it took turns with."""
-    return Figure(name, goal, "ratio", "relaunch_bench", median(f"relaunch/{form}/{size}", field),
-                  median(f"relaunch/bare_again/{size}", field), note)
+    return figure(name, word, goal, "ratio", "relaunch", of(f"relaunch/{form}/{size}", field),
+                  of(f"relaunch/bare_again/{size}", field), note)
 
 
-def throughput(label, size):
-    return in_turns(f"relaunch_throughput_{label}", ">= 0.99", "escrow", "throughput_of_bare", size,
-                    lambda m: likeness(m, size))
+def likeness(m, size):
+    """Whether a graph that Escrow captured has the same nodes and edges as the bare one."""
+    def words(form):
+        facts = {key: int(value) for key, value in sorted(m.fields(f"relaunch/{form}/{size}").items())
+                 if key.startswith("nodes_") or key == "edges"}
+        edges = facts.pop("edges", 0)
+        return facts and ", ".join([f"{count} {key[6:]} nodes" for key, count in facts.items()] + [f"{edges} edges"])
+
+    bare, ours = words("bare"), words("escrow")
+    if not bare or not ours:
+        return ""
+    if bare == ours:
+        return f"both graphs have {bare}: the timing is an A/A test of the same graph"
+    return f"the graphs differ: bare has {bare}, escrow has {ours}"
 
 
-def host_note(form, size):
-    def note(m):
-        fields = m.fields(f"relaunch/{form}/{size}")
-        if "host_launches" not in fields:
-            return ""
-        return (f"host time per launch over {fields['host_launches']:.0f} launches from an idle "
-                f"stream; neither graph blocks the host")
-
-    return note
+def over_launches(benchmark, rest):
+    return lambda m: (f"host time per launch over {m(benchmark, 'host_launches'):.0f} launches from an idle "
+                      f"stream; {rest}")
 
 
-def host(label, size, form="escrow"):
-    return in_turns(f"relaunch_host_{label}", "<= 1.25", form, "host_of_bare", size,
-                    host_note(form, size))
-
-
-BURST_NOTE = "host time per launch in bursts of 16, which do not block the host"
-
-
-def burst(label, size):
-    return in_turns(f"relaunch_burst_{label}", NO_GOAL, "escrow", "host_burst_of_bare", size,
-                    BURST_NOTE)
-
-
-def user_object_over_escrow(kernels, goal):
-    """Over many launches, most of which block, and in bursts, which do not block."""
-    names = [f"relaunch/{form}/kernels:{kernels}" for form in ("user_object", "escrow")]
-
-    def note(m):
-        launches = m.fields(names[0]).get("host_launches")
-        if launches is None:
-            return ""
-        return (f"host time per launch over {launches:.0f} launches from an idle stream; with a "
-                "user object it is mostly blocking")
-
-    return [
-        Figure(f"user_object_over_escrow_host_k{kernels}", goal, "ratio", "relaunch_bench",
-               ratio(*names, "host_us"), note=note),
-        Figure(f"user_object_over_escrow_burst_k{kernels}", NO_GOAL, "ratio", "relaunch_bench",
-               ratio(*names, "host_burst_us"), note=BURST_NOTE),
-    ]
-
-
-def user_object_row_extra(kernels):
-    name = f"relaunch/user_object/kernels:{kernels}"
-    return Figure(f"user_object_row_extra_us_k{kernels}", NO_GOAL, "us", "relaunch_bench",
-                  lambda m: m.median(name) - m.median(name, "bare_us"),
-                  note="time per launch in a long row, beyond the bare graph's")
-
-
-def objects64(operation, note):
-    return Figure(f"{operation}_64_extra_us", "<= 10", "us", "relaunch_bench",
-                  median(f"objects64/{operation}", "extra_us"), note=note)
-
-
-RELAUNCH = [
-    *(throughput(f"k{k}", f"kernels:{k}") for k in (1, 8, 64, 512)),
-    throughput("fork4", "fork4"),
-    *(host(f"k{k}", f"kernels:{k}") for k in (1, 8, 64, 512)),
-    host("4096_objects", "kernels:8", "escrow_4096_objects"),
-    *(burst(f"k{k}", f"kernels:{k}") for k in (1, 8, 64, 512)),
-    Figure("run_ahead", "> 1000", "launches", "relaunch_bench",
-           median("run_ahead/escrow", "launches"), median("run_ahead/bare", "launches"),
-           "A/A is the bare graph's"),
-    Figure("user_object_run_ahead", NO_GOAL, "launches", "relaunch_bench",
-           median("run_ahead/user_object", "launches")),
-    Figure("relaunch_threads12", ">= 0.97", "ratio", "relaunch_bench",
-           median("threads12/escrow", "throughput_of_bare"),
-           median("threads12/bare_again", "throughput_of_bare")),
-    Figure("user_object_threads12", NO_GOAL, "ratio", "relaunch_bench",
-           median("threads12/user_object", "throughput_of_bare")),
-    *user_object_over_escrow(8, ">= 5"),
-    *user_object_over_escrow(64, ">= 25"),
-    *(user_object_row_extra(k) for k in (8, 64, 512)),
-    objects64("instantiate", "the first exec of a graph, which is the dearest"),
-    objects64("update", "to and fro between two graphs with 64 objects each"),
-    objects64("destroy", "of an idle exec that is the last to hold the objects"),
-    Figure("interference_p999", "<= 1.5", "ratio", "relaunch_bench",
-           median("interference/escrow", "p999_of_bare"),
-           median("interference/bare_again", "p999_of_bare")),
-]
-
+SIZES = {**{f"k{n}": f"kernels:{n}" for n in (1, 8, 64, 512)}, "fork4": "fork4"}
+KERNELS = {word: size for word, size in SIZES.items() if word != "fork4"}
+BURSTS = "host time per launch in bursts of 16, which do not block the host"
+USER, OURS = "relaunch/user_object/kernels:", "relaunch/escrow/kernels:"
 CHAIN = "nodes:10000"
 
 
-def a_node(*fields, form="escrow"):
-    """A note of counters that have no goal, in nanoseconds a node."""
-    name = f"build/{form}/{CHAIN}"
-
-    def note(m):
-        there = [each for each in fields if each in m.fields(name)]
-        return ", ".join(f"{each} {m.median(name, each):.0f}" for each in there)
-
-    return note
+def host(name, word, size, form="escrow"):
+    note = over_launches(f"relaunch/{form}/{size}", "neither graph blocks the host")
+    return in_turns(f"relaunch_host_{name}", word, "<= 1.25", "host_of_bare", size, note, form)
 
 
 def build_note(m):
-    shares = []
-    for form in ("escrow_warm", "escrow_no_owners", "user_objects"):
-        if "of_bare" in m.fields(f"build/{form}/{CHAIN}"):
-            shares.append(f"{form} {m.median(f'build/{form}/{CHAIN}', 'of_bare'):.3g}")
-    parts = a_node("build_ns", "bare_build_ns", "seal_ns", "destroy_ns", "bare_destroy_ns")(m)
-    return "; ".join(filter(None, [
-        f"per node: {parts}" if parts else "",
-        f"others over bare: {', '.join(shares)}" if shares else ""]))
+    def ns(form, *fields):
+        return ", ".join(f"{field} {m(f'build/{form}/{CHAIN}', field):.0f}" for field in fields)
+
+    others = ", ".join(f"{form} {m(f'build/{form}/{CHAIN}', 'of_bare'):.3g}"
+                       for form in ("escrow_warm", "escrow_no_owners", "user_objects"))
+    return f"per node: {ns('escrow', 'build_ns', 'bare_build_ns', 'seal_ns', 'destroy_ns', 'bare_destroy_ns')}; " \
+           f"others over bare: {others}"
 
 
 def cuda_core_note(m):
@@ -192,81 +83,140 @@ def cuda_core_note(m):
                 "Python's cuda.core was not run")
 
 
-def retained_note(m):
-    name = "retained/escrow/nodes:64"
-    if "host_burst_of_bare" not in m.fields(name):
-        return ""
-    return (f"host time per launch over {m.fields(name)['host_launches']:.0f} launches from an idle "
-            f"stream; in bursts of 16 it is {m.median(name, 'host_burst_of_bare'):.3f}")
+def eager(name, benchmark):
+    return figure(name, "", "<= 1", "us", "capture", of(benchmark, "escrow_us"),
+                  note=lambda m: f"{m(benchmark, 'extra_us'):.3g} us of it beyond the floor")
 
 
-BUILD = [
-    Figure("build_node_over_cuda", "<= 1.5", "ratio", "build_bench",
-           median(f"build/escrow/{CHAIN}", "of_bare"),
-           median(f"build/bare_again/{CHAIN}", "of_bare"), build_note),
-    Figure("build_cuda_core_over_escrow", ">= 3", "ratio", "cuda_core_build_bench",
-           ratio(f"build/cuda_core/{CHAIN}", f"build/escrow/{CHAIN}"), note=cuda_core_note),
-    Figure("retained_launch_host_k64", "<= 1.25", "ratio", "build_bench",
-           median("retained/escrow/nodes:64", "host_of_bare"),
-           median("retained/bare_again/nodes:64", "host_of_bare"), retained_note),
-    Figure("bytes_per_owner", NO_GOAL, "bytes", "build_bench",
-           median(f"memory/escrow/{CHAIN}", "bytes_per_owner")),
-]
-
-FEW, MANY = 256, 16_384  # claims in one capture
+def claims(branches, count):
+    return f"capture/claim/branches:{branches}/claims:{count}"
 
 
-def captured(name, goal, unit, compute, note=None):
-    return Figure(name, goal, unit, "capture_bench", compute, note=note)
+THREADS, BRANCHES = {1: "1 thread", 8: "8 threads"}, {1: "1 branch", 16: "16 branches"}
 
-
-def captured_claims(branches, claims):
-    return f"capture/claim/branches:{branches}/claims:{claims}"
-
-
-def eager_claim(name, benchmark):
-    def note(m):
-        if "extra_us" not in m.fields(benchmark):
-            return ""
-        return f"{m.median(benchmark, 'extra_us'):.3g} us of it beyond the floor"
-
-    return captured(name, "<= 1", "us", median(benchmark, "escrow_us"), note)
-
-
-def identity(nodes):
-    names = [f"capture/identity/{form}/nodes:{nodes}" for form in ("plain_handle", "own_graph")]
-    return captured(f"identity_{nodes}_nodes_us", NO_GOAL, "us", difference(*names, "extra_us"),
-                    "instantiating a plain handle, beyond the same with a graph of Escrow's")
-
-
-CAPTURE = [
-    *(
-        captured(f"captured_claim_extra_us_{n}_branches", goal, "us",
-                 median(captured_claims(n, FEW), "extra_us"),
-                 "claim and release, beyond the kernel")
-        for n, goal in ((1, "<= 1.0"), (16, "<= 1.5"))
-    ),
-    *(
-        captured(f"captured_claim_growth_{n}_branches", "<= 1.3", "ratio",
-                 ratio(captured_claims(n, MANY), captured_claims(n, FEW), "extra_us"))
-        for n in (1, 16)
-    ),
-    captured("captured_retire_8192_us", "<= 0.4", "us",
-             median("capture/retire/owners:8192", "extra_us")),
-    *(
-        captured(f"instantiate_{n}_owners_extra_us", goal, "us",
-                 median(f"capture/instantiate/owners:{n}", "extra_us"),
-                 "the first exec of a graph")
-        for n, goal in ((64, "<= 3"), (8192, "<= 60"))
-    ),
-    *(
-        captured(f"graph_life_over_cuda_{n}t", goal, "ratio",
-                 median(f"capture/whole/on_threads:{n}", "of_plain"))
-        for n, goal in ((1, "<= 1.25"), (8, "<= 1.15"))
-    ),
-    eager_claim("claim_16384_idle_us", "capture/eager/free_idle:16384"),
-    eager_claim("claim_1024_streams_us", "capture/eager/streams:1024"),
-    *(identity(n) for n in (10, 1_000, 10_000)),
-]
-
-FIGURES = [*POOL_AND_DELETER, *RELAUNCH, *CAPTURE, *BUILD]
+# The tables: what a row says, and the figures in it.
+TABLES = {
+    "gpu": [
+        ("launches/s in a long row, over the bare graph's",
+         [in_turns(f"relaunch_throughput_{word}", word, ">= 0.99", "throughput_of_bare", size,
+                   lambda m, size=size: likeness(m, size)) for word, size in SIZES.items()]),
+        ("CUDA's user object adds to each launch in a long row",
+         [figure(f"user_object_row_extra_us_k{n}", f"k{n}", NO_GOAL, "us", "relaunch",
+                 lambda m, n=n: m(f"{USER}{n}") - m(f"{USER}{n}", "bare_us"),
+                 note="time per launch in a long row, beyond the bare graph's") for n in (8, 64, 512)]),
+    ],
+    "host": [
+        ("in bursts of 16 launches, over the bare graph's",
+         [in_turns(f"relaunch_burst_{word}", word, NO_GOAL, "host_burst_of_bare", size, BURSTS)
+          for word, size in KERNELS.items()]),
+        ("over 200 launches (k512: 32), over the bare graph's; neither blocks",
+         [host(word, word, size) for word, size in KERNELS.items()]),
+        ("the same with 4,096 owners in the graph",
+         [host("4096_objects", "k8", "kernels:8", "escrow_4096_objects")]),
+        ("in bursts of 16, CUDA's user object over Escrow",
+         [figure(f"user_object_over_escrow_burst_k{n}", f"k{n}", NO_GOAL, "ratio", "relaunch",
+                 ratio(f"{USER}{n}", f"{OURS}{n}", "host_burst_us"), note=BURSTS) for n in (8, 64)]),
+    ],
+    "limit": [
+        ("launches in flight before the host blocks, Escrow",
+         [figure("run_ahead", "", "> 1000", "launches", "relaunch", of("run_ahead/escrow", "launches"),
+                 of("run_ahead/bare", "launches"), "A/A is the bare graph's")]),
+        ("the same with CUDA's user object",
+         [figure("user_object_run_ahead", "", NO_GOAL, "launches", "relaunch",
+                 of("run_ahead/user_object", "launches"))]),
+        ("host time over 200 launches, mostly blocking: CUDA's user object over Escrow",
+         [figure(f"user_object_over_escrow_host_k{n}", f"k{n}", goal, "ratio", "relaunch",
+                 ratio(f"{USER}{n}", f"{OURS}{n}", "host_us"),
+                 note=over_launches(f"{USER}{n}", "with a user object it is mostly blocking"))
+          for n, goal in ((8, ">= 5"), (64, ">= 25"))]),
+    ],
+    "threads": [
+        ("launches/s of 12 threads, each with its own exec of 8 kernels, over the bare graph's",
+         [figure("relaunch_threads12", "", ">= 0.97", "ratio", "relaunch",
+                 of("threads12/escrow", "throughput_of_bare"), of("threads12/bare_again", "throughput_of_bare"))]),
+        ("the same with CUDA's user object",
+         [figure("user_object_threads12", "", NO_GOAL, "ratio", "relaunch",
+                 of("threads12/user_object", "throughput_of_bare"))]),
+        ("p99.9 of a launch while other threads create and destroy graphs, over the bare graph's",
+         [figure("interference_p999", "", "<= 1.5", "ratio", "relaunch", of("interference/escrow", "p999_of_bare"),
+                 of("interference/bare_again", "p999_of_bare"))]),
+    ],
+    "claim": [
+        ("claim and release over the floor",
+         [figure(f"claim_over_floor_{n}t", word, "<= 1.3", "ratio", "claim",
+                 ratio(f"claim/escrow/on_threads:{n}", f"claim/floor/on_threads:{n}"))
+          for n, word in THREADS.items()]),
+        ("`cub::CachingDeviceAllocator` over claim and release",
+         [figure(f"cub_over_claim_{n}t", word, goal, "ratio", "claim",
+                 ratio(f"claim/cub/on_threads:{n}", f"claim/escrow/on_threads:{n}"))
+          for (n, word), goal in zip(THREADS.items(), (">= 1.0", ">= 2.0"))]),
+        ("claim and release with 16,384 idle free slots",
+         [eager("claim_16384_idle_us", "capture/eager/free_idle:16384")]),
+        ("claim and release, 1,024 streams in turn", [eager("claim_1024_streams_us", "capture/eager/streams:1024")]),
+    ],
+    "capture": [
+        ("claim and release in a capture, beyond the kernel: 256 claims",
+         [figure(f"captured_claim_extra_us_{n}_branches", word, goal, "us", "capture", of(claims(n, 256), "extra_us"),
+                 note="claim and release, beyond the kernel")
+          for (n, word), goal in zip(BRANCHES.items(), ("<= 1.0", "<= 1.5"))]),
+        ("the same of 16,384 claims, over that of 256",
+         [figure(f"captured_claim_growth_{n}_branches", word, "<= 1.3", "ratio", "capture",
+                 ratio(claims(n, 16_384), claims(n, 256), "extra_us")) for n, word in BRANCHES.items()]),
+        ("claim in a capture, 64 claims without a release",
+         [figure("captured_claim_us", "", "<= 2", "us", "claim", of("claim/captured"))]),
+        ("retire in a capture, 8,192 owners: each",
+         [figure("captured_retire_8192_us", "", "<= 0.4", "us", "capture",
+                 of("capture/retire/owners:8192", "extra_us"))]),
+        ("first instantiation, beyond plain CUDA",
+         [figure(f"instantiate_{n}_owners_extra_us", f"{n:,} owners", goal, "us", "capture",
+                 of(f"capture/instantiate/owners:{n}", "extra_us"), note="the first exec of a graph")
+          for n, goal in ((64, "<= 3"), (8192, "<= 60"))]),
+        ("64 owners add",
+         [figure(f"{operation}_64_extra_us", operation, "<= 10", "us", "relaunch",
+                 of(f"objects64/{operation}", "extra_us"), note=note)
+          for operation, note in (
+              ("instantiate", "the first exec of a graph, which is the dearest"),
+              ("update", "to and fro between two graphs with 64 objects each"),
+              ("destroy", "of an idle exec that is the last to hold the objects"))]),
+        ("capture, instantiate, launch and destroy, over plain CUDA",
+         [figure(f"graph_life_over_cuda_{n}t", word, goal, "ratio", "capture",
+                 of(f"capture/whole/on_threads:{n}", "of_plain"))
+          for (n, word), goal in zip(THREADS.items(), ("<= 1.25", "<= 1.15"))]),
+        ("identifying a graph that is given as a plain handle",
+         [figure(f"identity_{n}_nodes_us", f"{n:,} nodes", NO_GOAL, "us", "capture",
+                 difference(f"capture/identity/plain_handle/nodes:{n}", f"capture/identity/own_graph/nodes:{n}",
+                            "extra_us"),
+                 note="instantiating a plain handle, beyond the same with a graph of Escrow's")
+          for n in (10, 1000, 10000)]),
+    ],
+    "others": [
+        ("retire over an event record",
+         [figure("retire_over_record", "", "<= 2", "ratio", "retire",
+                 ratio("retire/host/escrow", "retire/host/event_record"))]),
+        ("`retire(stream, owner)`",
+         [figure("retire_stream_us", "", "<= 0.5", "us", "retire",
+                 difference("retire/stream/escrow", "retire/stream/nothing"))]),
+        ("destroy callback, with the worker awake or asleep",
+         [figure("destructor_p50_ns", "p50 awake", "<= 100", "ns", "destructor",
+                 of("destructor/escrow_awake", "p50_ns")),
+          figure("destructor_p999_ns", "p99.9 asleep", "<= 5000", "ns", "destructor",
+                 of("destructor/escrow_asleep", "p999_ns"))]),
+        ("allocations in steady state",
+         [figure("steady_allocations", "", "= 0", "per million", "destructor",
+                 lambda m: max(m.values("steady/allocations", "allocations_per_million")))]),
+        ("adding a node with two owners, over plain CUDA without",
+         [figure("build_node_over_cuda", "", "<= 1.5", "ratio", "build", of(f"build/escrow/{CHAIN}", "of_bare"),
+                 of(f"build/bare_again/{CHAIN}", "of_bare"), build_note)]),
+        ("the same with Python's `cuda.core`, over Escrow",
+         [figure("build_cuda_core_over_escrow", "", ">= 3", "ratio", "cuda_core_build",
+                 ratio(f"build/cuda_core/{CHAIN}", f"build/escrow/{CHAIN}"), note=cuda_core_note)]),
+        ("host time per launch of 64 such nodes, over the bare graph's",
+         [figure("retained_launch_host_k64", "", "<= 1.25", "ratio", "build",
+                 of("retained/escrow/nodes:64", "host_of_bare"), of("retained/bare_again/nodes:64", "host_of_bare"),
+                 lambda m: over_launches("retained/escrow/nodes:64", "in bursts of 16 it is ")(m)
+                 + f"{m('retained/escrow/nodes:64', 'host_burst_of_bare'):.3f}")]),
+        ("host memory per owner of a node",
+         [figure("bytes_per_owner", "", NO_GOAL, "bytes", "build", of(f"memory/escrow/{CHAIN}", "bytes_per_owner"))]),
+    ],
+}
+FIGURES = [each for rows in TABLES.values() for _, row in rows for each in row]

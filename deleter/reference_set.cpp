@@ -69,6 +69,14 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   for (auto const& shared : shared_) found.push_back(shared.get());
 }
 
+void reference_set::end_reuse() noexcept {
+  // Acquire: pairs with append(). The caller has a reference: the set is not closed.
+  for (reclaimable* each = newest_.load(std::memory_order_acquire); each != nullptr;
+       each = each->next_) {
+    if (each->is_slot()) static_cast<slot_reference*>(each)->end_reuse();
+  }
+}
+
 void reference_set::reclaim_set(reclaimable& thing) noexcept {
   auto& set = static_cast<reference_set&>(thing);
   set.is_recycled_ ? set.destroy() : set.recycle();

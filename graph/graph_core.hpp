@@ -3,8 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -77,6 +77,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
  private:
   class change;
   struct kept_owner {
+    cudaGraphNode_t node;
     ref<retired_object> owner;
     // That the owner is in, which is on the graph; null: the owner is not yet on the graph.
     reference_set* set = nullptr;
@@ -95,6 +96,15 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] reference_set* open_set() noexcept;
   void drop_hoisted() noexcept;
   void forget_destroyed_nodes();
+  void sort_payloads() noexcept;
+  // What is kept for the node; null if nothing is.
+  [[nodiscard]] kept_owner* find_payload(cudaGraphNode_t node) noexcept;
+  template <class Predicate>
+  void erase_payloads_if(Predicate is_doomed) noexcept {
+    sort_payloads();
+    std::erase_if(payloads_, is_doomed);
+    sorted_ = payloads_.size();
+  }
 
   cudaGraph_t native_;
   bool is_adopted_;
@@ -102,7 +112,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   bool is_exposed_;
   deleter_core* keeper_ = nullptr;  // null: none was named
   int device_ = current_device();
-  std::map<cudaGraphNode_t, kept_owner> payloads_;
+  std::vector<kept_owner> payloads_;  // the first `sorted_` by their nodes; then those of new nodes
+  std::size_t sorted_ = 0;
   std::vector<placed_set> placed_;  // on the graph
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
 };

@@ -144,6 +144,7 @@ void hoist_scope::keep_off() noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     graph_registry::global().remove(*each.set, each.graph_id);
+    each.set->end_reuse();
     release_object(each.object, each.set->core());
   }
 }

@@ -1,6 +1,4 @@
 // What happens to owners when a node is added, changed or destroyed.
-#include <iterator>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -26,8 +24,8 @@ class graph_core::change {
   void replace_set();
 
   graph_core& core_;
-  std::map<cudaGraphNode_t, kept_owner>::iterator old_;
-  std::map<cudaGraphNode_t, kept_owner> next_;  // what the node is to keep, or nothing
+  kept_owner* old_ = nullptr;        // what the node keeps, or null
+  ref<retired_object> next_;         // what it is to keep, or nothing
   reference_set* placed_ = nullptr;  // takes the place of the old set, or has just the payload
   reference_set* grown_ = nullptr;   // is on the graph, and will have the payload as well
 };
@@ -35,26 +33,29 @@ class graph_core::change {
 graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)
     : core_(core) {
   core_.drop_hoisted();
-  old_ = node == nullptr ? core_.payloads_.end() : core_.payloads_.find(node);
-  if (next.get() != nullptr) next_[nullptr].owner = next.hand_on(core_.device());
+  auto& payloads = core_.payloads_;
+  // Room for commit().
+  if (payloads.size() == payloads.capacity()) payloads.reserve(2 * payloads.size() + 8);
+  if (node != nullptr) old_ = core_.find_payload(node);
+  next_ = next.hand_on(core_.device());
   replace_set();
 }
 
 void graph_core::change::replace_set() {
-  bool const is_on_graph = old_ != core_.payloads_.end() && old_->second.set != nullptr;
+  bool const is_on_graph = old_ != nullptr && old_->set != nullptr;
   if (!is_on_graph && !core_.is_exposed_) return;
-  if (!is_on_graph && !next_.empty()) {
+  if (!is_on_graph && next_) {
     grown_ = core_.open_set();
     if (grown_ != nullptr) return grown_->reserve_shared(1);
   }
   std::vector<retired_object*> owners;
   if (is_on_graph) {
-    for (auto const& each : old_->second.set->shared()) {
+    for (auto const& each : old_->set->shared()) {
       auto* const owner = static_cast<retired_object*>(each.get());
-      if (owner != old_->second.owner.get()) owners.push_back(owner);
+      if (owner != old_->owner.get()) owners.push_back(owner);
     }
   }
-  if (!next_.empty()) owners.push_back(next_.begin()->second.owner.get());
+  if (next_) owners.push_back(next_.get());
   if (!owners.empty()) placed_ = &core_.place(owners);
 }
 
@@ -63,26 +64,18 @@ graph_core::change::~change() {
 }
 
 void graph_core::change::commit(cudaGraphNode_t node) noexcept {
-  if (old_ != core_.payloads_.end() && old_->second.set != nullptr) {
-    reference_set* const replaced = old_->second.set;
-    for (auto& [other, each] : core_.payloads_) {
+  if (old_ != nullptr && old_->set != nullptr) {
+    reference_set* const replaced = old_->set;
+    for (kept_owner& each : core_.payloads_) {
       if (each.set == replaced) each.set = placed_;
     }
     core_.take_off(*replaced);
   }
-  // A new node may have the handle of one that a plain call destroyed. Mostly its handle is higher
-  // than all before: that saves two searches.
-  auto const end = core_.payloads_.end();
-  bool const is_highest = core_.payloads_.empty() || std::prev(end)->first < node;
-  if (!is_highest) core_.payloads_.erase(node);
+  if (old_ != nullptr) core_.erase_payloads_if([&](auto const& each) { return &each == old_; });
   reference_set* const set = grown_ != nullptr ? grown_ : std::exchange(placed_, nullptr);
-  if (next_.empty()) return;
-  auto added = next_.extract(next_.begin());  // so that nothing is allocated
-  added.key() = node;
-  added.mapped().set = set;
-  retired_object& owner = *added.mapped().owner;
-  if (grown_ != nullptr) grown_->append_shared(ref<reclaimable>(owner), owner.is_written());
-  core_.payloads_.insert(end, std::move(added));
+  if (!next_) return;
+  if (grown_ != nullptr) grown_->append_shared(ref<reclaimable>(*next_), next_->is_written());
+  core_.payloads_.push_back({node, std::move(next_), set});
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,

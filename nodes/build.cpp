@@ -17,8 +17,12 @@ graph_core& graph_builder_ref::require(char const* call) const {
   return detail::require_graph(call, core_.lock().get());
 }
 
+deleter_core& graph_builder_ref::keeper_of(graph_core& core) {
+  return core.keeper();
+}
+
 deleter_core& graph_builder_ref::core(char const* call) const {
-  return require(call).keeper();
+  return keeper_of(require(call));
 }
 
 bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
@@ -31,20 +35,21 @@ node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
   return node(std::move(place));
 }
 
-node graph_builder_ref::add_node(cudaGraphNodeParams& params, detail::node_payload payload) const {
+node graph_builder_ref::add_node(graph_core& core, cudaGraphNodeParams& params,
+                                 detail::node_payload payload) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(require(adding).add(in_, {&after_, count}, params, std::move(payload)));
+  return node_of(core.add(in_, {&after_, count}, params, std::move(payload)));
 }
 
 allocation graph_builder_ref::add(alloc_kind const& kind) const {
   cudaGraphNodeParams params = kind.params;
-  node const made = add_node(params, {});
+  node const made = add_node(require(adding), params, {});
   return {made, params.alloc.dptr, params.alloc.bytesize};
 }
 
 node graph_builder_ref::add(free_kind const& kind) const {
   cudaGraphNodeParams params = kind.params;
-  return add_node(params, {});
+  return add_node(require(adding), params, {});
 }
 
 node graph_builder_ref::add(child_kind const& kind) const {
@@ -67,7 +72,7 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind) const {
   params.conditional.handle = kind.tested.get();
   params.conditional.type = kind.type;
   params.conditional.size = kind.bodies;
-  node const made = add_node(params, {});
+  node const made = add_node(core, params, {});
   for (unsigned i = 0; i < kind.bodies; ++i) {
     cudaGraph_t const body = params.conditional.phGraph_out[i];
     core.bodies.push_back(body);

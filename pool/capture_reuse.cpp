@@ -104,7 +104,7 @@ void capture_reuse::add(slot& held, std::uint64_t id, source_location where) {
     found->second.where = where;
   }
   ++found->second.holds;
-  held.is_leased_ = held.may_be_in_graphs_ = true;
+  held.is_leased_ = held.may_be_in_graphs_ = held.may_be_reused_ = true;
   if (++held.graph_holds_ == 1) ++slots_held_;
 }
 
@@ -116,6 +116,12 @@ bool capture_reuse::remove(slot& held, std::uint64_t id) noexcept {
   if (--held.graph_holds_ != 0) return false;
   --slots_held_;
   return !held.is_leased_;
+}
+
+void capture_reuse::end_reuse(slot& held, std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  held.may_be_reused_ = false;
+  if (entry* const of = find(id)) remove_reusable(*of, held);
 }
 
 bool capture_reuse::is_held(slot const& asked) const noexcept {
@@ -136,7 +142,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
   held.released_edges_ = edges;
   entry* const of = find(id);
   // One that others hold, too, serves no other claim.
-  if (of != nullptr && held.graph_holds_ == 1) {
+  if (of != nullptr && held.graph_holds_ == 1 && held.may_be_reused_) {
     try {
       if (held.released_after_.empty()) of->reusable.emplace(nullptr, &held);
       for (cudaGraphNode_t const node : held.released_after_) of->reusable.emplace(node, &held);

@@ -50,6 +50,8 @@ class capture_reuse {
   void add(slot& held, std::uint64_t id, source_location where);
   // Takes the hold off again. True if neither a graph nor a lease holds the slot any more.
   [[nodiscard]] bool remove(slot& held, std::uint64_t id) noexcept;
+  // The graph's hold goes on elsewhere: no claim of its captures gets the slot.
+  void end_reuse(slot& held, std::uint64_t id) noexcept;
   // Whether a graph holds the slot.
   [[nodiscard]] bool is_held(slot const& asked) const noexcept;
 

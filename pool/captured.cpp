@@ -49,6 +49,10 @@ std::size_t graph_hold::bytes() const noexcept {
   return held_.bytes_;
 }
 
+void graph_hold::end_reuse() noexcept {
+  held_.pool().state_->reuse.end_reuse(held_, capture_id_);
+}
+
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, source_location where) {
   graph_hold* hold = &taken.first_hold_;
   std::unique_ptr<graph_hold> extra;  // for a slot that another graph holds already

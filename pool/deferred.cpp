@@ -99,9 +99,11 @@ void slot_pool::state::finish_release(slot& used) noexcept {
 }
 
 void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {
-  // The device of an ambiguous handle, asked before the lock. -1, of no use, if it cannot be asked.
-  int device = -1;
-  static_cast<void>(succeeded(cudaGetDevice(&device)));
+  int device = -1;  // of no use, if it cannot be asked
+  try {
+    device = device_of(stream);
+  } catch (cuda_error const&) {
+  }
   stream_use const given = use_of(stream, id, device);
   auto const is_given = [&](stream_use const& use) { return is_same_stream(use, given); };
   slot* found = nullptr;
@@ -123,10 +125,8 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     each.newer_ = nullptr;
     // Where nothing was recorded on the stream of its release, it becomes this one's newest; else
     // it has to wait for that one, too, and has lost its place there.
-    bool const is_own = each.key_ == free_lists::own_list_of(each) &&
-                        std::ranges::any_of(each.unrecorded_, [&](stream_use const& use) {
-                          return use.device == options.device && is_given(use);
-                        });
+    bool const is_own = device == options.device && each.key_ == free_lists::own_list_of(each) &&
+                        std::ranges::any_of(each.unrecorded_, is_given);
     each.key_ = is_own ? id : free_lists::own_list_of(each);
     static_cast<void>(record_uses(each, &given));
     finish_release(each);

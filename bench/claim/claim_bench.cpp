@@ -3,72 +3,234 @@
 //
 // Each benchmark's time is microseconds per pair, of the slowest thread. No kernel runs in between:
 // it would hide the difference. Rows of pairs are short enough for CUDA's launch queue, and streams
-// are synchronised between rows, outside the time.
-#include <benchmark/benchmark.h>
-
-#include <algorithm>
+// are synchronized between rows, outside the time.
+//
+// claim/captured: each claim of a capture takes a slot that is free already and keeps it.
+// claim/captured_reuse: each claim takes the slot that the capture released before.
+#include <array>
+#include <iterator>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "captured.hpp"
 #include "claim_arm.hpp"
-#include "handles.hpp"
-#include "registering.hpp"
-#include "settings.hpp"
-#include "status.hpp"
+#include "graphs.hpp"
 #include "thread_team.hpp"
 
 namespace escrow::bench {
 namespace {
 
-// One thread's streams and claimer.
-struct claiming_thread {
-  explicit claiming_thread(claim_arm& arm, int stream_count) : claims(arm.make_claimer()) {
-    for (int i = 0; i < stream_count; ++i) {
-      owned.push_back(test::make_stream());
-      streams.push_back(owned.back());
+// An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
+// do without; `waits`: the floor where the resource comes from another stream.
+template <bool asks, bool waits>
+claim_setup record() {
+  return [] {
+    auto const event = std::make_shared<test::owned_event>(test::make_event());
+    return [event](cudaStream_t stream) {
+      if constexpr (asks) ask_about(stream);
+      if constexpr (waits) test::must(cudaStreamWaitEvent(stream, *event, 0));
+      test::must(cudaEventRecord(*event, stream));
+    };
+  };
+}
+
+template <std::size_t slots_max>
+claim_setup escrow() {
+  struct pooled {
+    escrow::deleter deleter;
+    resource_pool<device_block> pool{
+        {.slots_max = slots_max, .label = "claim", .deleter = &deleter},
+        [] { return device_block(claimed_bytes); }};
+  };
+  return [all = std::make_shared<pooled>()] {
+    return [all](cudaStream_t stream) { all->pool.claim(stream).release(); };
+  };
+}
+
+// PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
+class locked_pool {
+ public:
+  explicit locked_pool(std::size_t slots_max) : slots_max_(slots_max) {}
+
+  struct slot {
+    test::owned_event ready;
+    cudaStream_t stream;
+  };
+
+  slot claim(cudaStream_t stream) {
+    std::unique_lock lock(mutex_);
+    auto const own = std::find_if(free_.rbegin(), free_.rend(),
+                                  [=](slot const& each) { return each.stream == stream; });
+    if (own != free_.rend()) {
+      slot found = std::move(*own);
+      free_.erase(std::next(own).base());
+      return found;
     }
+    if (made_ < slots_max_) {
+      ++made_;
+      return {test::make_event(), stream};
+    }
+    test::must(!free_.empty(), "a slot is free");
+    slot found = std::move(free_.front());
+    free_.erase(free_.begin());
+    lock.unlock();
+    test::must(cudaStreamWaitEvent(stream, found.ready, 0));
+    return found;
   }
 
-  void sync() const {
-    for (cudaStream_t const stream : streams) test::must(cudaStreamSynchronize(stream));
+  void release(slot&& used, cudaStream_t stream) {
+    test::must(cudaEventRecord(used.ready, stream));
+    used.stream = stream;
+    std::lock_guard const lock(mutex_);
+    free_.push_back(std::move(used));
   }
 
-  std::vector<test::owned_stream> owned;
-  std::vector<cudaStream_t> streams;
-  std::unique_ptr<claimer> claims;
+ private:
+  std::mutex mutex_;  // guards all below
+  std::vector<slot> free_;
+  std::size_t made_ = 0;
+  std::size_t const slots_max_;
 };
 
-void run(benchmark::State& state, named_arm const& which, int threads, int streams, int pairs) {
-  auto const arm = which.make();
+template <std::size_t slots_max>
+claim_setup mutex_vector() {
+  return [pool = std::make_shared<locked_pool>(slots_max)] {
+    return [pool](cudaStream_t stream) { pool->release(pool->claim(stream), stream); };
+  };
+}
+
+// An arm without a state.
+template <void (*pair)(cudaStream_t)>
+claim_setup stateless() {
+  return [] { return pair; };
+}
+
+void malloc_async(cudaStream_t stream) {
+  void* memory = nullptr;
+  test::must(cudaMallocAsync(&memory, claimed_bytes, stream));
+  test::must(cudaFreeAsync(memory, stream));
+}
+
+// The device's own pool, told to keep all memory.
+claim_setup keeping_malloc_async() {
+  cudaMemPool_t pool = nullptr;
+  test::must(cudaDeviceGetDefaultMemPool(&pool, 0));
+  std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
+  test::must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  return stateless<&malloc_async>();
+}
+
+void malloc_and_free(cudaStream_t) {
+  void* memory = nullptr;
+  test::must(cudaMalloc(&memory, claimed_bytes));
+  test::must(cudaFree(memory));
+}
+
+void create_event(cudaStream_t) {
+  static_cast<void>(test::make_event());
+}
+
+using claim_arm = arm<claim_setup()>;
+
+constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
+constexpr int few = 16;
+
+claim_arm const threaded_arms[]{
+    {"event_record", &record<false, false>, true, many},
+    {"floor", &record<true, false>, true, many},
+    {"escrow", &escrow<64>, true, many},
+    {"mutex_vector", &mutex_vector<64>, true, many},
+    {"cub", &cub_allocator, false, many},
+    {"malloc_async", &keeping_malloc_async, true, many},
+    {"malloc", &stateless<&malloc_and_free>, true, few},
+    {"event_create", &stateless<&create_event>, true, many},
+};
+
+// On two streams in turn.
+claim_arm const ping_pong_arms[]{
+    {"floor", &record<true, false>, true, many},
+    {"floor_wait", &record<true, true>, true, many},
+    {"escrow", &escrow<64>, true, many},
+    {"escrow_one_slot", &escrow<1>, true, many},
+    {"mutex_vector", &mutex_vector<64>, true, many},
+    {"mutex_vector_one_slot", &mutex_vector<1>, true, many},
+    {"cub", &cub_allocator, false, many},
+    {"malloc_async", &keeping_malloc_async, true, many},
+};
+
+void run(benchmark::State& state, claim_arm const& which, int threads, std::size_t streams,
+         int pairs) {
+  auto const setup_thread = which.setup();
   thread_team team(threads, [&]() -> thread_team::part {
-    auto const mine = std::make_shared<claiming_thread>(*arm, streams);
-    return {.timed = [=] { mine->claims->run(mine->streams, pairs); },
-            .after = [=] { mine->sync(); }};
+    auto const mine = std::make_shared<std::vector<test::owned_stream>>();
+    while (mine->size() < streams) mine->push_back(test::make_stream());
+    auto const timed = [=, pair = setup_thread()] {
+      std::size_t at = 0;
+      for (int i = 0; i < pairs; ++i) {
+        pair((*mine)[at]);
+        if (++at == streams) at = 0;
+      }
+    };
+    return {timed, [=] {
+              for (auto const& each : *mine) test::must(cudaStreamSynchronize(each));
+            }};
   });
   constexpr int warm_up_rounds = 2;
   for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(team.round());
   for (auto _ : state) state.SetIterationTime(team.round() / pairs);
 }
 
-void register_arms(settings const& how, std::string const& group, std::span<named_arm const> all,
-                   int threads, int streams) {
-  for (named_arm const& each : all) {
-    if (how.is_simulated && !each.is_simulatable) continue;
-    int const pairs = std::min(each.pairs_max, how.choose(256, 64, 4));
-    add("claim/" + group + each.name + "/on_threads:" + std::to_string(threads),
-        how.choose(30, 5, 1), benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, each, threads, streams, pairs); });
-  }
+constexpr int claims = 64;  // in one capture
+
+// What is claimed does not matter: nothing is made.
+void run_captured(benchmark::State& state, bool is_kept) {
+  test::owned_stream const stream = test::make_stream();
+  escrow::deleter deleter;
+  resource_pool<int> from({.slots_max = claims, .label = "captured", .deleter = &deleter},
+                          [] { return 0; });
+  // Microseconds of `claims` claims, or claims and releases, each around a kernel, in a capture.
+  auto const captured_us = [&] {
+    double us = 0;
+    static_cast<void>(capture(stream_ref(stream.get()), [&](stream_ref) {
+      std::vector<lease<int>> kept;
+      kept.reserve(claims);
+      for (int i = 0; i < claims; ++i) {
+        us += us_of([&] { kept.push_back(from.claim(stream.get())); });
+        test::must(test::launch_tiny(stream));
+        if (!is_kept) us += us_of([&] { kept.back().release(); });
+      }
+    }));
+    test::must(deleter.drain_for(settle_max), "the deleter drains");
+    test::must(from.stats().in_graphs == 0, "all slots have come back");
+    return us;
+  };
+  static_cast<void>(captured_us());  // makes the slots
+  for (auto _ : state) state.SetIterationTime(captured_us() * 1e-6 / claims);
+  state.counters["slots_made"] = static_cast<double>(from.stats().grown);
 }
 
 }  // namespace
 
 void register_all(settings const& how) {
-  for (int const threads : {1, 2, 4, 8, 16}) register_arms(how, "", threaded_arms(), threads, 1);
-  register_arms(how, "ping_pong/", ping_pong_arms(), 1, 2);
-  register_captured(how);
+  auto const add_arm = [&](std::string const& group, claim_arm const& each, int threads,
+                           std::size_t streams) {
+    if (!each.is_for(how)) return;
+    int const pairs = std::min(each.times_max, how.choose(256, 64, 4));
+    add("claim/" + group + each.name + "/on_threads:" + std::to_string(threads),
+        {how.choose(30, 5, 1)}, benchmark::kMicrosecond,
+        [=](benchmark::State& state) { run(state, each, threads, streams, pairs); });
+  };
+  for (int const threads : {1, 2, 4, 8, 16}) {
+    for (claim_arm const& each : threaded_arms) add_arm("", each, threads, 1);
+  }
+  for (claim_arm const& each : ping_pong_arms) add_arm("ping_pong/", each, 1, 2);
+  for (bool const is_kept : {true, false}) {
+    add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
+        benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });
+  }
 }
 
 }  // namespace escrow::bench

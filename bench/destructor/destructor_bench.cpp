@@ -1,34 +1,61 @@
-// Nanoseconds inside a destroy callback, sample by sample.
+// Nanoseconds inside a destroy callback, sample by sample; how long an owner lives on after
+// cudaGraphExecDestroy; and heap allocations in steady state.
 //
-// Each benchmark's time is the mean; the counters have the quantiles. Two readings of the clock are
-// in each sample: subtract destructor/empty to be without.
-#include <benchmark/benchmark.h>
-
+// destructor/...: each benchmark's time is the mean; the counters have the quantiles. Two readings
+// of the clock are in each sample: subtract destructor/empty to be without.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
-#include "measures.hpp"
-#include "push_arm.hpp"
-#include "registering.hpp"
-#include "settings.hpp"
-#include "ticks.hpp"
-#include "times.hpp"
+#include "callback_arms.hpp"
+#include "graphs.hpp"
+#include "heap_count.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::bench {
 namespace {
+
+// A clock for the shortest times: the processor's own counter where it has one. Nothing before it
+// in the program is done later, and nothing behind it earlier.
+std::uint64_t ticks() {
+#if defined(__x86_64__)
+  _mm_lfence();
+  std::uint64_t const now = __rdtsc();
+  _mm_lfence();
+  return now;
+#else
+  return static_cast<std::uint64_t>(clock::now().time_since_epoch().count());
+#endif
+}
+
+double ns_per_tick() {
+  static double const measured = [] {
+    constexpr double long_enough = 0.02;
+    auto const begin = clock::now();
+    std::uint64_t const first = ticks();
+    while (seconds_since(begin) < long_enough) {
+    }
+    std::uint64_t const last = ticks();
+    return seconds_since(begin) * 1e9 / static_cast<double>(last - first);
+  }();
+  return measured;
+}
 
 struct samples {
   std::vector<std::uint32_t> times;  // ticks
   std::size_t unconfirmed = 0;       // rounds that began without a sleeper being seen
 };
 
-void take_round(push_arm& arm, std::size_t count, samples& taken) {
+void take_round(callback_arm& arm, samples& taken) {
   // Volatile: CUDA's calls are not inlined either.
-  destroy_callback const volatile callback = arm.callback();
+  callback_arm::callback_function const volatile callback = arm.callback;
   if (!arm.begin_round()) ++taken.unconfirmed;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < arm.round_size; ++i) {
     void* const object = arm.object(i);
     std::uint64_t const begin = ticks();
     callback(object);
@@ -39,22 +66,21 @@ void take_round(push_arm& arm, std::size_t count, samples& taken) {
   arm.end_round();
 }
 
-samples take(push_arm& arm, std::size_t count) {
+samples take(callback_arm& arm, std::size_t rounds) {
   samples taken;
-  taken.times.resize(count);  // touches the memory, so that no sample pays for it
+  taken.times.resize(rounds * arm.round_size);  // touches the memory, so that no sample pays for it
   taken.times.clear();
-  std::size_t const round = arm.round_size();
-  for (std::size_t left = count / round; left > 0; --left) take_round(arm, round, taken);
+  for (std::size_t left = rounds; left > 0; --left) take_round(arm, taken);
   return taken;
 }
 
-void run(benchmark::State& state, named_push_arm const& which, std::size_t count) {
-  auto const arm = which.make();
+void run(benchmark::State& state, named_callback_arm const& which, std::size_t count) {
+  auto const arm = which.setup();
   constexpr std::size_t warm_up_rounds = 4;
-  static_cast<void>(take(*arm, warm_up_rounds * arm->round_size()));
+  static_cast<void>(take(*arm, warm_up_rounds));
   samples taken;
   for (auto _ : state) {
-    taken = take(*arm, count);
+    taken = take(*arm, count / arm->round_size);
     double sum = 0;
     for (std::uint32_t const time : taken.times) sum += time;
     state.SetIterationTime(sum * ns_per_tick() * 1e-9 / static_cast<double>(taken.times.size()));
@@ -69,19 +95,175 @@ void run(benchmark::State& state, named_push_arm const& which, std::size_t count
   state.counters["unconfirmed"] = static_cast<double>(taken.unconfirmed);
 }
 
+using end_time = std::atomic<std::int64_t>;  // in ticks of `clock`; 0: not yet
+
+// Release: pairs with the acquire in reclaim_us().
+void note_end(end_time& ended_at) noexcept {
+  ended_at.store(clock::now().time_since_epoch().count(), std::memory_order_release);
+}
+
+// From the call of cudaGraphExecDestroy to the end of an owner that the exec held.
+double reclaim_us(escrow::deleter& deleter, cudaStream_t stream, bool is_launched) {
+  static end_time ended_at{0};  // there, however late an owner ends
+  ended_at.store(0, std::memory_order_relaxed);
+  test::owned_exec exec = [&] {
+    graph const captured = capture(stream_ref(stream), [&](stream_ref capturing) {
+      test::must(test::launch_tiny(stream));
+      deleter.retire(capturing, telling_owner<end_time, &note_end>(ended_at));
+    });
+    return test::instantiate(captured.get());
+  }();
+  if (is_launched) test::must(cudaGraphLaunch(exec, stream));
+  test::must(cudaStreamSynchronize(stream));
+  auto const begin = clock::now();
+  exec.reset();
+  // Acquire: pairs with the release in note_end().
+  test::must(test::wait_until([&] { return ended_at.load(std::memory_order_acquire) != 0; }),
+             "the owner is destroyed");
+  clock::time_point const end{clock::duration(ended_at.load(std::memory_order_relaxed))};
+  return std::chrono::duration<double, std::micro>(end - begin).count();
+}
+
+void run_reclaim(benchmark::State& state, bool is_launched) {
+  test::owned_stream const stream = test::make_stream();
+  escrow::deleter deleter;
+  static_cast<void>(reclaim_us(deleter, stream, is_launched));
+  std::vector<double> all;
+  for (auto _ : state) {
+    all.push_back(reclaim_us(deleter, stream, is_launched));
+    state.SetIterationTime(all.back() * 1e-6);
+  }
+  state.counters["p50_us"] = quantile(all, 0.5);
+  state.counters["p99_us"] = quantile(all, 0.99);
+}
+
+// Heap allocations of Escrow, on the calling thread and on its worker, once everything is warm.
+using tally = std::atomic<std::uint64_t>;
+
+// Release: pairs with the acquire in steady_state::have_all_ended().
+void count_end(tally& ended) noexcept {
+  ended.fetch_add(1, std::memory_order_release);
+}
+
+// Makes the thread on which an owner ends, the worker, count allocations or not.
+template <bool counts>
+void count_and_switch(tally& ended) noexcept {
+  count_on_this_thread(counts);
+  count_end(ended);
+}
+
+void count_and_allocate(tally& ended) noexcept {
+  auto allocated = std::make_unique<std::uint64_t>(0);
+  benchmark::DoNotOptimize(allocated.get());
+  count_end(ended);
+}
+
+// Two streams, a pool and a deleter that are used over and over.
+class steady_state {
+ public:
+  steady_state() = default;
+  steady_state(steady_state&&) = delete;
+  // Owners count in here until their end, which comes by itself.
+  ~steady_state() { static_cast<void>(have_all_ended()); }
+
+  // `turns` claims, releases, retirements and reclaims.
+  template <bool counts>
+  void run(std::uint64_t turns) {
+    count_on_this_thread(counts);
+    for (std::uint64_t done = 0; done < turns; done += row) {
+      for (std::uint64_t i = 0; i < row; ++i) {
+        cudaStream_t const stream = streams_[i % 2];
+        auto leased = pool_.claim(stream);
+        deleter_.retire(stream, telling_owner<tally, &count_and_switch<counts>>(ended_));
+        leased.release();
+      }
+      retired_ += row;
+      for (auto const& stream : streams_) test::must(cudaStreamSynchronize(stream));
+      await();
+    }
+    count_on_this_thread(false);
+  }
+
+  // A row whose owners are all pending at once, which is as many as there will ever be.
+  void fill() {
+    constexpr std::uint64_t enqueue_us = 20'000;  // far more than a row takes
+    for (auto const& stream : streams_) test::must(test::launch_sleep(stream, enqueue_us));
+    run<false>(row);
+  }
+
+  // Makes the worker allocate once.
+  void allocate_on_worker() {
+    deleter_.retire(telling_owner<tally, &count_and_allocate>(ended_));
+    ++retired_;
+    await();
+  }
+
+ private:
+  static constexpr std::uint64_t row = 256;  // fits in CUDA's launch queue
+
+  void await() const { test::must(have_all_ended(), "all owners have been destroyed"); }
+  [[nodiscard]] bool have_all_ended() const {
+    // Acquire: pairs with the release in count_end().
+    return test::wait_until([this] { return ended_.load(std::memory_order_acquire) == retired_; });
+  }
+
+  test::owned_stream const streams_[2] = {test::make_stream(), test::make_stream()};
+  tally ended_{0};
+  std::uint64_t retired_ = 0;
+  escrow::deleter deleter_;
+  resource_pool<int> pool_{{.label = "steady", .deleter = &deleter_}, [] { return 0; }};
+};
+
+// A count that is always zero would prove nothing.
+void require_that_counting_works(steady_state& steady) {
+  std::uint64_t const before = allocations_counted();
+  count_on_this_thread(true);
+  auto allocated = std::make_unique<std::uint64_t>(before);
+  benchmark::DoNotOptimize(allocated.get());
+  count_on_this_thread(false);
+  test::must(allocations_counted() == before + 1, "an allocation of this thread is counted");
+  steady.allocate_on_worker();
+  test::must(allocations_counted() == before + 2, "an allocation of the worker is counted");
+}
+
+void run_steady(benchmark::State& state, std::uint64_t turns) {
+  steady_state steady;
+  constexpr std::uint64_t warm_up_turns = 4096;
+  steady.run<false>(warm_up_turns);
+  steady.fill();
+  steady.run<true>(1);  // turns the worker's counting on before anything is counted
+  require_that_counting_works(steady);
+  std::uint64_t const before = allocations_counted();
+  auto const all = static_cast<double>(turns);
+  for (auto _ : state) {
+    state.SetIterationTime(us_of([&] { steady.run<true>(turns); }) * 1e-6 / all);
+  }
+  auto const counted = static_cast<double>(allocations_counted() - before);
+  state.counters["turns"] = all;
+  state.counters["allocations"] = counted;
+  state.counters["allocations_per_million"] = counted * 1e6 / all;
+}
+
 }  // namespace
 
 void register_all(settings const& how) {
-  auto const awake = static_cast<std::size_t>(how.choose(1 << 20, 1 << 17, 1 << 11));
-  auto const asleep = static_cast<std::size_t>(how.choose(10'000, 1'000, 20));
-  for (auto const arms : {escrow_arms(), other_arms()}) {
-    for (named_push_arm const& each : arms) {
-      add("destructor/" + std::string(each.name), 1, benchmark::kNanosecond,
-          [=](benchmark::State& state) { run(state, each, each.is_asleep ? asleep : awake); });
+  for (auto const arms : {worker_arms(), queue_arms()}) {
+    for (named_callback_arm const& each : arms) {
+      int const count = each.times_max == asleep_samples_max
+                            ? how.choose(asleep_samples_max, 1'000, 20)
+                            : how.choose(1 << 20, 1 << 17, 1 << 11);
+      add("destructor/" + std::string(each.name), {1}, benchmark::kNanosecond,
+          [=](benchmark::State& state) { run(state, each, static_cast<std::size_t>(count)); });
     }
   }
-  register_reclaim_latency(how);
-  register_steady_allocations(how);
+  for (bool const is_launched : {false, true}) {
+    add("reclaim/exec_" + std::string(is_launched ? "launched" : "never_launched"),
+        {how.choose(200, 50, 2)}, benchmark::kMicrosecond,
+        [=](benchmark::State& state) { run_reclaim(state, is_launched); });
+  }
+  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 200'192, 1024));
+  add("steady/allocations", {1, how.choose(3, 3, 2)}, benchmark::kMicrosecond,
+      [=](benchmark::State& state) { run_steady(state, turns); });  // a count needs no more
 }
 
 }  // namespace escrow::bench

@@ -5,52 +5,99 @@
 
 #include <chrono>
 #include <cstddef>
-#include <memory>
-#include <span>
+#include <escrow/graph.hpp>
+#include <functional>
+#include <map>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "graph_facts.hpp"
-#include "work.hpp"
+#include "bench.hpp"
+#include "handles.hpp"
 
 namespace escrow::bench {
 
-// How long a form waits for destructors at its end; they take a millisecond.
-inline constexpr std::chrono::seconds end_wait_max{1};
+// Lines of tiny kernels that run side by side.
+struct shape {
+  char const* name;  // as it stands in the names of benchmarks
+  int branches;
+  int kernels;  // in each of them
+};
+
+inline constexpr shape line_of_8{"kernels:8", 1, 8};
+
+// What: enqueues a shape on a stream, with streams of its own for all branches but the first.
+// Lifetime: must outlive a capture that it enqueues in, for the sake of these streams.
+class work {
+ public:
+  explicit work(shape const& of);
+
+  void enqueue(cudaStream_t stream);
+
+ private:
+  int kernels_;
+  test::owned_event fork_;
+  std::vector<test::owned_stream> side_streams_;
+  std::vector<test::owned_event> joins_;  // one for each side stream
+};
+
+// Nodes by type and edges, by the names that they have as counters: "nodes_kernel", "edges".
+using graph_facts = std::map<std::string, int>;
+// Looks at the graph itself, not at its child graphs.
+[[nodiscard]] graph_facts facts_of(cudaGraph_t graph);
 
 // One form, ready to be launched on the stream it was made for.
-class relaunch_form {
- public:
-  virtual ~relaunch_form() = default;
-
-  // Enqueues one run of the kernels.
-  virtual void launch(cudaStream_t stream) = 0;
-  // Copies what launch() needs to the device ahead of it.
-  virtual void upload(cudaStream_t) {}
+struct relaunch_form {
   // Pool slots that the graph holds now.
-  [[nodiscard]] virtual std::size_t slots_held() const { return 0; }
-  // What the graph consists of; nothing without a graph.
-  [[nodiscard]] virtual graph_facts facts() const { return {}; }
-  // Destroys what launch() uses, waits a bounded time for destructors, and returns how many have
-  // not run. The last call; the stream must be idle.
-  [[nodiscard]] virtual std::size_t end() = 0;
+  std::function<std::size_t()> slots_held = [] { return std::size_t{0}; };
+  // When launch and upload are gone, and with them the exec: waits a bounded time for destructors,
+  // and returns how many have not run.
+  std::function<std::size_t()> owed = [] { return std::size_t{0}; };
+  // Enqueues one run of the kernels. This and the next are destroyed before the ones above, which
+  // keep what the exec needs.
+  std::function<void(cudaStream_t)> launch;
+  // Copies what launch() needs to the device ahead of it.
+  std::function<void(cudaStream_t)> upload = [](cudaStream_t) {};
+  graph_facts facts;  // what the graph consists of; nothing without a graph
+
+  // The last call; the stream must be idle. Returns how many destructors have not run.
+  [[nodiscard]] std::size_t end() {
+    launch = upload = nullptr;
+    return owed();
+  }
 };
 
-struct named_form {
-  char const* name;
-  std::unique_ptr<relaunch_form> (*make)(cudaStream_t stream, shape const& of);
+// A form that launches an exec of `graph`, which may go: instantiated with plain CUDA calls, and by
+// Escrow, which leaves it bare. `rest` has what the exec needs as long as it lives.
+[[nodiscard]] relaunch_form form_of(cudaGraph_t graph, relaunch_form rest = {});
+[[nodiscard]] relaunch_form form_of(graph const& graph, relaunch_form rest);
+// Waits for what `deleter` has to destroy; for relaunch_form::owed.
+[[nodiscard]] std::size_t owed_by(escrow::deleter& deleter);
+
+using form_setup = relaunch_form(cudaStream_t stream, shape const& of);
+// The arm of this name.
+[[nodiscard]] arm<form_setup> form_named(std::string_view name);
+
+// How often launches are measured, on a GPU; few else.
+struct sizes {
+  int instances;  // pairs of execs in one repetition
+  int row;        // launches in a row
+  int steady;     // launches in a long burst
+  int bursts;     // short ones for each pair
 };
 
-// Graphs that hold nothing, or something by Escrow or by a user object: what is compared.
-[[nodiscard]] std::span<named_form const> main_forms();
-// The bare graph with a plain event record after each launch: the calls that Escrow makes.
-[[nodiscard]] named_form bare_recorded();
-// Escrow, with a graph that holds as many retired owners as one graph ever will.
-[[nodiscard]] named_form escrow_4096_objects();
-// Graphs with nodes for the purpose, and kernels that are launched one by one each time.
-[[nodiscard]] std::span<named_form const> node_forms();
-[[nodiscard]] std::span<named_form const> eager_forms();
+// Measures what a launch costs, of a bare graph and of another form that does the same work, in
+// turns. Both are made anew in every iteration, since two execs of like graphs differ by chance.
+using form_maker = std::function<relaunch_form(cudaStream_t stream)>;
+void add_launches(settings const& how, std::string const& name, form_maker const& bare,
+                  form_maker const& form, sizes const& gpu);
 
-// One of main_forms(), or bare_recorded().
-[[nodiscard]] named_form form_named(std::string_view name);
+// Registers interference/....
+void register_interference(settings const& how);
+
+// How often each benchmark of launches is repeated.
+[[nodiscard]] inline int repetitions(settings const& how) {
+  return how.choose(9, 3, 1);
+}
 
 }  // namespace escrow::bench

@@ -2,85 +2,184 @@
 // graphs and free memory. Escrow's exec beside Escrow's churn takes turns with a bare exec beside
 // the same churn in plain CUDA; the other arms tell what of it is the exec's, the event record's,
 // and the churn's.
-#include <benchmark/benchmark.h>
-
+//
+// Churn is a thread that creates and destroys 1,000 graphs a second: it makes a block of 1 MiB
+// (cudaMalloc), captures 8 kernels, instantiates, and destroys exec and graph. A second thread
+// frees the blocks (cudaFree), each once its graph is destroyed: with plain CUDA one that takes
+// them from a list, with Escrow the deleter's worker, to which the capture retires the block. There
+// the capture also claims a slot, which the worker recycles.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <memory>
+#include <condition_variable>
+#include <escrow/core.hpp>
+#include <escrow/detail/device.hpp>
+#include <future>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "forms.hpp"
-#include "graph_churn.hpp"
-#include "handles.hpp"
-#include "measures.hpp"
-#include "registering.hpp"
-#include "settings.hpp"
-#include "status.hpp"
-#include "times.hpp"
+#include "graphs.hpp"
 
 namespace escrow::bench {
 namespace {
 
+constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr std::chrono::milliseconds churn_period{1};
 constexpr std::chrono::microseconds pace{20};  // more than twice what the GPU needs for a launch
 constexpr int warm_up = 200;
+
+class plain_graphs {
+ public:
+  void create_and_destroy() {
+    device_block block(block_bytes);
+    {
+      auto const graph = captured(stream_, [&] { enqueue_row(stream_, line_of_8.kernels); });
+      test::owned_exec const exec = test::instantiate(graph);
+    }
+    {
+      std::lock_guard const lock(mutex_);
+      blocks_.push_back(std::move(block));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void free_blocks(std::stop_token const& stop) {
+    relaxed_capture_scope const relaxed;
+    std::vector<device_block> taken;
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [this] { return !blocks_.empty(); })) {
+      taken.swap(blocks_);
+      lock.unlock();
+      taken.clear();  // frees
+      lock.lock();
+    }
+  }
+
+  test::owned_stream stream_ = test::make_stream();
+  std::mutex mutex_;  // guards blocks_
+  std::vector<device_block> blocks_;
+  std::condition_variable_any changed_;
+  std::jthread thread_{[this](std::stop_token const& stop) { free_blocks(stop); }};  // last
+};
+
+class escrow_graphs {
+ public:
+  void create_and_destroy() {
+    device_block block(block_bytes);
+    graph const captured = capture(stream_ref(stream_.get()), [&](stream_ref capturing) {
+      auto const temporary = pool_.claim(capturing);
+      deleter_.retire(capturing, std::move(block));
+      enqueue_row(stream_, line_of_8.kernels);
+    });
+    graph_exec const exec(captured);
+    test::must(exec.is_bare(), "the exec is bare");
+  }
+
+ private:
+  test::owned_stream stream_ = test::make_stream();
+  escrow::deleter deleter_;
+  resource_pool<device_block> pool_{{.label = "churn", .deleter = &deleter_},
+                                    [] { return device_block(block_bytes); }};
+};
+
+// From its making to its end.
+template <class Graphs>
+class churn {
+ public:
+  churn() = default;
+  churn(churn&&) = delete;
+  // The future's destructor waits for the thread.
+  ~churn() { must_end_.store(true, std::memory_order_relaxed); }
+
+  // Returns how many graphs there were; throws what the thread threw.
+  [[nodiscard]] int end() {
+    must_end_.store(true, std::memory_order_relaxed);
+    return created_.get();
+  }
+
+ private:
+  [[nodiscard]] int run() const {
+    relaxed_capture_scope const relaxed;
+    Graphs graphs;
+    int created = 0;
+    // Relaxed: the order to end says nothing of anything else.
+    for (auto next = clock::now(); !must_end_.load(std::memory_order_relaxed);) {
+      graphs.create_and_destroy();
+      ++created;
+      next += churn_period;
+      std::this_thread::sleep_until(next);
+    }
+    return created;
+  }
+
+  std::atomic<bool> must_end_{false};
+  std::future<int> created_ = std::async(std::launch::async, [this] { return run(); });
+};
 
 // One sort of exec, launched beside one sort of churn.
 class disturbed {
  public:
-  disturbed(char const* name, std::unique_ptr<graph_churn> (*churn)(), cudaStream_t stream)
-      : stream_(stream), form_(form_named(name).make(stream, line_of_8)), churn_(churn) {
-    form_->upload(stream);
+  disturbed(char const* name, bool is_churn_ours, cudaStream_t stream)
+      : stream_(stream),
+        form_(form_named(name).setup(stream, line_of_8)),
+        is_churn_ours_(is_churn_ours) {
+    form_.upload(stream);
     test::must(cudaStreamSynchronize(stream));
   }
 
   // Adds the host times of `launches` launches.
   void take(int launches) {
-    auto const beside = churn_();
-    auto const begin = clock::now();
+    return is_churn_ours_ ? take_beside<escrow_graphs>(launches)
+                          : take_beside<plain_graphs>(launches);
+  }
+
+  [[nodiscard]] double at_us(double share) const { return quantile(times_us_, share); }
+  [[nodiscard]] std::size_t samples() const { return times_us_.size(); }
+
+  void report(benchmark::State& state, std::string const& prefix) const {
+    state.counters[prefix + "p50_us"] = at_us(0.5);
+    state.counters[prefix + "p99_us"] = at_us(0.99);
+    state.counters[prefix + "p999_us"] = at_us(0.999);
+    state.counters[prefix + "max_us"] = at_us(1.0);
+    state.counters[prefix + "graphs_per_s"] = graphs_ / seconds_;
+  }
+
+ private:
+  template <class Graphs>
+  void take_beside(int launches) {
+    churn<Graphs> beside;
     times_us_.reserve(times_us_.size() + static_cast<std::size_t>(launches));
-    auto next = clock::now();
+    auto const begin = clock::now();
+    auto next = begin;
     for (int i = -warm_up; i < launches; ++i) {
       while (clock::now() < next) {
       }
-      auto const start = clock::now();
-      form_->launch(stream_);
-      auto const end = clock::now();
-      if (i >= 0)
-        times_us_.push_back(std::chrono::duration<double, std::micro>(end - start).count());
-      next = std::max(next + pace, end);  // what is late is not made up for
+      double const us = us_of([&] { form_.launch(stream_); });
+      if (i >= 0) times_us_.push_back(us);
+      next = std::max(next + pace, clock::now());  // what is late is not made up for
     }
     seconds_ += seconds_since(begin);
-    graphs_ += beside->end();
+    graphs_ += beside.end();
     test::must(cudaStreamSynchronize(stream_));
   }
 
-  [[nodiscard]] double at_us(double share) { return quantile(times_us_, share); }
-  [[nodiscard]] double graphs_per_s() const { return graphs_ / seconds_; }
-  [[nodiscard]] std::size_t samples() const { return times_us_.size(); }
-
- private:
   cudaStream_t stream_;
-  std::unique_ptr<relaunch_form> form_;
-  std::unique_ptr<graph_churn> (*churn_)();
+  relaunch_form form_;
+  bool is_churn_ours_;
   std::vector<double> times_us_;
   double seconds_ = 0;
   int graphs_ = 0;
 };
 
-void report(benchmark::State& state, std::string const& prefix, disturbed& from) {
-  state.counters[prefix + "p50_us"] = from.at_us(0.5);
-  state.counters[prefix + "p99_us"] = from.at_us(0.99);
-  state.counters[prefix + "p999_us"] = from.at_us(0.999);
-  state.counters[prefix + "max_us"] = from.at_us(1.0);
-  state.counters[prefix + "graphs_per_s"] = from.graphs_per_s();
-}
-
-void run(benchmark::State& state, char const* name, std::unique_ptr<graph_churn> (*churn)(),
-         int launches) {
+void run(benchmark::State& state, char const* name, bool is_churn_ours, int launches) {
   test::owned_stream const stream = test::make_stream();
-  disturbed bare("bare", &plain_churn, stream);
-  disturbed form(name, churn, stream);
+  disturbed bare("bare", false, stream);
+  disturbed form(name, is_churn_ours, stream);
   for (auto _ : state) {
     require_time();
     bare.take(launches);
@@ -88,8 +187,8 @@ void run(benchmark::State& state, char const* name, std::unique_ptr<graph_churn>
     bare.take(launches);
     state.SetIterationTime(form.at_us(0.999) * 1e-6);
   }
-  report(state, "", form);
-  report(state, "bare_", bare);
+  form.report(state, "");
+  bare.report(state, "bare_");
   state.counters["p999_of_bare"] = form.at_us(0.999) / bare.at_us(0.999);
   state.counters["samples"] = static_cast<double>(form.samples());
 }
@@ -98,21 +197,20 @@ void run(benchmark::State& state, char const* name, std::unique_ptr<graph_churn>
 
 void register_interference(settings const& how) {
   int const launches = how.choose(5'000, 200, 20);
-  struct arm {
+  struct setup {
     char const* name;
     char const* form;
-    std::unique_ptr<graph_churn> (*churn)();
+    bool is_churn_ours;
   };
-  for (arm const& each : {
-           arm{"bare_again", "bare_again", &plain_churn},
-           arm{"escrow", "escrow", &escrow_churn},
-           arm{"bare_recorded", "bare_recorded", &plain_churn},
-           arm{"escrow_beside_plain_churn", "escrow", &plain_churn},
-           arm{"bare_beside_escrow_churn", "bare", &escrow_churn},
+  for (setup const& each : {
+           setup{"bare_again", "bare_again", false},
+           setup{"escrow", "escrow", true},
+           setup{"bare_recorded", "bare_recorded", false},
+           setup{"escrow_beside_plain_churn", "escrow", false},
+           setup{"bare_beside_escrow_churn", "bare", true},
        }) {
-    add("interference/" + std::string(each.name), 1, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, each.form, each.churn, launches); })
-        ->Repetitions(repetitions(how));
+    add("interference/" + std::string(each.name), {1, repetitions(how)}, benchmark::kMicrosecond,
+        [=](benchmark::State& state) { run(state, each.form, each.is_churn_ours, launches); });
   }
 }
 

@@ -1,97 +1,83 @@
 // Rows and bursts of launches.
-#include "launch_times.hpp"
-
 #include <algorithm>
-#include <utility>
 
+#include "forms.hpp"
 #include "status.hpp"
-#include "times.hpp"
+#include "timing.hpp"
 
 namespace escrow::bench {
 namespace {
 
 constexpr int burst_max = 16;
 
-double row_us(relaunch_form& form, cudaStream_t stream, int launches) {
-  auto const begin = clock::now();
+void launch(relaunch_form const& form, cudaStream_t stream, int launches) {
   for (int i = 0; i < launches; ++i) form.launch(stream);
+}
+
+double row_us(relaunch_form const& form, cudaStream_t stream, int launches) {
+  return us_of([&] {
+           launch(form, stream, launches);
+           test::must(cudaStreamSynchronize(stream));
+         }) /
+         launches;
+}
+
+double burst_us(relaunch_form const& form, cudaStream_t stream, int launches) {
+  double const us = us_of([&] { launch(form, stream, launches); });
   test::must(cudaStreamSynchronize(stream));
-  return seconds_since(begin) * 1e6 / launches;
+  return us / launches;
 }
 
-double burst_us(relaunch_form& form, cudaStream_t stream, int launches) {
-  auto const begin = clock::now();
-  for (int i = 0; i < launches; ++i) form.launch(stream);
-  double const result = seconds_since(begin) * 1e6 / launches;
-  test::must(cudaStreamSynchronize(stream));
-  return result;
-}
-
-// Measures one, the other twice, and the first again: both have the same part of any drift.
-template <class Measure>
-times in_turns(pair_of_forms& pair, bool is_bare_first, Measure measure) {
-  relaunch_form& first = is_bare_first ? *pair.bare : *pair.form;
-  relaunch_form& second = is_bare_first ? *pair.form : *pair.bare;
-  double of_first = measure(first);
-  double const of_second = (measure(second) + measure(second)) / 2;
-  of_first = (of_first + measure(first)) / 2;
-  return is_bare_first ? times{of_first, of_second} : times{of_second, of_first};
-}
-
-double median_of(std::vector<times> const& all, double (*value)(times const&)) {
-  std::vector<double> values;
-  values.reserve(all.size());
-  for (times const& each : all) values.push_back(value(each));
-  return quantile(values, 0.5);
+void run(benchmark::State& state, form_maker const& make_bare, form_maker const& make_form,
+         sizes const& size) {
+  test::owned_stream const stream = test::make_stream();
+  turns rows, steady, bursts;
+  std::size_t slots_held = 0, owed = 0;
+  for (auto _ : state) {
+    require_time();
+    relaunch_form bare = make_bare(stream), form = make_form(stream);
+    for (relaunch_form const* const each : {&bare, &form}) {  // warms up
+      each->upload(stream);
+      static_cast<void>(row_us(*each, stream, std::max(size.row / 4, 1)));
+    }
+    auto const in_turns = [&](turns& taken, auto measure, int launches) {
+      return taken.add_around([&] { return measure(bare, stream, launches); },
+                              [&] { return measure(form, stream, launches); });
+    };
+    double const us = in_turns(rows, &row_us, size.row);
+    in_turns(steady, &burst_us, size.steady);
+    for (int i = 0; i < size.bursts; ++i) {
+      in_turns(bursts, &burst_us, std::min(burst_max, size.steady));
+    }
+    state.SetIterationTime(us * 1e-6);
+    slots_held = form.slots_held();
+    for (auto const& [name, count] : form.facts) state.counters[name] = count;
+    owed += form.end();
+    owed += bare.end();
+  }
+  state.counters["bare_us"] = rows.plain();
+  state.counters["host_us"] = steady.other();
+  state.counters["bare_host_us"] = steady.plain();
+  state.counters["host_burst_us"] = bursts.other();
+  state.counters["bare_host_burst_us"] = bursts.plain();
+  state.counters["throughput_of_bare"] = 1 / rows.share();
+  state.counters["host_of_bare"] = steady.share();
+  state.counters["host_burst_of_bare"] = bursts.share();
+  state.counters["host_launches"] = size.steady;
+  state.counters["slots_held"] = static_cast<double>(slots_held);
+  state.counters["destructors_owed"] = static_cast<double>(owed);
 }
 
 }  // namespace
 
-pair_of_forms::pair_of_forms(cudaStream_t on, std::unique_ptr<relaunch_form> bare_one,
-                             std::unique_ptr<relaunch_form> other)
-    : stream(on), bare(std::move(bare_one)), form(std::move(other)) {
-  for (auto const* each : {&bare, &form}) (*each)->upload(stream);
-  test::must(cudaStreamSynchronize(stream));
-}
-
-std::size_t pair_of_forms::end() {
-  std::size_t const owed = form->end();
-  return owed + bare->end();
-}
-
-double relaunch_times::add(pair_of_forms& pair) {
-  bool const is_bare_first = rows_.size() % 2 == 0;
-  auto const row = [&](relaunch_form& each) { return row_us(each, pair.stream, size_.row); };
-  auto const burst = [&](relaunch_form& each, int launches) {
-    return burst_us(each, pair.stream, launches);
-  };
-  for (auto const* each : {&pair.bare, &pair.form}) {  // warms up
-    static_cast<void>(row_us(**each, pair.stream, std::max(size_.row / 4, 1)));
-  }
-  rows_.push_back(in_turns(pair, is_bare_first, row));
-  steady_.push_back(in_turns(pair, is_bare_first,
-                             [&](relaunch_form& each) { return burst(each, size_.steady); }));
-  for (int i = 0; i < size_.bursts; ++i) {
-    bursts_.push_back(in_turns(pair, is_bare_first, [&](relaunch_form& each) {
-      return burst(each, std::min(burst_max, size_.steady));
-    }));
-  }
-  return rows_.back().form * 1e-6;
-}
-
-void relaunch_times::report(benchmark::State& state) const {
-  auto const bare = [](times const& each) { return each.bare; };
-  auto const form = [](times const& each) { return each.form; };
-  auto const share = [](times const& each) { return each.share(); };
-  state.counters["bare_us"] = median_of(rows_, bare);
-  state.counters["host_us"] = median_of(steady_, form);
-  state.counters["bare_host_us"] = median_of(steady_, bare);
-  state.counters["host_burst_us"] = median_of(bursts_, form);
-  state.counters["bare_host_burst_us"] = median_of(bursts_, bare);
-  state.counters["throughput_of_bare"] = 1 / median_of(rows_, share);
-  state.counters["host_of_bare"] = median_of(steady_, share);
-  state.counters["host_burst_of_bare"] = median_of(bursts_, share);
-  state.counters["host_launches"] = size_.steady;
+void add_launches(settings const& how, std::string const& name, form_maker const& bare,
+                  form_maker const& form, sizes const& gpu) {
+  sizes const size{.instances = how.choose(gpu.instances, 1, 1),
+                   .row = how.choose(gpu.row, 16, 2),
+                   .steady = how.choose(gpu.steady, 16, 2),
+                   .bursts = how.choose(gpu.bursts, 1, 1)};
+  add(name, {size.instances, repetitions(how)}, benchmark::kMicrosecond,
+      [=](benchmark::State& state) { run(state, bare, form, size); });
 }
 
 }  // namespace escrow::bench

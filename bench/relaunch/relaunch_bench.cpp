@@ -1,84 +1,235 @@
 // What a launch costs, again and again: bare graphs, graphs that hold something, and no graph.
 //
 // Each form takes turns with a bare graph on the same stream, and what counts is its share of that
-// one's figures: what drifts meanwhile drifts for both. Both are made anew in every iteration,
-// since two execs of like graphs differ by chance. bare and bare_again are the same: what lies
+// one's figures: what drifts meanwhile drifts for both. bare and bare_again are the same: what lies
 // between them and 1 is noise.
 //
-// The time is microseconds per launch in a long row of launches with one synchronisation at its
+// The time is microseconds per launch in a long row of launches with one synchronization at its
 // end. The host's part is the time to enqueue, on an idle stream: `host_us` in a burst of up to 200
 // launches, which an exec with a user object does not get through without blocking and a bare one
 // does; `host_burst_us` in a burst of 16, which none blocks in.
-#include <benchmark/benchmark.h>
-
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "forms.hpp"
-#include "handles.hpp"
-#include "launch_times.hpp"
-#include "measures.hpp"
-#include "registering.hpp"
-#include "settings.hpp"
+#include "graphs.hpp"
+#include "memory.hpp"
+#include "thread_team.hpp"
 
 namespace escrow::bench {
 namespace {
-
-void run(benchmark::State& state, named_form const& which, shape const& of, sizes const& size) {
-  test::owned_stream const stream = test::make_stream();
-  relaunch_times taken(size);
-  std::size_t slots_held = 0;
-  std::size_t owed = 0;
-  for (auto _ : state) {
-    require_time();
-    pair_of_forms pair(stream, form_named("bare").make(stream, of), which.make(stream, of));
-    state.SetIterationTime(taken.add(pair));
-    slots_held = pair.form->slots_held();
-    for (auto const& [name, count] : pair.form->facts()) state.counters[name] = count;
-    owed += pair.end();
-  }
-  taken.report(state);
-  state.counters["slots_held"] = static_cast<double>(slots_held);
-  state.counters["destructors_owed"] = static_cast<double>(owed);
-}
-
-void register_form(settings const& how, named_form const& form, shape const& of, sizes const& gpu) {
-  sizes const size = gpu.chosen(how);
-  add("relaunch/" + std::string(form.name) + "/" + of.name, size.instances, benchmark::kMicrosecond,
-      [=](benchmark::State& state) { run(state, form, of, size); })
-      ->Repetitions(repetitions(how));
-}
 
 struct sized_shape {
   shape of;
   sizes gpu;  // so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel
 };
 
+constexpr sized_shape line_8{line_of_8, {.instances = 6, .row = 600, .steady = 200, .bursts = 8}};
 constexpr sized_shape shapes[]{
     {{"kernels:1", 1, 1}, {.instances = 10, .row = 2000, .steady = 200, .bursts = 8}},
-    {line_of_8, {.instances = 6, .row = 600, .steady = 200, .bursts = 8}},
+    line_8,
     {{"kernels:64", 1, 64}, {.instances = 3, .row = 100, .steady = 200, .bursts = 2}},
     {{"kernels:512", 1, 512}, {.instances = 1, .row = 16, .steady = 32, .bursts = 1}},
     {{"fork4", 4, 16}, {.instances = 4, .row = 200, .steady = 200, .bursts = 2}},
 };
+// For forms that are there to be seen beside the others.
+constexpr sized_shape less_often[]{
+    {line_of_8, {.instances = 1, .row = 200, .steady = 100, .bursts = 4}},
+    {{"kernels:64", 1, 64}, {.instances = 1, .row = 50, .steady = 50, .bursts = 1}},
+};
+
+void add_form(settings const& how, std::string const& name, sized_shape const& each) {
+  auto const maker_of = [&](std::string const& form) {
+    return [of = each.of, setup = form_named(form).setup](cudaStream_t stream) {
+      return setup(stream, of);
+    };
+  };
+  add_launches(how, "relaunch/" + name + "/" + each.of.name, maker_of("bare"), maker_of(name),
+               each.gpu);
+}
+
+// Launches until none has returned for a while, or `launches_max` times; returns how often.
+int launches_until_quiet(relaunch_form const& form, cudaStream_t stream, test::pinned_flag& flag,
+                         int launches_max) {
+  constexpr double quiet_s = 0.2;  // a launch that takes longer is one that blocks
+  // Relaxed, both: the count and the order to end say nothing of anything else.
+  std::atomic<int> made{0};
+  std::atomic<bool> must_end{false};
+  auto launching = std::async(std::launch::async, [&] {
+    for (int i = 0; i < launches_max && !must_end.load(std::memory_order_relaxed); ++i) {
+      form.launch(stream);
+      made.fetch_add(1, std::memory_order_relaxed);
+    }
+  });
+  int count = 0;
+  auto changed = clock::now();
+  while (seconds_since(changed) < quiet_s) {
+    bool const has_ended =
+        launching.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
+    int const now = made.load(std::memory_order_relaxed);
+    if (now != count) changed = clock::now();
+    count = now;
+    if (has_ended) break;
+  }
+  must_end.store(true, std::memory_order_relaxed);
+  flag.raise();  // without it, a launch that blocks would never return
+  launching.get();
+  return count;
+}
+
+// How many launches a host makes before it blocks: a kernel that waits for a flag goes first, so
+// that none of them ends.
+void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launches_max) {
+  test::pinned_flag flag;
+  test::owned_stream const stream = test::make_stream();
+  relaunch_form form = which.setup(stream, line_of_8);
+  form.upload(stream);
+  form.launch(stream);
+  test::must(cudaStreamSynchronize(stream));
+  int made = 0;
+  for (auto _ : state) {
+    auto const begin = clock::now();
+    test::must(test::launch_wait_flag(stream, flag.get()));
+    made = launches_until_quiet(form, stream, flag, launches_max);
+    state.SetIterationTime(seconds_since(begin));
+  }
+  test::must(cudaStreamSynchronize(stream));
+  state.counters["launches"] = made;
+  state.counters["launches_max"] = launches_max;
+  state.counters["destructors_owed"] = static_cast<double>(form.end());
+}
+
+// What a thread with a stream, a capture and an exec of its own does.
+auto launching(arm<form_setup> const& which, int launches) {
+  return [=]() -> thread_team::part {
+    auto const stream = std::make_shared<test::owned_stream>(test::make_stream());
+    auto const form = which.setup(*stream, line_of_8);
+    form.upload(*stream);
+    test::must(cudaStreamSynchronize(*stream));
+    return {[=] {
+              for (int i = 0; i < launches; ++i) form.launch(*stream);
+              test::must(cudaStreamSynchronize(*stream));
+            },
+            [] {}};
+  };
+}
+
+// Several threads: a round is a row of launches on each of them, and takes as long as the slowest.
+// Rounds alternate with those of as many threads with bare graphs.
+void on_threads(benchmark::State& state, arm<form_setup> const& which, int threads, int launches) {
+  thread_team bare(threads, launching(form_named("bare"), launches));
+  thread_team form(threads, launching(which, launches));
+  for (thread_team* const each : {&bare, &form}) static_cast<void>(each->round());
+  turns taken;
+  for (auto _ : state) {
+    require_time();
+    double const seconds =
+        taken.add_around([&] { return bare.round(); }, [&] { return form.round(); });
+    state.SetIterationTime(seconds / launches);
+  }
+  state.counters["throughput_of_bare"] = 1 / taken.share();
+  state.counters["bare_us"] = taken.plain() * 1e6 / launches;
+  state.counters["on_threads"] = threads;
+}
+
+constexpr content with_64_owners{.owners = 64};
+
+// Between two graphs, each with 64 owners of its own, to and fro.
+void update(benchmark::State& state) {
+  constexpr int later_times = 4;
+  graph_maker make;
+  turns first, later;
+  for (auto _ : state) {
+    require_time();
+    make.settle();
+    std::array<test::owned_graph, 2> const plain{make.plain(), make.plain()};
+    std::array<graph, 2> const ours{make.ours(with_64_owners), make.ours(with_64_owners)};
+    test::owned_exec const plain_exec = test::instantiate(plain[0]);
+    graph_exec exec(ours[0]);
+    test::must(cudaGraphLaunch(plain_exec, make.stream));
+    exec.launch(make.stream.get());
+    test::must(cudaStreamSynchronize(make.stream));
+    auto const add = [&](turns& to, std::size_t index) {
+      cudaGraphExecUpdateResultInfo result{};
+      return to.add_us([&] { test::must(cudaGraphExecUpdate(plain_exec, plain[index], &result)); },
+                       [&] { exec.update(ours[index]); });
+    };
+    state.SetIterationTime(add(first, 1) * 1e-6);
+    for (int i = 0; i < later_times; ++i) add(later, static_cast<std::size_t>(i % 2));
+    test::must(exec.is_bare(), "the exec is bare");
+  }
+  first.report(state, "first_");
+  later.report(state);
+}
+
+// The exec has been launched and is the last to hold the owners, so all of them are released within
+// the call. With the launch in flight, the worker releases them afterwards.
+void destroy(benchmark::State& state) {
+  graph_maker make;
+  turns idle, in_flight;
+  auto const add = [&](turns& to, bool is_idle) {
+    make.settle();
+    test::owned_exec plain = test::instantiate(make.plain());
+    std::optional<graph_exec> ours(std::in_place, make.ours(with_64_owners));
+    test::must(cudaGraphLaunch(plain, make.stream));
+    if (is_idle) test::must(cudaStreamSynchronize(make.stream));
+    ours->launch(make.stream.get());
+    if (is_idle) test::must(cudaStreamSynchronize(make.stream));
+    return to.add_us([&] { plain.reset(); }, [&] { ours.reset(); });
+  };
+  for (auto _ : state) {
+    require_time();
+    state.SetIterationTime(add(idle, true) * 1e-6);
+    static_cast<void>(add(in_flight, false));
+  }
+  idle.report(state);
+  in_flight.report(state, "in_flight_");
+}
+
+// Beside launches in a row: how far the host runs ahead, threads that launch at the same time, and
+// what 64 owners add to instantiating, updating and destroying an exec.
+void add_others(settings const& how) {
+  int const launches_max = how.choose(1200, 100, 4);
+  for (auto const& form : {form_named("bare"), form_named("escrow"), form_named("user_object")}) {
+    add("run_ahead/" + std::string(form.name), {1, how.choose(3, 2, 1)}, benchmark::kMillisecond,
+        [=](benchmark::State& state) { run_ahead(state, form, launches_max); });
+  }
+  int const threads = how.choose(12, 4, 2), launches = how.choose(400, 8, 2);
+  for (auto const& form :
+       {form_named("bare_again"), form_named("escrow"), form_named("user_object")}) {
+    add("threads12/" + std::string(form.name), {how.choose(5, 1, 1), repetitions(how)},
+        benchmark::kMicrosecond,
+        [=](benchmark::State& state) { on_threads(state, form, threads, launches); });
+  }
+  times const often{how.choose(60, 4, 2), repetitions(how)};
+  add("objects64/instantiate", often, benchmark::kMicrosecond,
+      [](benchmark::State& state) { measure_instantiation(state, with_64_owners.owners); });
+  add("objects64/update", often, benchmark::kMicrosecond, &update);
+  add("objects64/destroy", often, benchmark::kMicrosecond, &destroy);
+}
 
 }  // namespace
 
 void register_all(settings const& how) {
   for (sized_shape const& each : shapes) {
-    for (named_form const& form : main_forms()) register_form(how, form, each.of, each.gpu);
-  }
-  register_form(how, escrow_4096_objects(), line_of_8, shapes[1].gpu);
-  constexpr sizes few_8{.instances = 1, .row = 200, .steady = 100, .bursts = 4};
-  constexpr sizes few_64{.instances = 1, .row = 50, .steady = 50, .bursts = 1};
-  for (auto const forms : {node_forms(), eager_forms()}) {
-    for (named_form const& form : forms) {
-      register_form(how, form, line_of_8, few_8);
-      register_form(how, form, shapes[2].of, few_64);
+    for (char const* const name :
+         {"bare", "bare_again", "escrow", "escrow_user_object", "user_object"}) {
+      add_form(how, name, each);
     }
   }
-  register_run_ahead(how);
-  register_threads(how);
-  register_objects(how);
+  add_form(how, "escrow_4096_objects", line_8);
+  for (sized_shape const& each : less_often) {
+    for (char const* const name :
+         {"event_nodes", "memory_nodes", "host_node", "eager_pool", "eager_host_function"}) {
+      add_form(how, name, each);
+    }
+  }
+  add_others(how);
   register_interference(how);
 }
 

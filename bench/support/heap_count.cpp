@@ -1,7 +1,9 @@
 // malloc and its like in the C library's place: each counts and forwards, so that all memory is the
-// C library's own.
+// C library's own. And the CUDA calls of Escrow's steady state, and of building a graph, wrapped by
+// the linker (--wrap), so that what a CUDA runtime allocates is not taken for Escrow's.
 #include "heap_count.hpp"
 
+#include <cuda_runtime_api.h>
 #include <malloc.h>
 
 #include <atomic>
@@ -66,10 +68,20 @@ inside_cuda::~inside_cuda() {
   --cuda_depth;
 }
 
+namespace {
+
+template <class Call, class... Arguments>
+auto inside(Call* call, Arguments... arguments) {
+  inside_cuda const scope;
+  return call(arguments...);
+}
+
+}  // namespace
 }  // namespace escrow::bench
 
 using escrow::bench::count_given_back;
 using escrow::bench::counted;
+using escrow::bench::inside;
 
 extern "C" void* malloc(std::size_t bytes) noexcept {
   return counted(__libc_malloc(bytes));
@@ -101,3 +113,96 @@ extern "C" void free(void* memory) noexcept {
   count_given_back(memory);
   __libc_free(memory);
 }
+
+// What is wrapped: bench/CMakeLists.txt reads this list.
+extern "C" {
+
+decltype(cudaEventCreateWithFlags) __real_cudaEventCreateWithFlags;
+decltype(cudaEventRecord) __real_cudaEventRecord;
+decltype(cudaEventQuery) __real_cudaEventQuery;
+decltype(cudaStreamWaitEvent) __real_cudaStreamWaitEvent;
+decltype(cudaStreamSynchronize) __real_cudaStreamSynchronize;
+decltype(cudaStreamGetId) __real_cudaStreamGetId;
+decltype(cudaStreamGetDevice) __real_cudaStreamGetDevice;
+decltype(cudaStreamIsCapturing) __real_cudaStreamIsCapturing;
+decltype(cudaStreamGetCaptureInfo) __real_cudaStreamGetCaptureInfo;
+decltype(cudaThreadExchangeStreamCaptureMode) __real_cudaThreadExchangeStreamCaptureMode;
+decltype(cudaGetDevice) __real_cudaGetDevice;
+decltype(cudaSetDevice) __real_cudaSetDevice;
+decltype(cudaGetLastError) __real_cudaGetLastError;
+decltype(cudaStreamBeginCaptureToGraph) __real_cudaStreamBeginCaptureToGraph;
+decltype(cudaStreamCreateWithFlags) __real_cudaStreamCreateWithFlags;
+decltype(cudaStreamEndCapture) __real_cudaStreamEndCapture;
+decltype(cudaGraphAddNode) __real_cudaGraphAddNode;
+decltype(cudaUserObjectCreate) __real_cudaUserObjectCreate;
+decltype(cudaGraphRetainUserObject) __real_cudaGraphRetainUserObject;
+
+cudaError_t __wrap_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return inside(&__real_cudaEventCreateWithFlags, event, flags);
+}
+cudaError_t __wrap_cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return inside(&__real_cudaEventRecord, event, stream);
+}
+cudaError_t __wrap_cudaEventQuery(cudaEvent_t event) {
+  return inside(&__real_cudaEventQuery, event);
+}
+cudaError_t __wrap_cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  return inside(&__real_cudaStreamWaitEvent, stream, event, flags);
+}
+cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream) {
+  return inside(&__real_cudaStreamSynchronize, stream);
+}
+cudaError_t __wrap_cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  return inside(&__real_cudaStreamGetId, stream, id);
+}
+cudaError_t __wrap_cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  return inside(&__real_cudaStreamGetDevice, stream, device);
+}
+cudaError_t __wrap_cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return inside(&__real_cudaStreamIsCapturing, stream, status);
+}
+cudaError_t __wrap_cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                            unsigned long long* id, cudaGraph_t* graph,
+                                            cudaGraphNode_t const** nodes,
+                                            cudaGraphEdgeData const** edges, size_t* count) {
+  return inside(&__real_cudaStreamGetCaptureInfo, stream, status, id, graph, nodes, edges, count);
+}
+cudaError_t __wrap_cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return inside(&__real_cudaThreadExchangeStreamCaptureMode, mode);
+}
+cudaError_t __wrap_cudaGetDevice(int* device) {
+  return inside(&__real_cudaGetDevice, device);
+}
+cudaError_t __wrap_cudaSetDevice(int device) {
+  return inside(&__real_cudaSetDevice, device);
+}
+cudaError_t __wrap_cudaGetLastError() {
+  return inside(&__real_cudaGetLastError);
+}
+cudaError_t __wrap_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                                 cudaGraphNode_t const* after,
+                                                 cudaGraphEdgeData const* edges, size_t count,
+                                                 cudaStreamCaptureMode mode) {
+  return inside(&__real_cudaStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode);
+}
+cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return inside(&__real_cudaStreamCreateWithFlags, stream, flags);
+}
+cudaError_t __wrap_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return inside(&__real_cudaStreamEndCapture, stream, graph);
+}
+cudaError_t __wrap_cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                    cudaGraphNode_t const* after, cudaGraphEdgeData const* edges,
+                                    size_t count, cudaGraphNodeParams* params) {
+  return inside(&__real_cudaGraphAddNode, node, graph, after, edges, count, params);
+}
+cudaError_t __wrap_cudaUserObjectCreate(cudaUserObject_t* object, void* held, cudaHostFn_t destroy,
+                                        unsigned count, unsigned flags) {
+  return inside(&__real_cudaUserObjectCreate, object, held, destroy, count, flags);
+}
+cudaError_t __wrap_cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                             unsigned count, unsigned flags) {
+  return inside(&__real_cudaGraphRetainUserObject, graph, object, count, flags);
+}
+
+}  // extern "C"

@@ -1,20 +1,19 @@
-// main() of every bench program: defaults for Google Benchmark, what the numbers come from, exit
-// status.
-#include <benchmark/benchmark.h>
+// main() of every bench program: defaults for Google Benchmark, what the numbers come from, the
+// time that a program may take, and its exit status.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
-#include <string>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
+#include "bench.hpp"
 #include "kernels.hpp"
-#include "registering.hpp"
-#include "settings.hpp"
-#include "time_limit.hpp"
+#include "timing.hpp"
 
 namespace escrow::bench {
 namespace {
@@ -24,9 +23,21 @@ constexpr int skip_status = 77;  // what CTest takes for "skipped"
 // More than any program needs on a GPU, unless something is very wrong. Simulated kernels take as
 // long as they take.
 constexpr int seconds_max = 95, seconds_max_simulated = 900;
+clock::time_point time_begin;  // this and the next are written before any benchmark runs
+int time_limit_s = 0;
 
 // Relaxed: a benchmark's threads have been joined when it is read.
 std::atomic<bool> has_failed{false};
+
+// Labels this repetition as failed, with the reason. Not SkipWithError(): Google Benchmark ends the
+// program if one repetition has fewer iterations than another, and all results are lost.
+void report_failure(benchmark::State& state, std::exception const& error) {
+  has_failed.store(true, std::memory_order_relaxed);
+  std::fprintf(stderr, "a benchmark failed: %s\n", error.what());
+  state.SetLabel(std::string("FAILED: ") + error.what());
+  if (state.iterations() == state.max_iterations) return;  // it failed behind its loop
+  while (state.KeepRunning()) state.SetIterationTime(1e-9);
+}
 
 bool is_device_usable() {
   int count = 0;
@@ -55,45 +66,34 @@ std::string driver_text(bool is_simulated) {
   return "for CUDA " + version_text(version);
 }
 
-std::string device_text() {
-  int device = 0;
+void add_context(settings const& how) {
+  int runtime = 0, device = 0;
   cudaDeviceProp properties{};
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
   static_cast<void>(cudaGetDevice(&device));
   static_cast<void>(cudaGetDeviceProperties(&properties, device));
-  return properties.name;
-}
-
-void add_context(settings const& how) {
-  int runtime = 0;
-  static_cast<void>(cudaRuntimeGetVersion(&runtime));
   benchmark::AddCustomContext("runtime", how.is_simulated ? "simulated" : "cuda");
   benchmark::AddCustomContext("cuda_runtime_version", version_text(runtime));
   benchmark::AddCustomContext("driver", driver_text(how.is_simulated));
-  benchmark::AddCustomContext("device", device_text());
+  benchmark::AddCustomContext("device", properties.name);
   benchmark::AddCustomContext("quick", how.is_quick ? "yes" : "no");
-  if (how.is_simulated) {
-    std::fprintf(
-        stderr,
-        "*** Simulated CUDA runtime: these numbers say that the program works, and nothing "
-        "about speed. ***\n");
-  }
-}
-
-// Google Benchmark's arguments: our defaults first, so that the user's win. Takes out --quick.
-std::vector<std::string> arguments(int argc, char** argv, settings& how) {
-  std::vector<std::string> users(argv + 1, argv + argc);
-  how.is_quick = std::erase(users, "--quick") != 0;
-  std::vector<std::string> all{argv[0], "--benchmark_enable_random_interleaving=true",
-                               "--benchmark_display_aggregates_only=true",
-                               "--benchmark_repetitions=" + std::to_string(how.choose(11, 5, 2))};
-  all.insert(all.end(), users.begin(), users.end());
-  return all;
+  if (!how.is_simulated) return;
+  std::fputs(
+      "*** Simulated CUDA runtime: these numbers say that the program works, and nothing about "
+      "speed. ***\n",
+      stderr);
 }
 
 int run(int argc, char** argv) {
   settings how{.is_simulated = test::is_simulated()};
-  std::vector<std::string> texts = arguments(argc, argv, how);
   if (!how.is_simulated && !is_device_usable()) return skip_status;
+  std::vector<std::string> users(argv + 1, argv + argc);
+  how.is_quick = std::erase(users, "--quick") != 0;
+  // Our defaults first, so that the user's win.
+  std::vector<std::string> texts{argv[0], "--benchmark_enable_random_interleaving=true",
+                                 "--benchmark_display_aggregates_only=true",
+                                 "--benchmark_repetitions=" + std::to_string(how.choose(11, 5, 2))};
+  texts.insert(texts.end(), users.begin(), users.end());
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
   int count = static_cast<int>(pointers.size());
@@ -101,7 +101,8 @@ int run(int argc, char** argv) {
   benchmark::Initialize(&count, pointers.data());
   if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return EXIT_FAILURE;
   register_all(how);
-  start_time_limit(how.is_simulated ? seconds_max_simulated : seconds_max);
+  time_begin = clock::now();
+  time_limit_s = how.is_simulated ? seconds_max_simulated : seconds_max;
   bool const ran = benchmark::RunSpecifiedBenchmarks() != 0;
   benchmark::Shutdown();
   return ran && !has_failed.load(std::memory_order_relaxed) ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -109,14 +110,26 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-void report_failure(benchmark::State& state, std::exception const& error) {
-  has_failed.store(true, std::memory_order_relaxed);
-  std::fprintf(stderr, "a benchmark failed: %s\n", error.what());
-  state.SetLabel(std::string("FAILED: ") + error.what());
-  // Not SkipWithError(): Google Benchmark ends the program if one repetition has fewer iterations
-  // than another, and all results are lost.
-  if (state.iterations() == state.max_iterations) return;  // it failed behind its loop
-  while (state.KeepRunning()) state.SetIterationTime(1e-9);
+void add(std::string const& name, times const& how_often, benchmark::TimeUnit unit,
+         std::function<void(benchmark::State&)> run) {
+  auto* const added =
+      benchmark::RegisterBenchmark(name.c_str(), [run = std::move(run)](benchmark::State& state) {
+        try {
+          require_time();
+          run(state);
+        } catch (std::exception const& error) {
+          report_failure(state, error);
+        }
+      });
+  added->Iterations(how_often.iterations)->UseManualTime()->Unit(unit);
+  if (how_often.repetitions != 0) added->Repetitions(how_often.repetitions);
+}
+
+void require_time() {
+  if (seconds_since(time_begin) < time_limit_s) return;
+  // report.py knows the first words: what was measured before stays good.
+  throw std::runtime_error("out of time: the program's " + std::to_string(time_limit_s) +
+                           " s are over");
 }
 
 }  // namespace escrow::bench

@@ -1,6 +1,7 @@
 // Threads that do the same thing at the same time, timed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <exception>
@@ -9,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "timing.hpp"
+
 namespace escrow::bench {
 
 // What: threads that start each round together. Each sets itself up once, times its part of a round
@@ -16,7 +19,7 @@ namespace escrow::bench {
 // Thread safety: one thread, the one that made it.
 // Memory ordering: what a thread of the team did in a round happens before the end of round().
 // Lifetime: the destructor ends the threads.
-// Errors: what a thread throws comes out of round() or the constructor.
+// Errors: what a thread throws comes out of round().
 class thread_team {
  public:
   // What one thread does: `timed` is timed, `after` is not.
@@ -26,19 +29,68 @@ class thread_team {
   };
 
   // `make_part` is called on each thread.
-  thread_team(int threads, std::function<part()> make_part);
+  thread_team(int threads, std::function<part()> const& make_part)
+      : count_(threads), gate_(threads + 1), seconds_(static_cast<std::size_t>(threads)) {
+    for (double& seconds : seconds_) {
+      threads_.emplace_back([this, make_part, &seconds] { run(make_part, seconds); });
+    }
+    gate_.arrive_and_wait();
+  }
   thread_team(thread_team&&) = delete;
-  ~thread_team();
+  ~thread_team() {
+    is_ending_ = true;
+    gate_.arrive_and_wait();
+    for (std::thread& each : threads_) each.join();
+  }
 
   // Runs one round and returns the seconds that the slowest thread took.
-  [[nodiscard]] double round();
+  [[nodiscard]] double round() {
+    // Relaxed: the gate orders it before the threads' next step.
+    started_.store(0, std::memory_order_relaxed);
+    gate_.arrive_and_wait();
+    gate_.arrive_and_wait();
+    rethrow();
+    return *std::max_element(seconds_.begin(), seconds_.end());
+  }
 
  private:
-  void run(std::function<part()> const& make_part, std::size_t index);
+  void run(std::function<part()> const& make_part, double& seconds) {
+    part mine;
+    guarded([&] { mine = make_part(); });
+    gate_.arrive_and_wait();
+    while (true) {
+      gate_.arrive_and_wait();
+      if (is_ending_) return;
+      // The gate wakes its threads one after the other; those that are up wait for the rest here.
+      // Relaxed: only the count matters.
+      started_.fetch_add(1, std::memory_order_relaxed);
+      while (started_.load(std::memory_order_relaxed) < count_) std::this_thread::yield();
+      guarded([&] {
+        seconds = us_of(mine.timed) * 1e-6;
+        mine.after();
+      });
+      gate_.arrive_and_wait();
+    }
+  }
+
   // Runs `step` unless a thread has failed, and keeps what it throws.
-  void guarded(std::function<void()> const& step);
-  void start_together();
-  void rethrow();
+  template <class Step>
+  void guarded(Step const& step) {
+    // Relaxed: a round more or less does not matter; round() reads behind the gate.
+    if (has_failed_.load(std::memory_order_relaxed)) return;
+    try {
+      step();
+    } catch (...) {
+      std::lock_guard const lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      has_failed_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  void rethrow() {
+    std::lock_guard const lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+  }
 
   int const count_;
   std::barrier<> gate_;

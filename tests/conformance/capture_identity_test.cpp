@@ -1,12 +1,20 @@
-// What a capture's id and graph handle identify.
+// What identifies a graph: the id of captures into it, which the head of its DOT text has as well
+// (cuda-facts.md, sections 4 and 8).
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <string>
+#include <thread>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "child.hpp"
-#include "handles.hpp"
+#include "graph_nodes.hpp"
 
 namespace escrow::test {
 namespace {
@@ -26,52 +34,97 @@ owned_graph capture_tiny(cudaStream_t stream, capture_id& id) {
 
 // Re-opens `graph`, ends the capture at once, and returns the id it reported.
 capture_id id_by_reopening(cudaStream_t stream, cudaGraph_t graph) {
-  must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, relaxed));
-  capture_info const now = info_of(stream);
-  must(now.error);
-  must(now.graph == graph, "the re-opened graph is the one that is captured into");
-  cudaGraph_t ended = nullptr;
-  must(cudaStreamEndCapture(stream, &ended));
-  must(ended == graph, "EndCapture returns the re-opened graph");
-  return now.id;
+  return capture_to_graph(stream, graph, [] {});
 }
 
-int count_captures() {
-  owned_stream const stream = make_stream();
-  for (capture_id expected = 1; expected <= 3; ++expected) {
-    capture_id id = 0;
-    owned_graph const graph = capture_tiny(stream, id);
-    must(id == expected, "captures get 1, 2, 3");
+// A file for the text of graphs; its end removes it.
+class dot_file {
+ public:
+  dot_file() = default;
+  dot_file(dot_file const&) = delete;
+  dot_file& operator=(dot_file const&) = delete;
+  ~dot_file() { static_cast<void>(std::remove(path_.c_str())); }
+
+  [[nodiscard]] std::string text_of(cudaGraph_t graph) const {
+    must(cudaGraphDebugDotPrint(graph, path_.c_str(), 0));
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
-  return 42;
-}
+  // The id that the text begins with; 0 if it does not begin as expected.
+  [[nodiscard]] capture_id id_of(cudaGraph_t graph) const {
+    std::string const text = text_of(graph);
+    capture_id cluster = 0;
+    capture_id label = 0;
+    int const read =
+        std::sscanf(text.c_str(), "digraph dot {\nsubgraph cluster_%llu {\nlabel=\"graph_%llu\"",
+                    &cluster, &label);
+    EXPECT_EQ(read, 2) << text;
+    EXPECT_EQ(cluster, label) << text;
+    return read == 2 ? cluster : 0;
+  }
 
-child_case const count_case{"count_captures", &count_captures};
+ private:
+  std::string path_ = testing::TempDir() + "escrow_text_" + std::to_string(getpid());
+};
+
+child_case const count_captures{"count_captures", [] {
+                                  owned_stream const stream = make_stream();
+                                  for (capture_id expected = 1; expected <= 3; ++expected) {
+                                    capture_id id = 0;
+                                    owned_graph const graph = capture_tiny(stream, id);
+                                    must(id == expected, "captures get 1, 2, 3");
+                                  }
+                                  return 42;
+                                }};
 
 TEST(CaptureId, IsOneTwoThreeForTheFirstCapturesOfAProcess) {
   child_result const child = run_child("count_captures");
   EXPECT_EQ(child.status, 42) << child.output;
 }
 
-TEST(CaptureId, IsTheSameEachTimeThatTheGraphIsReopened) {
+TEST(CaptureId, IsEachGraphsOwnAndTheSameInItsTextAndEachTimeThatItIsReopened) {
+  dot_file const file;
   owned_stream const stream = make_stream();
   owned_stream const other = make_stream();
-  capture_id id = 0;
-  owned_graph const graph = capture_tiny(stream, id);
-  EXPECT_EQ(id_by_reopening(stream, graph), id);
-  EXPECT_EQ(id_by_reopening(other, graph), id);
-  EXPECT_EQ(id_by_reopening(stream, graph), id);
+  capture_id captured_id = 0;
+  owned_graph const captured = capture_tiny(stream, captured_id);
+  owned_graph const copy = clone(captured);
+  owned_graph const empty = make_graph();
+  owned_graph const child = chain({tiny_call(), tiny_call()});
+  owned_graph const parent = make_graph();
+  cudaGraph_t const embedded = embedded_graph(add_child(parent, child));
+  owned_graph const conditional = make_graph();
+  cudaGraph_t const body = add_conditional(conditional);
+  add_kernel(body, tiny_call());
+  std::array<cudaGraph_t, 8> const graphs{captured, copy,     empty,       child,
+                                          parent,   embedded, conditional, body};
+  std::set<capture_id> ids;
+  for (cudaGraph_t const each : graphs) {
+    std::size_t const nodes = node_count(each);
+    std::size_t const edges = edge_count(each);
+    capture_id const id = file.id_of(each);
+    EXPECT_TRUE(ids.insert(id).second);
+    EXPECT_EQ(id_by_reopening(stream, each), id);
+    EXPECT_EQ(id_by_reopening(other, each), id);
+    EXPECT_EQ(file.id_of(each), id);
+    EXPECT_EQ(node_count(each), nodes);
+    EXPECT_EQ(edge_count(each), edges);
+  }
+  EXPECT_EQ(file.id_of(captured), captured_id);
+  run(child.get(), stream);
 }
 
-TEST(CaptureId, OfACloneIsItsOwn) {
+TEST(CaptureId, InTheTextIsTheSameDuringAndAfterAnotherCaptureIntoTheGraph) {
+  dot_file const file;
   owned_stream const stream = make_stream();
   capture_id id = 0;
   owned_graph const graph = capture_tiny(stream, id);
-  owned_graph const copy = clone(graph);
-  capture_id const id_of_copy = id_by_reopening(stream, copy);
-  EXPECT_NE(id_of_copy, id);
-  EXPECT_EQ(id_by_reopening(stream, copy), id_of_copy);
-  EXPECT_EQ(id_by_reopening(stream, graph), id);
+  capture_id const id_of_second = capture_to_graph(stream, graph, [&] {
+    must(launch_tiny(stream));
+    EXPECT_EQ(file.id_of(graph), id);
+  });
+  EXPECT_EQ(id_of_second, id);
+  EXPECT_EQ(file.id_of(graph), id);
 }
 
 TEST(CaptureId, IsNeverGivenAgainThoughHandlesAre) {
@@ -117,61 +170,17 @@ TEST(CaptureId, AndGraphOfAForkedStreamAreThoseOfItsOrigin) {
 }
 
 TEST(ConcurrentCapture, IntoTheSameGraphIsAnIllegalState) {
-  owned_stream const first = make_stream();
-  owned_stream const second = make_stream();
+  std::array const streams{make_stream(), make_stream()};
   owned_graph const graph = make_graph();
-  must(cudaStreamBeginCaptureToGraph(first, graph, nullptr, nullptr, 0, relaxed));
-  EXPECT_EQ(cudaStreamBeginCaptureToGraph(second, graph, nullptr, nullptr, 0, relaxed),
-            cudaErrorIllegalState);
-  static_cast<void>(cudaGetLastError());
-  cudaGraph_t ended = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(first, &ended), cudaSuccess);
-  EXPECT_EQ(ended, graph.get());
+  capture_to_graph(streams[0], graph, [&] {
+    EXPECT_EQ(tried(cudaStreamBeginCaptureToGraph(streams[1], graph, nullptr, nullptr, 0, relaxed)),
+              cudaErrorIllegalState);
+  });
 }
 
-// Re-opening, in Relaxed mode, as a way to ask for a graph's id.
-class ReopenedGraph : public testing::Test {
- protected:
-  owned_stream stream = make_stream();
-  owned_graph graph = make_graph();
-};
-
-TEST_F(ReopenedGraph, GetsNoNode) {
-  add_kernel(graph, tiny_call(), add_kernel(graph, tiny_call()));
-  static_cast<void>(id_by_reopening(stream, graph));
-  EXPECT_EQ(node_count(graph), 2U);
-  EXPECT_EQ(edge_count(graph), 1U);
-  owned_exec const exec = instantiate(graph);
-  EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-}
-
-TEST_F(ReopenedGraph, MayHaveChildNodesAndTheEmbeddedGraphHasItsOwnId) {
-  owned_graph const child = tiny_graph();
-  cudaGraph_t const embedded = embedded_graph(add_child(graph, child));
-  capture_id const id = id_by_reopening(stream, graph);
-  capture_id const id_of_embedded = id_by_reopening(stream, embedded);
-  EXPECT_NE(id_of_embedded, id);
-  EXPECT_NE(id_of_embedded, id_by_reopening(stream, child));
-  EXPECT_EQ(id_by_reopening(stream, embedded), id_of_embedded);
-  EXPECT_EQ(id_by_reopening(stream, graph), id);
-  EXPECT_EQ(node_count(graph), 1U);
-  EXPECT_EQ(node_count(embedded), 1U);
-}
-
-TEST_F(ReopenedGraph, MayHaveConditionalNodesAndTheBodyHasItsOwnId) {
-  cudaGraph_t const body = add_conditional(graph);
-  add_kernel(body, tiny_call());
-  capture_id const id = id_by_reopening(stream, graph);
-  capture_id const id_of_body = id_by_reopening(stream, body);
-  EXPECT_NE(id_of_body, id);
-  EXPECT_EQ(id_by_reopening(stream, body), id_of_body);
-  EXPECT_EQ(id_by_reopening(stream, graph), id);
-  EXPECT_EQ(node_count(graph), 1U);
-  EXPECT_EQ(node_count(body), 1U);
-}
-
-TEST_F(ReopenedGraph, DoesNoHarmToAnotherStreamsGlobalCapture) {
+TEST(CaptureId, IsAskedForByReopeningWithoutHarmToAnotherStreamsGlobalCapture) {
+  owned_stream const stream = make_stream();
+  owned_graph const graph = make_graph();
   owned_stream const capturing = make_stream();
   capture open{capturing, cudaStreamCaptureModeGlobal};
   must(launch_tiny(capturing));
@@ -181,6 +190,80 @@ TEST_F(ReopenedGraph, DoesNoHarmToAnotherStreamsGlobalCapture) {
   EXPECT_TRUE(open.is_active());
   EXPECT_EQ(open.end(), cudaSuccess);
   EXPECT_NE(open.graph().get(), nullptr);
+}
+
+TEST(CapturedGraph, HasNoNodesOrExtraEdgesForRecordsAndWaitsOnOneStream) {
+  owned_stream const stream = make_stream();
+  owned_event const event = make_event();
+  capture open{stream, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(stream));
+  for (int i = 0; i < 3; ++i) {
+    must(cudaEventRecord(event, stream));
+    must(cudaStreamWaitEvent(stream, event, 0));
+    must(launch_tiny(stream));
+  }
+  ASSERT_EQ(open.end(), cudaSuccess);
+  EXPECT_EQ(node_count(open.graph()), 4U);
+  EXPECT_EQ(edge_count(open.graph()), 3U);
+}
+
+TEST(EventOfAnEndedCapture, IsInvalidUntilItIsRecordedEagerly) {
+  owned_stream const stream = make_stream();
+  owned_stream const other = make_stream();
+  owned_event const event = make_event();
+  capture open{stream, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(stream));
+  must(cudaEventRecord(event, stream));
+  must(open.end());
+  for (bool const graph_exists : {true, false}) {
+    if (!graph_exists) open.graph().reset();
+    EXPECT_EQ(tried(cudaStreamWaitEvent(other, event, 0)), cudaErrorInvalidValue);
+    EXPECT_EQ(tried(cudaEventQuery(event)), cudaErrorInvalidValue);
+  }
+  EXPECT_EQ(cudaEventRecord(event, other), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, event, 0), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+}
+
+TEST(GraphText, CanBePrintedDuringCapturesOfEachModeFromEachThread) {
+  dot_file const file;
+  owned_stream const stream = make_stream();
+  owned_graph const other = tiny_graph();
+  for (auto const mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                          cudaStreamCaptureModeRelaxed}) {
+    capture open{stream, mode};
+    must(launch_tiny(stream));
+    capture_info const now = open.info();
+    auto const print_both = [&] {
+      EXPECT_EQ(file.id_of(now.graph), now.id);
+      EXPECT_NE(file.id_of(other), now.id);
+    };
+    print_both();
+    std::thread(print_both).join();
+    EXPECT_TRUE(open.is_active());
+    EXPECT_EQ(open.end(), cudaSuccess);
+    EXPECT_EQ(node_count(open.graph()), 1U);
+  }
+}
+
+std::size_t count(std::string const& text, std::string const& what) {
+  std::size_t result = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++result;
+  return result;
+}
+
+TEST(GraphText, HasItsKernelsNamesAndAnArrowForEachEdgeAndLeavesTheLastError) {
+  owned_graph const graph = chain({tiny_call(), tiny_call(), tiny_call()});
+  ASSERT_NE(cudaEventQuery(nullptr), cudaSuccess);
+  cudaError_t const earlier = cudaPeekAtLastError();
+  ASSERT_NE(earlier, cudaSuccess);
+  std::string const text = dot_file{}.text_of(graph);
+  EXPECT_EQ(cudaGetLastError(), earlier);
+  EXPECT_EQ(count(text, "->"), 2U) << text;
+  EXPECT_GE(count(text, "tiny_kernel"), 3U) << text;
+  EXPECT_EQ(tried(cudaGraphDebugDotPrint(graph, "/nowhere/at/all.dot", 0)),
+            cudaErrorOperatingSystem);
 }
 
 }  // namespace

@@ -1,124 +1,109 @@
-// Graphs with conditional nodes: which bodies run, what may be in them, and whose references an
-// update lets go (cuda-facts.md, sections 1 and 3).
+// Graphs with conditional nodes: which bodies run and who decides it, what may be in them, and
+// their references (cuda-facts.md, sections 1 and 3).
 #include <gtest/gtest.h>
 
-#include <ostream>
-#include <string>
+#include <functional>
 #include <vector>
 
 #include "build_graph.hpp"
-#include "handles.hpp"
+#include "capturing.hpp"
+#include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
 
 namespace escrow::test {
 namespace {
 
-struct node_kind {
-  char const* name;
-  cudaGraphConditionalNodeType type;
-  unsigned value;
-  unsigned bodies;
-  int running;  // which body runs at a launch; -1: none
-
-  friend void PrintTo(node_kind const& kind, std::ostream* out) { *out << kind.name; }
-};
-
-// Adds a conditional node whose condition has the same value at each launch; returns its bodies.
-std::vector<cudaGraph_t> add_node(cudaGraph_t graph, node_kind const& kind) {
-  cudaGraphConditionalHandle condition{};
-  must(cudaGraphConditionalHandleCreate(&condition, graph, kind.value, cudaGraphCondAssignDefault));
-  cudaGraphNodeParams params{};
-  params.type = cudaGraphNodeTypeConditional;
-  params.conditional.handle = condition;
-  params.conditional.type = kind.type;
-  params.conditional.size = kind.bodies;
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
-  cudaGraph_t const* const made = params.conditional.phGraph_out;
-  return {made, made + kind.bodies};
+std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, cudaGraphConditionalNodeType type,
+                                    unsigned value, unsigned bodies) {
+  return add_conditional_node(graph, make_condition(graph, value), type, bodies).bodies;
 }
 
-constexpr node_kind if_taken{"IfTaken", cudaGraphCondTypeIf, 1, 1, 0};
-constexpr node_kind else_taken{"ElseTaken", cudaGraphCondTypeIf, 0, 2, 1};
+void CUDART_CB do_nothing(void*) {}
 
 class Conditional : public testing::Test {
  protected:
-  void run(cudaGraph_t graph) {
-    owned_exec const exec = instantiate(graph);
-    must(cudaGraphLaunch(exec, stream));
-    must(cudaStreamSynchronize(stream));
+  // A body that runs at each launch.
+  static cudaGraph_t add_body(cudaGraph_t to) {
+    return add_bodies(to, cudaGraphCondTypeIf, 1, 1)[0];
   }
-  void capture_into(cudaGraph_t graph, int cell) {
-    must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
-                                       cudaStreamCaptureModeRelaxed));
-    must(launch_add(stream, cells.data() + cell, 1));
-    cudaGraph_t ended = nullptr;
-    must(cudaStreamEndCapture(stream, &ended));
-    must(ended == graph, "the capture ended with the body");
+  void capture_count(cudaGraph_t body, int* to) {
+    capture_to_graph(stream, body, [&] { must(launch_add(stream, to, 1)); });
   }
+  // A kernel that sets the condition to value(), for nodes behind it.
+  cudaGraphNode_t add_setter(cudaGraph_t to, cudaGraphConditionalHandle condition,
+                             cudaGraphNode_t behind = nullptr) {
+    return add_kernel(to, set_condition_call(condition, value.data()), behind);
+  }
+  cudaGraphNode_t add_count(cudaGraph_t to, unsigned i, cudaGraphNode_t behind = nullptr) {
+    return add_kernel(to, add_call(cell(i), 1), behind);
+  }
+  // Launches with the value that setters set.
+  void run_with(cudaGraphExec_t exec, int new_value) {
+    value.store(0, new_value);
+    run(exec, stream);
+  }
+  cudaError_t status_of_instantiation() {
+    owned_exec exec;
+    return tried(cudaGraphInstantiate(exec.out(), graph, 0));
+  }
+  cudaError_t add_with(cudaGraphConditionalHandle condition, cudaGraphConditionalNodeType type,
+                       unsigned bodies) {
+    auto params = conditional_params(condition, type, bodies);
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+  }
+  int* cell(unsigned i) { return cells.data() + i; }
 
   pinned_ints cells{8};
+  pinned_ints value;
   owned_stream stream = make_stream();
+  owned_graph graph = make_graph();
 };
 
-class ConditionalKind : public Conditional, public testing::WithParamInterface<node_kind> {};
-
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, ConditionalKind,
-    testing::Values(if_taken, node_kind{"IfNotTaken", cudaGraphCondTypeIf, 0, 1, -1},
-                    node_kind{"IfOfIfElse", cudaGraphCondTypeIf, 5, 2, 0}, else_taken,
-                    node_kind{"WhileNever", cudaGraphCondTypeWhile, 0, 1, -1},
-                    node_kind{"SwitchToTheLast", cudaGraphCondTypeSwitch, 2, 3, 2},
-                    node_kind{"SwitchToNone", cudaGraphCondTypeSwitch, 3, 3, -1}),
-    [](auto const& kind) { return std::string(kind.param.name); });
-
-TEST_P(ConditionalKind, RunsTheBodyThatItsValueChooses) {
-  owned_graph const graph = make_graph();
-  std::vector<cudaGraph_t> const bodies = add_node(graph, GetParam());
-  for (std::size_t i = 0; i < bodies.size(); ++i) capture_into(bodies[i], static_cast<int>(i));
-  run(graph);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(cells.load(static_cast<std::size_t>(i)), i == GetParam().running ? 1 : 0) << i;
+TEST_F(Conditional, ANodeRunsTheBodyThatItsValueChoosesAndHoldsTheReferencesOfAll) {
+  struct row {
+    cudaGraphConditionalNodeType type;
+    unsigned value;
+    unsigned bodies;
+    int running;  // which body; -1: none
+  };
+  for (row const& each :
+       {row{cudaGraphCondTypeIf, 1, 1, 0}, row{cudaGraphCondTypeIf, 0, 1, -1},
+        row{cudaGraphCondTypeIf, 5, 2, 0}, row{cudaGraphCondTypeIf, 0, 2, 1},
+        row{cudaGraphCondTypeWhile, 0, 1, -1}, row{cudaGraphCondTypeSwitch, 2, 3, 2},
+        row{cudaGraphCondTypeSwitch, 3, 3, -1}}) {
+    pinned_ints counts{3};
+    std::vector<witness> seen(each.bodies);
+    owned_graph choosing = make_graph();
+    auto const bodies = add_bodies(choosing, each.type, each.value, each.bodies);
+    for (std::size_t i = 0; i < bodies.size(); ++i) {
+      capture_count(bodies[i], counts.data() + i);
+      seen[i].move_to(bodies[i]);
+    }
+    owned_exec exec = instantiate(choosing);
+    choosing.reset();
+    run(exec, stream);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(counts.load(static_cast<std::size_t>(i)), i == each.running ? 1 : 0) << i;
+    }
+    for (witness const& one : seen) EXPECT_FALSE(one.ran());
+    exec.reset();
+    for (witness const& one : seen) EXPECT_TRUE(one.wait());
   }
 }
 
-TEST_P(ConditionalKind, CarriesTheReferencesOfAllItsBodiesIntoTheExec) {
-  owned_graph graph = make_graph();
-  std::vector<cudaGraph_t> const bodies = add_node(graph, GetParam());
-  std::vector<witness> seen(bodies.size());
-  for (std::size_t i = 0; i < bodies.size(); ++i) {
-    capture_into(bodies[i], static_cast<int>(i));
-    seen[i].move_to(bodies[i]);
-  }
-  owned_exec exec = instantiate(graph);
-  graph.reset();
-  for (witness const& each : seen) EXPECT_FALSE(each.ran());
-  exec.reset();
-  for (witness const& each : seen) EXPECT_TRUE(each.wait());
-}
-
-TEST_F(Conditional, BodiesMayHaveConditionalNodesOfTheirOwn) {
-  owned_graph const graph = make_graph();
-  std::vector<cudaGraph_t> const outer = add_node(graph, if_taken);
-  std::vector<cudaGraph_t> const inner = add_node(outer[0], else_taken);
-  capture_into(inner[0], 0);
-  capture_into(inner[1], 1);
-  run(graph);
-  EXPECT_EQ(cells.load(0), 0);
-  EXPECT_EQ(cells.load(1), 1);
-}
-
-TEST_F(Conditional, BodiesMayHaveChildGraphs) {
+TEST_F(Conditional, BodiesMayHaveConditionalNodesAndChildrenOfTheirOwn) {
   witness seen;
-  owned_graph graph = make_graph();
-  {
-    owned_graph const child = chain({add_call(cells.data(), 1)});
-    seen.move_to(child);
-    add_child(add_node(graph, if_taken)[0], child);
-  }
-  run(graph);
-  EXPECT_EQ(cells.load(), 1);
+  auto const inner = add_bodies(add_body(graph), cudaGraphCondTypeIf, 0, 2);
+  capture_count(inner[0], cell(0));
+  capture_count(inner[1], cell(1));
+  owned_graph child = chain({add_call(cell(2), 1)});
+  seen.move_to(child);
+  add_child(add_body(graph), child);
+  child.reset();
+  run(graph, stream);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cells.load(i), i == 0 ? 0 : 1) << i;
   EXPECT_FALSE(seen.ran());
   graph.reset();
   EXPECT_TRUE(seen.wait());
@@ -127,28 +112,170 @@ TEST_F(Conditional, BodiesMayHaveChildGraphs) {
 TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
   witness of_old;
   witness of_new;
-  owned_graph old_graph = make_graph();
   owned_graph new_graph = make_graph();
-  cudaGraph_t const old_body = add_node(old_graph, if_taken)[0];
-  cudaGraph_t const new_body = add_node(new_graph, if_taken)[0];
-  capture_into(old_body, 0);
-  capture_into(new_body, 1);
+  cudaGraph_t const old_body = add_body(graph);
+  cudaGraph_t const new_body = add_body(new_graph);
+  capture_count(old_body, cell(0));
+  capture_count(new_body, cell(1));
   of_old.move_to(old_body);
   of_new.move_to(new_body);
-  owned_exec exec = instantiate(old_graph);
-  old_graph.reset();
+  owned_exec exec = instantiate(graph);
+  graph.reset();
   EXPECT_FALSE(of_old.ran());
-  cudaGraphExecUpdateResultInfo result{};
-  ASSERT_EQ(cudaGraphExecUpdate(exec, new_graph, &result), cudaSuccess);
+  ASSERT_EQ(update(exec, new_graph), cudaSuccess);
   EXPECT_TRUE(of_old.wait());
   new_graph.reset();
-  must(cudaGraphLaunch(exec, stream));
-  must(cudaStreamSynchronize(stream));
+  run(exec, stream);
   EXPECT_FALSE(of_new.ran());
   EXPECT_EQ(cells.load(0), 0);
   EXPECT_EQ(cells.load(1), 1);
   exec.reset();
   EXPECT_TRUE(of_new.wait());
+}
+
+TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
+  add_kernel(add_body(graph), tiny_call());
+  owned_exec first = instantiate(graph);
+  EXPECT_EQ(status_of_instantiation(), cudaErrorNotSupported);
+  first.reset();
+  EXPECT_EQ(status_of_instantiation(), cudaSuccess);
+}
+
+TEST_F(Conditional, AValueThatAKernelSetsChoosesTheBody) {
+  struct row {
+    cudaGraphConditionalNodeType type;
+    std::vector<int> values;  // one a launch
+    std::vector<int> counts;  // one a body
+  };
+  for (row const& each :
+       {row{cudaGraphCondTypeIf, {1, 0}, {1}}, row{cudaGraphCondTypeIf, {7, 0, 0}, {1, 2}},
+        row{cudaGraphCondTypeSwitch, {1, 2, 2, 3}, {0, 1, 2}}}) {
+    pinned_ints counts{3};
+    owned_graph const choosing = make_graph();
+    auto const condition = make_condition(choosing, 0);
+    unsigned const size = static_cast<unsigned>(each.counts.size());
+    auto* const setter = add_setter(choosing, condition);
+    auto const node = add_conditional_node(choosing, condition, each.type, size, setter);
+    for (unsigned i = 0; i < size; ++i) add_kernel(node.bodies[i], add_call(counts.data() + i, 1));
+    owned_exec const exec = instantiate(choosing);
+    for (int const one : each.values) run_with(exec, one);
+    for (unsigned i = 0; i < size; ++i) EXPECT_EQ(counts.load(i), each.counts[i]) << i;
+  }
+}
+
+TEST_F(Conditional, AValueThatTheBodySetsIsItsDefaultAgainAtTheNextLaunch) {
+  auto const condition = make_condition(graph, 1);
+  auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeWhile).bodies[0];
+  add_kernel(body, set_condition_below_call(condition, cell(0), 5), add_count(body, 0));
+  auto const second = make_condition(graph, 1);
+  auto* const once = add_conditional_node(graph, second, cudaGraphCondTypeIf).bodies[0];
+  add_setter(once, second, add_count(once, 1));
+  owned_exec const exec = instantiate(graph);
+  run_with(exec, 0);
+  EXPECT_EQ(cells.load(0), 5);
+  run_with(exec, 0);
+  EXPECT_EQ(cells.load(0), 6) << "once more, by its default";
+  EXPECT_EQ(cells.load(1), 2);
+}
+
+TEST_F(Conditional, AValueOfARunningLaunchIsNotChangedByTheCallThatLaunchesAgain) {
+  pinned_flag flag;
+  auto const condition = make_condition(graph, 1);
+  auto* const setter = add_setter(graph, condition);
+  auto* const wait = add_kernel(graph, wait_flag_call(flag.get()), setter);
+  add_count(add_conditional_node(graph, condition, cudaGraphCondTypeIf, 1, wait).bodies[0], 0);
+  add_count(graph, 1, setter);
+  owned_exec const exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  ASSERT_TRUE(wait_until([&] { return cells.load(1) == 1; }));
+  must(cudaGraphLaunch(exec, stream));
+  flag.raise();
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cells.load(0), 0);
+  EXPECT_EQ(cells.load(1), 2);
+}
+
+TEST_F(Conditional, AValueOfAnInnerNodeIsNotItsDefaultAgainInTheNextTurnOfALoop) {
+  auto const outer = make_condition(graph, 1);
+  auto const inner = make_condition(graph, 1);
+  auto* const body = add_conditional_node(graph, outer, cudaGraphCondTypeWhile).bodies[0];
+  auto const node = add_conditional_node(body, inner, cudaGraphCondTypeIf);
+  add_setter(node.bodies[0], inner, add_count(node.bodies[0], 1));
+  auto* const turn = add_count(body, 0, node.node);
+  add_kernel(body, set_condition_below_call(outer, cell(0), 3), turn);
+  owned_exec const exec = instantiate(graph);
+  run_with(exec, 0);
+  EXPECT_EQ(cells.load(0), 3);
+  EXPECT_EQ(cells.load(1), 1);
+}
+
+TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
+  owned_event const event = make_event();
+  device_ints const device{4};
+  std::vector<int> pageable(4);
+  std::vector<std::function<void(cudaGraph_t)>> const forbidden{
+      [&](cudaGraph_t to) { add_host(to, &do_nothing, nullptr); },
+      [&](cudaGraph_t to) { add_record(to, event); }, [&](cudaGraph_t to) { add_wait(to, event); },
+      [&](cudaGraph_t to) { add_copy(to, device.data(), pageable.data(), 4 * sizeof(int)); },
+      [&](cudaGraph_t to) {
+        owned_graph const child = make_graph();
+        add_host(child, &do_nothing, nullptr);
+        add_child(to, child);
+      }};
+  for (std::size_t i = 0; i < forbidden.size(); ++i) {
+    for (bool const is_nested : {false, true}) {
+      graph = make_graph();
+      cudaGraph_t body = add_body(graph);
+      if (is_nested) {
+        auto const inner = make_condition(graph, 1);
+        body = add_conditional_node(body, inner, cudaGraphCondTypeIf).bodies[0];
+      }
+      forbidden[i](body);
+      EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue) << i << is_nested;
+    }
+  }
+}
+
+TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABodyWhichMayBeEmpty) {
+  add_body(graph);
+  device_ints const device{4};
+  auto* const body = add_body(graph);
+  auto* const filled = add_fill(body, fill_params(device.data(), 7, 4, 4));
+  auto* const copied = add_copy(body, cell(0), device.data(), 4 * sizeof(int),
+                                add_empty(body, filled), cudaMemcpyDeviceToHost);
+  cudaGraphNode_t const child = add_child(body, chain({add_call(cell(1), 1)}));
+  must(cudaGraphAddDependencies(body, &copied, &child, nullptr, 1));
+  run(graph, stream);
+  EXPECT_EQ(cells.load(0), 7);
+  EXPECT_EQ(cells.load(1), 8);
+}
+
+TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirType) {
+  owned_graph const other = make_graph();
+  EXPECT_EQ(add_with(make_condition(other, 1), cudaGraphCondTypeIf, 1), cudaErrorInvalidValue);
+  auto const status = [&](cudaGraphConditionalNodeType type, unsigned bodies) {
+    return add_with(make_condition(graph, 0), type, bodies);
+  };
+  EXPECT_EQ(status(cudaGraphCondTypeIf, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeIf, 3), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeWhile, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeWhile, 2), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeSwitch, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(status(cudaGraphCondTypeSwitch, 9), cudaSuccess);
+  cudaGraphConditionalHandle flagged{};
+  EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&flagged, graph, 0, 2)), cudaErrorInvalidValue)
+      << "the default's flag is the only one";
+}
+
+TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
+  add_kernel(graph, tiny_call());
+  auto const condition = make_condition(graph, 1);
+  EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
+  auto* const node = add_conditional_node(graph, condition, cudaGraphCondTypeIf).node;
+  EXPECT_EQ(status_of_instantiation(), cudaSuccess);
+  EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
+  EXPECT_EQ(node_count(graph), 1U);
+  EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -1,161 +1,158 @@
-// When and on which thread a user object's destructor runs.
+// When and on which thread a user object's destructor runs (cuda-facts.md, section 1).
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <string>
 #include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "child.hpp"
-#include "handles.hpp"
+#include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
 
 namespace escrow::test {
 namespace {
 
-// An exec of one kernel that holds the last reference to what `seen` makes.
-owned_exec exec_holding(witness& seen, kernel_call const& call = tiny_call()) {
-  owned_graph const graph = chain({call});
-  seen.move_to(graph);
-  return instantiate(graph);
-}
-
-TEST(UserObjectDestructor, RunsOnTheCallerInsideTheReleaseOfTheLastReference) {
+// What holds the user object that `seen` makes, and what is needed to destroy that.
+struct scene {
   witness seen;
-  cudaUserObject_t const object = seen.make(2);
-  ASSERT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectDestructor, RunsOnTheCallerInsideGraphDestroyWhereNoExecHoldsTheObject) {
-  witness seen;
+  owned_stream stream = make_stream();
   owned_graph graph = tiny_graph();
-  seen.move_to(graph);
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaGraphDestroy(graph.release()), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
+  owned_exec exec;
+  cudaUserObject_t object = nullptr;
+  cudaGraphNode_t child = nullptr;
+
+  void hold_in_graph() { seen.move_to(graph); }
+  void hold_in_exec() {
+    hold_in_graph();
+    exec = instantiate(graph);
+    graph.reset();
+  }
+  void hold_in_launched_exec() {
+    hold_in_exec();
+    run(exec, stream);
+  }
+  void hold_in_capture(cudaStreamCaptureMode mode) {
+    must(cudaStreamBeginCapture(stream, mode));
+    seen.move_to(info_of(stream).graph);
+  }
+};
+
+enum class runs_on { the_caller, a_thread_of_cuda };
+
+// One way to drop the last reference.
+struct last_reference {
+  char const* name;
+  runs_on thread;
+  cudaError_t status;
+  void (*prepare)(scene&);
+  cudaError_t (*drop)(scene&);
+};
+
+cudaError_t update_to_another(scene& all) {
+  return update(all.exec, tiny_graph());
 }
 
-TEST(UserObjectDestructor, RunsOnTheCallerInsideTheDestroyOfAnExecThatWasNeverLaunched) {
-  witness seen;
-  owned_exec exec = exec_holding(seen);
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaGraphExecDestroy(exec.release()), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
+cudaError_t destroy_exec(scene& all) {
+  return cudaGraphExecDestroy(all.exec.release());
 }
 
-TEST(UserObjectDestructor, RunsOnAnInternalThreadForAnExecThatWasLaunchedAndIsDone) {
-  witness seen;
-  owned_stream const stream = make_stream();
-  owned_exec exec = exec_holding(seen);
-  must(cudaGraphLaunch(exec, stream));
-  must(cudaStreamSynchronize(stream));
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaGraphExecDestroy(exec.release()), cudaSuccess);
-  ASSERT_TRUE(seen.wait());
-  EXPECT_TRUE(seen.ran_elsewhere());
+constexpr last_reference last_references[] = {
+    {"its owner's", runs_on::the_caller, cudaSuccess,
+     [](scene& all) {
+       all.object = all.seen.make(2);
+       must(cudaUserObjectRelease(all.object, 1));
+     },
+     [](scene& all) { return cudaUserObjectRelease(all.object, 1); }},
+    {"a graph's", runs_on::the_caller, cudaSuccess, [](scene& all) { all.hold_in_graph(); },
+     [](scene& all) { return cudaGraphDestroy(all.graph.release()); }},
+    {"that of an exec that was never launched", runs_on::the_caller, cudaSuccess,
+     [](scene& all) { all.hold_in_exec(); }, &destroy_exec},
+    {"that of an exec whose launch is done", runs_on::a_thread_of_cuda, cudaSuccess,
+     [](scene& all) { all.hold_in_launched_exec(); }, &destroy_exec},
+    {"replaced in an exec that was never launched", runs_on::the_caller, cudaSuccess,
+     [](scene& all) { all.hold_in_exec(); }, &update_to_another},
+    {"replaced in an exec whose launch is done", runs_on::a_thread_of_cuda, cudaSuccess,
+     [](scene& all) { all.hold_in_launched_exec(); }, &update_to_another},
+    {"a child node's", runs_on::the_caller, cudaSuccess,
+     [](scene& all) {
+       owned_graph const original = tiny_graph();
+       all.seen.move_to(original);
+       all.child = add_child(all.graph, original);
+     },
+     [](scene& all) { return cudaGraphDestroyNode(all.child); }},
+    {"an invalidated capture's, at its end", runs_on::the_caller, cudaErrorStreamCaptureInvalidated,
+     [](scene& all) {
+       all.hold_in_capture(cudaStreamCaptureModeGlobal);
+       EXPECT_NE(cudaStreamQuery(all.stream), cudaSuccess);
+       EXPECT_EQ(info_of(all.stream).graph, nullptr);
+     },
+     [](scene& all) {
+       cudaError_t const status = cudaStreamEndCapture(all.stream, all.graph.out());
+       EXPECT_EQ(all.graph.get(), nullptr);
+       return status;
+     }},
+    {"a capture's whose stream is destroyed", runs_on::the_caller, cudaSuccess,
+     [](scene& all) { all.hold_in_capture(cudaStreamCaptureModeRelaxed); },
+     [](scene& all) { return cudaStreamDestroy(all.stream.release()); }},
+};
+
+TEST(UserObjectDestructor, RunsInsideTheCallThatDropsTheLastReferenceUnlessALaunchedExecHadIt) {
+  for (last_reference const& one : last_references) {
+    SCOPED_TRACE(one.name);
+    scene all;
+    one.prepare(all);
+    EXPECT_FALSE(all.seen.ran());
+    EXPECT_EQ(one.drop(all), one.status);
+    if (one.thread == runs_on::the_caller) {
+      EXPECT_TRUE(all.seen.ran_here());
+    } else {
+      ASSERT_TRUE(all.seen.wait());
+      EXPECT_TRUE(all.seen.ran_elsewhere());
+    }
+    static_cast<void>(cudaGetLastError());
+  }
 }
 
 TEST(UserObjectDestructor, RunsAfterALaunchInFlightWithNoFurtherCallFromAnyone) {
-  witness seen;
   pinned_flag flag;
-  owned_stream const stream = make_stream();
-  owned_exec exec = exec_holding(seen, wait_flag_call(flag.get()));
-  must(cudaGraphLaunch(exec, stream));
-  ASSERT_EQ(cudaGraphExecDestroy(exec.release()), cudaSuccess);
-  EXPECT_TRUE(stays_false([&] { return seen.ran(); }));
+  scene all;
+  all.graph = chain({wait_flag_call(flag.get())});
+  all.hold_in_exec();
+  must(cudaGraphLaunch(all.exec, all.stream));
+  ASSERT_EQ(destroy_exec(all), cudaSuccess);
+  EXPECT_TRUE(stays_false([&] { return all.seen.ran(); }));
   flag.raise();
-  ASSERT_TRUE(seen.wait());
-  EXPECT_TRUE(seen.ran_elsewhere());
+  ASSERT_TRUE(all.seen.wait());
+  EXPECT_TRUE(all.seen.ran_elsewhere());
 }
 
-void expect_update_lets_the_old_object_go(bool launched) {
-  witness old_seen;
-  witness new_seen;
-  owned_stream const stream = make_stream();
-  owned_exec exec = exec_holding(old_seen);
-  if (launched) {
-    must(cudaGraphLaunch(exec, stream));
-    must(cudaStreamSynchronize(stream));
+TEST(UserObjectDestructor, OfTheGraphOfAnUpdateRunsWhenTheExecIsDestroyed) {
+  for (bool const is_launched : {false, true}) {
+    scene all;
+    all.exec = instantiate(all.graph);
+    if (is_launched) run(all.exec, all.stream);
+    owned_graph source = tiny_graph();
+    all.seen.move_to(source);
+    ASSERT_EQ(update(all.exec, source), cudaSuccess);
+    ASSERT_EQ(cudaGraphDestroy(source.release()), cudaSuccess);
+    EXPECT_FALSE(all.seen.ran());
+    ASSERT_EQ(destroy_exec(all), cudaSuccess);
+    EXPECT_TRUE(all.seen.wait());
   }
-  owned_graph source = tiny_graph();
-  new_seen.move_to(source);
+}
 
-  cudaGraphExecUpdateResultInfo info{};
-  ASSERT_EQ(cudaGraphExecUpdate(exec, source, &info), cudaSuccess);
-  if (launched) {
-    ASSERT_TRUE(old_seen.wait());
-    EXPECT_TRUE(old_seen.ran_elsewhere());
-  } else {
-    EXPECT_TRUE(old_seen.ran_here());
+TEST(UserObjectDestructor, RunsOnceForEachOf4096ObjectsOfOneExec) {
+  scene of;
+  std::vector<witness> all(4096);
+  for (witness& one : all) one.move_to(of.graph);
+  of.hold_in_launched_exec();
+  ASSERT_EQ(destroy_exec(of), cudaSuccess);
+  for (witness const& one : all) {
+    ASSERT_TRUE(one.wait());
+    EXPECT_TRUE(one.ran_elsewhere());
   }
-
-  ASSERT_EQ(cudaGraphDestroy(source.release()), cudaSuccess);
-  EXPECT_FALSE(new_seen.ran());
-  ASSERT_EQ(cudaGraphExecDestroy(exec.release()), cudaSuccess);
-  EXPECT_TRUE(new_seen.wait());
-}
-
-TEST(UserObjectDestructor, RunsOnTheCallerInsideTheUpdateOfAnExecThatWasNeverLaunched) {
-  expect_update_lets_the_old_object_go(false);
-}
-
-TEST(UserObjectDestructor, RunsElsewhereAfterTheUpdateOfAnExecWhoseLaunchIsDone) {
-  expect_update_lets_the_old_object_go(true);
-}
-
-TEST(UserObjectDestructor, RunsOnTheCallerInsideDestroyNodeOfAChildGraphNode) {
-  witness seen;
-  owned_graph const graph = make_graph();
-  cudaGraphNode_t child = nullptr;
-  {
-    owned_graph const original = tiny_graph();
-    seen.move_to(original);
-    child = add_child(graph, original);
-  }
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaGraphDestroyNode(child), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectDestructor, RunsOnTheCallerInsideEndCaptureOfAnInvalidatedCapture) {
-  witness seen;
-  owned_stream const stream = make_stream();
-  capture open{stream, cudaStreamCaptureModeGlobal};
-  seen.move_to(open.info().graph);
-  EXPECT_NE(cudaStreamQuery(stream), cudaSuccess);
-  EXPECT_EQ(open.info().graph, nullptr);
-  EXPECT_FALSE(seen.ran());
-  EXPECT_EQ(open.end(), cudaErrorStreamCaptureInvalidated);
-  EXPECT_EQ(open.graph().get(), nullptr);
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectDestructor, RunsOnTheCallerInsideTheDestroyOfACapturingStream) {
-  witness seen;
-  owned_stream stream = make_stream();
-  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  seen.move_to(info_of(stream).graph);
-  EXPECT_FALSE(seen.ran());
-  EXPECT_EQ(cudaStreamDestroy(stream.release()), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
-  static_cast<void>(cudaGetLastError());
-}
-
-TEST(UserObjectDestructor, WaitsForTheExecWhenTheGraphReleasesItsReference) {
-  witness seen;
-  owned_graph const graph = tiny_graph();
-  cudaUserObject_t const object = seen.make();
-  must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
-  owned_exec exec = instantiate(graph);
-  ASSERT_EQ(cudaGraphReleaseUserObject(graph, object, 1), cudaSuccess);
-  EXPECT_TRUE(stays_false([&] { return seen.ran(); }));
-  ASSERT_EQ(cudaGraphExecDestroy(exec.release()), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
 }
 
 // What a child process leaves alive on purpose: static, so that nothing destroys it.
@@ -172,52 +169,25 @@ left_alive& leave_objects_alive() {
   all.seen.move_to(all.graph);
   all.idle = instantiate(all.graph);
   all.launched = instantiate(all.graph);
-  must(cudaGraphLaunch(all.launched, all.stream));
-  must(cudaStreamSynchronize(all.stream));
+  run(all.launched, all.stream);
   return all;
 }
 
-int end_the_process() {
-  leave_objects_alive();
-  return 42;
-}
+child_case const end_case{"end_the_process", [] {
+                            leave_objects_alive();
+                            return 42;
+                          }};
+child_case const reset_case{"reset_the_device", [] {
+                              left_alive const& all = leave_objects_alive();
+                              must(cudaDeviceReset());
+                              return stays_false([&] { return all.seen.ran(); }) ? 42 : 1;
+                            }};
 
-int reset_the_device() {
-  left_alive const& all = leave_objects_alive();
-  must(cudaDeviceReset());
-  return stays_false([&] { return all.seen.ran(); }) ? 42 : 1;
-}
-
-child_case const end_case{"end_the_process", &end_the_process};
-child_case const reset_case{"reset_the_device", &reset_the_device};
-
-TEST(UserObjectDestructor, NeverRunsAtTheEndOfTheProcess) {
-  child_result const child = run_child("end_the_process");
-  EXPECT_EQ(child.status, 42) << child.output;
-  EXPECT_EQ(child.output, "");
-}
-
-TEST(UserObjectDestructor, NeverRunsAtOrAfterADeviceReset) {
-  child_result const child = run_child("reset_the_device");
-  EXPECT_EQ(child.status, 42) << child.output;
-  EXPECT_EQ(child.output, "");
-}
-
-TEST(UserObjectDestructor, RunsOnceForEachOf4096ObjectsOfOneExec) {
-  std::vector<witness> all(4096);
-  owned_stream const stream = make_stream();
-  owned_graph graph = tiny_graph();
-  for (witness& one : all) {
-    one.move_to(graph);
-  }
-  owned_exec exec = instantiate(graph);
-  graph.reset();
-  must(cudaGraphLaunch(exec, stream));
-  must(cudaStreamSynchronize(stream));
-  ASSERT_EQ(cudaGraphExecDestroy(exec.release()), cudaSuccess);
-  for (witness const& one : all) {
-    ASSERT_TRUE(one.wait());
-    EXPECT_TRUE(one.ran_elsewhere());
+TEST(UserObjectDestructor, NeverRunsAtTheEndOfTheProcessNorAtADeviceReset) {
+  for (char const* const each : {"end_the_process", "reset_the_device"}) {
+    child_result const child = run_child(each);
+    EXPECT_EQ(child.status, 42) << each << ": " << child.output;
+    EXPECT_EQ(child.output, "") << each;
   }
 }
 

@@ -1,6 +1,6 @@
-// Libraries: what is loaded, what its kernels are called, and that their handles serve as kernels.
+// Libraries: what is loaded, what its kernels are called, and that their handles serve as kernels;
+// what functions tell of themselves.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <array>
@@ -10,7 +10,6 @@
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "handles.hpp"
 #include "memory.hpp"
 
 namespace escrow::test {
@@ -38,7 +37,6 @@ class add_of_library {
   add_of_library(add_of_library const&) = delete;
   add_of_library& operator=(add_of_library const&) = delete;
 
-  [[nodiscard]] cudaKernel_t handle() const { return kernel_; }
   [[nodiscard]] cudaError_t launch(cudaStream_t stream) {
     return cudaLaunchKernel(reinterpret_cast<void const*>(kernel_), dim3{1}, dim3{1},
                             arguments_.data(), 0, stream);
@@ -61,12 +59,22 @@ class add_of_library {
 
 class Library : public testing::Test {
  protected:
+  // Launches library_add, which adds 1.
+  void expect_works(cudaLibrary_t from) {
+    int const before = cell.load();
+    add_of_library call{from, cell.data(), 1};
+    EXPECT_EQ(call.launch(stream), cudaSuccess);
+    must(cudaStreamSynchronize(stream));
+    EXPECT_EQ(cell.load(), before + 1);
+  }
+
   pinned_ints cell;
   owned_stream stream = make_stream();
+  owned_graph graph = make_graph();
+  owned_library library = load();
 };
 
-TEST_F(Library, NamesItsKernels) {
-  owned_library const library = load();
+TEST_F(Library, NamesItsKernelsAndLaunchesThemByTheirHandles) {
   unsigned count = 0;
   must(cudaLibraryGetKernelCount(&count, library));
   ASSERT_EQ(count, 2U);
@@ -78,68 +86,34 @@ TEST_F(Library, NamesItsKernels) {
   EXPECT_TRUE(all == std::vector({add, tiny}) || all == std::vector({tiny, add}));
   cudaKernel_t none = nullptr;
   EXPECT_EQ(tried(cudaLibraryGetKernel(&none, library, "no_such_kernel")), cudaErrorSymbolNotFound);
+  expect_works(library);
 }
 
-TEST_F(Library, LaunchesItsKernelsByTheirHandles) {
-  owned_library const library = load();
-  add_of_library call{library, cell.data(), 3};
-  EXPECT_EQ(call.launch(stream), cudaSuccess);
-  must(cudaStreamSynchronize(stream));
-  EXPECT_EQ(cell.load(), 3);
-}
-
-TEST_F(Library, GivesKernelsToGraphsAndExecs) {
-  owned_library const library = load();
-  add_of_library call{library, cell.data(), 3};
-  owned_graph const graph = make_graph();
-  cudaGraphNode_t node = nullptr;
-  auto params = call.params();
-  must(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+TEST_F(Library, GivesKernelsToGraphsAndExecsAlsoByTheCallsForAllKindsOfNode) {
+  add_of_library one{library, cell.data(), 1};
+  add_of_library ten{library, cell.data(), 10};
+  auto params = one.params();
+  auto* const node = add_node(cudaGraphAddKernelNode, graph, nullptr, &params);
+  auto* const other = add_any(graph, any_kernel(one.params()), node);
+  auto any = any_kernel(ten.params());
+  EXPECT_EQ(tried(cudaGraphNodeSetParams(other, &any)), cudaSuccess);
   owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  EXPECT_EQ(cell.load(), 3);
-  add_of_library other{library, cell.data(), 10};
-  params = other.params();
-  must(cudaGraphExecKernelNodeSetParams(exec, node, &params));
-  run(exec, stream);
-  EXPECT_EQ(cell.load(), 13);
-}
-
-// The same in the form that the calls for all kinds of node take.
-cudaGraphNodeParams as_any(cudaKernelNodeParams const& kernel) {
-  auto result = params_of(cudaGraphNodeTypeKernel);
-  result.kernel.func = kernel.func;
-  result.kernel.gridDim = kernel.gridDim;
-  result.kernel.blockDim = kernel.blockDim;
-  result.kernel.kernelParams = kernel.kernelParams;
-  return result;
-}
-
-TEST_F(Library, GivesKernelsToTheCallsForAllKindsOfNode) {
-  owned_library const library = load();
-  add_of_library call{library, cell.data(), 1};
-  owned_graph const graph = make_graph();
-  auto* const node = add_any(graph, as_any(call.params()));
-  add_of_library other{library, cell.data(), 10};
-  auto p = as_any(other.params());
-  EXPECT_EQ(tried(cudaGraphNodeSetParams(node, &p)), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  EXPECT_EQ(cell.load(), 10);
-  p = as_any(call.params());
-  EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, node, &p)), cudaSuccess);
   run(exec, stream);
   EXPECT_EQ(cell.load(), 11);
+  params = ten.params();
+  any = any_kernel(one.params());
+  must(cudaGraphExecKernelNodeSetParams(exec, node, &params));
+  EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, other, &any)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(cell.load(), 22);
 }
 
 TEST_F(Library, GivesKernelsToCapturesAndToNodesThatAreSetAgain) {
-  owned_library const library = load();
   add_of_library call{library, cell.data(), 2};
   must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   EXPECT_EQ(call.launch(stream), cudaSuccess);
-  owned_graph graph;
   must(cudaStreamEndCapture(stream, graph.out()));
-  auto* const node = add_any(graph, as_any(call.params()));
+  auto* const node = add_any(graph, any_kernel(call.params()));
   add_of_library other{library, cell.data(), 10};
   auto const params = other.params();
   EXPECT_EQ(tried(cudaGraphKernelNodeSetParams(node, &params)), cudaSuccess);
@@ -148,11 +122,9 @@ TEST_F(Library, GivesKernelsToCapturesAndToNodesThatAreSetAgain) {
 }
 
 TEST_F(Library, GivesKernelsThatCannotBeReadBackFromNodes) {
-  owned_library const library = load();
   add_of_library call{library, cell.data(), 3};
-  owned_graph const graph = make_graph();
   auto* const linked = add_kernel(graph, add_call(cell.data(), 1));
-  auto* const loaded = add_any(graph, as_any(call.params()), linked);
+  auto* const loaded = add_any(graph, any_kernel(call.params()), linked);
   cudaKernelNodeParams read{};
   EXPECT_EQ(tried(cudaGraphKernelNodeGetParams(loaded, &read)), cudaErrorInvalidDeviceFunction);
   EXPECT_EQ(tried(cudaGraphKernelNodeGetParams(linked, &read)), cudaSuccess);
@@ -160,85 +132,82 @@ TEST_F(Library, GivesKernelsThatCannotBeReadBackFromNodes) {
 }
 
 TEST_F(Library, LoadedTwiceIsTwoLibraries) {
-  owned_library first = load();
   owned_library const second = load();
-  EXPECT_NE(kernel_of(first, "library_add"), kernel_of(second, "library_add"));
-  first.reset();
-  add_of_library call{second, cell.data(), 2};
-  EXPECT_EQ(call.launch(stream), cudaSuccess);
-  must(cudaStreamSynchronize(stream));
-  EXPECT_EQ(cell.load(), 2);
+  EXPECT_NE(kernel_of(library, "library_add"), kernel_of(second, "library_add"));
+  library.reset();
+  expect_works(second);
 }
 
-TEST_F(Library, IsLoadedFromAFileAsWell) {
+TEST_F(Library, IsLoadedFromAFileAsWellButNotAskedToKeepTheCallersCode) {
   std::string const path = testing::TempDir() + "escrow_library_" + std::to_string(getpid());
   provide_library_file(path.c_str());
-  owned_library library;
-  ASSERT_EQ(cudaLibraryLoadFromFile(library.out(), path.c_str(), nullptr, nullptr, 0, nullptr,
-                                    nullptr, 0),
-            cudaSuccess);
+  auto const load_file = [&](char const* name, unsigned options = 0) {
+    auto option = cudaLibraryBinaryIsPreserved;
+    int yes = 1;
+    void* value = &yes;
+    return tried(cudaLibraryLoadFromFile(library.out(), name, nullptr, nullptr, 0,
+                                         options == 0 ? nullptr : &option,
+                                         options == 0 ? nullptr : &value, options));
+  };
+  EXPECT_EQ(load_file(path.c_str(), 1), cudaErrorInvalidValue);
+  EXPECT_EQ(load_file("/nowhere/at/all"), cudaErrorFileNotFound);
+  ASSERT_EQ(load_file(path.c_str()), cudaSuccess);
   static_cast<void>(std::remove(path.c_str()));
-  add_of_library call{library, cell.data(), 4};
-  EXPECT_EQ(call.launch(stream), cudaSuccess);
-  must(cudaStreamSynchronize(stream));
-  EXPECT_EQ(cell.load(), 4);
-}
-
-TEST_F(Library, FromAFileThatIsNotThereIsRefused) {
-  owned_library library;
-  EXPECT_EQ(tried(cudaLibraryLoadFromFile(library.out(), "/nowhere/at/all", nullptr, nullptr, 0,
-                                          nullptr, nullptr, 0)),
-            cudaErrorFileNotFound);
-}
-
-TEST_F(Library, FromAFileCannotBeAskedToKeepTheCallersCode) {
-  std::string const path = testing::TempDir() + "escrow_kept_" + std::to_string(getpid());
-  provide_library_file(path.c_str());
-  owned_library library;
-  auto option = cudaLibraryBinaryIsPreserved;
-  int yes = 1;
-  void* value = &yes;
-  EXPECT_EQ(tried(cudaLibraryLoadFromFile(library.out(), path.c_str(), nullptr, nullptr, 0, &option,
-                                          &value, 1)),
-            cudaErrorInvalidValue);
-  static_cast<void>(std::remove(path.c_str()));
+  expect_works(library);
 }
 
 TEST_F(Library, OfWhatIsNoCodeIsRefusedOnlyWhenAKernelIsAskedFor) {
-  cudaLibrary_t library = nullptr;
-  ASSERT_EQ(tried(cudaLibraryLoadData(&library, "this is no code", nullptr, nullptr, 0, nullptr,
+  cudaLibrary_t none = nullptr;
+  ASSERT_EQ(tried(cudaLibraryLoadData(&none, "this is no code", nullptr, nullptr, 0, nullptr,
                                       nullptr, 0)),
             cudaSuccess);
   unsigned count = 0;
-  EXPECT_EQ(tried(cudaLibraryGetKernelCount(&count, library)), cudaSuccess);
-  cudaKernel_t none = nullptr;
-  EXPECT_EQ(tried(cudaLibraryGetKernel(&none, library, "x")), cudaErrorInvalidKernelImage);
-  EXPECT_EQ(tried(cudaLibraryUnload(library)), cudaSuccess);
+  EXPECT_EQ(tried(cudaLibraryGetKernelCount(&count, none)), cudaSuccess);
+  cudaKernel_t kernel = nullptr;
+  EXPECT_EQ(tried(cudaLibraryGetKernel(&kernel, none, "x")), cudaErrorInvalidKernelImage);
+  EXPECT_EQ(tried(cudaLibraryUnload(none)), cudaSuccess);
 }
 
-TEST(Function, OfALibraryHasTheNameItWasFoundBy) {
-  owned_library const library = load();
+TEST_F(Library, AndProgramNameTheirFunctions) {
   char const* name = nullptr;
   must(cudaFuncGetName(&name, reinterpret_cast<void const*>(kernel_of(library, "library_add"))));
   EXPECT_STREQ(name, "library_add");
-}
-
-TEST(Function, OfTheProgramHasAName) {
-  char const* name = nullptr;
   must(cudaFuncGetName(&name, kernel_address(kernel_id::fill)));
   // Mangled on a GPU.
   EXPECT_NE(std::string{name}.find("fill_kernel"), std::string::npos) << name;
 }
 
-TEST(Function, TellsHowManyThreadsABlockMayHave) {
-  owned_library const library = load();
-  cudaFuncAttributes attributes{};
-  must(cudaFuncGetAttributes(&attributes, kernel_address(kernel_id::tiny)));
-  EXPECT_GT(attributes.maxThreadsPerBlock, 0);
-  attributes = {};
-  must(cudaFuncGetAttributes(&attributes,
-                             reinterpret_cast<void const*>(kernel_of(library, "library_tiny"))));
-  EXPECT_GT(attributes.maxThreadsPerBlock, 0);
+TEST_F(Library, AndProgramTellHowManyThreadsABlockOfAFunctionMayHave) {
+  for (void const* const each :
+       {static_cast<void const*>(kernel_address(kernel_id::tiny)),
+        reinterpret_cast<void const*>(kernel_of(library, "library_tiny"))}) {
+    cudaFuncAttributes attributes{};
+    must(cudaFuncGetAttributes(&attributes, each));
+    EXPECT_GT(attributes.maxThreadsPerBlock, 0);
+  }
+}
+
+TEST(Block, OfMoreThreadsThanItCanHaveIsRefusedInALaunchAndInANode) {
+  pinned_ints cell;
+  owned_stream const stream = make_stream();
+  owned_graph const graph = make_graph();
+  auto call = add_call(cell.data(), 1);
+  auto params = call.params();
+  params.blockDim = dim3{4096};
+  EXPECT_EQ(tried(cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
+                                   params.kernelParams, 0, stream)),
+            cudaErrorInvalidValue);
+  cudaLaunchConfig_t config{};
+  config.gridDim = params.gridDim;
+  config.blockDim = params.blockDim;
+  config.stream = stream;
+  EXPECT_EQ(tried(cudaLaunchKernelExC(&config, params.func, params.kernelParams)),
+            cudaErrorInvalidValue);
+  cudaGraphNode_t node = nullptr;
+  EXPECT_EQ(tried(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params)),
+            cudaErrorInvalidValue);
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cell.load(), 0);
 }
 
 }  // namespace

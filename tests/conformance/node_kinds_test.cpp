@@ -1,34 +1,31 @@
 // Graphs built by hand of every kind of node: what each does when it runs, by its own call and by
-// the one for all kinds.
+// the one for all kinds; and their edges.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "handles.hpp"
 #include "memory.hpp"
 
 namespace escrow::test {
 namespace {
 
 void CUDART_CB count_up(void* counter) {
-  // Release: whoever sees the count sees what was done before.
+  // Release: a reader of the count sees what was done before.
   static_cast<std::atomic<int>*>(counter)->fetch_add(1, std::memory_order_release);
-}
-
-std::vector<unsigned char> bytes_of(device_ints const& memory) {
-  auto const ints = memory.read();
-  std::vector<unsigned char> result(ints.size() * sizeof(int));
-  std::memcpy(result.data(), ints.data(), result.size());
-  return result;
 }
 
 class NodeKinds : public testing::Test {
  protected:
+  int call_count() const { return calls.load(std::memory_order_acquire); }
+
+  std::atomic<int> calls{0};  // of count_up
+  owned_event event = make_event();
   owned_stream stream = make_stream();
   owned_graph graph = make_graph();
 };
@@ -40,8 +37,10 @@ TEST_F(NodeKinds, AFillWritesElementsOfOneTwoOrFourBytes) {
   auto* const second = add_fill(graph, fill_params(bytes + 4, 0x3322, 2, 2), first);
   add_fill(graph, fill_params(bytes + 8, 0x77665544, 4, 1), second);
   run(graph, stream);
-  EXPECT_EQ(bytes_of(memory), (std::vector<unsigned char>{0x11, 0x11, 0x11, 0, 0x22, 0x33, 0x22,
-                                                          0x33, 0x44, 0x55, 0x66, 0x77}));
+  EXPECT_EQ(memory.read(), (std::vector<int>{0x111111, 0x33223322, 0x77665544}));
+  auto const odd = fill_params(memory.data(), 1, 3, 1);
+  cudaGraphNode_t node = nullptr;
+  EXPECT_EQ(tried(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &odd)), cudaErrorInvalidValue);
 }
 
 TEST_F(NodeKinds, AFillOfRowsLeavesWhatIsBetweenThem) {
@@ -51,27 +50,15 @@ TEST_F(NodeKinds, AFillOfRowsLeavesWhatIsBetweenThem) {
   EXPECT_EQ(memory.read(), (std::vector<int>{0, 7, 7, 0, 0, 7, 7, 0}));
 }
 
-TEST_F(NodeKinds, AFillOfAnOddElementSizeIsRefused) {
-  device_ints const memory;
-  cudaGraphNode_t node = nullptr;
-  auto const params = fill_params(memory.data(), 1, 3, 1);
-  EXPECT_EQ(tried(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params)),
-            cudaErrorInvalidValue);
-}
-
 TEST_F(NodeKinds, CopiesGoFromAndToTheHostWithTheirKindGivenOrInferred) {
   std::vector<int> const in{1, 2, 3, 4};
   std::vector<int> out(4);
   device_ints const here{4};
   device_ints const there{4};
   constexpr std::size_t size = 4 * sizeof(int);
-  cudaGraphNode_t up = nullptr;
-  must(cudaGraphAddMemcpyNode1D(&up, graph, nullptr, 0, here.data(), in.data(), size,
-                                cudaMemcpyHostToDevice));
+  auto* const up = add_copy(graph, here.data(), in.data(), size, nullptr, cudaMemcpyHostToDevice);
   auto* const across = add_copy(graph, there.data(), here.data(), size, up);
-  cudaGraphNode_t down = nullptr;
-  must(cudaGraphAddMemcpyNode1D(&down, graph, &across, 1, out.data(), there.data(), size,
-                                cudaMemcpyDeviceToHost));
+  add_copy(graph, out.data(), there.data(), size, across, cudaMemcpyDeviceToHost);
   run(graph, stream);
   EXPECT_EQ(out, in);
 }
@@ -86,44 +73,26 @@ TEST_F(NodeKinds, ACopyOfRowsKeepsToPitchesAndPositions) {
       copy_params(to.data(), 3 * sizeof(int), from.data(), 4 * sizeof(int), 2 * sizeof(int), 2);
   params.srcPos.x = sizeof(int);
   params.dstPos.x = sizeof(int);
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &params));
+  add_node(cudaGraphAddMemcpyNode, graph, nullptr, &params);
   run(graph, stream);
   EXPECT_EQ(to.read(), (std::vector<int>{0, 3, 3, 0, 9, 3}));
-}
-
-TEST_F(NodeKinds, ACopyOfRowsWiderThanTheirPitchIsRefused) {
+  auto const wide = copy_params(from.data(), 4, from.data() + 4, 4, 8, 2);
+  cudaGraphNode_t node = nullptr;
+  EXPECT_NE(tried(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &wide)), cudaSuccess);
+  int const in[] = {1, 2, 3, 4, 5, 6};
   device_ints const memory{8};
-  auto const params = copy_params(memory.data(), 4, memory.data() + 4, 4, 8, 2);
-  cudaGraphNode_t node = nullptr;
-  EXPECT_NE(tried(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &params)), cudaSuccess);
-}
-
-TEST_F(NodeKinds, AHostFunctionIsCalledOnceALaunch) {
-  std::atomic<int> calls{0};
-  cudaHostNodeParams const params{&count_up, &calls};
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddHostNode(&node, graph, nullptr, 0, &params));
-  owned_exec const exec = instantiate(graph);
-  run(exec, stream);
-  run(exec, stream);
-  // Acquire: pairs with the function's release.
-  EXPECT_EQ(calls.load(std::memory_order_acquire), 2);
+  must(cudaMemcpy2D(memory.data(), 16, in, 12, 8, 2, cudaMemcpyHostToDevice));
+  EXPECT_EQ(memory.read(), (std::vector<int>{1, 2, 0, 0, 4, 5, 0, 0}));
 }
 
 TEST_F(NodeKinds, AnEventWaitOfOneGraphWaitsForTheRecordOfAnother) {
   pinned_flag flag;
   pinned_ints cells{2};
-  owned_event const event = make_event();
   owned_stream const other = make_stream();
   auto* const held = add_kernel(graph, wait_flag_call(flag.get()));
-  auto* const written = add_kernel(graph, add_call(cells.data(), 5), held);
-  cudaGraphNode_t record = nullptr;
-  must(cudaGraphAddEventRecordNode(&record, graph, &written, 1, event));
+  add_record(graph, event, add_kernel(graph, add_call(cells.data(), 5), held));
   owned_graph const second = make_graph();
-  cudaGraphNode_t wait = nullptr;
-  must(cudaGraphAddEventWaitNode(&wait, second, nullptr, 0, event));
-  add_kernel(second, copy_call(cells.data() + 1, cells.data(), 1), wait);
+  add_kernel(second, copy_call(cells.data() + 1, cells.data(), 1), add_wait(second, event));
   owned_exec const recorder = instantiate(graph);
   owned_exec const waiter = instantiate(second);
   must(cudaGraphLaunch(recorder, stream));
@@ -138,22 +107,13 @@ TEST_F(NodeKinds, AnEventWaitOfOneGraphWaitsForTheRecordOfAnother) {
 TEST_F(NodeKinds, TheCallForAllKindsMakesEachOfThem) {
   device_ints const memory{4};
   pinned_ints out{4};
-  std::atomic<int> calls{0};
-  owned_event const event = make_event();
   owned_graph const child = chain({add_call(memory.data() + 1, 1)});
-  auto p = params_of(cudaGraphNodeTypeEmpty);
-  auto* last = add_any(graph, p);
-  p = params_of(cudaGraphNodeTypeMemset);
+  auto* last = add_any(graph, params_of(cudaGraphNodeTypeEmpty));
+  auto p = params_of(cudaGraphNodeTypeMemset);
   p.memset = {memory.data(), 0, 6, 4, 4, 1};
   last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeKernel);
   auto call = add_call(memory.data(), 1);
-  auto const kernel = call.params();
-  p.kernel.func = kernel.func;
-  p.kernel.gridDim = kernel.gridDim;
-  p.kernel.blockDim = kernel.blockDim;
-  p.kernel.kernelParams = kernel.kernelParams;
-  last = add_any(graph, p, last);
+  last = add_any(graph, any_kernel(call.params()), last);
   p = params_of(cudaGraphNodeTypeGraph);
   p.graph.graph = child;
   last = add_any(graph, p, last);
@@ -176,47 +136,41 @@ TEST_F(NodeKinds, TheCallForAllKindsMakesEachOfThem) {
   EXPECT_EQ(out.load(0), 7);
   EXPECT_EQ(out.load(1), 7);
   EXPECT_EQ(out.load(2), 6);
-  EXPECT_EQ(calls.load(std::memory_order_acquire), 1);
+  EXPECT_EQ(call_count(), 1);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
 }
 
 TEST_F(NodeKinds, NodesOfMostKindsRunInAChildGraph) {
   device_ints const memory{2};
   pinned_ints out{2};
-  std::atomic<int> calls{0};
   owned_graph const child = make_graph();
   auto* const filled = add_fill(child, fill_params(memory.data(), 4, 4, 2));
   auto* const copied = add_copy(child, out.data(), memory.data(), 2 * sizeof(int), filled);
-  cudaHostNodeParams const host{&count_up, &calls};
-  cudaGraphNode_t called = nullptr;
-  must(cudaGraphAddHostNode(&called, child, &copied, 1, &host));
+  add_host(child, &count_up, &calls, copied);
   add_child(graph, child);
-  run(graph, stream);
+  owned_exec const exec = instantiate(graph);
+  run(exec, stream);
   EXPECT_EQ(out.load(1), 4);
-  EXPECT_EQ(calls.load(std::memory_order_acquire), 1);
+  EXPECT_EQ(call_count(), 1);
+  run(exec, stream);
+  EXPECT_EQ(call_count(), 2);
 }
 
 TEST_F(NodeKinds, ANodeOfEachKindCanBeDestroyedAndTheRestRuns) {
   device_ints const memory{4};
-  owned_event const event = make_event();
-  std::atomic<int> calls{0};
-  std::vector<cudaGraphNode_t> doomed{add_fill(graph, fill_params(memory.data(), 1, 4, 4)),
-                                      add_copy(graph, memory.data(), memory.data() + 2, 8),
-                                      add_kernel(graph, add_call(memory.data(), 1)),
-                                      add_child(graph, tiny_graph()),
-                                      add_any(graph, params_of(cudaGraphNodeTypeEmpty))};
-  cudaGraphNode_t node = nullptr;
-  cudaHostNodeParams const host{&count_up, &calls};
-  must(cudaGraphAddHostNode(&node, graph, nullptr, 0, &host));
-  doomed.push_back(node);
-  must(cudaGraphAddEventRecordNode(&node, graph, nullptr, 0, event));
-  doomed.push_back(node);
-  must(cudaGraphAddEventWaitNode(&node, graph, nullptr, 0, event));
-  doomed.push_back(node);
-  std::size_t count = 0;
-  must(cudaGraphGetNodes(graph, nullptr, &count));
+  std::array const doomed{add_fill(graph, fill_params(memory.data(), 1, 4, 4)),
+                          add_copy(graph, memory.data(), memory.data() + 2, 8),
+                          add_kernel(graph, add_call(memory.data(), 1)),
+                          add_child(graph, tiny_graph()),
+                          add_empty(graph),
+                          add_host(graph, &count_up, &calls),
+                          add_record(graph, event),
+                          add_wait(graph, event)};
+  std::size_t count = doomed.size();
   std::vector<cudaGraphNode_t> all(count);
   must(cudaGraphGetNodes(graph, all.data(), &count));
+  EXPECT_EQ((std::set<cudaGraphNode_t>(all.begin(), all.end())),
+            (std::set<cudaGraphNode_t>(doomed.begin(), doomed.end())));
   auto* const kept = add_kernel(graph, add_call(memory.data() + 3, 5), doomed[0]);
   for (auto* const each : all) EXPECT_EQ(cudaGraphDestroyNode(each), cudaSuccess);
   EXPECT_EQ(node_count(graph), 1U);
@@ -226,6 +180,34 @@ TEST_F(NodeKinds, ANodeOfEachKindCanBeDestroyedAndTheRestRuns) {
   EXPECT_EQ(left, kept);
   run(graph, stream);
   EXPECT_EQ(memory.read(), (std::vector<int>{0, 0, 0, 5}));
+}
+
+TEST_F(NodeKinds, KernelsAndFillsCanBeDisabledInAnExecAndThenDoNothing) {
+  device_ints const memory{4};
+  pinned_ints pinned{2};
+  auto* const first = add_kernel(graph, add_call(pinned.data(), 1));
+  auto* const second = add_kernel(graph, add_call(pinned.data() + 1, 1), first);
+  auto* const fill = add_fill(graph, fill_params(memory.data(), 3, 4, 1));
+  auto* const empty = add_empty(graph);
+  owned_exec const exec = instantiate(graph);
+  auto const is_enabled = [&](cudaGraphNode_t node) {
+    unsigned result = 0;
+    must(cudaGraphNodeGetEnabled(exec, node, &result));
+    return result == 1;
+  };
+  EXPECT_TRUE(is_enabled(first));
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, first, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, fill, 0), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphNodeSetEnabled(exec, empty, 0)), cudaSuccess);
+  EXPECT_FALSE(is_enabled(first));
+  EXPECT_TRUE(is_enabled(second));
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(0), 0);
+  EXPECT_EQ(pinned.load(1), 1);
+  EXPECT_EQ(memory.read(), (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, first, 1), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(0), 1);
 }
 
 TEST_F(NodeKinds, AGraphThatIsMovedIntoItsParentBelongsToIt) {
@@ -244,6 +226,46 @@ TEST_F(NodeKinds, AGraphThatIsMovedIntoItsParentBelongsToIt) {
   EXPECT_NE(tried(cudaGraphDestroy(child.release())), cudaSuccess);
   run(graph, stream);
   EXPECT_EQ(cell.load(), 1);
+}
+
+// The nodes that a call lists which takes an array, room for data of edges and a count.
+template <class List>
+std::vector<cudaGraphNode_t> listed(List list) {
+  std::size_t count = 0;
+  must(list(nullptr, nullptr, &count));
+  std::vector<cudaGraphNode_t> result(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  must(list(result.data(), edges.data(), &count));
+  for (auto const& edge : edges) EXPECT_EQ(edge.type, 0);
+  return result;
+}
+
+TEST(Edges, AreListedFromBothEndsAndAddedAndRemoved) {
+  owned_graph const graph = make_graph();
+  auto* const first = add_kernel(graph, tiny_call());
+  auto* const second = add_kernel(graph, tiny_call(), first);
+  auto* const third = add_kernel(graph, tiny_call(), second);
+  ASSERT_EQ(cudaGraphAddDependencies(graph, &first, &third, nullptr, 1), cudaSuccess);
+  using nodes = std::vector<cudaGraphNode_t>;
+  auto const before = [](cudaGraphNode_t node) {
+    return listed([&](auto... out) { return cudaGraphNodeGetDependencies(node, out...); });
+  };
+  EXPECT_EQ(before(third), (nodes{second, first}));
+  EXPECT_EQ(listed([&](auto... out) { return cudaGraphNodeGetDependentNodes(first, out...); }),
+            (nodes{second, third}));
+  EXPECT_EQ(edge_count(graph), 3U);
+  ASSERT_EQ(cudaGraphRemoveDependencies(graph, &second, &third, nullptr, 1), cudaSuccess);
+  EXPECT_EQ(before(third), nodes{first});
+  // Those that exist are not added, and those that do not are not removed.
+  EXPECT_NE(tried(cudaGraphAddDependencies(graph, &first, &second, nullptr, 1)), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphRemoveDependencies(graph, &second, &first, nullptr, 1)), cudaSuccess);
+  nodes from(2);
+  nodes to(2);
+  std::size_t count = 2;
+  must(cudaGraphGetEdges(graph, from.data(), to.data(), nullptr, &count));
+  EXPECT_EQ(count, 2U);
+  EXPECT_EQ(from, (nodes{first, first}));
+  EXPECT_TRUE(to == (nodes{second, third}) || to == (nodes{third, second}));
 }
 
 }  // namespace

@@ -1,19 +1,20 @@
-// Nodes of graphs: what is read back, and what setting it again does to execs made later.
+// Parameters of nodes: read back from a graph and set again for execs made later; set again in an
+// exec for the launches to come, or refused.
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <tuple>
 #include <vector>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "handles.hpp"
 #include "memory.hpp"
 
 namespace escrow::test {
 namespace {
 
 void CUDART_CB add_one(void* counter) {
-  // Release: pairs with the acquire of whoever reads the count.
+  // Release: pairs with the acquire of a reader of the count.
   static_cast<std::atomic<int>*>(counter)->fetch_add(1, std::memory_order_release);
 }
 
@@ -23,6 +24,31 @@ void CUDART_CB add_ten(void* counter) {
 
 class NodeParams : public testing::Test {
  protected:
+  using ints = std::vector<int>;
+
+  // Sets a node of an exec.
+  static cudaError_t set(cudaGraphExec_t exec, cudaGraphNode_t node, kernel_call call) {
+    cudaKernelNodeParams const params = call.params();
+    return tried(cudaGraphExecKernelNodeSetParams(exec, node, &params));
+  }
+  static cudaError_t set(cudaGraphExec_t exec, cudaGraphNode_t node,
+                         cudaMemsetParams const& params) {
+    return tried(cudaGraphExecMemsetNodeSetParams(exec, node, &params));
+  }
+  static cudaError_t set(cudaGraphExec_t exec, cudaGraphNode_t node, void* to, void const* from,
+                         std::size_t bytes, cudaMemcpyKind kind = cudaMemcpyDefault) {
+    return tried(cudaGraphExecMemcpyNodeSetParams1D(exec, node, to, from, bytes, kind));
+  }
+  static cudaError_t set(cudaGraphExec_t exec, cudaGraphNode_t node,
+                         cudaMemcpy3DParms const& params) {
+    return tried(cudaGraphExecMemcpyNodeSetParams(exec, node, &params));
+  }
+  [[nodiscard]] cudaGraphNodeParams any_fill(unsigned value) const {
+    cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemset);
+    result.memset = {memory.data(), 0, value, 4, 1, 1};
+    return result;
+  }
+
   owned_stream stream = make_stream();
   owned_graph graph = make_graph();
   device_ints memory{4};
@@ -31,6 +57,7 @@ class NodeParams : public testing::Test {
 
 TEST_F(NodeParams, OfAKernelAreReadBackAndSetAgain) {
   auto* const node = add_kernel(graph, add_call(memory.data(), 3));
+  owned_exec const earlier = instantiate(graph);
   cudaKernelNodeParams read{};
   must(cudaGraphKernelNodeGetParams(node, &read));
   EXPECT_EQ(read.func, kernel_address(kernel_id::add));
@@ -38,58 +65,37 @@ TEST_F(NodeParams, OfAKernelAreReadBackAndSetAgain) {
   EXPECT_EQ(*static_cast<int**>(read.kernelParams[0]), memory.data());
   EXPECT_EQ(*static_cast<int*>(read.kernelParams[1]), 3);
   auto call = add_call(memory.data() + 1, 4);
-  auto const params = call.params();
+  cudaKernelNodeParams const params = call.params();
   must(cudaGraphKernelNodeSetParams(node, &params));
   run(graph, stream);
-  EXPECT_EQ(memory.read(), (std::vector<int>{0, 4, 0, 0}));
+  EXPECT_EQ(memory.read(), (ints{0, 4, 0, 0}));
+  run(earlier, stream);
+  EXPECT_EQ(memory.read(), (ints{3, 4, 0, 0})) << "an exec that exists keeps its own";
 }
 
-TEST_F(NodeParams, OfAKernelWithMoreThreadsThanABlockCanHaveAreRefusedAsItsLaunchIs) {
-  auto call = add_call(memory.data(), 1);
-  auto params = call.params();
-  params.blockDim = dim3{4096};
-  EXPECT_EQ(tried(cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
-                                   params.kernelParams, 0, stream)),
-            cudaErrorInvalidValue);
-  cudaLaunchConfig_t config{};
-  config.gridDim = params.gridDim;
-  config.blockDim = params.blockDim;
-  config.stream = stream;
-  EXPECT_EQ(tried(cudaLaunchKernelExC(&config, params.func, params.kernelParams)),
-            cudaErrorInvalidValue);
-  cudaGraphNode_t node = nullptr;
-  EXPECT_EQ(tried(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params)),
-            cudaErrorInvalidValue);
-  EXPECT_EQ(memory.read(), (std::vector<int>{0, 0, 0, 0}));
-}
-
-TEST_F(NodeParams, OfAFillAreReadBackAndSetAgain) {
+TEST_F(NodeParams, OfAFillAreReadBackAndSetAgainAlsoByTheCallForAllKinds) {
   auto* const node = add_fill(graph, fill_params(memory.data(), 3, 4, 2, 2, 2 * sizeof(int)));
   cudaMemsetParams read{};
   must(cudaGraphMemsetNodeGetParams(node, &read));
-  EXPECT_EQ(read.dst, memory.data());
-  EXPECT_EQ(read.value, 3U);
-  EXPECT_EQ(read.elementSize, 4U);
-  EXPECT_EQ(read.width, 2U);
-  EXPECT_EQ(read.height, 2U);
-  EXPECT_EQ(read.pitch, 2 * sizeof(int));
+  EXPECT_EQ(std::tuple(read.dst, read.value, read.elementSize, read.width, read.height, read.pitch),
+            std::tuple(memory.data(), 3U, 4U, 2U, 2U, 8U));
   auto const params = fill_params(memory.data() + 1, 5, 4, 1);
   must(cudaGraphMemsetNodeSetParams(node, &params));
   run(graph, stream);
-  EXPECT_EQ(memory.read(), (std::vector<int>{0, 5, 0, 0}));
+  auto any = any_fill(9);
+  must(cudaGraphNodeSetParams(node, &any));
+  run(graph, stream);
+  EXPECT_EQ(memory.read(), (ints{9, 5, 0, 0}));
 }
 
 TEST_F(NodeParams, OfACopyAreReadBackAndSetAgainAsRowsOrAsBytes) {
   auto const first = copy_params(pinned.data(), 8, memory.data(), 8, 4, 2);
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &first));
+  auto* const node = add_node(cudaGraphAddMemcpyNode, graph, nullptr, &first);
   cudaMemcpy3DParms read{};
   must(cudaGraphMemcpyNodeGetParams(node, &read));
-  EXPECT_EQ(read.dstPtr.ptr, pinned.data());
-  EXPECT_EQ(read.dstPtr.pitch, 8U);
-  EXPECT_EQ(read.srcPtr.ptr, memory.data());
-  EXPECT_EQ(read.extent.width, 4U);
-  EXPECT_EQ(read.extent.height, 2U);
+  EXPECT_EQ(std::tuple(read.dstPtr.ptr, read.dstPtr.pitch, read.srcPtr.ptr, read.extent.width,
+                       read.extent.height),
+            std::tuple(pinned.data(), 8U, memory.data(), 4U, 2U));
   auto const second = copy_params(pinned.data(), 16, memory.data(), 16, 16, 1);
   must(cudaGraphMemcpyNodeSetParams(node, &second));
   must(cudaGraphMemcpyNodeSetParams1D(node, pinned.data() + 1, memory.data(), sizeof(int),
@@ -99,35 +105,26 @@ TEST_F(NodeParams, OfACopyAreReadBackAndSetAgainAsRowsOrAsBytes) {
   EXPECT_EQ(read.extent.width * read.extent.height * read.extent.depth, sizeof(int));
   must(launch_fill(stream, memory.data(), 4, 8));
   run(graph, stream);
-  EXPECT_EQ(pinned.load(0), 0);
-  EXPECT_EQ(pinned.load(1), 8);
-  EXPECT_EQ(pinned.load(2), 0);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(pinned.load(i), i == 1 ? 8 : 0);
 }
 
-TEST_F(NodeParams, OfAHostFunctionAreReadBackAndSetAgain) {
+TEST_F(NodeParams, OfAHostFunctionAndOfEventsAreReadBackAndSetAgain) {
   std::atomic<int> counter{0};
-  cudaHostNodeParams params{&add_one, &counter};
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddHostNode(&node, graph, nullptr, 0, &params));
-  cudaHostNodeParams read{};
-  must(cudaGraphHostNodeGetParams(node, &read));
-  EXPECT_EQ(read.fn, &add_one);
-  EXPECT_EQ(read.userData, &counter);
-  params.fn = &add_ten;
-  must(cudaGraphHostNodeSetParams(node, &params));
-  run(graph, stream);
-  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
-}
-
-TEST_F(NodeParams, OfEventNodesAreReadBackAndSetAgain) {
   owned_event const first = make_event();
   owned_event const second = make_event();
-  cudaGraphNode_t record = nullptr;
-  cudaGraphNode_t wait = nullptr;
-  must(cudaGraphAddEventRecordNode(&record, graph, nullptr, 0, first));
-  must(cudaGraphAddEventWaitNode(&wait, graph, nullptr, 0, first));
-  must(cudaGraphEventRecordNodeSetEvent(record, second));
+  auto* const host = add_host(graph, &add_one, &counter);
+  cudaHostNodeParams params{};
+  must(cudaGraphHostNodeGetParams(host, &params));
+  EXPECT_EQ(params.fn, &add_one);
+  EXPECT_EQ(params.userData, &counter);
+  params.fn = &add_ten;
+  must(cudaGraphHostNodeSetParams(host, &params));
+  run(graph, stream);
+  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
+  auto* const record = add_record(graph, first);
+  auto* const wait = add_wait(graph, first);
   cudaEvent_t read = nullptr;
+  must(cudaGraphEventRecordNodeSetEvent(record, second));
   must(cudaGraphEventRecordNodeGetEvent(record, &read));
   EXPECT_EQ(read, second.get());
   must(cudaGraphEventWaitNodeGetEvent(wait, &read));
@@ -135,15 +132,6 @@ TEST_F(NodeParams, OfEventNodesAreReadBackAndSetAgain) {
   must(cudaGraphEventWaitNodeSetEvent(wait, second));
   must(cudaGraphEventWaitNodeGetEvent(wait, &read));
   EXPECT_EQ(read, second.get());
-}
-
-TEST_F(NodeParams, AreSetByTheCallForAllKindsAsWell) {
-  auto* const node = add_fill(graph, fill_params(memory.data(), 3, 4, 4));
-  auto p = params_of(cudaGraphNodeTypeMemset);
-  p.memset = {memory.data(), 0, 9, 4, 1, 1};
-  must(cudaGraphNodeSetParams(node, &p));
-  run(graph, stream);
-  EXPECT_EQ(memory.read(), (std::vector<int>{9, 0, 0, 0}));
 }
 
 TEST_F(NodeParams, OfAnotherKindAreRefused) {
@@ -158,14 +146,142 @@ TEST_F(NodeParams, OfAnotherKindAreRefused) {
   EXPECT_NE(tried(cudaGraphEventWaitNodeGetEvent(fill, &event)), cudaSuccess);
 }
 
-TEST_F(NodeParams, OfAGraphDoNotConcernAnExecThatIsThere) {
-  auto* const node = add_kernel(graph, add_call(memory.data(), 3));
+using ExecParams = NodeParams;
+
+TEST_F(ExecParams, OfAKernelConcernLaterLaunchesAndNotTheGraphAlsoInABody) {
+  for (bool const is_in_body : {false, true}) {
+    pinned_flag flag;
+    owned_graph const held = make_graph();
+    auto* const waits = add_kernel(held, wait_flag_call(flag.get()));
+    cudaGraph_t place = held;
+    if (is_in_body) {
+      auto const condition = make_condition(held, 1);
+      place = add_conditional_node(held, condition, cudaGraphCondTypeIf, 1, waits).bodies[0];
+    }
+    auto* const node = add_kernel(place, add_call(pinned.data(), 1), is_in_body ? nullptr : waits);
+    owned_exec const exec = instantiate(held);
+    must(cudaGraphLaunch(exec, stream));
+    EXPECT_EQ(set(exec, node, add_call(pinned.data(), 10)), cudaSuccess);
+    flag.raise();
+    must(cudaStreamSynchronize(stream));
+    EXPECT_EQ(pinned.load(), 1);
+    run(exec, stream);
+    EXPECT_EQ(pinned.load(), 11);
+    cudaKernelNodeParams read{};
+    must(cudaGraphKernelNodeGetParams(node, &read));
+    EXPECT_EQ(*static_cast<int*>(read.kernelParams[1]), 1);
+    pinned.store(0, 0);
+  }
+}
+
+TEST_F(ExecParams, OfAFillMayHaveAnotherValueAndAddressButRowsNoOtherDimensions) {
+  auto* const flat = add_fill(graph, fill_params(memory.data() + 2, 3, 4, 1));
   owned_exec const exec = instantiate(graph);
-  auto call = add_call(memory.data(), 100);
-  auto const params = call.params();
-  must(cudaGraphKernelNodeSetParams(node, &params));
+  EXPECT_EQ(set(exec, flat, fill_params(memory.data() + 3, 5, 4, 1)), cudaSuccess);
   run(exec, stream);
-  EXPECT_EQ(memory.read()[0], 3);
+  EXPECT_EQ(memory.read(), (ints{0, 0, 0, 5}));
+  auto any = any_fill(9);
+  EXPECT_EQ(tried(cudaGraphExecNodeSetParams(exec, flat, &any)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(memory.read(), (ints{9, 0, 0, 5}));
+  any = params_of(cudaGraphNodeTypeEmpty);
+  EXPECT_NE(tried(cudaGraphExecNodeSetParams(exec, flat, &any)), cudaSuccess);
+  EXPECT_NE(set(exec, flat, fill_params(memory.data() + 3, 5, 4, 0)), cudaSuccess);
+
+  owned_graph const second = make_graph();
+  auto* const rows = add_fill(second, fill_params(memory.data(), 3, 4, 1, 2, 8));
+  owned_exec const exec_of_rows = instantiate(second);
+  EXPECT_NE(set(exec_of_rows, rows, fill_params(memory.data(), 3, 4, 1, 3, 8)), cudaSuccess);
+  EXPECT_NE(set(exec_of_rows, rows, fill_params(memory.data(), 3, 4, 1)), cudaSuccess);
+  EXPECT_EQ(set(exec_of_rows, rows, fill_params(memory.data() + 1, 4, 4, 1, 2, 8)), cudaSuccess);
+  run(exec_of_rows, stream);
+  EXPECT_EQ(memory.read(), (ints{9, 4, 0, 4}));
+}
+
+TEST_F(ExecParams, OfACopyMayHaveOtherAddressesKindsOfMemoryAndSize) {
+  int const plain[] = {7, 8};
+  auto* const node = add_copy(graph, pinned.data(), memory.data(), sizeof(int));
+  owned_exec const exec = instantiate(graph);
+  auto const run_as = [&](void* to, void const* from, std::size_t bytes) {
+    EXPECT_EQ(set(exec, node, to, from, bytes), cudaSuccess);
+    run(exec, stream);
+  };
+  must(launch_fill(stream, memory.data() + 2, 1, 6));
+  run_as(pinned.data() + 1, memory.data() + 2, sizeof(int));
+  EXPECT_EQ(pinned.load(0), 0);
+  EXPECT_EQ(pinned.load(1), 6);
+  EXPECT_EQ(set(exec, node, copy_params(pinned.data() + 3, 4, memory.data() + 2, 4, 4, 1)),
+            cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(3), 6);
+  pinned.store(0, 5);
+  run_as(memory.data(), pinned.data(), sizeof(int));
+  EXPECT_EQ(memory.read(), (ints{5, 0, 6, 0}));
+  run_as(memory.data(), plain, 2 * sizeof(int));
+  EXPECT_EQ(memory.read(), (ints{7, 8, 6, 0}));
+  run_as(memory.data() + 2, memory.data(), 2 * sizeof(int));
+  EXPECT_EQ(memory.read(), (ints{7, 8, 7, 8}));
+}
+
+TEST_F(ExecParams, OfACopyMayNotHaveRowsNoBytesOrAnExplicitKind) {
+  auto* const node = add_copy(graph, pinned.data(), memory.data(), sizeof(int));
+  owned_exec const exec = instantiate(graph);
+  EXPECT_EQ(set(exec, node, pinned.data(), memory.data(), 0), cudaErrorInvalidValue);
+  EXPECT_EQ(set(exec, node, memory.data(), pinned.data(), 4, cudaMemcpyHostToDevice),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(set(exec, node, copy_params(pinned.data(), 8, memory.data(), 8, 4, 2)),
+            cudaErrorInvalidValue);
+}
+
+TEST_F(ExecParams, OfAHostFunctionAndOfEventsMayBeAnyOther) {
+  std::atomic<int> counter{0};
+  owned_event const first = make_event();
+  owned_event const second = make_event();
+  auto* const wait = add_wait(graph, second);
+  auto* const host = add_host(graph, &add_ten, nullptr, wait);
+  auto* const record = add_record(graph, first, host);
+  owned_exec const exec = instantiate(graph);
+  cudaHostNodeParams const params{&add_ten, &counter};
+  EXPECT_EQ(cudaGraphExecHostNodeSetParams(exec, host, &params), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecEventWaitNodeSetEvent(exec, wait, first), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecEventRecordNodeSetEvent(exec, record, second), cudaSuccess);
+  pinned_flag flag;
+  owned_stream const other = make_stream();
+  must(launch_wait_flag(other, flag.get()));
+  must(cudaEventRecord(first, other));
+  must(cudaGraphLaunch(exec, stream));
+  EXPECT_EQ(cudaEventQuery(second), cudaErrorNotReady);
+  EXPECT_EQ(counter.load(std::memory_order_acquire), 0);
+  flag.raise();
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cudaEventQuery(second), cudaSuccess);
+  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
+}
+
+TEST_F(ExecParams, OfAChildMustHaveItsShapeAndTheExecTheNode) {
+  auto* const node = add_child(graph, chain({add_call(pinned.data(), 1)}));
+  owned_exec const exec = instantiate(graph);
+  owned_graph const other = chain({add_call(pinned.data(), 10)});
+  owned_graph const longer = chain({tiny_call(), tiny_call()});
+  EXPECT_EQ(cudaGraphExecChildGraphNodeSetParams(exec, node, other), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphExecChildGraphNodeSetParams(exec, node, longer)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 10);
+  EXPECT_NE(set(exec, add_kernel(graph, tiny_call()), tiny_call()), cudaSuccess);
+}
+
+TEST_F(ExecParams, AnUpdateOfTheWholeMayReverseACopy) {
+  add_copy(graph, pinned.data(), memory.data(), sizeof(int));
+  owned_exec const exec = instantiate(graph);
+  owned_graph const other = make_graph();
+  add_copy(other, memory.data() + 1, pinned.data() + 1, sizeof(int));
+  cudaGraphExecUpdateResultInfo result{};
+  EXPECT_EQ(tried(cudaGraphExecUpdate(exec, other, &result)), cudaSuccess);
+  EXPECT_EQ(result.result, cudaGraphExecUpdateSuccess);
+  EXPECT_EQ(result.errorNode, nullptr);
+  pinned.store(1, 6);
+  run(exec, stream);
+  EXPECT_EQ(memory.read(), (ints{0, 6, 0, 0}));
 }
 
 }  // namespace

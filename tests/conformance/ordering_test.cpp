@@ -1,4 +1,5 @@
-// How launches of graphs are ordered with each other.
+// How launches of graphs are ordered with each other, what identifies a stream, and what may cross
+// from one device to another (cuda-facts.md, section 5).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -6,7 +7,7 @@
 #include <thread>
 
 #include "build_graph.hpp"
-#include "handles.hpp"
+#include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "wait_until.hpp"
 
@@ -27,8 +28,8 @@ class Launches : public testing::Test {
 
   void finish() {
     flag.raise();
-    EXPECT_EQ(cudaStreamSynchronize(first), cudaSuccess);
-    EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);
+    must(cudaStreamSynchronize(first));
+    must(cudaStreamSynchronize(second));
   }
 };
 
@@ -43,7 +44,7 @@ TEST_F(Launches, OfTwoExecsOfOneGraphOverlapOnTwoStreams) {
   EXPECT_EQ(ended.load(), 2);
 }
 
-TEST_F(Launches, OfOneExecAreSerialisedOnTwoStreams) {
+TEST_F(Launches, OfOneExecAreSerializedOnTwoStreams) {
   owned_exec const exec = instantiate(graph);
   must(cudaGraphLaunch(exec, first));
   must(cudaGraphLaunch(exec, second));
@@ -58,9 +59,7 @@ TEST_F(Launches, MakeAnEventThatTheirGraphRecordsNotReadyUntilTheyEnd) {
   owned_event const event = make_event();
   must(cudaEventRecord(event, first));
   must(cudaStreamSynchronize(first));
-  cudaGraphNode_t const wait = add_kernel(graph, wait_flag_call(flag.get()));
-  cudaGraphNode_t record = nullptr;
-  must(cudaGraphAddEventRecordNode(&record, graph, &wait, 1, event));
+  add_record(graph, event, add_kernel(graph, wait_flag_call(flag.get())));
   owned_exec const exec = instantiate(graph);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   must(cudaGraphLaunch(exec, first));
@@ -70,25 +69,23 @@ TEST_F(Launches, MakeAnEventThatTheirGraphRecordsNotReadyUntilTheyEnd) {
 }
 
 // A graph that waits for `event`, looks whether it is alone in `inside`, and records `event`.
-owned_graph serialised_graph(cudaEvent_t event, int* inside, int* mismatches) {
+owned_graph serialized_graph(cudaEvent_t event, int* inside, int* mismatches) {
   owned_graph graph = make_graph();
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddEventWaitNode(&node, graph, nullptr, 0, event));
+  cudaGraphNode_t node = add_wait(graph, event);
   node = add_kernel(graph, add_call(inside, 1), node);
   node = add_kernel(graph, sleep_call(2000), node);
   node = add_kernel(graph, check_call(inside, 1, 1, mismatches), node);
   node = add_kernel(graph, add_call(inside, -1), node);
-  cudaGraphNode_t record = nullptr;
-  must(cudaGraphAddEventRecordNode(&record, graph, &node, 1, event));
+  add_record(graph, event, node);
   return graph;
 }
 
-TEST(ExternalEventNodes, SerialiseExecsWithEachOther) {
+TEST(ExternalEventNodes, SerializeExecsWithEachOther) {
   device_ints inside;
   device_ints mismatches;
   owned_event const event = make_event();
   std::array const streams{make_stream(), make_stream()};
-  owned_graph const graph = serialised_graph(event, inside.data(), mismatches.data());
+  owned_graph const graph = serialized_graph(event, inside.data(), mismatches.data());
   std::array const execs{instantiate(graph), instantiate(graph)};
   for (std::size_t i = 0; i < 8; ++i) {
     must(cudaGraphLaunch(execs[i % 2], streams[i % 2]));
@@ -105,21 +102,98 @@ stream_id id_of(cudaStream_t stream) {
   return result;
 }
 
-TEST(StreamId, IsNeverGivenAgain) {
+TEST(StreamId, IsNeverGivenAgainAndThatOfThePerThreadStreamDiffersPerThread) {
   std::set<stream_id> ids;
   for (int i = 0; i < 500; ++i) {
     owned_stream const stream = make_stream();
     EXPECT_TRUE(ids.insert(id_of(stream)).second);
     EXPECT_EQ(ids.count(id_of(stream)), 1U);
   }
-}
-
-TEST(StreamId, OfThePerThreadStreamDiffersPerThread) {
   stream_id const here = id_of(cudaStreamPerThread);
   stream_id there = here;
   std::thread{[&] { there = id_of(cudaStreamPerThread); }}.join();
   EXPECT_NE(there, here);
   EXPECT_EQ(id_of(cudaStreamPerThread), here);
+}
+
+// Things of device 0, and device 1 current. Skips where there is one device.
+class TwoDevices : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    must(cudaGetDeviceCount(&count));
+    if (count < 2) GTEST_SKIP() << "needs two devices";
+    must(cudaSetDevice(0));
+    stream = make_stream();
+    event = make_event();
+    must(cudaEventRecord(event, stream));
+    must(cudaStreamSynchronize(stream));
+    exec = instantiate(tiny_graph());
+    must(cudaSetDevice(1));
+    stream_of_1 = make_stream();
+    event_of_1 = make_event();
+  }
+
+  void TearDown() override {
+    static_cast<void>(cudaGetLastError());
+    static_cast<void>(cudaSetDevice(0));
+  }
+
+  owned_stream stream;
+  owned_event event;
+  owned_exec exec;
+  owned_stream stream_of_1;
+  owned_event event_of_1;
+};
+
+TEST_F(TwoDevices, RecordAnEventOnlyOnAStreamOfItsDeviceWhicheverIsCurrent) {
+  EXPECT_EQ(tried(cudaEventRecord(event, stream_of_1)), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(tried(cudaEventRecord(event_of_1, stream)), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+}
+
+TEST_F(TwoDevices, WaitForEventsOfEachOther) {
+  must(cudaSetDevice(0));
+  pinned_ints order(2);
+  pinned_flag flag;
+  must(launch_wait_flag(stream, flag.get()));
+  must(launch_add(stream, order.data(), 1));
+  must(cudaEventRecord(event, stream));
+  must(cudaSetDevice(1));
+  EXPECT_EQ(cudaStreamWaitEvent(stream_of_1, event, 0), cudaSuccess);
+  must(launch_copy(stream_of_1, order.data() + 1, order.data(), 1));
+  EXPECT_EQ(cudaStreamQuery(stream_of_1), cudaErrorNotReady);
+  flag.raise();
+  EXPECT_EQ(cudaStreamSynchronize(stream_of_1), cudaSuccess);
+  EXPECT_EQ(order.load(1), 1);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+TEST_F(TwoDevices, LetStreamsEventsAndExecsOfTheOtherBeQueriedLaunchedAndDestroyed) {
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event.release()), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream.release()), cudaSuccess);
+}
+
+TEST_F(TwoDevices, FreeMemoryOfEachOtherAndHaveEachTheirOwnIdOfTheNullStream) {
+  stream_id const on_1 = id_of(nullptr);
+  must(cudaSetDevice(0));
+  EXPECT_NE(id_of(nullptr), on_1);
+  void* memory = nullptr;
+  void* pool_memory = nullptr;
+  must(cudaMalloc(&memory, 64));
+  must(cudaMallocAsync(&pool_memory, 64, stream));
+  must(cudaStreamSynchronize(stream));
+  must(cudaSetDevice(1));
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(pool_memory, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
 }
 
 }  // namespace

@@ -1,73 +1,38 @@
-// Which graphs and execs hold references to user objects.
+// Which graphs and execs hold references to user objects: each has a count of its own, under the
+// object's one handle (cuda-facts.md, sections 1 and 3).
 #include <gtest/gtest.h>
+
+#include <utility>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "handles.hpp"
+#include "graph_nodes.hpp"
+#include "memory.hpp"
 #include "witness.hpp"
 
 namespace escrow::test {
 namespace {
 
-TEST(UserObjectReferences, ClonesAndExecsEachKeepACopyOfEveryReference) {
-  witness seen;
-  owned_graph graph = tiny_graph();
-  seen.move_to(graph);
-  owned_graph copy = clone(graph);
-  owned_exec exec = instantiate(graph);
-  owned_exec exec_of_copy = instantiate(copy);
-  graph.reset();
-  EXPECT_FALSE(seen.ran());
-  copy.reset();
-  EXPECT_FALSE(seen.ran());
-  exec.reset();
-  EXPECT_FALSE(seen.ran());
-  exec_of_copy.reset();
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectReferences, BodyGraphsOfConditionalNodesTakeThem) {
-  witness seen;
-  owned_graph graph = make_graph();
-  seen.move_to(add_conditional(graph));
-  EXPECT_FALSE(seen.ran());
-  graph.reset();
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectReferences, BodyGraphsTakeThemWhileTheyAreCapturedInto) {
-  witness seen;
-  owned_stream const stream = make_stream();
-  owned_graph graph = make_graph();
-  cudaGraph_t const body = add_conditional(graph);
-  must(cudaStreamBeginCaptureToGraph(stream, body, nullptr, nullptr, 0,
-                                     cudaStreamCaptureModeRelaxed));
-  must(launch_tiny(stream));
-  EXPECT_EQ(info_of(stream).graph, body);
-  seen.move_to(body);
-  cudaGraph_t ended = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(stream, &ended), cudaSuccess);
-  EXPECT_EQ(ended, body);
-  EXPECT_FALSE(seen.ran());
-  graph.reset();
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectReferences, GraphsCapturedIntoTakeThem) {
-  witness seen;
-  owned_stream const stream = make_stream();
-  owned_graph graph = make_graph();
-  must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
-                                     cudaStreamCaptureModeRelaxed));
-  must(launch_tiny(stream));
-  EXPECT_EQ(info_of(stream).graph, graph);
-  seen.move_to(graph);
-  cudaGraph_t ended = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(stream, &ended), cudaSuccess);
-  EXPECT_EQ(ended, graph.get());
-  EXPECT_FALSE(seen.ran());
-  graph.reset();
-  EXPECT_TRUE(seen.ran_here());
+TEST(UserObjectReferences, GraphsTakeThemAlsoBodiesAndWhileTheyAreCapturedInto) {
+  for (bool const is_body : {false, true}) {
+    for (bool const is_captured_into : {false, true}) {
+      witness seen;
+      owned_stream const stream = make_stream();
+      owned_graph graph = make_graph();
+      cudaGraph_t const holder = is_body ? add_conditional(graph) : graph.get();
+      if (is_captured_into) {
+        capture_to_graph(stream, holder, [&] {
+          must(launch_tiny(stream));
+          seen.move_to(holder);
+        });
+      } else {
+        seen.move_to(holder);
+      }
+      EXPECT_FALSE(seen.ran());
+      graph.reset();
+      EXPECT_TRUE(seen.ran_here());
+    }
+  }
 }
 
 TEST(UserObjectReferences, GraphsThatAStreamCapturesTakeThem) {
@@ -80,6 +45,30 @@ TEST(UserObjectReferences, GraphsThatAStreamCapturesTakeThem) {
   EXPECT_FALSE(seen.ran());
   open.graph().reset();
   EXPECT_TRUE(seen.ran_here());
+}
+
+TEST(UserObjectReferences, ReleasedBeforeInstantiationAreNotCarriedByTheExec) {
+  enum class place { the_graph, a_child, a_body };
+  for (place const where : {place::the_graph, place::a_child, place::a_body}) {
+    witness seen;
+    owned_stream const stream = make_stream();
+    owned_graph const graph = make_graph();
+    owned_graph child = make_graph();
+    cudaUserObject_t const object = seen.make();
+    cudaGraph_t holder = where == place::the_graph ? graph.get()
+                         : where == place::a_child ? child.get()
+                                                   : add_conditional(graph);
+    add_kernel(holder, tiny_call());
+    must(cudaGraphRetainUserObject(holder, object, 1, 0));
+    if (where == place::a_child) holder = embedded_graph(add_child(graph, child));
+    child.reset();
+    ASSERT_EQ(cudaGraphReleaseUserObject(holder, object, 1), cudaSuccess);
+    owned_exec const exec = instantiate(graph);
+    run(exec, stream);
+    EXPECT_FALSE(seen.ran());
+    ASSERT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
+    EXPECT_TRUE(seen.ran_here());
+  }
 }
 
 // The next two leave their object's count undefined, so it lives on in a static and is never asked
@@ -98,107 +87,122 @@ TEST(UserObjectReferences, MovingMoreThanOneOwnsReturnsSuccess) {
   EXPECT_EQ(cudaGraphRetainUserObject(graph, object, 2, cudaGraphUserObjectMove), cudaSuccess);
 }
 
-// An object that the test shares with `graph`: one reference each.
-cudaUserObject_t share(witness& seen, cudaGraph_t graph) {
-  cudaUserObject_t const object = seen.make();
-  must(cudaGraphRetainUserObject(graph, object, 1, 0));
-  return object;
-}
+// A graph that holds the one reference to a user object whose handle the test keeps.
+class SharedReference : public testing::Test {
+ protected:
+  SharedReference() { must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove)); }
 
-TEST(UserObjectReferences, AnExecCarriesNoneThatTheGraphReleasedBeforeInstantiation) {
-  witness seen;
-  owned_stream const stream = make_stream();
-  owned_graph const graph = tiny_graph();
-  cudaUserObject_t const object = share(seen, graph);
-  ASSERT_EQ(cudaGraphReleaseUserObject(graph, object, 1), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  must(cudaGraphLaunch(exec, stream));
-  must(cudaStreamSynchronize(stream));
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
-}
+  // Takes the object off `from` and puts it back, as one does around an instantiation.
+  template <class Meanwhile>
+  void take_off_and_put_back(Meanwhile meanwhile) {
+    ASSERT_EQ(cudaUserObjectRetain(object, 1), cudaSuccess);
+    ASSERT_EQ(cudaGraphReleaseUserObject(graph, object, 1), cudaSuccess);
+    meanwhile();
+    EXPECT_FALSE(seen.ran());
+    ASSERT_EQ(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove), cudaSuccess);
+  }
+  void expect_last_of(cudaGraph_t holding) {
+    EXPECT_FALSE(seen.ran());
+    ASSERT_EQ(cudaGraphReleaseUserObject(holding, object, 1), cudaSuccess);
+    EXPECT_TRUE(seen.ran_here());
+  }
+  template <class Owner>
+  void expect_ends_with(Owner& last) {
+    EXPECT_FALSE(seen.ran());
+    last.reset();
+    EXPECT_TRUE(seen.ran_here());
+  }
 
-TEST(UserObjectReferences, CanBeTakenOffAGraphForAnInstantiationAndPutBack) {
   witness seen;
+  pinned_flag flag;
+  owned_stream stream = make_stream();
   owned_graph graph = tiny_graph();
-  cudaUserObject_t const object = share(seen, graph);
-  must(cudaGraphReleaseUserObject(graph, object, 1));
-  owned_exec const exec = instantiate(graph);
-  ASSERT_EQ(cudaGraphRetainUserObject(graph, object, 1, 0), cudaSuccess);
-  must(cudaUserObjectRelease(object, 1));
-  EXPECT_FALSE(seen.ran());
-  graph.reset();
-  EXPECT_TRUE(seen.ran_here());
-}
+  cudaUserObject_t object = seen.make();
+};
 
-TEST(UserObjectReferences, AnExecCarriesNoneThatAnEmbeddedChildGraphReleased) {
-  witness seen;
-  owned_graph const graph = make_graph();
-  cudaUserObject_t object = nullptr;
-  cudaGraphNode_t node = nullptr;
-  {
-    owned_graph const child = tiny_graph();
-    object = share(seen, child);
-    node = add_child(graph, child);
-  }
-  ASSERT_EQ(cudaGraphReleaseUserObject(embedded_graph(node), object, 1), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectReferences, AnExecCarriesNoneThatABodyGraphReleased) {
-  witness seen;
-  owned_graph const graph = make_graph();
-  cudaGraph_t const body = add_conditional(graph);
-  add_kernel(body, tiny_call());
-  cudaUserObject_t const object = share(seen, body);
-  ASSERT_EQ(cudaGraphReleaseUserObject(body, object, 1), cudaSuccess);
-  owned_exec const exec = instantiate(graph);
-  EXPECT_FALSE(seen.ran());
-  ASSERT_EQ(cudaUserObjectRelease(object, 1), cudaSuccess);
-  EXPECT_TRUE(seen.ran_here());
-}
-
-TEST(UserObjectReferences, AnExecCarriesThoseOfEmbeddedChildGraphs) {
-  witness seen;
-  owned_graph graph = make_graph();
-  {
-    owned_graph const child = tiny_graph();
-    seen.move_to(child);
-    add_child(graph, child);
-  }
+TEST_F(SharedReference, IsCopiedToClonesAndExecs) {
+  owned_graph copy = clone(graph);
   owned_exec exec = instantiate(graph);
+  owned_exec exec_of_copy = instantiate(copy);
   graph.reset();
+  EXPECT_FALSE(seen.ran());
+  copy.reset();
   EXPECT_FALSE(seen.ran());
   exec.reset();
-  EXPECT_TRUE(seen.ran_here());
+  expect_ends_with(exec_of_copy);
 }
 
-TEST(UserObjectReferences, AnExecCarriesThoseOfBodyGraphs) {
-  witness seen;
-  owned_graph graph = make_graph();
-  cudaGraph_t const body = add_conditional(graph);
-  add_kernel(body, tiny_call());
-  seen.move_to(body);
+TEST_F(SharedReference, OfAnEmbeddedGraphIsCopiedToTheExec) {
+  owned_graph parent = make_graph();
+  add_child(parent, graph);
+  graph.reset();
+  owned_exec exec = instantiate(parent);
+  parent.reset();
+  expect_ends_with(exec);
+}
+
+TEST_F(SharedReference, IsReleasedFromEachCloneAndEmbeddedCopyUnderTheSameHandle) {
+  owned_graph const copy = clone(graph);
+  owned_graph const parent = make_graph();
+  cudaGraph_t const first = embedded_graph(add_child(parent, graph));
+  cudaGraph_t const second = embedded_graph(add_child(parent, graph));
+  owned_graph const copied_parent = clone(parent);
+  std::size_t count = 2;
+  cudaGraphNode_t nodes[2]{};
+  must(cudaGraphGetNodes(copied_parent, nodes, &count));
+  cudaGraph_t const third = embedded_graph(nodes[0]);
+  for (cudaGraph_t const each : {graph.get(), copy.get(), first, second, third}) {
+    ASSERT_EQ(cudaGraphReleaseUserObject(each, object, 1), cudaSuccess);
+    EXPECT_FALSE(seen.ran());
+  }
+  expect_last_of(embedded_graph(nodes[1]));
+}
+
+TEST_F(SharedReference, ReleasedFromTheGraphStaysWithTheExec) {
+  owned_exec exec = instantiate(graph);
+  ASSERT_EQ(cudaGraphReleaseUserObject(graph, object, 1), cudaSuccess);
+  EXPECT_TRUE(stays_false([&] { return seen.ran(); }));
+  expect_ends_with(exec);
+}
+
+TEST_F(SharedReference, TakenOffAndPutBackAnyNumberOfTimesIsStillOne) {
+  for (int i = 0; i < 100; ++i) take_off_and_put_back([] {});
+  expect_last_of(graph);
+}
+
+TEST_F(SharedReference, TakenOffForAnInstantiationIsNotTheExecs) {
+  owned_exec exec;
+  take_off_and_put_back([&] { exec = instantiate(graph); });
+  expect_ends_with(graph);
+}
+
+TEST_F(SharedReference, TakenOffAndPutBackWhileAnExecIsInFlightStays) {
+  add_kernel(graph, wait_flag_call(flag.get()));
+  owned_exec exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  take_off_and_put_back([] {});
+  exec.reset();
+  flag.raise();
+  must(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(stays_false([&] { return seen.ran(); }));
+  graph.reset();
+  EXPECT_TRUE(seen.wait());
+}
+
+TEST_F(SharedReference, OnTwoGraphsGoesWithTheLast) {
+  owned_graph other = tiny_graph();
+  ASSERT_EQ(cudaUserObjectRetain(object, 1), cudaSuccess);
+  ASSERT_EQ(cudaGraphRetainUserObject(other, object, 1, cudaGraphUserObjectMove), cudaSuccess);
+  graph.reset();
+  expect_ends_with(other);
+}
+
+TEST_F(SharedReference, StaysWithAnExecWhoseUpdateFailed) {
   owned_exec exec = instantiate(graph);
   graph.reset();
-  EXPECT_FALSE(seen.ran());
-  exec.reset();
-  EXPECT_TRUE(seen.ran());
-}
-
-TEST(ConditionalGraph, CanHaveOneExecAtATime) {
-  owned_graph const graph = make_graph();
-  add_kernel(add_conditional(graph), tiny_call());
-  owned_exec first = instantiate(graph);
-  owned_exec second;
-  EXPECT_EQ(cudaGraphInstantiate(second.out(), graph, 0), cudaErrorNotSupported);
-  static_cast<void>(cudaGetLastError());
-  first.reset();
-  EXPECT_EQ(cudaGraphInstantiate(second.out(), graph, 0), cudaSuccess);
+  EXPECT_EQ(tried(update(exec, chain({tiny_call(), tiny_call()}))),
+            cudaErrorGraphExecUpdateFailure);
+  expect_ends_with(exec);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ bound=${ESCROW_SANITIZER_SECONDS:-120}
 left_out() {
   case $1 in
     sticky_fault_test) echo "makes an illegal access on purpose" ;;
-    exec_exit_fault_test | process_exit_test) echo "is about the end of a process, which the tool changes" ;;
+    process_end_test) echo "is about the end of a process, which the tool changes" ;;
     callback_law_test | callback_audit_test) echo "uses CUPTI, which one tool at a time can" ;;
     steady_state_test) echo "counts allocations, and the tool makes some" ;;
     long_run) echo "judges memory and latency, and the tool takes both" ;;
@@ -72,7 +72,9 @@ while read -r program; do
     say "$name: left out: $reason"
     continue
   fi
-  check "$name" "$program" memcheck --report-api-errors no
+  # The tool reads an exec's source graph in cudaGraphLaunch while another thread destroys that, and crashes.
+  GTEST_FILTER=$([[ $name == stress_test ]] && echo "-GraphStress.*" || echo "*") \
+    check "$name" "$program" memcheck --report-api-errors no
 done < <(find "$build/tests" -type f -executable -name '*_gpu' | sort)
 
 if ((${#racecheck[@]} == 0)); then say "racecheck: no kernel uses shared memory"; fi

@@ -34,9 +34,9 @@ namespace escrow::test {
   return used;
 }
 
-/// Bytes of the host's heap that CUDA itself keeps for ever of each exec with a user object that was
-/// launched: 208 on an H200 with CUDA 13.0. Measured with plain CUDA, so that nothing of Escrow's
-/// can hide behind it. Call it while nothing else runs.
+/// Bytes of the host's heap that CUDA itself keeps for ever of each exec with a user object that
+/// was launched: 208 on an H200 with CUDA 13.0. Measured with plain CUDA, so that nothing of
+/// Escrow's can hide behind it. Call it while nothing else runs.
 [[nodiscard]] inline double bytes_left_by_a_plain_exec() {
   if (is_simulated()) return 0;
   owned_stream const stream = make_stream();
@@ -76,8 +76,8 @@ inline constexpr std::array measured_calls{"claim", "launch", "retire"};
 inline constexpr std::array measured_quantiles{"p50", "p99", "p99.9"};
 
 [[nodiscard]] inline std::string name_of(std::size_t which) {
-  static constexpr std::array names{"s",       "rss KiB", "malloc KiB", "heap KiB", "device KiB",
-                                    "threads", "events",  "pending"};
+  static constexpr std::array names{"s",          "rss KiB", "malloc KiB", "heap KiB",
+                                    "device KiB", "threads", "events",     "pending"};
   if (which < rates) return names[which];
   if (which < latencies) return deed_names[which - rates] + std::string("/s");
   std::size_t const latency = which - latencies;
@@ -86,8 +86,7 @@ inline constexpr std::array measured_quantiles{"p50", "p99", "p99.9"};
 
 class samples {
  public:
-  samples(load_arena& all, double seconds_max, std::size_t devices)
-      : all_(all), devices_(devices) {
+  samples(load_arena& all, double seconds_max, std::size_t devices) : all_(all), devices_(devices) {
     taken_.reserve(static_cast<std::size_t>(seconds_max * 10) + 100);  // measuring must not grow
   }
 
@@ -97,8 +96,8 @@ class samples {
     now[seconds] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     now[rss_kib] = of_process("VmRSS:");
     now[malloced_kib] = heap_kib_now();
-    now[heap_kib] = now[malloced_kib] -
-                    left_by_cuda_ / 1024 * static_cast<double>(all_.count_of(deed::plain));
+    now[heap_kib] =
+        now[malloced_kib] - left_by_cuda_ / 1024 * static_cast<double>(all_.count_of(deed::plain));
     now[device_kib] = relaxed([this] { return device_kib_now(devices_); });
     now[thread_count] = of_process("Threads:");
 #ifdef ESCROW_TEST_RUNTIME_SIM
@@ -117,9 +116,9 @@ class samples {
     taken_.push_back(now);
   }
 
-  /// How fast a value rises over the second half of the run, per minute: the slope of a line through
-  /// the lowest values of ten equal parts. What is in flight comes and goes, and a leak raises the
-  /// lowest values too.
+  /// How fast a value rises over the second half of the run, per minute: the slope of a line
+  /// through the lowest values of ten equal parts. What is in flight comes and goes, and a leak
+  /// raises the lowest values too.
   [[nodiscard]] double rise_per_minute(column value) const {
     constexpr std::size_t parts = 10;
     std::size_t const begin = taken_.size() / 2;
@@ -154,7 +153,9 @@ class samples {
   }
 
   /// What CUDA leaves of each plain exec, which does not count as memory in use.
-  [[nodiscard]] double bytes_left_by_cuda() const noexcept { return left_by_cuda_; }
+  [[nodiscard]] double bytes_left_by_cuda() const noexcept {
+    return left_by_cuda_;
+  }
 
   /// A line for each `step` samples, as a table or as JSON.
   [[nodiscard]] std::string table(std::size_t step, bool as_json) const {
@@ -174,7 +175,9 @@ class samples {
     out << (as_json ? "\n  ]}" : "\n");
     return out.str();
   }
-  [[nodiscard]] std::size_t count() const noexcept { return taken_.size(); }
+  [[nodiscard]] std::size_t count() const noexcept {
+    return taken_.size();
+  }
 
  private:
   /// A line of /proc/self/status.

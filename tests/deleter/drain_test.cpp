@@ -1,234 +1,260 @@
-// Waiting for what was retired, and stopping.
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
+// Waiting for what was retired: drain, stop, poll, and the counts.
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "build_graph.hpp"
-#include "escrow/core/error.hpp"
-#include "escrow/deleter/deleter.hpp"
-#include "handles.hpp"
-#include "kernels.hpp"
-#include "memory.hpp"
-#include "owners.hpp"
+#include "world.hpp"
 
-namespace escrow {
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim.hpp>
+#endif
+
+namespace escrow::test {
 namespace {
 
-using test::make_fate;
-using test::probe;
 using clock = std::chrono::steady_clock;
 constexpr auto short_time = std::chrono::milliseconds(50);
 
-// Both ways of running a deleter: with its own worker, and polled by the caller.
-class Drain : public testing::TestWithParam<bool> {
+// Both ways to run a deleter: with its own worker, and polled by the caller.
+class Drain : public world, public testing::WithParamInterface<bool> {
  protected:
-  test::pinned_flag flag_;
-  test::owned_stream stream_ = test::make_stream();
-  test::owned_stream other_ = test::make_stream();
-  deleter deleter_{deleter_options{.own_worker = GetParam()}};
+  [[nodiscard]] bool reaches(std::function<bool()> const& condition) {
+    return wait_until([&] {
+      if (!GetParam()) its.poll();
+      return condition();
+    });
+  }
+
+  deleter its{deleter_options{.own_worker = GetParam()}};
 };
 
 INSTANTIATE_TEST_SUITE_P(Worker, Drain, testing::Values(true, false),
                          [](auto const& which) { return which.param ? "Own" : "Polled"; });
 
-TEST_P(Drain, ReturnsAtOnceWithNothingToDo) {
-  deleter_.drain();
-  EXPECT_TRUE(deleter_.drain_for(test::generous));
-}
-
 TEST_P(Drain, WaitsForAllThatWasRetiredBefore) {
-  std::vector<test::fate_ptr> fates;
+  EXPECT_TRUE(its.drain_for(generous)) << "there is nothing to wait for";
+  std::vector<fate_ptr> fates;
   for (int i = 0; i < 20; ++i) {
-    cudaStream_t const stream = i % 2 == 0 ? stream_ : other_;
-    test::must(test::launch_sleep(stream, 500));
-    deleter_.retire(stream, probe(fates.emplace_back(make_fate())));
-    deleter_.retire(probe(fates.emplace_back(make_fate())));
+    cudaStream_t const stream = i % 2 == 0 ? one : two;
+    must(launch_sleep(stream, 500));
+    its.retire(stream, probe(fates.emplace_back(make_fate())));
+    its.retire(probe(fates.emplace_back(make_fate())));
   }
-  deleter_.drain();
+  its.drain();
   for (auto const& fate : fates) EXPECT_EQ(fate->times(), 1);
 }
 
-TEST_P(Drain, DoesNotWaitForWhatGraphsOwe) {
-  test::owned_graph const graph = test::tiny_graph();
-  auto const owed = make_fate();
-  auto const eager = make_fate();
-  deleter_.retire(graph.get(), probe(owed));
-  deleter_.retire(stream_, probe(eager));
-  EXPECT_TRUE(deleter_.drain_for(test::generous));
-  EXPECT_EQ(eager->times(), 1);
-  EXPECT_EQ(owed->times(), 0);
+TEST_P(Drain, WaitsForWhatGraphsHaveReleasedAndNotForWhatTheyHold) {
+  auto const released = make_fate();
+  auto const held = make_fate();
+  owned_graph graph = tiny_graph();
+  its.retire(graph.get(), probe(held));
+  its.retire(tiny_graph().get(), probe(released));
+  EXPECT_TRUE(its.drain_for(generous));
+  EXPECT_EQ(released->times(), 1);
+  EXPECT_EQ(held->times(), 0);
+  graph.reset();
+  its.drain();
+  EXPECT_EQ(held->times(), 1);
 }
 
-TEST_P(Drain, WaitsForWhatAGraphHasGivenBackBefore) {
+TEST_P(Drain, TimesOutWhileAKernelRunsAndSucceedsLater) {
   auto const fate = make_fate();
-  {
-    test::owned_graph const graph = test::tiny_graph();
-    deleter_.retire(graph.get(), probe(fate));
-  }
-  deleter_.drain();
-  EXPECT_EQ(fate->times(), 1);
-}
-
-TEST_P(Drain, TimesOutWhileAKernelRunsAndReachesItLater) {
-  auto const fate = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(stream_, probe(fate));
+  hold_up(one);
+  its.retire(one, probe(fate));
   auto const begin = clock::now();
-  EXPECT_FALSE(deleter_.drain_for(short_time));
+  EXPECT_FALSE(its.drain_for(short_time));
   EXPECT_GE(clock::now() - begin, short_time);
-  EXPECT_LT(clock::now() - begin, test::generous);
-  EXPECT_FALSE(deleter_.drain_for(std::chrono::nanoseconds(0)));
-  EXPECT_FALSE(deleter_.drain_for(std::chrono::nanoseconds(-1)));
+  EXPECT_LT(clock::now() - begin, generous);
+  EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds(0)));
+  EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds(-1)));
   EXPECT_FALSE(fate->was_destroyed());
-  flag_.raise();
-  EXPECT_TRUE(deleter_.drain_for(test::generous));
+  flag.raise();
+  EXPECT_TRUE(its.drain_for(generous));
   EXPECT_EQ(fate->times(), 1);
-}
-
-TEST_P(Drain, DoesNotWaitForWhatIsRetiredAfterIt) {
-  auto const before = make_fate();
-  auto const after = make_fate();
-  deleter_.retire(stream_, probe(before));
-  std::atomic<bool> drained{false};
-  std::atomic<bool> ends{false};
-  // Somebody retires behind a kernel that does not end, over and over.
-  test::must(test::launch_wait_flag(other_, flag_.get()));
-  std::vector<test::fate_ptr> later;
-  std::thread retiring([&] {
-    while (!ends.load(std::memory_order_acquire)) {
-      deleter_.retire(other_, probe(later.emplace_back(make_fate())));
-      std::this_thread::yield();
-    }
-  });
-  // What was retired before may include some behind the kernel, so it must not be drain() here.
-  bool const reached = test::wait_until([&] {
-    if (!GetParam()) deleter_.poll();
-    return before->was_destroyed();
-  });
-  drained.store(reached, std::memory_order_release);
-  ends.store(true, std::memory_order_release);
-  retiring.join();
-  EXPECT_TRUE(drained);
-  flag_.raise();
-  deleter_.drain();
-  for (auto const& fate : later) EXPECT_EQ(fate->times(), 1);
 }
 
 TEST_P(Drain, IsRefusedInAnOwnersDestructor) {
-  std::atomic<int> refused{0};
-  auto const fate = make_fate([&] {
-    try {
-      deleter_.drain();
-    } catch (usage_error const&) {
-      refused.fetch_add(1, std::memory_order_relaxed);
-    }
-    try {
-      static_cast<void>(deleter_.stop_for(test::generous));
-    } catch (usage_error const&) {
-      refused.fetch_add(1, std::memory_order_relaxed);
-    }
-    if (deleter_.poll() != 0) refused.fetch_add(100, std::memory_order_relaxed);
-  });
-  deleter_.retire(probe(fate));
-  deleter_.drain();
-  EXPECT_TRUE(fate->was_destroyed());
-  EXPECT_EQ(refused, 2);
+  std::vector<std::string> refusals;
+  std::size_t polled = 99;
+  its.retire(probe(make_fate([&] {
+    refusals.push_back(message_of<usage_error>([&] { its.drain(); }));
+    refusals.push_back(message_of<usage_error>([&] { static_cast<void>(its.stop_for(generous)); }));
+    polled = its.poll();
+  })));
+  its.drain();
+  ASSERT_EQ(refusals.size(), 2U);
+  EXPECT_NE(refusals[0].find("deleter::drain"), std::string::npos) << refusals[0];
+  for (std::string const& text : refusals) {
+    EXPECT_NE(text.find("destructor"), std::string::npos) << text;
+    EXPECT_NE(text.find("another thread"), std::string::npos) << text;
+  }
+  EXPECT_EQ(polled, 0U);
 }
 
-TEST_P(Drain, ManyThreadsMayDrainAtOnce) {
-  std::vector<test::fate_ptr> fates;
+TEST_P(Drain, MayBeCalledByManyThreadsAtATime) {
+  std::vector<fate_ptr> fates;
   for (int i = 0; i < 10; ++i) {
-    test::must(test::launch_sleep(stream_, 200));
-    deleter_.retire(stream_, probe(fates.emplace_back(make_fate())));
+    must(launch_sleep(one, 200));
+    its.retire(one, probe(fates.emplace_back(make_fate())));
   }
   std::atomic<int> missing{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
-      deleter_.drain();
-      for (auto const& fate : fates) missing.fetch_add(fate->times() == 1 ? 0 : 1);
-    });
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        its.drain();
+        for (auto const& fate : fates) missing.fetch_add(fate->times() == 1 ? 0 : 1);
+      });
+    }
   }
-  for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(missing, 0);
 }
 
-TEST_P(Drain, StopRefusesAndTheOwnerStaysWithTheCaller) {
-  auto const before = make_fate();
-  auto const after = make_fate();
-  deleter_.retire(stream_, probe(before));
-  deleter_.stop();
-  EXPECT_EQ(before->times(), 1);
-  probe owner(after);
-  test::owned_graph const graph = test::tiny_graph();
-  test::owned_event const event = test::make_event();
-  EXPECT_THROW(deleter_.retire(stream_, std::move(owner)), usage_error);
-  EXPECT_THROW(deleter_.retire(std::move(owner)), usage_error);
-  EXPECT_THROW(deleter_.retire(graph.get(), std::move(owner)), usage_error);
-  EXPECT_THROW(deleter_.retire_after(event.get(), std::move(owner)), usage_error);
-  EXPECT_TRUE(owner.is_owner());  // NOLINT(bugprone-use-after-move): that is the question
-  EXPECT_FALSE(after->was_destroyed());
-  deleter_.stop();  // again: nothing to do
-  deleter_.drain();
+TEST_P(Drain, WaitsForWhatTheDestructorsOfOwnersRetire) {
+  auto const inner = make_fate();
+  auto const middle = make_fate([&] { its.retire(one, probe(inner)); });
+  its.retire(probe(make_fate([&] { its.retire(probe(middle)); })));
+  EXPECT_TRUE(its.drain_for(generous));
+  EXPECT_EQ(middle->times(), 1);
+  EXPECT_EQ(inner->times(), 1);
 }
 
-TEST_P(Drain, StopForReturnsFalseWhileAKernelRunsAndTheOwnerGoesLater) {
-  auto const fate = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(stream_, probe(fate));
-  EXPECT_FALSE(deleter_.stop_for(short_time));
-  EXPECT_FALSE(fate->was_destroyed());
-  EXPECT_THROW(deleter_.retire(probe(make_fate())), usage_error);
-  flag_.raise();
-  EXPECT_TRUE(deleter_.stop_for(test::generous));
-  EXPECT_EQ(fate->times(), 1);
-}
-
-TEST_P(Drain, StopForReturnsFalseWhileAGraphOwes) {
-  auto const fate = make_fate();
-  test::owned_graph graph = test::tiny_graph();
-  deleter_.retire(graph.get(), probe(fate));
-  EXPECT_FALSE(deleter_.stop_for(test::generous));
+TEST_P(Drain, StopForReturnsFalseWhileAKernelRunsOrAGraphHoldsAnOwner) {
+  auto const after_work = make_fate();
+  auto const held = make_fate();
+  owned_graph graph = tiny_graph();
+  hold_up(one);
+  its.retire(one, probe(after_work));
+  its.retire(graph.get(), probe(held));
+  EXPECT_FALSE(its.stop_for(short_time));
+  EXPECT_FALSE(after_work->was_destroyed());
+  EXPECT_THROW(its.retire(probe(make_fate())), usage_error);
+  flag.raise();
+  EXPECT_FALSE(its.stop_for(generous)) << "the graph holds one";
+  EXPECT_EQ(after_work->times(), 1);
   graph.reset();
-  EXPECT_TRUE(deleter_.stop_for(test::generous));
-  EXPECT_EQ(fate->times(), 1);
+  EXPECT_TRUE(its.stop_for(generous));
+  EXPECT_EQ(held->times(), 1);
+  its.stop();  // once more is allowed
+  its.drain();
 }
 
-TEST_P(Drain, CountsWhatIsOwedAndWhatIsDone) {
-  test::owned_graph graph = test::tiny_graph();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(stream_, probe(make_fate()));
-  deleter_.retire(graph.get(), probe(make_fate()));
-  deleter_.retire(probe(make_fate()));
-  ASSERT_TRUE(test::wait_until([&] {
-    if (!GetParam()) deleter_.poll();
-    return deleter_.stats().reclaimed == 1 && deleter_.stats().pending == 1;
-  }));
-  EXPECT_EQ(deleter_.stats().in_graphs, 1U);
-  EXPECT_EQ(deleter_.stats().leaked, 0U);
-  EXPECT_EQ(deleter_.stats().errors, 0U);
-  flag_.raise();
+TEST_P(Drain, StatsCountWhatIsPendingHeldAndReclaimed) {
+  owned_graph graph = tiny_graph();
+  std::uint64_t seen_inside = 99;
+  hold_up(one);
+  its.retire(one, probe(make_fate()));
+  its.retire(graph.get(), probe(make_fate()));
+  its.retire(probe(make_fate([&] { seen_inside = its.stats().reclaimed; })));
+  ASSERT_TRUE(reaches([&] { return its.stats().reclaimed == 1 && its.stats().pending == 1; }))
+      << "a pass does not wait for events";
+  EXPECT_EQ(its.stats().in_graphs, 1U);
+  EXPECT_EQ(its.stats().leaked + its.stats().errors, 0U);
+  flag.raise();
   graph.reset();
-  deleter_.drain();
-  EXPECT_TRUE(test::wait_until([&] {
-    if (!GetParam()) deleter_.poll();
-    return deleter_.stats().pending == 0;
-  }));
-  EXPECT_EQ(deleter_.stats().reclaimed, 3U);
-  EXPECT_EQ(deleter_.stats().in_graphs, 0U);
+  its.drain();
+  EXPECT_TRUE(reaches([&] { return its.stats().pending == 0; }));
+  EXPECT_EQ(seen_inside, 0U) << "counted before it was reclaimed";
+  EXPECT_EQ(its.stats().reclaimed, 3U);
+  EXPECT_EQ(its.stats().in_graphs, 0U);
 }
 
-TEST_P(Drain, NothingIsCountedAsReclaimedBeforeItIs) {
-  std::atomic<std::uint64_t> seen{99};
-  deleter_.retire(
-      probe(make_fate([&] { seen.store(deleter_.stats().reclaimed, std::memory_order_relaxed); })));
-  deleter_.drain();
-  EXPECT_EQ(seen, 0U);
-  EXPECT_EQ(deleter_.stats().reclaimed, 1U);
+class DrainBesideRetire : public world {
+ protected:
+  fate_ptr later = make_fate();
+};
+
+TEST_F(DrainBesideRetire, ABoundedDrainDoesNotWaitForWhatIsRetiredAfterTheCall) {
+  auto const earlier = make_fate();
+  hold_up(one);
+  // Another thread retires behind the busy stream while the drain is under way.
+  worker->retire(probe(make_fate([this] {
+    std::this_thread::sleep_for(short_time);
+    std::thread([this] { retire(one, later); }).join();
+  })));
+  worker->retire(probe(earlier));
+  EXPECT_TRUE(worker->drain_for(std::chrono::seconds(2)));
+  EXPECT_TRUE(earlier->was_destroyed());
+  EXPECT_FALSE(later->was_destroyed()) << "its stream is busy";
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+// The error handler runs on the worker, before that has reclaimed anything.
+TEST_F(DrainBesideRetire, ADrainWaitsForWhatTheErrorHandlerOfTheFirstPassRetired) {
+  hold_up(one);
+  deleter* handed = nullptr;
+  bool has_retired = false;
+  deleter reporting({.own_worker = false, .on_error = [&](std::exception const&) {
+                       if (!std::exchange(has_retired, true)) handed->retire(one, probe(later));
+                     }});
+  handed = &reporting;
+  reporting.retire(one, probe(make_fate()));
+  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 1, 1);
+  static_cast<void>(reporting.poll());
+  sim::clear_faults();
+  ASSERT_TRUE(has_retired);
+  EXPECT_FALSE(reporting.drain_for(std::chrono::milliseconds(5)));
+  EXPECT_FALSE(reporting.drain_for(std::chrono::milliseconds(5)));
+  flag.raise();
+  EXPECT_TRUE(reporting.drain_for(generous));
+  EXPECT_TRUE(later->was_destroyed());
+}
+#endif
+
+// A deleter without a worker: a thread that polls reclaims.
+class Poll : public world {
+ protected:
+  deleter polled{deleter_options{.own_worker = false}};
+};
+
+TEST_F(Poll, ReclaimsOnTheCallingThreadInRelaxedModeAndNothingElseDoes) {
+  auto const fate = make_fate();
+  polled.retire(probe(fate));
+  EXPECT_TRUE(stays_false([&] { return fate->was_destroyed(); }));
+  EXPECT_EQ(polled.poll(), 1U);
+  EXPECT_EQ(fate->times(), 1);
+  EXPECT_EQ(fate->thread, std::this_thread::get_id());
+  EXPECT_EQ(fate->mode, cudaStreamCaptureModeRelaxed);
+  EXPECT_EQ(polled.poll(), 0U);
+}
+
+TEST_F(Poll, PutsTheThreadsDeviceAndModeBack) {
+  thread_mode_scope const mode(cudaStreamCaptureModeThreadLocal);
+  int devices = 0;
+  must(cudaGetDeviceCount(&devices));
+  {
+    device_scope const last(devices - 1);
+    polled.retire(probe(make_fate()));
+  }
+  polled.retire(probe(make_fate([=] { static_cast<void>(cudaSetDevice(devices - 1)); })));
+  EXPECT_EQ(polled.poll(), 2U);
+  EXPECT_EQ(current_device(), 0);
+  EXPECT_EQ(thread_mode(), cudaStreamCaptureModeThreadLocal);
+}
+
+TEST_F(Poll, HarmsNoCaptureOfItsOwnThread) {
+  auto const fate = make_fate();
+  void* memory = nullptr;
+  must(cudaMalloc(&memory, 64));
+  test::capture open(one, cudaStreamCaptureModeGlobal);
+  polled.retire(two, probe(make_fate([memory] { static_cast<void>(cudaFree(memory)); })));
+  polled.retire(two, probe(fate));
+  EXPECT_TRUE(wait_until([&] {
+    polled.poll();
+    return fate->was_destroyed();
+  }));
+  EXPECT_EQ(open.end(), cudaSuccess);
+}
+
+TEST_F(Poll, OnlyOneThreadReclaimsAtATime) {
+  std::size_t of_other = 99;
+  polled.retire(probe(make_fate([&] { std::thread([&] { of_other = polled.poll(); }).join(); })));
+  polled.retire(probe(make_fate()));
+  EXPECT_EQ(polled.poll(), 2U);
+  EXPECT_EQ(of_other, 0U);
 }
 
 }  // namespace
-}  // namespace escrow
+}  // namespace escrow::test

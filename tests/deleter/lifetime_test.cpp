@@ -1,112 +1,153 @@
-// Deleters that end before what they owe, and workers that cost nothing while they rest.
-#include <gtest/gtest.h>
-
+// How long owners live that graphs hold, and deleters that are destroyed before what they owe.
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "build_graph.hpp"
-#include "escrow/deleter/deleter.hpp"
-#include "handles.hpp"
-#include "kernels.hpp"
-#include "memory.hpp"
-#include "owners.hpp"
+#include "world.hpp"
 
-namespace escrow {
+namespace escrow::test {
 namespace {
 
-using test::make_fate;
-using test::probe;
-
-class Lifetime : public testing::TestWithParam<bool> {
+class RetireInCapture : public world, public testing::WithParamInterface<cudaStreamCaptureMode> {
  protected:
-  test::pinned_flag flag_;
-  test::owned_stream stream_ = test::make_stream();
-  std::optional<deleter> deleter_{std::in_place, deleter_options{.own_worker = GetParam()}};
+  // A graph of work that uses what is retired in its capture.
+  [[nodiscard]] owned_graph captured(fate_ptr const& fate) {
+    test::capture open(one, GetParam());
+    must(launch_tiny(one));
+    retire(one, fate);
+    must(launch_tiny(one));
+    must(open.end());
+    return std::move(open.graph());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, RetireInCapture,
+                         testing::Values(cudaStreamCaptureModeGlobal,
+                                         cudaStreamCaptureModeThreadLocal,
+                                         cudaStreamCaptureModeRelaxed));
+
+TEST_P(RetireInCapture, AddsNoNodeAndIsCounted) {
+  owned_graph graph = captured(make_fate());
+  EXPECT_EQ(node_count(graph), 2U);
+  EXPECT_EQ(edge_count(graph), 1U);
+  EXPECT_EQ(worker->stats().in_graphs, 1U);
+  graph.reset();
+  EXPECT_TRUE(wait_until([&] { return worker->stats().in_graphs == 0; }));
+}
+
+TEST_P(RetireInCapture, KeepsTheOwnerUntilTheGraphItsCopiesAndExecsAreDestroyed) {
+  auto const fate = make_fate();
+  owned_graph graph = captured(fate);
+  owned_graph copy = clone(graph);
+  owned_graph parent = make_graph();
+  add_child(parent, graph);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  EXPECT_TRUE(is_kept(fate));
+  exec.reset();
+  EXPECT_TRUE(is_kept(fate)) << "the clone has it";
+  exec = instantiate(copy);
+  copy.reset();
+  EXPECT_TRUE(is_kept(fate));
+  exec.reset();
+  EXPECT_TRUE(is_kept(fate)) << "the child node has it";
+  exec = instantiate(parent);
+  parent.reset();
+  EXPECT_TRUE(is_kept(fate));
+  exec.reset();
+  EXPECT_TRUE(is_released(fate));
+  EXPECT_EQ(fate->mode, cudaStreamCaptureModeRelaxed);
+}
+
+TEST_P(RetireInCapture, KeepsTheOwnerForLaunchesInFlight) {
+  auto const fate = make_fate();
+  owned_exec exec = instantiate(captured(fate));
+  hold_up(two);
+  must(cudaGraphLaunch(exec, two));
+  must(cudaGraphLaunch(exec, two));
+  exec.reset();
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_P(RetireInCapture, IsEagerOnStreamsThatDoNotCapture) {
+  auto const after_stream = make_fate();
+  auto const at_once = make_fate();
+  test::capture open(one, GetParam());
+  retire(two, after_stream);
+  worker->retire(probe(at_once));
+  EXPECT_TRUE(is_released(after_stream));
+  EXPECT_TRUE(is_released(at_once));
+  EXPECT_EQ(open.end(), cudaSuccess) << "the worker harmed the capture";
+}
+
+TEST_P(RetireInCapture, ReleasesTheOwnerWhenAnInvalidatedCaptureEnds) {
+  auto const fate = make_fate();
+  test::capture open(one, GetParam());
+  retire(one, fate);
+  ASSERT_NE(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_TRUE(is_kept(fate));
+  ASSERT_NE(open.end(), cudaSuccess);
+  EXPECT_TRUE(is_released(fate));
+}
+
+class RetireInCaptureOnTwoDevices : public world_of_two_devices {};
+
+TEST_F(RetireInCaptureOnTwoDevices, DestroysTheOwnerWithTheStreamsDeviceCurrent) {
+  auto const fate = make_fate();
+  {
+    test::capture open(elsewhere, cudaStreamCaptureModeGlobal);
+    retire(elsewhere, fate);  // device 0 is current
+    ASSERT_EQ(open.end(), cudaSuccess);
+  }
+  ASSERT_TRUE(is_released(fate));
+  EXPECT_EQ(fate->device, 1);
+}
+
+// Deleters that are destroyed, with a worker and without one: a worker then goes on by itself.
+class Lifetime : public world, public testing::WithParamInterface<bool> {
+ protected:
+  std::optional<deleter> its{std::in_place, deleter_options{.own_worker = GetParam()}};
 };
 
 INSTANTIATE_TEST_SUITE_P(Worker, Lifetime, testing::Values(true, false),
                          [](auto const& which) { return which.param ? "Own" : "Polled"; });
 
-TEST_P(Lifetime, ADeleterThatOwesNothingEnds) {
-  deleter_.reset();
+TEST_P(Lifetime, ADestroyedDeleterReclaimsWhatIsPending) {
+  auto const after_work = make_fate();
+  auto const at_once = make_fate();
+  hold_up(one);
+  its->retire(one, probe(after_work));
+  EXPECT_FALSE(its->drain_for(std::chrono::milliseconds(1)));
+  its->retire(probe(at_once));
+  its.reset();  // returns although the kernel runs
+  EXPECT_TRUE(is_released(at_once));
+  EXPECT_TRUE(stays_kept(after_work));
+  flag.raise();
+  EXPECT_TRUE(is_released(after_work));
 }
 
-TEST_P(Lifetime, WorkPendingIsReclaimedAfterTheDeleterHasEnded) {
-  std::vector<test::fate_ptr> fates;
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  for (int i = 0; i < 10; ++i) deleter_->retire(stream_, probe(fates.emplace_back(make_fate())));
-  deleter_.reset();  // returns although the kernel runs
-  EXPECT_TRUE(test::stays_false([&] { return fates.front()->was_destroyed(); }));
-  flag_.raise();
-  for (auto const& fate : fates) EXPECT_TRUE(fate->wait());
-  EXPECT_TRUE(test::stays_false([&] { return fates.back()->times() > 1; }));
-}
-
-TEST_P(Lifetime, WhatGraphsOweIsReclaimedAfterTheDeleterHasEnded) {
-  auto const first = make_fate();
-  auto const second = make_fate();
-  test::owned_graph graph = test::tiny_graph();
-  deleter_->retire(graph.get(), probe(first));
-  test::owned_exec exec = test::instantiate(graph);
-  deleter_->retire(graph.get(), probe(second));
-  deleter_.reset();
-  EXPECT_TRUE(test::stays_false([&] { return first->was_destroyed() || second->was_destroyed(); }));
+TEST_P(Lifetime, ADestroyedDeleterReclaimsWhatGraphsHold) {
+  auto const of_exec = make_fate();
+  auto const of_graph = make_fate();
+  owned_graph graph = chain({wait_flag_call(flag.get())});
+  its->retire(graph.get(), probe(of_exec));
+  owned_exec exec = instantiate(graph);
+  its->retire(graph.get(), probe(of_graph));
+  must(cudaGraphLaunch(exec, one));
+  its.reset();
+  EXPECT_TRUE(stays_kept(of_graph));
   graph.reset();
-  EXPECT_TRUE(second->wait());
-  EXPECT_FALSE(first->was_destroyed());
+  EXPECT_TRUE(is_released(of_graph));
   exec.reset();
-  EXPECT_TRUE(first->wait());
-  EXPECT_EQ(first->times() + second->times(), 2);
-}
-
-TEST_P(Lifetime, LaunchesInFlightOutliveTheDeleter) {
-  auto const fate = make_fate();
-  test::owned_graph graph = test::chain({test::wait_flag_call(flag_.get())});
-  deleter_->retire(graph.get(), probe(fate));
-  test::owned_exec exec = test::instantiate(graph);
-  test::must(cudaGraphLaunch(exec, stream_));
-  graph.reset();
-  exec.reset();
-  deleter_.reset();
-  EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); }));
-  flag_.raise();
-  EXPECT_TRUE(fate->wait());
-  EXPECT_EQ(fate->thread_name, "escrow");
-}
-
-TEST_P(Lifetime, AnOwnerDestroyedAfterTheDeleterIsDestroyedOnAWorkerInRelaxedMode) {
-  auto const fate = make_fate();
-  test::owned_graph graph = test::tiny_graph();
-  deleter_->retire(graph.get(), probe(fate));
-  deleter_.reset();
-  graph.reset();
-  ASSERT_TRUE(fate->wait());
-  EXPECT_EQ(fate->mode, cudaStreamCaptureModeRelaxed);
-  EXPECT_NE(fate->thread, std::this_thread::get_id());
-}
-
-TEST_P(Lifetime, WhatWasRetiredAtOnceIsReclaimedToo) {
-  auto const fate = make_fate();
-  deleter_->retire(probe(fate));
-  deleter_.reset();
-  EXPECT_TRUE(fate->wait());
-  EXPECT_EQ(fate->times(), 1);
-}
-
-TEST_P(Lifetime, ADrainThatTimedOutLeavesNothingBehind) {
-  auto const fate = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_->retire(stream_, probe(fate));
-  EXPECT_FALSE(deleter_->drain_for(std::chrono::milliseconds(1)));
-  deleter_.reset();
-  flag_.raise();
-  EXPECT_TRUE(fate->wait());
+  EXPECT_TRUE(stays_kept(of_exec)) << "its launch is in flight";
+  flag.raise();
+  EXPECT_TRUE(is_released(of_exec));
+  EXPECT_EQ(of_exec->mode, cudaStreamCaptureModeRelaxed);
 }
 
 TEST(Lifetimes, TheGlobalDeleterIsOneAndTheSame) {
@@ -116,8 +157,7 @@ TEST(Lifetimes, TheGlobalDeleterIsOneAndTheSame) {
   EXPECT_TRUE(fate->wait());
 }
 
-// How often the kernel switched away from the threads of this name because they went to sleep, or
-// -1 if there is none.
+// How often threads of this name went to sleep, or -1 if there is none.
 long switches_of(std::string const& name) {
   long result = -1;
   for (auto const& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -127,41 +167,42 @@ long switches_of(std::string const& name) {
     std::ifstream status(task.path() / "status");
     for (std::string word; status >> word;) {
       long count = 0;
-      if (word == "voluntary_ctxt_switches:" && status >> count)
+      if (word == "voluntary_ctxt_switches:" && status >> count) {
         result = std::max(result, 0L) + count;
+      }
     }
   }
   return result;
 }
 
 // A worker that looks every 400 us would wake 250 times in stays_false()'s time.
-constexpr long few = 10;
-
 bool is_at_rest(std::string const& name) {
-  return test::wait_until([&] {
+  constexpr long few = 10;
+  return wait_until([&] {
     long const before = switches_of(name);
-    static_cast<void>(test::stays_false([] { return false; }));
+    static_cast<void>(stays_false([] { return false; }));
     return before >= 0 && switches_of(name) - before < few;
   });
 }
+bool has_ended(std::string const& name) {
+  return wait_until([&] { return switches_of(name) < 0; });
+}
 
-TEST(Rest, AWorkerWithNothingPendingSleeps) {
+TEST(Rest, AWorkerSleepsWhileNothingIsPendingAndWhileGraphsHoldAll) {
+  auto const fate = make_fate();
   deleter its(deleter_options{.thread_name = "rests"});
   its.retire(probe(make_fate()));
   its.drain();
   EXPECT_TRUE(is_at_rest("rests"));
+  owned_graph const graph = tiny_graph();
+  its.retire(graph.get(), probe(fate));
+  EXPECT_TRUE(is_at_rest("rests"));
+  EXPECT_FALSE(fate->was_destroyed());
 }
 
-TEST(Rest, AWorkerSleepsWhileOnlyGraphsOwe) {
-  deleter its(deleter_options{.thread_name = "rests-too"});
-  test::owned_graph const graph = test::tiny_graph();
-  its.retire(graph.get(), probe(make_fate()));
-  EXPECT_TRUE(is_at_rest("rests-too"));
-}
-
-TEST(Rest, AWorkerSleepsWhileOnlyGraphsOweAfterItsDeleterHasEndedAndThenEnds) {
+TEST(Rest, AWorkerWithoutItsDeleterSleepsUntilTheGraphIsDestroyedAndThenEnds) {
   auto const fate = make_fate();
-  test::owned_graph graph = test::tiny_graph();
+  owned_graph graph = tiny_graph();
   {
     deleter its(deleter_options{.thread_name = "left-alone"});
     its.retire(graph.get(), probe(fate));
@@ -169,24 +210,8 @@ TEST(Rest, AWorkerSleepsWhileOnlyGraphsOweAfterItsDeleterHasEndedAndThenEnds) {
   EXPECT_TRUE(is_at_rest("left-alone"));
   graph.reset();
   EXPECT_TRUE(fate->wait());
-  EXPECT_TRUE(test::wait_until([] { return switches_of("left-alone") < 0; }))
-      << "the worker never ended";
-}
-
-struct foreign_node final : reclaimable {
-  explicit foreign_node(deleter_core& hub)
-      : reclaimable(hub, release_lane::recycle, -1, [](reclaimable&) noexcept {}) {}
-};
-
-TEST(Rest, AWorkerLeftAloneEndsWhenTheLastNodeIsDestroyedWithoutAPush) {
-  std::optional<deleter> its(std::in_place, deleter_options{.thread_name = "last-node"});
-  auto node = std::make_unique<foreign_node>(its->core());
-  its.reset();
-  EXPECT_TRUE(is_at_rest("last-node"));
-  node.reset();
-  EXPECT_TRUE(test::wait_until([] { return switches_of("last-node") < 0; }))
-      << "the worker never ended";
+  EXPECT_TRUE(has_ended("left-alone"));
 }
 
 }  // namespace
-}  // namespace escrow
+}  // namespace escrow::test

@@ -1,48 +1,34 @@
-// Eager retiring: not before the work is done, soon after, on the worker, and nobody waits for
-// another.
-#include <gtest/gtest.h>
-
+// Retiring outside of captures: not before the work is done, soon after it, on the worker. Owners
+// of every kind, calls that are refused, and two devices.
 #include <array>
-#include <memory>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
-#include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/device.hpp"
-#include "handles.hpp"
-#include "kernels.hpp"
-#include "memory.hpp"
-#include "owners.hpp"
+#include "world.hpp"
 
-namespace escrow {
+namespace escrow::test {
 namespace {
 
-using test::make_fate;
-using test::probe;
-
-class Retire : public testing::Test {
- protected:
-  test::pinned_flag flag_;
-  test::owned_stream stream_ = test::make_stream();
-  test::owned_stream other_ = test::make_stream();
-  deleter deleter_;
-};
+class Retire : public world {};
 
 TEST_F(Retire, DestroysNotBeforeTheWorkIsDoneAndSoonAfter) {
   auto const fate = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(stream_, probe(fate));
-  EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); }));
-  flag_.raise();
-  EXPECT_TRUE(fate->wait());
-  EXPECT_EQ(fate->times(), 1);
+  hold_up(one);
+  retire(one, fate);
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(Retire, DestroysOnTheWorkerOnlyInRelaxedModeUnderItsName) {
+TEST_F(Retire, DestroysOnOneWorkerThreadUnderItsNameInRelaxedMode) {
   std::array const fates{make_fate(), make_fate(), make_fate()};
   deleter named(deleter_options{.thread_name = "a-name-that-is-too-long"});
-  named.retire(stream_, probe(fates[0]));
+  named.retire(one, probe(fates[0]));
   named.retire(probe(fates[1]));
-  test::owned_event const done = test::make_event();
+  owned_event const done = make_event();
   named.retire_after(done.get(), probe(fates[2]));
   for (auto const& fate : fates) {
     ASSERT_TRUE(fate->wait());
@@ -56,155 +42,242 @@ TEST_F(Retire, DestroysOnTheWorkerOnlyInRelaxedModeUnderItsName) {
 TEST_F(Retire, WorksOnTheDefaultStreams) {
   for (cudaStream_t const stream : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
     auto const fate = make_fate();
-    test::must(test::launch_tiny(stream));
-    deleter_.retire(stream, probe(fate));
-    EXPECT_TRUE(fate->wait());
+    must(launch_tiny(stream));
+    retire(stream, fate);
+    EXPECT_TRUE(is_released(fate));
   }
 }
 
-TEST_F(Retire, AnUnreadyStreamDoesNotHoldUpAnother) {
+TEST_F(Retire, WaitsForItsOwnStreamOrEventAlone) {
   constexpr int each = 50;
-  std::vector<test::fate_ptr> blocked;
-  std::vector<test::fate_ptr> free;
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
+  std::vector<fate_ptr> blocked;
+  std::vector<fate_ptr> free;
+  owned_event const not_ready = make_event();
+  owned_event const ready = make_event();
+  hold_up(one);
+  must(cudaEventRecord(not_ready, one));
+  must(cudaEventRecord(ready, two));
+  worker->retire_after(not_ready.get(), probe(blocked.emplace_back(make_fate())));
+  worker->retire_after(ready.get(), probe(free.emplace_back(make_fate())));
+  worker->retire(probe(free.emplace_back(make_fate())));
   for (int i = 0; i < each; ++i) {
-    deleter_.retire(stream_, probe(blocked.emplace_back(make_fate())));
-    test::must(test::launch_tiny(other_));
-    deleter_.retire(other_, probe(free.emplace_back(make_fate())));
+    retire(one, blocked.emplace_back(make_fate()));
+    must(launch_tiny(two));
+    retire(two, free.emplace_back(make_fate()));
   }
-  for (auto const& fate : free) EXPECT_TRUE(fate->wait());
-  for (auto const& fate : blocked) EXPECT_FALSE(fate->was_destroyed());
-  flag_.raise();
-  for (auto const& fate : blocked) EXPECT_TRUE(fate->wait());
+  for (auto const& fate : free) EXPECT_TRUE(is_released(fate));
+  for (auto const& fate : blocked) EXPECT_TRUE(is_out(fate));
+  flag.raise();
+  for (auto const& fate : blocked) EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(Retire, AnUnreadyEventDoesNotHoldUpAnother) {
-  test::owned_event const unready = test::make_event();
-  test::owned_event const ready = test::make_event();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  test::must(cudaEventRecord(unready, stream_));
-  test::must(cudaEventRecord(ready, other_));
-  auto const blocked = make_fate();
-  auto const free = make_fate();
-  deleter_.retire_after(unready.get(), probe(blocked));
-  deleter_.retire_after(ready.get(), probe(free));
-  EXPECT_TRUE(free->wait());
-  EXPECT_FALSE(blocked->was_destroyed());
-  flag_.raise();
-  EXPECT_TRUE(blocked->wait());
-}
-
-TEST_F(Retire, AnOwnerThatNoWorkUsesIsDestroyedAtOnceAlthoughTheDeviceIsBusy) {
+TEST_F(Retire, DoesNotWaitForWorkThatIsEnqueuedLater) {
   auto const fate = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(probe(fate));
-  EXPECT_TRUE(fate->wait());
+  must(launch_tiny(one));
+  retire(one, fate);
+  hold_up(one);
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(Retire, OwnersOfOneStreamAreDestroyedInOrder) {
-  constexpr int count = 100;
-  std::vector<int> order;  // only the worker writes, and drain() hands it over
-  for (int i = 0; i < count; ++i) {
-    test::must(test::launch_tiny(stream_));
-    deleter_.retire(stream_, probe(make_fate([&order, i] { order.push_back(i); })));
-  }
-  deleter_.drain();
-  ASSERT_EQ(order.size(), static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
-}
-
-TEST_F(Retire, WorkEnqueuedLaterIsNotWaitedFor) {
+TEST_F(Retire, AllowsTheStreamToBeDestroyedAtOnce) {
   auto const fate = make_fate();
-  test::must(test::launch_tiny(stream_));
-  deleter_.retire(stream_, probe(fate));
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  EXPECT_TRUE(fate->wait());
+  owned_stream passing = make_stream();
+  hold_up(passing);
+  retire(passing, fate);
+  passing.reset();
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(Retire, TheStreamMayBeDestroyedAtOnce) {
-  auto const fate = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(stream_, probe(fate));
-  stream_.reset();
-  EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); }));
-  flag_.raise();
-  EXPECT_TRUE(fate->wait());
-}
+// Owners. retired_object stores small ones in place.
 
-TEST_F(Retire, AnOwnerMayRetireAnotherFromItsDestructor) {
-  auto const last = make_fate();
-  auto const middle = make_fate([&] { deleter_.retire(stream_, probe(last)); });
-  auto const first = make_fate([&] { deleter_.retire(probe(middle)); });
-  deleter_.retire(stream_, probe(first));
-  EXPECT_TRUE(last->wait());
-  EXPECT_EQ(first->times() + middle->times() + last->times(), 3);
-}
-
-class RetireOnTwoDevices : public Retire {
- protected:
-  void SetUp() override {
-    int devices = 0;
-    test::must(cudaGetDeviceCount(&devices));
-    if (devices < 2) GTEST_SKIP() << "needs two devices";
-    device_scope const there(1);
-    elsewhere_ = test::make_stream();
-  }
-
-  test::owned_stream elsewhere_;
+template <std::size_t size>
+struct padded {
+  explicit padded(fate_ptr fate) : inner(std::move(fate)) { bytes.fill(7); }
+  probe inner;
+  std::array<unsigned char, size> bytes;
 };
 
-TEST_F(RetireOnTwoDevices, TheOwnerIsDestroyedWithTheStreamsDeviceCurrent) {
-  for (int round = 0; round < 20; ++round) {
-    auto const here = make_fate();
-    auto const there = make_fate();
-    deleter_.retire(stream_, probe(here));
-    deleter_.retire(elsewhere_, probe(there));  // device 0 is current
-    ASSERT_TRUE(here->wait() && there->wait());
-    EXPECT_EQ(here->device, 0);
-    EXPECT_EQ(there->device, 1);
+struct alignas(256) aligned {
+  aligned(fate_ptr fate, std::atomic<bool>& seen) : is_aligned(&seen), inner(std::move(fate)) {}
+  aligned(aligned&& other) noexcept = default;
+  ~aligned() {
+    if (inner.is_owner()) is_aligned->store(reinterpret_cast<std::uintptr_t>(this) % 256 == 0);
   }
+  std::atomic<bool>* is_aligned;
+  probe inner;
+};
+
+TEST_F(Retire, DestroysOwnersOfAnySizeAndAlignmentOnce) {
+  std::vector<fate_ptr> fates;
+  std::atomic<bool> is_aligned{false};
+  auto const next = [&] { return fates.emplace_back(make_fate()); };
+  worker->retire(one, padded<1>(next()));
+  worker->retire(one, padded<retired_object::capacity - sizeof(probe)>(next()));
+  worker->retire(one, padded<retired_object::capacity - sizeof(probe) + 1>(next()));
+  worker->retire(one, padded<100'000>(next()));
+  worker->retire(padded<100'000>(next()));
+  worker->retire(tiny_graph().get(), padded<100'000>(next()));
+  worker->retire(one, aligned(next(), is_aligned));
+  worker->retire(one, [buffer = std::make_unique<probe>(next()), text = std::string(100, 'x')] {
+    return buffer->is_owner() && !text.empty();
+  });
+  worker->drain();
+  for (auto const& fate : fates) EXPECT_EQ(fate->times(), 1);
+  EXPECT_TRUE(is_aligned);
 }
 
-TEST_F(RetireOnTwoDevices, TheWorkOfAnotherDeviceIsWaitedFor) {
+TEST_F(Retire, CopiesASharedPointerAndDropsTheCopy) {
   auto const fate = make_fate();
-  {
-    device_scope const there(1);
-    test::must(test::launch_wait_flag(elsewhere_, flag_.get()));
-  }
-  deleter_.retire(elsewhere_, probe(fate));
-  EXPECT_TRUE(test::stays_false([&] { return fate->was_destroyed(); }));
-  flag_.raise();
-  EXPECT_TRUE(fate->wait());
-  test::must(cudaStreamSynchronize(elsewhere_));
+  auto shared = std::make_shared<probe>(fate);
+  std::shared_ptr<probe> const kept = shared;
+  worker->retire(one, kept);
+  worker->retire(one, shared);  // a copy: the caller's stays as it is
+  ASSERT_NE(shared, nullptr);
+  worker->retire(one, std::move(shared));
+  worker->drain();
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_TRUE(is_out(fate));
 }
 
-TEST_F(RetireOnTwoDevices, AnOwnerThatNoWorkUsesGetsTheDeviceCurrentAtItsRetirement) {
+template <std::size_t size>
+struct throws_when_moved {
+  explicit throws_when_moved(fate_ptr fate) : inner(std::move(fate)) {}
+  throws_when_moved(throws_when_moved&& other) : inner(make_fate()) {
+    if (other.inner.is_owner()) throw std::runtime_error("cannot be moved");
+  }
+  probe inner;
+  std::array<std::byte, size> bytes{};
+};
+
+bool is_owner(probe const& it) {
+  return it.is_owner();
+}
+template <std::size_t size>
+bool is_owner(throws_when_moved<size> const& it) {
+  return it.inner.is_owner();
+}
+
+// Calls each overload with an owner that it refuses by `Exception`: the caller keeps it.
+template <class Exception, class Owner>
+void expect_refused_by_each_overload(deleter& its, cudaStream_t stream) {
   auto const fate = make_fate();
-  {
-    device_scope const there(1);
-    deleter_.retire(probe(fate));
-  }
-  ASSERT_TRUE(fate->wait());
-  EXPECT_EQ(fate->device, 1);
+  Owner owner(fate);
+  owned_event const event = make_event();
+  owned_graph const graph = tiny_graph();
+  EXPECT_THROW(its.retire(stream, std::move(owner)), Exception);
+  EXPECT_THROW(its.retire(std::move(owner)), Exception);
+  EXPECT_THROW(its.retire(graph.get(), std::move(owner)), Exception);
+  EXPECT_THROW(its.retire_after(event.get(), std::move(owner)), Exception);
+  its.drain();
+  EXPECT_TRUE(is_owner(owner));  // NOLINT(bugprone-use-after-move): that is the question
+  EXPECT_FALSE(fate->was_destroyed());
+  EXPECT_EQ(its.stats().in_graphs, 0U);
 }
 
-TEST_F(RetireOnTwoDevices, AnOwnerThatLeavesAnotherDeviceCurrentDoesNotMisleadTheNext) {
+TEST_F(Retire, LeavesAnOwnerWhoseMoveThrowsWithTheCaller) {
+  for (int round = 0; round < 3; ++round) {
+    expect_refused_by_each_overload<std::runtime_error, throws_when_moved<1>>(*worker, one);
+    expect_refused_by_each_overload<std::runtime_error, throws_when_moved<1000>>(*worker, one);
+  }
+}
+
+TEST_F(Retire, LeavesTheOwnerWithTheCallerOnceStopped) {
+  worker->stop();
+  expect_refused_by_each_overload<usage_error, probe>(*worker, one);
+  test::capture open(one, cudaStreamCaptureModeGlobal);
+  EXPECT_THROW(retire(one, make_fate()), usage_error);
+  EXPECT_EQ(open.end(), cudaSuccess) << "the refusal harmed the capture";
+}
+
+// Calls that must not be made: what the error says. The caller keeps the owner.
+struct misuse {
+  char const* name;
+  std::function<void(deleter&, cudaStream_t, probe&)> call;
+  std::vector<char const*> words;
+};
+void PrintTo(misuse const& row, std::ostream* out) {
+  *out << row.name;
+}
+
+void retire_in_an_invalidated_capture(deleter& its, cudaStream_t stream, probe& owner) {
+  test::capture const open(stream, cudaStreamCaptureModeGlobal);
+  must(cudaDeviceSynchronize() != cudaSuccess, "the capture is invalidated");
+  static_cast<void>(cudaGetLastError());
+  its.retire(stream, std::move(owner));
+}
+void retire_beside_a_blocking_capture(deleter& its, cudaStream_t legacy, probe& owner) {
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  test::capture const open(blocking, cudaStreamCaptureModeThreadLocal);
+  its.retire(legacy, std::move(owner));
+}
+
+class RetireMisuse : public world, public testing::WithParamInterface<misuse> {};
+
+TEST_P(RetireMisuse, IsRefusedByATextThatNamesTheCallAndTheWayOut) {
+  auto const fate = make_fate();
+  probe owner(fate);
+  std::string const text = message_of<usage_error>([&] { GetParam().call(*worker, one, owner); });
+  for (char const* const word : GetParam().words) {
+    EXPECT_NE(text.find(word), std::string::npos) << text;
+  }
+  EXPECT_TRUE(owner.is_owner());
+  EXPECT_TRUE(is_kept(fate));
+  EXPECT_EQ(worker->stats().in_graphs + worker->stats().leaked, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, RetireMisuse,
+    testing::Values(misuse{"InvalidatedCapture",
+                           &retire_in_an_invalidated_capture,
+                           {"deleter::retire", "`stream`", "invalidated", "cudaStreamEndCapture"}},
+                    misuse{"LegacyStream",
+                           [](deleter& its, cudaStream_t, probe& owner) {
+                             retire_beside_a_blocking_capture(its, cudaStreamLegacy, owner);
+                           },
+                           {"deleter::retire", "`stream`", "legacy", "blocking"}},
+                    misuse{"AfterStop",
+                           [](deleter& its, cudaStream_t stream, probe& owner) {
+                             its.stop();
+                             its.retire(stream, std::move(owner));
+                           },
+                           {"deleter::retire", "stopped", "before stop()"}}),
+    [](auto const& row) { return row.param.name; });
+
+class RetireOnTwoDevices : public world_of_two_devices {};
+
+TEST_F(RetireOnTwoDevices, DestroysTheOwnerAfterTheWorkWithTheStreamsDeviceCurrent) {
+  auto const here = make_fate();
+  auto const there = make_fate();
+  auto const without_work = make_fate();
+  {
+    device_scope const other(1);
+    hold_up(elsewhere);
+    worker->retire(probe(without_work));
+  }
+  retire(one, here);
+  retire(elsewhere, there);  // device 0 is current
+  EXPECT_EQ(current_device(), 0);
+  EXPECT_TRUE(is_released(here) && is_released(without_work));
+  EXPECT_TRUE(stays_kept(there));
+  flag.raise();
+  EXPECT_TRUE(is_released(there));
+  EXPECT_EQ(here->device, 0);
+  EXPECT_EQ(there->device, 1);
+  EXPECT_EQ(without_work->device, 1) << "the device of the retirement";
+}
+
+TEST_F(RetireOnTwoDevices, IsNotMisledByAnOwnerThatLeavesAnotherDeviceCurrent) {
   auto const careless = make_fate([] { static_cast<void>(cudaSetDevice(1)); });
   auto const next = make_fate();
-  test::must(test::launch_wait_flag(stream_, flag_.get()));
-  deleter_.retire(stream_, probe(careless));
-  deleter_.retire(stream_, probe(next));
-  flag_.raise();  // both in one pass
-  ASSERT_TRUE(careless->wait() && next->wait());
+  hold_up(one);
+  retire(one, careless);
+  retire(one, next);
+  flag.raise();  // both in one pass
+  ASSERT_TRUE(is_released(careless) && is_released(next));
   EXPECT_EQ(next->device, 0);
 }
 
-TEST_F(RetireOnTwoDevices, TheCallersDeviceStays) {
-  deleter_.retire(elsewhere_, probe(make_fate()));
-  int device = -1;
-  test::must(cudaGetDevice(&device));
-  EXPECT_EQ(device, 0);
-}
-
 }  // namespace
-}  // namespace escrow
+}  // namespace escrow::test

@@ -1,104 +1,87 @@
-// Other programs are started by a process whose worker is alive: they run, and the process goes on.
-// A child that does not run another program may only end, with _exit: CUDA does not work there.
-#include <spawn.h>
+// A process whose worker is alive starts others: they run, and the process goes on. A forked child
+// that does not run another program may only call _exit: CUDA does not work there.
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <functional>
 #include <thread>
 
 #include "belongings.hpp"
-#include "clean_end.hpp"
-
-extern char** environ;
+#include "child_cases.hpp"
 
 namespace escrow::test {
 namespace {
 
-constexpr int status = 7;
-
-int use_everything() {
+void use_everything() {
   static belongings kept;
   kept.launch();
   kept.claim_and_retire();
-  must(kept.own.drain_for(generous), "the drain ends");
-  return status;
-}
-child_case const another_program("use_everything", &use_everything);
-
-std::array<char*, 3> arguments() {
-  static std::string program = "/proc/self/exe";
-  static std::string flag = "--child=use_everything";
-  return {program.data(), flag.data(), nullptr};
+  must(kept.own->drain_for(generous), "the drain ends");
 }
 
-pid_t spawn_another() {
-  auto const given = arguments();
-  pid_t child = -1;
-  must(posix_spawn(&child, given[0], nullptr, nullptr, given.data(), environ) == 0, "posix_spawn");
-  return child;
+void run_another_program() {
+  child_result const another = run_child("UseEverything");  // by posix_spawn
+  must(another.exited && another.status == as_expected, "it ends well");
 }
 
-pid_t fork_and_run_another() {
-  auto const given = arguments();
+// A forked child that does what `end` does, which does not return.
+template <void (*end)()>
+void fork_one() {
   pid_t const child = fork();
-  if (child != 0) return child;
-  execv(given[0], given.data());
-  _exit(1);
-}
-
-pid_t fork_and_end() {
-  pid_t const child = fork();
-  if (child == 0) _exit(status);
-  return child;
-}
-
-void must_end_well(pid_t child) {
+  if (child == 0) end();
   must(child > 0, "there is a child");
   int result = 0;
   must(wait_until([&] { return waitpid(child, &result, WNOHANG) == child; }, soon), "it ends");
-  must(WIFEXITED(result) && WEXITSTATUS(result) == status, "it ends well");
+  must(WIFEXITED(result) && WEXITSTATUS(result) == as_expected, "it ends well");
 }
 
-// Starts children while the worker has work and another thread claims and retires.
-template <pid_t (*start)()>
-int go_on_beside_children() {
+void become_another_program() {
+  execl("/proc/self/exe", "another", "--child=UseEverything", nullptr);
+  _exit(1);
+}
+
+void exit_at_once() {
+  _exit(as_expected);
+}
+
+// Starts `count` children while the worker has work and another thread claims and retires.
+template <void (*start)(), int count>
+void go_on_beside_children() {
   belongings kept;
   std::atomic<bool> is_over{false};
   std::thread beside([&] {
     belongings its;
     while (!is_over.load()) {
       its.claim_and_retire();
-      static_cast<void>(its.own.drain_for(std::chrono::milliseconds{1}));
+      static_cast<void>(its.own->drain_for(std::chrono::milliseconds{1}));
+      std::this_thread::sleep_for(std::chrono::microseconds{100});  // the children need the cores
     }
   });
   kept.launch();
-  constexpr bool is_quick = start == &fork_and_end;
-  for (int i = 0; i < (is_quick ? 20 : 3); ++i) {
+  for (int i = 0; i < count; ++i) {
     kept.claim_and_retire();
-    must_end_well(start());
+    start();
   }
   is_over.store(true);
   beside.join();
   kept.launch();
   kept.claim_and_retire();
-  must(kept.own.drain_for(generous), "the worker goes on");
-  return 0;
+  must(kept.own->drain_for(generous), "the worker goes on");
 }
-child_case const spawning("beside_spawned", &go_on_beside_children<&spawn_another>);
-child_case const forking("beside_forked_that_exec", &go_on_beside_children<&fork_and_run_another>);
-child_case const ending("beside_forked_that_end", &go_on_beside_children<&fork_and_end>);
 
-TEST(Fork, AProgramThatIsSpawnedRunsAndTheProcessGoesOn) {
-  expect_clean_end("beside_spawned");
+std::vector<named_case> const fork_cases = register_cases({
+    {"ASpawnedProgramRuns", &go_on_beside_children<&run_another_program, 3>},
+    {"AProgramOfAForkedChildRuns", &go_on_beside_children<&fork_one<&become_another_program>, 3>},
+    {"AForkedChildExits", &go_on_beside_children<&fork_one<&exit_at_once>, 20>},
+});
+std::vector<named_case> const another = register_cases({{"UseEverything", &use_everything}});
+
+using Fork = child_test;
+
+TEST_P(Fork, LeavesTheProcessAsItWas) {
+  expect_clean_end(GetParam());
 }
-TEST(Fork, AProgramThatAForkedChildRunsWorksAndTheProcessGoesOn) {
-  expect_clean_end("beside_forked_that_exec");
-}
-TEST(Fork, AForkedChildMayEndAtOnceAndTheProcessGoesOn) {
-  expect_clean_end("beside_forked_that_end");
-}
+
+INSTANTIATE_TEST_SUITE_P(While, Fork, testing::ValuesIn(fork_cases), &name_of_case);
 
 }  // namespace
 }  // namespace escrow::test

@@ -1,9 +1,16 @@
 // close_for() names each kind of holder: a lease, an open capture, a graph, an exec, a node's
 // share; with capture id, label, count, since when, and where.
+#include <gtest/gtest.h>
+
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
-#include "../pool/capture_fixture.hpp"
+#include "belongings.hpp"
+#include "capturing.hpp"
 
 template <>
 struct escrow::kernel_argument_traits<escrow::test::block> {
@@ -13,181 +20,134 @@ struct escrow::kernel_argument_traits<escrow::test::block> {
 namespace escrow::test {
 namespace {
 
-using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-class Holders : public captured_pool_test {
- protected:
-  [[nodiscard]] holder only_holder() {
-    auto const all = pool.close_for(0ns);
-    EXPECT_EQ(all.size(), 1u);
-    return all.empty() ? holder{} : all.front();
+/// A pool without holders, and what a report has to say of the one slot that is out then.
+struct pool_in_use : made_first, belongings {
+  pool_in_use() {
+    end_holders();
+    EXPECT_TRUE(own->drain_for(generous));
   }
 
-  void expect_captured(holder const& found, std::uint64_t id) const {
-    EXPECT_EQ(found.capture_id, id);
-    EXPECT_NE(found.capture_id, 0u);
-    EXPECT_EQ(found.label, "blocks");
-    EXPECT_EQ(found.slots, 1u);
-    expect_since(found);
-    EXPECT_EQ(found.where.line(), line);
-    EXPECT_NE(std::string{found.where.file_name()}.find("holders_test.cpp"), std::string::npos);
-  }
-  void expect_since(holder const& found) const {
-    EXPECT_GE(found.since, before);
-    EXPECT_LE(found.since, after);
-  }
-  void claim_and_release(stream_ref on) {
-    before = clock::now();
-    line = __LINE__ + 1;
-    block_lease held = pool.claim(on);
-    after = clock::now();
-    fill(held, on.get(), 1);
-  }
-  [[nodiscard]] graph captured_graph() {
-    return escrow::capture(stream.get(), [&](stream_ref on) { claim_and_release(on); });
-  }
-  static void share(graph& built, block_lease& held) {
-    build(built).add(
-        kernel_node(kernel(kernel_address(kernel_id::fill)), {}, held, block::length, 1));
-  }
-  void expect_nothing_out() { EXPECT_TRUE(pool.close_for(generous).empty()); }
-
-  owned_stream stream = make_stream();
-  block_pool pool = make_pool(4);
-  clock::time_point before{};  // and after: of the claim
-  clock::time_point after{};
+  std::uint64_t id = 0;
   unsigned line = 0;
+  clock::time_point earliest{};
+  clock::time_point latest{};
 
- private:
-  void TearDown() override {
-    pool = make_pool(0);
-    captured_pool_test::TearDown();
+  [[nodiscard]] block_lease claim_captured() {
+    id = info_of(stream).id;
+    line = __LINE__ + 2;
+    earliest = clock::now();
+    block_lease claimed = pool->claim(stream.get());
+    latest = clock::now();
+    return claimed;
+  }
+  /// A graph that holds the slot and, launched, waits for the flag.
+  [[nodiscard]] graph captured() {
+    return escrow::capture(stream.get(), [&](stream_ref on) {
+      must(launch_wait_flag(on.get(), flag.data()));
+      block_lease claimed = claim_captured();
+      fill(claimed, on.get(), 1);
+    });
+  }
+  /// A graph built by hand, whose node has a share in the slot.
+  [[nodiscard]] graph with_a_share() {
+    graph built(*own);
+    block_lease claimed = pool->claim(stream.get());
+    earliest = clock::now();
+    build(built).add(
+        kernel_node(kernel(kernel_address(kernel_id::fill)), {}, claimed, block::length, 1));
+    latest = clock::now();
+    return built;
   }
 };
 
-TEST_F(Holders, ALeaseHasNoCaptureAndItsPoolsLabel) {
-  std::optional<block_lease> held = pool.claim(stream.get());
-  holder const found = only_holder();
-  EXPECT_EQ(found.capture_id, 0u);
-  EXPECT_EQ(found.label, "blocks");
-  EXPECT_EQ(found.slots, 1u);
-  EXPECT_EQ(found.since, clock::time_point{});
-  EXPECT_EQ(found.where.line(), 0u);
+/// What holds the slot, for as long as it is not destroyed.
+using holding = std::shared_ptr<void>;
+
+template <class Holder>
+[[nodiscard]] holding keep(Holder&& holder) {
+  return std::make_shared<std::decay_t<Holder>>(std::forward<Holder>(holder));
+}
+
+template <bool is_lease_out>
+holding open_capture(pool_in_use& used) {
+  auto const open = std::make_shared<capture>(used.stream, cudaStreamCaptureModeGlobal);
+  block_lease held = used.claim_captured();
+  if (!is_lease_out) held.release();
+  return keep(std::pair(open, std::move(held)));
+}
+
+holding launched_exec(pool_in_use& used) {
+  used.flag.store(0, 1);
+  auto const exec = std::make_shared<graph_exec>(used.captured());
+  exec->launch(used.stream.get());
+  sync(used.stream);
+  return exec;
+}
+
+holding plain_exec(pool_in_use& used) {
+  owned_graph const source{used.captured().detach()};
+  return keep(instantiate(source));
+}
+
+holding destroyed_exec_in_flight(pool_in_use& used) {
+  graph_exec(used.captured()).launch(used.stream.get());
+  return {&used.flag, [&used](void*) { used.flag.store(0, 1); }};  // then the launch ends
+}
+
+struct one_holder {
+  char const* name;
+  holding (*hold)(pool_in_use&);
+};
+
+class Holders : public testing::TestWithParam<one_holder> {};
+
+TEST_P(Holders, AreNamedByCloseFor) {
+  pool_in_use used;
+  holding held = GetParam().hold(used);
+  auto const all = used.pool->close_for(std::chrono::nanoseconds{0});
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].label, "blocks");
+  EXPECT_EQ(all[0].slots, 1u);
+  EXPECT_EQ(all[0].capture_id, used.id);
+  EXPECT_GE(all[0].since, used.earliest);
+  EXPECT_LE(all[0].since, used.latest);
+  EXPECT_EQ(all[0].where.line(), used.line);
+  std::string const file = used.id == 0 ? "" : __FILE__;
+  EXPECT_EQ(all[0].where.file_name(), file);
   held.reset();
-  expect_nothing_out();
+  EXPECT_TRUE(used.pool->close_for(generous).empty());
 }
 
-TEST_F(Holders, AnOpenCaptureIsNamedWhetherItsLeaseIsOutOrNot) {
-  capture captured{stream, cudaStreamCaptureModeGlobal};
-  before = clock::now();
-  line = __LINE__ + 1;
-  block_lease held = pool.claim(stream.get());
-  after = clock::now();
-  expect_captured(only_holder(), captured.info().id);
-  held.release();
-  expect_captured(only_holder(), captured.info().id);
-  must(captured.end());
-  captured.graph().reset();
-  expect_nothing_out();
-}
+INSTANTIATE_TEST_SUITE_P(
+    Kind, Holders,
+    testing::Values(
+        one_holder{"ALease", [](auto& used) { return keep(used.pool->claim(used.stream.get())); }},
+        one_holder{"AnOpenCaptureWithALease", &open_capture<true>},
+        one_holder{"AnOpenCapture", &open_capture<false>},
+        one_holder{"AGraph", [](auto& used) { return keep(used.captured()); }},
+        one_holder{"AClone", [](auto& used) { return keep(used.captured().clone()); }},
+        one_holder{"AnExec", &launched_exec}, one_holder{"APlainExec", &plain_exec},
+        one_holder{"AnExecDestroyedInFlight", &destroyed_exec_in_flight},
+        one_holder{"ANodesShare", [](auto& used) { return keep(used.with_a_share()); }}),
+    [](auto const& one) { return std::string{one.param.name}; });
 
-TEST_F(Holders, AGraphIsNamedByItsCapture) {
-  std::optional<graph> source = captured_graph();
-  expect_captured(only_holder(), source->id());
-  source.reset();
-  expect_nothing_out();
-}
-
-TEST_F(Holders, ACloneIsNamedByTheCaptureOfItsOriginal) {
-  std::optional<graph> source = captured_graph();
-  std::uint64_t const id = source->id();
-  std::optional<graph> copy = source->clone();
-  source.reset();
-  expect_captured(only_holder(), id);
-  copy.reset();
-  expect_nothing_out();
-}
-
-TEST_F(Holders, AnExecIsNamedByTheCaptureOfItsGraph) {
-  std::optional<graph> source = captured_graph();
-  std::uint64_t const id = source->id();
-  std::optional<graph_exec> exec(*source);
-  source.reset();
-  expect_captured(only_holder(), id);
-  exec->launch(stream.get());
-  sync(stream);
-  expect_captured(only_holder(), id);
-  exec.reset();
-  expect_nothing_out();
-}
-
-TEST_F(Holders, APlainExecIsNamedByTheCaptureOfItsGraph) {
-  owned_graph source{captured_graph().detach()};
-  owned_exec exec = instantiate(source);
-  std::uint64_t const id = only_holder().capture_id;
-  source.reset();
-  expect_captured(only_holder(), id);
-  exec.reset();
-  expect_nothing_out();
-}
-
-TEST_F(Holders, AnExecThatEndedInFlightIsNamedUntilItsLaunchIsDone) {
-  pinned_flag flag;
-  std::optional<graph> source = escrow::capture(stream.get(), [&](stream_ref on) {
-    must(launch_wait_flag(on.get(), flag.get()));
-    claim_and_release(on);
-  });
-  std::uint64_t const id = source->id();
-  graph_exec(*source).launch(stream.get());
-  source.reset();
-  expect_captured(only_holder(), id);
-  flag.raise();
-  expect_nothing_out();
-}
-
-TEST_F(Holders, ANodesShareHasNoCaptureButALabelAndATime) {
-  std::optional<graph> built(std::in_place, *worker);
-  {
-    block_lease held = pool.claim(stream.get());
-    before = clock::now();
-    share(*built, held);
-    after = clock::now();
-  }
-  holder const found = only_holder();
-  EXPECT_EQ(found.capture_id, 0u);
-  EXPECT_EQ(found.label, "blocks");
-  EXPECT_EQ(found.slots, 1u);
-  expect_since(found);
-  EXPECT_EQ(found.where.line(), 0u);
-  built.reset();
-  expect_nothing_out();
-}
-
-TEST_F(Holders, AllKindsAtOnceAreNamedApart) {
-  std::optional<block_lease> leased = pool.claim(stream.get());
-  std::optional<block_lease> shared = pool.claim(stream.get());
-  std::optional<graph> built(std::in_place, *worker);
-  share(*built, *shared);
-  shared.reset();
-  std::optional<graph> source = captured_graph();
-  capture open{stream, cudaStreamCaptureModeGlobal};
-  claim_and_release(stream.get());
-  auto const all = pool.close_for(0ns);
+TEST(HoldersOfAllKinds, AreNamedApart) {
+  pool_in_use used;
+  block_lease const leased = used.pool->claim(used.stream.get());
+  graph const built = used.with_a_share();
+  graph const source = used.captured();
+  capture open{used.stream, cudaStreamCaptureModeGlobal};
+  used.claim_captured().release();
+  auto const all = used.pool->close_for(std::chrono::nanoseconds{0});
   ASSERT_EQ(all.size(), 4u);
-  EXPECT_EQ(all[0].capture_id, source->id());
-  EXPECT_EQ(all[1].capture_id, open.info().id);
-  EXPECT_EQ(all[2].capture_id, 0u);  // the node's share
-  EXPECT_NE(all[2].since, clock::time_point{});
-  EXPECT_EQ(all[3].capture_id, 0u);  // the lease
-  EXPECT_EQ(all[3].since, clock::time_point{});
-  for (holder const& each : all) EXPECT_EQ(each.slots, 1u);
-  must(open.end());
-  open.graph().reset();
-  source.reset();
-  built.reset();
-  leased.reset();
-  expect_nothing_out();
+  std::uint64_t const ids[] = {source.id(), open.info().id, 0, 0};  // then the share and the lease
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(all[i].capture_id, ids[i]);
+    EXPECT_EQ(all[i].slots, 1u);
+    EXPECT_EQ(all[i].since == clock::time_point{}, i == 3);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A library as somebody would load it: Escrow is inside, with a pool and the global deleter.
+// A plugin: Escrow is inside, with a pool and the global deleter.
 #include "plugin.hpp"
 
 #include <escrow/graph.hpp>
@@ -13,30 +13,21 @@ namespace {
 
 plugin_counts* counts = nullptr;
 
-// Counts in the program's memory; relaxed but for the last, which publishes that it is gone.
-class counted {
- public:
-  explicit counted(std::atomic<int>& alive) : alive_(&alive) {
-    alive_->fetch_add(1, std::memory_order_relaxed);
-  }
-  counted(counted&& other) noexcept : alive_(std::exchange(other.alive_, nullptr)) {}
-  counted& operator=(counted&&) = delete;
-  ~counted() {
-    if (alive_ == nullptr) return;
-    alive_->fetch_sub(1, std::memory_order_relaxed);
-    counts->destroyed.fetch_add(1, std::memory_order_release);
-  }
-
- private:
-  std::atomic<int>* alive_;
-};
+// Counts in the program's memory; relaxed but for the last, which publishes the destruction.
+std::shared_ptr<void> counted(std::atomic<int>& alive) {
+  alive.fetch_add(1, std::memory_order_relaxed);
+  return {nullptr, [&alive](void*) {
+            alive.fetch_sub(1, std::memory_order_relaxed);
+            counts->destroyed.fetch_add(1, std::memory_order_release);
+          }};
+}
 
 struct resource {
-  counted alive{counts->resources};
+  std::shared_ptr<void> alive = counted(counts->resources);
   escrow::device_block memory{256};
 };
 
-// Of the plugin's own: destroyed with the process, like all statics of a plugin that stays.
+// Destroyed with the process, like all statics of a plugin that stays loaded.
 escrow::resource_pool<resource>& pool() {
   static escrow::resource_pool<resource> only({.slots_max = 64}, [] { return resource{}; });
   return only;
@@ -54,22 +45,16 @@ void work(cudaStream_t stream) {
   escrow::deleter::global().retire(escrow::stream_ref(stream), counted(counts->owners));
 }
 
-}  // namespace
-
-extern "C" {
-
-void exit_plugin_count_in(plugin_counts* given) {
-  counts = given;
-}
-
-void exit_plugin_work(cudaStream_t stream) {
-  work(stream);
-}
-
-void exit_plugin_launch(cudaStream_t stream) {
+void launch(cudaStream_t stream) {
   escrow::test::owned_stream const recording = escrow::test::make_stream();
   escrow::graph_exec exec(
       escrow::capture(recording.get(), [](escrow::stream_ref on) { work(on.get()); }));
   exec.launch(stream);
 }
+
+}  // namespace
+
+extern "C" plugin_calls exit_plugin(plugin_counts* given) {
+  counts = given;
+  return {&work, &launch};
 }

@@ -1,76 +1,72 @@
 // The process ends with launches in flight, in every way but a crash, whatever it still has and
-// wherever that is kept: nothing hangs, nothing crashes.
+// wherever that is kept: it does not hang or crash, and reclaims nothing after Escrow's exit
+// handler.
 #include <unistd.h>
 
 #include <cstdlib>
+#include <escrow/deleter.hpp>
+#include <memory>
 #include <thread>
 #include <vector>
 
-#include "../support/build_graph.hpp"
-#include "../support/child_cases.hpp"
 #include "belongings.hpp"
-#include "clean_end.hpp"
+#include "build_graph.hpp"
+#include "child_cases.hpp"
 
 namespace escrow::test {
 namespace {
 
-constexpr int status = 7;  // so that the end is the one that was asked for
+using namespace std::chrono_literals;
 
-enum class ending { return_from_main, exit, quick_exit, immediate };
+/// Where the program keeps what it does not destroy itself, in the order in which the end of the
+/// process destroys it: last to first.
+enum class place { heap, globals, before_escrow, after_escrow, thread_locals };
 
-int end_by(ending how) {
-  switch (how) {
-    case ending::return_from_main:
-      break;
-    case ending::exit:
-      std::exit(status);
-    case ending::quick_exit:
-      std::quick_exit(status);
-    case ending::immediate:
-      _exit(status);
-  }
-  return status;
-}
+std::optional<belongings> of_the_program;  // destroyed after CUDA and after Escrow's exit handler
 
-/// Where the program has what it does not end itself, in the order in which the end of the process
-/// comes to them: last to first.
-enum class place_of { program, before_escrow, after_escrow, thread };
-
-std::optional<belongings> of_the_program;  // ends after CUDA and after Escrow's exit handler
-
-std::optional<belongings>& kept_in(place_of where) {
-  if (where == place_of::program) return of_the_program;
-  must(cudaFree(nullptr));  // CUDA's own exit handlers are there
-  if (where == place_of::before_escrow) {
+std::optional<belongings>& kept_in(place where) {
+  if (where == place::globals) return of_the_program;
+  must(cudaFree(nullptr));  // CUDA's own exit handlers are registered
+  if (where == place::before_escrow) {
     static std::optional<belongings> before;
     return before;
   }
   static_cast<void>(deleter::global());  // and Escrow's
-  if (where == place_of::after_escrow) {
+  if (where == place::after_escrow) {
     static std::optional<belongings> after;
     return after;
+  }
+  if (where == place::heap) {
+    static auto& leaked = *new std::optional<belongings>;
+    return leaked;
   }
   thread_local std::optional<belongings> of_the_thread;
   return of_the_thread;
 }
 
-template <place_of where, ending how>
-int leave_in_flight() {
-  kept_in(where).emplace().launch();
-  return end_by(how);
+// In flight: a launch, one whose exec is destroyed, and owners of each kind of deleter.
+void launch_from(place where) {
+  belongings& kept = kept_in(where).emplace();
+  kept.launch();
+  graph_exec(kept.source).launch(kept.stream.get());
+  static deleter polled(deleter_options{.own_worker = false});
+  for (deleter* each : {&*kept.own, &polled, &deleter::global()}) {
+    each->retire(kept.source.get(), probe(make_fate()));
+    each->retire(stream_ref(kept.stream.get()), probe(make_fate()));
+  }
 }
 
-// Uses of what is never ended, until CUDA is gone.
-[[noreturn]] void use_for_ever(std::atomic<int>& rounds) {
+// Uses of what is never destroyed, until CUDA is shut down.
+[[noreturn]] void use_endlessly(std::atomic<int>& rounds) {
   static auto& used = *new belongings;
   while (true) {
     try {
       used.launch();
       used.claim_and_retire();
-      static_cast<void>(used.own.drain_for(std::chrono::milliseconds{1}));
+      static_cast<void>(used.own->drain_for(1ms));
       rounds.fetch_add(1, std::memory_order_relaxed);
     } catch (std::exception const&) {
-      std::this_thread::sleep_for(std::chrono::milliseconds{1});  // CUDA is gone: nothing works
+      std::this_thread::sleep_for(1ms);  // CUDA is shut down: every call fails
     }
   }
 }
@@ -81,46 +77,43 @@ bool is_in_use() {
   return rounds_of_use.load(std::memory_order_relaxed) > 3;
 }
 
-int leave_a_thread_behind() {
-  std::thread([] { use_for_ever(rounds_of_use); }).detach();
+void leave_a_thread_behind() {
+  std::thread([] { use_endlessly(rounds_of_use); }).detach();
   must(wait_until(&is_in_use), "the thread uses it");
-  return status;
 }
 
-int exit_beside_main() {
+void exit_on_a_thread() {
   std::thread([] {
-    if (wait_until(&is_in_use)) std::exit(status);
+    if (wait_until(&is_in_use)) std::exit(as_expected);
     std::_Exit(1);
   }).detach();
-  use_for_ever(rounds_of_use);
+  use_endlessly(rounds_of_use);
 }
 
 int exit_in_a_capture() {
   static owned_stream const stream = make_stream();
   static belongings kept;
   kept.launch();
-  static_cast<void>(escrow::capture(
-      stream.get(),
-      [](stream_ref on) {
-        block_lease const held = kept.pool.claim(on);
-        kept.own.retire(on, probe(make_fate()));
-        std::exit(status);
-      },
-      cudaStreamCaptureModeGlobal));
+  auto const record = [](stream_ref on) {
+    block_lease const held = kept.pool->claim(on);
+    kept.own->retire(on, probe(make_fate()));
+    std::exit(as_expected);
+  };
+  static_cast<void>(escrow::capture(stream.get(), record, cudaStreamCaptureModeGlobal));
   return 1;
 }
 
 int exit_on_the_worker() {
   static belongings kept;
   kept.launch();
-  deleter::global().retire(probe(make_fate([] { std::exit(status); })));
+  deleter::global().retire(probe(make_fate([] { std::exit(as_expected); })));
   std::this_thread::sleep_for(generous);
   return 1;
 }
 
-/// Lets go, after Escrow's exit handler and before CUDA's, of what a graph holds.
-struct late_end {
-  ~late_end() {
+/// Releases, after Escrow's exit handler and before CUDA's, what a graph holds.
+struct late_release {
+  ~late_release() {
     graph.reset();
     if (fate == nullptr) return;
     bool const is_reclaimed = !stays_false([this] { return fate->was_destroyed(); });
@@ -130,48 +123,139 @@ struct late_end {
   fate_ptr fate;
 };
 
-int let_go_after_the_exit_handler() {
+void release_after_the_exit_handler() {
   must(cudaFree(nullptr));
-  static late_end kept;
+  static late_release kept;
   kept.graph = tiny_graph();
   kept.fate = make_fate();
   deleter::global().retire(kept.graph.get(), probe(kept.fate));
-  return status;
 }
 
-int end_a_thread_with_its_own() {
-  std::thread([] { kept_in(place_of::thread).emplace().launch(); }).join();
-  return status;
+void poll_after_the_exit_handler() {
+  static deleter* polled = nullptr;  // no deleter of the process has a worker
+  static fate_ptr& fate = *new fate_ptr(make_fate());
+  static_cast<void>(std::atexit([] {
+    std::size_t const count = polled->poll();
+    if (count != 0 || polled->drain_for(10ms) || fate->was_destroyed()) std::_Exit(1);
+  }));
+  polled = new deleter(deleter_options{.own_worker = false});
+  polled->retire(probe(fate));
 }
 
-template <place_of where>
-constexpr child_case::body returning = &leave_in_flight<where, ending::return_from_main>;
-template <place_of where>
-constexpr child_case::body exiting = &leave_in_flight<where, ending::exit>;
+struct drains {
+  ~drains() { deleter::global().drain(); }
+};
 
-std::vector<named_case> const end_cases = register_cases({
-    {"ReturnWithGlobals", returning<place_of::program>},
-    {"ReturnWithStaticsFromBeforeEscrow", returning<place_of::before_escrow>},
-    {"ReturnWithStaticsFromAfterEscrow", returning<place_of::after_escrow>},
-    {"ReturnWithThreadLocals", returning<place_of::thread>},
-    {"ExitWithGlobals", exiting<place_of::program>},
-    {"ExitWithStaticsFromBeforeEscrow", exiting<place_of::before_escrow>},
-    {"ExitWithStaticsFromAfterEscrow", exiting<place_of::after_escrow>},
-    {"ExitWithThreadLocals", exiting<place_of::thread>},
-    {"QuickExit", &leave_in_flight<place_of::after_escrow, ending::quick_exit>},
-    {"ImmediateExit", &leave_in_flight<place_of::after_escrow, ending::immediate>},
-    {"ReturnAndReclaimNothingAfterwards", &let_go_after_the_exit_handler},
-    {"ReturnAfterAThreadWithThreadLocals", &end_a_thread_with_its_own},
-    {"ReturnWhileAThreadUsesEverything", &leave_a_thread_behind},
-    {"ExitOnAThreadWhileMainUsesEverything", &exit_beside_main},
-    {"ExitInACapture", &exit_in_a_capture},
-    {"ExitOnTheWorker", &exit_on_the_worker},
-});
+void leave_statics_that_drain() {
+  static drains const after_the_exit_handler;
+  static belongings kept;
+  static drains const before_the_exit_handler;
+  kept.launch();
+}
 
-class ProcessEnd : public testing::TestWithParam<named_case> {};
+void leave_hoisted_references() {
+  static belongings kept;
+  static hoisted held = hoist(kept.source);
+  static owned_exec exec = instantiate(kept.source.get());
+  must(cudaGraphLaunch(exec, kept.stream));
+  static belongings other;
+  hoist(other.source).release_after(stream_ref(kept.stream.get()));
+}
+
+void leave_shared_objects() {
+  static owned_stream const stream = make_stream();
+  static std::shared_ptr<probe> const before = make_stream_shared<probe>(make_fate());
+  deleter::global().drain();  // the exit handler is registered
+  static std::shared_ptr<probe> const after = make_stream_shared<probe>(make_fate());
+  must(launch_sleep(stream, 1000));
+  record_stream(before, stream.get());
+  record_stream(after, stream.get());
+}
+
+void leave_workers_of_destroyed_deleters() {
+  static owned_graph graph = tiny_graph();
+  owned_stream const stream = make_stream();
+  for (int i = 0; i < 100; ++i) {
+    deleter destroyed;
+    if (i % 2 == 0) destroyed.retire(graph.get(), probe(make_fate()));
+    destroyed.retire(stream_ref(stream.get()), probe(make_fate()));
+  }
+}
+
+void leave_the_worker_blocked() {
+  static std::atomic<bool> entered{false};
+  static std::atomic<bool> never{false};
+  deleter::global().retire(probe(make_fate([] {
+    entered.store(true, std::memory_order_release);
+    never.wait(false);
+  })));
+  must(wait_until([] { return entered.load(std::memory_order_acquire); }), "entered");
+}
+
+/// Destroyed after the simulated runtime has shut down.
+struct late_call {
+  ~late_call() {
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaErrorCudartUnloading) std::_Exit(1);
+  }
+};
+
+// The rule of the simulated runtime: the end of the process runs no destroy callback, and a later
+// call is told so.
+void leave_a_user_object_in_flight() {
+  static late_call const late;
+  static auto* const flag = new pinned_ints;
+  cudaStream_t const stream = make_stream().release();
+  owned_graph const graph = chain({wait_flag_call(flag->data())});
+  cudaUserObject_t object = nullptr;
+  must(cudaUserObjectCreate(
+      &object, nullptr, [](void*) { std::_Exit(1); }, 1, cudaUserObjectNoDestructorSync));
+  must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+  owned_exec const exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+}
+
+std::vector<named_case> all_cases() {
+  std::vector<named_case> all{
+      {"QuickExit", [] { launch_from(place::after_escrow), std::quick_exit(as_expected); }},
+      {"ImmediateExit", [] { launch_from(place::after_escrow), _exit(as_expected); }},
+      {"ExitInACapture", &exit_in_a_capture},
+      {"ExitOnTheWorker", &exit_on_the_worker},
+      {"ExitOnAThreadWhileMainUsesEverything", &exit_on_a_thread},
+      {"ReturnWhileAThreadUsesEverything", &leave_a_thread_behind},
+      {"ReturnAfterAThreadWithThreadLocals",
+       [] { std::thread(&launch_from, place::thread_locals).join(); }},
+      {"ReturnWithStaticsThatDrain", &leave_statics_that_drain},
+      {"ReturnWithHoistedReferences", &leave_hoisted_references},
+      {"ReturnWithSharedObjects", &leave_shared_objects},
+      {"ReturnWithABlockedWorker", &leave_the_worker_blocked},
+      {"NothingIsReclaimedAfterwards", &release_after_the_exit_handler},
+      {"NothingIsReclaimedAfterwardsWithoutAWorker", &poll_after_the_exit_handler},
+  };
+  std::pair<char const*, place> const places[] = {{"Heap", place::heap},
+                                                  {"Globals", place::globals},
+                                                  {"StaticsBeforeEscrow", place::before_escrow},
+                                                  {"StaticsAfterEscrow", place::after_escrow},
+                                                  {"ThreadLocals", place::thread_locals}};
+  for (auto const& [name, where] : places) {
+    all.emplace_back(std::string("ReturnWith") + name, [where = where] { launch_from(where); });
+    all.emplace_back(std::string("ExitWith") + name,
+                     [where = where] { launch_from(where), std::exit(as_expected); });
+  }
+  for (char const* const round : {"1", "2", "3", "4", "5"}) {
+    all.emplace_back(std::string("ReturnWhileWorkersEnd_") + round,
+                     &leave_workers_of_destroyed_deleters);
+  }
+  if (is_simulated()) all.emplace_back("NoDestroyCallbackRuns", &leave_a_user_object_in_flight);
+  return all;
+}
+
+std::vector<named_case> const end_cases = register_cases(all_cases());
+
+using ProcessEnd = child_test;
 
 TEST_P(ProcessEnd, IsCleanAndSoon) {
-  expect_clean_end(GetParam().name, status);
+  expect_clean_end(GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(By, ProcessEnd, testing::ValuesIn(end_cases), &name_of_case);

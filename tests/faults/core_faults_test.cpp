@@ -1,51 +1,36 @@
-// Every call of every operation of core fails once.
+// Every call of every operation of core fails once; and what becomes of an event whose record
+// fails.
 #include <escrow/core.hpp>
 #include <escrow/detail/device.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>
 #include <escrow/detail/retry_cleanup.hpp>
 
-#include "../pool/capture_fixture.hpp"
 #include "every_call.hpp"
+#include "fault_world.hpp"
 
 namespace escrow::test {
 namespace {
 
 /// Streams, events and graphs, one of them in a capture if the operation wants it.
-class core_stage : public stage {
+class core_stage : public fault_world {
  public:
-  owned_stream one = make_stream();
-  owned_stream other = make_stream();
   owned_graph plain = tiny_graph();
-  std::optional<capture> captured;
   std::optional<event> mine;
   std::optional<event> taken;
   std::optional<shared_event> shared;
-  std::optional<device_scope> scope;
-  std::optional<relaxed_capture_scope> relaxed;
   int device = -1;
-  std::uint64_t answer = 0;  // what a question gave
 
-  void begin_capture() {
-    captured.emplace(one, cudaStreamCaptureModeGlobal);
-    must(launch_tiny(one));
-  }
   [[nodiscard]] std::string seen() override {
     return "event " + std::to_string(mine && *mine) + " taken " + std::to_string(taken && *taken) +
-           " shared " + std::to_string(shared.has_value()) + " answer " + std::to_string(answer) +
-           " device " + std::to_string(device) + " capture " +
-           std::to_string(captured && captured->is_active());
+           " shared " + std::to_string(shared.has_value()) + " answer " + answer + " device " +
+           std::to_string(device) + " capture " + std::to_string(is_capturing());
   }
   [[nodiscard]] leftovers end(int /*way*/) override {
-    if (captured) {
-      EXPECT_EQ(captured->end(), cudaSuccess);
-    }
-    return end_all();
+    expect_unharmed_capture();
+    return end_after_loss();
   }
-  [[nodiscard]] leftovers end_after_loss() override { return end_all(); }
-
- private:
-  leftovers end_all() {
+  [[nodiscard]] leftovers end_after_loss() override {
     captured.reset();
     mine.reset();
     taken.reset();
@@ -54,124 +39,210 @@ class core_stage : public stage {
   }
 };
 
-void nothing(core_stage& /*unused*/) {}
+using rows = operations_in<core_stage>;
+using step = rows::step;
 
-void with_event(core_stage& in) {
-  in.mine.emplace();
+step const with_event = [](auto& in) { in.mine.emplace(); };
+
+/// Keeps a result as text.
+template <class Query>
+step answer_of(Query query) {
+  return [=](auto& in) { in.answer = std::to_string(query(in)); };
 }
 
-void add_events(operations_in<core_stage>& all) {
-  all.add("event, made", runs({"event::event"}), nothing, [](auto& in) { in.mine.emplace(); });
-  all.add("event, ended", runs({"event::~event"}), with_event, [](auto& in) { in.mine.reset(); });
-  all.add("event, recorded", runs({"event_ref::record"}), with_event,
+void add_events(rows& all) {
+  all.add("event, made", runs({"event::event"}), {}, with_event);
+  all.add("event, ended", runs({"event::~event"}), {with_event}, [](auto& in) { in.mine.reset(); });
+  all.add("event, recorded", runs({"event_ref::record"}), {with_event},
           [](auto& in) { in.mine->ref().record(in.one); });
-  all.add("event, waited for", runs({"event_ref::wait"}), with_event,
+  all.add("event, waited for", runs({"event_ref::wait"}), {with_event},
           [](auto& in) { in.mine->ref().wait(in.one); });
-  all.add("event, asked", runs({"event_ref::is_done"}), with_event,
-          [](auto& in) { in.answer = in.mine->ref().is_done() ? 1 : 0; })
+  all.add("event, asked", runs({"event_ref::is_done"}), {with_event},
+          answer_of([](auto& in) { return in.mine->ref().is_done(); }))
       .served_otherwise = {{"cudaEventQuery", "cudaErrorNotReady is an answer"}};
-  all.add("event, synced", runs({"event_ref::sync"}), with_event,
+  all.add("event, synced", runs({"event_ref::sync"}), {with_event},
           [](auto& in) { in.mine->ref().sync(); });
-  all.add("event cache, empty", runs({"event_cache::take"}), nothing,
+  auto const takes = runs({"event_cache::take"});
+  all.add("event cache, empty", takes, {},
           [](auto& in) { in.taken.emplace(event_cache::take(0)); });
-  all.add("event cache, empty, of another device", runs({"event_cache::take"}), nothing,
+  all.add("event cache, empty, of another device", takes, {},
           [](auto& in) { in.taken.emplace(event_cache::take(1)); });
-  all.add("event cache, given back", runs({"event_cache::put"}), with_event,
+  auto const puts = runs({"event_cache::put"});
+  all.add("event cache, given back", puts, {with_event},
           [](auto& in) { event_cache::put(0, std::move(*in.mine)); });
-  all.add("event cache, given back for no device", runs({"event_cache::put"}), with_event,
+  all.add("event cache, given back for no device", puts, {with_event},
           [](auto& in) { event_cache::put(-1, std::move(*in.mine)); });
-  all.add("shared event, made and found", runs({"shared_event::make", "shared_event::find"}),
-          nothing, [](auto& in) {
+  all.add("shared event, made and found", runs({"shared_event::make", "shared_event::find"}), {},
+          [](auto& in) {
             auto const made = shared_event::make();
             in.shared = shared_event::find(made.get());
           });
-  all.add(
-      "shared event, ended", runs({"shared_event::make"}),
-      [](auto& in) { in.shared.emplace(shared_event::make()); },
-      [](auto& in) { in.shared.reset(); });
-}
-
-void add_ready_events(operations_in<core_stage>& all) {
-  auto const record = [](core_stage& in) {
+  all.add("shared event, ended", runs({"shared_event::make"}),
+          {[](auto& in) { in.shared.emplace(shared_event::make()); }},
+          [](auto& in) { in.shared.reset(); });
+  auto const records = runs({"record_ready"});
+  all.add("ready event, recorded", records, {with_event}, [](auto& in) {
     int device = 0;
     auto const result = record_ready(*in.mine, device, in.one);
     if (result.outcome == record_outcome::failed) throw cuda_error(result.status, "record");
-  };
-  all.add("ready event, recorded", runs({"record_ready"}), with_event, record);
-  all.add(
-         "ready event, of another device", runs({"record_ready"}),
-         [](auto& in) { in.mine.emplace(event_cache::take(1)); },
-         [](auto& in) {
-           int device = 1;
-           in.answer =
-               1 + static_cast<std::uint64_t>(record_ready(*in.mine, device, in.one).outcome);
-         })
-      .served_otherwise = {{"*", "a second try that fails is a failure, which is said"}};
+  });
+  all.add("ready event, of another device", records,
+          {[](auto& in) { in.mine.emplace(event_cache::take(1)); }}, answer_of([](auto& in) {
+            int device = 1;
+            return static_cast<int>(record_ready(*in.mine, device, in.one).outcome);
+          }))
+      .served_otherwise = {{"*", "a second try that fails is a failure, which is reported"}};
 }
 
-void add_scopes(operations_in<core_stage>& all) {
-  all.add("current device", runs({"current_device"}), nothing,
+void add_scopes(rows& all) {
+  all.add("current device", runs({"current_device"}), {},
           [](auto& in) { in.device = current_device(); });
-  all.add("device scope", runs({"device_scope::device_scope", "device_scope::~device_scope"}),
-          nothing, [](auto& in) {
+  all.add("device scope", runs({"device_scope::device_scope", "device_scope::~device_scope"}), {},
+          [](auto& in) {
             device_scope const there(1);
-            in.answer = 1;
+            in.answer = "1";
           });
   all.add("relaxed scope",
           runs({"relaxed_capture_scope::relaxed_capture_scope",
                 "relaxed_capture_scope::~relaxed_capture_scope"}),
-          nothing, [](auto& in) {
+          {}, [](auto& in) {
             relaxed_capture_scope const relaxed;
-            in.answer = 1;
+            in.answer = "1";
           });
-  all.add("cleanup retried", runs({"retry_cleanup"}), with_event, [](auto& in) {
-    cudaEvent_t const handle = in.mine->detach();
-    in.answer = retry_cleanup([&] { return cudaEventDestroy(handle); }) ? 1 : 0;
-  });
-  all.add("cleanup retried in relaxed mode", runs({"retry_cleanup_relaxed"}), with_event,
-          [](auto& in) {
+  all.add("cleanup retried", runs({"retry_cleanup"}), {with_event}, answer_of([](auto& in) {
+            cudaEvent_t const handle = in.mine->detach();
+            return retry_cleanup([&] { return cudaEventDestroy(handle); });
+          }));
+  all.add("cleanup retried in relaxed mode", runs({"retry_cleanup_relaxed"}), {with_event},
+          answer_of([](auto& in) {
             cudaEvent_t const asked = in.mine->get();
-            in.answer = retry_cleanup_relaxed([&] { return cudaEventQuery(asked); }) ? 1 : 0;
-          });
+            return retry_cleanup_relaxed([&] { return cudaEventQuery(asked); });
+          }));
 }
 
-void add_questions(operations_in<core_stage>& all) {
-  auto const capturing = [](core_stage& in) { in.begin_capture(); };
-  all.add("capture info, of none", runs({"capture_of"}), nothing,
-          [](auto& in) { in.answer = capture_of(in.one).is_none() ? 1 : 0; });
-  all.add("capture info, of a capture", runs({"capture_of"}), capturing,
-          [](auto& in) { in.answer = capture_of(in.one).is_active() ? 1 : 0; });
-  all.add("capture info, to use the stream", runs({"usable_capture_of"}), capturing,
-          [](auto& in) { in.answer = usable_capture_of("test", in.one).is_active() ? 1 : 0; });
-  all.add("stream id", runs({"stream_id"}), nothing,
-          [](auto& in) { in.answer = stream_id(in.one) != 0 ? 1 : 0; });
-  all.add("stream's device", runs({"device_of"}), nothing,
+void add_queries(rows& all) {
+  step const capturing = [](auto& in) { in.begin_capture(in.one); };
+  auto const is_active = [](auto& in) { return capture_of(in.one).is_active(); };
+  all.add("capture info, of none", runs({"capture_of"}), {}, answer_of(is_active));
+  all.add("capture info, of a capture", runs({"capture_of"}), {capturing}, answer_of(is_active));
+  all.add("capture info, to use the stream", runs({"usable_capture_of"}), {capturing},
+          answer_of([](auto& in) { return usable_capture_of("test", in.one).is_active(); }));
+  all.add("stream id", runs({"stream_id"}), {},
+          answer_of([](auto& in) { return stream_id(in.one) != 0; }));
+  all.add("stream's device", runs({"device_of"}), {},
           [](auto& in) { in.device = device_of(in.one); });
-  auto const capturing_with_events_kept = [](core_stage& in) {
-    in.begin_capture();
-    static_cast<void>(is_captured_on(in.one, 1));
-  };
-  all.add("capturing stream's device", runs({"device_of_capturing"}), capturing_with_events_kept,
+  step const fill_cache = [](auto& in) { static_cast<void>(is_captured_on(in.one, 1)); };
+  all.add("capturing stream's device", runs({"device_of_capturing"}), {capturing, fill_cache},
           [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
-  all.add("captured on another device", runs({"is_captured_on"}), capturing,
-          [](auto& in) { in.answer = is_captured_on(in.one, 1) ? 2 : 1; });
-  all.add("graph id", runs({"graph_id_of"}), nothing,
-          [](auto& in) { in.answer = graph_id_of(in.plain).has_value() ? 1 : 0; });
+  all.add("captured on another device", runs({"is_captured_on"}), {capturing},
+          answer_of([](auto& in) { return is_captured_on(in.one, 1); }));
+  all.add("graph id", runs({"graph_id_of"}), {},
+          answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
 }
 
-std::vector<operation> const& operations() {
-  static std::vector<operation> const all = [] {
-    operations_in<core_stage> joined;
-    add_events(joined);
-    add_ready_events(joined);
-    add_scopes(joined);
-    add_questions(joined);
-    return joined.all();
-  }();
-  return all;
+std::vector<operation> operations() {
+  rows all;
+  add_events(all);
+  add_scopes(all);
+  add_queries(all);
+  return all.all();
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+
+/// How a ready event is recorded while some calls fail.
+struct record_case {
+  char const* name;
+  std::vector<std::pair<char const*, cudaError_t>> failing;  // the n-th of a name is its n-th call
+  int device;                                                // of the stream; the event is of 0
+  record_outcome outcome;
+  cudaError_t status;
+};
+
+void PrintTo(record_case const& it, std::ostream* out) {
+  *out << it.name;
+}
+
+class ReadyEvent : public testing::TestWithParam<record_case> {
+ protected:
+  void TearDown() override { sim::clear_faults(); }
+
+  /// Leaves so many events of device 0 in the cache.
+  static void fill_cache(std::size_t count) {
+    std::vector<event> kept;
+    std::size_t const made = sim::calls("cudaEventCreateWithFlags");
+    while (sim::calls("cudaEventCreateWithFlags") == made) kept.push_back(event_cache::take(0));
+    for (; count != 0; --count) event_cache::put(0, event());
+    for (event& each : kept) must(cudaEventDestroy(each.detach()));
+  }
+  static bool tracks_work(event const& ready, int device, cudaStream_t stream) {
+    pinned_flag flag;
+    device_scope const there(device);
+    must(launch_wait_flag(stream, flag.get()));
+    must(cudaEventRecord(ready.get(), stream));
+    bool const before = ready.ref().is_done();
+    flag.raise();
+    ready.ref().sync();
+    return !before && ready.ref().is_done();
+  }
+};
+
+TEST_P(ReadyEvent, IsRecordedOrReplacedByAFreshOneOrLeftAsItWas) {
+  record_case const& it = GetParam();
+  std::optional<device_scope> there(it.device);
+  owned_stream const stream = make_stream();
+  there.reset();
+  fill_cache(it.device == 0 && it.failing.size() < 2 ? 1 : 0);
+  event ready;
+  cudaEvent_t const handle = ready.get();
+  std::size_t const before = sim::alive().events;
+  std::map<std::string, std::uint64_t> nth;
+  for (auto const& [api, error] : it.failing) sim::fail_call(api, error, ++nth[api]);
+  int device = 0;
+  record_result const result = record_ready(ready, device, stream);
+  sim::clear_faults();
+  EXPECT_EQ(result.outcome, it.outcome);
+  EXPECT_EQ(result.status, it.status);
+  bool const is_fresh = it.outcome == record_outcome::recorded_anew;
+  EXPECT_EQ(ready.get() != handle, is_fresh);
+  EXPECT_EQ(device, is_fresh ? it.device : 0);
+  EXPECT_EQ(current_device(), 0);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_TRUE(it.outcome == record_outcome::failed || tracks_work(ready, device, stream));
+  if (it.device == 0) {
+    EXPECT_EQ(sim::alive().events, is_fresh ? before - 1 : before) << "a refused event is not kept";
+  }
+}
+
+constexpr auto refused = cudaErrorInvalidValue;
+
+/// Two calls fail while a record is tried: nothing has changed.
+record_case no_second_try(char const* name, char const* api) {
+  return {name,
+          {{"cudaEventRecord", refused}, {api, cudaErrorMemoryAllocation}},
+          0,
+          record_outcome::failed,
+          refused};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    While, ReadyEvent,
+    testing::Values(record_case{"NothingFails", {}, 0, record_outcome::recorded, cudaSuccess},
+                    record_case{"TheStreamIsOfAnotherDevice",
+                                {},
+                                1,
+                                record_outcome::recorded_anew,
+                                cudaErrorInvalidResourceHandle},
+                    record_case{"ARecordIsRefused",
+                                {{"cudaEventRecord", refused}},
+                                0,
+                                record_outcome::recorded_anew,
+                                refused},
+                    no_second_try("TwoRecordsAreRefused", "cudaEventRecord"),
+                    no_second_try("TheStreamsDeviceIsUnknown", "cudaStreamGetDevice"),
+                    no_second_try("NoEventCanBeMade", "cudaEventCreateWithFlags"),
+                    no_second_try("TheCurrentDeviceIsUnknown", "cudaGetDevice")),
+    [](auto const& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace escrow::test

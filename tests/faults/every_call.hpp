@@ -1,11 +1,10 @@
-// The tests of a program whose operations are made to fail, and what it prints at its end.
+// The two tests of each operation of a program, and the sums that the program prints at its end.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <iostream>
 #include <string>
-#include <vector>
 
 #include "deep.hpp"
 #include "fault_runner.hpp"
@@ -28,7 +27,7 @@ inline std::string name_of(testing::TestParamInfo<operation> const& info) {
   return identifier_of(info.param);
 }
 
-/// Prints what all runs came to.
+/// Prints the sums over all runs.
 class prints_totals : public testing::Environment {
  public:
   void SetUp() override {

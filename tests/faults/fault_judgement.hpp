@@ -1,9 +1,10 @@
-// What a run with a failure is judged by: its name, its bound, counts, and the reason of what it
-// threw.
+// How a run with a failure is judged: the errors that CUDA documents, the run's name and bound, the
+// counts, and the reason of an exception.
 #pragma once
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
@@ -15,13 +16,39 @@
 #include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
-#include <map>
 #include <new>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "fault_runner.hpp"
 
 namespace escrow::test {
+
+/// What CUDA's manual says about one call.
+struct documented_call {
+  std::string_view api;
+  bool may_initialise;  // "may also return errors of initialisation"
+  std::vector<cudaError_t> errors;
+};
+
+/// The errors that a call may return. Empty if the table has no such call.
+inline std::vector<cudaError_t> errors_of(std::string_view api) {
+  static std::vector<documented_call> const all{
+#include "documented_errors.inc"
+  };
+  auto const found = std::ranges::find(all, api, &documented_call::api);
+  if (found == all.end()) return {};
+  std::vector<cudaError_t> errors = found->errors;
+  if (found->may_initialise) {
+    errors.insert(errors.end(),
+                  {cudaErrorInitializationError, cudaErrorInsufficientDriver, cudaErrorNoDevice});
+  }
+  errors.push_back(cudaErrorUnknown);  // one that the manual does not name
+  // "May also return error codes from previous, asynchronous launches", which every call may.
+  errors.push_back(cudaErrorIllegalAddress);
+  return errors;
+}
 
 /// Ends the program with the name of a run that hangs.
 class hang_alarm {
@@ -77,7 +104,7 @@ inline std::string describe(sim::counts const& it) {
   return text;
 }
 
-/// But for events and streams, of which there may be as many at most.
+/// Without events and streams, of which there may be fewer.
 inline sim::counts sum(sim::counts of, leftovers const& more) {
   of.graphs += more.graphs;
   of.execs += more.execs;
@@ -88,7 +115,7 @@ inline sim::counts sum(sim::counts of, leftovers const& more) {
   return of;
 }
 
-/// A failed call must be the reason for what was thrown.
+/// Whether the failure explains the exception.
 inline bool is_reason(fault const& failing, std::exception const& thrown) {
   auto const* const from_cuda = dynamic_cast<cuda_error const*>(&thrown);
   if (failing.allocation != 0) {
@@ -107,9 +134,9 @@ inline bool is_reason(fault const& failing, std::exception const& thrown) {
   return from_cuda != nullptr && from_cuda->status() == failing.error;
 }
 
-/// Whether the map has a word on failures of that call.
-inline bool serves(std::map<std::string, std::string> const& words, std::string const& api) {
-  return words.contains("*") || words.contains(api);
+/// Whether a statement is about failures of that call.
+inline bool applies(statements const& said, std::string const& api) {
+  return said.contains("*") || said.contains(api);
 }
 
 }  // namespace escrow::test

@@ -1,17 +1,126 @@
-// Runs an operation again and again, each time with another of its calls or allocations failing.
+// Operations of the library, and what runs each of them with one call or one allocation failing.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <escrow/sim.hpp>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "operation.hpp"
-
 namespace escrow::test {
+
+/// What Escrow leaks on purpose in a run. Of events and streams: the most that it may be.
+using leftovers = sim::counts;
+
+/// All that an operation needs. It is made and prepared while nothing fails.
+class stage {
+ public:
+  stage() = default;
+  stage(stage const&) = delete;
+  stage& operator=(stage const&) = delete;
+  virtual ~stage() = default;
+
+  /// The visible state, as text. Called while nothing fails.
+  [[nodiscard]] virtual std::string seen() = 0;
+  /// How many errors a handler was told of.
+  [[nodiscard]] virtual std::size_t reports() const = 0;
+  /// Expects what must hold whatever failed (nothing freed early, no slot handed out twice...),
+  /// destroys everything, in one of several orders, and expects that everything was released.
+  [[nodiscard]] virtual leftovers end(int way) = 0;
+  /// The same after the device was lost: nothing hangs, nothing is destroyed twice.
+  [[nodiscard]] virtual leftovers end_after_loss() = 0;
+};
+
+/// What the header says about failures of some calls, by the call's name; "*" is all of them.
+using statements = std::map<std::string, std::string>;
+
+/// One public function in one of its ways.
+struct operation {
+  std::string name;
+  /// The public functions that it tests, as public_functions.py finds them.
+  std::vector<std::string> functions;
+  std::function<std::unique_ptr<stage>()> prepare;
+  std::function<void(stage&)> act;
+  /// The guarantee is strong: an operation that throws has changed nothing and can be repeated; one
+  /// that does not throw has done its work. For failures of these calls the header promises less.
+  statements stated = {};
+  /// Part of the visible state in that case, if anything has changed.
+  std::string stated_shows = "";
+  /// Failures of these calls have another result that serves as well: why.
+  statements served_otherwise = {};
+  /// CUDA refuses a call also if nothing fails, and the library handles that; if it cannot, it
+  /// throws this error.
+  cudaError_t refused_first = cudaSuccess;
+  /// In how many orders its stage can end.
+  int ways_to_end = 1;
+};
+
+inline void PrintTo(operation const& it, std::ostream* out) {
+  *out << it.name;
+}
+
+/// The operation's name as GoogleTest takes it.
+[[nodiscard]] inline std::string identifier_of(operation const& it) {
+  std::string name;
+  bool begins = true;
+  for (char const each : it.name) {
+    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
+    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
+    begins = !is_part;
+  }
+  return name;
+}
+
+/// The public functions that an operation tests; public_functions.py reads the source for it.
+[[nodiscard]] inline std::vector<std::string> runs(std::initializer_list<char const*> names) {
+  return {names.begin(), names.end()};
+}
+
+/// Operations on stages of one kind.
+template <class Stage>
+class operations_in {
+ public:
+  using step = std::function<void(Stage&)>;
+  using steps = std::vector<step>;
+
+  /// Adds a row and returns it: what is done before, and what is done while something fails.
+  operation& add(std::string name, std::vector<std::string> functions, steps before, step act) {
+    operation added;
+    added.name = std::move(name);
+    added.functions = std::move(functions);
+    added.prepare = [before = std::move(before)] {
+      auto made = std::make_unique<Stage>();
+      for (step const& each : before) each(*made);
+      return made;
+    };
+    added.act = [act = std::move(act)](stage& in) { act(static_cast<Stage&>(in)); };
+    all_.push_back(std::move(added));
+    return all_.back();
+  }
+  /// All rows. Those of another device come last: once a process has used two, less is known after
+  /// a fault, and the other rows' ends would be judged less strictly.
+  [[nodiscard]] std::vector<operation> all() const {
+    std::vector<operation> result = all_;
+    std::stable_partition(result.begin(), result.end(), [](operation const& each) {
+      return each.name.find("another device") == std::string::npos;
+    });
+    return result;
+  }
+
+ private:
+  std::vector<operation> all_;
+};
 
 /// What fails in one run: a call with an error, an allocation, or nothing.
 struct fault {
@@ -20,6 +129,7 @@ struct fault {
   cudaError_t error = cudaSuccess;
   std::uint64_t allocation = 0;  // the n-th of the calling thread; 0: none
   std::uint64_t times = 1;       // allocations that fail from there on
+  bool is_repeated = true;       // an operation that threw is done again
 
   [[nodiscard]] bool is_none() const { return call == 0 && allocation == 0; }
 };
@@ -31,7 +141,7 @@ struct run_result {
   std::uint64_t allocations = 0;
 };
 
-/// What all runs of a program come to.
+/// The sums over all runs of a program.
 struct fault_totals {
   std::uint64_t operations = 0;
   std::uint64_t call_sites = 0;
@@ -42,22 +152,22 @@ struct fault_totals {
 };
 [[nodiscard]] fault_totals const& totals();
 
-/// How long one run may take before it is taken to hang; the program then ends.
+/// How long one run may take before the program ends with its name.
 void limit_runs_to(unsigned seconds);
 
-/// How long a run waits for events that a worker gives back. A lost event costs a run all of it.
+/// How long a run waits for events that a worker returns. A run that leaks one waits that long.
 void await_events_for(std::chrono::nanoseconds at_most);
 
 /// Only one run in so many is made from now on.
 void make_one_run_in(unsigned so_many);
 
-/// The runs of one operation. What goes wrong is a failure of the running test.
+/// The runs of one operation. Each broken promise is a failure of the running test.
 class fault_runner {
  public:
   explicit fault_runner(operation const& it);
 
   /// Each call that the operation makes fails with each error that its manual names, and the device
-  /// is lost at each, and after all of them.
+  /// is lost at each call, and after the last.
   void every_call();
   /// Each allocation that the operation makes fails: alone, and with all that follow.
   void every_allocation();
@@ -67,6 +177,9 @@ class fault_runner {
   // ids.
   void fill();
   void fail_call(std::uint64_t n, std::string const& api);
+  // A run for each way to end. In the first, an operation that threw is repeated; one that may
+  // leave something (stated_shows) is also run without that.
+  void run_each_way(fault failing, std::function<void(run_result const&)> const& judge);
   run_result run(fault const& failing, int way_to_end);
   run_result act(stage& in, fault const& failing);
   void expect_thread_as_before() const;

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "child.hpp"
-#include "deleter_stage.hpp"
 #include "fault_runner.hpp"
+#include "fault_world.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::test {
@@ -31,14 +31,13 @@ std::string said_of(operation const& it) {
   return text;
 }
 
-/// What it says of one whose world has an owner, and its first stream work that uses it.
-std::string said_of(
-    planted::step act, planted::step prepare = [](deleter_stage& in) {
-      in.keep_busy(in.one);
-      in.have_owner();
-    }) {
+planted::step const with_busy_owner = [](auto& in) {
+  in.keep_busy(in.one);
+  in.have_owner();
+};
+std::string said_of(planted::step act, planted::step prepare = with_busy_owner) {
   planted all;
-  return said_of(all.add("planted", {}, std::move(prepare), std::move(act)));
+  return said_of(all.add("planted", {}, {std::move(prepare)}, std::move(act)));
 }
 
 void expect_said(std::string const& said, std::string const& expected) {
@@ -53,109 +52,103 @@ TEST(PlantedMistake, NoneIsSeenWhereThereIsNone) {
   EXPECT_EQ(said_of([](auto& in) { in.worker->retire(in.one, std::move(*in.mine)); }), "");
 }
 
-TEST(PlantedMistake, ALeakBehindAFailedCallIsReported) {
-  await_events_for(std::chrono::milliseconds(100));  // each of its runs loses one
-  expect_said(said_of([](auto& in) {
-                cudaEvent_t made = nullptr;
-                escrow::check(cudaEventCreate(&made), "cudaEventCreateWithFlags");
-                record(in);  // throws, and nobody destroys the event
-                must(cudaEventDestroy(made));
-              }),
-              "kept on purpose");
-  await_events_for(generous);
+struct mistake {
+  char const* name;
+  char const* expected;  // what the runner says
+  planted::step act;
+  planted::step prepare = with_busy_owner;
+};
+
+void PrintTo(mistake const& it, std::ostream* out) {
+  *out << it.name;
 }
 
-TEST(PlantedMistake, ALeakBehindAFailedAllocationIsReported) {
-  expect_said(said_of(
-                  [](auto&) {
-                    void* memory = nullptr;
-                    escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");
-                    auto const box = std::make_unique<std::string>(100, 'x');
-                    must(cudaFree(memory));
-                  },
-                  [](auto& in) { in.have_owner(); }),
-              "device allocations");
+class PlantedMistakes : public testing::TestWithParam<mistake> {
+ protected:
+  // Some mistakes leak an event in each run.
+  void SetUp() override { await_events_for(std::chrono::milliseconds(100)); }
+  void TearDown() override { await_events_for(generous); }
+};
+
+TEST_P(PlantedMistakes, AreReported) {
+  expect_said(said_of(GetParam().act, GetParam().prepare), GetParam().expected);
 }
 
-TEST(PlantedMistake, AChangeBeforeTheCallThatFailsIsReported) {
-  expect_said(said_of([](auto& in) {
-                in.has_drained = true;
-                record(in);
-              }),
-              "it threw and has changed something");
+void leak_behind_a_call(deleter_stage& in) {
+  cudaEvent_t made = nullptr;
+  escrow::check(cudaEventCreate(&made), "cudaEventCreateWithFlags");
+  record(in);  // throws, and no code destroys the event
+  must(cudaEventDestroy(made));
+}
+void leak_behind_an_allocation(deleter_stage& /*in*/) {
+  void* memory = nullptr;
+  escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");
+  auto const box = std::make_unique<std::string>(100, 'x');
+  must(cudaFree(memory));
+}
+void change_before_a_call(deleter_stage& in) {
+  in.has_drained = true;
+  record(in);
+}
+void destroy_in_use(deleter_stage& in) {
+  probe taken(std::move(*in.mine));
+  record(in);  // throws, and the owner is destroyed here
+  in.worker->retire(in.one, std::move(taken));
+}
+void destroy_twice(deleter_stage& in) {
+  try {
+    record(in);
+  } catch (cuda_error const&) {
+    probe const again(in.fates.front());
+    throw;
+  }
+}
+void swallow(deleter_stage& in) {
+  if (!succeeded(cudaEventRecord(in.ready, in.one))) return;
+  in.has_drained = true;
+}
+void throw_another(deleter_stage& in) {
+  if (succeeded(cudaEventRecord(in.ready, in.one))) return;
+  throw std::runtime_error("something went wrong");
+}
+void leave_an_error(deleter_stage& in) {
+  static_cast<void>(cudaEventRecord(in.ready, in.one));
+}
+void leave_a_device(deleter_stage& in) {
+  must(cudaSetDevice(1));
+  record(in);
+  must(cudaSetDevice(0));
+}
+void harm_a_capture(deleter_stage& in) {
+  cudaStreamCaptureStatus status{};
+  if (succeeded(cudaStreamIsCapturing(in.one, &status))) return;
+  static_cast<void>(cudaStreamQuery(in.one));
+  static_cast<void>(cudaGetLastError());
+}
+void call_without_a_row(deleter_stage& /*in*/) {
+  int version = 0;
+  escrow::check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
 }
 
-TEST(PlantedMistake, AnOwnerThatIsDestroyedWhileItIsInUseIsReported) {
-  expect_said(said_of([](auto& in) {
-                probe taken(std::move(*in.mine));
-                record(in);  // throws, and the owner goes here
-                in.worker->retire(in.one, std::move(taken));
-              }),
-              "destroyed while in use");
-}
-
-TEST(PlantedMistake, AnOwnerThatIsDestroyedTwiceIsReported) {
-  expect_said(said_of([](auto& in) {
-                try {
-                  record(in);
-                } catch (cuda_error const&) {
-                  probe const again(in.fates.front());
-                  throw;
-                }
-              }),
-              "destroyed twice");
-}
-
-TEST(PlantedMistake, AnErrorThatIsSwallowedIsReported) {
-  expect_said(said_of([](auto& in) {
-                if (!succeeded(cudaEventRecord(in.ready, in.one))) return;
-                in.has_drained = true;
-              }),
-              "it did not throw, nor do its work");
-}
-
-TEST(PlantedMistake, AnErrorOfAnotherKindIsReported) {
-  expect_said(said_of([](auto& in) {
-                if (!succeeded(cudaEventRecord(in.ready, in.one))) {
-                  throw std::runtime_error("something went wrong");
-                }
-              }),
-              "something went wrong");
-}
-
-TEST(PlantedMistake, AnErrorThatIsLeftBehindIsReported) {
-  expect_said(said_of([](auto& in) { static_cast<void>(cudaEventRecord(in.ready, in.one)); }),
-              "an error was left behind");
-}
-
-TEST(PlantedMistake, ADeviceThatIsLeftCurrentIsReported) {
-  expect_said(said_of([](auto& in) {
-                must(cudaSetDevice(1));
-                record(in);
-                must(cudaSetDevice(0));
-              }),
-              "another device is current");
-}
-
-TEST(PlantedMistake, ACaptureThatIsHarmedIsReported) {
-  expect_said(said_of(
-                  [](auto& in) {
-                    cudaStreamCaptureStatus status{};
-                    if (succeeded(cudaStreamIsCapturing(in.one, &status))) return;
-                    static_cast<void>(cudaStreamQuery(in.one));
-                    static_cast<void>(cudaGetLastError());
-                  },
-                  [](auto& in) { in.begin_capture(); }),
-              "somebody has harmed the capture");
-}
-
-TEST(PlantedMistake, ACallWithoutARowInTheTableIsReported) {
-  expect_said(said_of([](auto&) {
-                int version = 0;
-                escrow::check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
-              }),
-              "cudaRuntimeGetVersion has no row");
-}
+INSTANTIATE_TEST_SUITE_P(
+    Are, PlantedMistakes,
+    testing::Values(
+        mistake{"ALeakBehindAFailedCall", "kept on purpose", leak_behind_a_call},
+        mistake{"ALeakBehindAFailedAllocation", "device allocations", leak_behind_an_allocation,
+                [](auto& in) { in.have_owner(); }},
+        mistake{"AChangeBeforeTheCallThatFails", "it threw and has changed something",
+                change_before_a_call},
+        mistake{"AnOwnerThatIsDestroyedInUse", "destroyed while in use", destroy_in_use},
+        mistake{"AnOwnerThatIsDestroyedTwice", "destroyed twice", destroy_twice},
+        mistake{"AnErrorThatIsSwallowed", "it did not throw, nor do its work", swallow},
+        mistake{"AnErrorOfAnotherKind", "something went wrong", throw_another},
+        mistake{"AnErrorThatIsLeftBehind", "an error was left behind", leave_an_error},
+        mistake{"ADeviceThatIsLeftCurrent", "another device is current", leave_a_device},
+        mistake{"ACaptureThatIsHarmed", "a failed call harmed the capture", harm_a_capture,
+                [](auto& in) { in.begin_capture(in.one); }},
+        mistake{"ACallWithoutARowInTheTable", "cudaRuntimeGetVersion has no row",
+                call_without_a_row}),
+    [](auto const& each) { return std::string(each.param.name); });
 
 TEST(PlantedMistake, CallsThatAreNotTheSameEachTimeAreReported) {
   int runs = 0;

@@ -1,23 +1,57 @@
-// A pool with all that an operation needs, for the fault runner.
+// The stage of pools: slots in use on several streams, in captures and on another device.
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "../pool/fault_world.hpp"
-#include "operation.hpp"
+#include "fault_world.hpp"
 
 namespace escrow::test {
 
-class pool_stage : public stage, public fault_world {
+class pool_stage : public fault_world {
  public:
+  owned_stream third = make_stream();
+  owned_stream blocking = make_stream(cudaStreamDefault);
+  owned_stream elsewhere;  // of device 1; if it is there, its work uses the held slot
+  std::optional<block_pool> pool;
+  std::optional<block_lease> held;
+  std::optional<block_lease> kept;
   std::optional<scratch_pool> scratch;
   std::optional<lease<device_block>> memory;  // of `scratch`
   std::optional<slot_share> share;
   std::optional<device_block> single;
-  owned_stream elsewhere;          // of device 1; if it is there, its work uses the held slot
-  bool recycles_when_seen = true;  // not if that is the operation
+  bool is_closed = false;
+  bool recycles_when_seen = true;          // not if that is the operation
+  std::size_t slots = 0;                   // the pool's limit
+  int busy_number = -1;                    // the block that keep_busy() used
+  std::optional<cudaStream_t> claimed_on;  // where `held` was claimed after that
 
+  void make_pool(std::size_t limit, std::function<void(block&, stream_ref)> recycle = {}) {
+    slots = limit;
+    pool_options chosen;
+    chosen.slots_max = limit;
+    chosen.deleter = worker.get();
+    if (recycle) {
+      pool.emplace(
+          chosen, [this] { return block{counts}; }, std::move(recycle));
+    } else {
+      pool.emplace(chosen, [this] { return block{counts}; });
+    }
+  }
+  void claim_on(cudaStream_t stream) {
+    held.emplace(pool->claim(stream));
+    claimed_on = stream;
+  }
+  /// Work that uses a slot, runs until the flag is raised, and leaves 7 in the slot.
+  void keep_busy(block_lease& used, cudaStream_t stream) {
+    must(launch_wait_flag(stream, flag.get()));
+    fill(used, stream, 7);
+    busy_number = used->number();
+    claimed_on.reset();
+  }
   /// Work of device 1 uses what is held, until the flag is raised.
   void keep_busy_elsewhere() {
     device_scope const there(1);
@@ -38,23 +72,22 @@ class pool_stage : public stage, public fault_world {
     return text + " in graphs " + std::to_string(now.in_graphs) + " deferred " +
            std::to_string(now.deferred);
   }
-  [[nodiscard]] std::size_t reports() const override { return worker->stats().errors; }
   [[nodiscard]] leftovers end(int /*way*/) override {
     if (pool) {
       share.reset();
-      expect_sound(*this);
+      expect_sound();
     }
     memory.reset();
-    expect_unharmed_capture(*this);
+    end_capture();
     captured.reset();
     end_scratch();
-    auto const lost = static_cast<std::size_t>(end_world(*this));
-    sim::run_until_idle();  // before the flag goes
-    return kept_for_ever(lost);
+    std::size_t const leaked = end_pool();
+    sim::run_until_idle();  // before the flag is freed
+    return leaked_slots(leaked);
   }
   [[nodiscard]] leftovers end_after_loss() override {
     if (pool && !is_closed) {
-      // At once, though it might wait for a minute: the lost device gives nothing back.
+      // At once, though it might wait for a minute: the lost device returns nothing.
       EXPECT_THROW(static_cast<void>(pool->claim(third)), std::exception);
       EXPECT_THROW(static_cast<void>(pool->try_claim_for(third, std::chrono::minutes(1))),
                    std::exception);
@@ -64,54 +97,103 @@ class pool_stage : public stage, public fault_world {
     share.reset();
     held.reset();
     kept.reset();
-    end_scratch();
+    bool const had_scratch = end_scratch();
     if (pool) {
       EXPECT_LE(pool->close_for(std::chrono::milliseconds(10)).size(), 1U);
     }
     pool.reset();
-    if (elsewhere.get() != nullptr && !sim::has_failed(1)) expect_nothing_destroyed();
+    if (elsewhere.get() != nullptr && !sim::has_failed(1)) {
+      try_to_poll();
+      EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the other device's work may run";
+    }
     flag.raise();
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
-    sim::run_until_idle();  // before the flag goes
-    auto const lost = static_cast<std::size_t>(worker->stats().leaked);
+    sim::run_until_idle();  // before the flag is freed
+    auto const leaked = static_cast<std::size_t>(worker->stats().leaked);
     auto const blocks = static_cast<std::size_t>(counts.alive());
-    EXPECT_LE(blocks, lost);
-    EXPECT_TRUE(blocks == lost || has_scratch_);
-    leftovers left = kept_for_ever(blocks);
-    left.device_allocations = lost;
-    left.events = 3 * lost;
-    left.device_bytes += (lost - blocks) * scratch_bytes;
+    EXPECT_LE(blocks, leaked);
+    EXPECT_TRUE(blocks == leaked || had_scratch);
+    leftovers left = leaked_slots(blocks);
+    left.device_allocations = leaked;
+    left.events = 3 * leaked;
+    left.device_bytes += (leaked - blocks) * scratch_bytes;
     return left;
+  }
+  /// Destroys leases and the pool, and expects that nothing is left but what is counted as leaked:
+  /// how many resources that is.
+  std::size_t end_pool() {
+    held.reset();
+    kept.reset();
+    pool.reset();
+    flag.raise();
+    for (cudaStream_t const stream : {one.get(), other.get(), third.get()}) {
+      static_cast<void>(cudaStreamSynchronize(stream));
+    }
+    EXPECT_TRUE(worker->drain_for(generous));
+    auto const leaked = static_cast<std::size_t>(worker->stats().leaked);
+    EXPECT_EQ(counts.alive(), static_cast<int>(leaked));
+    return leaked;
   }
 
  private:
-  void expect_nothing_destroyed() {
-    try {
-      worker->poll();
-      worker->poll();
-    } catch (cuda_error const&) {  // the thread could not be made ready for it
-    }
-    EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the other device's work may run";
-  }
   static constexpr std::size_t scratch_bytes = 512;  // of what claims of up to so many get
 
-  void end_scratch() {
-    has_scratch_ = scratch.has_value();
+  /// As the capture's caller would do it; expects that no call has harmed the capture.
+  void end_capture() {
+    if (!captured || captured->info().status == cudaStreamCaptureStatusNone) return;
+    EXPECT_TRUE(captured->is_active());
+    for (cudaStream_t const branch : {other.get(), third.get()}) {
+      if (info_of(branch).status == cudaStreamCaptureStatusActive) order(branch, one);
+    }
+    EXPECT_EQ(captured->end(), cudaSuccess);
+  }
+  /// Work on a claimed slot must find what the busy work leaves in it, if it is the same one.
+  void expect_after_busy_work(block_lease& found, cudaStream_t stream) {
+    if (found->number() == busy_number) check(found, stream, 7, mismatches);
+  }
+  /// Work that runs keeps its slot, no slot is in two leases, a slot that is claimed again is
+  /// ordered after its last use, and all slots can be claimed but those that wait for a record.
+  void expect_sound() {
+    end_capture();
+    captured.reset();
+    worker->poll();
+    EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the work may run";
+    owned_stream const asking = make_stream();
+    std::set<int> out;
+    std::vector<block_lease> claimed;
+    for (std::optional<block_lease>* const mine : {&held, &kept}) {
+      if (*mine && **mine) out.insert((**mine)->number());
+    }
+    if (claimed_on && held && *held) expect_after_busy_work(*held, *claimed_on);
+    if (!is_closed) {
+      while (auto found = pool->try_claim(asking)) {
+        EXPECT_TRUE(out.insert((*found)->number()).second) << "one slot in two leases";
+        expect_after_busy_work(*found, asking);
+        claimed.push_back(std::move(*found));
+      }
+      EXPECT_EQ(out.size() + pool->stats().deferred, slots) << "a slot was lost";
+    }
+    flag.raise();
+    sync(asking);
+    if (claimed_on) sync(*claimed_on);
+    EXPECT_EQ(mismatches.load(), 0) << "handed out before its work was done";
+  }
+  /// Whether there was any.
+  bool end_scratch() {
+    bool const had_scratch = scratch.has_value();
     memory.reset();
     scratch.reset();
     single.reset();
+    return had_scratch;
   }
-  // Slots that nothing tells of stay, each with its block and its events: for its own stream and
-  // two others.
-  static leftovers kept_for_ever(std::size_t slots) {
+  /// Each with its block, and with its events: for its own stream and two others.
+  static leftovers leaked_slots(std::size_t count) {
     leftovers left;
-    left.device_allocations = slots;
-    left.events = 3 * left.device_allocations;
-    left.device_bytes = left.device_allocations * block::length * sizeof(int);
+    left.device_allocations = count;
+    left.events = 3 * count;
+    left.device_bytes = count * block::length * sizeof(int);
     return left;
   }
-
-  bool has_scratch_ = false;
 };
 
 }  // namespace escrow::test

@@ -1,155 +1,100 @@
 // The calls of the CUDA runtime that the library makes, for a device whose work is done at once, or
-// as soon as it was asked about: what is explored here is what happens between the library's own
-// threads.
+// as soon as it was asked about: what is explored is what happens between the library's threads.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 
-#include "no_device.hpp"
-
-// Each program has as many events as it needs; nothing is behind a handle.
 namespace {
-
-cudaEvent_t next_event() {
-  static char behind_handles;
-  return reinterpret_cast<cudaEvent_t>(&behind_handles);
-}
 
 // Plain: only passes ask, one at a time.
 int questions_before_done = 0;
 
+template <class T>
+cudaError_t give(T* to, T value) {
+  *to = value;
+  return cudaSuccess;
+}
+
 }  // namespace
 
-void escrow::model::have_work_that_outlasts(int questions) {
+// From now on the device answers so many questions about events by "not ready". For a setup.
+namespace escrow::model {
+void have_work_that_outlasts(int questions) {
   questions_before_done = questions;
 }
+}  // namespace escrow::model
+
+// A table: one line a call.
+// clang-format off
+using error = cudaError_t;
+using status = cudaStreamCaptureStatus;
+using edge = cudaGraphEdgeData;
+using node = cudaGraphNode_t;
 
 extern "C" {
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int /*flags*/) {
-  *event = next_event();
-  return cudaSuccess;
+// Nothing is behind a handle of an event.
+error cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return give(event, reinterpret_cast<cudaEvent_t>(&questions_before_done));
 }
-cudaError_t cudaEventDestroy(cudaEvent_t /*event*/) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t /*event*/) {
+error cudaEventQuery(cudaEvent_t) {
   if (questions_before_done == 0) return cudaSuccess;
   --questions_before_done;
   return cudaErrorNotReady;
 }
-cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) {
-  return cudaSuccess;
-}
-cudaError_t cudaFree(void* block) {
-  std::free(block);
-  return cudaSuccess;
-}
-cudaError_t cudaMalloc(void** block, size_t size) {
-  *block = std::malloc(size);
-  return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDebugDotPrint(cudaGraph_t /*graph*/, char const* /*path*/,
-                                   unsigned int /*flags*/) {
-  return cudaErrorNotSupported;
-}
-cudaError_t cudaGetDriverEntryPointByVersion(char const* /*symbol*/, void** function,
-                                             unsigned int /*version*/, unsigned long long /*flags*/,
-                                             cudaDriverEntryPointQueryResult* /*result*/) {
-  *function = nullptr;
+error cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+error cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+error cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+error cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+error cudaMalloc(void** block, size_t size) { return give(block, std::malloc(size)); }
+error cudaFree(void* block) { std::free(block); return cudaSuccess; }
+
+error cudaGetDevice(int* device) { return give(device, 0); }
+error cudaGetDeviceCount(int* count) { return give(count, 1); }
+error cudaSetDevice(int) { return cudaSuccess; }
+error cudaStreamGetDevice(cudaStream_t, int* device) { return give(device, 0); }
+error cudaDriverGetVersion(int* version) { return give(version, CUDART_VERSION); }
+error cudaGetDriverEntryPointByVersion(char const*, void** function, unsigned, unsigned long long,
+                                       cudaDriverEntryPointQueryResult*) {
+  give<void*>(function, nullptr);
   return cudaErrorSymbolNotFound;
 }
-char const* cudaGetErrorName(cudaError_t /*error*/) {
-  return "no name";
+
+char const* cudaGetErrorName(error) { return "no name"; }
+char const* cudaGetErrorString(error) { return "no text"; }
+error cudaGetLastError() { return cudaSuccess; }
+
+error cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  return give(id, reinterpret_cast<unsigned long long>(stream));
 }
-char const* cudaGetErrorString(cudaError_t /*error*/) {
-  return "no text";
+error cudaStreamIsCapturing(cudaStream_t, status* is) {
+  return give(is, cudaStreamCaptureStatusNone);
 }
-cudaError_t cudaGetLastError() {
-  return cudaSuccess;
+error cudaStreamGetCaptureInfo(cudaStream_t, status* is, unsigned long long*, cudaGraph_t*,
+                               node const**, edge const**, size_t*) {
+  return give(is, cudaStreamCaptureStatusNone);
 }
-cudaError_t cudaSetDevice(int /*device*/) {
-  return cudaSuccess;
+error cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return give(mode, cudaStreamCaptureModeGlobal);
 }
-cudaError_t cudaStreamGetDevice(cudaStream_t /*stream*/, int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
-  *id = reinterpret_cast<unsigned long long>(stream);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status,
-                                     unsigned long long* /*id*/, cudaGraph_t* /*graph*/,
-                                     cudaGraphNode_t const** /*nodes*/,
-                                     cudaGraphEdgeData const** /*edges*/, size_t* /*count*/) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/, cudaEvent_t /*event*/, unsigned int) {
-  return cudaSuccess;
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  *mode = cudaStreamCaptureModeGlobal;
-  return cudaSuccess;
-}
+error cudaGraphDebugDotPrint(cudaGraph_t, char const*, unsigned) { return cudaErrorNotSupported; }
 
 // What only captures need: no program here captures.
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned int) {
-  std::abort();
-}
-cudaError_t cudaStreamDestroy(cudaStream_t) {
-  std::abort();
-}
-cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t, cudaGraph_t, cudaGraphNode_t const*,
-                                          cudaGraphEdgeData const*, size_t, cudaStreamCaptureMode) {
-  std::abort();
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
-  std::abort();
-}
-cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*,
-                                                cudaGraphEdgeData const*, size_t, unsigned int) {
-  std::abort();
-}
-cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t*) {
-  std::abort();
-}
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*,
-                                         size_t*) {
-  std::abort();
-}
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t, cudaGraphNodeType*) {
-  std::abort();
-}
-cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned int, unsigned int) {
-  std::abort();
-}
-cudaError_t cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigned int,
-                                 unsigned int) {
-  std::abort();
-}
-cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned int) {
-  std::abort();
-}
+error cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { std::abort(); }
+error cudaStreamDestroy(cudaStream_t) { std::abort(); }
+error cudaStreamBeginCaptureToGraph(cudaStream_t, cudaGraph_t, node const*, edge const*, size_t,
+                                    cudaStreamCaptureMode) { std::abort(); }
+error cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { std::abort(); }
+error cudaStreamUpdateCaptureDependencies(cudaStream_t, node*, edge const*, size_t,
+                                          unsigned) { std::abort(); }
+error cudaGraphGetNodes(cudaGraph_t, node*, size_t*) { std::abort(); }
+error cudaGraphNodeGetDependencies(node, node*, edge*, size_t*) { std::abort(); }
+error cudaGraphNodeGetType(node, cudaGraphNodeType*) { std::abort(); }
+error cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned, unsigned) { std::abort(); }
+error cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigned,
+                           unsigned) { std::abort(); }
+error cudaUserObjectRelease(cudaUserObject_t, unsigned) { std::abort(); }
 
 }  // extern "C"
+// clang-format on

@@ -1,24 +1,94 @@
-// Who runs, and who is next.
+// The threads, which of them runs, and which is next. And the calls that the linker puts in the
+// place of the real ones (--wrap, see CMakeLists.txt): what the library and the simulator wait on
+// lets others of a group go on, one at a time; what destroys an object of CUDA tells the things of
+// the program first.
 #include "baton.hpp"
 
-#include <cstdlib>
-#include <deque>
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 
-#include "team.hpp"
-#include "turn.hpp"
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <deque>
+#include <escrow/sim.hpp>
+#include <memory>
+#include <thread>
+
+#include "program.hpp"
+#include "things.hpp"
 
 namespace escrow::test {
 
 namespace {
 
-/// So many waits in a row, of all together, without one that ends: a deadlock.
-constexpr std::size_t waits_max = 100'000;
+/// What: one thread waits until another gives it the turn. It uses nothing that the baton makes
+/// schedulable: no lock of the library's kind, no yield.
+/// Thread safety: one thread gives, one takes; what came before give() is seen after take().
+class turn {
+ public:
+  turn() noexcept { sem_init(&given_, 0, 0); }
+  turn(turn&&) = delete;
+  ~turn() { sem_destroy(&given_); }
 
-struct group;
+  void give() noexcept { sem_post(&given_); }
+  void take() noexcept {
+    while (sem_wait(&given_) != 0) continue;  // interrupted by a signal
+  }
+
+ private:
+  sem_t given_{};
+};
+
+/// One thread, from its first work to the end of the process.
+struct helper {
+  helper() : thread([this] { run(); }) {}
+  helper(helper&&) = delete;
+  ~helper() {
+    work = nullptr;
+    begin.give();
+    thread.join();
+  }
+
+  void start(std::function<void()> const& next) {
+    work = &next;
+    begin.give();
+  }
+  void run() {
+    for (begin.take(); work != nullptr; begin.take()) {
+      (*work)();
+      done.give();
+    }
+  }
+
+  turn begin;
+  turn done;
+  std::function<void()> const* work = nullptr;  // the caller's before `begin`, then the thread's
+  std::thread thread;
+};
+
+/// One of them runs at a time: on one processor the next begins four times as soon.
+bool stay_on_this_processor() {
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(sched_getcpu(), &here);
+  return sched_setaffinity(0, sizeof(here), &here) == 0;
+}
+
+helper& helper_of(std::size_t thread) {
+  // Before the first of them, which inherits it. Where it is not permitted, it is slower.
+  [[maybe_unused]] static bool const stays = stay_on_this_processor();
+  static std::array<std::unique_ptr<helper>, program::threads_max> helpers;
+  if (helpers.at(thread) == nullptr) helpers.at(thread) = std::make_unique<helper>();
+  return *helpers.at(thread);
+}
 
 struct member {
-  baton::runner const* runs = nullptr;
-  group* of = nullptr;
+  baton::runner const* runs;
+  std::deque<member>* group = nullptr;  // the thread that has the baton may look at all of it
   std::size_t index = 0;
   unsigned points = 0;   // met so far
   bool is_open = false;  // they count
@@ -27,18 +97,13 @@ struct member {
   std::function<void()> body;
 };
 
-/// Whoever has the baton may look at all of it.
-struct group {
-  std::deque<member> members;
-  std::size_t waits = 0;
-};
-
 constinit thread_local member* me = nullptr;
+std::size_t waits = 0;  // in a row, of all together, without one that ends
 std::size_t lock_waits_so_far = 0;
 
 /// The next after `from` that is not done; `from` itself if there is none.
 member& next_after(member& from) {
-  auto& all = from.of->members;
+  auto& all = *from.group;
   for (std::size_t i = 1; i < all.size(); ++i) {
     member& other = all[(from.index + i) % all.size()];
     if (!other.is_done) return other;
@@ -65,28 +130,31 @@ void run_member(member& self) {
 
 }  // namespace
 
-void baton::run(std::vector<runner> const& runners) {
-  lock_waits_so_far = 0;
-  group all;
-  for (runner const& each : runners) {
-    member& added = all.members.emplace_back();
-    added.runs = &each;
-    added.of = &all;
-    added.index = all.members.size() - 1;
-    added.body = [&added] { run_member(added); };
-  }
-  all.members.front().mine.give();
-  member* on_this_thread = nullptr;
-  for (member& each : all.members) {
-    if (each.runs->thread == 0) {
-      on_this_thread = &each;
-    } else {
-      team::start(each.runs->thread, each.body);
+void baton::run(std::vector<runner> const& group) {
+  waits = lock_waits_so_far = 0;
+  std::deque<member> all;
+  auto const start = [](std::size_t thread, std::function<void()> const& work) {
+    thread == 0 ? work() : helper_of(thread).start(work);
+  };
+  if (group.size() == 1) {
+    start(group.front().thread, group.front().work);
+  } else {
+    for (runner const& each : group) {
+      member& added = all.emplace_back();
+      added.runs = &each;
+      added.group = &all;
+      added.index = all.size() - 1;
+      added.body = [&added] { run_member(added); };
     }
+    all.front().mine.give();
+    // The caller's own comes last, since it runs at once.
+    for (member& each : all)
+      if (each.runs->thread != 0) start(each.runs->thread, each.body);
+    for (member& each : all)
+      if (each.runs->thread == 0) start(0, each.body);
   }
-  if (on_this_thread != nullptr) on_this_thread->body();
-  for (member& each : all.members)
-    if (&each != on_this_thread) team::await(each.runs->thread);
+  for (runner const& each : group)
+    if (each.thread != 0) helper_of(each.thread).done.take();
 }
 
 bool baton::is_in_group() noexcept {
@@ -101,33 +169,127 @@ void baton::point() noexcept {
 }
 
 void baton::wait() noexcept {
+  constexpr std::size_t waits_max = 100'000;
   if (me == nullptr) return;
-  if (++me->of->waits > waits_max) std::abort();
+  if (++waits > waits_max) std::abort();
   pass_on();
-}
-
-void baton::go_on() noexcept {
-  if (me != nullptr) me->of->waits = 0;
 }
 
 std::size_t baton::lock_waits() noexcept {
   return lock_waits_so_far;
 }
 
-void baton::count_lock_wait() noexcept {
-  ++lock_waits_so_far;
-}
-
-open_points::open_points() noexcept {
+void baton::open_points() noexcept {
   if (me == nullptr) return;
   me->is_open = true;
-  baton::point();
+  point();
 }
 
-open_points::~open_points() {
+void baton::close_points() noexcept {
   if (me == nullptr) return;
-  baton::point();
+  point();
   me->is_open = false;
 }
 
 }  // namespace escrow::test
+
+using escrow::test::baton;
+using escrow::test::things;
+
+extern "C" {
+
+// The names are the linker's.
+int __real_pthread_mutex_lock(pthread_mutex_t*);
+int __real_pthread_mutex_unlock(pthread_mutex_t*);
+int __real_pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, timespec const*);
+int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, timespec const*);
+int __real_sched_yield();
+cudaError_t __real_cudaEventDestroy(cudaEvent_t);
+cudaError_t __real_cudaFree(void*);
+cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
+
+}  // extern "C"
+
+namespace {
+
+int lock_in_turn(pthread_mutex_t* mutex) {
+  using namespace escrow::test;
+  int result = pthread_mutex_trylock(mutex);
+  if (result == EBUSY) ++lock_waits_so_far;
+  for (; result == EBUSY; result = pthread_mutex_trylock(mutex)) baton::wait();
+  if (baton::is_in_group()) waits = 0;
+  return result;
+}
+
+/// A very short wait is really waited for, so that its end is no matter of luck.
+void await_if_near(clockid_t clock, timespec const& until) {
+  constexpr long near = 100'000;  // ns
+  auto const left = [&] {
+    timespec now{};
+    static_cast<void>(clock_gettime(clock, &now));
+    return (until.tv_sec - now.tv_sec) * 1'000'000'000L + (until.tv_nsec - now.tv_nsec);
+  };
+  if (left() > near) return;
+  while (left() >= 0) continue;
+}
+
+/// A wait that always ends at once. Others go on meanwhile, and so does the machine.
+int wait_in_turn(pthread_mutex_t* mutex, clockid_t clock, timespec const& until) {
+  static_cast<void>(__real_pthread_mutex_unlock(mutex));
+  static_cast<void>(escrow::sim::step());
+  baton::wait();
+  await_if_near(clock, until);
+  static_cast<void>(lock_in_turn(mutex));
+  return ETIMEDOUT;
+}
+
+}  // namespace
+
+extern "C" {
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  if (!baton::is_in_group()) return __real_pthread_mutex_lock(mutex);
+  baton::point();
+  return lock_in_turn(mutex);
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
+  int const result = __real_pthread_mutex_unlock(mutex);
+  baton::point();
+  return result;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                  timespec const* until) {
+  if (!baton::is_in_group()) return __real_pthread_cond_timedwait(condition, mutex, until);
+  return wait_in_turn(mutex, CLOCK_REALTIME, *until);
+}
+
+int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                  clockid_t clock, timespec const* until) {
+  if (!baton::is_in_group()) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  return wait_in_turn(mutex, clock, *until);
+}
+
+int __wrap_sched_yield() {
+  if (!baton::is_in_group()) return __real_sched_yield();
+  baton::wait();
+  return 0;
+}
+
+cudaError_t __wrap_cudaEventDestroy(cudaEvent_t event) {
+  things::handle_gone(event);
+  return __real_cudaEventDestroy(event);
+}
+
+cudaError_t __wrap_cudaFree(void* memory) {
+  things::handle_gone(memory);
+  return __real_cudaFree(memory);
+}
+
+cudaError_t __wrap_cudaLibraryUnload(cudaLibrary_t library) {
+  things::handle_gone(library);
+  return __real_cudaLibraryUnload(library);
+}
+
+}  // extern "C"

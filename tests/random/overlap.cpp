@@ -1,7 +1,5 @@
-// Which operations may run at the same time, as CUDA and the contracts have it, and what came of
-// it.
+// Which operations may run at the same time, by CUDA and the contracts, and what came of it.
 #include <algorithm>
-#include <escrow/sim.hpp>
 
 #include "baton.hpp"
 #include "world.hpp"
@@ -11,8 +9,8 @@ namespace escrow::test {
 namespace {
 
 /// A bit for each place of a kind, by its letter.
-std::uint64_t bit_of(char letter, std::size_t place) {
-  constexpr std::string_view letters = "sgelnphox";  // no other is asked for by those that may
+std::uint64_t bit_of(char letter, nth place) {
+  constexpr std::string_view letters = "sgelnphox";  // those that may overlap ask for no other
   unsigned at = 0;
   for (char const each : letters) {
     if (each == letter) return std::uint64_t{1} << (at + place);
@@ -21,111 +19,53 @@ std::uint64_t bit_of(char letter, std::size_t place) {
   return 0;
 }
 
-/// Beside the places: the world, which all share; the machine, which one at a time steps; and
+/// Besides the places: the world, which all share; the machine, which one at a time steps; and
 /// launches, which a hoisted has to come after.
 constexpr std::uint64_t world_itself = std::uint64_t{1} << 61U;
 constexpr std::uint64_t machine = std::uint64_t{1} << 62U;
 constexpr std::uint64_t launches = std::uint64_t{1} << 63U;
-constexpr std::size_t legacy_stream = 4;
 constexpr std::uint64_t everything = ~std::uint64_t{0};
 
-/// Those that end or judge what all others use stay alone; so does what is not named here.
-bool may_overlap(op kind) {
-  switch (kind) {
-    case op::step:
-    case op::work:
-    case op::poll:
-    case op::drain:
-    case op::claim:
-    case op::claim_captured:
-    case op::touch:
-    case op::release:
-    case op::release_on:
-    case op::drop_lease:
-    case op::close_pool:
-    case op::destroy_pool:
-    case op::make_pool:
-    case op::retire:
-    case op::retire_now:
-    case op::retire_after:
-    case op::retire_graph:
-    case op::own:
-    case op::disown:
-    case op::keep:
-    case op::launch_lease:
-    case op::share:
-    case op::use_shared:
-    case op::unshare:
-    case op::begin:
-    case op::begin_into:
-    case op::fork:
-    case op::join:
-    case op::wait_early:
-    case op::end:
-    case op::invalidate:
-    case op::destroy_stream:
-    case op::make_graph:
-    case op::expose:
-    case op::clone:
-    case op::child:
-    case op::destroy_graph:
-    case op::instantiate:
-    case op::launch:
-    case op::update:
-    case op::destroy_exec:
-    case op::hoist:
-    case op::let_go:
-    case op::drop_hoisted:
-    case op::add_node:
-    case op::add_node_of_lease:
-    case op::set_node:
-    case op::set_node_of_lease:
-    case op::destroy_node:
-    case op::exec_set:
-    case op::exec_set_of_lease:
-    case op::add_fill:
-    case op::add_fill_of_lease:
-    case op::add_copy:
-    case op::add_join:
-    case op::add_edge:
-    case op::try_claim:
-      return true;
-    default:
-      return false;
-  }
+template <class... Ops>
+bool is_one_of(op kind, Ops... others) {
+  return ((kind == others) || ...);
 }
 
 bool is_claim(op kind) {
-  return kind == op::claim || kind == op::claim_captured;
+  return is_one_of(kind, op::claim, op::claim_captured);
 }
 
-/// Pools are anybody's but for their beginning and their end; several threads may have shares of an
-/// owner, and lose them.
+bool is_release(op kind) {
+  return is_one_of(kind, op::release, op::release_on, op::drop_lease);
+}
+
+/// Any thread may use pools, but not create or destroy them; several threads may have shares of an
+/// owner, and drop them.
 bool is_for_all(op kind, char letter) {
-  if (letter == 'p') return is_claim(kind) || kind == op::try_claim || kind == op::close_pool;
-  if (letter == 'o') return kind != op::own && kind != op::disown;
-  if (letter == 'x') return kind != op::share;
-  return false;
+  if (letter == 'p') return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool);
+  if (letter == 'o') return !is_one_of(kind, op::own, op::disown);
+  return letter == 'x' && kind != op::share;
 }
 
-/// Those begin or end captures, or take a stream into one: the legacy stream is not used beside.
+/// Those begin or end captures, or take a stream into one: the legacy stream is not used meanwhile.
 bool may_change_captures(op kind) {
-  return kind == op::begin || kind == op::begin_into || kind == op::fork ||
-         kind == op::wait_early || kind == op::end || kind == op::invalidate ||
-         kind == op::destroy_stream;
+  return is_one_of(kind, op::begin, op::begin_into, op::fork, op::wait_early, op::end,
+                   op::invalidate, op::destroy_stream);
 }
 
 /// Other threads may enqueue on a stream meanwhile, but not begin or end its capture, nor destroy
 /// it.
 bool changes_stream(op kind, char asked) {
-  return asked == 'r' || kind == op::destroy_stream || kind == op::wait_early ||
-         (asked == 'i' && (kind == op::begin || kind == op::begin_into || kind == op::fork));
+  return asked == 'r' || is_one_of(kind, op::destroy_stream, op::wait_early) ||
+         (asked == 'i' && is_one_of(kind, op::begin, op::begin_into, op::fork));
 }
 
 }  // namespace
 
+thread_local world::running* world::mine_ = nullptr;
+
 /// A capture, with all its streams and the graph that it goes into, is one thread's at a time.
-void world::reach_stream(reach& all, std::size_t s, bool is_changed) const {
+void world::reach_stream(reach& all, nth s, bool is_changed) const {
   capture_state const at = capture_at(s);
   bool const is_shared = at.is_none() && !is_changed && !is_blocked(s);
   (is_shared ? all.shared : all.alone) |= bit_of('s', s);
@@ -140,15 +80,15 @@ void world::reach_stream(reach& all, std::size_t s, bool is_changed) const {
 
 world::reach world::reach_of(operation const& next) const {
   reach all;
-  if (!may_overlap(next.kind) || next.failing_allocation != 0) return {everything, everything};
+  op_spec const& spec = spec_of(next.kind);
+  if (!spec.may_overlap() || next.failing_allocation != 0) return {everything, everything};
   all.shared |= world_itself;
   if (may_change_captures(next.kind)) all.alone |= bit_of('s', legacy_stream);
-  std::string_view const asked = spec_of(next.kind).arguments;
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    char const letter = letter_of(asked[i]);
+  for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
+    char const letter = letter_of(spec.arguments[i]);
     std::size_t const place = next.arguments[i];
     if (letter == 's') {
-      reach_stream(all, place, changes_stream(next.kind, asked[i]));
+      reach_stream(all, place, changes_stream(next.kind, spec.arguments[i]));
       continue;
     }
     (is_for_all(next.kind, letter) ? all.shared : all.alone) |= bit_of(letter, place);
@@ -160,24 +100,25 @@ world::reach world::reach_of(operation const& next) const {
     }
     if (letter == 'l' && leases_[place].held) {
       reach_stream(all, leases_[place].stream, false);
-      for (std::size_t const other : leases_[place].others) reach_stream(all, other, false);
+      for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
     }
   }
-  reach_exec(all, next);
-  if (next.kind == op::drop_hoisted) all.alone |= launches;
-  if (next.kind == op::let_go) all.alone |= launches | machine;
-  if (next.kind == op::step) all.alone |= machine;
+  if (is_one_of(next.kind, op::launch, op::destroy_exec)) reach_exec(all, next);
+  if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
+  if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
   return all;
 }
 
-/// Graphs' memory is there, or not, by the order of launches; the end of an exec with conditions
+/// Graphs' memory is there, or not, by the order of launches; destroying an exec with conditions
 /// waits for the machine. A graph that may have one exec only can have another after that.
 void world::reach_exec(reach& all, operation const& next) const {
-  exec_place const& place = execs_[next.arguments[0] % execs_.size()];
-  if (next.kind == op::launch) (place.has_memory ? all.alone : all.shared) |= launches;
-  if (next.kind == op::launch && place.has_memory)
-    for (std::size_t i = 0; i < streams_.size(); ++i) all.alone |= bit_of('s', i);
-  if (next.kind != op::destroy_exec) return;
+  exec_place const& place = execs_[next.arguments[0]];
+  if (next.kind == op::launch) {
+    (place.has_memory ? all.alone : all.shared) |= launches;
+    for (std::size_t i = 0; place.has_memory && i < streams_.size(); ++i)
+      all.alone |= bit_of('s', i);
+    return;
+  }
   if (place.is_conditional) all.alone |= machine;
   for (std::size_t i = 0; i < graphs_.size(); ++i) {
     graph_place const& source = graphs_[i];
@@ -187,7 +128,7 @@ void world::reach_exec(reach& all, operation const& next) const {
 }
 
 bool world::may_join(std::span<operation const> group, operation const& next) const {
-  if (lost_[0] || lost_[1]) return false;
+  if (is_lost()) return false;
   reach const its = reach_of(next);
   return std::ranges::none_of(group, [&](operation const& each) {
     reach const other = reach_of(each);
@@ -196,14 +137,12 @@ bool world::may_join(std::span<operation const> group, operation const& next) co
   });
 }
 
-thread_local world::running* world::mine_ = nullptr;
-
 /// The operation is under way, and so are those of the other threads that have begun.
 void world::begin_running(operation const& next) {
   running& own = running_.at(next.thread);
   mine_ = &own;
   own = {.what = &next};
-  if (next.kind == op::launch || next.kind == op::destroy_exec)
+  if (is_one_of(next.kind, op::launch, op::destroy_exec))
     own.made_of = execs_[next.arguments[0]].made_of;
   for (running& other : running_) {
     if (&other == &own || other.what == nullptr) continue;
@@ -211,64 +150,55 @@ void world::begin_running(operation const& next) {
   }
 }
 
-/// It is over. Whoever is inside a call was there all the time since, or came after it began.
+/// It is over. What is inside a call was there all the time since, or came after it began.
 void world::end_running(bool is_done) {
-  for (running const& outer : running_) {
-    if (&outer == mine_ || outer.what == nullptr || !outer.is_inside || !is_done) continue;
-    note_inside(outer, *mine_);
-  }
+  if (is_done) each_outer([this](running const& outer) { note_inside(outer, *mine_); });
   mine_->what = nullptr;
   mine_ = nullptr;
 }
 
+/// Calls `look` with the others that are inside a call of the library.
+void world::each_outer(auto look) const {
+  for (running const& outer : running_)
+    if (&outer != mine_ && outer.what != nullptr && outer.is_inside) look(outer);
+}
+
 void world::note_group() {
   ++counts_.groups;
-  for (std::size_t i = 0; i < baton::lock_waits(); ++i) counts_.meet(situation::waited_for_a_lock);
+  for (std::size_t i = 0; i < baton::lock_waits(); ++i) meet(waited_for_a_lock);
 }
 
 /// What a step of the machine did inside the calls of others.
 void world::note_step(std::size_t callbacks_before, std::size_t kernels_before) {
   bool const had_callback = sim::alive().pending_callbacks < callbacks_before;
   bool const had_kernel = all_.runs() > kernels_before;
-  for (running const& outer : running_) {
-    if (&outer == mine_ || outer.what == nullptr || !outer.is_inside) continue;
+  each_outer([&](running const& outer) {
     op const around = outer.what->kind;
-    if (had_callback && is_claim(around)) counts_.meet(situation::callback_inside_a_claim);
-    if (had_callback && around == op::instantiate)
-      counts_.meet(situation::callback_inside_an_instantiate);
-    if (had_kernel && around == op::launch) counts_.meet(situation::kernel_inside_a_launch);
-  }
+    meet(callback_inside_a_claim, had_callback && is_claim(around));
+    meet(callback_inside_an_instantiate, had_callback && around == op::instantiate);
+    meet(kernel_inside_a_launch, had_kernel && around == op::launch);
+  });
 }
 
 void world::note_inside(running const& outer, running const& inner) {
   op const around = outer.what->kind;
   op const within = inner.what->kind;
-  auto const is_release = [](op kind) {
-    return kind == op::release || kind == op::release_on || kind == op::drop_lease;
-  };
-  auto const meet = [&](bool is_so, situation met) {
-    if (is_so) counts_.meet(met);
-  };
-  ++counts_.inside[static_cast<std::size_t>(around)][static_cast<std::size_t>(within)];
   bool const is_same_pool = outer.what->arguments[1] == inner.what->arguments[0];
-  meet(is_claim(around) && within == op::close_pool && is_same_pool,
-       situation::pool_closed_inside_a_claim);
-  meet(is_claim(around) && is_claim(within), situation::claim_inside_a_claim);
-  meet(is_claim(around) && is_release(within), situation::release_inside_a_claim);
-  meet(is_release(around) && is_claim(within), situation::claim_inside_a_release);
-  meet(is_release(around) && within == op::destroy_pool, situation::pool_gone_inside_a_release);
-  meet(is_claim(around) && within == op::begin, situation::capture_begun_inside_a_claim);
-  meet(around == op::retire && within == op::poll, situation::poll_inside_a_retire);
-  meet(around == op::poll && within == op::poll, situation::poll_inside_a_poll);
-  meet(around == op::update && within == op::poll, situation::poll_inside_an_update);
-  meet(around == op::drain && within == op::retire, situation::retire_inside_a_drain);
-  meet(around == op::use_shared && within == op::unshare && !outer.is_shared,
-       situation::last_share_gone_inside_a_use);
-  bool const are_siblings = outer.made_of == inner.made_of;
-  meet(around == op::launch && within == op::launch && are_siblings,
-       situation::launch_inside_a_launch_of_a_sibling);
-  meet(around == op::launch && within == op::destroy_exec && are_siblings,
-       situation::exec_gone_inside_a_launch_of_a_sibling);
+  meet(pool_closed_inside_a_claim, is_claim(around) && within == op::close_pool && is_same_pool);
+  meet(claim_inside_a_claim, is_claim(around) && is_claim(within));
+  meet(release_inside_a_claim, is_claim(around) && is_release(within));
+  meet(claim_inside_a_release, is_release(around) && is_claim(within));
+  meet(pool_gone_inside_a_release, is_release(around) && within == op::destroy_pool);
+  meet(capture_begun_inside_a_claim, is_claim(around) && within == op::begin);
+  meet(poll_inside_a_retire, around == op::retire && within == op::poll);
+  meet(poll_inside_a_poll, around == op::poll && within == op::poll);
+  meet(poll_inside_an_update, around == op::update && within == op::poll);
+  meet(retire_inside_a_drain, around == op::drain && within == op::retire);
+  meet(last_share_gone_inside_a_use,
+       around == op::use_shared && within == op::unshare && !outer.is_shared);
+  bool const is_of_a_sibling = around == op::launch && outer.made_of == inner.made_of;
+  meet(launch_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::launch);
+  meet(exec_gone_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::destroy_exec);
 }
 
 }  // namespace escrow::test

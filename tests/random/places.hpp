@@ -7,14 +7,42 @@
 #include <cstdint>
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
+#include <escrow/pool.hpp>
+#include <functional>
 #include <optional>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "handles.hpp"
-#include "held_lease.hpp"
 #include "things.hpp"
 
 namespace escrow::test {
+
+/// What: a lease of a slot of a resource_pool, or of a block of the scratch_pool.
+/// Thread safety: as lease.
+class held_lease {
+ public:
+  template <class Slot>
+  explicit held_lease(lease<Slot>&& claimed) : lease_(std::move(claimed)) {}
+
+  /// Calls `use` with the lease itself.
+  decltype(auto) with(auto use) { return std::visit(use, lease_); }
+  [[nodiscard]] bool is_held() const {
+    return std::visit([](auto const& held) { return static_cast<bool>(held); }, lease_);
+  }
+
+ private:
+  std::variant<lease<token>, lease<device_block>> lease_;
+};
+
+/// The kernel that takes such a lease in the place of its last argument.
+[[nodiscard]] inline keeping_kernel kernel_for(lease<token> const& /*held*/) {
+  return work_kernel_that_keeps();
+}
+[[nodiscard]] inline memory_kernel kernel_for(lease<device_block> const& /*held*/) {
+  return work_kernel_of_memory();
+}
 
 struct stream_place {
   cudaStream_t handle = nullptr;
@@ -27,9 +55,13 @@ struct lease_place {
   int value = 0;
   std::size_t stream = 0;
   std::uint64_t capture = 0;
-  std::vector<std::size_t> others;  // streams that also use it
-  int nodes = 0;                    // that have a share
-  void* memory = nullptr;           // of a block
+  struct other_stream {
+    std::size_t stream;
+    bool is_used;  // false: the lease may know it, but no work on it uses the slot
+  };
+  std::vector<other_stream> others;
+  int nodes = 0;           // that have a share
+  void* memory = nullptr;  // of a block
 };
 struct graph_place {
   std::optional<graph> own;
@@ -37,7 +69,7 @@ struct graph_place {
   std::uint64_t serial = 0;  // another for each graph
   unsigned shape = 0;        // counts changes of nodes and edges
   unsigned changes = 0;      // of nodes' owners too
-  bool is_built = false;     // its deleter is ours: nodes with owners may be added
+  bool is_built = false;     // with the program's deleter: nodes with owners may be added
   bool is_exposed = false;
   bool is_captured_into = false;
   bool is_hoisted = false;
@@ -52,7 +84,7 @@ struct graph_place {
 struct exec_place {
   std::optional<graph_exec> own;
   cudaGraphExec_t plain = nullptr;
-  std::uint64_t made_of = 0;  // the graph's serial
+  std::uint64_t made_of = 0;  // the serial of the graph that it was created from
   unsigned shape = 0;         // the graph's then
   int nodes_then = 0;         // the last node's id then
   bool was_updated = false;
@@ -89,6 +121,28 @@ struct allocation_place {
 struct library_place {
   std::optional<kernel> found;  // which keeps it
   int thing = 0;
+};
+/// What a node is given, and where: a new node, one of a graph, or one of an exec.
+struct node_target {
+  graph_builder_ref const* at = nullptr;
+  node const* changed = nullptr;
+  graph_exec* exec = nullptr;
+  node made{};
+
+  void put(auto kind) {
+    if (at != nullptr) {
+      made = at->add(std::move(kind));
+    } else if (exec != nullptr) {
+      set(*exec, *changed, std::move(kind));
+    } else {
+      changed->set(std::move(kind));
+    }
+  }
+};
+struct node_content {
+  node_kind is;
+  entries kept;  // by the node
+  std::function<void(node_target&)> put;
 };
 struct open_capture {
   std::uint64_t id;

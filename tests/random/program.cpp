@@ -1,8 +1,9 @@
-// The text form of programs, and the table of operations.
+// The text forms of programs and of what was counted.
 #include "program.hpp"
 
 #include <algorithm>
 #include <charconv>
+#include <iomanip>
 #include <sstream>
 #include <stdexcept>
 
@@ -10,104 +11,39 @@ namespace escrow::test {
 
 namespace {
 
-constexpr std::array<op_spec, op_count> specs{{
-    {"step", "k", 14, false},
-    {"work", "s", 8, false},
-    {"poll", "", 10, true},
-    {"settle", "", 2, false},
-    {"drain", "", 1, false},
-    {"stop", "", 1, false},
-    {"fail_device", "w", 1, false},
-    {"claim", "Lps", 14, true},
-    {"claim_captured", "Lpc", 6, true},
-    {"touch", "ls", 6, true},
-    {"release", "l", 5, true},
-    {"release_on", "ls", 4, true},
-    {"drop_lease", "l", 3, true},
-    {"close_pool", "p", 1, true},
-    {"destroy_pool", "p", 1, true},
-    {"make_pool", "P", 1, true},
-    {"retire", "s", 6, true},
-    {"retire_now", "", 1, true},
-    {"retire_after", "i", 2, true},
-    {"retire_graph", "g", 2, true},
-    {"own", "O", 6, false},
-    {"disown", "o", 3, false},
-    {"keep", "sow", 4, true},
-    {"launch_lease", "ls", 3, true},
-    {"share", "X", 3, true},
-    {"use_shared", "xs", 5, true},
-    {"unshare", "x", 2, false},
-    {"begin", "im", 5, false},
-    {"begin_into", "ig", 2, false},
-    {"fork", "ci", 6, false},
-    {"join", "cc", 5, false},
-    {"wait_early", "scw", 6, false},
-    {"end", "rGw", 10, false},
-    {"invalidate", "c", 1, false},
-    {"destroy_stream", "s", 1, false},
-    {"make_graph", "G", 5, true},
-    {"expose", "g", 2, true},
-    {"clone", "Ggw", 4, true},
-    {"child", "ggw", 4, true},
-    {"destroy_graph", "g", 4, false},
-    {"instantiate", "Egw", 9, true},
-    {"launch", "eiw", 14, true},
-    {"update", "euw", 6, true},
-    {"destroy_exec", "e", 6, false},
-    {"hoist", "Hgw", 3, true},
-    {"let_go", "hiw", 4, true},
-    {"drop_hoisted", "h", 1, false},
-    {"add_node", "Ngow", 10, true},
-    {"add_node_of_lease", "Ngl", 5, true},
-    {"set_node", "now", 5, true},
-    {"set_node_of_lease", "nl", 3, true},
-    {"destroy_node", "n", 3, true},
-    {"exec_set", "eqo", 6, true},
-    {"exec_set_of_lease", "eql", 3, true},
-    {"claim_scratch", "Lzs", 10, true},
-    {"close_scratch", "", 1, true},
-    {"destroy_scratch", "", 1, true},
-    {"add_conditional", "Bgw", 6, true},
-    {"add_conditional_inside", "Bbw", 2, true},
-    {"add_body_node", "Nbow", 7, true},
-    {"add_body_node_of_lease", "Nbl", 4, true},
-    {"embed_in_body", "bg", 2, true},
-    {"capture_into_body", "ibw", 3, true},
-    {"drop_body", "b", 3, false},
-    {"add_fill", "Ngow", 4, true},
-    {"add_fill_of_lease", "Ngl", 3, true},
-    {"add_copy", "Ngoo", 4, true},
-    {"add_join", "Ng", 2, true},
-    {"add_edge", "nn", 2, true},
-    {"make_event", "V", 3, true},
-    {"drop_event", "v", 2, false},
-    {"add_event", "Ngvw", 5, true},
-    {"add_alloc", "Agz", 2, true},
-    {"add_free", "ag", 2, true},
-    {"look", "g", 1, true},
-    {"load_library", "Y", 3, true},
-    {"unload_library", "y", 2, false},
-    {"launch_code", "sy", 4, true},
-    {"add_node_of_code", "Ngy", 4, true},
-    {"set_node_of_code", "ny", 2, true},
-    {"exec_set_of_code", "eqy", 2, true},
-    {"upload", "ei", 2, true},
-    {"capture_call", "iGw", 2, true},
-    {"move", "ge", 1, false},
-    {"try_claim", "Lps", 3, true},
-}};
-static_assert(!specs.back().name.empty());
+constexpr std::array<op_spec, op_count> make_specs() {
+  constexpr unsigned fails = op_spec::fails;
+  constexpr unsigned together = op_spec::together;
+#define ESCROW_SPEC(name, arguments, weight, traits) op_spec{#name, arguments, weight, traits},
+  return {ESCROW_RANDOM_OPERATIONS(ESCROW_SPEC)};
+}
+constexpr std::array specs = make_specs();
 
 [[noreturn]] void refuse(std::string const& line, char const* why) {
   throw std::runtime_error("not a program: " + line + ": " + why);
 }
 
-unsigned number_in(std::string_view word, std::string const& line) {
-  unsigned value = 0;
-  auto const result = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (result.ec != std::errc{} || result.ptr != word.data() + word.size() || value > 255)
-    refuse(line, "a number");
+}  // namespace
+
+op_spec const& spec_of(op kind) {
+  return specs.at(static_cast<std::size_t>(kind));
+}
+
+op op_named(std::string_view name) {
+  auto const found = std::ranges::find(specs, name, &op_spec::name);
+  if (found == specs.end()) refuse(std::string(name), "an operation");
+  return static_cast<op>(found - specs.begin());
+}
+
+namespace {
+
+/// The number behind the first letter of the word.
+std::uint64_t number_in(std::string_view word, std::string const& line, std::uint64_t max = 255,
+                        int base = 10) {
+  std::uint64_t value = 0;
+  char const* const end = word.data() + word.size();
+  auto const result = std::from_chars(word.data() + 1, end, value, base);
+  if (result.ec != std::errc{} || result.ptr != end || value > max) refuse(line, "a number");
   return value;
 }
 
@@ -117,15 +53,11 @@ void read_mark(operation& read, std::string_view word, std::string const& line) 
   if (word == "&") {
     read.joins = true;
   } else if (word[0] == '!') {
-    read.failing_call = static_cast<std::uint8_t>(number_in(word.substr(1), line));
+    read.failing_call = static_cast<std::uint8_t>(number_in(word, line));
   } else if (word[0] == '?') {
-    read.failing_allocation = static_cast<std::uint8_t>(number_in(word.substr(1), line));
+    read.failing_allocation = static_cast<std::uint8_t>(number_in(word, line));
   } else if (word[0] == '@') {
-    constexpr int hexadecimal = 16;
-    auto const result =
-        std::from_chars(word.data() + 1, word.data() + word.size(), read.passes, hexadecimal);
-    if (result.ec != std::errc{} || result.ptr != word.data() + word.size())
-      refuse(line, "points, as bits");
+    read.passes = number_in(word, line, ~std::uint64_t{0}, 16);
   } else {
     refuse(line, "a mark");
   }
@@ -137,27 +69,19 @@ operation read_operation(std::string const& line) {
   words >> word;
   if (word.size() < 2 || word[0] != 't') refuse(line, "a thread");
   operation read;
-  read.thread = static_cast<std::uint8_t>(number_in(std::string_view(word).substr(1), line) %
-                                          program::threads_max);
+  read.thread = static_cast<std::uint8_t>(number_in(word, line) % program::threads_max);
   words >> word;
-  auto const found =
-      std::ranges::find_if(specs, [&](op_spec const& each) { return each.name == word; });
-  if (found == specs.end()) refuse(line, "an operation");
-  read.kind = static_cast<op>(found - specs.begin());
-  for (std::size_t i = 0; i < found->arguments.size(); ++i) {
-    if (!(words >> word) || word[0] != letter_of(found->arguments[i])) refuse(line, "an argument");
-    read.arguments[i] = static_cast<std::uint8_t>(
-        number_in(std::string_view(word).substr(1), line) % places_of(word[0]));
+  read.kind = op_named(word);
+  std::string_view const asked = spec_of(read.kind).arguments;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    if (!(words >> word) || word[0] != letter_of(asked[i])) refuse(line, "an argument");
+    read.arguments[i] = static_cast<std::uint8_t>(number_in(word, line) % places_of(word[0]));
   }
   while (words >> word) read_mark(read, word, line);
   return read;
 }
 
 }  // namespace
-
-op_spec const& spec_of(op kind) {
-  return specs.at(static_cast<std::size_t>(kind));
-}
 
 std::string to_text(operation const& written) {
   op_spec const& spec = spec_of(written.kind);
@@ -196,6 +120,47 @@ program read_program(std::string_view text) {
     }
   }
   return read;
+}
+
+std::string name_of(situation met) {
+  std::string_view name = situation_list;
+  for (auto i = static_cast<std::size_t>(met); i != 0; --i) name.remove_prefix(name.find(' ') + 1);
+  std::string words(name.substr(0, name.find(',')));
+  std::ranges::replace(words, '_', ' ');
+  return words;
+}
+
+void run_counts::add(run_counts const& other) {
+  programs += other.programs;
+  steps += other.steps;
+  kernels += other.kernels;
+  things += other.things;
+  for (std::size_t i = 0; i < op_count; ++i) {
+    for (std::size_t k = 0; k < operations[i].size(); ++k)
+      operations[i][k] += other.operations[i][k];
+  }
+  for (std::size_t i = 0; i < situation_count; ++i) situations[i] += other.situations[i];
+  groups += other.groups;
+}
+
+std::string to_text(run_counts const& counted) {
+  std::ostringstream text;
+  text << counted.programs << " programs, " << counted.steps << " single steps, " << counted.kernels
+       << " kernels run, " << counted.things << " things, " << counted.groups
+       << " groups of operations that ran together\n"
+       << std::left << std::setw(20) << "operation" << std::right;
+  for (char const* const each : {"done", "refused", "exhausted", "failed", "skipped"})
+    text << std::setw(10) << each;
+  text << '\n';
+  for (std::size_t i = 0; i < op_count; ++i) {
+    text << std::left << std::setw(20) << spec_of(static_cast<op>(i)).name << std::right;
+    for (std::uint64_t const each : counted.operations[i]) text << std::setw(10) << each;
+    text << '\n';
+  }
+  for (std::size_t i = 0; i < situation_count; ++i)
+    text << std::setw(10) << counted.situations[i] << "  " << name_of(static_cast<situation>(i))
+         << '\n';
+  return text.str();
 }
 
 }  // namespace escrow::test

@@ -1,175 +1,159 @@
-// A random program: a list of operations of several threads, with a form that people can read.
+// A random program: operations of several threads, in a form that people can read; and what is
+// counted when programs run.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace escrow::test {
 
-/// What an operation does. Objects have fixed places, so that an operation means the same when
-/// others are taken away; one whose places are empty, or full where they must not be, does nothing.
-enum class op : std::uint8_t {
-  // the machine and the worker
-  step,
-  work,
-  poll,
-  settle,
-  drain,
-  stop,
-  fail_device,
-  // pools
-  claim,
-  claim_captured,
-  touch,
-  release,
-  release_on,
-  drop_lease,
-  close_pool,
-  destroy_pool,
-  make_pool,
-  // owners
-  retire,
-  retire_now,
-  retire_after,
-  retire_graph,
-  own,
-  disown,
-  keep,
-  launch_lease,
-  share,
-  use_shared,
-  unshare,
-  // captures
-  begin,
-  begin_into,
-  fork,
-  join,
-  wait_early,
-  end,
-  invalidate,
-  destroy_stream,
-  // graphs and execs
-  make_graph,
-  expose,
-  clone,
-  child,
-  destroy_graph,
-  instantiate,
-  launch,
-  update,
-  destroy_exec,
-  hoist,
-  let_go,
-  drop_hoisted,
-  // nodes
-  add_node,
-  add_node_of_lease,
-  set_node,
-  set_node_of_lease,
-  destroy_node,
-  exec_set,
-  exec_set_of_lease,
-  // scratch memory
-  claim_scratch,
-  close_scratch,
-  destroy_scratch,
-  // conditional nodes and bodies
-  add_conditional,
-  add_conditional_inside,
-  add_body_node,
-  add_body_node_of_lease,
-  embed_in_body,
-  capture_into_body,
-  drop_body,
-  // nodes of other kinds
-  add_fill,
-  add_fill_of_lease,
-  add_copy,
-  add_join,
-  add_edge,
-  make_event,
-  drop_event,
-  add_event,
-  add_alloc,
-  add_free,
-  look,
-  // code, and other calls
-  load_library,
-  unload_library,
-  launch_code,
-  add_node_of_code,
-  set_node_of_code,
-  exec_set_of_code,
-  upload,
-  capture_call,
-  move,
-  try_claim,
-  count
-};
+/// All operations: the name; the arguments, a letter each, see letter_of(); the weight in programs
+/// of all kinds; and whether a CUDA call or an allocation in it may be made to fail, and whether it
+/// may run together with operations of other threads. world::do_<name>() does it. Objects have
+/// fixed places, so that an operation means the same when others are taken away; one whose places
+/// are empty, or occupied where they must be empty, does nothing.
+#define ESCROW_RANDOM_OPERATIONS(X)                \
+  /* the machine and the worker */                 \
+  X(step, "k", 14, together)                       \
+  X(work, "s", 8, together)                        \
+  X(poll, "", 10, fails | together)                \
+  X(settle, "", 2, 0)                              \
+  X(drain, "", 1, together)                        \
+  X(stop, "", 1, 0)                                \
+  X(fail_device, "w", 1, 0)                        \
+  /* pools */                                      \
+  X(claim, "Lps", 14, fails | together)            \
+  X(claim_captured, "Lpc", 6, fails | together)    \
+  X(touch, "ls", 6, fails | together)              \
+  X(release, "l", 5, fails | together)             \
+  X(release_on, "ls", 4, fails | together)         \
+  X(drop_lease, "l", 3, fails | together)          \
+  X(close_pool, "p", 1, fails | together)          \
+  X(destroy_pool, "p", 1, fails | together)        \
+  X(make_pool, "P", 1, fails | together)           \
+  /* owners */                                     \
+  X(retire, "s", 6, fails | together)              \
+  X(retire_now, "", 1, fails | together)           \
+  X(retire_after, "i", 2, fails | together)        \
+  X(retire_graph, "g", 2, fails | together)        \
+  X(own, "O", 6, together)                         \
+  X(disown, "o", 3, together)                      \
+  X(keep, "sow", 4, fails | together)              \
+  X(launch_lease, "ls", 3, fails | together)       \
+  X(share, "X", 3, fails | together)               \
+  X(use_shared, "xs", 5, fails | together)         \
+  X(unshare, "x", 2, together)                     \
+  /* captures */                                   \
+  X(begin, "im", 5, together)                      \
+  X(begin_into, "ig", 2, together)                 \
+  X(fork, "ci", 6, together)                       \
+  X(join, "cc", 5, together)                       \
+  X(wait_early, "scw", 6, together)                \
+  X(end, "rGw", 10, together)                      \
+  X(invalidate, "c", 1, together)                  \
+  X(destroy_stream, "s", 1, together)              \
+  /* graphs and execs */                           \
+  X(make_graph, "G", 5, fails | together)          \
+  X(expose, "g", 2, fails | together)              \
+  X(clone, "Ggw", 4, fails | together)             \
+  X(child, "ggw", 4, fails | together)             \
+  X(destroy_graph, "g", 4, together)               \
+  X(instantiate, "Egw", 9, fails | together)       \
+  X(launch, "eiw", 14, fails | together)           \
+  X(update, "euw", 6, fails | together)            \
+  X(destroy_exec, "e", 6, together)                \
+  X(hoist, "Hgw", 3, fails | together)             \
+  X(let_go, "hiw", 4, fails | together)            \
+  X(drop_hoisted, "h", 1, together)                \
+  /* nodes */                                      \
+  X(add_node, "Ngow", 10, fails | together)        \
+  X(add_node_of_lease, "Ngl", 5, fails | together) \
+  X(set_node, "now", 5, fails | together)          \
+  X(set_node_of_lease, "nl", 3, fails | together)  \
+  X(destroy_node, "n", 3, fails | together)        \
+  X(exec_set, "eqo", 6, fails | together)          \
+  X(exec_set_of_lease, "eql", 3, fails | together) \
+  /* scratch memory */                             \
+  X(claim_scratch, "Lzs", 10, fails)               \
+  X(close_scratch, "", 1, fails)                   \
+  X(destroy_scratch, "", 1, fails)                 \
+  /* conditional nodes and bodies */               \
+  X(add_conditional, "Bgw", 6, fails)              \
+  X(add_conditional_inside, "Bbw", 2, fails)       \
+  X(add_body_node, "Nbow", 7, fails)               \
+  X(add_body_node_of_lease, "Nbl", 4, fails)       \
+  X(embed_in_body, "bg", 2, fails)                 \
+  X(capture_into_body, "ibw", 3, fails)            \
+  X(drop_body, "b", 3, 0)                          \
+  /* nodes of other kinds */                       \
+  X(add_fill, "Ngow", 4, fails | together)         \
+  X(add_fill_of_lease, "Ngl", 3, fails | together) \
+  X(add_copy, "Ngoo", 4, fails | together)         \
+  X(add_join, "Ng", 2, fails | together)           \
+  X(add_edge, "nn", 2, fails | together)           \
+  X(make_event, "V", 3, fails)                     \
+  X(drop_event, "v", 2, 0)                         \
+  X(add_event, "Ngvw", 5, fails)                   \
+  X(add_alloc, "Agz", 2, fails)                    \
+  X(add_free, "ag", 2, fails)                      \
+  X(look, "g", 1, fails)                           \
+  /* code, and other calls */                      \
+  X(load_library, "Y", 3, fails)                   \
+  X(unload_library, "y", 2, 0)                     \
+  X(launch_code, "sy", 4, fails)                   \
+  X(add_node_of_code, "Ngy", 4, fails)             \
+  X(set_node_of_code, "ny", 2, fails)              \
+  X(exec_set_of_code, "eqy", 2, fails)             \
+  X(upload, "ei", 2, fails)                        \
+  X(capture_call, "iGw", 2, fails)                 \
+  X(move, "ge", 1, 0)                              \
+  X(try_claim, "Lps", 3, fails | together)
+
+#define ESCROW_ENUMERATOR(name, ...) name,
+enum class op : std::uint8_t { ESCROW_RANDOM_OPERATIONS(ESCROW_ENUMERATOR) count };
 inline constexpr std::size_t op_count = static_cast<std::size_t>(op::count);
-
-/// How many places there are of each kind, by the letter that stands for it in the text form.
-[[nodiscard]] constexpr unsigned places_of(char letter) {
-  switch (letter) {
-    case 's':  // streams; s3 is of device 1, s4 the legacy one, s5 the thread's own
-      return 6;
-    case 'g':  // graphs
-    case 'e':  // execs
-    case 'l':  // leases
-      return 4;
-    case 'n':  // nodes
-      return 6;
-    case 'p':  // pools
-    case 'h':  // hoisted
-    case 'o':  // owners of nodes and launches
-    case 'x':  // objects of make_stream_shared()
-    case 'y':  // libraries
-    case 'v':  // events
-    case 'a':  // allocations of graphs
-      return 2;
-    case 'm':  // capture modes
-    case 'b':  // bodies
-      return 3;
-    case 'w':  // ways to do it
-    case 'z':  // sizes of memory
-      return 4;
-    case 'k':  // steps
-      return 16;
-    default:
-      return 0;
-  }
-}
-
-/// What an argument asks for: 'g' is the place of a graph, 'G' an empty one; 'c' is a stream that
-/// is being captured, 'r' one that a capture began on, 'i' one that is not captured; 'q' is a node
-/// of the graph that the exec in the first argument was made of, 'u' that graph. In the text form
-/// they are g, s and n.
-[[nodiscard]] constexpr char letter_of(char asked) {
-  switch (asked) {
-    case 'c':
-    case 'r':
-    case 'i':
-      return 's';
-    case 'q':
-      return 'n';
-    case 'u':
-      return 'g';
-    default:
-      return asked >= 'A' && asked <= 'Z' ? static_cast<char>(asked - 'A' + 'a') : asked;
-  }
-}
 
 struct op_spec {
   std::string_view name;
-  std::string_view arguments;  // a letter for each: see letter_of()
-  unsigned weight;             // in programs of all kinds
-  bool can_fail;               // a call of CUDA in it may be made to fail
+  std::string_view arguments;
+  unsigned weight;
+  unsigned traits;
+  static constexpr unsigned fails = 1;
+  static constexpr unsigned together = 2;
+  [[nodiscard]] constexpr bool can_fail() const { return (traits & fails) != 0; }
+  [[nodiscard]] constexpr bool may_overlap() const { return (traits & together) != 0; }
 };
 [[nodiscard]] op_spec const& spec_of(op kind);
+/// Throws std::runtime_error if there is none.
+[[nodiscard]] op op_named(std::string_view name);
+
+/// How many places there are of each kind, by the letter that stands for it in the text form:
+/// 6 streams, of which s3 is of device 1, s4 the legacy one and s5 the thread's own, and nodes;
+/// 4 graphs, execs, leases, ways to do it and sizes of memory; 3 capture modes and bodies; 2 pools,
+/// hoisteds, owners of nodes and launches, objects of make_stream_shared() (x), libraries (y),
+/// events (v) and allocations of graphs; up to 16 steps (k).
+[[nodiscard]] constexpr unsigned places_of(char letter) {
+  auto const is_one_of = [letter](std::string_view all) { return all.find(letter) < all.size(); };
+  if (is_one_of("sn")) return 6;
+  if (is_one_of("gelwz")) return 4;
+  if (is_one_of("mb")) return 3;
+  return letter == 'k' ? 16 : 2;
+}
+
+/// The kind of place that an argument asks for. A capital asks for an empty one; 'c' for a stream
+/// that is captured, 'r' one that a capture began on, 'i' one that is not captured; 'q' for a node
+/// of the graph that the exec in the first argument was created from, 'u' for that graph.
+[[nodiscard]] constexpr char letter_of(char asked) {
+  if (asked == 'c' || asked == 'r' || asked == 'i') return 's';
+  if (asked == 'q') return 'n';
+  if (asked == 'u') return 'g';
+  return asked >= 'A' && asked <= 'Z' ? static_cast<char>(asked - 'A' + 'a') : asked;
+}
 
 struct operation {
   op kind = op::step;
@@ -178,7 +162,7 @@ struct operation {
   std::uint8_t failing_call = 0;        // the CUDA call of the operation that fails; 0: none
   std::uint8_t failing_allocation = 0;  // the same of the library's allocations
   bool joins = false;                   // it runs together with the one before, if both may
-  std::uint64_t passes = 0;  // at which of its switch points it lets others go on: see baton
+  std::uint64_t passes = 0;             // its switch points at which others go on: see baton
 
   bool operator==(operation const&) const = default;
 };
@@ -189,17 +173,77 @@ struct program {
   std::uint64_t seed = 1;  // of the machine's choices
   unsigned slots = 2;      // of each pool
   std::vector<operation> operations;
-  // An operation means the places that it names. If not, the next ones that have what it needs: so
-  // that programs that are drawn do more. Not part of the text form, which is exact.
+  // Whether an operation means the places that it names. If not, it means the next ones that have
+  // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
   bool is_exact = true;
 
   bool operator==(program const&) const = default;
 };
 
+/// The program of a seed: some kinds of operations are left out, others are frequent, by the seed.
+[[nodiscard]] program generate(std::uint64_t seed);
+/// The program that bytes stand for: any bytes are one.
+[[nodiscard]] program decode(std::span<std::uint8_t const> bytes);
+
 /// One operation a line.
 [[nodiscard]] std::string to_text(program const& written);
 [[nodiscard]] std::string to_text(operation const& written);
+struct run_counts;
+[[nodiscard]] std::string to_text(run_counts const& counted);
 /// Reads what to_text() wrote; '#' begins a comment. Throws std::runtime_error with the line.
 [[nodiscard]] program read_program(std::string_view text);
+
+/// What became of an operation.
+enum class outcome : std::uint8_t { done, refused, exhausted, failed, skipped };
+inline constexpr std::size_t outcome_count = 5;
+
+#define ESCROW_SITUATIONS(...)                                     \
+  enum class situation : std::uint8_t { __VA_ARGS__, end_of_all }; \
+  inline constexpr std::string_view situation_list = #__VA_ARGS__;
+/// What has to occur in programs, in the words of its name. "inside": one operation ran inside a
+/// call of another.
+ESCROW_SITUATIONS(
+    fault_injected, device_lost, claim_waited_in_its_stream, claim_added_an_edge,
+    slot_claimed_again_in_its_capture, slot_of_a_graph_claimed_again, eager_slot_went_to_a_capture,
+    claim_on_a_forked_stream, claim_beside_a_kernel, release_beside_a_kernel,
+    lease_outlived_its_capture, owner_retired_into_a_fork, shares_gone_while_work_goes_on,
+    capture_abandoned_with_things, capture_ended_by_another_thread, graph_captured_into_again,
+    graph_gone_before_its_exec, exec_gone_in_flight, exec_updated_in_flight,
+    exec_updated_from_a_reshaped_graph, exec_set_after_an_update, exec_set_in_flight,
+    hoisted_after_changes_of_nodes, hoisted_by_handle_after_changes_of_nodes,
+    handle_exposed_between_changes, lease_shared_by_two_nodes, node_changed_with_an_exec_there,
+    plain_exec_launched, hoisted_graph_launched_plainly, pool_gone_with_slots_out,
+    pool_closed_with_slots_in_graphs, retired_to_a_stopped_deleter, things_on_a_parent_graph,
+    waited_for_a_lock, pool_closed_inside_a_claim, claim_inside_a_claim, release_inside_a_claim,
+    claim_inside_a_release, pool_gone_inside_a_release, capture_begun_inside_a_claim,
+    poll_inside_a_retire, poll_inside_a_poll, poll_inside_an_update, retire_inside_a_drain,
+    last_share_gone_inside_a_use, launch_inside_a_launch_of_a_sibling,
+    exec_gone_inside_a_launch_of_a_sibling, callback_inside_a_claim, callback_inside_an_instantiate,
+    kernel_inside_a_launch, fault_among_others, memory_claimed_again_in_its_capture,
+    memory_of_two_sizes_in_a_capture, memory_freed, scratch_pool_gone_with_blocks_out,
+    conditional_in_a_body, owner_in_a_body, lease_in_a_body, things_on_a_child_of_a_body,
+    body_captured_into, body_outlived_its_graph, conditional_exec_launched,
+    conditional_exec_gone_in_flight, lease_of_memory_filled_by_a_node, copy_kept_two_owners,
+    exec_set_of_another_kind, kept_event_gone, exec_with_events_launched, exec_with_memory_launched,
+    memory_freed_in_another_graph, node_stays_beside_memory_nodes, allocation_failed,
+    released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
+    code_unloaded, capture_left_by_an_exception)
+inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
+[[nodiscard]] std::string name_of(situation met);
+
+struct run_counts {
+  std::uint64_t programs = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t kernels = 0;
+  std::uint64_t things = 0;
+  std::uint64_t groups = 0;  // of operations that ran together
+  std::array<std::array<std::uint64_t, outcome_count>, op_count> operations{};
+  std::array<std::uint64_t, situation_count> situations{};
+
+  void meet(situation met, bool is_so = true) {
+    if (is_so) ++situations[static_cast<std::size_t>(met)];
+  }
+  void add(run_counts const& other);
+};
 
 }  // namespace escrow::test

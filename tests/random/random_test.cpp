@@ -1,4 +1,5 @@
-// Random programs on the stepped simulator, checked against the reference model after each step.
+// Random programs on the stepped simulator, checked against the reference model after each step;
+// faults of the test's own, which are found and shrunk; and cases that failed once.
 //   ESCROW_SEED=n       the first seed
 //   ESCROW_PROGRAMS=n   how many
 //   ESCROW_DEEP=1       a hundred thousand
@@ -8,10 +9,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include "deep.hpp"
-#include "generate.hpp"
 #include "run.hpp"
 #include "sanitizers.hpp"
 
@@ -45,14 +48,16 @@ TEST(RandomPrograms, KeepAliveWhatIsUsedAndDestroyTheRestOnce) {
   std::uint64_t const first =
       number_from("ESCROW_SEED", 1) + number_from("ESCROW_PIECE", 0) * count;
   bool const in_child = std::getenv("ESCROW_IN_CHILD") != nullptr;
-  auto const runner = in_child ? &run_in_child : &run;
+  auto const runner = [in_child](program const& given) {
+    return in_child ? run_in_child(given) : run(given);
+  };
   announce_crashes();
   run_counts met;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     program const drawn = generate(seed);
-    verdict const seen = runner(drawn, planted::none);
+    verdict const seen = runner(drawn);
     met.add(seen.counts);
-    ASSERT_TRUE(seen.failure.empty()) << describe(drawn, seen, planted::none, runner);
+    ASSERT_TRUE(seen.failure.empty()) << describe(drawn, seen, runner);
   }
   std::printf("seeds %llu to %llu\n%s", static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(first + count - 1), to_text(met).c_str());
@@ -79,9 +84,64 @@ TEST(RandomPrograms, AreReadAsTheyWereWritten) {
     drawn.is_exact = true;
     EXPECT_EQ(read_program(to_text(drawn)), drawn);
   }
-  EXPECT_THROW(static_cast<void>(read_program("t0 claim l0 p0 x1")), std::runtime_error);
-  EXPECT_THROW(static_cast<void>(read_program("t0 claim l0")), std::runtime_error);
-  EXPECT_THROW(static_cast<void>(read_program("t0 borrow l0")), std::runtime_error);
+  for (char const* const wrong : {"t0 claim l0 p0 x1", "t0 claim l0", "t0 borrow l0"})
+    EXPECT_THROW(static_cast<void>(read_program(wrong)), std::runtime_error);
+}
+
+struct planting {
+  planted bug;
+  std::string failure;
+  std::size_t operations_max;  // after shrinking
+  std::uint64_t stride = 1;    // between seeds
+};
+
+/// The program of the first seed that finds the fault, shrunk, is small and fails as expected.
+program expect_found(planting const& tried) {
+  constexpr std::uint64_t seeds_max = 20'000;
+  auto const fails = [&](program const& given) {
+    return run(given, tried.bug).failure.find(tried.failure) != std::string::npos;
+  };
+  for (std::uint64_t seed = tried.stride; seed <= seeds_max; seed += tried.stride) {
+    verdict const seen = run(generate(seed), tried.bug);
+    if (seen.failure.find(tried.failure) == std::string::npos) continue;
+    program const small = shrink(seen.exact, fails);
+    EXPECT_LE(small.operations.size(), tried.operations_max) << to_text(small);
+    EXPECT_TRUE(run(small).failure.empty()) << "fails without the fault, too";
+    std::printf("found with seed %llu, %zu operations left\n",
+                static_cast<unsigned long long>(seed), small.operations.size());
+    return small;
+  }
+  ADD_FAILURE() << tried.failure << ": not found by seeds up to " << seeds_max;
+  return {};
+}
+
+TEST(PlantedFault, IsFoundAndShrunk) {
+  for (planting const& each : {planting{planted::owner_ends_early, "was destroyed, but", 2},
+                               planting{planted::use_is_not_ordered, "slot", 12},
+                               planting{planted::model_forgets_execs, "nothing keeps these", 8}})
+    static_cast<void>(expect_found(each));
+}
+
+TEST(PlantedFault, ThatOnlyShowsInsideAnOperationIsFound) {
+  constexpr std::uint64_t stride = 3;  // operations run together in every third program
+  program found = expect_found({planted::release_noted_late, "was handed out twice", 6, stride});
+  for (operation& each : found.operations) each.joins = false;
+  EXPECT_TRUE(run(found, planted::release_noted_late).failure.empty())
+      << "fails when each operation is alone, too:\n"
+      << to_text(found);
+}
+
+TEST(RandomCases, ThatFailedOncePass) {
+  std::size_t cases = 0;
+  for (auto const& each : std::filesystem::directory_iterator(ESCROW_RANDOM_CASES)) {
+    if (each.path().extension() != ".txt") continue;
+    std::ostringstream text;
+    text << std::ifstream(each.path()).rdbuf();
+    verdict const seen = run(read_program(text.str()));
+    EXPECT_TRUE(seen.failure.empty()) << each.path() << ": " << seen.failure;
+    ++cases;
+  }
+  EXPECT_GT(cases, 0U);
 }
 
 }  // namespace

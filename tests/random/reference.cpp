@@ -2,30 +2,39 @@
 #include "reference.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace escrow::test {
 
 bool has(entries const& list, int thing) {
-  return std::ranges::any_of(list, [&](entry const& each) { return each.thing == thing; });
+  return std::ranges::find(list, thing, &entry::thing) != list.end();
 }
 
-entries take_node(entries& list, int node) {
-  auto const rest = std::stable_partition(list.begin(), list.end(),
-                                          [&](entry const& each) { return each.node != node; });
+entries take(entries& list, std::function<bool(entry const&)> const& is_taken) {
+  auto const rest = std::stable_partition(list.begin(), list.end(), std::not_fn(is_taken));
   entries taken(rest, list.end());
   list.erase(rest, list.end());
   return taken;
+}
+
+entries take_node(entries& list, int node) {
+  return take(list, [node](entry const& each) { return each.node == node; });
 }
 
 void append(entries& to, entries const& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+void contents::append(contents const& more) {
+  test::append(held, more.held);
+  test::append(lingering, more.lingering);
+  test::append(needed, more.needed);
+  grows_with.insert(grows_with.end(), more.grows_with.begin(), more.grows_with.end());
+}
+
 int reference::add(kind is) {
-  thing_state added;
-  added.is = is;
-  things_.push_back(added);
-  return static_cast<int>(things_.size()) - 1;
+  things_.emplace_back().is = is;
+  return size() - 1;
 }
 
 int reference::add_mark(int device) {
@@ -42,38 +51,15 @@ void reference::pend(int thing, int mark) {
 }
 
 bool reference::is_pending(int thing) const {
-  return std::ranges::any_of(things_.at(static_cast<std::size_t>(thing)).marks,
-                             [&](int mark) { return !is_done(mark); });
+  return !std::ranges::all_of(things_.at(static_cast<std::size_t>(thing)).marks,
+                              [&](int mark) { return is_done(mark); });
 }
 
 void reference::keep_for_launches(entries const& held, int behind) {
   entries unused = held;
-  entries const used = [&] {
-    entries list = held;
-    std::erase_if(list, [](entry const& each) { return !each.launched; });
-    return list;
-  }();
-  std::erase_if(unused, [](entry const& each) { return each.launched; });
+  entries const used = take(unused, [](entry const& each) { return each.launched; });
   in_flight_.push_back({used, behind});
   in_flight_.push_back({unused, 0});
-}
-
-void reference::grow(std::uint64_t serial, entries const& more) {
-  auto const look = [&](contents& in) {
-    bool const grows = std::ranges::find(in.grows_with, serial) != in.grows_with.end();
-    if (grows) append(in.lingering, more);
-  };
-  for (contents& each : graphs) look(each);
-  for (contents& each : execs) look(each);
-  for (contents& each : hoisted) look(each);
-  for (auto& [of, left] : orphans) look(left);
-}
-
-void reference::doubt_captures() {
-  for (auto& [id, captured] : captures_) {
-    append(captured.lingering, captured.held);
-    captured.held.clear();
-  }
 }
 
 template <class Look>
@@ -88,6 +74,26 @@ void reference::each_contents(Look look) const {
   for (auto const& [serial, left] : orphans) look(left, "a body of graph ", serial);
 }
 
+void reference::grow(std::uint64_t serial, entries const& more) {
+  entries rest = more;
+  entries const of_bodies = take(rest, [](entry const& each) { return each.on_body; });
+  auto const look = [&](contents& in) {
+    bool const grows = std::ranges::count(in.grows_with, serial) != 0;
+    bool const bodies_grow = std::ranges::count(in.grows_with_bodies_of, serial) != 0;
+    if (grows) append(in.lingering, more);
+    if (!grows && bodies_grow) append(in.lingering, of_bodies);
+  };
+  std::ranges::for_each(graphs, look);
+  std::ranges::for_each(execs, look);
+  std::ranges::for_each(hoisted, look);
+  for (auto& [of, left] : orphans) look(left);
+}
+
+void reference::doubt_captures() {
+  for (auto& [id, captured] : captures_)
+    append(captured.lingering, std::exchange(captured.held, {}));
+}
+
 bool reference::anything_held() const {
   bool found = !in_flight_.empty();
   each_contents([&](contents const& in, char const*, std::size_t) {
@@ -96,13 +102,13 @@ bool reference::anything_held() const {
   return found;
 }
 
-std::string reference::why_alive(int thing, contents const* but_not) const {
+std::string reference::why_alive(int thing) const {
   thing_state const& state = things_.at(static_cast<std::size_t>(thing));
   if (state.handles > 0) return "the caller has it";
   if (is_pending(thing)) return "work on a stream uses it";
   std::string why;
   each_contents([&](contents const& in, char const* what, std::size_t number) {
-    if (&in != but_not && has(in.held, thing)) why = what + std::to_string(number);
+    if (has(in.held, thing)) why = what + std::to_string(number);
   });
   for (flight const& each : in_flight_)
     if (!is_done(each.behind) && has(each.held, thing)) why = "a launch in flight uses it";
@@ -120,6 +126,14 @@ bool reference::is_held_by_graphs(int thing) const {
 bool reference::may_live(int thing) const {
   thing_state const& state = things_.at(static_cast<std::size_t>(thing));
   return state.handles > 0 || state.is_pooled || is_pending(thing) || is_held_by_graphs(thing);
+}
+
+std::vector<int> reference::left(bool are_due) const {
+  std::vector<int> found;
+  for (int thing = 0; thing < size(); ++thing)
+    if (!things_[static_cast<std::size_t>(thing)].gone && !(are_due && may_live(thing)))
+      found.push_back(thing);
+  return found;
 }
 
 }  // namespace escrow::test

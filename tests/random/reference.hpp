@@ -1,11 +1,11 @@
-// The reference model: who must be alive, and who may be, as the public contracts have it. Plain
+// The reference model: what must be alive, and what may be, as the public contracts have it. Plain
 // sets, and nothing of the library.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,6 +24,13 @@ struct entry {
 };
 using entries = std::vector<entry>;
 
+[[nodiscard]] bool has(entries const& list, int thing);
+/// Takes the entries for which `is_taken` holds out of a list; returns them.
+entries take(entries& list, std::function<bool(entry const&)> const& is_taken);
+/// The same for those of a node.
+entries take_node(entries& list, int node);
+void append(entries& to, entries const& from);
+
 /// What a graph and the like keep.
 struct contents {
   entries held;       // must be alive
@@ -32,14 +39,17 @@ struct contents {
   // Graphs, by serial, of which this is a plain copy: what they get later may be alive as long as
   // this, since a plain copy shares their reference sets.
   std::vector<std::uint64_t> grows_with;
-  bool exists = false;
+  // The same of an exec that was instantiated from a handle, which does not lead to bodies: it
+  // shares the sets of those.
+  std::vector<std::uint64_t> grows_with_bodies_of;
 
   void clear() { *this = {}; }
+  void append(contents const& more);
 };
 
 /// What: the things of a run with all that keeps them: the test's own handles, captures, graphs,
-/// execs, hoisted, launches in flight of execs that are gone, and work on streams, by marks that
-/// kernels set.
+/// execs, hoisteds, launches in flight of execs that are destroyed, and work on streams, by marks
+/// that kernels set.
 /// Thread safety: none; one operation at a time, and the machine between them.
 class reference {
  public:
@@ -56,7 +66,7 @@ class reference {
   [[nodiscard]] thing_state& state_of(int thing) {
     return things_.at(static_cast<std::size_t>(thing));
   }
-  [[nodiscard]] std::size_t size() const { return things_.size(); }
+  [[nodiscard]] int size() const { return static_cast<int>(things_.size()); }
   /// A mark that no kernel has set yet.
   [[nodiscard]] int add_mark(int device);
   void set_mark(int mark) { marks_.at(static_cast<std::size_t>(mark)).done = true; }
@@ -74,8 +84,8 @@ class reference {
   /// A device was lost, and with it perhaps captures.
   void doubt_captures();
 
-  // Exec changes: what was held before stays for the launches in flight, which have not ended
-  // before `behind`, a mark.
+  /// An exec changes: what it held stays for the launches in flight, which have not ended before
+  /// `behind`, a mark.
   void keep_for_launches(entries const& held, int behind);
   /// The graph of that serial got `more`: so may have its plain copies.
   void grow(std::uint64_t serial, entries const& more);
@@ -83,18 +93,17 @@ class reference {
   void settle() { in_flight_.clear(); }
   [[nodiscard]] bool anything_held() const;
 
-  /// Why the thing must be alive; empty if it need not be. A graph of the capture `but_not` does
-  /// not count.
-  [[nodiscard]] std::string why_alive(int thing, contents const* but_not = nullptr) const;
-  /// Whether anything may keep it.
+  /// Why the thing must be alive; empty if it need not be.
+  [[nodiscard]] std::string why_alive(int thing) const;
   [[nodiscard]] bool may_live(int thing) const;
-  /// Who has it, for messages.
   [[nodiscard]] bool is_held_by_graphs(int thing) const;
+  /// Things that are not destroyed, of those that must be (`are_due`), or of all.
+  [[nodiscard]] std::vector<int> left(bool are_due) const;
 
   std::array<contents, 4> graphs;
   std::array<contents, 4> execs;
   std::array<contents, 2> hoisted;
-  std::map<std::uint64_t, contents> orphans;  // of graphs whose bodies alone are there, by serial
+  std::map<std::uint64_t, contents> orphans;  // of graphs of which only bodies are left, by serial
 
  private:
   struct mark_state {
@@ -114,10 +123,5 @@ class reference {
   std::map<std::uint64_t, contents> captures_;
   std::vector<flight> in_flight_;
 };
-
-[[nodiscard]] bool has(entries const& list, int thing);
-/// Takes the entries of a node out of a list; returns them.
-entries take_node(entries& list, int node);
-void append(entries& to, entries const& from);
 
 }  // namespace escrow::test

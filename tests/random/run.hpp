@@ -4,7 +4,6 @@
 #include <functional>
 #include <string>
 
-#include "counts.hpp"
 #include "program.hpp"
 #include "world.hpp"
 
@@ -17,19 +16,15 @@ struct verdict {
   program exact;  // with the places that were meant
 };
 
-/// Runs it on the calling thread and, for the operations of other threads, on those.
-[[nodiscard]] verdict run(program const& given, planted bug = planted::none);
-
-/// The same, telling each operation before it is done.
-[[nodiscard]] verdict run_watched(program const& given, planted bug,
-                                  std::function<void(operation const&)> const& before);
+/// Runs it on the calling thread and, for the operations of other threads, on those. Calls `before`
+/// with each operation before it is done, if it is not empty.
+[[nodiscard]] verdict run(program const& given, planted bug = planted::none,
+                          std::function<void(operation const&)> const& before = {});
 
 /// The same in a child process, so that a crash is a failure, too. Only in a process in which
 /// nothing ran before: threads do not come along.
-[[nodiscard]] verdict run_in_child(program const& given, planted bug = planted::none);
+[[nodiscard]] verdict run_in_child(program const& given);
 
-/// The seed of the program that runs.
-[[nodiscard]] std::uint64_t seed_of_this_run() noexcept;
 /// From now on a crash says which program it was, and how to repeat it.
 void announce_crashes();
 
@@ -38,7 +33,7 @@ void announce_crashes();
                              std::function<bool(program const&)> const& fails);
 
 /// What a person needs: the failure, the seed, the command, and the shrunk program.
-[[nodiscard]] std::string describe(program const& failing, verdict const& seen, planted bug,
-                                   verdict (*runner)(program const&, planted) = &run);
+[[nodiscard]] std::string describe(program const& failing, verdict const& seen,
+                                   std::function<verdict(program const&)> const& runner);
 
 }  // namespace escrow::test

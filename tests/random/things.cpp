@@ -1,4 +1,4 @@
-// What kernels check when they run, and owners when they go.
+// What kernels check when they run, and things when they are destroyed.
 #include "things.hpp"
 
 #include <algorithm>
@@ -19,6 +19,7 @@ bool run_work(void** arguments) {
   return work.all->run(work, argument<int>(arguments, 1));
 }
 
+/// The same, at an address of its own: a kernel with other parameters.
 bool run_keeping_work(void** arguments) {
   return run_work(arguments);
 }
@@ -34,19 +35,67 @@ bool run_memory_work(void** arguments) {
   return run_work(arguments);
 }
 
+/// The kernel of that function, registered once.
+template <bool (*run)(void**), class... Parameters>
+auto kernel_of(char const* name) {
+  [[maybe_unused]] static bool const registered =
+      (sim::register_kernel(reinterpret_cast<void const*>(run), run, {sizeof(Parameters)...}, name),
+       true);
+  return reinterpret_cast<void (*)(Parameters...)>(reinterpret_cast<void*>(run));
+}
+
+void set_condition(piece_of_work const& work) {
+  looked_at& at = *work.sets;
+  if (work.ends_turn) {
+    if (++at.turns % 2 == 0) sim::set_conditional(at.handle, 0);
+    return;
+  }
+  bool const is_chosen = ++at.launches % 3 != 0 && at.can_run;
+  sim::set_conditional(at.handle, is_chosen ? at.chosen : at.otherwise);
+}
+
 }  // namespace
+
+things* things::running_ = nullptr;
 
 token::~token() {
   if (all_ != nullptr) all_->gone(thing_);
 }
 
-token things::make(reference::kind is) {
-  return {*this, make_bare(is)};
+int things::add(reference::kind is) {
+  slots_.resize(static_cast<std::size_t>(model.size()) + 1);  // out of memory, no thing was added
+  return model.add(is);
 }
 
-int things::make_bare(reference::kind is) {
-  slots_.resize(model.size() + 1);  // out of memory, no thing was made
-  return model.add(is);
+token things::make(reference::kind is) {
+  return {*this, add(is)};
+}
+
+int things::make_of(void const* handle, reference::kind is, situation when_gone) {
+  int const made = add(is);
+  if (!handles_.emplace(handle, handle_state{made, when_gone}).second)
+    fail("a new object has the handle of one that is there");
+  return made;
+}
+
+std::optional<int> things::thing_of(void const* handle) const {
+  auto const found = handles_.find(handle);
+  return found == handles_.end() ? std::nullopt : std::optional(found->second.thing);
+}
+
+void things::handle_gone(void const* handle) noexcept {
+  if (running_ == nullptr) return;
+  auto const found = running_->handles_.extract(handle);
+  if (found.empty()) return;
+  running_->counts.meet(found.mapped().when_gone);
+  running_->gone(found.mapped().thing);
+}
+
+piece_of_work& things::add_work() {
+  piece_of_work& added = work_.emplace_back();
+  added.all = this;
+  added.rounds = static_cast<int>(work_.size() % 3);
+  return added;
 }
 
 things::slot_state& things::slot_of(int thing) {
@@ -86,36 +135,26 @@ bool things::check_uses(piece_of_work const& work) {
 void things::check_value(piece_of_work const& work) {
   slot_state& slot = slot_of(work.slot);
   std::string const name = "slot " + std::to_string(work.slot);
-  bool const counts = values_count && !slot.racy && !work.is_racy;
+  bool const is_ordered = values_count && !slot.racy && !work.is_racy;
   int found = slot.value;
   if (work.memory != nullptr) std::memcpy(&found, work.memory, sizeof found);
   switch (work.what) {
     case piece_of_work::role::plain:
       return;
     case piece_of_work::role::fill:
-      if (counts && slot.open != 0 && closes_.at(static_cast<std::size_t>(slot.open)))
+      if (is_ordered && slot.open != 0 && closes_.at(static_cast<std::size_t>(slot.open)))
         fail(name + " is written by one use while another goes on");
       slot.value = work.value;
       slot.open = work.value;
       if (work.memory != nullptr) std::memcpy(work.memory, &work.value, sizeof work.value);
       return;
     case piece_of_work::role::close:
-      if (counts && found != work.value) fail(name + " was written by another use");
+      if (is_ordered && found != work.value) fail(name + " was written by another use");
       slot.open = 0;
       return;
     case piece_of_work::role::look:
-      if (counts && found != work.value) fail(name + " was written before its use was over");
+      if (is_ordered && found != work.value) fail(name + " was written before its use was over");
   }
-}
-
-void things::set_condition(piece_of_work const& work) {
-  looked_at& at = *work.sets;
-  if (work.ends_turn) {
-    if (++at.turns % 2 == 0) sim::set_conditional(at.handle, 0);
-    return;
-  }
-  bool const is_chosen = ++at.launches % 3 != 0 && at.can_run;
-  sim::set_conditional(at.handle, is_chosen ? at.chosen : at.otherwise);
 }
 
 bool things::run(piece_of_work const& work, int& rounds_left) {
@@ -129,30 +168,15 @@ bool things::run(piece_of_work const& work, int& rounds_left) {
 }
 
 plain_kernel work_kernel() {
-  static bool const registered =
-      (sim::register_kernel(reinterpret_cast<void const*>(&run_work), &run_work,
-                            {sizeof(piece_of_work*), sizeof(int)}, "work"),
-       true);
-  static_cast<void>(registered);
-  return reinterpret_cast<plain_kernel>(reinterpret_cast<void*>(&run_work));
+  return kernel_of<&run_work, piece_of_work*, int>("work");
 }
 
 keeping_kernel work_kernel_that_keeps() {
-  static bool const registered =
-      (sim::register_kernel(reinterpret_cast<void const*>(&run_keeping_work), &run_keeping_work,
-                            {sizeof(piece_of_work*), sizeof(int), sizeof(int)}, "keeping_work"),
-       true);
-  static_cast<void>(registered);
-  return reinterpret_cast<keeping_kernel>(reinterpret_cast<void*>(&run_keeping_work));
+  return kernel_of<&run_keeping_work, piece_of_work*, int, int>("keeping_work");
 }
 
 memory_kernel work_kernel_of_memory() {
-  static bool const registered =
-      (sim::register_kernel(reinterpret_cast<void const*>(&run_memory_work), &run_memory_work,
-                            {sizeof(piece_of_work*), sizeof(int), sizeof(void*)}, "memory_work"),
-       true);
-  static_cast<void>(registered);
-  return reinterpret_cast<memory_kernel>(reinterpret_cast<void*>(&run_memory_work));
+  return kernel_of<&run_memory_work, piece_of_work*, int, void*>("memory_work");
 }
 
 bool (*run_of_work())(void**) {

@@ -1,25 +1,27 @@
-// What the programs use: owners and slots that tell when they go, and kernels that check what they
-// find when they run.
+// What the programs use: owners and slots that tell when they are destroyed, and kernels that check
+// what they find when they run.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <escrow/deleter.hpp>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "program.hpp"
 #include "reference.hpp"
 
 namespace escrow::test {
 
 class things;
 
-/// The one owner of a thing: its end is the thing's.
+/// The one owner of a thing, which is destroyed with it.
 class token {
  public:
   token(things& all, int thing) noexcept : all_(&all), thing_(thing) {}
@@ -40,7 +42,7 @@ struct shared_token {
   std::shared_ptr<token> share;
 };
 
-/// The same for one that writes memory, or reads it.
+/// The same for a node that writes memory, or reads it.
 struct memory_share {
   std::shared_ptr<token> share;
   void* memory;
@@ -61,7 +63,7 @@ struct piece_of_work {
   enum class role : std::uint8_t { plain, fill, look, close };
   struct use {
     int thing = 0;
-    int generation = -1;  // of a slot that a graph has: it is in nobody else's hands; -1: any
+    int generation = -1;  // of a slot that a graph has: nothing else has it; -1: any
   };
 
   things* all = nullptr;
@@ -81,32 +83,36 @@ struct piece_of_work {
 /// Thread safety: none; one operation at a time.
 class things {
  public:
+  things() { running_ = this; }
+  things(things&&) = delete;
+  ~things() { running_ = nullptr; }
+
   struct slot_state {
-    int generation = 0;  // counts those that were handed it, but one capture's counts once
+    int generation = 0;  // counts its holders; those of one capture count once
     int value = 0;       // what the last fill wrote
     int open = 0;        // the lease whose use has begun and not ended on the device; 0: none
-    bool racy = false;   // its uses are in no order, and nobody said that they would be
+    bool racy = false;   // nothing orders its uses, and nothing promises to
     std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
     bool leased = false;
   };
 
   reference model;
+  run_counts counts;
 
   [[nodiscard]] token make(reference::kind is);
-  /// A thing without a token: its end is to be noticed.
-  [[nodiscard]] int make_bare(reference::kind is);
+  /// A thing without a token, which is destroyed with `handle`, an object of CUDA.
+  [[nodiscard]] int make_of(void const* handle, reference::kind is, situation when_gone);
+  /// The thing of that handle, if it is not destroyed.
+  [[nodiscard]] std::optional<int> thing_of(void const* handle) const;
+  /// CUDA destroys that handle, whosever it is: see baton.cpp.
+  static void handle_gone(void const* handle) noexcept;
   [[nodiscard]] slot_state& slot_of(int thing);
   /// A new value for a lease.
   [[nodiscard]] int begin_use();
   /// Its last piece of work is on its way.
   void will_close(int value) { closes_.at(static_cast<std::size_t>(value)) = true; }
 
-  [[nodiscard]] piece_of_work& add_work() {
-    piece_of_work& added = work_.emplace_back();
-    added.all = this;
-    added.rounds = static_cast<int>(work_.size() % 3);
-    return added;
-  }
+  [[nodiscard]] piece_of_work& add_work();
   [[nodiscard]] looked_at& add_condition() { return conditions_.emplace_back(); }
   /// A kernel's run; false if it goes on.
   bool run(piece_of_work const& work, int& rounds_left);
@@ -116,20 +122,26 @@ class things {
   [[nodiscard]] std::string const& failure() const { return failure_; }
   [[nodiscard]] std::size_t runs() const { return runs_; }
 
-  bool values_count = true;  // false: a device has failed, and its events order nothing
+  bool values_count = true;  // false: a device was lost, and its events order nothing
 
  private:
+  struct handle_state {
+    int thing;
+    situation when_gone;
+  };
+
+  [[nodiscard]] int add(reference::kind is);
   [[nodiscard]] bool check_uses(piece_of_work const& work);
   void check_value(piece_of_work const& work);
 
-  static void set_condition(piece_of_work const& work);
-
+  std::map<void const*, handle_state> handles_;
   std::deque<piece_of_work> work_;
   std::deque<looked_at> conditions_;
   std::vector<slot_state> slots_;
   std::vector<bool> closes_{false};
   std::string failure_;
   std::size_t runs_ = 0;
+  static things* running_;  // those of the program that runs
 };
 
 /// The kernels: (work, rounds), and the same with something that is kept.
@@ -139,7 +151,7 @@ using memory_kernel = void (*)(piece_of_work*, int, void*);
 [[nodiscard]] plain_kernel work_kernel();
 [[nodiscard]] keeping_kernel work_kernel_that_keeps();
 [[nodiscard]] memory_kernel work_kernel_of_memory();
-/// What libraries are made of: (work, rounds).
+/// What libraries consist of: (work, rounds).
 [[nodiscard]] bool (*run_of_work())(void**);
 
 }  // namespace escrow::test

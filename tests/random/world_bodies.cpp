@@ -1,23 +1,22 @@
 // Conditional nodes, and what their bodies keep.
 #include <algorithm>
 
-#include "attempt.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 
 namespace {
 
-/// What a conditional node is, by the way that it is added.
+/// What a conditional node is, by the way that it is added: if, if and else, while, switch.
 struct chosen_kind {
   unsigned runs;       // the value with which the body runs that is kept
   unsigned runs_none;  // one with which it does not
 };
 constexpr std::array chosen_kinds{chosen_kind{1, 0}, chosen_kind{0, 1}, chosen_kind{1, 0},
                                   chosen_kind{1, 2}};
-constexpr unsigned loop = 2;
+constexpr std::size_t loop = 2;
 
-conditional_node add_of_kind(graph_builder_ref const& at, condition const& looked_at,
-                             unsigned kind) {
+conditional_node add_of_kind(graph_builder_ref const& at, condition const& looked_at, nth kind) {
   if (kind == 0) return at.add(if_node(looked_at));
   if (kind == 1) return at.add(if_else_node(looked_at));
   if (kind == loop) return at.add(while_node(looked_at));
@@ -37,9 +36,8 @@ bool world::is_body_usable(body_place const& place) const {
 }
 
 /// A setter, the conditional node, and for a loop what ends it. The body is kept in its place.
-/// Ways: if, if and else, while, switch.
-outcome world::add_conditional(std::size_t b, graph_builder_ref const& at, std::size_t g,
-                               std::uint64_t serial, unsigned way) {
+outcome world::add_conditional(nth b, graph_builder_ref const& at, nth g, std::uint64_t serial,
+                               nth way) {
   chosen_kind const kind = chosen_kinds[way];
   looked_at& state = all_.add_condition();
   state.chosen = kind.runs;
@@ -61,24 +59,24 @@ outcome world::add_conditional(std::size_t b, graph_builder_ref const& at, std::
     static_cast<void>(node.body().add(kernel_node(work_kernel(), {}, &ender, 0)));
     state.can_run = true;  // and will end
   });
-  if (result == outcome::done) bodies_[b] = {std::move(body), g, serial};
+  if (result == done) bodies_[b] = {std::move(body), g, serial};
   return result;
 }
 
-outcome world::do_add_conditional(std::size_t b, std::size_t g, unsigned way) {
+outcome world::do_add_conditional(nth b, nth g, nth way) {
   graph_place& in = graphs_[g];
-  if (bodies_[b].own || !is_usable(g) || !in.is_built) return outcome::skipped;
+  if (bodies_[b].own || !is_usable(g) || !in.is_built) return skipped;
   in.is_single = true;  // also if only a part of it comes to be
   ++in.shape;
   return add_conditional(b, *in.own, g, in.serial, way);
 }
 
-outcome world::do_add_conditional_inside(std::size_t b, std::size_t outer, unsigned way) {
+outcome world::do_add_conditional_inside(nth b, nth outer, nth way) {
   body_place const& around = bodies_[outer];
-  if (bodies_[b].own || !is_body_usable(around)) return outcome::skipped;
+  if (bodies_[b].own || !is_body_usable(around)) return skipped;
   if (is_body_of_a_graph(around)) ++graphs_[around.graph].shape;
   outcome const result = add_conditional(b, *around.own, around.graph, around.serial, way);
-  if (result == outcome::done) counts_.meet(situation::conditional_in_a_body);
+  meet(conditional_in_a_body, result == done);
   return result;
 }
 
@@ -87,9 +85,8 @@ contents& world::contents_around(body_place const& place) {
                                    : all_.model.orphans[place.serial];
 }
 
-void world::note_body_node(std::size_t n, body_place const& at, node const& made,
-                           entries const& kept) {
-  if (!kept.empty()) counts_.meet(situation::owner_in_a_body);
+void world::note_body_node(nth n, body_place const& at, node const& made, entries const& kept) {
+  meet(owner_in_a_body, !kept.empty());
   if (is_body_of_a_graph(at)) {
     note_node(n, at.graph, made, kept, node_kind::kernel);
     nodes_[n].is_in_body = true;
@@ -97,82 +94,63 @@ void world::note_body_node(std::size_t n, body_place const& at, node const& made
   }
   append(contents_around(at).held, kept);
   all_.model.grow(at.serial, kept);
-  counts_.meet(situation::body_outlived_its_graph);
+  meet(body_outlived_its_graph);
+}
+
+outcome world::add_to_body(nth n, nth b, node_content const& what) {
+  node_target to{.at = &*bodies_[b].own};
+  outcome const result = attempt(is_stopped_, false, [&] { what.put(to); });
+  if (result == done) note_body_node(n, bodies_[b], to.made, what.kept);
+  return result;
 }
 
 // Ways 0 to 2: a kernel that keeps an owner; 3: one that keeps nothing.
-outcome world::do_add_body_node(std::size_t n, std::size_t b, std::size_t o, unsigned way) {
-  body_place& at = bodies_[b];
-  if (!is_body_usable(at) || (way != 3 && !owners_[o].share)) return outcome::skipped;
+outcome world::do_add_body_node(nth n, nth b, nth o, nth way) {
+  if (!is_body_usable(bodies_[b]) || (way != 3 && !owners_[o].share)) return skipped;
   piece_of_work& work = all_.add_work();
-  entries const kept = way == 3 ? entries{} : use_owner(o, {}, work);
-  node made;
-  outcome const result = attempt(is_stopped_, false, [&] {
-    made = way == 3 ? at.own->add(kernel_node(work_kernel(), {}, &work, work.rounds))
-                    : at.own->add(kernel_node(work_kernel_that_keeps(), {}, &work, 1, owners_[o]));
-  });
-  if (result == outcome::done) note_body_node(n, at, made, kept);
-  return result;
+  return add_to_body(n, b,
+                     with_owner(node_kind::kernel, o, way != 3, work, way == 3 ? work.rounds : 1));
 }
 
-outcome world::do_add_body_node_of_lease(std::size_t n, std::size_t b, std::size_t l) {
-  body_place& at = bodies_[b];
-  lease_place& from = leases_[l];
-  if (!is_body_usable(at) || !from.held) return outcome::skipped;
-  piece_of_work& work = all_.add_work();
-  entries const kept = share_slot(from, work);
-  node made;
-  outcome const result = attempt(is_stopped_, false, [&] {
-    made = from.held->with(
-        [&](auto& held) { return at.own->add(kernel_node(kernel_for(held), {}, &work, 1, held)); });
-  });
-  if (result != outcome::done) return result;
-  if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
-  counts_.meet(situation::lease_in_a_body);
-  note_body_node(n, at, made, kept);
-  return result;
+outcome world::do_add_body_node_of_lease(nth n, nth b, nth l) {
+  if (!is_body_usable(bodies_[b]) || !leases_[l].held) return skipped;
+  outcome const result = add_to_body(n, b, with_lease(node_kind::kernel, l, all_.add_work()));
+  meet(lease_in_a_body, result == done);
+  return note_share(l, result);
 }
 
-outcome world::do_embed_in_body(std::size_t b, std::size_t child) {
+outcome world::do_embed_in_body(nth b, nth child) {
   body_place& at = bodies_[b];
   graph_place& inner = graphs_[child];
   bool const may_stand_there = is_usable(child) && inner.own && !inner.has_calls;
-  if (!is_body_usable(at) || !may_stand_there || inner.serial == at.serial) return outcome::skipped;
+  if (!is_body_usable(at) || !may_stand_there || inner.serial == at.serial) return skipped;
   outcome const result = attempt(false, inner.is_single,
                                  [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });
-  if (result != outcome::done) return result;
+  if (result != done) return result;
   if (is_body_of_a_graph(at)) {
     ++graphs_[at.graph].shape;
     graphs_[at.graph].is_parent = true;
   }
   add_copy_of(child, contents_around(at));
-  if (!all_.model.graphs[child].held.empty()) counts_.meet(situation::things_on_a_child_of_a_body);
+  meet(things_on_a_child_of_a_body, !all_.model.graphs[child].held.empty());
   return result;
 }
 
 // A capture into the body, from its beginning to its end, of which the graph gets: way 0: an owner
 // by the body's handle, 1: a claim and its release, 2: a launch's owner, 3: a retired owner.
-outcome world::do_capture_into_body(std::size_t s, std::size_t b, unsigned way) {
+outcome world::do_capture_into_body(nth s, nth b, nth way) {
   body_place& at = bodies_[b];
   bool const is_possible =
       is_body_usable(at) && is_body_of_a_graph(at) && capture_at(s).is_none() && s != 4;
-  if (!is_possible || lost_[0] || lost_[1] || (way == 2 && !owners_[0].share))
-    return outcome::skipped;
+  if (!is_possible || is_lost() || (way == 2 && !owners_[0].share)) return skipped;
   graph_place& in = graphs_[at.graph];
   cudaGraph_t native = nullptr;
   outcome result = attempt(false, false, [&] { native = at.own->get(); });
-  if (result != outcome::done) return result;
+  if (result != done) return result;
   in.is_exposed = true;
-  if (way == 0) return retire_with_body(at, native);
-  if (cudaStreamBeginCaptureToGraph(streams_[s].handle, native, nullptr, nullptr, 0,
-                                    cudaStreamCaptureModeRelaxed) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return outcome::failed;
-  }
-  in.is_captured_into = true;
-  ++in.shape;
-  open_capture const opened{capture_at(s).id, s, thread_, true, at.graph};
-  captures_.push_back(opened);
+  if (way == 0) return retire_with(at.graph, true, [native] { return native; });
+  if (!begin_capture_into(s, native, at.graph, {})) return failed;
+  open_capture const opened = captures_.back();
   if (way == 1) result = claim_and_release_on(s);
   if (way == 2) result = do_keep(s, 0, 0);
   if (way == 3) result = do_retire(s);
@@ -181,51 +159,41 @@ outcome world::do_capture_into_body(std::size_t s, std::size_t b, unsigned way) 
   std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
   for (entry& each : all_.model.capture_of(opened.id).held) each.on_body = true;
   take_captured(opened, native, at.graph, true);
-  if (result == outcome::done) counts_.meet(situation::body_captured_into);
+  meet(body_captured_into, result == done);
   return result;
 }
 
-outcome world::claim_and_release_on(std::size_t s) {
+outcome world::claim_and_release_on(nth s) {
   auto const free = std::ranges::find_if(leases_, [](lease_place const& e) { return !e.held; });
-  if (free == leases_.end()) return outcome::skipped;
+  if (free == leases_.end()) return skipped;
   auto const l = static_cast<std::size_t>(free - leases_.begin());
   outcome const result = do_claim(l, 0, s);
-  return result == outcome::done ? do_release(l, s, 0) : result;
+  return result == done ? release(l, s, 0) : result;
 }
 
-outcome world::retire_with_body(body_place const& at, cudaGraph_t body) {
-  token owner = all_.make(reference::kind::owner);
-  entries& held = all_.model.graphs[at.graph].held;
-  held.push_back({.thing = owner.thing(), .on_body = true});
-  outcome const result =
-      attempt(is_stopped_, false, [&] { worker_->retire(body, std::move(owner)); });
-  if (result != outcome::done) held.pop_back();
-  return result;
+bool world::has_bodies(std::uint64_t serial) const {
+  return std::ranges::any_of(bodies_, [serial](body_place const& each) {
+    return each.own.has_value() && each.serial == serial;
+  });
 }
 
-/// The graph is gone if its own handle was and this is the last of its bodies.
-void world::drop_body(std::size_t b) {
+/// The graph is destroyed if its own handle was, and this is the last of its bodies.
+void world::drop_body(nth b) {
   std::uint64_t const serial = bodies_[b].serial;
   bool const has_graph = is_body_of_a_graph(bodies_[b]);
   bodies_[b].own.reset();
-  bool const is_last = std::ranges::none_of(bodies_, [serial](body_place const& each) {
-    return each.own.has_value() && each.serial == serial;
-  });
-  if (!has_graph && is_last) all_.model.orphans.erase(serial);
+  if (!has_graph && !has_bodies(serial)) all_.model.orphans.erase(serial);
 }
 
-outcome world::do_drop_body(std::size_t b) {
-  if (!bodies_[b].own) return outcome::skipped;
+outcome world::do_drop_body(nth b) {
+  if (!bodies_[b].own) return skipped;
   return attempt(false, false, [&] { drop_body(b); });
 }
 
 /// Before the end of a graph's own handle: what it keeps its bodies keep from then on.
-void world::leave_to_bodies(std::size_t g) {
+void world::leave_to_bodies(nth g) {
   std::uint64_t const serial = graphs_[g].serial;
-  bool const any = std::ranges::any_of(bodies_, [serial](body_place const& each) {
-    return each.own.has_value() && each.serial == serial;
-  });
-  if (any) all_.model.orphans[serial] = all_.model.graphs[g];
+  if (has_bodies(serial)) all_.model.orphans[serial] = all_.model.graphs[g];
 }
 
 }  // namespace escrow::test

@@ -1,9 +1,7 @@
-// Graphs: made, copied, put into each other, hoisted, and ended.
+// Graphs: created, cloned, put into each other, hoisted, and destroyed.
 #include <algorithm>
-#include <escrow/sim.hpp>
 
-#include "attempt.hpp"
-#include "relaxed_scope.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 
@@ -21,32 +19,24 @@ contents copy_of(contents const& original, bool known) {
   return copy;
 }
 
-void add_copy(contents const& copy, contents& to) {
-  append(to.held, copy.held);
-  append(to.lingering, copy.lingering);
-  append(to.needed, copy.needed);
-  to.grows_with.insert(to.grows_with.end(), copy.grows_with.begin(), copy.grows_with.end());
-}
-
 }  // namespace
 
 /// The body has a copy of the child, in no order with other uses.
-void world::add_copy_of(std::size_t child, contents& to) {
+void world::add_copy_of(nth child, contents& to) {
   contents copy = copy_of(all_.model.graphs[child], true);
   for (entry& each : copy.held) each.on_body = true;
-  add_copy(copy, to);
+  to.append(copy);
   make_racy(copy.needed);
 }
 
-bool world::is_usable(std::size_t g) const {
+bool world::is_usable(nth g) const {
   return graphs_[g].is_there() && !graphs_[g].is_captured_into;
 }
 
 cudaGraph_t world::handle_of(graph_place& place) {
   if (!place.own) return place.plain;
   cudaGraph_t const native = place.own->get();  // throws as the library does
-  if (!place.is_exposed && place.changes > 0)
-    counts_.meet(situation::handle_exposed_between_changes);
+  meet(handle_exposed_between_changes, !place.is_exposed && place.changes > 0);
   place.is_exposed = true;
   return native;
 }
@@ -57,24 +47,24 @@ void world::make_racy(entries const& needed) {
       all_.slot_of(each.thing).racy = true;
 }
 
-outcome world::do_make_graph(std::size_t g) {
-  if (graphs_[g].is_there()) return outcome::skipped;
+outcome world::do_make_graph(nth g) {
+  if (graphs_[g].is_there()) return skipped;
   outcome const result = attempt(false, false, [&] { graphs_[g].own.emplace(*worker_); });
-  if (result != outcome::done) return result;
+  if (result != done) return result;
   graphs_[g].serial = ++serials_;
   graphs_[g].is_built = true;
   all_.model.graphs[g].clear();
   return result;
 }
 
-outcome world::do_expose(std::size_t g) {
-  if (!is_usable(g)) return outcome::skipped;
+outcome world::do_expose(nth g) {
+  if (!is_usable(g)) return skipped;
   return attempt(false, false, [&] { static_cast<void>(handle_of(graphs_[g])); });
 }
 
 // Ways 0 and 1: clone(), where it is a `graph`; 2 and 3: cudaGraphClone.
-outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
-  if (graphs_[to].is_there() || !is_usable(from)) return outcome::skipped;
+outcome world::do_clone(nth to, nth from, nth way) {
+  if (graphs_[to].is_there() || !is_usable(from)) return skipped;
   graph_place& original = graphs_[from];
   graph_place& copy = graphs_[to];
   bool const is_known = original.own && way < 2;
@@ -87,7 +77,7 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
       escrow::check(cudaGraphClone(&copy.plain, native), "cudaGraphClone");
     }
   });
-  if (result != outcome::done) {
+  if (result != done) {
     copy.plain = nullptr;
     return result;
   }
@@ -96,15 +86,16 @@ outcome world::do_clone(std::size_t to, std::size_t from, unsigned way) {
   copy.is_parent = original.is_parent;
   copy.has_calls = original.has_calls;
   copy.has_events = original.has_events;
-  all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
-  if (!is_known) make_racy(all_.model.graphs[to].needed);
-  if (!is_known) all_.model.graphs[to].grows_with.push_back(original.serial);
+  contents& kept = all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
+  if (is_known) return result;
+  make_racy(kept.needed);
+  kept.grows_with.push_back(original.serial);
   return result;
 }
 
-// Ways 0 and 1: add_child(), 2: embed(), 3: cudaGraphAddChildGraphNode.
-outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
-  if (parent == child || !is_usable(parent) || !is_usable(child)) return outcome::skipped;
+// Ways 0 and 1: add_child(), 2: a child node, 3: cudaGraphAddChildGraphNode.
+outcome world::do_child(nth parent, nth child, nth way) {
+  if (parent == child || !is_usable(parent) || !is_usable(child)) return skipped;
   graph_place& outer = graphs_[parent];
   graph_place& inner = graphs_[child];
   bool const is_known = outer.own && inner.own && way < 3;
@@ -122,7 +113,7 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
       outer.own->add_child(*inner.own);
     }
   });
-  if (result != outcome::done) return result;
+  if (result != done) return result;
   ++outer.shape;
   outer.is_parent = true;
   outer.has_calls = outer.has_calls || inner.has_calls;
@@ -131,84 +122,71 @@ outcome world::do_child(std::size_t parent, std::size_t child, unsigned way) {
   // A child that could not be noted stays beside memory nodes, and hoisting does not find it then.
   if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
   if (!is_known) added.grows_with.push_back(inner.serial);
-  add_copy(added, all_.model.graphs[parent]);
-  if (!added.held.empty()) counts_.meet(situation::things_on_a_parent_graph);
+  all_.model.graphs[parent].append(added);
+  meet(things_on_a_parent_graph, !added.held.empty());
   // add_child() comes after all that is there, which may use the same; the others do not.
   if (!is_known || way == 2) make_racy(added.needed);
   return result;
 }
 
-void world::drop_graph(std::size_t g) {
+void world::drop_graph(nth g) {
   graph_place& place = graphs_[g];
   if (!place.is_there()) return;
-  for (exec_place const& each : execs_) {
-    if (each.is_there() && each.made_of == place.serial)
-      counts_.meet(situation::graph_gone_before_its_exec);
-  }
+  for (exec_place const& each : execs_)
+    meet(graph_gone_before_its_exec, each.is_there() && each.made_of == place.serial);
   leave_to_bodies(g);
   all_.model.graphs[g].clear();
   if (place.plain != nullptr) {
-    relaxed_scope const relaxed;
+    relaxed_capture_scope const relaxed;
     graph_lifetime_lock const turn;
     static_cast<void>(cudaGraphDestroy(place.plain));
   }
   place = {};
 }
 
-outcome world::do_destroy_graph(std::size_t g) {
-  if (!is_usable(g)) return outcome::skipped;
+outcome world::do_destroy_graph(nth g) {
+  if (!is_usable(g)) return skipped;
   return attempt(false, false, [&] { drop_graph(g); });
 }
 
-void world::note_hoist(std::size_t h, std::size_t g, bool by_handle) {
+void world::note_hoist(nth h, nth g, bool by_handle) {
   contents& from = all_.model.graphs[g];
   contents& to = all_.model.hoisted[h];
   to.clear();
   make_racy(from.needed);
-  entries stay;
-  for (entry const& each : from.held) {
-    if (!each.known) {
-      stay.push_back(each);
-      continue;
-    }
-    if (by_handle && each.on_body) {
-      from.lingering.push_back(each);
-      continue;
-    }
-    to.held.push_back(each);
+  entries const known = take(from.held, [](entry const& each) { return each.known; });
+  for (entry const& each : known) {
     // Of nodes' owners a handle does not give all up: the graph has them until it is used again.
     if (by_handle) from.lingering.push_back(each);
+    if (!by_handle || !each.on_body) to.held.push_back(each);
   }
   to.lingering = from.lingering;
-  from.held = stay;
 }
 
 // Ways 0 to 2: hoist(graph), where it is one; 3: by its handle.
-outcome world::do_hoist(std::size_t h, std::size_t g, unsigned way) {
-  if (hoisted_[h] || !is_usable(g)) return outcome::skipped;
+outcome world::do_hoist(nth h, nth g, nth way) {
+  if (hoisted_[h] || !is_usable(g)) return skipped;
   graph_place& place = graphs_[g];
   bool const by_handle = !place.own || way == 3;
   outcome const result = attempt(false, false, [&] {
     hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own));
   });
-  if (result != outcome::done) return result;
+  if (result != done) return result;
   place.is_hoisted = true;
-  if (place.changes > 0) {
-    counts_.meet(by_handle ? situation::hoisted_by_handle_after_changes_of_nodes
-                           : situation::hoisted_after_changes_of_nodes);
-  }
+  meet(by_handle ? hoisted_by_handle_after_changes_of_nodes : hoisted_after_changes_of_nodes,
+       place.changes > 0);
   note_hoist(h, g, by_handle);
   return result;
 }
 
 // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle. The
 // caller has to order all launches before that.
-outcome world::do_let_go(std::size_t h, std::size_t s, unsigned way) {
-  if (!hoisted_[h] || is_any_capturing() || lost_[0] || lost_[1]) return outcome::skipped;
+outcome world::do_let_go(nth h, nth s, nth way) {
+  if (!hoisted_[h] || is_any_capturing() || is_lost()) return skipped;
   for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
   piece_of_work& work = piece(s, {});
   if (way >= 2) sim::run_until_idle();
-  if (way < 2 && !enqueue(s, work)) return outcome::failed;
+  if (way < 2 && !enqueue(s, work)) return failed;
   contents const kept = std::exchange(all_.model.hoisted[h], {});
   for (entry const& each : kept.held) all_.model.pend(each.thing, work.mark);
   if (way >= 2) all_.model.set_mark(work.mark);
@@ -218,14 +196,14 @@ outcome world::do_let_go(std::size_t h, std::size_t s, unsigned way) {
     must(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
     must(cudaEventRecord(made, streams_[s].handle));
     must(cudaSetDevice(0));
-    events_.emplace_back(made);
+    recorded_.emplace_back(made);
   }
   outcome const result = attempt(false, false, [&] {
     if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
     if (way == 1) return hoisted_[h]->release_after(event_ref(made));
     hoisted_[h]->release();
   });
-  if (result == outcome::done) {
+  if (result == done) {
     hoisted_[h].reset();
   } else {
     all_.model.hoisted[h] = kept;
@@ -233,13 +211,59 @@ outcome world::do_let_go(std::size_t h, std::size_t s, unsigned way) {
   return result;
 }
 
-outcome world::do_drop_hoisted(std::size_t h) {
-  if (!hoisted_[h] || !is_careless_) return outcome::skipped;
-  // One that just ends counts once, whatever it keeps for ever.
-  kept_for_ever_ += all_.model.hoisted[h].held.size() + all_.model.hoisted[h].lingering.size();
-  all_.model.hoisted[h].clear();
+outcome world::do_drop_hoisted(nth h) {
+  if (!hoisted_[h] || !is_careless_) return skipped;
+  // One that is destroyed without a release counts once, whatever it leaks.
+  contents const leaked = std::exchange(all_.model.hoisted[h], {});
+  leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
   hoisted_[h].reset();
-  return outcome::done;
+  return done;
+}
+
+// capture(): ways 0 and 1: an owner is retired in it; 2: a slot is claimed and released; 3: it
+// throws after that.
+outcome world::do_capture_call(nth s, nth g, nth way) {
+  struct thrown_in_a_capture : std::exception {};
+  bool const is_free = capture_at(s).is_none() && is_own_stream(s);
+  if (!is_free || graphs_[g].is_there() || is_lost()) return skipped;
+  open_capture opened{};
+  outcome inside = skipped;
+  std::optional<graph> made;
+  try {
+    made.emplace(capture(streams_[s].handle, [&](stream_ref) {
+      opened = {capture_at(s).id, s, thread_, false, std::nullopt};
+      captures_.push_back(opened);
+      inside = way < 2 ? do_retire(s) : claim_and_release_on(s);
+      if (way == 3) throw thrown_in_a_capture();
+    }));
+  } catch (thrown_in_a_capture const&) {
+    meet(capture_left_by_an_exception);
+  } catch (std::exception const& error) {
+    all_.fail(std::string("a capture ended for no reason: ") + error.what());
+  }
+  std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
+  if (!made) {
+    all_.model.forget_capture(opened.id);
+    return refused;
+  }
+  if (made->id() != opened.id) all_.fail("a graph does not know its capture's id");
+  take_captured(opened, made->detach(), g, true);
+  return inside;
+}
+
+/// What may be moved, moved away and back.
+outcome world::do_move(nth g, nth e) {
+  auto const move_away_and_back = [](auto& place) {
+    if (!place) return;
+    auto moved = std::move(*place);
+    *place = std::move(moved);
+  };
+  move_away_and_back(graphs_[g].own);
+  move_away_and_back(execs_[e].own);
+  for (auto& each : hoisted_) move_away_and_back(each);
+  move_away_and_back(scratch_);
+  for (lease_place& each : leases_) move_away_and_back(each.held);
+  return done;
 }
 
 }  // namespace escrow::test

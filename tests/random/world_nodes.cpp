@@ -1,12 +1,15 @@
-// Nodes of graphs that are built by hand, and their owners.
-#include "attempt.hpp"
+// Nodes that are added by hand, and what they keep.
+#include <algorithm>
+
+#include "world.hpp"
 
 namespace escrow::test {
 
 namespace {
 
-constexpr memset_config one_row{.value = 3, .element_bytes = 4, .width = 4};
-constexpr memset_config rows{.value = 3, .element_bytes = 1, .width = 4, .height = 3, .pitch = 16};
+constexpr std::size_t bytes_of_an_owner = 64;
+constexpr memset_config one_row{.value = 7, .element_bytes = 4, .width = 4};
+constexpr memset_config rows{.value = 7, .element_bytes = 1, .width = 4, .height = 3, .pitch = 16};
 
 /// What a host node calls; it owns what it uses, and is a thing itself.
 struct called_work {
@@ -19,325 +22,246 @@ struct called_work {
   }
 };
 
-/// A node in an exec, which is set as the node of the graph is.
-struct node_in_exec {
-  graph_exec& exec;
-  node const& changed;
-  void set(auto kind) const { escrow::set(exec, changed, std::move(kind)); }
-};
-
 }  // namespace
+
+std::byte* world::arena() {
+  static auto* const memory = [] {
+    void* made = nullptr;
+    must(cudaMalloc(&made, 2 * bytes_of_an_owner));
+    return static_cast<std::byte*>(made);
+  }();
+  return memory;
+}
+
+memory_share world::memory_of(nth o) const {
+  return {owners_[o].share, arena() + o * bytes_of_an_owner};
+}
 
 bool world::is_there(node_place const& place) const {
   return place.id != 0 && graphs_[place.graph].serial == place.serial &&
          !graphs_[place.graph].is_captured_into;
 }
 
-void world::note_node(std::size_t n, std::size_t g, node made, entries const& kept, node_kind is) {
-  node_place& place = nodes_[n];
+/// Whether nodes with owners may be added to it.
+bool world::is_built(nth g) const {
+  return is_usable(g) && graphs_[g].is_built;
+}
+
+/// A kernel that uses the owner, or nothing (`keeps`), or what a node of another kind uses. A copy
+/// is from the memory of a second owner.
+node_content world::with_owner(node_kind is, nth o, bool keeps, piece_of_work& work, int rounds,
+                               std::optional<std::size_t> second) {
+  if (is == node_kind::record || is == node_kind::wait)
+    return {is, {{.thing = thing_of_event(o)}}, [this, is, o](node_target& to) {
+              is == node_kind::record ? to.put(record_node(*events_[o]))
+                                      : to.put(wait_node(*events_[o]));
+            }};
+  std::shared_ptr<token> callable;
+  if (is == node_kind::call) callable = std::make_shared<token>(all_.make(reference::kind::owner));
+  entries kept;
+  if (keeps) kept.push_back({.thing = owners_[o].share->thing()});
+  if (callable) kept.push_back({.thing = callable->thing()});
+  for (entry const& each : kept) work.uses.push_back({each.thing});
+  std::size_t const from = second.value_or(o);
+  if (from != o) kept.push_back({.thing = owners_[from].share->thing()});
+  return {is, kept, [=, this, &work](node_target& to) {
+            switch (is) {
+              case node_kind::call:
+                return to.put(host_node(called_work{&work, owners_[o], std::move(*callable)}));
+              case node_kind::fill:
+                return keeps ? to.put(memset_node(memory_of(o), one_row))
+                             : to.put(memset_node(arena(), one_row));
+              case node_kind::rows:
+                return to.put(memset_node(memory_of(o), rows));
+              case node_kind::copy:
+                return to.put(memcpy_node(memory_of(o), memory_of(from), bytes_of_an_owner / 4));
+              default:
+                return keeps ? to.put(kernel_node(work_kernel_that_keeps(), {}, &work, rounds,
+                                                  owners_[o]))
+                             : to.put(kernel_node(work_kernel(), {}, &work, rounds));
+            }
+          }};
+}
+
+/// A kernel that uses the slot, or a fill of its memory. The slot is the node's too; its uses are
+/// in whatever order the caller makes.
+node_content world::with_lease(node_kind is, nth l, piece_of_work& work) {
+  lease_place& from = leases_[l];
+  things::slot_state& slot = all_.slot_of(from.slot);
+  slot.racy = true;
+  work.uses.push_back({from.slot, slot.generation});
+  return {is, {{.thing = from.slot, .generation = slot.generation}}, [=, &from, &work](auto& to) {
+            from.held->with([&](auto& held) {
+              if constexpr (requires { held->data(); }) {
+                if (is == node_kind::fill) return to.put(memset_node(held, one_row));
+              }
+              to.put(kernel_node(kernel_for(held), {}, &work, 1, held));
+            });
+          }};
+}
+
+/// A kernel of the library.
+node_content world::with_code(nth y, piece_of_work& work) {
+  library_place const& from = libraries_[y];
+  work.uses.push_back({from.thing});
+  return {node_kind::kernel, {{.thing = from.thing}}, [&](node_target& to) {
+            to.put(kernel_node(*from.found, {}, &work, work.rounds));
+          }};
+}
+
+outcome world::note_share(nth l, outcome result) {
+  if (result == done) meet(lease_shared_by_two_nodes, ++leases_[l].nodes == 2);
+  return result;
+}
+
+void world::note_node(nth n, nth g, node made, entries const& kept, node_kind is) {
   graph_place& in = graphs_[g];
-  place.handle = std::move(made);
-  place.graph = g;
-  place.serial = in.serial;
-  place.id = ++node_ids_;
-  place.is = is;
-  place.is_in_body = false;
-  in.has_calls = in.has_calls || place.is_call() || place.is_event();
-  in.has_events = in.has_events || place.is_event();
+  nodes_[n] = {std::move(made), g, in.serial, ++node_ids_, is, false};
+  in.has_calls = in.has_calls || nodes_[n].is_call() || nodes_[n].is_event();
+  in.has_events = in.has_events || nodes_[n].is_event();
   ++in.shape;
   ++in.changes;
   for (entry each : kept) {
-    each.node = place.id;
+    each.node = nodes_[n].id;
     all_.model.graphs[g].held.push_back(each);
     all_.model.graphs[g].needed.push_back(each);
   }
   all_.model.grow(in.serial, kept);
 }
 
+/// A node at the graph's beginning, or after another.
+outcome world::add_to_graph(nth n, nth g, node_content const& what, node const* after) {
+  node_target to;
+  outcome const result = attempt(is_stopped_, false, [&] {
+    graph_builder_ref const at =
+        after != nullptr ? graph_builder_ref(*after) : build(*graphs_[g].own);
+    to.at = &at;
+    what.put(to);
+  });
+  if (result == done) note_node(n, g, to.made, what.kept, what.is);
+  return result;
+}
+
 // Way 0: a kernel at the beginning, 1: after the node in the place before, 2: one that keeps
 // nothing, 3: a call of the host.
-outcome world::do_add_node(std::size_t n, std::size_t g, std::size_t o, unsigned way) {
-  graph_place& in = graphs_[g];
-  if (!is_usable(g) || !in.is_built || (way != 2 && !owners_[o].share)) return outcome::skipped;
+outcome world::do_add_node(nth n, nth g, nth o, nth way) {
+  if (!is_built(g) || (way != 2 && !owners_[o].share)) return skipped;
   piece_of_work& work = all_.add_work();
-  entries kept;
-  std::optional<token> callable;
-  if (way == 3) callable.emplace(all_.make(reference::kind::owner));
-  if (way != 2) kept = use_owner(o, callable, work);
-  node_place const& before = nodes_[(n + nodes_.size() - 1) % nodes_.size()];
+  node_place const before = nodes_[(n + nodes_.size() - 1) % nodes_.size()];
   bool const is_chained = way == 1 && is_there(before) && before.graph == g;
-  node made;
-  outcome const result = attempt(is_stopped_, false, [&] {
-    if (way == 2) {
-      made = build(*in.own).add(kernel_node(work_kernel(), {}, &work, work.rounds));
-    } else if (way == 3) {
-      made = build(*in.own).add(host_node(called_work{&work, owners_[o], std::move(*callable)}));
-    } else if (is_chained) {
-      made = before.handle.add(kernel_node(work_kernel_that_keeps(), {}, &work, 2, owners_[o]));
-    } else {
-      made = build(*in.own).add(kernel_node(work_kernel_that_keeps(), {}, &work, 2, owners_[o]));
-    }
-  });
-  if (result != outcome::done) return result;
-  note_node(n, g, made, kept, way == 3 ? node_kind::call : node_kind::kernel);
-  nodes_[n].is_in_body = is_chained && before.is_in_body;
+  node_content const what = with_owner(way == 3 ? node_kind::call : node_kind::kernel, o, way != 2,
+                                       work, way == 2 ? work.rounds : 2);
+  outcome const result = add_to_graph(n, g, what, is_chained ? &before.handle : nullptr);
+  if (result == done) nodes_[n].is_in_body = is_chained && before.is_in_body;
   return result;
 }
 
-/// The work uses the owner, and the callable that it is made of, if there is one.
-entries world::use_owner(std::size_t o, std::optional<token> const& callable,
-                         piece_of_work& work) const {
-  entries kept{{.thing = owners_[o].share->thing()}};
-  if (callable) kept.push_back({.thing = callable->thing()});
-  for (entry const& each : kept) work.uses.push_back({each.thing});
-  return kept;
+outcome world::do_add_node_of_lease(nth n, nth g, nth l) {
+  if (!is_built(g) || !leases_[l].held) return skipped;
+  return note_share(l, add_to_graph(n, g, with_lease(node_kind::kernel, l, all_.add_work())));
 }
 
-/// The slot is the node's too; its uses are in whatever order the caller makes.
-entries world::share_slot(lease_place& of, piece_of_work& work) {
-  things::slot_state& slot = all_.slot_of(of.slot);
-  slot.racy = true;
-  work.uses.push_back({of.slot, slot.generation});
-  return {{.thing = of.slot, .generation = slot.generation}};
+outcome world::do_add_node_of_code(nth n, nth g, nth y) {
+  if (!is_built(g) || !libraries_[y].found) return skipped;
+  outcome const result = add_to_graph(n, g, with_code(y, all_.add_work()));
+  meet(code_kept_by_a_node, result == done);
+  return result;
 }
 
-outcome world::do_add_node_of_lease(std::size_t n, std::size_t g, std::size_t l) {
+// Way 3: rows.
+outcome world::do_add_fill(nth n, nth g, nth o, nth way) {
+  if (!is_built(g) || !owners_[o].share) return skipped;
+  piece_of_work none;
+  return add_to_graph(n, g,
+                      with_owner(way == 3 ? node_kind::rows : node_kind::fill, o, true, none, 0));
+}
+
+outcome world::do_add_fill_of_lease(nth n, nth g, nth l) {
+  if (!is_built(g) || !leases_[l].held || leases_[l].memory == nullptr) return skipped;
+  piece_of_work none;
+  outcome const result = add_to_graph(n, g, with_lease(node_kind::fill, l, none));
+  meet(lease_of_memory_filled_by_a_node, result == done);
+  return result;
+}
+
+outcome world::do_add_copy(nth n, nth g, nth to, nth from) {
+  if (!is_built(g) || !owners_[to].share || !owners_[from].share) return skipped;
+  piece_of_work none;
+  outcome const result = add_to_graph(n, g, with_owner(node_kind::copy, to, true, none, 0, from));
+  meet(copy_kept_two_owners, result == done && to != from);
+  return result;
+}
+
+// Even ways: it records; odd ones: it waits.
+outcome world::do_add_event(nth n, nth g, nth v, nth way) {
+  if (!is_built(g) || !events_[v]) return skipped;
+  piece_of_work none;
+  return add_to_graph(
+      n, g, with_owner(way % 2 == 0 ? node_kind::record : node_kind::wait, v, true, none, 0));
+}
+
+/// A node that waits for all nodes that the program knows in the graph, and does nothing.
+outcome world::do_add_join(nth n, nth g) {
+  if (!is_built(g)) return skipped;
+  node made;
+  outcome const result = attempt(false, false, [&] {
+    std::vector<node> known;
+    for (node_place const& each : nodes_)
+      if (is_there(each) && each.graph == g && !each.is_in_body) known.push_back(each.handle);
+    made = build(*graphs_[g].own).join(known);
+  });
+  if (result == done) note_node(n, g, made, {}, node_kind::empty);
+  return result;
+}
+
+/// A node that allocates, and a kernel that uses the memory.
+outcome world::do_add_alloc(nth a, nth g, nth z) {
   graph_place& in = graphs_[g];
-  lease_place& from = leases_[l];
-  if (!is_usable(g) || !in.is_built || !from.held) return outcome::skipped;
+  if (allocations_[a].made || !is_built(g)) return skipped;
   piece_of_work& work = all_.add_work();
-  entries const kept = share_slot(from, work);
-  node made;
-  outcome const result = attempt(is_stopped_, false, [&] {
-    made = from.held->with([&](auto& held) {
-      return build(*in.own).add(kernel_node(kernel_for(held), {}, &work, 1, held));
-    });
+  in.is_single = in.has_memory = true;
+  ++in.shape;
+  std::optional<allocation> made;
+  node user;
+  outcome const result = attempt(false, false, [&] {
+    allocation const node = build(*in.own).add(alloc_node(std::size_t{64} << z));
+    work.memory = node.address();
+    user = node.add(kernel_node(work_kernel_of_memory(), {}, &work, 1, node.address()));
+    made = node;
   });
-  if (result != outcome::done) return result;
-  if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
-  note_node(n, g, made, kept, node_kind::kernel);
+  if (work.memory != nullptr) graph_memory_.push_back(work.memory);
+  if (result == done) allocations_[a] = {made, user, in.serial};
   return result;
 }
 
-/// What the graph has for the node may go from the beginning of a call that sets it; returns that.
-entries world::begin_set(node_place const& at) {
-  contents& in = all_.model.graphs[at.graph];
-  entries old = take_node(in.held, at.id);
-  append(in.lingering, old);
-  return old;
-}
-
-/// The end of the call. If it failed, the graph has it as before.
-void world::end_set(node_place const& at, entries const& old, bool is_done) {
-  contents& in = all_.model.graphs[at.graph];
-  in.lingering.resize(in.lingering.size() - old.size());
-  if (!is_done) append(in.held, old);
-}
-
-void world::note_set(node_place const& at, entries const& kept) {
-  contents& in = all_.model.graphs[at.graph];
-  static_cast<void>(take_node(in.held, at.id));
-  static_cast<void>(take_node(in.needed, at.id));
-  for (entry each : kept) {
-    each.node = at.id;
-    in.held.push_back(each);
-    in.needed.push_back(each);
-  }
-  all_.model.grow(at.serial, kept);
-  ++graphs_[at.graph].changes;
-  for (exec_place const& each : execs_) {
-    if (each.is_there() && each.made_of == at.serial)
-      counts_.meet(situation::node_changed_with_an_exec_there);
-  }
-}
-
-bool world::can_be_set(node_place const& at, std::size_t o, bool keeps) const {
-  if (at.is_event()) return events_there_[o].has_value();
-  return !keeps || owners_[o].share != nullptr;
-}
-
-/// What the node keeps of what set_with() gives it.
-entries world::kept_by(node_place const& at, std::size_t o, std::optional<token> const& callable,
-                       piece_of_work& work) const {
-  if (at.is_event()) return {{.thing = thing_of_event(o)}};
-  return use_owner(o, callable, work);
-}
-
-template <class Setter>
-void world::set_with(Setter const& to, node_place const& at, std::size_t o, bool keeps,
-                     piece_of_work& work, std::optional<token>& callable) {
-  switch (at.is) {
-    case node_kind::call:
-      return to.set(host_node(called_work{&work, owners_[o], std::move(*callable)}));
-    case node_kind::fill:
-      if (!keeps) return to.set(memset_node(arena(), one_row));
-      return to.set(memset_node(memory_of(o), one_row));
-    case node_kind::rows:
-      return to.set(memset_node(memory_of(o), rows));
-    case node_kind::copy:
-      return to.set(memcpy_node(memory_of(o), memory_of(o), 16));
-    case node_kind::record:
-      return to.set(record_node(*events_there_[o]));
-    case node_kind::wait:
-      return to.set(wait_node(*events_there_[o]));
-    case node_kind::kernel:
-    case node_kind::empty:  // is refused
-      if (!keeps) return to.set(kernel_node(work_kernel(), {}, &work, 0));
-      return to.set(kernel_node(work_kernel_that_keeps(), {}, &work, 1, owners_[o]));
-  }
-}
-
-outcome world::do_set_node(std::size_t n, std::size_t o, unsigned way) {
-  node_place& at = nodes_[n];
-  bool const can_be_bare = at.is == node_kind::kernel || at.is == node_kind::fill;
-  bool const keeps = way != 2 || !can_be_bare;
-  if (!is_there(at) || !can_be_set(at, o, keeps)) return outcome::skipped;
-  piece_of_work& work = all_.add_work();
-  entries kept;
-  std::optional<token> callable;
-  if (at.is_call()) callable.emplace(all_.make(reference::kind::owner));
-  if (keeps) kept = kept_by(at, o, callable, work);
-  bool const is_wrong = at.is == node_kind::empty;
-  entries const old = begin_set(at);
-  outcome const result =
-      attempt(is_stopped_, is_wrong, [&] { set_with(at.handle, at, o, keeps, work, callable); });
-  end_set(at, old, result == outcome::done);
-  if (result == outcome::done && is_wrong)
-    all_.fail("a node that does nothing was set to a launch");
-  if (result == outcome::done) note_set(at, kept);
-  return result;
-}
-
-template <class Setter>
-void world::set_with_lease(Setter const& to, node_place const& at, lease_place& from,
-                           piece_of_work& work) {
-  from.held->with([&](auto& held) {
-    if constexpr (requires { held->data(); }) {
-      if (at.is == node_kind::fill) return to.set(memset_node(held, one_row));
-    }
-    to.set(kernel_node(kernel_for(held), {}, &work, 1, held));
+/// Freed in its graph, or in another; not twice.
+outcome world::do_add_free(nth a, nth g) {
+  graph_place& in = graphs_[g];
+  allocation_place& place = allocations_[a];
+  if (!place.made || !is_built(g)) return skipped;
+  bool const is_own = place.serial == in.serial;
+  // The address may be that of another graph's memory by now.
+  if (std::ranges::count(graphs_, place.serial, &graph_place::serial) == 0) return skipped;
+  // Launches without the node may have left memory that nothing else may free from then on.
+  if (is_own && in.was_instantiated) return skipped;
+  in.is_single = in.has_memory = true;
+  ++in.shape;
+  // It may be freed already.
+  outcome const result = attempt(false, true, [&] {
+    auto const freed = free_node(place.made->address());
+    is_own ? place.user.add(freed) : build(*in.own).add(freed);
   });
-}
-
-/// A fill takes memory alone.
-bool world::can_take(node_place const& at, lease_place const& from) {
-  if (!from.held) return false;
-  return at.is == node_kind::kernel || (at.is == node_kind::fill && from.memory != nullptr);
-}
-
-outcome world::do_set_node_of_lease(std::size_t n, std::size_t l) {
-  node_place& at = nodes_[n];
-  lease_place& from = leases_[l];
-  if (!is_there(at) || !can_take(at, from)) return outcome::skipped;
-  piece_of_work& work = all_.add_work();
-  entries const kept = share_slot(from, work);
-  entries const old = begin_set(at);
-  outcome const result =
-      attempt(is_stopped_, false, [&] { set_with_lease(at.handle, at, from, work); });
-  end_set(at, old, result == outcome::done);
-  if (result != outcome::done) return result;
-  if (++from.nodes == 2) counts_.meet(situation::lease_shared_by_two_nodes);
-  note_set(at, kept);
+  meet(memory_freed_in_another_graph, result == done && !is_own);
+  place.made.reset();
   return result;
 }
 
-outcome world::do_destroy_node(std::size_t n) {
-  node_place& at = nodes_[n];
-  if (!is_there(at)) return outcome::skipped;
-  node const gone = at.handle;
-  entries& held = all_.model.graphs[at.graph].held;
-  entries const before = held;
-  static_cast<void>(take_node(held, at.id));
-  // One of a graph with memory nodes stays.
-  bool const may_stay = graphs_[at.graph].has_memory;
-  outcome const result = attempt(false, may_stay, [&] { gone.destroy(); });
-  if (result != outcome::done) {
-    held = before;
-    if (may_stay) counts_.meet(situation::node_stays_beside_memory_nodes);
-    return result;
-  }
-  note_set(at, {});
-  ++graphs_[at.graph].shape;
-  at.id = 0;
-  return result;
-}
-
-/// An exec has the nodes that its graph had, and perhaps what updates made of them: a later node
-/// may have the handle of one that was destroyed.
-bool world::may_set(exec_place const& place, node_place const& at) const {
-  return place.own && is_there(at) && at.id <= place.nodes_then;
-}
-
-/// What set() gave an exec for a node. What the exec has of its graph stays.
-bool world::is_replaced(node_place const& at, entry const& each) {
-  return each.node == at.id && each.by_exec;
-}
-
-/// That may go from the beginning of the call, but for launches in flight; returns it.
-entries world::begin_exec_set(std::size_t e, node_place const& at) {
-  exec_place const& place = execs_[e];
-  contents& in = all_.model.execs[e];
-  entries old;
-  for (entry const& each : in.held)
-    if (is_replaced(at, each)) old.push_back(each);
-  std::erase_if(in.held, [&](entry const& each) { return is_replaced(at, each); });
-  all_.model.keep_for_launches(old, place.behind);
-  append(in.lingering, old);
-  return old;
-}
-
-/// The exec has the new owners, and what set() gave it for the node before goes after the launches
-/// in flight. If the call failed, all is as before.
-void world::end_exec_set(std::size_t e, node_place const& at, entries const& old,
-                         entries const& kept, bool is_done) {
-  exec_place const& place = execs_[e];
-  contents& in = all_.model.execs[e];
-  in.lingering.resize(in.lingering.size() - old.size());
-  if (!is_done) return append(in.held, old);
-  if (is_in_flight(place)) counts_.meet(situation::exec_set_in_flight);
-  if (place.was_updated) counts_.meet(situation::exec_set_after_an_update);
-  std::erase_if(in.needed, [&](entry const& each) { return is_replaced(at, each); });
-  if (place.is_end_unknown) append(in.lingering, old);
-  for (entry each : kept) {
-    each.node = at.id;
-    each.by_exec = true;
-    in.held.push_back(each);
-    in.needed.push_back(each);
-  }
-}
-
-outcome world::do_exec_set(std::size_t e, std::size_t n, std::size_t o) {
-  exec_place& place = execs_[e];
-  node_place const& at = nodes_[n];
-  if (!may_set(place, at) || !can_be_set(at, o, true)) return outcome::skipped;
-  piece_of_work& work = all_.add_work();
-  std::optional<token> callable;
-  if (at.is_call()) callable.emplace(all_.make(reference::kind::owner));
-  entries const kept = kept_by(at, o, callable, work);
-  entries const old = begin_exec_set(e, at);
-  // The exec may be another graph's, or be older than the node.
-  outcome const result = attempt(true, true, [&] {
-    set_with(node_in_exec{*place.own, at.handle}, at, o, true, work, callable);
-  });
-  end_exec_set(e, at, old, kept, result == outcome::done);
-  if (result == outcome::done && at.is != node_kind::kernel)
-    counts_.meet(situation::exec_set_of_another_kind);
-  return result;
-}
-
-outcome world::do_exec_set_of_lease(std::size_t e, std::size_t n, std::size_t l) {
-  exec_place& place = execs_[e];
-  node_place const& at = nodes_[n];
-  lease_place& from = leases_[l];
-  if (!may_set(place, at) || !can_take(at, from)) return outcome::skipped;
-  piece_of_work& work = all_.add_work();
-  entries const kept = share_slot(from, work);
-  entries const old = begin_exec_set(e, at);
-  outcome const result = attempt(true, true, [&] {
-    set_with_lease(node_in_exec{*place.own, at.handle}, at, from, work);
-  });
-  end_exec_set(e, at, old, kept, result == outcome::done);
-  return result;
+/// Memory that launches left belongs to whatever frees it: here the test, at the end.
+void world::free_graph_memory() {
+  relaxed_capture_scope const relaxed;  // on a lost device a capture may be open still
+  for (void* const each : graph_memory_) static_cast<void>(cudaFree(each));
+  graph_memory_.clear();
+  forget_error();
 }
 
 }  // namespace escrow::test

@@ -1,4 +1,16 @@
-// A program linked with both runtimes; the simulator's guard must end it before main.
+// A program with both runtimes, which the simulator's guard must end before main; and the second
+// runtime, a library that stands in for libcudart: it has the one function that the guard looks
+// for.
+#ifdef ESCROW_TEST_SECOND_RUNTIME
+
+extern "C" int cudaStreamDestroy(void*);
+
+extern "C" int cudaStreamDestroy(void*) {
+  return 0;
+}
+
+#else
+
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -8,3 +20,5 @@ int main() {
   std::printf("main was reached: %s\n", cudaGetErrorName(cudaGetDevice(&device)));
   return 0;
 }
+
+#endif

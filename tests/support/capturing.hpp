@@ -22,6 +22,15 @@ class thread_mode_scope {
   cudaStreamCaptureMode mode_;
 };
 
+/// The calling thread's capture mode.
+[[nodiscard]] inline cudaStreamCaptureMode thread_mode() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  must(cudaThreadExchangeStreamCaptureMode(&mode));
+  cudaStreamCaptureMode const found = mode;
+  must(cudaThreadExchangeStreamCaptureMode(&mode));
+  return found;
+}
+
 /// What cudaStreamGetCaptureInfo says of a stream.
 struct capture_info {
   cudaError_t error = cudaSuccess;
@@ -35,6 +44,21 @@ struct capture_info {
   result.error = cudaStreamGetCaptureInfo(stream, &result.status, &result.id, &result.graph,
                                           nullptr, nullptr, nullptr);
   return result;
+}
+
+/// Captures what `work` enqueues into a graph that is there; tells the capture's id.
+template <class Work>
+unsigned long long capture_to_graph(cudaStream_t stream, cudaGraph_t graph, Work work) {
+  must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
+                                     cudaStreamCaptureModeRelaxed));
+  capture_info const now = info_of(stream);
+  must(now.error);
+  must(now.graph == graph, "the graph is the one that is captured into");
+  work();
+  cudaGraph_t ended = nullptr;
+  must(cudaStreamEndCapture(stream, &ended));
+  must(ended == graph, "the capture ends with that graph");
+  return now.id;
 }
 
 /// A capture on a stream. Its end ends the capture if the test did not, destroys the graph and

@@ -15,6 +15,7 @@
 #include <map>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 extern char** environ;
 
@@ -24,8 +25,9 @@ namespace {
 constexpr std::string_view flag = "--child=";
 constexpr std::chrono::seconds child_limit{60};
 
+// Never destroyed: a case may still run while the process exits.
 std::map<std::string, child_case::body, std::less<>>& all_cases() {
-  static std::map<std::string, child_case::body, std::less<>> result;
+  static auto& result = *new std::map<std::string, child_case::body, std::less<>>;
   return result;
 }
 
@@ -73,7 +75,7 @@ bool read_all(int read_end, std::string& output) {
 }  // namespace
 
 child_case::child_case(std::string const& name, body run) {
-  all_cases().emplace(name, run);
+  all_cases().emplace(name, std::move(run));
 }
 
 child_result run_child(std::string const& name) {

@@ -1,6 +1,7 @@
 // Cases that need a process of their own: a sticky fault, a device reset, the end of the process.
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace escrow::test {
@@ -9,7 +10,7 @@ namespace escrow::test {
 /// namespace scope. The child leaves through main with the body's result, so that the process ends
 /// as any program does.
 struct child_case {
-  using body = int (*)();
+  using body = std::function<int()>;
   child_case(std::string const& name, body run);
 };
 

@@ -3,17 +3,41 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <ostream>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "child.hpp"
+#include "sanitizers.hpp"
 #include "status.hpp"
 
 namespace escrow::test {
 
-/// A case, by the name that the child process is asked for.
+/// The exit status of a case that succeeded; a process that ends otherwise does not have it.
+inline constexpr int as_expected = 42;
+
+/// How long a case may take. The end of a process may wait a second for a pass of the worker
+/// (deleter/worker.cpp) and, on the simulated runtime, two for a kernel; starting one on a GPU
+/// takes half a second.
+inline constexpr std::chrono::seconds soon{is_sanitized ? 20 : 10};
+
+/// A case, by the name that the child process is asked for. A body that returns nothing succeeds by
+/// returning.
 struct named_case {
+  template <class Body>
+  named_case(std::string its_name, Body body)
+      : name(std::move(its_name)), run([body = std::move(body)]() -> int {
+          if constexpr (std::is_void_v<std::invoke_result_t<Body const&>>) {
+            body();
+            return as_expected;
+          } else {
+            return body();
+          }
+        }) {}
+
   std::string name;
   child_case::body run;
 };
@@ -33,8 +57,20 @@ inline std::string name_of_case(testing::TestParamInfo<named_case> const& one) {
   return one.param.name;
 }
 
+/// Runs a case in a process of its own, which has to exit with `status`, and soon.
+inline void expect_clean_end(named_case const& one, int status = as_expected) {
+  auto const begin = std::chrono::steady_clock::now();
+  child_result const child = run_child(one.name);
+  EXPECT_TRUE(child.exited) << child.output;
+  EXPECT_EQ(child.status, status) << child.output;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, soon);
+}
+
+/// Tests whose parameter is a case.
+using child_test = testing::TestWithParam<named_case>;
+
 /// For cases that use two devices: skips where there is one.
-class case_of_two_devices : public testing::TestWithParam<named_case> {
+class case_of_two_devices : public child_test {
  protected:
   void SetUp() override {
     int count = 0;

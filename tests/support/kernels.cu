@@ -55,6 +55,8 @@ __global__ void wait_flag_kernel(int volatile* flag) {
 
 __global__ void tiny_kernel() {}
 
+__global__ void two_pointers_kernel(int*, int*) {}
+
 __global__ void sleep_kernel(std::uint64_t microseconds) {
   unsigned long long const start = now_ns();
   while (now_ns() - start < microseconds * 1000ULL) {
@@ -169,6 +171,8 @@ void* kernel_address(kernel_id id) {
       return address(&wait_flag_kernel);
     case kernel_id::tiny:
       return address(&tiny_kernel);
+    case kernel_id::two_pointers:
+      return address(&two_pointers_kernel);
     case kernel_id::sleep:
       return address(&sleep_kernel);
     case kernel_id::illegal_address:

@@ -22,6 +22,7 @@ enum class kernel_id {
   copy,
   wait_flag,
   tiny,
+  two_pointers,
   sleep,
   illegal_address,
   set_condition,
@@ -79,7 +80,7 @@ class kernel_call {
 [[nodiscard]] kernel_call copy_call(int* to, int const* from, std::size_t n);
 /// Runs until `*flag`, in pinned host memory, is not zero; on a GPU for 20 s at most.
 [[nodiscard]] kernel_call wait_flag_call(int volatile* flag);
-/// Does nothing.
+/// Does nothing. So does the kernel two_pointers, which takes two of int*.
 [[nodiscard]] kernel_call tiny_call();
 /// Runs for about `microseconds`.
 [[nodiscard]] kernel_call sleep_call(std::uint64_t microseconds);

@@ -57,6 +57,10 @@ bool tiny_kernel(void**) {
   return true;
 }
 
+bool two_pointers_kernel(void**) {
+  return true;
+}
+
 bool sleep_kernel(void** args) {
   return escrow::sim::kernel_elapsed() >=
          std::chrono::microseconds{argument<std::uint64_t>(args, 0)};
@@ -142,6 +146,7 @@ bool register_all() {
   add_to_runtime<int*, int const*, std::size_t>(&copy_kernel, "copy_kernel");
   add_to_runtime<int volatile*>(&wait_flag_kernel, "wait_flag_kernel");
   add_to_runtime<>(&tiny_kernel, "tiny_kernel");
+  add_to_runtime<int*, int*>(&two_pointers_kernel, "two_pointers_kernel");
   add_to_runtime<std::uint64_t>(&sleep_kernel, "sleep_kernel");
   add_to_runtime<int>(&illegal_address_kernel, "illegal_address_kernel");
   add_to_runtime<cudaGraphConditionalHandle, int const*>(&set_condition_kernel,
@@ -203,6 +208,8 @@ void* kernel_address(kernel_id id) {
       return address(&wait_flag_kernel);
     case kernel_id::tiny:
       return address(&tiny_kernel);
+    case kernel_id::two_pointers:
+      return address(&two_pointers_kernel);
     case kernel_id::sleep:
       return address(&sleep_kernel);
     case kernel_id::illegal_address:

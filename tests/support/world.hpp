@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/device.hpp>
 #include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
@@ -278,6 +279,25 @@ class world : public testing::Test {
     EXPECT_TRUE(wait_until([] { return graph_registry::global().is_empty(); }))
         << "a graph that was destroyed is still registered";
   }
+};
+
+/// The same with a stream of a second device. Skips where there is one device.
+class world_of_two_devices : public world {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    must(cudaGetDeviceCount(&devices));
+    if (devices < 2) GTEST_SKIP() << "needs two devices";
+    device_scope const there(1);
+    elsewhere = make_stream();
+  }
+  void TearDown() override {
+    flag.raise();
+    if (elsewhere) sync(elsewhere);
+    world::TearDown();
+  }
+
+  owned_stream elsewhere;
 };
 
 }  // namespace escrow::test

@@ -100,6 +100,8 @@ class reference_set final : public reclaimable {
     return thing.reclaim_ == &reclaim_set;
   }
   void list_members(std::vector<reclaimable const*>& found) const;
+  // The set was taken off its graph for good. See slot_reference.
+  void end_reuse() noexcept;
 
  private:
   friend class graph_registry;

@@ -72,8 +72,9 @@ class graph_builder_ref {
   cudaGraphNode_t after_ = nullptr;  // null: nothing
 
  private:
+  [[nodiscard]] static deleter_core& keeper_of(graph_core& core);
   // Adds a node with these parameters, which are CUDA's afterwards.
-  node add_node(cudaGraphNodeParams& params, detail::node_payload payload) const;
+  node add_node(graph_core& core, cudaGraphNodeParams& params, detail::node_payload payload) const;
 };
 
 // The place at the graph's beginning.
@@ -199,8 +200,9 @@ class conditional_node : public node {
 
 template <detail::changeable_kind Kind>
 node graph_builder_ref::add(Kind kind) const {
-  detail::node_draft made = kind.draft(core("graph_builder_ref::add"));
-  node result = add_node(made.params, std::move(made.payload));
+  graph_core& core = require("graph_builder_ref::add");
+  detail::node_draft made = kind.draft(keeper_of(core));
+  node result = add_node(core, made.params, std::move(made.payload));
   kind.commit();
   return result;
 }

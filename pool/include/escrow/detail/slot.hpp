@@ -48,6 +48,7 @@ class graph_hold final : public slot_reference {
 
   [[nodiscard]] std::string_view label() const noexcept override;
   [[nodiscard]] std::size_t bytes() const noexcept override;
+  void end_reuse() noexcept override;
 
  private:
   friend class slot_pool;
@@ -124,6 +125,7 @@ class slot : public reclaimable {
   bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
   bool is_leased_ = false;         // from here on guarded by capture_reuse, once a graph holds it
   std::size_t graph_holds_ = 0;
+  bool may_be_reused_ = false;  // its graph still has it: see slot_reference::end_reuse()
   // The last lease's end, if it was in the capture: the nodes that the next use comes after, and a
   // hash of what they depend on.
   std::vector<cudaGraphNode_t> released_after_;

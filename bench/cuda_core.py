@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Graphs that Python's cuda.core made, which keeps the kernels' arguments alive by itself.
+
+    bench/cuda_core.py relaunch FILE [SECONDS]   launches them, as the relaunch bench does
+    bench/cuda_core.py build FILE [SECONDS]      builds the build bench's chain, node by node
+
+writes FILE as these benches do. Launches take turns with a bare graph made with cuda.bindings. Python's
+own time is in all figures. Where cuda.core is not installed, or anything fails, FILE says
+{"skipped": why}, and the exit status is 0.
+"""
+import importlib
+import json
+import statistics
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+SOURCE = 'extern "C" __global__ void tiny(int*) {}  extern "C" __global__ void two_pointers(int*, int*) {}'
+REPETITIONS = 9
+STEADY, BURST = 200, 16  # launches in a burst from an idle stream
+ROWS = {8: 600, 64: 100}  # kernels -> launches in a row
+CHAIN_NODES = 10_000
+CORE = ("cuda.core", "cuda.core.experimental")
+GRAPHS = ("cuda.core.graph", "cuda.core", "cuda.core.experimental.graph", "cuda.core.experimental")
+GRAPH_CLASSES = ("GraphDefinition", "GraphDef")  # the newer name first
+
+
+def attribute(modules, *names):
+    """The first of `names` that one of `modules` has. Says where it was found, or what was there."""
+    seen = []
+    for path in modules:
+        try:
+            module = importlib.import_module(path)
+        except ImportError as error:
+            seen.append(f"{path}: {error}")
+            continue
+        for name in names:
+            if hasattr(module, name):
+                print(f"found {path}.{name}")
+                return getattr(module, name)
+        alike = [name for name in dir(module) if "graph" in name.lower()]
+        seen.append(f"{path} has {', '.join(alike) or 'nothing of graphs'}")
+    raise ImportError(f"no {names[0]} in cuda.core ({'; '.join(seen)})")
+
+
+class Maker:
+    """Makes graphs on one stream of the current device."""
+
+    def __init__(self):
+        self.graph_class = attribute(GRAPHS, *GRAPH_CLASSES)
+        self.device = attribute(CORE, "Device")()
+        self.device.set_current()
+        self.stream = self.device.create_stream()
+        major, minor = self.device.compute_capability
+        options = attribute(CORE, "ProgramOptions")(std="c++17", arch=f"sm_{major}{minor}")
+        self.code = attribute(CORE, "Program")(SOURCE, code_type="c++", options=options).compile("cubin")
+        self.config = attribute(CORE, "LaunchConfig")(grid=1, block=1)
+        self.buffers = [self.device.allocate(1 << 20, stream=self.stream) for _ in range(2)]
+        self.stream.sync()
+
+    def add_chain(self, kernel_name, nodes):
+        """A graph definition, which holds its kernels' arguments; and the nanoseconds that a node took."""
+        config, kernel = self.config, self.code.get_kernel(kernel_name)
+        arguments = self.buffers[:1 if kernel_name == "tiny" else 2]
+        definition = node = self.graph_class()
+        begin = time.perf_counter_ns()
+        for _ in range(nodes):
+            node = node.launch(config, kernel, *arguments)
+        return definition, (time.perf_counter_ns() - begin) / nodes
+
+    def cuda_core(self, kernels):
+        definition, _ = self.add_chain("tiny", kernels)
+        graph = definition.instantiate()
+        graph.upload(self.stream)
+        self.stream.sync()
+        return SimpleNamespace(launch=lambda: graph.launch(self.stream), keeps=definition)
+
+    def bare(self, kernels):
+        """A plain capture: nothing is kept alive."""
+        from cuda.bindings import driver
+        launch, kernel = attribute(CORE, "launch"), self.code.get_kernel("tiny")
+
+        def checked(result):
+            if result[0] != driver.CUresult.CUDA_SUCCESS:
+                raise RuntimeError(str(result[0]))
+            return result[1] if len(result) > 1 else None
+
+        # A kernel that is loaded at its first launch could not be captured.
+        launch(self.stream, self.config, kernel, self.buffers[0])
+        self.stream.sync()
+        stream = driver.CUstream(int(self.stream.handle))
+        checked(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        try:
+            for _ in range(kernels):
+                launch(self.stream, self.config, kernel, self.buffers[0])
+        finally:
+            graph = checked(driver.cuStreamEndCapture(stream))
+        graph_exec = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphUpload(graph_exec, stream))
+        self.stream.sync()
+        launch_graph = driver.cuGraphLaunch
+        return SimpleNamespace(launch=lambda: launch_graph(graph_exec, stream), keeps=graph)
+
+
+def launches_us(what, stream, launches, is_row):
+    """In a row, with the synchronization at its end, or the host's time alone."""
+    launch = what.launch
+    begin = time.perf_counter_ns()
+    for _ in range(launches):
+        launch()
+    if is_row:
+        stream.sync()
+    result = (time.perf_counter_ns() - begin) / 1e3 / launches
+    stream.sync()
+    return result
+
+
+def repetition(name, index, time_unit, real_time, **fields):
+    """One repetition as Google Benchmark writes it."""
+    return {"name": name, "family_index": 1000, "run_type": "iteration", "repetition_index": index,
+            "real_time": real_time, "time_unit": time_unit, **fields}
+
+
+def launch_repetition(kernels, index, form, bare, stream, row):
+    """Without a bare graph nothing is said of it."""
+    measures = {
+        "": lambda each: launches_us(each, stream, row, True),
+        "host_": lambda each: launches_us(each, stream, STEADY, False),
+        "host_burst_": lambda each: statistics.median(launches_us(each, stream, BURST, False) for _ in range(8)),
+    }
+    fields = {}
+    for prefix, measured in measures.items():
+        of_bare = measured(bare) if bare else 0
+        of_form = fields[f"{prefix}us"] = (measured(form) + measured(form)) / 2
+        if bare:
+            of_bare = fields[f"bare_{prefix}us"] = (of_bare + measured(bare)) / 2
+            fields[f"{prefix}of_bare"] = of_form / of_bare
+    if bare:
+        fields["throughput_of_bare"] = 1 / fields.pop("of_bare")
+    return repetition(f"relaunch/cuda_core/kernels:{kernels}", index, "us", fields.pop("us"), host_launches=STEADY,
+                      **fields)
+
+
+def relaunch(end):
+    """The repetitions of all sizes, as many as there is time for."""
+    maker, pairs, runs = Maker(), {}, []
+    for kernels, row in ROWS.items():
+        form, bare = maker.cuda_core(kernels), None
+        try:
+            bare = maker.bare(kernels)
+        except Exception as error:
+            print(f"no bare graph of {kernels} kernels: {type(error).__name__}: {error}")
+        pairs[kernels] = form, bare
+        for each in filter(None, pairs[kernels]):
+            launches_us(each, maker.stream, row, True)  # warms up
+    for index in range(REPETITIONS):
+        for kernels, row in ROWS.items():
+            if time.monotonic() > end:
+                return runs
+            runs.append(launch_repetition(kernels, index, *pairs[kernels], maker.stream, row))
+    return runs
+
+
+def build(end, ns_a_node=None, nodes=CHAIN_NODES):
+    """At least one repetition, and as many more as there is time for."""
+    if ns_a_node is None:
+        maker = Maker()
+        ns_a_node = lambda count: maker.add_chain("two_pointers", count)[1]
+    ns_a_node(max(nodes // 10, 1))  # warms up
+    runs = []
+    while len(runs) < REPETITIONS and (not runs or time.monotonic() < end):
+        ns = ns_a_node(nodes)
+        runs.append(repetition(f"build/cuda_core/nodes:{nodes}", len(runs), "ns", ns, build_ns=ns))
+    return runs
+
+
+def version_of(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not known"
+
+
+def result_of(measure_all, seconds):
+    try:
+        versions = {f"{name}_version": version_of(name) for name in ("cuda-core", "cuda-bindings")}
+        return {"context": versions, "benchmarks": measure_all(time.monotonic() + seconds)}
+    except BaseException as error:  # whatever it is, the results of the other arms stay good
+        return {"skipped": f"{type(error).__name__}: {error}"}
+
+
+def main(what, file, seconds=None):
+    measure, default = {"relaunch": (relaunch, 8), "build": (build, 4)}[what]
+    result = result_of(measure, float(seconds or default))
+    Path(file).write_text(json.dumps(result) + "\n")
+    print(f"the cuda.core arm was skipped: {result['skipped']}" if "skipped" in result else result)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

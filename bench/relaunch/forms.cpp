@@ -1,0 +1,263 @@
+// Graphs that hold nothing, or something by Escrow or by a user object; graphs with nodes that do
+// what a temporary needs; and kernels that are launched one by one each time.
+#include "forms.hpp"
+
+#include <algorithm>
+#include <escrow/pool.hpp>
+#include <utility>
+
+#include "graphs.hpp"
+#include "wait_until.hpp"
+
+namespace escrow::bench {
+namespace {
+
+constexpr std::size_t temporary_bytes = std::size_t{1} << 20;
+constexpr std::chrono::seconds end_wait_max{1};  // destructors take a millisecond
+
+constexpr std::pair<cudaGraphNodeType, char const*> node_names[]{
+    {cudaGraphNodeTypeKernel, "kernel"},
+    {cudaGraphNodeTypeHost, "host"},
+    {cudaGraphNodeTypeEmpty, "empty"},
+    {cudaGraphNodeTypeWaitEvent, "wait_event"},
+    {cudaGraphNodeTypeEventRecord, "event_record"},
+    {cudaGraphNodeTypeMemAlloc, "mem_alloc"},
+    {cudaGraphNodeTypeMemFree, "mem_free"},
+};
+
+std::string name_of(cudaGraphNodeType type) {
+  for (auto const& [known, name] : node_names) {
+    if (known == type) return name;
+  }
+  return "type_" + std::to_string(static_cast<int>(type));
+}
+
+void nothing(cudaStream_t) {}
+
+// A capture of the shape with plain CUDA calls, and with something enqueued before and after it.
+template <class Before = decltype(&nothing), class After = decltype(&nothing)>
+test::owned_graph captured_shape(cudaStream_t stream, shape const& of, Before before = &nothing,
+                                 After after = &nothing) {
+  work kernels(of);
+  return captured(stream, [&] {
+    before(stream);
+    kernels.enqueue(stream);
+    after(stream);
+  });
+}
+
+relaunch_form make_bare(cudaStream_t stream, shape const& of) {
+  return form_of(captured_shape(stream, of));
+}
+
+// With an event record behind each launch: the calls that Escrow makes.
+relaunch_form make_bare_recorded(cudaStream_t stream, shape const& of) {
+  relaunch_form made = make_bare(stream, of);
+  auto const event = std::make_shared<test::owned_event>(test::make_event());
+  made.launch = [=, launch = made.launch](cudaStream_t on) {
+    launch(on);
+    test::must(cudaEventRecord(*event, on));
+  };
+  return made;
+}
+
+// An object whose shares destructors or host functions drop, all but this one.
+using shared_object = std::shared_ptr<std::shared_ptr<int> const>;
+
+shared_object make_object() {
+  return std::make_shared<std::shared_ptr<int> const>(std::make_shared<int>(0));
+}
+
+relaunch_form form_with(shared_object const& object) {
+  relaunch_form made;
+  made.owed = [=] {
+    static_cast<void>(test::wait_until([&] { return object->use_count() == 1; }, end_wait_max));
+    return static_cast<std::size_t>(object->use_count() - 1);
+  };
+  return made;
+}
+
+relaunch_form make_user_object(cudaStream_t stream, shape const& of) {
+  auto const graph = captured_shape(stream, of);
+  auto const object = make_object();
+  keep_share(graph, *object);
+  return form_of(graph, form_with(object));
+}
+
+// A pool, from which a capture or each run claims its temporary.
+struct with_pool {
+  escrow::deleter deleter;
+  resource_pool<device_block> pool{{.label = "relaunch", .deleter = &deleter},
+                                   [] { return device_block(temporary_bytes); }};
+};
+
+relaunch_form form_with(std::shared_ptr<with_pool> const& around) {
+  relaunch_form made;
+  made.slots_held = [=] { return around->pool.stats().in_graphs; };
+  made.owed = [=] { return owed_by(around->deleter); };
+  return made;
+}
+
+// The capture claims its temporary from the pool, and retires `owners` owners.
+graph pooled_shape(with_pool& from, cudaStream_t stream, shape const& of, int owners) {
+  work kernels(of);
+  return capture(stream_ref(stream), [&](stream_ref capturing) {
+    auto const temporary = from.pool.claim(capturing);
+    for (int i = 0; i < owners; ++i) from.deleter.retire(capturing, std::make_unique<int>(i));
+    kernels.enqueue(stream);
+  });
+}
+
+template <int owners>
+relaunch_form make_escrow(cudaStream_t stream, shape const& of) {
+  auto const around = std::make_shared<with_pool>();
+  return form_of(pooled_shape(*around, stream, of, owners), form_with(around));
+}
+
+// The same graph for a caller that instantiates and launches it with plain CUDA calls: the user
+// object is in the exec.
+relaunch_form make_escrow_user_object(cudaStream_t stream, shape const& of) {
+  auto const around = std::make_shared<with_pool>();
+  return form_of(pooled_shape(*around, stream, of, 0).get(), form_with(around));
+}
+
+// The graph waits for an event and records it: how execs are ordered by nodes of their own.
+relaunch_form make_event_nodes(cudaStream_t stream, shape const& of) {
+  auto const event = std::make_shared<test::owned_event>(test::make_event());
+  test::must(cudaEventRecord(*event, stream));
+  relaunch_form with_event;
+  with_event.owed = [event] { return std::size_t{0}; };
+  return form_of(captured_shape(
+                     stream, of,
+                     [&](cudaStream_t on) {
+                       test::must(cudaStreamWaitEvent(on, *event, cudaEventWaitExternal));
+                     },
+                     [&](cudaStream_t on) {
+                       test::must(cudaEventRecordWithFlags(*event, on, cudaEventRecordExternal));
+                     }),
+                 with_event);
+}
+
+relaunch_form make_memory_nodes(cudaStream_t stream, shape const& of) {
+  void* temporary = nullptr;
+  return form_of(captured_shape(
+      stream, of,
+      [&](cudaStream_t on) { test::must(cudaMallocAsync(&temporary, temporary_bytes, on)); },
+      [&](cudaStream_t on) { test::must(cudaFreeAsync(temporary, on)); }));
+}
+
+void CUDART_CB do_nothing(void*) {}
+
+relaunch_form make_host_node(cudaStream_t stream, shape const& of) {
+  return form_of(captured_shape(stream, of, &nothing, [](cudaStream_t on) {
+    test::must(cudaLaunchHostFunc(on, &do_nothing, nullptr));
+  }));
+}
+
+relaunch_form make_eager_pool(cudaStream_t, shape const& of) {
+  auto const around = std::make_shared<with_pool>();
+  relaunch_form made = form_with(around);
+  made.launch = [around, kernels = std::make_shared<work>(of)](cudaStream_t stream) {
+    auto const temporary = around->pool.claim(stream);
+    kernels->enqueue(stream);
+  };
+  return made;
+}
+
+relaunch_form make_eager_host_function(cudaStream_t, shape const& of) {
+  auto const object = make_object();
+  relaunch_form made = form_with(object);
+  made.launch = [=, kernels = std::make_shared<work>(of)](cudaStream_t stream) {
+    auto share = std::make_unique<std::shared_ptr<int>>(*object);
+    kernels->enqueue(stream);
+    test::must(cudaLaunchHostFunc(stream, &drop_share, share.get()));
+    static_cast<void>(share.release());
+  };
+  return made;
+}
+
+constexpr arm<form_setup> forms[]{
+    {"bare", &make_bare},
+    {"bare_again", &make_bare},
+    {"bare_recorded", &make_bare_recorded},
+    {"escrow", &make_escrow<0>},
+    {"escrow_4096_objects", &make_escrow<4096>},
+    {"escrow_user_object", &make_escrow_user_object},
+    {"user_object", &make_user_object},
+    {"event_nodes", &make_event_nodes},
+    {"memory_nodes", &make_memory_nodes},
+    {"host_node", &make_host_node},
+    {"eager_pool", &make_eager_pool},
+    {"eager_host_function", &make_eager_host_function},
+};
+
+}  // namespace
+
+work::work(shape const& of) : kernels_(of.kernels) {
+  if (of.branches == 1) return;
+  fork_ = test::make_event();
+  for (int i = 1; i < of.branches; ++i) {
+    side_streams_.push_back(test::make_stream());
+    joins_.push_back(test::make_event());
+  }
+}
+
+void work::enqueue(cudaStream_t stream) {
+  if (!side_streams_.empty()) test::must(cudaEventRecord(fork_, stream));
+  for (std::size_t i = 0; i < side_streams_.size(); ++i) {
+    test::must(cudaStreamWaitEvent(side_streams_[i], fork_, 0));
+    enqueue_row(side_streams_[i], kernels_);
+    test::must(cudaEventRecord(joins_[i], side_streams_[i]));
+  }
+  enqueue_row(stream, kernels_);
+  for (auto const& join : joins_) test::must(cudaStreamWaitEvent(stream, join, 0));
+}
+
+graph_facts facts_of(cudaGraph_t graph) {
+  graph_facts facts;
+  std::size_t count = 0;
+  test::must(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (count != 0) test::must(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t const node : nodes) {
+    cudaGraphNodeType type{};
+    test::must(cudaGraphNodeGetType(node, &type));
+    ++facts["nodes_" + name_of(type)];
+  }
+  std::size_t edges = 0;
+  test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+  facts["edges"] = static_cast<int>(edges);
+  return facts;
+}
+
+std::size_t owed_by(escrow::deleter& deleter) {
+  static_cast<void>(test::wait_until([&] { return deleter.stats().in_graphs == 0; }, end_wait_max));
+  static_cast<void>(deleter.drain_for(end_wait_max));
+  return deleter.stats().in_graphs;
+}
+
+relaunch_form form_of(cudaGraph_t graph, relaunch_form rest) {
+  auto const exec = std::make_shared<test::owned_exec>(test::instantiate(graph));
+  rest.launch = [=](cudaStream_t stream) { test::must(cudaGraphLaunch(*exec, stream)); };
+  rest.upload = [=](cudaStream_t stream) { test::must(cudaGraphUpload(*exec, stream)); };
+  rest.facts = facts_of(graph);
+  return rest;
+}
+
+relaunch_form form_of(graph const& graph, relaunch_form rest) {
+  auto const exec = std::make_shared<graph_exec>(graph);
+  test::must(exec->is_bare(), "the exec is bare");
+  rest.launch = [=](cudaStream_t stream) { exec->launch(stream); };
+  rest.upload = [=](cudaStream_t stream) { exec->upload(stream); };
+  rest.facts = facts_of(graph.get());
+  return rest;
+}
+
+arm<form_setup> form_named(std::string_view name) {
+  auto const found =
+      std::ranges::find_if(forms, [=](arm<form_setup> const& each) { return each.name == name; });
+  test::must(found != std::end(forms), "there is a form of this name");
+  return *found;
+}
+
+}  // namespace escrow::bench

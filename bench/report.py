@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+"""Reads what bench programs wrote, and makes of it what people read.
+
+    bench/report.py summary FOLDER       prints tables, writes FOLDER/*.svg and FOLDER/summary.json
+    bench/report.py tables FOLDER        the same without a summary, for a run of one bench
+    bench/report.py page SUMMARY PAGE    writes a summary.json into the tables of docs/performance.md
+    bench/report.py compare FOLDER       prints what two builds measured, as bench/compare.sh left it
+    bench/report.py join FILE PARTS...   makes one small file of what Google Benchmark wrote
+"""
+import json
+import math
+import operator
+import re
+import statistics
+import sys
+from collections import Counter
+from html import escape
+from pathlib import Path
+
+from figures import FIGURES, NO_GOAL, TABLES, likeness
+
+SUFFIX = re.compile(r"(/iterations:\d+|/repeats:\d+|/manual_time)+$")  # Google Benchmark's
+# What the label of a repetition that failed begins with, and the message of one for which there was no time.
+FAILED, OUT_OF_TIME = "FAILED: ", "out of time"
+# What is the same in all repetitions of a benchmark, in its name, or computed from the others.
+DROPPED = {"run_name", "repetitions", "per_family_instance_index", "threads", "cpu_time"}
+NO_COUNTERS = DROPPED | {"name", "family_index", "run_type", "repetition_index", "iterations", "real_time", "time_unit"}
+
+
+class NotMeasured(Exception):
+    """A benchmark or counter that there are no results of."""
+
+
+def repetitions_of(result):
+    return [run for run in result.get("benchmarks", []) if run["run_type"] == "iteration"]
+
+
+class Measured:
+    """All repetitions of all benchmarks in a folder. A benchmark that failed counts as not measured.
+
+    A field is "time", in the benchmark's own unit, or the name of a counter.
+    """
+
+    def __init__(self, folder):
+        self.context, self.problems, self.used, self._runs = {}, [], [], {}
+        failed = set()
+        files = sorted(Path(folder).glob("*_bench.json"))
+        if not files:
+            raise SystemExit(f"no *_bench.json in {folder}: run bench/run.sh first")
+        for path in files:
+            try:
+                result = json.loads(path.read_text())
+            except ValueError:
+                result = {"incomplete": [path.name]}
+            self.problems += [f"{name}: not complete; its program was ended" for name in result.get("incomplete", [])]
+            if "skipped" in result:
+                self.problems.append(f"{path.name}: skipped: {result['skipped']}")
+            self.context.update(result.get("context", {}))
+            for run in repetitions_of(result):
+                failed.add(self._add(SUFFIX.sub("", run["name"]), run))
+        for name in failed & self._runs.keys():
+            del self._runs[name]
+
+    def _add(self, name, run):
+        """Returns the name if the benchmark failed."""
+        label = run.get("label", "")
+        if not label.startswith(FAILED):
+            self._runs.setdefault(name, []).append(run)
+            return None
+        message = label.removeprefix(FAILED)
+        self.problems.append(f"{name}: {message}")
+        return None if message.startswith(OUT_OF_TIME) else name
+
+    def names(self, prefix=""):
+        """The benchmarks whose names begin so, as they were registered."""
+        found = [name for name in self._runs if name.startswith(prefix)]
+        return sorted(found, key=lambda name: self._runs[name][0].get("family_index", 0))
+
+    def fields(self, name):
+        """Everything that one repetition of a benchmark says."""
+        return self._runs.get(name, [{}])[0]
+
+    def values(self, name, field="time"):
+        """One value for each repetition."""
+        key = "real_time" if field == "time" else field
+        runs = self._runs.get(name, [])
+        if not runs or any(key not in run for run in runs):
+            raise NotMeasured(f"{name}: {field}")
+        self.used.append((name, field))
+        return [run[key] for run in runs]
+
+    def __call__(self, name, field="time"):
+        """The median."""
+        return statistics.median(self.values(name, field))
+
+    def spread(self, name, field):
+        """The distance between the quartiles, as a share of the median."""
+        values = self.values(name, field)
+        median = statistics.median(values)
+        if len(values) < 2 or median == 0:
+            return 0.0
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+        return abs((high - low) / median)
+
+    def origin(self):
+        """One line that says where the numbers come from."""
+        quick = "; quick mode, the numbers are of no use" if self.context.get("quick") == "yes" else ""
+        if self.context.get("runtime") != "cuda":
+            return f"SIMULATED CUDA runtime: nothing here says anything about speed on a GPU{quick}"
+        return (f"{self.context.get('device')}, driver {self.context.get('driver')}, "
+                f"CUDA {self.context.get('cuda_runtime_version')}, {self.context.get('num_cpus')} cores{quick}")
+
+
+def joined(parts):
+    """One small result, a line for each repetition, of those of the processes that ran parts of a program."""
+    context, runs, incomplete = {}, [], []
+    for number, part in enumerate(map(Path, parts)):
+        try:
+            result = json.loads(part.read_text())
+        except (OSError, ValueError):
+            incomplete.append(part.name)
+            continue
+        context.update({key: value for key, value in result["context"].items() if key != "host_name"})
+        for run in repetitions_of(result):
+            kept = {key: float(f"{value:.6g}") if isinstance(value, float) else value
+                    for key, value in run.items() if key not in DROPPED}
+            if number > 0:
+                kept["family_index"] += 1000 * number  # behind those of the parts before
+            runs.append(json.dumps(kept, separators=(",", ":")))
+    head = json.dumps({"context": context, **({"incomplete": incomplete} if incomplete else {})})
+    return head[:-1] + ',\n"benchmarks": [\n' + ",\n".join(runs) + "\n]}\n"
+
+
+# The summary and the tables.
+
+def is_met(value, goal):
+    sign, bound = goal.split()
+    return {"<=": operator.le, ">=": operator.ge, ">": operator.gt, "=": operator.eq}[sign](value, float(bound))
+
+
+def verdict(each, words=("yes", "no", "-")):
+    if each["value"] is None or each["goal"] == NO_GOAL:
+        return words[2]
+    return words[0] if is_met(each["value"], each["goal"]) else words[1]
+
+
+def shown(value):
+    """Three digits, or all of a large number; a share near 1 with three behind the point."""
+    if 0.9 < value < 1.1:
+        return f"{value:.3f}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def if_measured(compute, measured, otherwise=None):
+    try:
+        return compute(measured)
+    except (NotMeasured, ZeroDivisionError):
+        return otherwise
+
+
+def summarize(measured, commands):
+    """name -> {value, goal, unit, command, and noise and note where there are}, and name -> spread."""
+    summary, spreads = {}, {}
+    for figure in FIGURES:
+        measured.used = []
+        value = if_measured(figure.value, measured)
+        spreads[figure.name] = max((measured.spread(*each) for each in tuple(measured.used)), default=0.0)
+        entry = {"value": value, "goal": figure.goal, "unit": figure.unit,
+                 "command": commands.get(figure.program, figure.program)}
+        if figure.noise is not None:
+            entry["noise"] = if_measured(figure.noise, measured)
+        for key in {"value", "noise"} & entry.keys():
+            entry[key] = None if entry[key] is None else round(entry[key], 4)
+        if figure.note is not None:
+            entry["note"] = if_measured(figure.note, measured, "") if callable(figure.note) else figure.note
+        summary[figure.name] = entry
+    return summary, spreads
+
+
+def table(header, rows):
+    """Rows of text as lines, columns aligned: the first to the left, the others to the right."""
+    rows = [header, ["-" * max(len(row[i]) for row in [header, *rows]) for i in range(len(header))], *rows]
+    widths = [len(rule) for rule in rows[1]]
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                                                           zip(row[1:], widths[1:]))]).rstrip() for row in rows)
+
+
+def summary_text(summary, spreads):
+    rows, names_of_note = [], {}
+    for name, each in summary.items():
+        noise = "" if each.get("noise") is None else shown(each["noise"])
+        if each["value"] is None:
+            rows.append([name, "-", each["goal"], each["unit"], "-", noise, "not measured"])
+        else:
+            spread = f"{spreads[name]:.1%}" if spreads[name] < 0.1 else f"{spreads[name]:.0%}"
+            rows.append([name, shown(each["value"]), each["goal"], each["unit"], spread, noise,
+                         verdict(each, ("pass", "MISS", ""))])
+        if each.get("note"):
+            names_of_note.setdefault(each["note"], []).append(name)
+    notes = "\n".join(f"{', '.join(names)}: {note}." for note, names in names_of_note.items())
+    return ("Medians; spread is the distance between the quartiles of what a figure is made of; A/A is\n"
+            "what the figure would be if nothing but chance told the two apart.\n\n"
+            + table(["figure", "value", "goal", "unit", "spread", "A/A", ""], rows) + "\n\n" + notes)
+
+
+def form_and_size(name):
+    """("bare", 8) of "relaunch/bare/kernels:8", ("bare", "fork4") of "relaunch/bare/fork4"."""
+    parts = name.split("/")
+    _, colon, number = parts[-1].partition(":")
+    return parts[-2], int(number) if colon else parts[-1]
+
+
+LAUNCHES = {"us/launch": ("time", 2), "host us, 200": ("host_us", 2), "host us, 16": ("host_burst_us", 2),
+            "throughput of bare": ("throughput_of_bare", 3), "host of bare": ("host_of_bare", 3),
+            "slots held": ("slots_held", 0), "destructors owed": ("destructors_owed", 0)}
+
+
+def launch_rows(measured):
+    return [[*map(str, form_and_size(name)),
+             *(if_measured(lambda m: f"{m(name, field):.{digits}f}", measured, "-")
+               for field, digits in LAUNCHES.values())] for name in measured.names("relaunch/")]
+
+
+def tables_text(measured):
+    """Launches in a row, and a line for each benchmark of another kind."""
+    lines = []
+    if rows := launch_rows(measured):
+        lines += ["Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:",
+                  "their distance from 1 is noise. host us is the time to enqueue a launch: over up to 200, which a",
+                  "form with a user object spends mostly blocking, and in bursts of 16.", "",
+                  table(["form", "kernels", *LAUNCHES], rows), ""]
+        sizes = dict.fromkeys(name.split("/")[-1] for name in measured.names("relaunch/bare/"))
+        lines += [*(f"{size}: {likeness(measured, size)}." for size in sizes), ""]
+    for name in measured.names():
+        if not name.startswith("relaunch/"):
+            fields = ["time", *(key for key in measured.fields(name) if key not in NO_COUNTERS)]
+            said = ", ".join(f"{field} {if_measured(lambda m: f'{m(name, field):.2f}', measured, '-')}"
+                             for field in fields)
+            lines.append(f"{name}: {said}")
+    return "\n".join(lines)
+
+
+# The page.
+
+def markdown(summary, rows):
+    def unit_of(each):
+        return "" if each["unit"] in ("ratio", "launches") else f" {each['unit']}"
+
+    def value(each):
+        return "not measured" if each["value"] is None else shown(each["value"]) + unit_of(each)
+
+    def goal(each):
+        return each["goal"] if each["goal"] == NO_GOAL else each["goal"] + unit_of(each)
+
+    lines = ["| what | value | goal | met |", "| --- | --- | --- | --- |"]
+    for title, figures in rows:
+        there = [(each.word, summary[each.name]) for each in figures if each.name in summary]
+
+        def column(of, is_one_if_alike=True):
+            texts = [of(each) for _, each in there]
+            if len(set(texts)) == 1 and (is_one_if_alike or texts[0] == "not measured"):
+                return texts[0]
+            return ", ".join(f"{word} {text}".strip() for (word, _), text in zip(there, texts))
+
+        if there:
+            lines.append(f"| {title} | {column(value, False)} | {column(goal)} | {column(verdict)} |")
+    return "\n".join(lines)
+
+
+def page_with(page, summary):
+    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->."""
+    for name, rows in TABLES.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, has_begin, rest = page.partition(begin)
+        _, has_end, after = rest.partition(end)
+        if not has_begin or not has_end:
+            raise SystemExit(f"the page needs {begin} and, behind it, {end}")
+        page = f"{before}{begin}\n{markdown(summary, rows)}\n{end}{after}"
+    return page
+
+
+# The plots: a row for each form, a dot for each size, on a logarithmic axis.
+
+LEFT, RIGHT, TOP, ROW, BOTTOM, WIDTH = 190, 40, 84, 28, 44, 860
+COLOURS = ["#4477aa", "#228833", "#ee6677", "#aa3377", "#66ccee"]  # also for the colour-blind
+PLOTS = [
+    ("relaunch_burst.svg", "Host time per launch, in bursts of 16", "kernels:", "relaunch/", "host_burst_us", "us"),
+    ("relaunch_host.svg", "Host time per launch, up to 200 in a row: with a user object mostly blocking", "kernels:",
+     "relaunch/", "host_us", "us"),
+    ("relaunch.svg", "Time per launch, many in a row", "kernels:", "relaunch/", "time", "us"),
+    ("claim.svg", "Host time per claim and release", "threads:", "claim/", "time", "us"),
+    ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns", "ns"),
+]
+
+
+def text(x, y, content, anchor="start", size=13, fill="#222"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+            f'fill="{fill}">{escape(content)}</text>')
+
+
+def dot_plot(title, origin, label, unit, points):
+    """`points` maps (form, size) to a value above 0."""
+    forms = list(dict.fromkeys(form for form, _ in points))
+    sizes = sorted({size for _, size in points}, key=lambda size: (isinstance(size, str), size))
+    colour_of = {size: COLOURS[i % len(COLOURS)] for i, size in enumerate(sizes)}
+    low = math.floor(math.log10(min(points.values())))
+    high = max(math.ceil(math.log10(max(points.values()))), low + 1)
+    bottom, height = TOP + ROW * len(forms), TOP + ROW * len(forms) + BOTTOM
+
+    def x_of(value):
+        return LEFT + (math.log10(value) - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+             f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+             f'<rect width="{WIDTH}" height="{height}" fill="white"/>', text(16, 24, title, size=16),
+             text(16, 42, origin, size=12, fill="#555"), text(LEFT, 62, label, size=12, fill="#555")]
+    at = LEFT + 70
+    for size, colour in colour_of.items():
+        parts += [f'<circle cx="{at}" cy="58" r="5" fill="{colour}"/>', text(at + 9, 62, str(size), size=12)]
+        at += 24 + 9 * len(str(size))
+    for tick in (10.0**power for power in range(low, high + 1)):
+        x = x_of(tick)
+        parts += [f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>',
+                  text(x, bottom + 18, f"{tick:g} {unit}", "middle", 12, "#555")]
+    for i, form in enumerate(forms):
+        y = TOP + ROW * i + ROW / 2
+        parts.append(text(LEFT - 12, y + 4, form.replace("_", " "), "end"))
+        parts += [f'<circle cx="{x_of(points[form, size]):.1f}" cy="{y:.1f}" r="5" fill="{colour_of[size]}" '
+                  f'fill-opacity="0.85"><title>{escape(form)}, {size}: {points[form, size]:.3g} {unit}</title></circle>'
+                  for size in sizes if (form, size) in points]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def plots(measured):
+    """File name -> SVG, of what the folder has."""
+    result = {}
+    for file, title, label, prefix, field, unit in PLOTS:
+        values = {form_and_size(name): if_measured(lambda m: m(name, field), measured, 0)
+                  for name in measured.names(prefix) if name.count("/") == 2}
+        points = {key: value for key, value in values.items() if value > 0}
+        if points:
+            result[file] = dot_plot(title, measured.origin(), label, unit, points)
+    return result
+
+
+# Two builds.
+
+MEASURED = re.compile(r"_(us|ns)$|^of_|_of_|^launches$|^throughput")  # counters that are no facts of the benchmark
+
+
+def medians_of(result):
+    """(benchmark, field) -> median of its repetitions, of one run of a program."""
+    values = {}
+    for run in repetitions_of(result):
+        if not run.get("label", "").startswith((FAILED, OUT_OF_TIME)):
+            fields = {f"time_{run['time_unit']}": run["real_time"],
+                      **{key: run[key] for key in run.keys() - NO_COUNTERS if MEASURED.search(key)}}
+            for field, value in fields.items():
+                values.setdefault((SUFFIX.sub("", run["name"]), field), []).append(value)
+    return {key: statistics.median(each) for key, each in values.items()}
+
+
+def compare(folder):
+    """A row for each figure that both builds have, the benchmarks that one has, and whether they are simulated."""
+    sides, is_simulated, rows = {"a": {}, "b": {}}, False, []
+    for path in sorted(Path(folder).glob("[ab].*.json")):
+        side, _, number = path.name.removesuffix(".json").split(".")
+        result = json.loads(path.read_text())
+        is_simulated |= result["context"].get("runtime") == "simulated"
+        for key, value in medians_of(result).items():
+            sides[side].setdefault(key, {})[int(number)] = value
+
+    def spread(values):
+        middle = statistics.median(values)
+        return 50 * (max(values) - min(values)) / abs(middle) if middle else 0.0
+
+    for key in sorted(sides["a"].keys() & sides["b"].keys()):
+        a, b = sides["a"][key], sides["b"][key]
+        # Of one round, so that what drifts between rounds is no difference.
+        if ratios := [b[each] / a[each] for each in sorted(a.keys() & b.keys()) if a[each]]:
+            rows.append((*key, *(f(each.values()) for each in (a, b) for f in (statistics.median, spread)),
+                         statistics.median(ratios), min(ratios), max(ratios)))
+    return rows, sorted({key[0] for key in sides["a"].keys() ^ sides["b"].keys()}), is_simulated
+
+
+def comparison_text(rows, alone, is_simulated):
+    if not rows:
+        raise SystemExit("no figure was measured by both builds")
+    formats = ("", "", ".4g", ".0f", ".4g", ".0f", ".3f", ".3f", ".3f")
+    header = ("benchmark", "figure", "A", "+-%", "B", "+-%", "B/A", "least", "most")
+    lines = [table(header, [[format(value, spec) for value, spec in zip(row, formats)] for row in rows])]
+    lines += [f"not measured by both: {name}" for name in alone]
+    if is_simulated:
+        lines.append("These numbers come from the SIMULATED runtime and say nothing about speed.")
+    return "\n".join(lines)
+
+
+def report(folder, has_summary):
+    measured = Measured(folder)
+    written, texts = plots(measured), [measured.origin()]
+    if has_summary:
+        path = folder / "commands.tsv"
+        commands = dict(line.split("\t", 1) for line in path.read_text().splitlines()) if path.exists() else {}
+        summary, spreads = summarize(measured, commands)
+        written["summary.json"] = json.dumps(summary, indent=2) + "\n"
+        texts += [summary_text(summary, spreads), ""]
+    texts.append(tables_text(measured))
+    texts += [f"PROBLEM: {problem}" + (f" ({times} times)" if times > 1 else "")
+              for problem, times in Counter(measured.problems).items()]
+    for name, content in written.items():
+        (folder / name).write_text(content)
+        texts.append(f"written: {folder / name}")
+    print("\n".join(texts))
+
+
+def main(what="", *paths):
+    paths = [Path(each) for each in paths]
+    if what in ("summary", "tables") and len(paths) == 1:
+        report(paths[0], what == "summary")
+    elif what == "page" and len(paths) == 2:
+        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text())))
+    elif what == "compare" and len(paths) == 1:
+        print(comparison_text(*compare(paths[0])))
+    elif what == "join" and len(paths) > 1:
+        paths[0].write_text(joined(paths[1:]))
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

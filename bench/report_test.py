@@ -1,0 +1,279 @@
+"""Tests of the scripts that read the benches' results, on a tiny sample."""
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from unittest import mock
+
+import cuda_core
+import report
+from figures import FIGURES, TABLES
+from report import Measured, NotMeasured
+
+
+def runs(name, *values, **counters):
+    """The rows that Google Benchmark writes for one benchmark: its repetitions, and a median."""
+    common = {"name": f"{name}/iterations:3/manual_time", "time_unit": "us", "family_index": 0, **counters}
+    return [*({**common, "run_type": "iteration", "real_time": value} for value in values),
+            {**common, "run_type": "aggregate", "real_time": 1e9}]
+
+
+SAMPLE = {
+    "relaunch_bench": [
+        *runs("relaunch/bare/kernels:1", 1.0, 1.0, host_us=0.5, nodes_kernel=1, edges=0),
+        *runs("relaunch/bare_again/kernels:1", 1.0, throughput_of_bare=1.01, host_of_bare=0.98),
+        *runs("relaunch/escrow/kernels:1", 1.5, 1.5, host_us=0.75, host_burst_us=0.9, host_launches=200,
+              throughput_of_bare=0.995, host_of_bare=1.2, host_burst_of_bare=1.4, slots_held=1, destructors_owed=2,
+              nodes_kernel=1, edges=0),
+        *runs("relaunch/escrow/fork4", 25.0, throughput_of_bare=0.9, nodes_kernel=64, edges=61),
+        *runs("relaunch/bare/fork4", 25.0, nodes_kernel=64, edges=60),
+        *runs("relaunch/escrow/kernels:8", 8.0, host_us=1.5, host_burst_us=1.6),
+        *runs("relaunch/user_object/kernels:8", 12.0, bare_us=7.0, host_us=12.0, host_burst_us=2.0, host_launches=200),
+        *runs("run_ahead/bare", 200.0, launches=1029),
+        *runs("run_ahead/user_object", 200.0, launches=28),
+        *runs("run_ahead/escrow", 200.0, launches=1000),
+        *runs("objects64/update", 9.0, plain_us=4.0, extra_us=3.0),
+    ],
+    "claim_bench": [
+        *runs("claim/floor/on_threads:1", 0.25, 0.2, 0.15),
+        *runs("claim/escrow/on_threads:1", 0.25, 0.25, 0.9),
+        *runs("claim/ping_pong/escrow/on_threads:1", 77.0),
+    ],
+    "destructor_bench": [
+        *runs("destructor/escrow_asleep", 2000.0, p999_ns=6000.0),
+        *runs("steady/allocations", 3.0, 3.0, allocations_per_million=0.0),
+    ],
+    "build_bench": [
+        *runs("build/bare_again/nodes:10000", 500.0, of_bare=1.02),
+        *runs("build/escrow/nodes:10000", 700.0, 700.0, of_bare=1.4, build_ns=700.0),
+        *runs("memory/escrow/nodes:10000", 20.0, bytes_per_owner=112.5),
+    ],
+    "cuda_core_build_bench": [*runs("build/cuda_core/nodes:10000", 7000.0, build_ns=7000.0)],
+}
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def leave(self, sample=None, **context):
+        """Fills the folder as bench/run.sh does."""
+        context = {"runtime": "cuda", "device": "<GPU>", "driver": "1.2", "num_cpus": 4, **context}
+        for program, benchmarks in (sample or SAMPLE).items():
+            (self.folder / f"{program}.json").write_text(json.dumps({"context": context, "benchmarks": benchmarks}))
+        return self.folder
+
+    def summarize(self):
+        return report.summarize(Measured(self.leave()), {"claim_bench": "claim_bench_gpu --x"})
+
+
+class SummaryTest(ReportTest):
+    def setUp(self):
+        super().setUp()
+        self.summary, self.spreads = self.summarize()
+        self.lines = {line.split()[0]: line for line in report.summary_text(self.summary, self.spreads).splitlines()
+                      if line}
+
+    def test_a_figure_has_value_noise_goal_unit_and_command(self):
+        self.assertEqual(self.summary["claim_over_floor_1t"],
+                         {"value": 1.25, "goal": "<= 1.3", "unit": "ratio", "command": "claim_bench_gpu --x"})
+        values = {name: (each["value"], each.get("noise")) for name, each in self.summary.items()}
+        expected = {
+            "relaunch_throughput_k1": (0.995, 1.01), "relaunch_burst_k1": (1.4, None), "run_ahead": (1000, 1029),
+            "user_object_run_ahead": (28, None), "user_object_row_extra_us_k8": (5.0, None),
+            "user_object_over_escrow_host_k8": (8.0, None), "user_object_over_escrow_burst_k8": (1.25, None),
+            "update_64_extra_us": (3.0, None), "build_node_over_cuda": (1.4, 1.02),
+            "build_cuda_core_over_escrow": (10.0, None), "claim_over_floor_8t": (None, None)}
+        self.assertEqual({name: values[name] for name in expected}, expected)
+
+    def test_the_table_tells_pass_miss_no_goal_and_not_measured_apart(self):
+        for name, verdict in (("claim_over_floor_1t", "pass"), ("destructor_p999_ns", "MISS"), ("run_ahead", "MISS"),
+                              ("steady_allocations", "pass"), ("retire_over_record", "not measured")):
+            self.assertTrue(self.lines[name].endswith(verdict), self.lines[name])
+        self.assertNotRegex(self.lines["bytes_per_owner"], "pass|MISS")
+        self.assertFalse(report.is_met(1, "= 0"))
+
+    def test_notes_say_what_a_figure_was_measured_with(self):
+        for name, words in (("relaunch_throughput_k1", "1 kernel nodes, 0 edges: the timing is an A/A test"),
+                            ("relaunch_throughput_fork4", "the graphs differ"),
+                            ("user_object_over_escrow_host_k8", "200 launches from an idle stream; with a user object"),
+                            ("user_object_over_escrow_burst_k8", "bursts of 16")):
+            self.assertIn(words, self.summary[name]["note"])
+
+    def test_without_cuda_core_the_summary_says_why(self):
+        (self.folder / "cuda_core_build_bench.json").write_text('{"skipped": "ImportError: no x"}')
+        figure = report.summarize(Measured(self.folder), {})[0]["build_cuda_core_over_escrow"]
+        self.assertEqual((figure["value"], "ImportError: no x" in figure["note"]), (None, True))
+
+    def test_spread_is_the_distance_between_quartiles_over_the_median(self):
+        self.assertAlmostEqual(self.spreads["claim_over_floor_1t"], 0.325 / 0.25)
+
+
+class MeasuredTest(ReportTest):
+    def test_a_run_says_what_it_ran_on(self):
+        self.assertIn("<GPU>, driver 1.2", Measured(self.leave()).origin())
+        self.assertIn("SIMULATED", Measured(self.leave(runtime="simulated")).origin())
+
+    def test_a_failed_benchmark_is_named_and_not_measured_unless_there_was_no_time(self):
+        for message, is_measured in (("no memory", False), ("out of time: 90 s", True)):
+            good = runs("claim/floor", 1.0)[0]
+            other = runs("claim/escrow", 2.0)
+            measured = Measured(self.leave({"claim_bench": [good, {**good, "label": f"FAILED: {message}"}, *other]}))
+            self.assertEqual(measured.problems, [f"claim/floor: {message}"])
+            self.assertEqual(measured.names("claim/floor"), ["claim/floor"] * is_measured)
+            self.assertEqual(measured("claim/escrow"), 2.0)
+
+    def test_an_incomplete_file_and_a_skipped_arm_are_problems_and_no_more(self):
+        self.leave()
+        (self.folder / "retire_bench.json").write_text('{"context": {')
+        (self.folder / "cuda_core_bench.json").write_text('{"skipped": "not there"}')
+        measured = Measured(self.folder)
+        self.assertEqual(len(measured.problems), 2)
+        self.assertEqual(measured("run_ahead/escrow", "launches"), 1000)
+
+    def test_what_is_not_there_was_not_measured(self):
+        for name, field in (("relaunch/bare/kernels:1", "no_such_counter"), ("claim/none", "time")):
+            with self.assertRaises(NotMeasured):
+                Measured(self.leave())(name, field)
+
+    def test_parts_of_a_program_become_one_result_that_is_read_as_before(self):
+        one, other, both = (self.folder / name for name in ("1", "2", "x_bench.json"))
+        for path, name, index in ((one, "z", 5), (other, "a", 0)):
+            rows = runs(name, 1.23456789, host_us=2, family_index=index)
+            path.write_text(json.dumps({"context": {"host_name": "h"}, "benchmarks": rows}))
+        both.write_text(report.joined([one, other, self.folder / "3"]))
+        self.assertEqual(len(json.loads(both.read_text())["benchmarks"]), 2)
+        measured = Measured(self.folder)
+        self.assertEqual((measured.names(), measured("a", "host_us"), measured("z")), (["z", "a"], 2, 1.23457))
+        self.assertEqual(measured.problems, ["3: not complete; its program was ended"])
+
+
+class RunProgramTest(ReportTest):
+    def names_of(self, program, *arguments):
+        """What is left of a program that measures one benchmark, named as its filter."""
+        path, file = self.folder / program, self.folder / "x_bench.json"
+        path.write_text("#!/bin/bash\nname=all\nfor each; do [[ $each == --benchmark_filter=* ]] && name=${each#*=}\n"
+                        "[[ $each == --benchmark_out=* ]] && out=${each#*=}; done\necho '{\"context\": {}, \"benchmarks\":"
+                        "[{\"name\": \"'$name'\", \"run_type\": \"iteration\", \"family_index\": 0}]}' > $out\n")
+        path.chmod(0o755)
+        script = Path(__file__).parent / "run_program.sh"
+        subprocess.run([script, "10", file, path, *arguments], check=True)
+        return [run["name"] for run in json.loads(file.read_text())["benchmarks"]]
+
+    def test_lives_and_instantiations_run_first_in_a_process_of_their_own(self):
+        alone = "capture/(whole|instantiate)/"
+        self.assertEqual(self.names_of("capture_bench_sim", "--quick"), [alone, f"-{alone}"])
+        self.assertEqual(self.names_of("capture_bench_sim", "--benchmark_filter=whole"), ["whole"])
+        self.assertEqual(self.names_of("claim_bench_sim"), ["all"])
+
+
+class TablesTest(ReportTest):
+    def test_launches_have_a_row_and_other_benchmarks_a_line(self):
+        measured = Measured(self.leave())
+        self.assertIn(["escrow", "1", "1.50", "0.75", "0.90", "0.995", "1.200", "1", "2"],
+                      report.launch_rows(measured))
+        self.assertIn("objects64/update: time 9.00, plain_us 4.00, extra_us 3.00", report.tables_text(measured))
+
+    def test_plots_are_well_formed_and_have_a_dot_for_each_value(self):
+        plots = report.plots(Measured(self.leave(runtime="simulated")))
+        self.assertEqual(set(plots), {"relaunch.svg", "relaunch_host.svg", "relaunch_burst.svg", "claim.svg", "build.svg"})
+        tree = xml.fromstring(plots["relaunch_host.svg"])
+        dots = [dot for dot in tree.iter("{http://www.w3.org/2000/svg}circle") if len(dot)]
+        self.assertEqual([dot[0].text for dot in dots], ["bare, 1: 0.5 us", "escrow, 1: 0.75 us", "escrow, 8: 1.5 us",
+                                                         "user_object, 8: 12 us"])
+        places = [float(dot.get("cx")) for dot in dots]
+        self.assertEqual(places, sorted(places), "a larger value is further to the right")
+        self.assertIn("escrow, fork4: 25 us", plots["relaunch.svg"])
+        self.assertIn("cuda_core, 10000: 7e+03 ns", plots["build.svg"])
+        self.assertNotIn("77 us", plots["claim.svg"], "other kinds of claims are not mixed in")
+        self.assertTrue(all("SIMULATED" in svg for svg in plots.values()))
+
+    def test_figures_of_one_kind_share_a_row_of_the_page_and_keep_their_goals(self):
+        summary, _ = self.summarize()
+        summary["destructor_p50_ns"]["value"] = 50
+        page = "\n".join(f"of {name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->" for name in TABLES)
+        result = report.page_with(page, summary)
+        self.assertIn("| destroy callback, with the worker awake or asleep | p50 awake 50 ns, p99.9 asleep 6000 ns | "
+                      "p50 awake <= 100 ns, p99.9 asleep <= 5000 ns | p50 awake yes, p99.9 asleep no |", result)
+        self.assertIn("| host memory per owner of a node | 112 bytes | none | - |", result)
+        self.assertEqual([line for line in result.splitlines() if not line.startswith("|")],
+                         [line for line in page.splitlines() if line != "old"])
+        self.assertEqual(report.page_with(result, summary), result)
+        with self.assertRaises(SystemExit):
+            report.page_with("no marks", summary)
+
+    def test_the_page_has_the_figures_of_the_committed_run(self):
+        root = Path(__file__).parent
+        committed = json.loads((root / "results/h200/summary.json").read_text())
+        self.assertEqual(set(committed), {figure.name for figure in FIGURES})
+        page = (root.parent / "docs/performance.md").read_text()
+        self.assertEqual(report.page_with(page, committed), page, "run bench/report.py page")
+
+    def test_the_committed_summary_is_that_of_the_committed_run(self):
+        folder = Path(__file__).parent / "results/h200"
+        measured, _ = report.summarize(Measured(folder), {})
+        committed = json.loads((folder / "summary.json").read_text())
+        for name, each in committed.items():
+            self.assertEqual({**measured[name], "command": each["command"]}, each)
+
+
+class CompareTest(ReportTest):
+    def compare(self, **sides):
+        for side, rounds in sides.items():
+            for number, rows in enumerate(rounds):
+                result = {"context": {"runtime": "simulated"}, "benchmarks": rows}
+                (self.folder / f"{side}.capture.{number}.json").write_text(json.dumps(result))
+        return report.compare(self.folder)
+
+    def test_ratios_are_of_one_round(self):
+        drifts = (1.0, 10.0, 4.0)
+        rows, _, is_simulated = self.compare(
+            a=[runs("x", drift, drift, drift, extra_us=drift) for drift in drifts],
+            b=[runs("x", 2 * drift, extra_us=drift / 2) for drift in drifts])
+        self.assertEqual(rows[1], ("x", "time_us", 4, 112.5, 8, 112.5, 2, 2, 2))
+        self.assertEqual(rows[0][-3:], (0.5, 0.5, 0.5))
+        self.assertTrue(is_simulated)
+
+    def test_what_failed_or_one_build_lacks_and_facts_are_no_figures(self):
+        rows, alone, _ = self.compare(
+            a=[[*runs("x", 1.0, slots_made=3, of_plain=1.5), *runs("y", 1.0), *runs("z", 1.0)]],
+            b=[[*runs("x", 1.0, slots_made=4, of_plain=3.0), *runs("y", 1.0, label="FAILED: no")]])
+        self.assertEqual([row[:2] for row in rows], [("x", "of_plain"), ("x", "time_us")])
+        self.assertEqual(alone, ["y", "z"])
+
+
+class CudaCoreTest(ReportTest):
+    def test_what_fails_is_skipped_with_its_reason(self):
+        with mock.patch.object(cuda_core, "Maker", side_effect=ImportError("no such module")):
+            self.assertEqual(cuda_core.result_of(cuda_core.build, 1), {"skipped": "ImportError: no such module"})
+
+    def test_its_repetitions_are_read_as_those_of_the_benches(self):
+        stream, launch = mock.Mock(), types.SimpleNamespace(launch=lambda: None)
+        for bare in (launch, None):
+            self.leave({"cuda_core_bench": [cuda_core.launch_repetition(8, 0, launch, bare, stream, 3)],
+                        "cuda_core_build_bench": cuda_core.build(time.monotonic(), lambda nodes: nodes / 5.0)})
+            measured = Measured(self.folder)
+            self.assertEqual([row[:2] for row in report.launch_rows(measured)], [["cuda_core", "8"]])
+            self.assertEqual("throughput_of_bare" in measured.fields("relaunch/cuda_core/kernels:8"), bare is not None)
+            self.assertEqual(measured.values("build/cuda_core/nodes:10000"), [2000.0])
+
+    def test_explicit_graphs_are_found_by_either_name_or_the_reason_says_what_there_is(self):
+        def found(**classes):
+            module = types.SimpleNamespace(**classes)
+            with mock.patch.dict(sys.modules, {"a_module": module}), mock.patch("builtins.print"):
+                return cuda_core.attribute(("no_such_module", "a_module"), *cuda_core.GRAPH_CLASSES)
+
+        self.assertEqual((found(GraphDef=1), found(GraphDef=1, GraphDefinition=2)), (1, 2))
+        with self.assertRaisesRegex(ImportError, "no_such_module.*a_module has GraphBuilder"):
+            found(GraphBuilder=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

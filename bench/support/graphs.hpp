@@ -1,0 +1,136 @@
+// What several benches capture: rows of tiny kernels, with and without things that Escrow keeps;
+// and owners that tell when they end.
+#pragma once
+
+#include <escrow/deleter.hpp>
+#include <escrow/graph.hpp>
+#include <escrow/pool.hpp>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bench.hpp"
+#include "handles.hpp"
+#include "kernels.hpp"
+#include "status.hpp"
+#include "timing.hpp"
+
+namespace escrow::bench {
+
+// How long everything may take to come back between two measurements.
+inline constexpr std::chrono::seconds settle_max{10};
+
+// An owner as small as a handle, which calls `at_end(*object)` when it is destroyed, unless it was
+// moved from.
+template <class Object, void (*at_end)(Object&) noexcept>
+class telling_owner {
+ public:
+  explicit telling_owner(Object& object) : object_(&object) {}
+  telling_owner(telling_owner&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  telling_owner& operator=(telling_owner&&) = delete;
+  ~telling_owner() {
+    if (object_ != nullptr) at_end(*object_);
+  }
+
+ private:
+  Object* object_;
+};
+
+// Deletes a share on the heap: the destructor of a user object, or a host function.
+inline void CUDART_CB drop_share(void* share) {
+  delete static_cast<std::shared_ptr<int>*>(share);
+}
+
+// The pattern of CUDA's manual: a user object owns the share, and the graph the user object.
+inline void keep_share(cudaGraph_t graph, std::shared_ptr<int> const& share) {
+  cudaUserObject_t object = nullptr;
+  auto copy = std::make_unique<std::shared_ptr<int>>(share);
+  test::must(
+      cudaUserObjectCreate(&object, copy.get(), &drop_share, 1, cudaUserObjectNoDestructorSync));
+  static_cast<void>(copy.release());
+  test::must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+}
+
+// Whether a stream is captured, and which stream it is: a claim asks both.
+inline void ask_about(cudaStream_t stream) {
+  cudaStreamCaptureStatus status{};
+  unsigned long long id = 0;
+  test::must(cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr));
+  test::must(cudaStreamGetId(stream, &id));
+}
+
+// Captures what `enqueue()` enqueues, with plain CUDA calls.
+template <class Enqueue>
+[[nodiscard]] test::owned_graph captured(cudaStream_t stream, Enqueue enqueue) {
+  test::owned_graph graph;
+  test::must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  enqueue();
+  test::must(cudaStreamEndCapture(stream, graph.out()));
+  return graph;
+}
+
+inline void enqueue_row(cudaStream_t stream, int kernels) {
+  for (int i = 0; i < kernels; ++i) test::must(test::launch_tiny(stream));
+}
+
+// A row of kernels, and what Escrow keeps for it.
+struct content {
+  int kernels = 8;
+  int owners = 0;
+  bool has_claim = false;
+};
+
+// Makes graphs with plain CUDA calls and with Escrow's, with the same content or another.
+class graph_maker {
+ public:
+  [[nodiscard]] test::owned_graph plain(content const& of = {}) {
+    return captured(stream, [&] { enqueue(of); });
+  }
+  [[nodiscard]] graph ours(content const& of) {
+    return capture(stream_ref(stream.get()), [&](stream_ref) { enqueue(of); });
+  }
+  // Returns when everything that graphs have kept is reclaimed.
+  void settle() {
+    test::must(cudaStreamSynchronize(stream));
+    test::must(deleter.drain_for(settle_max), "the deleter drains");
+  }
+
+  test::owned_stream const stream = test::make_stream();
+
+ private:
+  void enqueue(content const& of) {
+    std::optional<lease<int>> claimed;
+    if (of.has_claim) claimed.emplace(pool.claim(stream.get()));
+    for (int i = 0; i < of.owners; ++i) deleter.retire(stream.get(), std::make_unique<int>(i));
+    enqueue_row(stream, of.kernels);
+  }
+
+  escrow::deleter deleter;
+  resource_pool<int> pool{{.slots_max = 64, .label = "graphs", .deleter = &deleter},
+                          [] { return 0; }};
+};
+
+// Instantiating a graph with owners, beside a plain one: the first exec, and a later one, which may
+// cost less.
+inline void measure_instantiation(benchmark::State& state, int owners) {
+  graph_maker make;
+  turns first, later;
+  for (auto _ : state) {
+    require_time();
+    {
+      test::owned_graph const plain = make.plain();
+      graph const ours = make.ours({.owners = owners});
+      test::owned_exec plain_exec, plain_again;
+      std::optional<graph_exec> exec, again;
+      state.SetIterationTime(1e-6 * first.add_us([&] { plain_exec = test::instantiate(plain); },
+                                                 [&] { exec.emplace(ours); }));
+      later.add_us([&] { plain_again = test::instantiate(plain); }, [&] { again.emplace(ours); });
+      test::must(exec->is_bare() && again->is_bare(), "the execs are bare");
+    }
+    make.settle();
+  }
+  first.report(state);
+  later.report(state, "later_");
+}
+
+}  // namespace escrow::bench

@@ -1,0 +1,281 @@
+// What CUDA is asked about captures and graphs: whether a stream captures, its device, and a
+// graph's id. No question harms a capture, a graph, or a call of another thread.
+#include <escrow/core.hpp>
+#include <escrow/detail/graph_query.hpp>
+#include <optional>
+#include <set>
+
+#include "deep.hpp"
+#include "synchronizing_thread.hpp"
+#include "world.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <unistd.h>
+
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/sim.hpp>
+
+#include "child_cases.hpp"
+#include "sanitizers.hpp"
+#endif
+
+namespace escrow::test {
+namespace {
+
+class CaptureOf : public world {
+ protected:
+  // By a forbidden call of the capturing thread.
+  static void invalidate_capture() {
+    void* memory = nullptr;
+    must_be(cudaMalloc(&memory, 64), cudaErrorStreamCaptureUnsupported);
+    static_cast<void>(cudaGetLastError());
+  }
+  static std::string refusal(cudaStream_t stream) {
+    return message_of<usage_error>(
+        [&] { static_cast<void>(usable_capture_of("some::call", stream)); });
+  }
+};
+
+TEST_F(CaptureOf, IsNoneForAPlainStream) {
+  for (cudaStream_t const each : {one.get(), cudaStream_t{}, cudaStreamPerThread}) {
+    escrow::capture_info const found = capture_of(each);
+    EXPECT_TRUE(found.is_none());
+    EXPECT_FALSE(found.is_active());
+    EXPECT_EQ(found.id, 0U);
+    EXPECT_EQ(found.graph, nullptr);
+    EXPECT_TRUE(usable_capture_of("some::call", each).is_none());
+  }
+}
+
+TEST_F(CaptureOf, NamesTheGraphForACapturingStreamAndAFork) {
+  test::capture open(one, cudaStreamCaptureModeGlobal);
+  order(one, two);
+  must(launch_tiny(two));
+  escrow::capture_info const found = capture_of(one);
+  EXPECT_TRUE(found.is_active());
+  EXPECT_EQ(found.id, open.info().id);
+  EXPECT_EQ(usable_capture_of("some::call", one).id, found.id);
+  EXPECT_EQ(capture_of(two).id, found.id);
+  EXPECT_EQ(capture_of(two).graph, found.graph);
+  order(two, one);
+  ASSERT_EQ(open.end(), cudaSuccess);
+  EXPECT_EQ(found.graph, open.graph().get());
+  EXPECT_TRUE(capture_of(one).is_none());
+}
+
+TEST_F(CaptureOf, HasNeitherIdNorGraphOnceInvalidatedAndIsRefused) {
+  test::capture const open(one, cudaStreamCaptureModeGlobal);
+  invalidate_capture();
+  escrow::capture_info const found = capture_of(one);
+  EXPECT_EQ(found.status, capture_status::invalidated);
+  EXPECT_FALSE(found.is_none() || found.is_active());
+  EXPECT_EQ(found.id, 0U);
+  EXPECT_EQ(found.graph, nullptr);
+  std::string const text = refusal(one);
+  for (char const* const word : {"some::call", "invalidated", "cudaStreamEndCapture"}) {
+    EXPECT_NE(text.find(word), std::string::npos) << text;
+  }
+}
+
+TEST_F(CaptureOf, RefusesTheLegacyStreamWhileABlockingStreamCaptures) {
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  test::capture open(blocking, cudaStreamCaptureModeThreadLocal);
+  try {
+    static_cast<void>(capture_of(cudaStreamLegacy));
+    FAIL() << "capture_of() answered";
+  } catch (cuda_error const& error) {
+    EXPECT_EQ(error.status(), cudaErrorStreamCaptureImplicit);
+  }
+  std::string const text = refusal(cudaStreamLegacy);
+  EXPECT_NE(text.find("some::call"), std::string::npos) << text;
+  EXPECT_NE(text.find("legacy"), std::string::npos) << text;
+  EXPECT_EQ(text, refusal(cudaStream_t{}));
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(open.end(), cudaSuccess) << "asking harmed the capture";
+}
+
+class GraphIdentity : public world {};
+
+TEST_F(GraphIdentity, IsTheIdOfTheCaptureAlsoWhileItGoesOn) {
+  for (auto const mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                          cudaStreamCaptureModeRelaxed}) {
+    owned_graph const other = tiny_graph();
+    auto const id_of_other = graph_id_of(other);
+    test::capture open(one, mode);
+    must(launch_tiny(one));
+    test::capture_info const now = open.info();
+    EXPECT_EQ(graph_id_of(now.graph), now.id);
+    EXPECT_EQ(graph_id_of(other), id_of_other);
+    EXPECT_TRUE(open.is_active());
+    ASSERT_EQ(open.end(), cudaSuccess);
+    EXPECT_EQ(graph_id_of(open.graph()), now.id);
+    EXPECT_EQ(node_count(open.graph()), 1U);
+  }
+}
+
+TEST_F(GraphIdentity, IsAnotherOneForEachGraphInside) {
+  owned_graph const graph = make_graph();
+  owned_graph const child = tiny_graph();
+  cudaGraph_t const embedded = embedded_graph(add_child(graph, child));
+  cudaGraph_t const body = add_conditional(graph);
+  std::set<std::optional<std::uint64_t>> const ids{graph_id_of(graph), graph_id_of(child),
+                                                   graph_id_of(embedded), graph_id_of(body)};
+  EXPECT_EQ(ids.size(), 4U);
+  EXPECT_FALSE(ids.contains(std::nullopt));
+}
+
+TEST_F(GraphIdentity, IsLearnedWithoutChangingTheLastErrorOrTheCaptureMode) {
+  owned_graph const graph = tiny_graph();
+  thread_mode_scope const thread_local_mode(cudaStreamCaptureModeThreadLocal);
+  ASSERT_NE(cudaEventQuery(nullptr), cudaSuccess);
+  cudaError_t const earlier = cudaPeekAtLastError();
+  EXPECT_TRUE(graph_id_of(graph).has_value());
+  EXPECT_EQ(cudaGetLastError(), earlier);
+  EXPECT_EQ(thread_mode(), cudaStreamCaptureModeThreadLocal);
+  EXPECT_THROW(static_cast<void>(graph_id_of(nullptr)), cuda_error);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+TEST_F(GraphIdentity, IsLearnedBesideAThreadThatSynchronizesTheDevice) {
+  owned_graph const graph = tiny_graph();
+  auto const id = graph_id_of(graph);
+  synchronizing_thread other;
+  int const asked = deep_size(20'000, 100'000);
+  int wrong = 0;
+  for (int i = 0; i < asked; ++i) {
+    try {
+      if (graph_id_of(graph) != id) ++wrong;
+    } catch (cuda_error const&) {
+      ++wrong;
+    }
+  }
+  other.stop();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(other.failed(), 0);
+  EXPECT_GT(other.synchronized(), 0);
+  EXPECT_EQ(node_count(graph), 1U);
+  EXPECT_EQ(cudaGraphLaunch(instantiate(graph), one), cudaSuccess);
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(CaptureOf, IsACudaErrorForWhatIsNoStream) {
+  auto const wrong = reinterpret_cast<cudaStream_t>(make_event().release());
+  EXPECT_THROW(static_cast<void>(usable_capture_of("some::call", wrong)), cuda_error);
+  must(cudaEventDestroy(reinterpret_cast<cudaEvent_t>(wrong)));
+}
+
+// What depends on the machine or on the first call of a process: each case is a process.
+
+constexpr int as_expected = 42;
+constexpr int with_graph_id = 13010;  // the driver has cuGraphGetId
+
+owned_stream stream_of(int device) {
+  device_scope const there(device);
+  return make_stream();
+}
+
+int device_without_a_context_on_an_unused_one() {
+  sim::reset({.devices = 5});
+  owned_stream const first = stream_of(3);
+  owned_stream const second = stream_of(1);
+  test::capture open(first, cudaStreamCaptureModeGlobal);
+  test::capture other(second, cudaStreamCaptureModeGlobal);
+  must(device_of_capturing(first, capture_of(first).id) == 3, "the device");
+  must(!is_captured_on(first, 2) && !is_captured_on(first, 1), "no other device");
+  must(is_captured_on(first, 3), "the device");
+  auto const made = sim::calls("cudaEventCreateWithFlags");
+  for (int i = 0; i < 10; ++i) {
+    must(device_of_capturing(first, capture_of(first).id) == 3, "the device again");
+    must(device_of_capturing(second, capture_of(second).id) == 1, "that of another capture");
+  }
+  must(sim::calls("cudaEventCreateWithFlags") == made, "events are used again");
+  must(open.is_active() && other.is_active(), "the captures go on");
+  must(open.end());
+  must(node_count(open.graph()) == 0, "nothing was added");
+  return sim::has_context(2) || sim::has_context(4) ? 1 : as_expected;
+}
+
+int device_without_a_record_where_there_is_one() {
+  sim::reset({.devices = 1});
+  owned_stream const stream = make_stream();
+  test::capture open(stream, cudaStreamCaptureModeGlobal);
+  must(device_of_capturing(stream, capture_of(stream).id) == 0, "the only device");
+  must(is_captured_on(stream, 0), "the only device");
+  must(sim::calls("cudaEventCreateWithFlags") == 0, "no event");
+  return sim::calls("cudaEventRecord") == 0 ? as_expected : 1;
+}
+
+// Makes graphs whose ids count up from `first`, and asks for each. How often the text was printed.
+std::uint64_t prints_for_ids_from(std::uint64_t first, int driver_version) {
+  sim::reset({.driver_version = driver_version, .first_graph_id = first});
+  must(cudaEventQuery(nullptr) != cudaSuccess, "an error of the caller's");
+  cudaError_t const earlier = cudaPeekAtLastError();
+  for (std::uint64_t id = first; id < first + 3; ++id) {
+    owned_graph const graph = make_graph();
+    must(graph_id_of(graph) == id, "the 64-bit id");
+  }
+  must(cudaGetLastError() == earlier, "the caller's last error stays");
+  return sim::calls("cudaGraphDebugDotPrint");
+}
+
+int driver_is_asked_alone_after_it_agreed() {
+  must(prints_for_ids_from(1, with_graph_id) == 1, "one print, for the first graph");
+  // Its ids have 32 bits, so near the end of their range they are checked again.
+  must(prints_for_ids_from((1ULL << 31U) - 2, with_graph_id) == 1, "one print, for the third");
+  must(prints_for_ids_from((1ULL << 32U) + 1, with_graph_id) == 3, "a print for each");
+  return as_expected;
+}
+
+int driver_is_not_asked_where_it_has_no_id() {
+  return prints_for_ids_from(1, with_graph_id - 10) == 3 ? as_expected : 1;
+}
+
+int driver_is_not_believed_if_its_ids_have_wrapped() {
+  return prints_for_ids_from((1ULL << 32U) + 7, with_graph_id) == 3 ? as_expected : 1;
+}
+
+int without_a_file_descriptor_asking_fails() {
+  if (built_with_asan) return as_expected;  // UBSan looks at types through a pipe of its own
+  owned_graph const graph = make_graph();
+  must(cudaEventQuery(nullptr) != cudaSuccess, "an error of the caller's");
+  cudaError_t const earlier = cudaPeekAtLastError();
+  while (dup(0) >= 0) continue;
+  try {
+    static_cast<void>(graph_id_of(graph));
+  } catch (cuda_error const& error) {
+    must(error.status() == cudaErrorOperatingSystem, "the file cannot be made");
+    must(cudaGetLastError() == earlier, "no call of CUDA failed");
+    return as_expected;
+  }
+  return 1;
+}
+
+std::vector<named_case> const cases = register_cases({
+    {"device_without_a_record_where_there_is_one", &device_without_a_record_where_there_is_one},
+    {"driver_is_asked_alone_after_it_agreed", &driver_is_asked_alone_after_it_agreed},
+    {"driver_is_not_asked_where_it_has_no_id", &driver_is_not_asked_where_it_has_no_id},
+    {"driver_is_not_believed_if_its_ids_have_wrapped",
+     &driver_is_not_believed_if_its_ids_have_wrapped},
+    {"without_a_file_descriptor_asking_fails", &without_a_file_descriptor_asking_fails},
+});
+
+class GraphQueryInAProcess : public testing::TestWithParam<named_case> {};
+
+TEST_P(GraphQueryInAProcess, GoesAsItsNameSays) {
+  child_result const child = run_child(GetParam().name);
+  EXPECT_EQ(child.status, as_expected) << child.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GraphQueryInAProcess, testing::ValuesIn(cases), name_of_case);
+
+child_case const unused_devices{"device_without_a_context_on_an_unused_one",
+                                &device_without_a_context_on_an_unused_one};
+
+TEST(CaptureDevice, IsFoundWithoutAContextOnAnUnusedDevice) {
+  child_result const child = run_child("device_without_a_context_on_an_unused_one");
+  EXPECT_EQ(child.status, as_expected) << child.output;
+}
+#endif
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,275 @@
+// Objects of make_stream_shared(): destroyed by the worker after the last share and the last use,
+// never earlier, and no thread is blocked. A use is of a stream or of a graph.
+#include <escrow/deleter/shared_object.hpp>
+#include <thread>
+#include <vector>
+
+#include "world.hpp"
+
+namespace escrow::test {
+namespace {
+
+// One object whose end is watched.
+class StreamShared : public world {
+ protected:
+  template <class T = probe>
+  [[nodiscard]] std::shared_ptr<T> share() {
+    return make_stream_shared_by<T>(*worker, fate);
+  }
+
+  fate_ptr fate = make_fate();
+};
+
+// Device memory that tells its fate.
+struct buffer {
+  explicit buffer(fate_ptr of) : inner(std::move(of)) {}
+  device_ints cells;
+  probe inner;
+};
+
+// Three programs that share memory between a shared_ptr and a stream. Each drops its share while
+// the kernel is running or about to run, and does not synchronize.
+
+TEST_F(StreamShared, MemoryWhoseLastShareGoesDuringTheKernelIsFreedAfterIt) {
+  {
+    auto const data = share<buffer>();
+    hold_up(one);
+    must(launch_fill(one, data->cells.data(), 1, 7));
+    must(launch_check(one, data->cells.data(), 1, 7, mismatches.data()));
+    record_stream(data, one);
+  }
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamShared, MemoryIsFreedAfterTheKernelThoughTheStreamIsGone) {
+  {
+    auto const data = share<buffer>();
+    owned_stream const passing = make_stream();
+    hold_up(passing);
+    must(launch_fill(passing, data->cells.data(), 1, 7));
+    record_stream(data, passing);
+  }
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamShared, MemoryOfTwoStreamsIsFreedAfterBothWithoutEvents) {
+  {
+    auto const data = share<buffer>();
+    must(launch_fill(two, data->cells.data(), 1, 1));
+    record_stream(data, two);
+    hold_up(one);
+    must(launch_fill(one, data->cells.data(), 1, 7));
+    record_stream(data, one);
+  }
+  sync(two);
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamShared, IsDestroyedAfterTheLastShareAndNoUseIsAShare) {
+  auto first = share();
+  auto second = first;
+  std::weak_ptr<probe> const watch = first;
+  record_stream(first, one);
+  first.reset();
+  EXPECT_TRUE(is_kept(fate));
+  EXPECT_EQ(second.use_count(), 1);
+  hold_up(one);
+  record_stream(second, one);
+  second.reset();
+  EXPECT_TRUE(watch.expired());
+  EXPECT_TRUE(is_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamShared, IsDestroyedAtOnceIfNoStreamUsedIt) {
+  hold_up(one);
+  share().reset();
+  EXPECT_TRUE(is_released(fate));
+  fate = make_fate();
+  make_stream_shared<probe>(fate).reset();
+  deleter::global().drain();
+  EXPECT_EQ(fate->times(), 1);
+}
+
+TEST_F(StreamShared, MayBeSharedAsConstAndInParts) {
+  auto whole = share<buffer>();
+  std::shared_ptr<buffer const> const constant = whole;
+  std::shared_ptr<int> part(whole, whole->cells.data());
+  whole.reset();
+  hold_up(one);
+  record_stream(part, one);
+  record_stream(constant, two);
+  part.reset();
+  flag.raise();
+  EXPECT_TRUE(is_kept(fate)) << "the const share is there";
+}
+
+// One thread, or several at a time, use it and drop their shares.
+TEST_F(StreamShared, IsKeptByWhicheverOfManyStreamsIsTheLast) {
+  std::vector<owned_stream> streams;
+  while (streams.size() < 32) streams.push_back(make_stream());
+  for (std::size_t last = 0; last < streams.size(); last += 5) {
+    std::size_t const threads = last % 2 == 0 ? 1 : 4;
+    pinned_flag of_last;
+    fate = make_fate();
+    must(launch_wait_flag(streams[last], of_last.get()));
+    {
+      std::vector<std::jthread> users;
+      auto const shared = share();  // dropped while the threads use it
+      for (std::size_t thread = 0; thread < threads; ++thread) {
+        users.emplace_back([&, thread, mine = shared] {
+          for (std::size_t i = thread; i < streams.size(); i += threads) {
+            for (int use = 0; use < 10; ++use) record_stream(mine, streams[i]);
+          }
+        });
+      }
+    }
+    EXPECT_TRUE(stays_kept(fate)) << "stream " << last;
+    of_last.raise();
+    EXPECT_TRUE(is_released(fate));
+  }
+}
+
+TEST_F(StreamShared, OrAnyOtherOwnerIsKeptByRetain) {
+  auto const shared = std::make_shared<probe>(fate);
+  std::weak_ptr<probe> const watch = shared;
+  auto const moved = make_fate();
+  hold_up(one);
+  retain(one, shared);
+  retain(one, std::make_unique<probe>(moved));
+  EXPECT_EQ(watch.use_count(), 2);
+  EXPECT_TRUE(stays_kept(moved));
+  flag.raise();
+  EXPECT_TRUE(is_released(moved));
+  EXPECT_TRUE(wait_until([&] { return watch.use_count() == 1; }));
+  EXPECT_TRUE(is_out(fate));
+}
+
+TEST_F(StreamShared, KeepsItsAlignmentAndLeavesNothingIfItsConstructorThrows) {
+  struct alignas(512) aligned {};
+  auto const shared = make_stream_shared_by<aligned>(*worker);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(shared.get()) % 512, 0U);
+  struct throws {
+    throws() { throw std::runtime_error("no"); }
+  };
+  EXPECT_THROW(static_cast<void>(make_stream_shared_by<throws>(*worker)), std::runtime_error);
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().reclaimed, 0U);
+}
+
+TEST_F(StreamShared, IsWhatRecordStreamTakesAndNoOtherSharedPointer) {
+  EXPECT_THROW(record_stream(std::make_shared<int>(1), one), usage_error);
+  EXPECT_THROW(record_stream(std::shared_ptr<int>(), one), usage_error);
+}
+
+class StreamSharedInCapture : public StreamShared {
+ protected:
+  // A graph that uses the object, whose share is dropped in the capture.
+  [[nodiscard]] owned_graph captured(std::shared_ptr<probe> shared) {
+    return captured_plainly([&](cudaStream_t on) {
+      must(launch_tiny(on));
+      record_stream(shared, on);
+      shared.reset();
+    });
+  }
+};
+
+TEST_F(StreamSharedInCapture, IsKeptByTheGraphItsCloneAndTheirExecs) {
+  owned_graph graph = captured(share());
+  owned_graph copy = clone(graph);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  EXPECT_TRUE(is_kept(fate));
+  exec = instantiate(copy);
+  copy.reset();
+  EXPECT_TRUE(is_kept(fate));
+  exec.reset();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamSharedInCapture, IsKeptByGraphsAndStreamsTogether) {
+  auto shared = share();
+  owned_graph first = captured(shared);
+  owned_graph second = captured(shared);
+  hold_up(two);
+  record_stream(shared, two);
+  shared.reset();
+  first.reset();
+  flag.raise();
+  EXPECT_TRUE(drained());
+  EXPECT_TRUE(is_kept(fate));
+  second.reset();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamSharedInCapture, IsKeptByUsesThatAreRecordedAfterStopAndOutlivesItsDeleter) {
+  auto its = std::make_unique<deleter>();
+  auto shared = make_stream_shared_by<probe>(*its, fate);
+  its->stop();
+  hold_up(two);
+  record_stream(shared, two);
+  owned_graph graph = captured(std::move(shared));
+  its.reset();
+  graph.reset();
+  EXPECT_TRUE(stays_kept(fate)) << "the kernel runs";
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamSharedInCapture, IsReleasedAfterTheCaptureWasInvalidated) {
+  {
+    test::capture const open(one, cudaStreamCaptureModeThreadLocal);
+    auto const shared = share();
+    record_stream(shared, one);
+    static_cast<void>(cudaStreamQuery(one));
+    EXPECT_THROW(record_stream(shared, one), usage_error);
+  }
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(StreamSharedInCapture, AUseOnTheLegacyStreamThatCannotBeNotedBesideItIsNeverOver) {
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  auto shared = share();
+  hold_up(cudaStreamLegacy);
+  test::capture open(blocking, cudaStreamCaptureModeGlobal);
+  EXPECT_THROW(record_stream(shared, cudaStreamLegacy), usage_error);
+  EXPECT_TRUE(open.is_active());
+  shared.reset();
+  EXPECT_TRUE(stays_kept(fate)) << "destroyed while the kernel runs";
+  EXPECT_EQ(open.end(), cudaSuccess);
+  flag.raise();
+  must(cudaDeviceSynchronize());
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  EXPECT_EQ(errors->size(), 1U) << "also reported";
+  errors_expected = true;
+  EXPECT_TRUE(is_out(fate));
+}
+
+class StreamSharedOnTwoDevices : public world_of_two_devices {};
+
+TEST_F(StreamSharedOnTwoDevices, IsDestroyedOnItsOwnDeviceAfterTheWorkOfTheOther) {
+  auto const fate = make_fate();
+  auto shared = make_stream_shared_by<probe>(*worker, fate);
+  {
+    device_scope const there(1);
+    hold_up(elsewhere);
+  }
+  record_stream(shared, elsewhere);
+  record_stream(shared, one);
+  shared.reset();
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  ASSERT_TRUE(is_released(fate));
+  EXPECT_EQ(fate->device, 0);
+}
+
+}  // namespace
+}  // namespace escrow::test

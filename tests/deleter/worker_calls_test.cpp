@@ -1,0 +1,173 @@
+// Which CUDA calls retiring and the worker's passes make, and what they make of answers that fail.
+#include <escrow/deleter/shared_object.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/sim.hpp>
+#include <memory>
+#include <vector>
+
+#include "allocation_watch.hpp"
+#include "child.hpp"
+#include "world.hpp"
+
+namespace escrow::test {
+namespace {
+
+// In a process of its own, since the tests below use both devices.
+child_case const uses_one_device{"uses_one_device", [] {
+                                   must(cudaSetDevice(1));
+                                   owned_stream const stream = make_stream();
+                                   deleter its;
+                                   its.retire(stream, std::make_unique<int>(1));
+                                   its.drain();
+                                   must(sim::has_context(1), "the device is in use");
+                                   return sim::has_context(0) ? 1 : 42;
+                                 }};
+
+TEST(WorkerContext, IsOfTheDeviceOfWhatItReclaims) {
+  child_result const child = run_child("uses_one_device");
+  EXPECT_EQ(child.status, 42) << child.output;
+}
+
+// A deleter without a worker: each pass is a call of poll().
+class Passes : public world {
+ protected:
+  void retire_one(cudaStream_t stream) { its.retire(stream, std::make_unique<int>(1)); }
+
+  deleter its{deleter_options{.own_worker = false}};
+};
+
+class RetireOnTwoDevices : public world_of_two_devices {};
+
+TEST_F(RetireOnTwoDevices, MakesNoEventsInSteadyState) {
+  deleter its(deleter_options{.own_worker = false});
+  unsigned long long near_id = 0;
+  must(cudaStreamGetId(one, &near_id));
+  device_scope const there(1);
+  // Streams of two devices whose ids are equal modulo 32, or any other small power of two.
+  std::vector<owned_stream> far;
+  unsigned long long far_id = near_id + 1;
+  while ((far_id - near_id) % 64 != 0) {
+    must(cudaStreamGetId(far.emplace_back(make_stream()), &far_id));
+    ASSERT_LE(far.size(), 128U);
+  }
+  auto const round = [&] {
+    for (int i = 0; i < 8; ++i) {
+      its.retire(one, std::make_unique<int>(1));
+      its.retire(far.back(), std::make_unique<int>(1));
+    }
+    sync(one);
+    sync(far.back());
+    while (its.poll() != 0) continue;
+  };
+  for (int i = 0; i < 20; ++i) round();
+  auto const made_before = sim::calls("cudaEventCreateWithFlags");
+  auto const destroyed_before = sim::calls("cudaEventDestroy");
+  for (int i = 0; i < 50; ++i) round();
+  EXPECT_EQ(sim::calls("cudaEventCreateWithFlags"), made_before);
+  EXPECT_EQ(sim::calls("cudaEventDestroy"), destroyed_before);
+}
+
+TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
+  constexpr std::uint64_t count = 64;
+  std::vector<owned_stream> streams;
+  hold_up(one);
+  while (streams.size() < count) order(one, streams.emplace_back(make_stream()));
+  for (int i = 0; i < 4; ++i) {
+    for (auto const& each : streams) retire_one(each);
+  }
+  auto const before = sim::calls("cudaEventQuery");
+  EXPECT_EQ(its.poll(), 0U);
+  EXPECT_LE(sim::calls("cudaEventQuery") - before, count);
+  flag.raise();
+  its.drain();
+}
+
+// The last retirement of a stream is asked about first, since its answer saves the other questions.
+TEST_F(Passes, LeaveThePollingThreadsLastErrorAloneWhenAQueryFails) {
+  for (int i = 0; i < 3; ++i) retire_one(one);
+  sync(one);
+  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 2, 1);
+  EXPECT_EQ(its.poll(), 3U);
+  sim::clear_faults();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+// A younger event that answers "the device is lost or the handle is none" says nothing about an
+// older one, whose work may still run.
+TEST_F(Passes, DoNotTakeAnOlderEventForDoneBecauseAYoungerOneIsInvalid) {
+  std::vector<fate_ptr> fates;
+  for (std::uint64_t asked = 1; asked <= 4; ++asked) {
+    hold_up(one);
+    for (int i = 0; i < 4; ++i) its.retire(one, probe(fates.emplace_back(make_fate())));
+    sim::fail_call_here("cudaEventQuery", cudaErrorInvalidResourceHandle, asked, 2);
+    static_cast<void>(its.poll());
+    sim::clear_faults();
+  }
+  for (auto const& each : fates) EXPECT_FALSE(each->was_destroyed()) << "its kernel still runs";
+  flag.raise();
+  sync(one);
+  EXPECT_TRUE(wait_until([&] {
+    static_cast<void>(its.poll());
+    return its.stats().pending == 0;
+  }));
+  std::size_t destroyed = 0;
+  for (auto const& each : fates) destroyed += static_cast<std::size_t>(each->times());
+  EXPECT_EQ(destroyed + its.stats().leaked, fates.size());
+}
+
+TEST_F(Passes, PutBackWhatRetiringNeedsSoThatItAllocatesNothingInSteadyState) {
+  auto const shared = make_stream_shared_by<int>(its, 1);
+  std::uint64_t at_first = 0;
+  std::uint64_t later = 0;
+  for (int round = 0; round < 20; ++round) {
+    {
+      allocation_watch const watch;
+      for (int i = 0; i < 10; ++i) {
+        its.retire(one, i);
+        its.retire(i);
+        record_stream(shared, one);
+      }
+      (round < 10 ? at_first : later) += watch.count();
+    }
+    sync(one);
+    while (its.poll() != 0) continue;
+  }
+  EXPECT_GT(at_first, 0U) << "nothing is seen";
+  EXPECT_EQ(later, 0U);
+}
+
+TEST_F(Passes, GiveTheEventsOfASharedObjectsUsesBack) {
+  auto const shared = make_stream_shared_by<probe>(its, make_fate());
+  auto const events_after = [&](int uses) {
+    for (int i = 0; i < uses; ++i) {
+      owned_stream const passing = make_stream();
+      record_stream(shared, passing);
+      sync(passing);
+      its.poll();
+    }
+    return sim::alive().events;
+  };
+  hold_up(one);
+  record_stream(shared, one);  // a use that is not done
+  std::size_t const before = events_after(300);
+  EXPECT_LE(events_after(1000), before + 1);
+}
+
+TEST_F(Passes, RecycleASetWithoutDestroyingAnEventUnderTheLanesLock) {
+  {
+    auto order = std::make_shared<launch_order>();
+    order->last = std::make_shared<launch_end>(0);
+    auto const set = reference_set::make(its.core(), 0, std::move(order));
+  }
+  for (std::size_t i = 0; i < event_cache::idle_max; ++i) event_cache::put(0, event());
+  std::size_t const before = sim::alive().events;
+  sim::start_recording(sim::recorded_threads::this_one);
+  its.core().recycle_queued();
+  EXPECT_TRUE(sim::stop_recording().empty());
+  its.poll();
+  EXPECT_EQ(sim::alive().events, before - 1) << "the cache is full";
+  for (std::size_t i = 0; i < event_cache::idle_max; ++i) static_cast<void>(event_cache::take(0));
+}
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,203 @@
+// What all stages have: a deleter, streams, a capture and owners; and the stage of deleters.
+#pragma once
+
+#include <escrow/core.hpp>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/device.hpp>
+#include <escrow/detail/reference_set.hpp>
+#include <escrow/pool.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blocks.hpp"
+#include "build_graph.hpp"
+#include "capturing.hpp"
+#include "fault_runner.hpp"
+#include "message_of.hpp"
+#include "owners.hpp"
+
+namespace escrow::test {
+
+/// How many graphs, execs, captures and libraries there are.
+[[nodiscard]] inline std::string alive_graphs() {
+  sim::counts const now = sim::alive();
+  return " graphs " + std::to_string(now.graphs) + " execs " +
+         std::to_string(now.execs + now.execs_in_flight) + " captures " +
+         std::to_string(now.captures) + " libraries " + std::to_string(now.libraries);
+}
+
+/// A world whose deleter has no thread, so that the n-th CUDA call is always the same one.
+class fault_world : public stage {
+ public:
+  tally counts;            // of the blocks of pools
+  pinned_ints mismatches;  // freed after the flag is raised, since freeing waits for the device
+  pinned_ints cells{2};    // what kernels write to
+  pinned_flag flag;
+  std::shared_ptr<error_log> errors = std::make_shared<error_log>();
+  std::unique_ptr<deleter> worker = polled();
+  owned_stream one = make_stream();
+  owned_stream other = make_stream();
+  std::optional<capture> captured;
+  std::vector<fate_ptr> fates;  // of all owners
+  std::string answer = "none";  // the result of a query
+
+  [[nodiscard]] std::unique_ptr<deleter> polled() const {
+    deleter_options chosen;
+    chosen.own_worker = false;
+    chosen.on_error = [log = errors](std::exception const& error) { log->add(error.what()); };
+    return std::make_unique<deleter>(chosen);
+  }
+  [[nodiscard]] fate_ptr const& fate() { return fates.emplace_back(make_fate()); }
+  /// An owner whose end makes no call.
+  [[nodiscard]] std::shared_ptr<void> new_owner() {
+    return {nullptr,
+            [its = fate()](void*) { its->destroyed.fetch_add(1, std::memory_order_release); }};
+  }
+  void begin_capture(cudaStream_t stream) {
+    captured.emplace(stream, cudaStreamCaptureModeGlobal);
+    must(launch_tiny(stream));
+  }
+  [[nodiscard]] std::size_t reports() const override { return worker->stats().errors; }
+  void expect_none_destroyed() const {
+    for (fate_ptr const& each : fates) EXPECT_EQ(each->times(), 0) << "destroyed while in use";
+  }
+  /// How many owners were not destroyed, once everything has ended.
+  [[nodiscard]] std::size_t owners_left() const {
+    std::size_t count = 0;
+    for (fate_ptr const& each : fates) {
+      EXPECT_LE(each->times(), 1) << "destroyed twice";
+      count += each->was_destroyed() ? 0U : 1U;
+    }
+    return count;
+  }
+  /// An owner that is left is counted as leaked. After a fault in a process that uses two devices
+  /// nothing is known about the end of work, and more may be counted.
+  void expect_counted(bool is_end_known) const {
+    std::size_t const left = owners_left();
+    std::uint64_t const leaked = worker->stats().leaked;
+    EXPECT_TRUE(is_end_known ? left == leaked : left <= leaked)
+        << left << " owners leaked, and " << leaked << " are counted";
+  }
+  /// Everything that can be reclaimed is, also by the process's own deleter.
+  void drain_all() const {
+    EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
+    EXPECT_TRUE(deleter::global().drain_for(generous));
+    EXPECT_EQ(worker->stats().in_graphs, 0U);
+    EXPECT_EQ(worker->stats().pending, 0U);
+  }
+  void expect_unharmed_capture() {
+    if (!captured) return;
+    EXPECT_EQ(captured->end(), cudaSuccess) << "a failed call harmed the capture";
+  }
+  /// Polls although nothing may work any more.
+  void try_to_poll() const {
+    try {
+      worker->poll();
+      worker->poll();
+    } catch (cuda_error const&) {  // the thread could not be made ready for it
+    }
+  }
+  [[nodiscard]] bool is_capturing() const { return captured && captured->is_active(); }
+};
+
+/// An owner that needs a block of its own.
+struct large_probe {
+  explicit large_probe(fate_ptr it) : owned(std::move(it)) {}
+  probe owned;
+  char padding[100] = {};
+};
+
+class deleter_stage : public fault_world {
+ public:
+  std::unique_ptr<deleter> other_worker;
+  owned_graph plain = tiny_graph();
+  owned_event ready = make_event();
+  std::optional<probe> mine;         // the caller's, until it is retired
+  std::optional<large_probe> large;  // the same
+  std::shared_ptr<probe> shared;
+  bool is_busy = false;  // the stream's work runs until the flag is raised, and may use owners
+  bool is_busy_elsewhere = false;  // on device 1
+  bool uses_global = false;        // the process's own deleter, which keeps an event for later
+  bool has_drained = false;
+  bool polls_when_seen = false;     // references that were taken back are reclaimed first
+  bool is_reclaimed_apart = false;  // by a worker's thread
+  std::optional<int> reclaimed_on;  // the device that is current as owners are destroyed
+
+  void have_owner() { mine.emplace(fate()); }
+  void share() { shared = make_stream_shared_by<probe>(*worker, fate()); }
+  void keep_busy(cudaStream_t stream) {
+    must(launch_wait_flag(stream, flag.get()));
+    is_busy = true;
+    is_busy_elsewhere = current_device() != 0;
+  }
+
+  [[nodiscard]] std::string seen() override {
+    if (polls_when_seen) worker->poll();
+    std::string text = "destroyed";
+    for (fate_ptr const& each : fates) {
+      text += " " + (is_reclaimed_apart ? "some time" : std::to_string(each->times()));
+    }
+    bool const owns_large = large && large->owned.is_owner();
+    text += " mine " + std::to_string((mine && mine->is_owner()) || owns_large) + " shared " +
+            std::to_string(shared != nullptr) + " drained " + std::to_string(has_drained) +
+            " other " + std::to_string(other_worker != nullptr) + " capture " +
+            std::to_string(is_capturing());
+    deleter_stats const now = worker->stats();
+    return text + " in graphs " + std::to_string(now.in_graphs) + " leaked " +
+           std::to_string(now.leaked) + " noted " +
+           std::to_string(!graph_registry::global().is_empty()) + " open " +
+           std::to_string(worker->core().is_open());
+  }
+  [[nodiscard]] leftovers end(int /*way*/) override {
+    shared.reset();
+    worker->poll();
+    worker->poll();
+    if (is_busy) expect_none_destroyed();
+    flag.raise();
+    expect_unharmed_capture();
+    must(cudaStreamSynchronize(one));
+    must(cudaStreamSynchronize(other));
+    return end_all(true);
+  }
+  [[nodiscard]] leftovers end_after_loss() override {
+    shared.reset();
+    if (is_busy_elsewhere && !sim::has_failed(1)) {
+      try_to_poll();
+      expect_none_destroyed();
+    }
+    flag.raise();
+    // In a process that uses two devices, nothing is known about the end of work after a fault.
+    return end_all(!sim::has_context(1));
+  }
+
+ private:
+  leftovers end_all(bool is_end_known) {
+    captured.reset();
+    plain.reset();
+    mine.reset();
+    large.reset();
+    other_worker.reset();
+    drain_all();
+    sim::run_until_idle();  // before the flag is freed
+    for (fate_ptr const& each : fates) {
+      EXPECT_TRUE(!is_reclaimed_apart || !is_end_known || each->wait());
+    }
+    if (is_end_known || !is_reclaimed_apart) expect_counted(is_end_known);
+    if (is_end_known) expect_reclaimed_on_their_device();
+    leftovers kept;
+    kept.events =
+        6 * std::max<std::size_t>(worker->stats().leaked, owners_left()) + (uses_global ? 1 : 0);
+    return kept;
+  }
+  /// Owners are destroyed with their device current. -1: the owner's own query was made to fail.
+  void expect_reclaimed_on_their_device() const {
+    for (fate_ptr const& each : fates) {
+      if (!reclaimed_on || !each->was_destroyed()) continue;
+      EXPECT_TRUE(each->device == *reclaimed_on || each->device == -1) << each->device;
+    }
+  }
+};
+
+}  // namespace escrow::test

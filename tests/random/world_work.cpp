@@ -1,0 +1,235 @@
+// Work on streams: kernels; and execs, instantiated, launched, updated, and destroyed in flight.
+#include <algorithm>
+
+#include "early_edges.hpp"
+#include "world.hpp"
+
+namespace escrow::test {
+
+/// A kernel for the stream that uses these things.
+piece_of_work& world::piece(nth s, std::vector<int> const& uses) {
+  piece_of_work& work = all_.add_work();
+  capture_state const capture = capture_at(s);
+  for (int const thing : uses) {
+    bool const is_slot = all_.model.state_of(thing).is == reference::kind::slot;
+    int const generation = is_slot && capture.is_active() ? all_.slot_of(thing).generation : -1;
+    work.uses.push_back({thing, generation});
+  }
+  if (capture.is_none()) work.mark = all_.model.add_mark(streams_[s].device);
+  return work;
+}
+
+/// The work is on the stream, or in its capture.
+void world::note_use(nth s, piece_of_work const& work) {
+  if (work.mark != 0) {
+    streams_[s].mark = work.mark;
+    return;
+  }
+  capture_state const capture = capture_at(s);
+  if (!capture.is_active()) return;
+  for (piece_of_work::use const& each : work.uses)
+    all_.model.capture_of(capture.id)
+        .needed.push_back({.thing = each.thing, .generation = all_.slot_of(each.thing).generation});
+}
+
+bool world::enqueue(nth s, piece_of_work& work, bool is_programmatic) {
+  piece_of_work* argument = &work;
+  std::array<void*, 3> arguments{&argument, &work.rounds, nullptr};
+  cudaLaunchAttribute programmatic = programmatic_attribute();
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = dim3(1);
+  config.stream = streams_[s].handle;
+  config.attrs = &programmatic;
+  config.numAttrs = is_programmatic ? 1 : 0;
+  void const* const kernel = reinterpret_cast<void const*>(work_kernel());
+  if (is_blocked(s) || cudaLaunchKernelExC(&config, kernel, arguments.data()) != cudaSuccess) {
+    forget_error();
+    all_.model.set_mark(work.mark);
+    return false;
+  }
+  note_use(s, work);
+  return true;
+}
+
+/// Work on one stream comes after the work on another so far.
+void world::order(nth before, nth after) {
+  if (before == after || is_blocked(before) || is_blocked(after)) return;
+  static_cast<void>(cudaSetDevice(streams_[before].device));
+  cudaEvent_t made = nullptr;
+  if (cudaEventCreateWithFlags(&made, cudaEventDisableTiming) == cudaSuccess) {
+    owned_event const event(made);
+    if (cudaEventRecord(event, streams_[before].handle) == cudaSuccess) {
+      static_cast<void>(cudaSetDevice(streams_[after].device));
+      static_cast<void>(cudaStreamWaitEvent(streams_[after].handle, event, 0));
+    }
+  }
+  static_cast<void>(cudaSetDevice(0));
+  forget_error();
+}
+
+outcome world::do_work(nth s) {
+  return enqueue(s, piece(s, {})) ? done : failed;
+}
+
+bool world::is_in_flight(exec_place const& place) const {
+  return place.launched != 0 && !all_.model.is_done(place.launched);
+}
+
+// Ways 0 and 1: graph_exec of the `graph`, or of what handle there is; 2: of the handle; 3: plain.
+outcome world::do_instantiate(nth e, nth g, nth way) {
+  exec_place& place = execs_[e];
+  if (place.is_there() || !is_usable(g)) return skipped;
+  graph_place& source = graphs_[g];
+  bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
+    return each.is_there() && each.made_of == source.serial;
+  });
+  outcome const result = attempt(false, source.is_single && has_one, [&] {
+    if (way == 3) {
+      cudaGraph_t const native = handle_of(source);
+      relaxed_capture_scope const relaxed;
+      graph_lifetime_lock const turn;
+      escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
+    } else if (way == 2 || !source.own) {
+      place.own.emplace(handle_of(source));
+    } else {
+      instantiate_options chosen;
+      if (source.has_memory && way == 1) chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+      place.own.emplace(*source.own, chosen);
+    }
+  });
+  if (result != done) {
+    place = {};
+    return result;
+  }
+  place.made_of = source.serial;
+  source.was_instantiated = true;
+  place.shape = source.shape;
+  place.nodes_then = node_ids_;
+  place.of_hoisted = source.is_hoisted;
+  place.is_conditional = source.is_single && !source.has_memory;
+  place.has_memory = source.has_memory;
+  place.has_events = source.has_events;
+  bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
+  if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
+  all_.model.execs[e] = all_.model.graphs[g];
+  if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
+  if (way == 2 || !source.own) all_.model.execs[e].grows_with_bodies_of.push_back(source.serial);
+  if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
+  return result;
+}
+
+/// Whether everything that its kernels use is kept by the exec, or by what was hoisted.
+bool world::is_covered(contents const& exec) const {
+  return std::ranges::all_of(exec.needed, [&](entry const& needed) {
+    auto const keeps = [&](contents const& kept) {
+      return std::ranges::any_of(kept.held, [&](entry const& each) {
+        return each.thing == needed.thing && each.generation == needed.generation;
+      });
+    };
+    return keeps(exec) || std::ranges::any_of(all_.model.hoisted, keeps);
+  });
+}
+
+// Ways 1 and 3: with work of its own behind it.
+outcome world::do_launch(nth e, nth s, nth way) {
+  exec_place& place = execs_[e];
+  contents const& kept = all_.model.execs[e];
+  if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || is_lost()) return skipped;
+  if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
+  if (place.plain != nullptr) make_racy(kept.needed);
+  if (place.has_memory) {  // who frees it and who uses it are the caller's to order
+    if (is_any_capturing()) return skipped;
+    for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
+  }
+  int const behind = streams_[s].mark;
+  // Memory that is there already, or is not there to be freed.
+  outcome const result = attempt(false, place.has_memory, [&] {
+    if (place.own) return place.own->launch(streams_[s].handle);
+    escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
+  });
+  place.is_end_unknown = result != done;
+  if (result != done) return result;
+  for (entry& each : all_.model.execs[e].held) each.launched = true;
+  meet(exec_with_memory_launched, place.has_memory);
+  meet(exec_with_events_launched, place.has_events);
+  meet(conditional_exec_launched, place.is_conditional);
+  meet(plain_exec_launched, place.plain != nullptr);
+  meet(hoisted_graph_launched_plainly, place.plain != nullptr && place.of_hoisted);
+  if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
+  if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+  return result;
+}
+
+// Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
+outcome world::do_update(nth e, nth g, nth way) {
+  exec_place& place = execs_[e];
+  if (!place.is_there() || !is_usable(g)) return skipped;
+  graph_place& source = graphs_[g];
+  // What it had may go from the beginning of the call, but for launches in flight.
+  contents& kept = all_.model.execs[e];
+  contents const before = kept;
+  all_.model.keep_for_launches(before.held, place.behind);
+  append(kept.lingering, std::exchange(kept.held, {}));
+  // Only a graph of the same form will do.
+  outcome const result = attempt(true, true, [&] {
+    if (!place.own) {
+      cudaGraph_t const native = handle_of(source);
+      relaxed_capture_scope const relaxed;
+      cudaGraphExecUpdateResultInfo info{};
+      graph_lifetime_lock const turn;
+      return escrow::check(cudaGraphExecUpdate(place.plain, native, &info), "cudaGraphExecUpdate");
+    }
+    if (way < 2 && source.own) return place.own->update(*source.own);
+    place.own->update(handle_of(source));
+  });
+  if (result != done) {
+    kept = before;
+    return result;
+  }
+  meet(exec_updated_in_flight, is_in_flight(place));
+  bool const is_same = source.serial == place.made_of;
+  meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
+  kept = all_.model.graphs[g];
+  if (!place.own) kept.grows_with.push_back(source.serial);
+  if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
+  if (place.is_end_unknown) append(kept.lingering, before.held);
+  place.was_updated = true;
+  if (is_same) place.nodes_then = node_ids_;
+  place.of_hoisted = source.is_hoisted;
+  place.has_memory = place.has_memory || source.has_memory;
+  place.has_events = place.has_events || source.has_events;
+  return result;
+}
+
+void world::drop_exec(nth e) {
+  exec_place& place = execs_[e];
+  if (!place.is_there()) return;
+  meet(exec_gone_in_flight, is_in_flight(place));
+  meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
+  contents& kept = all_.model.execs[e];
+  append(kept.held, kept.lingering);
+  entries hard = kept.held;  // must be alive
+  std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
+  all_.model.keep_for_launches(hard, place.behind);
+  kept.clear();
+  if (place.plain != nullptr) {
+    relaxed_capture_scope const relaxed;
+    graph_lifetime_lock const turn;
+    static_cast<void>(cudaGraphExecDestroy(place.plain));
+  }
+  place = {};
+}
+
+outcome world::do_destroy_exec(nth e) {
+  if (!execs_[e].is_there()) return skipped;
+  return attempt(false, false, [&] { drop_exec(e); });
+}
+
+outcome world::do_upload(nth e, nth s) {
+  exec_place& place = execs_[e];
+  bool const is_free = capture_at(s).is_none() && !is_blocked(s);
+  if (!place.own || !is_free || is_lost()) return skipped;
+  return attempt(false, false, [&] { place.own->upload(streams_[s].handle); });
+}
+
+}  // namespace escrow::test

@@ -1,0 +1,244 @@
+// What CUDA leaves undefined, and the simulator reports: related graphs changed by two threads,
+// kernels of an unloaded library, memory and events used after their end.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "build_graph.hpp"
+#include "fresh_runtime.hpp"
+#include "graph_nodes.hpp"
+#include "memory.hpp"
+#include "sanitizers.hpp"
+#include "wait_until.hpp"
+
+namespace escrow::test {
+namespace {
+
+// A graph, and what is made of it.
+struct family {
+  owned_graph original = tiny_graph();
+  owned_graph copy = clone(original);
+  owned_graph parent = make_graph();
+  cudaGraphNode_t child = add_child(parent, original);
+  owned_exec exec = instantiate(original);
+};
+
+// Each makes and ends something, and leaves the family as it was.
+void clone_and_end(family& of) {
+  clone(of.original).reset();
+}
+void instantiate_and_end(family& of) {
+  instantiate(of.original).reset();
+}
+void embed_and_end(family& of) {
+  owned_graph const parent = make_graph();
+  add_child(parent, of.original);
+}
+void destroy_child(family& of) {
+  must(cudaGraphDestroyNode(add_child(of.parent, of.original)));
+}
+void destroy_node(family& of) {
+  must(cudaGraphDestroyNode(add_kernel(of.original, tiny_call())));
+}
+void update_exec(family& of) {
+  must(update(of.exec, of.original));
+}
+
+using deed = void (*)(family&);
+
+// Two threads, until they met or have each had their time and some rounds. `in_turn`: one at a
+// time.
+void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = false) {
+  family of;
+  std::atomic<bool> is_over{false};
+  std::mutex turns;
+  auto const work = [&](deed done) {
+    constexpr int rounds_min = 10;
+    for (int round = 0; round < rounds_min || !is_over.load(std::memory_order_relaxed); ++round) {
+      std::unique_lock lock(turns, std::defer_lock);
+      if (in_turn) lock.lock();
+      done(of);
+    }
+  };
+  std::thread first(work, one);
+  std::thread second(work, other);
+  static_cast<void>(wait_until([] { return false; }, time));
+  is_over.store(true, std::memory_order_relaxed);
+  first.join();
+  second.join();
+}
+
+TEST(Families, EndTheProcessIfTwoThreadsMakeOrEndWhatIsOfOneGraph) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (auto const& [one, other] : {std::pair{&clone_and_end, &clone_and_end},
+                                   {&instantiate_and_end, &clone_and_end},
+                                   {&embed_and_end, &clone_and_end},
+                                   {&destroy_child, &clone_and_end},
+                                   {&destroy_node, &instantiate_and_end},
+                                   {&update_exec, &instantiate_and_end}}) {
+    EXPECT_DEATH(fight(one, other, generous), "both make or end what is of one graph");
+  }
+}
+
+TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrOfWhichOneIsAtAnotherGraph) {
+  constexpr std::chrono::milliseconds time{50};
+  fight(&instantiate_and_end, &clone_and_end, time, true);
+  constexpr deed others[] = {
+      [](family& of) { instantiate(of.copy).reset(); },
+      [](family& of) { instantiate(of.parent).reset(); },
+      [](family& of) { must(cudaGraphDestroyNode(add_kernel(of.copy, tiny_call()))); },
+      [](family& of) { run(of.exec.get(), make_stream()); },
+  };
+  for (deed const other : others) fight(other, &clone_and_end, time);
+}
+
+// Runs until the integer its argument points to is not zero.
+bool wait_kernel(void** args) {
+  // Acquire: pairs with the release of who raises the flag.
+  return std::atomic_ref<int>{**static_cast<int**>(args[0])}.load(std::memory_order_acquire) != 0;
+}
+
+// A library, whose image is gone, with a kernel that ends once *flag is not zero.
+class UnloadedLibrary : public fresh_runtime {
+ protected:
+  void load(sim::options const& how = {}) {
+    static_cast<void>(stream.release());  // the reset ends it
+    sim::reset(how);
+    sim::library_image image;
+    image.add("wait", &wait_kernel, {sizeof(int*)});
+    must(cudaLibraryLoadData(&library, image.code(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+    cudaKernel_t kernel = nullptr;
+    must(cudaLibraryGetKernel(&kernel, library, "wait"));
+    call.func = reinterpret_cast<void*>(kernel);
+    call.gridDim = dim3{1};
+    call.blockDim = dim3{1};
+    call.kernelParams = arguments.data();
+    stream = make_stream();
+  }
+  void launch() {
+    must(cudaLaunchKernel(call.func, call.gridDim, call.blockDim, call.kernelParams, 0, stream));
+  }
+  void expect_fault() {
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure) << "for good";
+    EXPECT_EQ(sim::unloaded_kernel_launches(), 1U);
+  }
+
+  int raised = 1;
+  int* flag = &raised;  // what the kernel waits for
+  std::array<void*, 1> arguments{&flag};
+  cudaLibrary_t library = nullptr;
+  cudaKernelNodeParams call{};
+  owned_stream stream;
+};
+
+TEST_F(UnloadedLibrary, BehindTheLastLaunchHarmsNothing) {
+  load();
+  launch();
+  must(cudaStreamSynchronize(stream));
+  must(cudaLibraryUnload(library));
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(sim::unloaded_kernel_launches(), 0U);
+}
+
+TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelIsLaunchedAlsoByAnExec) {
+  for (bool const is_in_exec : {false, true}) {
+    load();
+    owned_graph const graph = make_graph();
+    add_node(cudaGraphAddKernelNode, graph, nullptr, &call);
+    owned_exec const exec = instantiate(graph);
+    run(exec, stream);
+    must(cudaLibraryUnload(library));
+    EXPECT_EQ(sim::unloaded_kernel_launches(), 0U);
+    if (is_in_exec) {
+      must(cudaGraphLaunch(exec, stream));
+    } else {
+      launch();
+    }
+    expect_fault();
+  }
+}
+
+TEST_F(UnloadedLibrary, FailsTheDeviceIfItsKernelRunsOrIsBehindWorkThatRuns) {
+  for (bool const is_stepped : {false, true}) {
+    load({.stepped = is_stepped});
+    pinned_ints not_raised;
+    flag = not_raised.data();
+    launch();
+    launch();
+    must(cudaLibraryUnload(library));
+    expect_fault();
+    sim::run_until_idle();
+    EXPECT_EQ(sim::alive().pending_ops, 0U);
+  }
+}
+
+using DestroyedEvents = fresh_runtime;
+
+TEST_F(DestroyedEvents, KeepAGraphFromRunningWhoseNodesOrThoseOfAChildUseThem) {
+  owned_stream const stream = make_stream();
+  for (bool const is_in_child : {false, true}) {
+    owned_event event = make_event();
+    owned_graph const graph = make_graph();
+    owned_graph const child = make_graph();
+    add_wait(child, event);
+    if (is_in_child) {
+      add_child(graph, child);
+    } else {
+      add_record(graph, event);
+    }
+    owned_exec const exec = instantiate(graph);
+    must(cudaGraphLaunch(exec, stream));
+    event.reset();
+    EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaErrorInvalidResourceHandle);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+}
+
+class FreedMemory : public fresh_runtime {
+ protected:
+  void SetUp() override {
+    if (!built_with_asan) GTEST_SKIP() << "AddressSanitizer sees it";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+  }
+  static void fill(int* data) {
+    owned_stream const stream = make_stream();
+    must(launch_fill(stream, data, 4, 5));
+    must(cudaStreamSynchronize(stream));
+  }
+};
+
+TEST_F(FreedMemory, IsSeenWhenAKernelTouchesIt) {
+  EXPECT_DEATH(
+      {
+        void* data = nullptr;
+        must(cudaMalloc(&data, 16));
+        must(cudaFree(data));
+        fill(static_cast<int*>(data));
+      },
+      "heap-use-after-free");
+}
+
+TEST_F(FreedMemory, OfAGraphIsSeenBeforeItsAllocNodeAndAfterItsFreeNodeHasRun) {
+  for (bool const is_launched : {false, true}) {
+    EXPECT_DEATH(
+        {
+          owned_stream const stream = make_stream();
+          owned_graph const graph = make_graph();
+          allocation const memory = add_alloc(graph);
+          add_free(graph, memory, memory.node);
+          owned_exec const exec = instantiate(graph);
+          if (is_launched) must(cudaGraphLaunch(exec, stream));
+          must(cudaStreamSynchronize(stream));
+          fill(memory.data);
+        },
+        "use-after-poison");
+  }
+}
+
+}  // namespace
+}  // namespace escrow::test
