@@ -33,20 +33,11 @@ class claiming_actor : public actor {
   using holding = std::unique_ptr<slot_holder>;
 
   void step() override {
-    switch (pick(8)) {
-      case 0:
-      case 1:
-      case 2:
-        return use_eagerly();
-      case 3:
-        return give_away();
-      case 4:
-        return release_what_was_given();
-      case 5:
-        return use_a_pool_of_its_own();
-      default:
-        return capture_and_launch();
-    }
+    one_of<claiming_actor>(
+        {&claiming_actor::use_eagerly, &claiming_actor::use_eagerly, &claiming_actor::use_eagerly,
+         &claiming_actor::give_away, &claiming_actor::release_what_was_given,
+         &claiming_actor::use_a_pool_of_its_own, &claiming_actor::capture_and_launch,
+         &claiming_actor::capture_and_launch});
   }
 
   [[nodiscard]] std::optional<block_lease> claimed(cudaStream_t stream, slot_holder& its) {

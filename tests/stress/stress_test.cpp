@@ -1,9 +1,10 @@
-// The stress test of the deleter; those of pools, graphs and wakeups are in the files beside it.
-// Owners are retired at random, on streams, after events, in captures and by other owners: each is
-// destroyed once and never early.
+// The deleter's stress tests; those of pools and graphs are in the files beside it. Owners are
+// retired at random, on streams, after events, in captures and by other owners: each is destroyed
+// once and never early. No wake-up of the worker is lost.
 #include <utility>
 
 #include "stress_world.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::test {
 namespace {
@@ -14,19 +15,9 @@ class retiring_actor : public actor {
 
  private:
   void step() override {
-    switch (pick(6)) {
-      case 0:
-      case 1:
-        return on_a_stream();
-      case 2:
-        return after_an_event();
-      case 3:
-        return in_a_capture();
-      case 4:
-        return arena_.worker.retire(owner(arena_, new_work()));
-      default:
-        return one_after_the_other();
-    }
+    one_of<retiring_actor>({&retiring_actor::on_a_stream, &retiring_actor::on_a_stream,
+                            &retiring_actor::after_an_event, &retiring_actor::in_a_capture,
+                            &retiring_actor::without_work, &retiring_actor::one_after_the_other});
   }
 
   /// Work that is launched now, `times`.
@@ -42,6 +33,8 @@ class retiring_actor : public actor {
     work const its = launched(on, 1 + static_cast<int>(pick(3)));
     arena_.worker.retire(on, owner(arena_, its));
   }
+
+  void without_work() { arena_.worker.retire(owner(arena_, new_work())); }
 
   void after_an_event() {
     cudaStream_t const on = any_stream();
@@ -128,6 +121,93 @@ TEST_F(DeleterStress, DeletersThatEndAtAnyMomentLeaveNothing) {
     }
   }
   expect_nothing_lost(all);
+}
+
+/// Waits without pauses, so that rounds follow each other closely.
+template <class Condition>
+[[nodiscard]] bool holds_soon(Condition const& condition) {
+  auto const end = std::chrono::steady_clock::now() + generous;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return condition();
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+class WakeupOf : public testing::TestWithParam<int> {
+ protected:
+  struct count_up {
+    void operator()(std::atomic<long>* it) const { it->fetch_add(1, std::memory_order_release); }
+  };
+  std::atomic<long> destroyed{0};
+  std::atomic<long> retired{0};
+  std::atomic<bool> is_lost{false};
+};
+
+// The worker, which does not linger, falls asleep after each round of a producer.
+TEST_P(WakeupOf, TheWorkerIsNotLostWithSoManyProducers) {
+  constexpr long rounds_max = 20'000;  // on a busy machine the time is over before
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  auto const reaches = [this](long count) {
+    return destroyed.load(std::memory_order_acquire) >= count;
+  };
+  deleter its(deleter_options{.linger = std::chrono::microseconds(0)});
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < GetParam(); ++i) {
+      threads.emplace_back([&] {
+        for (long round = 1; round <= rounds_max && !is_lost; ++round) {
+          if (std::chrono::steady_clock::now() > end) return;
+          retired.fetch_add(1);
+          its.retire(std::unique_ptr<std::atomic<long>, count_up>(&destroyed));
+          if (!holds_soon([&] { return reaches(round); })) is_lost = true;
+        }
+      });
+    }
+  }
+  EXPECT_FALSE(is_lost);
+  EXPECT_TRUE(holds_soon([&] { return reaches(retired); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, WakeupOf, testing::Values(1, 4));
+
+TEST(WakeupStore, LendsAgainWhatWasReturnedAndNeverFreesIt) {
+  wakeup_store::loan first = wakeup_store::take();
+  wakeup_store::loan const second = wakeup_store::take();
+  wakeup* const known = first.get();
+  EXPECT_NE(known, second.get());
+  first.reset();
+  known->notify();  // late, and harmless
+  EXPECT_EQ(wakeup_store::take().get(), known);
+}
+
+struct flagged final : reclaimable {
+  explicit flagged(deleter_core& core)
+      : reclaimable(core, release_lane::destroy, -1, [](reclaimable& it) noexcept {
+          static_cast<flagged&>(it).has_arrived.store(true, std::memory_order_release);
+        }) {}
+  std::atomic<bool> has_arrived{false};
+};
+
+// A thread that pushes may still be about to notify when what it pushed has been reclaimed, and
+// the deleter was destroyed: a destroy callback on CUDA's own thread cannot be waited for.
+TEST(WakeupStore, MayBeNotifiedAfterTheEndOfTheDeleter) {
+  std::atomic<flagged*> next{nullptr};
+  std::jthread const pusher([&](std::stop_token const& token) {
+    while (!token.stop_requested()) {
+      if (flagged* const it = next.exchange(nullptr, std::memory_order_acq_rel)) it->push();
+      std::this_thread::yield();
+    }
+  });
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  for (int i = 0; std::chrono::steady_clock::now() < end; ++i) {
+    deleter its(deleter_options{.poll_interval_min = std::chrono::microseconds(1),
+                                .poll_interval_max = std::chrono::microseconds(1)});
+    flagged pushed(its.core());
+    next.store(&pushed, std::memory_order_release);
+    ASSERT_TRUE(holds_soon([&] { return pushed.has_arrived.load(std::memory_order_acquire); }))
+        << "round " << i;
+  }
 }
 
 }  // namespace

@@ -157,6 +157,11 @@ class actor {
   virtual void step() = 0;
 
   [[nodiscard]] std::uint64_t pick(std::uint64_t n) { return random_() % n; }
+  /// Does one of these steps; what is there twice is done twice as often.
+  template <class Actor>
+  void one_of(std::initializer_list<void (Actor::*)()> steps) {
+    (static_cast<Actor*>(this)->**(steps.begin() + pick(steps.size())))();
+  }
   [[nodiscard]] bool coin() { return pick(2) == 0; }
   [[nodiscard]] cudaStreamCaptureMode any_mode() { return capture_modes[pick(3)]; }
   [[nodiscard]] cudaStream_t any_stream() { return streams_[pick(streams_.size())]; }
@@ -213,12 +218,24 @@ class stress : public world {
     expect_nothing_lost(all);
   }
 
+  /// Always on a GPU, which does not tell.
+  [[nodiscard]] static bool no_graph_is_alive() {
+#ifdef ESCROW_TEST_RUNTIME_SIM
+    sim::counts const alive = sim::alive();
+    return alive.graphs + alive.execs + alive.execs_in_flight + alive.user_objects == 0;
+#else
+    return true;
+#endif
+  }
+
   void expect_nothing_lost(arena& all) {
     auto const is_over = [&] {
       return drained() && worker->stats().in_graphs == 0 && graph_registry::global().is_empty() &&
-             all.destroyed.load(std::memory_order_acquire) == all.made.load();
+             all.destroyed.load(std::memory_order_acquire) == all.made.load() &&
+             no_graph_is_alive();
     };
     EXPECT_TRUE(wait_until(is_over, 4 * generous));
+    EXPECT_TRUE(no_graph_is_alive());
     EXPECT_EQ(all.destroyed, all.made) << "owners were lost";
     EXPECT_EQ(all.early, 0U) << "owners were destroyed before their work was done";
     EXPECT_EQ(all.shared, 0U) << "slots had two holders";
