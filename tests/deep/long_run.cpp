@@ -111,17 +111,25 @@ void settle(load_arena& all, all_sites& sites, verdict& found) {
 #ifdef ESCROW_TEST_RUNTIME_SIM
 constexpr std::size_t kept_streams_max = 16;
 
-// But for idle events, and a few streams, which are kept for the next that need one. What this
-// prints are the fields of sim::counts.
+// But for idle events, and a few streams, which are kept for the next that need one.
 std::string what_is_left() {
   sim::counts left = sim::alive();
   left.events = 0;
   if (left.streams <= kept_streams_max) left.streams = 0;
   if (left == sim::counts{}) return "";
-  std::array<std::size_t, sizeof left / sizeof(std::size_t)> fields{};
-  std::memcpy(fields.data(), &left, sizeof fields);
   std::string text = "the runtime has handles left:";
-  for (std::size_t const each : fields) text += ' ' + std::to_string(each);
+  for (auto const& [name, count] : {std::pair{"streams", left.streams},
+                                    {"graphs", left.graphs},
+                                    {"execs", left.execs + left.execs_in_flight},
+                                    {"user objects", left.user_objects},
+                                    {"device allocations", left.device_allocations},
+                                    {"host allocations", left.host_allocations},
+                                    {"captures", left.captures},
+                                    {"operations", left.pending_ops},
+                                    {"callbacks", left.pending_callbacks},
+                                    {"libraries", left.libraries}}) {
+    if (count != 0) text += ' ' + std::to_string(count) + ' ' + name;
+  }
   return text;
 }
 #endif

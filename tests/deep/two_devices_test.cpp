@@ -1,47 +1,35 @@
 // Pools and streams of two devices under one deleter, and graphs that span both, with the other
-// device current at every step. Skips where there is one device.
+// device current at every step. Skips where there is one device. The long run uses both at once.
 #include <escrow/detail/device.hpp>
 #include <escrow/nodes.hpp>
 #include <string>
-#include <thread>
 
 #include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class AcrossDevices : public pool_world {
+class AcrossDevices : public world_of_two_devices {
  protected:
   static constexpr std::array devices{0, 1};
 
-  /// What there is on each device.
-  struct side {
-    owned_stream stream;
-    std::optional<block_pool> pool;
-  };
-
   void SetUp() override {
-    if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-    for (int const device : devices) {
-      device_scope const there(device);
-      at(device).stream = make_stream();
-      at(device).pool.emplace(make_pool(options_of(device)));
-    }
+    world_of_two_devices::SetUp();
+    if (IsSkipped()) return;
+    for (int const device : devices) pools[device].emplace(make_pool(options_of(device)));
   }
   void TearDown() override {
-    must(cudaSetDevice(0));
     flag.raise();
+    if (elsewhere) sync(elsewhere);
     for (int const device : devices) {
-      device_scope const there(has_two_devices() ? 1 - device : 0);
-      if (at(device).pool) sync(stream_of(device));
-      at(device).pool.reset();
+      device_scope const there(elsewhere ? 1 - device : 0);
+      pools[device].reset();
     }
-    pool_world::TearDown();
+    world_of_two_devices::TearDown();
   }
 
-  [[nodiscard]] side& at(int device) { return sides[static_cast<std::size_t>(device)]; }
-  [[nodiscard]] block_pool& pool_of(int device) { return *at(device).pool; }
-  [[nodiscard]] cudaStream_t stream_of(int device) { return at(device).stream; }
+  [[nodiscard]] block_pool& pool_of(int device) { return *pools[device]; }
+  [[nodiscard]] cudaStream_t stream_of(int device) { return device == 0 ? one : elsewhere; }
   [[nodiscard]] pool_options options_of(int device) {
     pool_options result = options(4);
     result.device = device;
@@ -64,7 +52,7 @@ class AcrossDevices : public pool_world {
   }
   /// One capture, begun on device 0, that claims and works on both and ends joined.
   [[nodiscard]] graph captured_on_both() {
-    return escrow::capture(stream_of(0), [this](stream_ref) {
+    return captured([this](cudaStream_t) {
       block_lease here = pool_of(0).claim(stream_of(0));
       work(0, here, 1);
       order_from(0, stream_of(0), stream_of(1));
@@ -83,28 +71,10 @@ class AcrossDevices : public pool_world {
     for (int const device : devices) sync(stream_of(device));
     return wait_until([this] { return in_graphs(0) + in_graphs(1) == 0 && drained(); });
   }
-  [[nodiscard]] static int device_of(void const* address) {
-    cudaPointerAttributes found{};
-    must(cudaPointerGetAttributes(&found, address));
-    return found.device;
-  }
-
   kernel const fills{kernel_address(kernel_id::fill)};
   kernel const adds{kernel_address(kernel_id::add)};
-  std::array<side, 2> sides;
+  std::optional<block_pool> pools[2];
 };
-
-TEST_F(AcrossDevices, PoolsMakeOnTheirOwnDeviceWhicheverIsCurrent) {
-  for (int const current : devices) {
-    device_scope const there(current);
-    for (int const device : devices) {
-      scratch_pool scratch{options_of(device)};
-      EXPECT_EQ(device_of(pool_of(device).claim(stream_of(device))->data()), device);
-      EXPECT_EQ(device_of(scratch.claim(stream_of(device), 1000)->data()), device);
-    }
-    EXPECT_EQ(current_device(), current);
-  }
-}
 
 TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
   for (int const device : devices) {
@@ -149,47 +119,23 @@ TEST_F(AcrossDevices, RetireAfterWaitsForAnEventOfTheOtherDevice) {
   EXPECT_TRUE(drained());
 }
 
-TEST_F(AcrossDevices, CapturesOnBothAtOnceHarmNoneAndLoseNothing) {
-  std::atomic<int> harmed{0};
-  {
-    std::vector<std::jthread> threads;
-    for (int const device : devices) {
-      threads.emplace_back([this, device, &harmed] {
-        for (int i = 0; i < 200; ++i) {
-          must(cudaSetDevice(device));
-          capture captured{stream_of(device), cudaStreamCaptureModeGlobal};
-          if (auto held = pool_of(device).try_claim(stream_of(device))) work(device, *held, i);
-          if (captured.end() != cudaSuccess) {
-            harmed.fetch_add(1);
-            continue;
-          }
-          must(cudaSetDevice(1 - device));
-          graph_exec exec{captured.graph()};
-          exec.launch(stream_of(device));
-          worker->retire(stream_of(device), std::make_unique<int>(i));
-        }
-      });
-    }
-  }
-  EXPECT_EQ(harmed, 0);
-  EXPECT_TRUE(is_nothing_in_graphs());
-  EXPECT_EQ(worker->stats().leaked, 0U);
-}
-
 // The text says which call, what, and what to do.
 TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) {
   block_lease held = pool_of(0).claim(stream_of(0));
   scratch_pool scratch{options_of(0)};
-  char const* const release = "release on a stream of the pool's device";
   auto const expect_refused = [&](block_lease& lease) {
     cudaStream_t const wrong = stream_of(1);
-    std::vector<std::string> parts{"`stream` is not of device 0", "\"blocks\"",
-                                   "use a pool of the stream's device"};
-    expect_error<usage_error>([&] { static_cast<void>(pool_of(0).claim(wrong)); }, parts);
-    expect_error<usage_error>([&] { static_cast<void>(pool_of(0).try_claim(wrong)); }, parts);
-    parts[1] = "scratch_pool::claim";
-    expect_error<usage_error>([&] { static_cast<void>(scratch.claim(wrong, 64)); }, parts);
-    expect_error<usage_error>([&] { lease.release(wrong); }, {"lease::release", parts[0], release});
+    char const* const what = "`stream` is not of device 0";
+    char const* const advice = "use a pool of the stream's device";
+    expect_error<usage_error>([&] { pool_of(0).claim(wrong).release(); },
+                              {"resource_pool::claim", what, "\"blocks\"", advice});
+    expect_error<usage_error>([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
+                              {"resource_pool::try_claim", what, "\"blocks\"", advice});
+    expect_error<usage_error>([&] { scratch.claim(wrong, 64).release(); },
+                              {"scratch_pool::claim", what, "\"blocks", advice});
+    expect_error<usage_error>(
+        [&] { lease.release(wrong); },
+        {"lease::release", what, "\"blocks\"", "release on a stream of the pool's device"});
     EXPECT_TRUE(lease);
   };
   expect_refused(held);
@@ -244,7 +190,7 @@ TEST_F(AcrossDevices, ACaptureThatSpansBothHoldsSlotsOfBothUntilItsGraphAndExecs
 }
 
 TEST_F(AcrossDevices, ASlotThatTheOtherDevicesBranchUsesServesAgainAfterTheJoin) {
-  graph const made = escrow::capture(stream_of(0), [this](stream_ref) {
+  graph const made = captured([this](cudaStream_t) {
     block_lease held = pool_of(0).claim(stream_of(0));
     int const first = held->number();
     work(0, held, 1);
@@ -341,11 +287,10 @@ TEST_F(AcrossDevices, AGraphBuiltByHandHasNodesAndMemoryOnBoth) {
     device_scope const there(1 - device);
     exec->launch(stream_of(device));
     sync(stream_of(device));
-    EXPECT_EQ(seen.load(0), 15);
-    EXPECT_EQ(seen.load(1), 10);
-    EXPECT_EQ(seen.load(n), 16);
-    EXPECT_EQ(seen.load(n + 1), 11);
-    EXPECT_EQ(seen.load(3 * n - 1), 9);
+    for (auto const& [index, value] :
+         {std::pair<std::size_t, int>{0, 15}, {1, 10}, {n, 16}, {n + 1, 11}, {2 * n, 9}}) {
+      EXPECT_EQ(seen.load(index), value);
+    }
   }
   exec.reset();
   EXPECT_TRUE(drained());

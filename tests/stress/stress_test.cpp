@@ -134,42 +134,84 @@ template <class Condition>
   return true;
 }
 
-class WakeupOf : public testing::TestWithParam<int> {
- protected:
-  struct count_up {
-    void operator()(std::atomic<long>* it) const { it->fetch_add(1, std::memory_order_release); }
-  };
-  std::atomic<long> destroyed{0};
-  std::atomic<long> retired{0};
-  std::atomic<bool> is_lost{false};
+/// Takes what was pushed, and sleeps again.
+class sleeper {
+ public:
+  ~sleeper() {
+    ends_.store(true, std::memory_order_release);
+    wake_.notify();
+  }
+
+  void push() {
+    items_.fetch_add(1, std::memory_order_release);
+    wake_.notify();
+  }
+  [[nodiscard]] bool took(long count) const {
+    return taken_.load(std::memory_order_acquire) >= count;
+  }
+  [[nodiscard]] long slept() const { return slept_.load(std::memory_order_relaxed); }
+
+ private:
+  void consume() {
+    while (!ends_.load(std::memory_order_acquire)) {
+      taken_.fetch_add(items_.exchange(0, std::memory_order_acquire), std::memory_order_release);
+      bool const sleeps = wake_.try_sleep([this] {
+        return items_.load(std::memory_order_acquire) == 0 &&
+               !ends_.load(std::memory_order_acquire);
+      });
+      if (!sleeps) continue;
+      slept_.fetch_add(1, std::memory_order_relaxed);
+      wake_.wait_for_notify();
+    }
+  }
+
+  wakeup wake_;
+  std::atomic<bool> ends_{false};
+  std::atomic<long> items_{0};
+  std::atomic<long> taken_{0};
+  std::atomic<long> slept_{0};
+  std::jthread thread_{[this] { consume(); }};
 };
 
-// The worker, which does not linger, falls asleep after each round of a producer.
-TEST_P(WakeupOf, TheWorkerIsNotLostWithSoManyProducers) {
+class Wakeup : public testing::TestWithParam<int> {};
+
+TEST_P(Wakeup, BySoManyProducersIsNeverLost) {
   constexpr long rounds_max = 20'000;  // on a busy machine the time is over before
   auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
-  auto const reaches = [this](long count) {
-    return destroyed.load(std::memory_order_acquire) >= count;
-  };
-  deleter its(deleter_options{.linger = std::chrono::microseconds(0)});
+  sleeper worker;
+  std::atomic<long> pushed{0};
+  std::atomic<bool> is_lost{false};
   {
-    std::vector<std::jthread> threads;
+    std::vector<std::jthread> producers;
     for (int i = 0; i < GetParam(); ++i) {
-      threads.emplace_back([&] {
+      producers.emplace_back([&] {
         for (long round = 1; round <= rounds_max && !is_lost; ++round) {
           if (std::chrono::steady_clock::now() > end) return;
-          retired.fetch_add(1);
-          its.retire(std::unique_ptr<std::atomic<long>, count_up>(&destroyed));
-          if (!holds_soon([&] { return reaches(round); })) is_lost = true;
+          pushed.fetch_add(1);
+          worker.push();
+          if (!holds_soon([&] { return worker.took(round); })) is_lost = true;
         }
       });
     }
   }
   EXPECT_FALSE(is_lost);
-  EXPECT_TRUE(holds_soon([&] { return reaches(retired); }));
+  EXPECT_TRUE(holds_soon([&] { return worker.took(pushed); }));
+  if (GetParam() == 1) {
+    EXPECT_GT(worker.slept(), pushed / 4) << "the worker hardly slept: nothing was tested";
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Some, WakeupOf, testing::Values(1, 4));
+INSTANTIATE_TEST_SUITE_P(Each, Wakeup, testing::Values(1, 4));
+
+TEST(DeletersWakeup, IsNeverLost) {
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  deleter its(deleter_options{.linger = std::chrono::microseconds(0)});
+  for (int i = 0; i < 2000 && std::chrono::steady_clock::now() < end; ++i) {
+    auto const fate = make_fate();
+    its.retire(probe(fate));
+    ASSERT_TRUE(fate->wait()) << "round " << i;
+  }
+}
 
 TEST(WakeupStore, LendsAgainWhatWasReturnedAndNeverFreesIt) {
   wakeup_store::loan first = wakeup_store::take();
