@@ -71,6 +71,7 @@ class AcrossDevices : public world_of_two_devices {
     for (int const device : devices) sync(stream_of(device));
     return wait_until([this] { return in_graphs(0) + in_graphs(1) == 0 && drained(); });
   }
+
   kernel const fills{kernel_address(kernel_id::fill)};
   kernel const adds{kernel_address(kernel_id::add)};
   std::optional<block_pool> pools[2];

@@ -125,7 +125,7 @@ bool world::has_what_is_asked(char asked, nth at, operation const& by) const {
   if (asked == 'l') return leases_[at].held.has_value();
   if (asked == 'n') return is_there(nodes_[at]);
   if (asked == 'y') return libraries_[at].found.has_value();
-  if (asked == 'v') return events_[at].has_value();
+  if (asked == 'v') return events_[at] != nullptr;
   if (asked == 'a') return allocations_[at].made.has_value();
   if (asked == 'h') return hoisted_[at].has_value();
   if (asked == 'o') return owners_[at].share != nullptr;

@@ -283,7 +283,7 @@ class world {
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
-  std::array<std::optional<shared_event>, 2> events_;
+  std::array<std::shared_ptr<event const>, 2> events_;
   std::array<allocation_place, 2> allocations_;
   std::array<library_place, 2> libraries_;
   std::vector<void*> graph_memory_;  // that launches may have left

@@ -42,7 +42,7 @@ void world::note_set(node_place const& at, entries const& kept) {
 
 /// Whether with_owner() may be asked for another content of the node.
 bool world::can_be_set(node_place const& at, nth o, bool keeps) const {
-  if (at.is_event()) return events_[o].has_value();
+  if (at.is_event()) return events_[o] != nullptr;
   return !keeps || owners_[o].share != nullptr;
 }
 

@@ -53,8 +53,8 @@ node_content world::with_owner(node_kind is, nth o, bool keeps, piece_of_work& w
                                std::optional<std::size_t> second) {
   if (is == node_kind::record || is == node_kind::wait)
     return {is, {{.thing = thing_of_event(o)}}, [this, is, o](node_target& to) {
-              is == node_kind::record ? to.put(record_node(*events_[o]))
-                                      : to.put(wait_node(*events_[o]));
+              is == node_kind::record ? to.put(record_node(events_[o]))
+                                      : to.put(wait_node(events_[o]));
             }};
   std::shared_ptr<token> callable;
   if (is == node_kind::call) callable = std::make_shared<token>(all_.make(reference::kind::owner));

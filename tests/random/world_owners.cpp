@@ -200,7 +200,7 @@ outcome world::do_unshare(nth x) {
 
 outcome world::do_make_event(nth v) {
   if (events_[v]) return skipped;
-  outcome const result = attempt(false, false, [&] { events_[v] = shared_event::make(); });
+  outcome const result = attempt(false, false, [&] { events_[v] = std::make_shared<event>(); });
   if (result != done) return result;
   int const thing = all_.make_of(events_[v]->get(), reference::kind::owner, kept_event_gone);
   all_.model.state_of(thing).handles = 1;

@@ -140,7 +140,7 @@ class slot_reference : public reclaimable {
  public:
   [[nodiscard]] virtual std::string_view label() const noexcept = 0;  // the pool's
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;       // 0 if the pool does not know
-  // The graph was hoisted and does not hold the slot any more: no capture of it gets the slot again.
+  // The graph was hoisted and holds the slot no more: no capture of it gets the slot again.
   virtual void end_reuse() noexcept = 0;
 
  protected:
