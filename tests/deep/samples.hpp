@@ -157,22 +157,16 @@ class samples {
     return left_by_cuda_;
   }
 
-  /// A line for each `step` samples, as a table or as JSON.
-  [[nodiscard]] std::string table(std::size_t step, bool as_json) const {
+  /// With some twelve of all lines.
+  [[nodiscard]] std::string table() const {
     std::ostringstream out;
-    out.precision(as_json ? 7 : 4);
-    char const* const between = as_json ? ", " : " | ";
-    out << (as_json ? "{\"columns\": [" : "");
-    for (std::size_t i = 0; i < columns; ++i) {
-      out << (i == 0 ? "" : between) << (as_json ? '"' + name_of(i) + '"' : name_of(i));
-    }
-    out << (as_json ? "],\n  \"rows\": [" : "");
+    out.precision(4);
+    for (std::size_t i = 0; i < columns; ++i) out << name_of(i) << " | ";
+    std::size_t const step = std::max<std::size_t>(1, taken_.size() / 12);
     for (std::size_t row = step - 1; row < taken_.size(); row += step) {
-      out << (as_json ? (row < step ? "\n    [" : ",\n    [") : "\n");
-      for (std::size_t i = 0; i < columns; ++i) out << (i == 0 ? "" : between) << taken_[row][i];
-      out << (as_json ? "]" : "");
+      out << '\n';
+      for (double const each : taken_[row]) out << each << " | ";
     }
-    out << (as_json ? "\n  ]}" : "\n");
     return out.str();
   }
   [[nodiscard]] std::size_t count() const noexcept {
