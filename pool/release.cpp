@@ -220,7 +220,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
 }
 
 slot_share slot_pool::share_with_node(claimed_slot const& lease) {
-  slot& used = require_slot("node::launch", lease);
+  slot& used = require_slot("lease::share_with_node", lease);
   return used.pool_.state_->share(used);
 }
 
