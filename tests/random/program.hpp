@@ -193,6 +193,15 @@ struct run_counts;
 /// Reads what to_text() wrote; '#' begins a comment. Throws std::runtime_error with the line.
 [[nodiscard]] program read_program(std::string_view text);
 
+/// A fault of the test's own, to show that it is found.
+enum class planted : std::uint8_t {
+  none,
+  owner_ends_early,     // an owner is destroyed when it should be handed over
+  use_is_not_ordered,   // work on another stream does not wait for the claim
+  model_forgets_execs,  // the model does not know that execs keep what their graph has
+  release_noted_late,   // the model has a release from its end, not from its beginning
+};
+
 /// What became of an operation.
 enum class outcome : std::uint8_t { done, refused, exhausted, failed, skipped };
 inline constexpr std::size_t outcome_count = 5;
