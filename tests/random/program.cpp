@@ -14,6 +14,7 @@ namespace {
 constexpr std::array<op_spec, op_count> make_specs() {
   constexpr unsigned fails = op_spec::fails;
   constexpr unsigned together = op_spec::together;
+  constexpr unsigned looks = op_spec::looks;
 #define ESCROW_SPEC(name, arguments, weight, traits) op_spec{#name, arguments, weight, traits},
   return {ESCROW_RANDOM_OPERATIONS(ESCROW_SPEC)};
 }

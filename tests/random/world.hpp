@@ -100,7 +100,8 @@ class world : private world_overlap {
     outcome result = skipped;
     thread_ = next.thread;
     begin_running(next);
-    switch (next.kind) {
+    op const kind = has_all_it_needs(next) ? next.kind : op::count;
+    switch (kind) {
 #define ESCROW_CASE(name, ...)                        \
   case op::name:                                      \
     result = call(&world::do_##name, next.arguments); \
@@ -126,31 +127,14 @@ class world : private world_overlap {
   }
 
  private:
-  bool has_what_is_asked(char asked, nth at, operation const& by) const {
-    std::uint64_t const made_of = execs_[by.arguments[0] % execs_.size()].made_of;
-    if (asked == 'c') return capture_at(at).is_active();
-    if (asked == 'i') return capture_at(at).is_none();
-    if (asked == 'r') return is_origin(at);
-    if (asked == 'g') return is_usable(at);
-    if (asked == 'G') return !graphs_[at].is_there();
-    // The graph of the exec, and now and then another.
-    if (asked == 'u')
-      return is_usable(at) && (by.arguments[2] == 3 || graphs_[at].serial == made_of);
-    if (asked == 'q') return is_there(nodes_[at]) && nodes_[at].serial == made_of;
-    if (asked == 'b') return is_body_usable(bodies_[at]);
-    if (asked == 'B') return !bodies_[at].own;
-    if (asked == 'e') return execs_[at].is_there();
-    if (asked == 'l') return leases_[at].held.has_value();
-    if (asked == 'n') return is_there(nodes_[at]);
-    if (asked == 'y') return libraries_[at].found.has_value();
-    if (asked == 'v') return events_[at].has_value();
-    if (asked == 'a') return allocations_[at].made.has_value();
-    if (asked == 'h') return hoisted_[at].has_value();
-    if (asked == 'o') return owners_[at].share != nullptr;
-    if (asked == 'x') return shared_[at] != nullptr;
-    if (asked == 'p') return pools_[at] != nullptr;
-    char const filled = letter_of(asked);
-    return filled == asked || !has_what_is_asked(filled, at, by);
+  bool has_all_it_needs(operation const& next) const {
+    op_spec const& spec = spec_of(next.kind);
+    for (std::size_t i = 0; !spec.looks_itself() && i < spec.arguments.size(); ++i) {
+      char const asked = spec.arguments[i];
+      char const needed = asked == 'q' || asked == 'u' ? letter_of(asked) : asked;
+      if (asked != 'N' && !has_what_is_asked(needed, next.arguments[i], next)) return false;
+    }
+    return true;
   }
 
   template <class Base, class... Place>

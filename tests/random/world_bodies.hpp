@@ -39,7 +39,7 @@ struct world_bodies : world_changes {
     ender.sets = &state;
     ender.ends_turn = true;
     std::optional<body_graph> body;
-    outcome const result = attempt(false, false, [&] {
+    outcome const result = attempt([&] {
       condition const made = at.make_condition(way == loop ? 0 : kind.runs);
       state.handle = made.get();
       node const set = at.add(kernel_node(work_kernel(), {}, &setter, 1));
@@ -55,7 +55,7 @@ struct world_bodies : world_changes {
 
   outcome do_add_conditional(nth b, nth g, nth way) {
     graph_place& in = graphs_[g];
-    if (bodies_[b].own || !is_usable(g) || !in.is_built) return skipped;
+    if (!in.is_built) return skipped;
     in.is_single = true;  // also if only a part of it comes to be
     ++in.shape;
     return add_conditional(b, *in.own, g, in.serial, way);
@@ -63,7 +63,6 @@ struct world_bodies : world_changes {
 
   outcome do_add_conditional_inside(nth b, nth outer, nth way) {
     body_place const& around = bodies_[outer];
-    if (bodies_[b].own || !is_body_usable(around)) return skipped;
     if (is_body_of_a_graph(around)) ++graphs_[around.graph].shape;
     outcome const result = add_conditional(b, *around.own, around.graph, around.serial, way);
     meet(conditional_in_a_body, result == done);
@@ -103,7 +102,6 @@ struct world_bodies : world_changes {
   }
 
   outcome do_add_body_node_of_lease(nth n, nth b, nth l) {
-    if (!is_body_usable(bodies_[b]) || !leases_[l].held) return skipped;
     outcome const result = add_to_body(n, b, with_lease(node_kind::kernel, l, all_.add_work()));
     meet(lease_in_a_body, result == done);
     return note_share(l, result);
@@ -112,8 +110,7 @@ struct world_bodies : world_changes {
   outcome do_embed_in_body(nth b, nth child) {
     body_place& at = bodies_[b];
     graph_place& inner = graphs_[child];
-    bool const may_stand_there = is_usable(child) && inner.own && !inner.has_calls;
-    if (!is_body_usable(at) || !may_stand_there || inner.serial == at.serial) return skipped;
+    if (!inner.own || inner.has_calls || inner.serial == at.serial) return skipped;
     outcome const result = attempt(false, inner.is_single,
                                    [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });
     if (result != done) return result;
@@ -131,12 +128,12 @@ struct world_bodies : world_changes {
   // owner.
   outcome do_capture_into_body(nth s, nth b, nth way) {
     body_place& at = bodies_[b];
-    bool const is_possible =
-        is_body_usable(at) && is_body_of_a_graph(at) && capture_at(s).is_none() && s != 4;
-    if (!is_possible || is_lost() || (way == 2 && !owners_[0].share)) return skipped;
+    if (!is_body_of_a_graph(at) || s == legacy_stream || is_lost() ||
+        (way == 2 && !owners_[0].share))
+      return skipped;
     graph_place& in = graphs_[at.graph];
     cudaGraph_t native = nullptr;
-    outcome result = attempt(false, false, [&] { native = at.own->get(); });
+    outcome result = attempt([&] { native = at.own->get(); });
     if (result != done) return result;
     in.is_exposed = true;
     if (way == 0) return retire_with(at.graph, true, [native] { return native; });
@@ -164,7 +161,7 @@ struct world_bodies : world_changes {
 
   outcome do_drop_body(nth b) {
     if (!bodies_[b].own) return skipped;
-    return attempt(false, false, [&] { drop_body(b); });
+    return attempt([&] { drop_body(b); });
   }
 };
 

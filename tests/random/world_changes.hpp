@@ -50,7 +50,6 @@ struct world_changes : world_nodes {
 
   /// A fill takes memory alone.
   bool can_take(node_place const& at, lease_place const& from) {
-    if (!from.held) return false;
     return at.is == node_kind::kernel || (at.is == node_kind::fill && from.memory != nullptr);
   }
 
@@ -64,19 +63,18 @@ struct world_changes : world_nodes {
   }
 
   outcome do_set_node_of_lease(nth n, nth l) {
-    if (!is_there(nodes_[n]) || !can_take(nodes_[n], leases_[l])) return skipped;
+    if (!can_take(nodes_[n], leases_[l])) return skipped;
     return note_share(l, set_in_graph(n, with_lease(nodes_[n].is, l, all_.add_work())));
   }
 
   outcome do_set_node_of_code(nth n, nth y) {
     node_place const& at = nodes_[n];
-    if (!is_there(at) || at.is != node_kind::kernel || !libraries_[y].found) return skipped;
+    if (at.is != node_kind::kernel) return skipped;
     return set_in_graph(n, with_code(y, all_.add_work()));
   }
 
   outcome do_destroy_node(nth n) {
     node_place& at = nodes_[n];
-    if (!is_there(at)) return skipped;
     node const destroyed = at.handle;
     entries& held = all_.model.graphs[at.graph].held;
     entries const before = held;
@@ -149,14 +147,13 @@ struct world_changes : world_nodes {
 
   outcome do_exec_set_of_code(nth e, nth n, nth y) {
     node_place const& at = nodes_[n];
-    if (!may_set(execs_[e], at) || at.is != node_kind::kernel || !libraries_[y].found)
-      return skipped;
+    if (!may_set(execs_[e], at) || at.is != node_kind::kernel) return skipped;
     return set_in_exec(e, n, with_code(y, all_.add_work()));
   }
 
   /// The later node waits for the earlier.
   outcome do_add_edge(nth one, nth other) {
-    if (!is_there(nodes_[one]) || !is_there(nodes_[other]) || one == other) return skipped;
+    if (one == other) return skipped;
     bool const in_order = nodes_[one].id < nodes_[other].id;
     node_place const& first = nodes_[in_order ? one : other];
     node_place const& second = nodes_[in_order ? other : one];
@@ -170,8 +167,8 @@ struct world_changes : world_nodes {
   /// What can be read of a graph is read; that changes nothing.
   outcome do_look(nth g) {
     graph_place& in = graphs_[g];
-    if (!is_usable(g) || !in.own || in.own->id() == ~std::uint64_t{0}) return skipped;
-    return attempt(false, false, [&] {
+    if (!in.own || in.own->id() == ~std::uint64_t{0}) return skipped;
+    return attempt([&] {
       for (exec_place const& each : execs_)
         if (each.own && each.own->get() != nullptr) static_cast<void>(each.own->held());
       for (auto const& each : hoisted_)

@@ -15,7 +15,7 @@ struct world_checks : world_bodies {
   }
 
   outcome do_poll() {
-    return attempt(false, false, [&] { static_cast<void>(worker_->poll()); });
+    return attempt([&] { static_cast<void>(worker_->poll()); });
   }
 
   outcome do_settle() {
@@ -30,14 +30,13 @@ struct world_checks : world_bodies {
     sim::counts const machine = sim::alive();
     if (machine.pending_ops == 0 && machine.pending_callbacks == 0) return drain_idle();
     outcome const result =
-        attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::nanoseconds(0)); });
+        attempt([&] { drained = worker_->drain_for(std::chrono::nanoseconds(0)); });
     return result != done || drained ? result : exhausted;
   }
 
   outcome do_stop() {
     is_stopped_ = true;
-    return attempt(false, false,
-                   [&] { static_cast<void>(worker_->stop_for(std::chrono::nanoseconds(0))); });
+    return attempt([&] { static_cast<void>(worker_->stop_for(std::chrono::nanoseconds(0))); });
   }
 
   outcome do_fail_device(nth way) {
@@ -88,8 +87,7 @@ struct world_checks : world_bodies {
       settled.settle();
       due = settled.left(true);
     }
-    outcome const result =
-        attempt(false, false, [&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
+    outcome const result = attempt([&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
     if (!drained && !is_disturbed_ && !is_lost())
       all_.fail("nothing goes on, and a drain does not come to its end");
     std::erase_if(due, [&](int thing) { return all_.model.state_of(thing).gone; });
@@ -122,8 +120,9 @@ struct world_checks : world_bodies {
 
   /// Everything that the test has is destroyed.
   void end_everything() {
-    auto const each = [this](auto& places, auto ends) {
-      for (std::size_t i = 0; i < places.size(); ++i) static_cast<void>((this->*ends)(i));
+    auto const each = [this](char empty, auto ends) {
+      for (nth i = 0; i < places_of(letter_of(empty)); ++i)
+        if (!has_what_is_asked(empty, i)) static_cast<void>((this->*ends)(i));
     };
     end_captures();
     for (lease_place& held : leases_) {
@@ -131,26 +130,26 @@ struct world_checks : world_bodies {
       note_release(held, held.stream);
       held.held.reset();
     }
-    each(execs_, &world_checks::drop_exec);
-    each(graphs_, &world_checks::drop_graph);
-    each(bodies_, &world_checks::drop_body);
-    each(owners_, &world_checks::do_disown);
-    each(shared_, &world_checks::do_unshare);
-    each(events_, &world_checks::do_drop_event);
-    each(libraries_, &world_checks::do_unload_library);
+    each('E', &world_checks::drop_exec);
+    each('G', &world_checks::drop_graph);
+    each('B', &world_checks::drop_body);
+    each('O', &world_checks::do_disown);
+    each('X', &world_checks::do_unshare);
+    each('V', &world_checks::do_drop_event);
+    each('Y', &world_checks::do_unload_library);
     sim::run_until_idle();
     free_graph_memory();
     for (std::size_t i = 0; i < hoisted_.size(); ++i) {
       if (!hoisted_[i]) continue;
       all_.model.hoisted[i].clear();
-      static_cast<void>(attempt(false, false, [&] { hoisted_[i]->release(); }));
+      static_cast<void>(attempt([&] { hoisted_[i]->release(); }));
       hoisted_[i].reset();
     }
     for (token const& left : survivors_) all_.model.state_of(left.thing()).handles = 0;
     for (auto const& left : surviving_shares_) all_.model.state_of(left->thing()).handles = 0;
     survivors_.clear();
     surviving_shares_.clear();
-    each(pools_, &world_checks::leave_pool);
+    each('P', &world_checks::leave_pool);
     leave_scratch();
     for (std::size_t i = 0; i < streams_.size(); ++i)
       if (is_own_stream(i)) static_cast<void>(cudaStreamDestroy(streams_[i].handle));

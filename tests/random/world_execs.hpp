@@ -15,7 +15,6 @@ struct world_execs : world_graphs {
   // plain.
   outcome do_instantiate(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
-    if (place.is_there() || !is_usable(g)) return skipped;
     graph_place& source = graphs_[g];
     bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
       return each.is_there() && each.made_of == source.serial;
@@ -71,7 +70,7 @@ struct world_execs : world_graphs {
   outcome do_launch(nth e, nth s, nth way) {
     exec_place& place = execs_[e];
     contents const& kept = all_.model.execs[e];
-    if (!place.is_there() || !capture_at(s).is_none() || is_blocked(s) || is_lost()) return skipped;
+    if (is_blocked(s) || is_lost()) return skipped;
     if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
     if (place.plain != nullptr) make_racy(kept.needed);
     if (place.has_memory) {  // who frees it and who uses it are the caller's to order
@@ -100,7 +99,6 @@ struct world_execs : world_graphs {
   // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
   outcome do_update(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
-    if (!place.is_there() || !is_usable(g)) return skipped;
     graph_place& source = graphs_[g];
     // What it had may go from the beginning of the call, but for launches in flight.
     contents& kept = all_.model.execs[e];
@@ -141,7 +139,6 @@ struct world_execs : world_graphs {
 
   void drop_exec(nth e) {
     exec_place& place = execs_[e];
-    if (!place.is_there()) return;
     meet(exec_gone_in_flight, is_in_flight(place));
     meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
     contents& kept = all_.model.execs[e];
@@ -159,15 +156,13 @@ struct world_execs : world_graphs {
   }
 
   outcome do_destroy_exec(nth e) {
-    if (!execs_[e].is_there()) return skipped;
-    return attempt(false, false, [&] { drop_exec(e); });
+    return attempt([&] { drop_exec(e); });
   }
 
   outcome do_upload(nth e, nth s) {
     exec_place& place = execs_[e];
-    bool const is_free = capture_at(s).is_none() && !is_blocked(s);
-    if (!place.own || !is_free || is_lost()) return skipped;
-    return attempt(false, false, [&] { place.own->upload(streams_[s].handle); });
+    if (!place.own || is_blocked(s) || is_lost()) return skipped;
+    return attempt([&] { place.own->upload(streams_[s].handle); });
   }
 };
 

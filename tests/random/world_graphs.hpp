@@ -43,8 +43,7 @@ struct world_graphs : world_owners {
   }
 
   outcome do_make_graph(nth g) {
-    if (graphs_[g].is_there()) return skipped;
-    outcome const result = attempt(false, false, [&] { graphs_[g].own.emplace(*worker_); });
+    outcome const result = attempt([&] { graphs_[g].own.emplace(*worker_); });
     if (result != done) return result;
     graphs_[g].serial = ++serials_;
     graphs_[g].is_built = true;
@@ -53,13 +52,11 @@ struct world_graphs : world_owners {
   }
 
   outcome do_expose(nth g) {
-    if (!is_usable(g)) return skipped;
-    return attempt(false, false, [&] { static_cast<void>(handle_of(graphs_[g])); });
+    return attempt([&] { static_cast<void>(handle_of(graphs_[g])); });
   }
 
   // Ways 0 and 1: clone(), where it is a `graph`; 2 and 3: cudaGraphClone.
   outcome do_clone(nth to, nth from, nth way) {
-    if (graphs_[to].is_there() || !is_usable(from)) return skipped;
     graph_place& original = graphs_[from];
     graph_place& copy = graphs_[to];
     bool const is_known = original.own && way < 2;
@@ -90,7 +87,7 @@ struct world_graphs : world_owners {
 
   // Ways 0 and 1: add_child(), 2: a child node, 3: cudaGraphAddChildGraphNode.
   outcome do_child(nth parent, nth child, nth way) {
-    if (parent == child || !is_usable(parent) || !is_usable(child)) return skipped;
+    if (parent == child) return skipped;
     graph_place& outer = graphs_[parent];
     graph_place& inner = graphs_[child];
     bool const is_known = outer.own && inner.own && way < 3;
@@ -127,7 +124,6 @@ struct world_graphs : world_owners {
 
   void drop_graph(nth g) {
     graph_place& place = graphs_[g];
-    if (!place.is_there()) return;
     for (exec_place const& each : execs_)
       meet(graph_gone_before_its_exec, each.is_there() && each.made_of == place.serial);
     leave_to_bodies(g);
@@ -141,8 +137,7 @@ struct world_graphs : world_owners {
   }
 
   outcome do_destroy_graph(nth g) {
-    if (!is_usable(g)) return skipped;
-    return attempt(false, false, [&] { drop_graph(g); });
+    return attempt([&] { drop_graph(g); });
   }
 
   void note_hoist(nth h, nth g, bool by_handle) {
@@ -161,12 +156,10 @@ struct world_graphs : world_owners {
 
   // Ways 0 to 2: hoist(graph), where it is one; 3: by its handle.
   outcome do_hoist(nth h, nth g, nth way) {
-    if (hoisted_[h] || !is_usable(g)) return skipped;
     graph_place& place = graphs_[g];
     bool const by_handle = !place.own || way == 3;
-    outcome const result = attempt(false, false, [&] {
-      hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own));
-    });
+    outcome const result = attempt(
+        [&] { hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own)); });
     if (result != done) return result;
     place.is_hoisted = true;
     meet(by_handle ? hoisted_by_handle_after_changes_of_nodes : hoisted_after_changes_of_nodes,
@@ -178,7 +171,7 @@ struct world_graphs : world_owners {
   // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle. The
   // caller has to order all launches before that.
   outcome do_let_go(nth h, nth s, nth way) {
-    if (!hoisted_[h] || is_any_capturing() || is_lost()) return skipped;
+    if (is_any_capturing() || is_lost()) return skipped;
     for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
     piece_of_work& work = piece(s, {});
     if (way >= 2) sim::run_until_idle();
@@ -194,7 +187,7 @@ struct world_graphs : world_owners {
       must(cudaSetDevice(0));
       recorded_.emplace_back(made);
     }
-    outcome const result = attempt(false, false, [&] {
+    outcome const result = attempt([&] {
       if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
       if (way == 1) return hoisted_[h]->release_after(event_ref(made));
       hoisted_[h]->release();
@@ -208,7 +201,7 @@ struct world_graphs : world_owners {
   }
 
   outcome do_drop_hoisted(nth h) {
-    if (!hoisted_[h] || !is_careless_) return skipped;
+    if (!is_careless_) return skipped;
     // One that is destroyed without a release counts once, whatever it leaks.
     contents const leaked = std::exchange(all_.model.hoisted[h], {});
     leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
@@ -220,8 +213,7 @@ struct world_graphs : world_owners {
   // throws after that.
   outcome do_capture_call(nth s, nth g, nth way) {
     struct thrown_in_a_capture : std::exception {};
-    bool const is_free = capture_at(s).is_none() && is_own_stream(s);
-    if (!is_free || graphs_[g].is_there() || is_lost()) return skipped;
+    if (!is_own_stream(s) || is_lost()) return skipped;
     open_capture opened{};
     outcome inside = skipped;
     std::optional<graph> made;
@@ -263,7 +255,6 @@ struct world_graphs : world_owners {
   }
 
   outcome do_retire_graph(nth g) {
-    if (!is_usable(g)) return skipped;
     return retire_with(g, false, [this, g] { return handle_of(graphs_[g]); });
   }
 

@@ -71,7 +71,6 @@ struct world_leases : world_pools {
 
   outcome claim(nth l, nth p, nth s, bool tries) {
     lease_place& place = leases_[l];
-    if (place.held || pools_[p] == nullptr) return skipped;
     capture_state const capture = capture_at(s);
     bool const was_closed = was_closed_[p];
     bool const is_wrong = capture.is_invalid() || is_blocked(s);
@@ -100,7 +99,9 @@ struct world_leases : world_pools {
     return result;
   }
   outcome do_claim(nth l, nth p, nth s) { return claim(l, p, s, false); }
-  outcome do_claim_captured(nth l, nth p, nth s) { return claim(l, p, s, false); }
+  outcome do_claim_captured(nth l, nth p, nth s) {
+    return leases_[l].held || pools_[p] == nullptr ? skipped : claim(l, p, s, false);
+  }
   outcome do_try_claim(nth l, nth p, nth s) { return claim(l, p, s, true); }
 
   /// Whether work on the stream may use the slot, in order after its claim.
@@ -114,7 +115,6 @@ struct world_leases : world_pools {
 
   outcome do_touch(nth l, nth s) {
     lease_place& place = leases_[l];
-    if (!place.held) return skipped;
     bool const is_right = matches(place, s);
     capture_state const at = capture_at(s);
     outcome const result = attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture,
@@ -150,7 +150,6 @@ struct world_leases : world_pools {
   // Ways 0 and 1: release(), with and without a stream; 2: the end of the lease.
   outcome release(nth l, nth s, unsigned way) {
     lease_place& place = leases_[l];
-    if (!place.held) return skipped;
     bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
     capture_state const at = capture_at(s);
     bool const is_foreign = at.is_active() && at.id != place.capture;
@@ -215,7 +214,6 @@ struct world_leases : world_pools {
 
   outcome do_launch_lease(nth l, nth s) {
     lease_place& place = leases_[l];
-    if (!place.held) return skipped;
     bool const is_right = matches(place, s);
     // In another capture than its own it has to be refused, also on a stream that it knows.
     capture_state const at = capture_at(s);
@@ -241,7 +239,7 @@ struct world_leases : world_pools {
 
   outcome claim_and_release_on(nth s) {
     auto const free = std::ranges::find_if(leases_, [](lease_place const& e) { return !e.held; });
-    if (free == leases_.end()) return skipped;
+    if (free == leases_.end() || pools_[0] == nullptr) return skipped;
     auto const l = static_cast<std::size_t>(free - leases_.begin());
     outcome const result = do_claim(l, 0, s);
     return result == done ? release(l, s, 0) : result;
@@ -249,7 +247,7 @@ struct world_leases : world_pools {
 
   outcome do_claim_scratch(nth l, nth z, nth s) {
     lease_place& place = leases_[l];
-    if (place.held || (!scratch_ && is_stopped_)) return skipped;
+    if (!scratch_ && is_stopped_) return skipped;
     capture_state const capture = capture_at(s);
     auto const [bytes, pool] = memory_sizes[z];
     bool const is_wrong =

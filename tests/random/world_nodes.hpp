@@ -148,12 +148,12 @@ struct world_nodes : world_execs {
   }
 
   outcome do_add_node_of_lease(nth n, nth g, nth l) {
-    if (!is_built(g) || !leases_[l].held) return skipped;
+    if (!graphs_[g].is_built) return skipped;
     return note_share(l, add_to_graph(n, g, with_lease(node_kind::kernel, l, all_.add_work())));
   }
 
   outcome do_add_node_of_code(nth n, nth g, nth y) {
-    if (!is_built(g) || !libraries_[y].found) return skipped;
+    if (!graphs_[g].is_built) return skipped;
     outcome const result = add_to_graph(n, g, with_code(y, all_.add_work()));
     meet(code_kept_by_a_node, result == done);
     return result;
@@ -161,14 +161,14 @@ struct world_nodes : world_execs {
 
   // Way 3: rows.
   outcome do_add_fill(nth n, nth g, nth o, nth way) {
-    if (!is_built(g) || !owners_[o].share) return skipped;
+    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     return add_to_graph(n, g,
                         with_owner(way == 3 ? node_kind::rows : node_kind::fill, o, true, none, 0));
   }
 
   outcome do_add_fill_of_lease(nth n, nth g, nth l) {
-    if (!is_built(g) || !leases_[l].held || leases_[l].memory == nullptr) return skipped;
+    if (!graphs_[g].is_built || leases_[l].memory == nullptr) return skipped;
     piece_of_work none;
     outcome const result = add_to_graph(n, g, with_lease(node_kind::fill, l, none));
     meet(lease_of_memory_filled_by_a_node, result == done);
@@ -176,7 +176,7 @@ struct world_nodes : world_execs {
   }
 
   outcome do_add_copy(nth n, nth g, nth to, nth from) {
-    if (!is_built(g) || !owners_[to].share || !owners_[from].share) return skipped;
+    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     outcome const result = add_to_graph(n, g, with_owner(node_kind::copy, to, true, none, 0, from));
     meet(copy_kept_two_owners, result == done && to != from);
@@ -185,7 +185,7 @@ struct world_nodes : world_execs {
 
   // Even ways: it records; odd ones: it waits.
   outcome do_add_event(nth n, nth g, nth v, nth way) {
-    if (!is_built(g) || !events_[v]) return skipped;
+    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     return add_to_graph(
         n, g, with_owner(way % 2 == 0 ? node_kind::record : node_kind::wait, v, true, none, 0));
@@ -193,9 +193,9 @@ struct world_nodes : world_execs {
 
   /// A node that waits for all nodes that the program knows in the graph, and does nothing.
   outcome do_add_join(nth n, nth g) {
-    if (!is_built(g)) return skipped;
+    if (!graphs_[g].is_built) return skipped;
     node made;
-    outcome const result = attempt(false, false, [&] {
+    outcome const result = attempt([&] {
       std::vector<node> known;
       for (node_place const& each : nodes_)
         if (is_there(each) && each.graph == g && !each.is_in_body) known.push_back(each.handle);
@@ -208,13 +208,13 @@ struct world_nodes : world_execs {
   /// A node that allocates, and a kernel that uses the memory.
   outcome do_add_alloc(nth a, nth g, nth z) {
     graph_place& in = graphs_[g];
-    if (allocations_[a].made || !is_built(g)) return skipped;
+    if (!in.is_built) return skipped;
     piece_of_work& work = all_.add_work();
     in.is_single = in.has_memory = true;
     ++in.shape;
     std::optional<allocation> made;
     node user;
-    outcome const result = attempt(false, false, [&] {
+    outcome const result = attempt([&] {
       allocation const node = build(*in.own).add(alloc_node(std::size_t{64} << z));
       work.memory = node.address();
       user = node.add(kernel_node(work_kernel_of_memory(), {}, &work, 1, node.address()));
@@ -229,7 +229,7 @@ struct world_nodes : world_execs {
   outcome do_add_free(nth a, nth g) {
     graph_place& in = graphs_[g];
     allocation_place& place = allocations_[a];
-    if (!place.made || !is_built(g)) return skipped;
+    if (!in.is_built) return skipped;
     bool const is_own = place.serial == in.serial;
     // The address may be that of another graph's memory by now.
     if (std::ranges::count(graphs_, place.serial, &graph_place::serial) == 0) return skipped;

@@ -65,7 +65,7 @@ struct world_owners : world_leases {
   }
 
   outcome do_retire_after(nth s) {
-    if (!capture_at(s).is_none() || is_blocked(s) || streams_[s].device != 0) return skipped;
+    if (is_blocked(s) || streams_[s].device != 0) return skipped;
     retired_with_event owner{all_.make(reference::kind::owner), {}};
     int const thing = owner.owner.thing();
     piece_of_work& work = piece(s, {thing});
@@ -95,14 +95,12 @@ struct world_owners : world_leases {
   }
 
   outcome do_own(nth o) {
-    if (owners_[o].share) return skipped;
     owners_[o].share = std::make_shared<token>(all_.make(reference::kind::owner));
     all_.model.state_of(owners_[o].share->thing()).handles = 1;
     return done;
   }
 
   outcome do_disown(nth o) {
-    if (!owners_[o].share) return skipped;
     all_.model.state_of(owners_[o].share->thing()).handles = 0;
     owners_[o].share.reset();
     return done;
@@ -143,7 +141,6 @@ struct world_owners : world_leases {
   }
 
   outcome do_share(nth x) {
-    if (shared_[x] != nullptr) return skipped;
     token made = all_.make(reference::kind::owner);
     int const thing = made.thing();
     outcome const result = attempt(is_stopped_, false, [&] {
@@ -154,7 +151,6 @@ struct world_owners : world_leases {
   }
 
   outcome do_use_shared(nth x, nth s) {
-    if (shared_[x] == nullptr) return skipped;
     // The object is leaked then: the stream may have work that uses it.
     if (is_blocked(s) && !is_careless_) return skipped;
     std::shared_ptr<token> const own = shared_[x];  // another thread may drop its share meanwhile
@@ -176,7 +172,6 @@ struct world_owners : world_leases {
   }
 
   outcome do_unshare(nth x) {
-    if (shared_[x] == nullptr) return skipped;
     int const thing = shared_[x]->thing();
     int const left = --all_.model.state_of(thing).handles;
     meet(shares_gone_while_work_goes_on, left == 0 && all_.model.is_pending(thing));
@@ -189,8 +184,7 @@ struct world_owners : world_leases {
   }
 
   outcome do_make_event(nth v) {
-    if (events_[v]) return skipped;
-    outcome const result = attempt(false, false, [&] { events_[v] = shared_event::make(); });
+    outcome const result = attempt([&] { events_[v] = shared_event::make(); });
     if (result != done) return result;
     int const thing = all_.make_of(events_[v]->get(), reference::kind::owner, kept_event_gone);
     all_.model.state_of(thing).handles = 1;
@@ -200,7 +194,6 @@ struct world_owners : world_leases {
   int thing_of_event(nth v) const { return all_.thing_of(events_[v]->get()).value(); }
 
   outcome do_drop_event(nth v) {
-    if (!events_[v]) return skipped;
     all_.model.state_of(thing_of_event(v)).handles = 0;
     events_[v].reset();
     return done;
@@ -208,7 +201,6 @@ struct world_owners : world_leases {
 
   outcome do_load_library(nth y) {
     library_place& place = libraries_[y];
-    if (place.found) return skipped;
     cudaLibrary_t handle = nullptr;
     outcome const result = attempt(is_stopped_, false, [&] {
       library const loaded = library::load(code(), *worker_);
@@ -223,7 +215,6 @@ struct world_owners : world_leases {
 
   outcome do_unload_library(nth y) {
     library_place& place = libraries_[y];
-    if (!place.found) return skipped;
     all_.model.state_of(place.thing).handles = 0;
     meet(code_dropped_while_it_runs, all_.model.is_pending(place.thing));
     place.found.reset();
@@ -232,7 +223,6 @@ struct world_owners : world_leases {
 
   outcome do_launch_code(nth s, nth y) {
     library_place const& place = libraries_[y];
-    if (!place.found) return skipped;
     return launch_with(place.thing, s, [&](launch_config const& chosen, piece_of_work& work) {
       launch(streams_[s].handle, *place.found, chosen, &work, work.rounds);
     });

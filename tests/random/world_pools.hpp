@@ -35,8 +35,8 @@ struct world_pools : world_streams {
   }
 
   outcome do_make_pool(nth p) {
-    if (pools_[p] != nullptr || is_stopped_) return skipped;
-    return attempt(false, false, [&] { create_pool(p); });
+    if (is_stopped_) return skipped;
+    return attempt([&] { create_pool(p); });
   }
 
   void each_slot_of(nth pool, auto look) {
@@ -46,7 +46,6 @@ struct world_pools : world_streams {
 
   /// From now on its slots are destroyed when nothing uses them.
   void leave_pool(nth p) {
-    if (pools_[p] == nullptr) return;
     pool_stats const now = pools_[p]->stats();
     for (std::size_t i = 0; i < now.stream_waits; ++i) meet(claim_waited_in_its_stream);
     for (std::size_t i = 0; i < now.edges_added; ++i) meet(claim_added_an_edge);
@@ -67,17 +66,15 @@ struct world_pools : world_streams {
   }
 
   outcome do_destroy_pool(nth p) {
-    if (pools_[p] == nullptr) return skipped;
-    return attempt(false, false, [&] { leave_pool(p); });
+    return attempt([&] { leave_pool(p); });
   }
 
   outcome do_close_pool(nth p) {
-    if (pools_[p] == nullptr) return skipped;
     is_closed_[p] = true;
     each_slot_of(p, [&](int each) { all_.model.state_of(each).is_pooled = false; });
     std::vector<holder> left;
     outcome const result =
-        attempt(false, false, [&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
+        attempt([&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
     was_closed_[p] = true;
     meet(pool_closed_with_slots_in_graphs,
          std::ranges::any_of(left, [](holder const& each) { return each.capture_id != 0; }));
@@ -142,8 +139,7 @@ struct world_pools : world_streams {
     is_scratch_closed_ = true;
     for (memory_size const& size : memory_sizes)
       each_slot_of(size.pool, [&](int each) { all_.model.state_of(each).is_pooled = false; });
-    return attempt(false, false,
-                   [&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
+    return attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
   }
 
   /// From now on its blocks are freed when nothing uses them.
@@ -158,7 +154,7 @@ struct world_pools : world_streams {
 
   outcome do_destroy_scratch() {
     if (!scratch_) return skipped;
-    return attempt(false, false, [&] { leave_scratch(); });
+    return attempt([&] { leave_scratch(); });
   }
 };
 

@@ -125,6 +125,9 @@ struct world_state {
     return result;
   }
 
+  /// One that has no reason to throw.
+  outcome attempt(std::function<void()> const& action) { return attempt(false, false, action); }
+
   void arm_fault() {
     if (mine_ == nullptr || mine_->what->failing_call == 0 || is_lost()) return;
     constexpr std::array errors{cudaErrorMemoryAllocation, cudaErrorUnknown, cudaErrorInvalidValue};
@@ -220,6 +223,34 @@ struct world_state {
     return std::ranges::any_of(bodies_, [serial](body_place const& each) {
       return each.own.has_value() && each.serial == serial;
     });
+  }
+
+  /// Whether the place has what that letter of an operation asks for.
+  bool has_what_is_asked(char asked, nth at, operation const& by = {}) const {
+    std::uint64_t const made_of = execs_[by.arguments[0] % execs_.size()].made_of;
+    if (asked == 'c') return capture_at(at).is_active();
+    if (asked == 'i') return capture_at(at).is_none();
+    if (asked == 'r') return is_origin(at);
+    if (asked == 'g') return is_usable(at);
+    if (asked == 'G') return !graphs_[at].is_there();
+    // The graph of the exec, and now and then another.
+    if (asked == 'u')
+      return is_usable(at) && (by.arguments[2] == 3 || graphs_[at].serial == made_of);
+    if (asked == 'q') return is_there(nodes_[at]) && nodes_[at].serial == made_of;
+    if (asked == 'b') return is_body_usable(bodies_[at]);
+    if (asked == 'B') return !bodies_[at].own;
+    if (asked == 'e') return execs_[at].is_there();
+    if (asked == 'l') return leases_[at].held.has_value();
+    if (asked == 'n') return is_there(nodes_[at]);
+    if (asked == 'y') return libraries_[at].found.has_value();
+    if (asked == 'v') return events_[at].has_value();
+    if (asked == 'a') return allocations_[at].made.has_value();
+    if (asked == 'h') return hoisted_[at].has_value();
+    if (asked == 'o') return owners_[at].share != nullptr;
+    if (asked == 'x') return shared_[at] != nullptr;
+    if (asked == 'p') return pools_[at] != nullptr;
+    char const filled = letter_of(asked);
+    return filled == asked || !has_what_is_asked(filled, at, by);
   }
 
   things all_;

@@ -89,7 +89,7 @@ struct world_streams : world_state {
   }
 
   outcome do_begin(nth s, nth mode) {
-    if (s == legacy_stream || !capture_at(s).is_none() || is_lost()) return skipped;
+    if (s == legacy_stream || is_lost()) return skipped;
     constexpr std::array modes{cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                                cudaStreamCaptureModeRelaxed};
     if (cudaStreamBeginCapture(streams_[s].handle, modes[mode]) != cudaSuccess) {
@@ -116,9 +116,7 @@ struct world_streams : world_state {
 
   outcome do_begin_into(nth s, nth g) {
     graph_place const& place = graphs_[g];
-    if (s == legacy_stream || !capture_at(s).is_none() || place.plain == nullptr || !is_usable(g) ||
-        is_lost())
-      return skipped;
+    if (s == legacy_stream || place.plain == nullptr || is_lost()) return skipped;
     // A lease that is still out is used in the order of the graph, which the caller has to see to.
     bool const is_leased = std::ranges::any_of(
         leases_, [](lease_place const& each) { return each.held && each.capture != 0; });
@@ -135,15 +133,13 @@ struct world_streams : world_state {
   }
 
   outcome do_fork(nth from, nth to) {
-    if (to == legacy_stream || !capture_at(from).is_active() || !capture_at(to).is_none())
-      return skipped;
+    if (to == legacy_stream) return skipped;
     order(from, to);
     return done;
   }
 
   outcome do_join(nth at, nth ended) {
-    capture_state const one = capture_at(at);
-    if (at == ended || !one.is_active() || capture_at(ended).id != one.id) return skipped;
+    if (at == ended || capture_at(ended).id != capture_at(at).id) return skipped;
     order(ended, at);
     return done;
   }
@@ -161,7 +157,7 @@ struct world_streams : world_state {
   outcome do_wait_early(nth at, nth of, nth way) {
     capture_state const captured = capture_at(of);
     bool const is_fork = capture_at(at).is_none();
-    if (at == of || at == legacy_stream || !captured.is_active()) return skipped;
+    if (at == of || at == legacy_stream) return skipped;
     if (is_fork ? way == 3 : capture_at(at).id != captured.id) return skipped;
     if (way == 3) return enqueue(at, piece(at, {}), true) ? done : failed;
     placed_edges before = frontier_in(streams_[of].handle);
@@ -249,7 +245,6 @@ struct world_streams : world_state {
   }
 
   outcome do_invalidate(nth s) {
-    if (!capture_at(s).is_active()) return skipped;
     static_cast<void>(cudaStreamQuery(streams_[s].handle));
     forget_error();
     invalidated_ = sim::captures_invalidated();
