@@ -29,13 +29,9 @@ struct world_changes : world_nodes {
 
   void note_set(node_place const& at, entries const& kept) {
     contents& in = all_.model.graphs[at.graph];
-    static_cast<void>(take_node(in.held, at.id));
-    static_cast<void>(take_node(in.needed, at.id));
-    for (entry each : kept) {
-      each.node = at.id;
-      in.held.push_back(each);
-      in.needed.push_back(each);
-    }
+    take_node(in.held, at.id);
+    take_node(in.needed, at.id);
+    in.give(at.id, kept);
     all_.model.grow(at.serial, kept);
     ++graphs_[at.graph].changes;
     for (exec_place const& each : execs_)
@@ -78,7 +74,7 @@ struct world_changes : world_nodes {
     node const destroyed = at.handle;
     entries& held = all_.model.graphs[at.graph].held;
     entries const before = held;
-    static_cast<void>(take_node(held, at.id));
+    take_node(held, at.id);
     // One of a graph with memory nodes stays.
     bool const may_stay = graphs_[at.graph].has_memory;
     outcome const result = attempt(false, may_stay, [&] { destroyed.destroy(); });
@@ -123,12 +119,7 @@ struct world_changes : world_nodes {
     meet(exec_set_after_an_update, place.was_updated);
     std::erase_if(in.needed, is_replaced);
     if (place.is_end_unknown) append(in.lingering, old);
-    for (entry each : what.kept) {
-      each.node = at.id;
-      each.by_exec = true;
-      in.held.push_back(each);
-      in.needed.push_back(each);
-    }
+    in.give(at.id, what.kept, true);
     return result;
   }
 

@@ -112,11 +112,7 @@ struct world_nodes : world_execs {
     in.has_events = in.has_events || nodes_[n].is_event();
     ++in.shape;
     ++in.changes;
-    for (entry each : kept) {
-      each.node = nodes_[n].id;
-      all_.model.graphs[g].held.push_back(each);
-      all_.model.graphs[g].needed.push_back(each);
-    }
+    all_.model.graphs[g].give(nodes_[n].id, kept);
     all_.model.grow(in.serial, kept);
   }
 

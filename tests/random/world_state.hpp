@@ -198,7 +198,6 @@ struct world_state {
 
   /// What a stream may be refused for.
   bool is_unusable(nth s) const { return capture_at(s).is_invalid() || is_blocked(s); }
-
   bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
 
   bool is_there(node_place const& place) const {
