@@ -36,6 +36,10 @@ using nth = std::size_t;
 inline void forget_error() {
   static_cast<void>(cudaGetLastError());
 }
+inline bool is_success(cudaError_t status) {
+  forget_error();
+  return status == cudaSuccess;
+}
 
 struct world_state {
   using enum situation;
@@ -58,34 +62,28 @@ struct world_state {
     bool is_shared = true;            // others have shares of the object that it uses, too
     std::uint64_t made_of = 0;        // the graph of its exec
   };
-  /// One of the library's allocations fails, until the end of this, which says whether there was
-  /// one. 0: none; nothing is watched then, since that takes ten times as long.
-  class failing_allocation {
-   public:
-    failing_allocation(std::uint64_t number, bool& failed) : number_(number), failed_(failed) {
-      if (number != 0) watch_.emplace(number);
-    }
-    failing_allocation(failing_allocation&&) = delete;
-    ~failing_allocation() { failed_ = watch_ && watch_->count() >= number_; }
-
-   private:
-    std::uint64_t number_;
-    bool& failed_;
-    std::optional<allocation_watch> watch_;
-  };
-
-  /// A call of the library, inside of which others may go on.
+  /// A call of the library, inside of which others may go on. The allocation in it with that number
+  /// fails, and `failed` says whether there was one; 0: none, and none is watched, since that takes
+  /// ten times as long.
   class inside_call {
    public:
-    inside_call() {
+    explicit inside_call(std::uint64_t number = 0, bool* failed = nullptr) : failed_(failed) {
       baton::open_points();
       if (mine_ != nullptr) mine_->is_inside = true;
+      if (number != 0) watch_.emplace(number_ = number);
     }
     inside_call(inside_call&&) = delete;
     ~inside_call() {
+      if (watch_) *failed_ = watch_->count() >= number_;
+      watch_.reset();
       if (mine_ != nullptr) mine_->is_inside = false;
       baton::close_points();
     }
+
+   private:
+    std::uint64_t number_ = 0;
+    bool* failed_;
+    std::optional<allocation_watch> watch_;
   };
 
   world_state(program const& run, planted bug)
@@ -102,9 +100,7 @@ struct world_state {
     arm_fault();
     bool ran_out = false;
     try {
-      inside_call const inside;
-      failing_allocation const failing(mine_ == nullptr ? 0 : mine_->what->failing_allocation,
-                                       ran_out);
+      inside_call const inside(mine_ == nullptr ? 0 : mine_->what->failing_allocation, &ran_out);
       action();
     } catch (pool_exhausted const&) {
       result = exhausted;

@@ -84,7 +84,7 @@ struct world_streams : world_state {
     must(cudaSetDevice(place.device));
     // One of them is blocking, as those of cudaStreamCreate() are.
     unsigned const flags = s == 2 ? cudaStreamDefault : cudaStreamNonBlocking;
-    if (cudaStreamCreateWithFlags(&place.handle, flags) != cudaSuccess) forget_error();
+    static_cast<void>(is_success(cudaStreamCreateWithFlags(&place.handle, flags)));
     must(cudaSetDevice(0));
   }
 
@@ -92,10 +92,7 @@ struct world_streams : world_state {
     if (s == legacy_stream || is_lost()) return skipped;
     constexpr std::array modes{cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                                cudaStreamCaptureModeRelaxed};
-    if (cudaStreamBeginCapture(streams_[s].handle, modes[mode]) != cudaSuccess) {
-      forget_error();
-      return failed;
-    }
+    if (!is_success(cudaStreamBeginCapture(streams_[s].handle, modes[mode]))) return failed;
     captures_.push_back({capture_at(s).id, s, thread_, mode == 2, std::nullopt});
     return done;
   }
@@ -103,11 +100,9 @@ struct world_streams : world_state {
   /// A capture into a graph that is there, after these nodes of it.
   bool begin_capture_into(nth s, cudaGraph_t graph, nth g,
                           std::vector<cudaGraphNode_t> const& after) {
-    if (cudaStreamBeginCaptureToGraph(streams_[s].handle, graph, after.data(), nullptr,
-                                      after.size(), cudaStreamCaptureModeRelaxed) != cudaSuccess) {
-      forget_error();
+    if (!is_success(cudaStreamBeginCaptureToGraph(streams_[s].handle, graph, after.data(), nullptr,
+                                                  after.size(), cudaStreamCaptureModeRelaxed)))
       return false;
-    }
     graphs_[g].is_captured_into = true;
     ++graphs_[g].shape;
     captures_.push_back({capture_at(s).id, s, thread_, true, g});
