@@ -6,8 +6,6 @@
 namespace escrow::test {
 
 struct world_bodies : world_changes {
-  using world_changes::world_changes;
-
   /// What a conditional node is, by the way that it is added: if, if and else, while, switch.
   struct chosen_kind {
     unsigned runs;       // the value with which the body runs that is kept
@@ -123,9 +121,8 @@ struct world_bodies : world_changes {
     return result;
   }
 
-  // A capture into the body, from its beginning to its end, of which the graph gets: way 0: an
-  // owner by the body's handle, 1: a claim and its release, 2: a launch's owner, 3: a retired
-  // owner.
+  // A whole capture into the body, of which the graph gets: way 0: an owner by the body's handle,
+  // 1: a claim and its release, 2: a launch's owner, 3: a retired owner.
   outcome do_capture_into_body(nth s, nth b, nth way) {
     body_place& at = bodies_[b];
     if (!is_body_of_a_graph(at) || s == legacy_stream || is_lost() ||

@@ -6,7 +6,6 @@
 namespace escrow::test {
 
 struct world_changes : world_nodes {
-  using world_nodes::world_nodes;
   /// What the graph has for the node may go from the beginning of a call that sets it.
   outcome set_in_graph(nth n, node_content const& what, bool is_wrong = false) {
     node_place& at = nodes_[n];

@@ -6,8 +6,6 @@
 namespace escrow::test {
 
 struct world_checks : world_bodies {
-  using world_bodies::world_bodies;
-
   static std::string names_of(std::vector<int> const& things) {
     std::string names;
     for (int const each : things) names += " " + std::to_string(each);

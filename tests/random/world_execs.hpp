@@ -6,13 +6,11 @@
 namespace escrow::test {
 
 struct world_execs : world_graphs {
-  using world_graphs::world_graphs;
   bool is_in_flight(exec_place const& place) const {
     return place.launched != 0 && !all_.model.is_done(place.launched);
   }
 
-  // Ways 0 and 1: graph_exec of the `graph`, or of what handle there is; 2: of the handle; 3:
-  // plain.
+  // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain.
   outcome do_instantiate(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
     graph_place& source = graphs_[g];

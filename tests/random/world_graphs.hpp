@@ -6,8 +6,6 @@
 namespace escrow::test {
 
 struct world_graphs : world_owners {
-  using world_owners::world_owners;
-
   /// What a copy of a graph keeps. `known`: Escrow made it.
   static contents copy_of(contents const& original, bool known) {
     contents copy = original;
@@ -111,8 +109,7 @@ struct world_graphs : world_owners {
     outer.has_calls = outer.has_calls || inner.has_calls;
     outer.has_events = outer.has_events || inner.has_events;
     contents added = copy_of(all_.model.graphs[child], is_known);
-    // A child that could not be noted stays beside memory nodes, and hoisting does not find it
-    // then.
+    // A child that could not be noted stays beside memory nodes; hoisting does not find it.
     if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
     if (!is_known) added.grows_with.push_back(inner.serial);
     all_.model.graphs[parent].append(added);
@@ -168,8 +165,8 @@ struct world_graphs : world_owners {
     return result;
   }
 
-  // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle. The
-  // caller has to order all launches before that.
+  // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle; in
+  // each case after all launches.
   outcome do_let_go(nth h, nth s, nth way) {
     if (is_any_capturing() || is_lost()) return skipped;
     for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
@@ -209,8 +206,7 @@ struct world_graphs : world_owners {
     return done;
   }
 
-  // capture(): ways 0 and 1: an owner is retired in it; 2: a slot is claimed and released; 3: it
-  // throws after that.
+  // capture(): ways 0 and 1: an owner is retired; 2: a slot is claimed and released; 3: and throws.
   outcome do_capture_call(nth s, nth g, nth way) {
     struct thrown_in_a_capture : std::exception {};
     if (!is_own_stream(s) || is_lost()) return skipped;

@@ -6,7 +6,6 @@
 namespace escrow::test {
 
 struct world_leases : world_pools {
-  using world_pools::world_pools;
   void check_claimed(int slot, capture_state const& capture) {
     things::slot_state& state = all_.slot_of(slot);
     reference::thing_state& modelled = all_.model.state_of(slot);

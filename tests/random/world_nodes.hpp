@@ -6,8 +6,6 @@
 namespace escrow::test {
 
 struct world_nodes : world_execs {
-  using world_execs::world_execs;
-
   static constexpr std::size_t bytes_of_an_owner = 64;
   static constexpr memset_config one_row{.value = 7, .element_bytes = 4, .width = 4};
   static constexpr memset_config rows{
@@ -37,8 +35,8 @@ struct world_nodes : world_execs {
     return {owners_[o].share, arena() + o * bytes_of_an_owner};
   }
 
-  /// A kernel that uses the owner, or nothing (`keeps`), or what a node of another kind uses. A
-  /// copy is from the memory of a second owner.
+  /// What a node of that kind does with the owner, or with nothing (`keeps`); a copy, with a
+  /// second.
   node_content with_owner(node_kind is, nth o, bool keeps, piece_of_work& work, int rounds,
                           std::optional<std::size_t> second = {}) {
     if (is == node_kind::record || is == node_kind::wait)
@@ -74,8 +72,7 @@ struct world_nodes : world_execs {
             }};
   }
 
-  /// A kernel that uses the slot, or a fill of its memory. The slot is the node's too; its uses are
-  /// in whatever order the caller makes.
+  /// A kernel that uses the slot, or a fill of its memory; in whatever order the caller makes.
   node_content with_lease(node_kind is, nth l, piece_of_work& work) {
     lease_place& from = leases_[l];
     things::slot_state& slot = all_.slot_of(from.slot);
@@ -129,8 +126,7 @@ struct world_nodes : world_execs {
     return result;
   }
 
-  // Way 0: a kernel at the beginning, 1: after the node in the place before, 2: one that keeps
-  // nothing, 3: a call of the host.
+  // Way 0: a kernel first, 1: after the node in the place before, 2: keeps nothing; 3: a host call.
   outcome do_add_node(nth n, nth g, nth o, nth way) {
     if (!is_built(g) || (way != 2 && !owners_[o].share)) return skipped;
     piece_of_work& work = all_.add_work();

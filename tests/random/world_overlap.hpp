@@ -6,8 +6,6 @@
 namespace escrow::test {
 
 struct world_overlap : world_checks {
-  using world_checks::world_checks;
-
   /// A bit for each place of a kind, by its letter.
   static std::uint64_t bit_of(char letter, nth place) {
     constexpr std::string_view letters = "sgelnphox";  // those that may overlap ask for no other
@@ -37,23 +35,20 @@ struct world_overlap : world_checks {
     return is_one_of(kind, op::release, op::release_on, op::drop_lease);
   }
 
-  /// Any thread may use pools, but not create or destroy them; several threads may have shares of
-  /// an owner, and drop them.
+  /// Any thread may use pools, but not create or destroy them; several may share an owner.
   static bool is_for_all(op kind, char letter) {
     if (letter == 'p') return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool);
     if (letter == 'o') return !is_one_of(kind, op::own, op::disown);
     return letter == 'x' && kind != op::share;
   }
 
-  /// Those begin or end captures, or take a stream into one: the legacy stream is not used
-  /// meanwhile.
+  /// The legacy stream is not used while captures begin or end, or take a stream in.
   static bool may_change_captures(op kind) {
     return is_one_of(kind, op::begin, op::begin_into, op::fork, op::wait_early, op::end,
                      op::invalidate, op::destroy_stream);
   }
 
-  /// Other threads may enqueue on a stream meanwhile, but not begin or end its capture, nor destroy
-  /// it.
+  /// Other threads may enqueue on a stream, but not begin or end its capture, nor destroy it.
   static bool changes_stream(op kind, char asked) {
     return asked == 'r' || is_one_of(kind, op::destroy_stream, op::wait_early) ||
            (asked == 'i' && is_one_of(kind, op::begin, op::begin_into, op::fork));

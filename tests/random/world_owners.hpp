@@ -6,8 +6,6 @@
 namespace escrow::test {
 
 struct world_owners : world_leases {
-  using world_leases::world_leases;
-
   static void const* code() {
     static sim::library_image const* const image = [] {
       auto* const made = new sim::library_image;

@@ -6,10 +6,9 @@
 namespace escrow::test {
 
 struct world_pools : world_streams {
-  using world_streams::world_streams;
   pool_options options_of_pools() const {
     pool_options chosen;
-    chosen.slots_max = run_.slots;
+    chosen.slots_max = run_->slots;
     chosen.capture_wait_max = {};  // stepped, no time passes meanwhile
     chosen.device = 0;
     chosen.deleter = worker_.get();
@@ -23,7 +22,7 @@ struct world_pools : world_streams {
       all_.model.state_of(slot.thing()).is_pooled = !is_closed_[p];
       unsigned left = 0;  // that are not destroyed
       each_slot_of(p, [&](int each) { left += all_.model.state_of(each).gone ? 0 : 1; });
-      if (!is_closed_[p] && left > run_.slots) all_.fail("a pool made more slots than its limit");
+      if (!is_closed_[p] && left > run_->slots) all_.fail("a pool made more slots than its limit");
       return slot;
     });
     is_closed_[p] = was_closed_[p] = false;
@@ -96,7 +95,7 @@ struct world_pools : world_streams {
           any_may_come || (slot.handles == 0 && !all_.model.is_held_by_graphs(each) && !slot.gone);
     });
     // All may be held. Fewer than the limit is wrong.
-    if (!any_may_come && made < run_.slots)
+    if (!any_may_come && made < run_->slots)
       all_.fail("a claim found the pool exhausted with fewer slots than its limit");
   }
 

@@ -41,6 +41,8 @@ inline bool is_success(cudaError_t status) {
   return status == cudaSuccess;
 }
 
+/// The first of the layers of `world`: what all have. Each of the others adds the operations on one
+/// kind of object.
 struct world_state {
   using enum situation;
   using enum outcome;
@@ -85,9 +87,6 @@ struct world_state {
     bool* failed_;
     std::optional<allocation_watch> watch_;
   };
-
-  world_state(program const& run, planted bug)
-      : run_(run), planted_(bug), is_careless_(run.seed % 8 == 0) {}
 
   bool is_lost() const { return lost_[0] || lost_[1]; }
   void meet(situation met, bool is_so = true) { counts_.meet(met, is_so); }
@@ -252,10 +251,10 @@ struct world_state {
   run_counts& counts_ = all_.counts;
   std::array<running, program::threads_max> running_;
   static inline thread_local running* mine_ = nullptr;
-  program const& run_;
-  planted const planted_;
+  program const* run_ = nullptr;
+  planted planted_ = planted::none;
   std::size_t thread_ = 0;
-  bool is_careless_;           // what leaks a slot is done, too
+  bool is_careless_ = false;   // what leaks a slot is done, too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
   std::size_t leaked_by_hoisted_ = 0;  // that were destroyed without a release

@@ -7,7 +7,6 @@
 namespace escrow::test {
 
 struct world_streams : world_state {
-  using world_state::world_state;
   /// A kernel for the stream that uses these things.
   piece_of_work& piece(nth s, std::vector<int> const& uses) {
     piece_of_work& work = all_.add_work();
@@ -77,7 +76,7 @@ struct world_streams : world_state {
     place.mark = 0;
     // The thread's own is another on each thread: programs of several have a common one instead.
     bool const is_single = std::ranges::all_of(
-        run_.operations, [](operation const& each) { return each.thread == 0; });
+        run_->operations, [](operation const& each) { return each.thread == 0; });
     if (s == legacy_stream) place.handle = cudaStreamLegacy;
     if (s == 5 && is_single) place.handle = cudaStreamPerThread;
     if (s == legacy_stream || (s == 5 && is_single)) return;
@@ -146,9 +145,8 @@ struct world_streams : world_state {
                                 [](auto const& each) { return is_same(each, full_edge); });
   }
 
-  // Ways 0 to 2: the stream waits for the beginning, or the trigger, of the last kernels of
-  // another, as behind an event that they were launched with, and joins their capture; 3: it has a
-  // programmatic launch.
+  // Ways 0 to 2: the stream joins a capture behind the beginning, or the trigger, of the last
+  // kernels of another stream, as behind an event of their launch; 3: it has a programmatic launch.
   outcome do_wait_early(nth at, nth of, nth way) {
     capture_state const captured = capture_at(of);
     bool const is_fork = capture_at(at).is_none();
@@ -231,8 +229,7 @@ struct world_streams : world_state {
       return failed;
     }
     captures_.erase(found);
-    // The graph has the beginning of a use whose end it does not have, or not before it is
-    // reopened.
+    // The graph has the beginning of a use without its end, as long as it is not reopened.
     for (lease_place const& each : leases_)
       if (each.held && each.capture == ended.id) all_.slot_of(each.slot).racy = true;
     take_captured(ended, native, g, way < 2);
