@@ -1,7 +1,7 @@
 # How long a test may take, against hangs alone: under a sanitizer on a busy machine a second can become twenty.
 set(escrow_test_seconds_max 600)
 
-# escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [DEEP seconds] [LINK targets...])
+# escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [DEEP seconds] [WITH more.cpp...] [LINK targets...])
 #   builds <file>_sim (label sim), linked with escrow::sim, and, with ESCROW_GPU, the same source as <file>_gpu
 #   (label gpu), linked with cudart_static. A GPU test skips itself where there is no GPU.
 #   Every test links GTest's main and tests/support, which has the kernels for both runtimes.
@@ -9,13 +9,13 @@ set(escrow_test_seconds_max 600)
 #   deep.<file>_sim or _gpu, so many seconds at most; its figures go to <build>/deep-results. `./build.sh deep` is
 #   all of that; without -C deep there are no such tests.
 function(escrow_test source)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIM_ONLY;GPU_ONLY" "DEEP" "LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIM_ONLY;GPU_ONLY" "DEEP" "WITH;LINK")
   cmake_path(GET source STEM name)
   if(ESCROW_BUILD_SIM AND NOT arg_GPU_ONLY)
-    escrow_test_program(${name} sim ${source} "${arg_LINK}")
+    escrow_test_program(${name} sim "${source};${arg_WITH}" "${arg_LINK}")
   endif()
   if(ESCROW_GPU AND NOT arg_SIM_ONLY)
-    escrow_test_program(${name} gpu ${source} "${arg_LINK}")
+    escrow_test_program(${name} gpu "${source};${arg_WITH}" "${arg_LINK}")
   endif()
   foreach(target ${name}_sim ${name}_gpu)
     if(TARGET ${target})
@@ -27,9 +27,9 @@ function(escrow_test source)
   endforeach()
 endfunction()
 
-function(escrow_test_program name runtime source link)
+function(escrow_test_program name runtime sources link)
   set(target ${name}_${runtime})
-  add_executable(${target} ${source})
+  add_executable(${target} ${sources})
   target_link_libraries(${target} PRIVATE ${link} escrow_test_support_${runtime} GTest::gtest)
   escrow_compile_options(${target})
   if(ESCROW_SANITIZE MATCHES undefined)

@@ -1,4 +1,4 @@
-// Why a stream cannot be used, and the relaxed capture mode.
+// Errors for unusable streams, and the Relaxed capture mode.
 #include "escrow/core/capture.hpp"
 
 #include "escrow/detail/retry_cleanup.hpp"

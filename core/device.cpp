@@ -1,4 +1,4 @@
-// Devices: the current one, those in use, and lost ones.
+// The current device, devices in use, and lost devices.
 #include "escrow/detail/device.hpp"
 
 #include <cuda.h>
@@ -18,8 +18,8 @@ int current_device() {
 
 bool is_in_use(int device) noexcept {
   using state_function = CUresult(CUDAAPI*)(CUdevice, unsigned*, int*);
-  // The driver's: the runtime has no such question that makes no context. Relaxed: each value is
-  // the same function, and nothing else is published.
+  // From the driver: the runtime's queries create a context. Relaxed: every thread stores the same
+  // function pointer, and it publishes nothing else.
   static constinit std::atomic<state_function> known{nullptr};
   state_function state = known.load(std::memory_order_relaxed);
   if (state == nullptr) {
@@ -43,7 +43,7 @@ device_scope::device_scope(int device) {
   previous_ = current_device();
   if (previous_ == device) return;
   cudaError_t const status = cudaSetDevice(device);
-  // With a fault that came before, it may have been changed all the same.
+  // cudaSetDevice may report an earlier fault and still have switched.
   if (status != cudaSuccess) retry_cleanup([this] { return cudaSetDevice(previous_); });
   check(status, "cudaSetDevice");
   changed_ = true;
@@ -55,10 +55,9 @@ device_scope::~device_scope() {
 
 namespace {
 
-// What cannot be asked counts as used.
+// A device whose state is unknown counts as in use.
 bool may_other_devices_run() noexcept {
-  // Once true, it stays true: the failed device may have been reset meanwhile, and the other is
-  // not. Relaxed: a thread that reads false asks CUDA.
+  // Stays true: a reset may have cleared only the failed device. Relaxed: on false, CUDA is asked.
   static constinit std::atomic<bool> were_several{false};
   if (were_several.load(std::memory_order_relaxed)) return true;
   int count = 0;

@@ -1,4 +1,4 @@
-// What errors say, and which of them last.
+// Error texts, and the list of sticky errors.
 #include "escrow/core/error.hpp"
 
 #include <string>

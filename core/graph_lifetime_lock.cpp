@@ -7,8 +7,8 @@
 namespace escrow {
 
 namespace {
-// Guards CUDA's links between graphs and what was made of them. Held across calls of CUDA, which
-// may run destroy callbacks: Escrow's take no lock.
+// Guards CUDA's links between graphs and their copies and execs. Held across CUDA calls, which may
+// run destroy callbacks: Escrow's callbacks take no lock.
 constinit std::recursive_mutex links;
 static_assert(std::is_trivially_destructible_v<std::recursive_mutex>,
               "graphs are destroyed during exit, too");

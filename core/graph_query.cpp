@@ -1,4 +1,4 @@
-// Reading a graph's id: from the driver if it can be asked, else from the graph's DOT text.
+// Reads a graph's id from the driver, or else from the graph's DOT text.
 #include "escrow/detail/graph_query.hpp"
 
 #include <cuda.h>
@@ -22,7 +22,7 @@ namespace escrow {
 
 namespace {
 
-// A file without a name, in memory.
+// An unnamed file in memory.
 class memory_file {
  public:
   memory_file() noexcept : descriptor_(memfd_create("escrow", MFD_CLOEXEC)) {}
@@ -33,7 +33,7 @@ class memory_file {
 
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   [[nodiscard]] std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
-  // Its first bytes; empty if they cannot be read.
+  // The first bytes; empty if reading fails.
   template <std::size_t Size>
   [[nodiscard]] std::string_view head(std::array<char, Size>& buffer) const noexcept {
     ssize_t const count = ::pread(descriptor_, buffer.data(), buffer.size(), 0);
@@ -44,14 +44,14 @@ class memory_file {
   int descriptor_;
 };
 
-// Takes `expected` off the front of `text`.
+// Removes `expected` from the front of `text`.
 bool skip(std::string_view& text, std::string_view expected) noexcept {
   if (!text.starts_with(expected)) return false;
   text.remove_prefix(expected.size());
   return true;
 }
 
-// Takes a number off the front of `text`, and what has to come behind it.
+// Removes a number, and then `expected`, from the front of `text`.
 bool read(std::string_view& text, std::uint64_t& number, std::string_view expected) noexcept {
   auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
@@ -69,7 +69,7 @@ std::optional<std::uint64_t> id_in_dot(std::string_view text) noexcept {
 
 std::optional<std::uint64_t> printed_id(cudaGraph_t graph) {
   memory_file const file;
-  // The status of a print that cannot write. The last error is not ours, and stays.
+  // CUDA's status for an unwritable file. The caller's last error is not touched.
   if (!file.is_open()) throw cuda_error(cudaErrorOperatingSystem, "cudaGraphDebugDotPrint");
   check(cudaGraphDebugDotPrint(graph, file.path().c_str(), 0), "cudaGraphDebugDotPrint");
   std::array<char, 128> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read into
@@ -78,10 +78,10 @@ std::optional<std::uint64_t> printed_id(cudaGraph_t graph) {
 
 using graph_id_function = CUresult(CUDAAPI*)(CUgraph, unsigned*);
 
-// cuGraphGetId, which CUDA 13.0's headers do not declare; null if the driver has none.
+// cuGraphGetId, which the headers of CUDA 13.0 do not declare; null if the driver lacks it.
 graph_id_function find_graph_id() noexcept {
   constexpr int since = 13010;
-  // The version first: a lookup that fails would replace the caller's last error.
+  // The version first: a failed lookup would replace the caller's last error.
   int version = 0;
   if (!succeeded(cudaDriverGetVersion(&version)) || version < since) return nullptr;
   void* found = nullptr;
@@ -97,16 +97,15 @@ int device_count() {
   return count;
 }
 
-// cuGraphGetId answers with 32 bits, capture ids have 64. Its answer is taken for the id if both
-// ways agreed on the first graph that was asked, and as long as no answer is near the end of its
-// range; then, for the rest of the process, only the text is.
+// cuGraphGetId returns 32 bits, capture ids have 64. It is trusted if both methods agree on the
+// first graph, and while its results stay below `answer_max`. After that only the text is used.
 enum class driver_answers { unchecked, are_ids, are_not_ids };
 
 }  // namespace
 
 std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   static graph_id_function const driver_id_of = find_graph_id();
-  // Relaxed: it publishes nothing; a thread that reads an older value asks both ways.
+  // Relaxed: it publishes nothing; a thread that reads an older value uses both methods.
   static constinit std::atomic<driver_answers> known{driver_answers::unchecked};
   constexpr unsigned answer_max = 1U << 31U;
 
@@ -117,7 +116,7 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   if (answers == driver_answers::are_ids && answer < answer_max) return answer;
   std::optional<std::uint64_t> const id = printed_id(graph);
   if (id == answer && answer < answer_max) {
-    driver_answers expected = driver_answers::unchecked;  // are_not_ids stays
+    driver_answers expected = driver_answers::unchecked;  // keeps are_not_ids
     known.compare_exchange_strong(expected, driver_answers::are_ids, std::memory_order_relaxed);
   } else {
     known.store(driver_answers::are_not_ids, std::memory_order_relaxed);
@@ -126,12 +125,12 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
 }
 
 bool is_captured_on(stream_ref stream, int device) {
-  // This handle names a stream of the current device, and another one of each other.
+  // This handle names a different stream on each device.
   if (stream.get() == cudaStreamPerThread) return current_device() == device;
   if (device_count() == 1) return true;
   if (!is_in_use(device)) return false;
-  // Used by no other thread meanwhile: two captures that record one at the same time crash the
-  // driver (measured). One after the other they may, also while both go on (measured).
+  // One event per probe: two captures that record one event concurrently crash the driver
+  // (measured). Sequential records are safe, also while both captures are active (measured).
   event probe = event_cache::take(device, event_use::captured);
   cudaError_t const status = cudaEventRecord(probe.get(), stream.get());
   if (status != cudaErrorInvalidResourceHandle) check(status, "cudaEventRecord");
@@ -145,7 +144,7 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
     cudaStream_t stream = nullptr;
     int device = 0;
   };
-  // What the calling thread found last: ids are never reused, and a stream keeps its device.
+  // Recent results of this thread. Ids are never reused, and a stream never changes its device.
   thread_local std::array<answer, 32> answers{};
   thread_local std::size_t next = 0;
   if (stream.get() == cudaStreamPerThread) return current_device();
@@ -153,7 +152,7 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
     return each.capture_id == capture_id && each.stream == stream.get();
   });
   if (known != answers.end()) {
-    std::swap(*known, answers.front());  // likely the next one
+    std::swap(*known, answers.front());  // likely queried next
     return answers.front().device;
   }
   int const current = current_device();

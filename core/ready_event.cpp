@@ -1,4 +1,4 @@
-// The store of idle events; the second try of a record, and what a query answers.
+// The cache of idle events, the retry of a record, and the meaning of query results.
 #include "escrow/detail/ready_event.hpp"
 
 #include <array>
@@ -18,13 +18,13 @@ namespace {
 
 struct idle_events {
   std::mutex mutex;           // guards `events`; never held across a CUDA call
-  std::vector<event> events;  // room for idle_max is made by take(), so that put() never allocates
+  std::vector<event> events;  // take() reserves idle_max, so that put() never allocates
 };
 
-constexpr int devices_max = 64;  // more devices than one process sees; beyond, events are not kept
+constexpr int devices_max = 64;  // above any real count; events of further devices are not cached
 
 idle_events* idle_events_of(int device, event_use use) noexcept {
-  // Not destroyed: an event may be put back while the process exits.
+  // Not destroyed: an event may be put back during process exit.
   static never_destroyed<std::array<std::array<idle_events, devices_max>, 2>> lists;
   if (device < 0 || device >= devices_max) return nullptr;
   return &(*lists)[static_cast<std::size_t>(use)][static_cast<std::size_t>(device)];
@@ -47,7 +47,7 @@ event event_cache::take(int device, event_use use) {
 }
 
 void event_cache::put(int device, event&& idle_event, event_use use) noexcept {
-  event to_destroy = std::move(idle_event);  // destroyed after the lock, unless it is stored
+  event to_destroy = std::move(idle_event);  // if not stored, destroyed after unlocking
   idle_events* const idle = idle_events_of(device, use);
   if (idle == nullptr) return;
   std::lock_guard const lock(idle->mutex);
@@ -65,7 +65,7 @@ record_result record_ready(event& ready, int& device, cudaStream_t stream) noexc
       int const own_device = device_of(stream);
       event fresh = event_cache::take(own_device);
       check(cudaEventRecord(fresh.get(), stream), "cudaEventRecord");
-      // One that was right for its own device serves there again.
+      // On its own device it is still usable.
       if (ready && device != own_device) event_cache::put(device, std::move(ready));
       ready = std::move(fresh);
       device = own_device;

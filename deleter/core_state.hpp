@@ -1,4 +1,4 @@
-// The inside of a deleter_core, and its thread.
+// The implementation of deleter_core, and its worker thread.
 #pragma once
 
 #include <atomic>
@@ -19,24 +19,22 @@
 
 namespace escrow {
 
-// Owned by the deleter_core. Once its deleter was destroyed, the thread ends with the last use of
-// the core, which it frees then.
+// Owned by the deleter_core. Without a deleter, the thread frees the core after its last use.
 class worker {
  public:
   explicit worker(deleter_core& core) : core_(core) {}
 
-  // Throws std::system_error. Once.
-  void start();
+  void start();  // once; throws std::system_error
   [[nodiscard]] bool is_running() const noexcept { return thread_.joinable(); }
 
-  // Lets the thread, started if need be, go on until the last use of the core was dropped, and
-  // waits for its end unless something `is_owed`. The core may be freed when this returns. If no
-  // thread can be started it is leaked, and that is reported.
+  // Makes the thread (started if necessary) run until the core's last use is dropped, and joins it
+  // unless something `is_owed`. The core may be freed when this returns. If no thread can be
+  // started, the core is leaked and this is reported.
   void leave_to_itself(bool is_owed) noexcept;
 
-  // From now on passes end when the process exits. For the first core; the others change nothing.
+  // Stops passes at process exit. Called for each core; only the first call has an effect.
   static void watch_for_exit();
-  // Then nothing may be reclaimed any more. Any thread.
+  // During process exit nothing may be reclaimed. Any thread.
   [[nodiscard]] static bool is_process_exiting() noexcept;
 
  private:
@@ -46,10 +44,10 @@ class worker {
 
   deleter_core& core_;
   std::thread thread_;
-  // The thread's own:
-  bool is_relaxed_ = false;                            // in Relaxed capture mode
-  std::chrono::microseconds interval_{0};              // of the last short sleep
-  std::chrono::steady_clock::time_point last_work_{};  // when there was something to do
+  // Used by the thread only:
+  bool is_relaxed_ = false;                // in Relaxed capture mode
+  std::chrono::microseconds interval_{0};  // of the last short sleep
+  std::chrono::steady_clock::time_point last_work_{};
 };
 
 struct deleter_core::state {
@@ -57,20 +55,19 @@ struct deleter_core::state {
       : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {}
   state(state&&) = delete;
 
-  // One pass: recycles, looks at events, reclaims. Returns how much was reclaimed; 0 at once if
-  // another thread is in a pass, or the process is exiting. `is_thread_relaxed`: whether the thread
-  // is in Relaxed capture mode; if not it is put there for good, and that is noted.
+  // One pass: recycles, polls events, reclaims. Returns how many were reclaimed; 0 at once if
+  // another thread is in a pass or the process is exiting. `is_thread_relaxed`: whether the thread
+  // is in Relaxed capture mode; if not, the pass sets the mode for good, and this flag.
   std::size_t guarded_pass(bool& is_thread_relaxed) noexcept;
   [[nodiscard]] release_queue& queue_of(release_lane lane) noexcept {
     return lane == release_lane::recycle ? recycled.queue : destroyed;
   }
-  // Whether a pass would find nothing that has arrived since the last one.
+  // True if nothing has arrived since the last pass.
   [[nodiscard]] bool nothing_arrived() const noexcept;
-  // The epoch of what the calling thread pushes: what a reclaim releases belongs to what was
-  // reclaimed.
+  // The epoch for what this thread pushes: during a reclaim, that of the thing being reclaimed.
   [[nodiscard]] std::uint64_t epoch_of_push() const noexcept;
   [[nodiscard]] bool is_reclaiming_here() const noexcept {
-    // Relaxed: a thread finds only itself here.
+    // Relaxed: a thread compares only with its own value.
     return reclaiming_thread.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
 
@@ -82,37 +79,35 @@ struct deleter_core::state {
   object_store store;
   wakeup_store::loan const bell = wakeup_store::take();
 
-  // What can still push: the deleter, reclaimables, pools. Release when dropped, acquire where the
-  // worker reads it before it frees the core: what was done with the core happens before its end.
+  // Users that can still push: the deleter, reclaimables, pools. Released on drop and acquired by
+  // the worker before it frees the core, so that all work on the core happens before that.
   alignas(64) std::atomic<std::size_t> uses{0};
 
-  // Drains. Every push notes the epoch, a drain begins the next one, and waits until nothing of
-  // earlier ones is left. Acquire and release: a pass that sees the drain's epoch sees all that was
-  // pushed before the drain.
+  // Each push stores the epoch; a drain starts the next one and waits until nothing of earlier ones
+  // is left. Acquire and release: a pass that sees the drain's epoch sees all earlier pushes.
   std::atomic<std::uint64_t> epoch{1};
   std::mutex drain_mutex;  // guards `drained`
   std::condition_variable drain_ended;
-  std::uint64_t drained = 0;                 // nothing of this epoch or an earlier one is left
-  std::atomic<std::uint64_t> seen_epoch{1};  // of the last pass: relaxed, as the wakeup orders it
+  std::uint64_t drained = 0;                 // nothing of this or an earlier epoch is left
+  std::atomic<std::uint64_t> seen_epoch{1};  // of the last pass; relaxed: the wakeup orders it
 
-  // The thread that is in a pass. Acquire to enter and release to leave, as a lock that no thread
-  // waits for.
+  // The thread in a pass: a try-lock, with acquire to enter and release to leave.
   std::atomic<std::thread::id> reclaiming_thread{};
   std::atomic<bool> has_pending{false};  // what the last pass left
   worker thread;
 
-  std::atomic<bool> refuses{false};  // relaxed: a late retire() may still slip in, and is served
-  std::atomic<bool> is_left_alone{false};  // release by the deleter's end, acquire by the worker
+  std::atomic<bool> refuses{false};        // relaxed: a concurrent retire() may still succeed
+  std::atomic<bool> is_left_alone{false};  // release by ~deleter, acquire by the worker
   deleter_core* next_orphan = nullptr;     // link of the list of these; see worker.cpp
 
-  // Counts for people: relaxed, all of them.
+  // Statistics: relaxed.
   std::atomic<std::uint64_t> reclaimed{0};
   std::atomic<std::uint64_t> pending{0};
   std::atomic<std::int64_t> in_graphs{0};
   std::atomic<std::uint64_t> leaked{0};
   std::atomic<std::uint64_t> errors{0};
 
-  // Of the thread that is in a pass:
+  // Used only by the thread in a pass:
   void sort_arrivals() noexcept;
   bool prepare_thread(bool& is_thread_relaxed) noexcept;
   void make_current(int device) noexcept;
@@ -124,9 +119,9 @@ struct deleter_core::state {
   pending_events waiting;
   release_list ready;            // to be reclaimed in this pass
   std::size_t pass_count = 0;    // reclaimed in this pass
-  std::uint64_t pass_epoch = 0;  // of what is being reclaimed; before that, the pass's
-  bool is_postponed = false;     // what is being reclaimed waits for an event again
-  int pass_device = -1;          // current on this thread, as far as is known; -1: not known
+  std::uint64_t pass_epoch = 0;  // of the thing being reclaimed; before that, the pass's
+  bool is_postponed = false;     // the thing being reclaimed waits for an event again
+  int pass_device = -1;          // current on this thread; -1: not known
   int known_device = -1;         // of the last thing that arrived
 };
 

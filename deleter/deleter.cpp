@@ -1,4 +1,4 @@
-// The deleter's interface: how an owner gets on its way, and how one waits for it.
+// The deleter's interface: retiring owners and draining.
 #include "escrow/deleter/deleter.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ deleter::~deleter() {
   state.refuses.store(true, std::memory_order_relaxed);
   state.store.trim();
   bool const has_thread = state.thread.is_running();
-  // acq_rel: with no other use left, everything that was done with the core happens before its end.
+  // acq_rel: without other uses, all work on the core happens before its destruction.
   bool const is_owed = state.uses.fetch_sub(1, std::memory_order_acq_rel) != 1;
   if (is_owed || has_thread) {
     state.thread.leave_to_itself(is_owed);
@@ -124,13 +124,13 @@ void deleter::finish_with_graph(retirement&& begun) {
     hold_in_graph(object, object.is_written(), begun.graph, begun.graph_id, begun.may_append,
                   is_taken);
   } catch (...) {
-    if (!is_taken) object.push();  // owners are destroyed on the worker, this one too
+    if (!is_taken) object.push();  // owners are always destroyed on the worker
     throw;
   }
 }
 
 void deleter::finish_after_stream(retirement&& begun) {
-  // The owner has been taken: whatever fails now, it must not be destroyed before the work is done.
+  // The owner was taken: even on failure it must not be destroyed before the work is done.
   retired_object& object = *begun.object.release();
   int device = object.event_device_;
   record_result const recorded = record_ready(object.own_event_, device, begun.stream);
@@ -142,7 +142,7 @@ void deleter::finish_after_stream(retirement&& begun) {
       object.reclaim_after(object.own_event_.get(), release_order::of_this_thread(begun.stream_id));
       return core_->push_retired(object);
     case record_outcome::device_lost:
-      return object.push();  // nothing uses the owner any more
+      return object.push();  // nothing runs any more
     case record_outcome::failed:
       break;
   }
@@ -177,7 +177,7 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout) {
     auto const is_drained = [&] { return state.drained >= last; };
     auto const wait = std::clamp<std::chrono::nanoseconds>(left, {}, slice);
     if (state.drain_ended.wait_for(lock, wait, is_drained)) return true;
-    // At process exit nothing is reclaimed any more.
+    // Nothing is reclaimed during process exit.
     if (left <= slice || worker::is_process_exiting()) return false;
   }
 }
@@ -195,13 +195,13 @@ bool deleter::stop_for(std::chrono::nanoseconds timeout) {
 }
 
 std::size_t deleter::poll() {
-  if (worker::is_process_exiting()) return 0;  // CUDA may be gone
+  if (worker::is_process_exiting()) return 0;  // CUDA may be unloaded
   relaxed_capture_scope const relaxed;
   int const device = current_device();
   bool is_relaxed = true;
   std::size_t const count = core_->state_->guarded_pass(is_relaxed);
   retry_cleanup([device] { return cudaSetDevice(device); });
-  core_->state_->bell->notify();  // the worker, if there is one, must see what we left pending
+  core_->state_->bell->notify();  // a worker must see what is still pending
   return count;
 }
 

@@ -1,4 +1,4 @@
-// The way of a reclaimable from push() to the worker, and the counts.
+// A reclaimable's path from push() to the worker, and the statistics.
 #include "escrow/detail/deleter_core.hpp"
 
 #include <dlfcn.h>
@@ -17,24 +17,23 @@ namespace escrow {
 
 namespace {
 
-// Intervals that are in order, and not so short that the worker would never rest.
+// Ordered intervals, long enough for the worker to sleep.
 deleter_options in_order(deleter_options options) {
   options.poll_interval_min = std::max(options.poll_interval_min, std::chrono::microseconds(1));
   options.poll_interval_max = std::max(options.poll_interval_max, options.poll_interval_min);
   return options;
 }
 
-// From the first call on, dlclose() leaves the module in memory that this code is linked into: a
-// plugin that has Escrow's static libraries inside, for one. By one more open, never closed: a link
-// option (-z nodelete) reaches only those who link with CMake.
+// Pins the module that contains this code, e.g. a plugin linked with Escrow's static libraries:
+// dlclose() then leaves it loaded. Uses one more dlopen, never closed, because a link option (-z
+// nodelete) would reach only users of CMake.
 void pin_module() noexcept;
 
 bool open_once_more() noexcept {
   Dl_info found{};
-  // Not found: the program is linked statically, and nothing can be unloaded.
+  // Not found: a statically linked program, from which nothing is unloaded.
   if (dladdr(reinterpret_cast<void*>(&pin_module), &found) == 0) return false;
-  // Found by the very name that it was loaded under, so that no file is looked at. Null for a
-  // program, which is never unloaded.
+  // By the name it was loaded under, so no file is opened. Null for a program, which stays loaded.
   return dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
 }
 
@@ -92,8 +91,8 @@ void deleter_core::add_use() noexcept {
 }
 
 void deleter_core::drop_use() noexcept {
-  // The worker may free the core as soon as the use is dropped; the wakeup stays. It is notified
-  // because a worker whose deleter was destroyed sleeps, too.
+  // The worker may free the core once the use is dropped; the wakeup remains. Notify it, because a
+  // worker without a deleter sleeps, too.
   wakeup& bell = *state_->bell;
   state_->uses.fetch_sub(1, std::memory_order_release);
   bell.notify();
@@ -112,7 +111,7 @@ void deleter_core::cancel_place(release_lane lane) noexcept {
 }
 
 void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
-  // Once the thing is in the queue, it may be destroyed, and the core with it; the wakeup stays.
+  // Once queued, the thing and the core may be destroyed; the wakeup remains.
   wakeup& bell = *state_->bell;
   state_->queue_of(lane).push(thing);
   bell.notify();
@@ -122,13 +121,13 @@ bool deleter_core::recycle_next(std::uint64_t& last_asked) noexcept {
   bool is_one_done = false;
   if (state_->recycled.deferred() != 0) {
     try {
-      relaxed_capture_scope const relaxed;  // a query would kill a capture
+      relaxed_capture_scope const relaxed;  // a query could invalidate a capture
       is_one_done = state_->recycled.release_next(last_asked);
     } catch (std::exception const&) {
-      // They cannot be asked: the worker will.
+      // The worker will query them.
     }
   }
-  recycle_queued();  // also what another thread found done meanwhile
+  recycle_queued();  // also what another thread found done
   return is_one_done;
 }
 
@@ -154,7 +153,7 @@ void deleter_core::reclaim_next(reclaimable& owner) noexcept {
 }
 
 void deleter_core::defer(std::list<deferred_release> waiting) noexcept {
-  wakeup& bell = *state_->bell;  // stays, while the core may be freed with the last release
+  wakeup& bell = *state_->bell;  // remains when the last release frees the core
   state_->recycled.defer(std::move(waiting), state_->epoch_of_push());
   bell.notify();
 }
@@ -183,7 +182,7 @@ void deleter_core::report(std::exception const& error) noexcept {
   try {
     state_->options.on_error(error);
   } catch (...) {
-    // A handler must not throw.
+    // Dropped: a handler must not throw.
   }
 }
 
@@ -191,12 +190,12 @@ void deleter_core::report(cudaError_t status, char const* api) noexcept {
   try {
     report(cuda_error(status, api));
   } catch (std::bad_alloc const&) {
-    state_->errors.fetch_add(1, std::memory_order_relaxed);  // no memory to describe it with
+    state_->errors.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
   }
 }
 
 void deleter_core::leak(reclaimable& unknown) noexcept {
-  // In a list, so that a leak checker sees that it is known.
+  // In a list, so that leak checkers find it reachable.
   static constinit std::mutex mutex;  // guards `leaked`
   static constinit release_list leaked;
   {

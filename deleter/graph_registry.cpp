@@ -1,4 +1,4 @@
-// Entries begin with a graph's first set and end with its last.
+// Registry entries: from a graph's first set to its last.
 #include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Shelves, and the blocks of memory that their objects come from.
+// Shelves, and the memory blocks of their objects.
 #include "object_store.hpp"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace escrow {
 
-// One allocation for some objects, since aligned ones are expensive; freed with the last of them.
+// One allocation for several objects, since aligned ones are slow; freed with the last object.
 class object_block {
  public:
-  static constexpr std::size_t objects = 8;  // what retired_object::place_ can tell
+  static constexpr std::size_t objects = 8;  // limit of retired_object::place_
 
   // Makes idle objects with places in `queue`. Throws std::bad_alloc.
   [[nodiscard]] static release_list make(deleter_core& core, release_queue& queue) {
@@ -33,13 +33,13 @@ class object_block {
 
   static void destroy(retired_object& idle) noexcept {
     auto* const first = reinterpret_cast<std::byte*>(&idle) - idle.place_ * sizeof(retired_object);
-    // The places follow the count, at the alignment of the block.
+    // The places follow `alive_`, at the block's alignment.
     auto* const block =
         std::launder(reinterpret_cast<object_block*>(first - alignof(retired_object)));
     static_assert(sizeof(object_block) ==
                   objects * sizeof(retired_object) + alignof(retired_object));
     idle.~retired_object();
-    // Release for what was done with this object, acquire for the others', by the last one.
+    // Release: this object's use; acquire: the others', before the delete.
     if (block->alive_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete block;
   }
 
@@ -55,7 +55,6 @@ class object_block {
 
 namespace {
 
-// Starts to fetch the object into the cache, to be written.
 void prefetch(reclaimable const& next) noexcept {
   for (std::size_t line = 0; line < sizeof(retired_object); line += 64) {
     __builtin_prefetch(reinterpret_cast<std::byte const*>(&next) + line, 1);
@@ -89,7 +88,7 @@ void retired_object::reclaim_owner(reclaimable& thing) noexcept {
   if (owner.in_graph_) {
     owner.in_graph_ = false;
     owner.core().count_in_graphs(-1);
-    // CUDA released it, perhaps too early.
+    // CUDA may have released it too early.
     if (may_work_go_on_untold()) return deleter_core::leak(owner);
   }
   owner.clear();
@@ -104,7 +103,7 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
     std::lock_guard const lock(from.lock);
     taken = static_cast<retired_object*>(from.idle.pop_front());
     if (taken != nullptr) --from.idle_count;
-    // The worker had the next one last: it is fetched while CUDA records the event of this one.
+    // The worker used the next one last: prefetch it while CUDA records this one's event.
     if (reclaimable* const next = from.idle.front()) prefetch(*next);
   }
   if (taken == nullptr) taken = &make(from);
@@ -138,7 +137,7 @@ bool object_store::push(retired_object& retired) noexcept {
   its.retired.push_back(retired);
   // Relaxed: see has_retired.
   if (was_empty) its.has_retired.store(true, std::memory_order_relaxed);
-  return was_empty;  // the thread that pushed the first wakes the worker, which takes all at once
+  return was_empty;  // the first wakes the worker, which takes all
 }
 
 void object_store::put(retired_object& idle) noexcept {

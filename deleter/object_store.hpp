@@ -1,4 +1,4 @@
-// The store of objects for owners, and what was retired eagerly.
+// Pooled storage for retired owners, and the queue of eager retirements.
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@
 
 namespace escrow {
 
-// What eager retirements need, spread over shelves by stream, so that each costs two short locks
-// and touches no memory that retirements on other streams touch. Destroy callbacks never come here:
-// they use the release queue.
-// Thread safety: any thread, but for what is marked as the worker's.
+// Storage and queues of eager retirements, sharded into shelves by stream, so that each costs two
+// short locks and shares no cache line with other streams. Destroy callbacks use the release queue
+// instead.
+// Thread safety: any thread, except functions marked as the worker's.
 class object_store {
  public:
   object_store(deleter_core& core, release_queue& destroyed) : core_(core), queue_(destroyed) {}
@@ -25,32 +25,31 @@ class object_store {
   // As deleter_core's functions of these names.
   [[nodiscard]] retired_object& take(std::uint64_t stream, bool with_event);
   void put(retired_object& idle) noexcept;
-  // Whether it is the first on its shelf: the worker has to be woken then.
+  // True if it is the first on its shelf: the caller must then wake the worker.
   [[nodiscard]] bool push(retired_object& retired) noexcept;
 
   // For the worker:
   [[nodiscard]] release_list take_retired() noexcept;
   [[nodiscard]] bool has_retired() const noexcept;
   void put_after_pass(retired_object& idle) noexcept;
-  void shelve_emptied() noexcept;  // what was put after the pass
+  void shelve_emptied() noexcept;  // returns these to the shelves
 
   void trim() noexcept;  // frees all idle objects
 
  private:
   struct alignas(64) shelf {
-    spin_lock lock;     // guards the rest, but for what `emptied` has
-    release_list idle;  // to be used next, with events of the streams' device
+    spin_lock lock;     // guards all below except `emptied...`
+    release_list idle;  // used next; events of the streams' device
     std::size_t idle_count = 0;
-    release_list retired;  // recorded and not yet taken by the worker, oldest first
-    // Whether `retired` has any. Written under the lock; read without it by the worker, which goes
-    // to sleep only after the wakeup's exchange with the thread that wrote it, or takes the lock.
+    release_list retired;  // not yet taken by the worker, oldest first
+    // `retired` is not empty. Written under the lock. The worker reads it without, relaxed: before
+    // sleeping it synchronizes with the writer through the wakeup; else it takes the lock.
     std::atomic<bool> has_retired{false};
-    // The worker's, to join `idle` after its pass.
-    release_list emptied;
+    release_list emptied;  // the worker's: joins `idle` after its pass
     std::size_t emptied_count = 0;
   };
-  static constexpr std::size_t idle_max = 16384;  // objects that a shelf keeps
-  static constexpr std::size_t shelf_count = 32;  // what retired_object::shelf_ can tell
+  static constexpr std::size_t idle_max = 16384;  // idle objects per shelf
+  static constexpr std::size_t shelf_count = 32;  // limit of retired_object::shelf_
 
   [[nodiscard]] retired_object& make(shelf& of);
 

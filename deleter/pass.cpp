@@ -1,4 +1,4 @@
-// The worker's pass: recycle first and in between, then destroy what is ready.
+// The worker's pass: recycle first and between destructions, then destroy what is ready.
 #include <algorithm>
 #include <utility>
 
@@ -10,9 +10,8 @@ namespace escrow {
 std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   pass_device = -1;
   pass_count = 0;
-  // Acquire: see `epoch`.
-  std::uint64_t const now = epoch.load(std::memory_order_acquire);
-  pass_epoch = now;  // of what an error handler retires
+  std::uint64_t const now = epoch.load(std::memory_order_acquire);  // acquire: see `epoch`
+  pass_epoch = now;  // for what an error handler retires
   core.recycle_queued();
   sort_arrivals();
   if (prepare_thread(is_thread_relaxed)) {
@@ -23,7 +22,7 @@ std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
     waiting.poll(ready);
     while (reclaimable* const thing = ready.pop_front()) {
       reclaim(*thing);
-      // A destructor may block, in cudaFree for one: what can be recycled is, before the next.
+      // A destructor may block, e.g. in cudaFree, so recycle before the next one.
       if (!recycled.queue.empty()) core.recycle_queued();
     }
     store.shelve_emptied();
@@ -47,21 +46,21 @@ void deleter_core::state::sort_arrivals() noexcept {
 bool deleter_core::state::prepare_thread(bool& is_thread_relaxed) noexcept {
   if (is_thread_relaxed) return true;
   if (ready.empty() && waiting.size() == 0 && recycled.deferred() == 0) return true;
-  // Before the next call, which would make another device's context.
+  // Before the next call, which would create a context on the current device.
   make_current(known_device >= 0 ? known_device : recycled.device_of_deferred());
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaError_t const status = cudaThreadExchangeStreamCaptureMode(&mode);
   is_thread_relaxed = succeeded(status);
   if (!is_thread_relaxed) core.report(status, "cudaThreadExchangeStreamCaptureMode");
-  // Without Relaxed mode a query could kill a capture: better to try again later. On a lost device
-  // there is no capture to kill.
+  // Without Relaxed mode a query could invalidate a capture, so retry later. On a lost device there
+  // is no capture to invalidate.
   return is_thread_relaxed || is_sticky(status);
 }
 
 void deleter_core::state::make_current(int device) noexcept {
   if (device < 0 || device == pass_device) return;
   pass_device = -1;
-  constexpr int attempts_max = 3;  // then it is reclaimed with whichever device is current
+  constexpr int attempts_max = 3;  // then reclaims with the current device
   for (int attempt = 0; attempt < attempts_max && pass_device < 0; ++attempt) {
     cudaError_t const status = cudaSetDevice(device);
     if (succeeded(status)) {
@@ -80,7 +79,7 @@ void deleter_core::state::reclaim(reclaimable& thing) noexcept {
   pass_epoch = thing.epoch_;
   bool const is_set = reference_set::is_set(thing);
   thing.reclaim_(thing);
-  pass_device = -1;  // what was destroyed may have left another device current
+  pass_device = -1;  // a destructor may have changed the current device
   if (std::exchange(is_postponed, false) || is_set) return;
   ++pass_count;
   reclaimed.fetch_add(1, std::memory_order_relaxed);
@@ -91,7 +90,7 @@ void deleter_core::state::end_drains(std::uint64_t now) noexcept {
     std::lock_guard const lock(drain_mutex);
     if (drained + 1 >= now) return;  // no drain waits
   }
-  // In this order: what a release in the first place pushes is found in the next one.
+  // In this order: a stage's releases are pushed to the next stage.
   std::uint64_t oldest = std::min(now, recycled.oldest_epoch());
   core.recycle_queued();
   sort_arrivals();
@@ -103,14 +102,13 @@ void deleter_core::state::end_drains(std::uint64_t now) noexcept {
 }
 
 void deleter_core::state::count_pending() noexcept {
-  // Relaxed: a count for people.
-  pending.store(waiting.size() + recycled.deferred(), std::memory_order_relaxed);
+  pending.store(waiting.size() + recycled.deferred(), std::memory_order_relaxed);  // a statistic
 }
 
 std::uint64_t deleter_core::state::epoch_of_push() const noexcept {
   if (std::uint64_t const recycling = recycled.epoch_of_this_thread()) return recycling;
   if (is_reclaiming_here()) return pass_epoch;
-  // Relaxed: what comes before a drain reads an epoch before the drain's.
+  // Relaxed: a push that happens before a drain reads an epoch before the drain's.
   return epoch.load(std::memory_order_relaxed);
 }
 

@@ -27,7 +27,7 @@ void pending_events::add(reclaimable& thing) noexcept {
       if (lines_.size() >= lines_max_) forget_idle_lines();
       return lines_[thing.order_].push_back(thing);
     } catch (std::bad_alloc const&) {
-      // Asked about one by one, then.
+      // Queried one by one instead.
     }
   }
   unordered_.push_back(thing);
@@ -35,7 +35,7 @@ void pending_events::add(reclaimable& thing) noexcept {
 
 void pending_events::forget_idle_lines() noexcept {
   std::erase_if(lines_, [](auto const& each) { return each.second.empty(); });
-  // Twice as many as are in use, so that this costs each new line little.
+  // Twice those in use, so that the cost per new line stays low.
   lines_max_ = std::max(idle_lines_max, 2 * lines_.size());
 }
 
@@ -47,7 +47,7 @@ void pending_events::poll(release_list& ready) noexcept {
 }
 
 void pending_events::poll_line(release_list& line, release_list& ready) noexcept {
-  bool is_last_done = false;  // and with it all before it
+  bool is_last_done = false;  // and so are all before it
   for (bool is_first = true; reclaimable* const oldest = line.front(); is_first = false) {
     if (!is_last_done) {
       switch (ask(oldest->ready_, oldest->is_reported_, oldest->core())) {
@@ -60,7 +60,7 @@ void pending_events::poll_line(release_list& line, release_list& ready) noexcept
         case ready_answer::done:
           break;
       }
-      // Often all are done: then the last one's answer saves the other questions.
+      // Often all are done: one query of the last saves the others.
       if (is_first && line.back() != oldest) {
         is_last_done = succeeded(cudaEventQuery(line.back()->ready_));
       }

@@ -1,4 +1,4 @@
-// The worker's things whose ready event is not done yet.
+// Things that wait for their ready event; used by the worker.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +11,26 @@
 
 namespace escrow {
 
-// Asks about the event of a thing that is leaked if the event will never answer: so that is asked
-// twice. Reports the first error for each thing to `its`. The thread is in Relaxed capture mode.
+// Queries a ready event; twice before the answer `gone`, because the thing is leaked then. Reports
+// the first error of each thing to `its`. The thread is in Relaxed capture mode.
 [[nodiscard]] ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_core& its) noexcept;
 
-// Worker only. Things of one release_order become ready one after another, so each order has a
-// line: a poll asks for the oldest of each line, and never waits on the first unready event of one
-// line while those of another are ready. Things without an order are asked about one by one.
+// Worker only. Things of one release_order become ready in order, so each order has a line, of
+// which a poll queries the oldest thing only. Things without an order are queried one by one.
 class pending_events {
  public:
   pending_events() { lines_.reserve(idle_lines_max); }
 
-  // Takes a thing whose ready event is set. Never fails: without memory for a line, the thing goes
-  // to those without an order.
+  // `thing` has a ready event. Never fails: without memory for a line, it is added as unordered.
   void add(reclaimable& thing) noexcept;
 
-  // Moves every thing whose event is done to the end of `ready`. An event that cannot be asked
-  // about is reported once and asked again; after a sticky fault in a process with one device
-  // nothing runs, so it counts as done. A thing whose event will never answer is leaked.
+  // Moves every thing whose event is done to the end of `ready`. A failed query is reported once
+  // and repeated; after a sticky fault in a process with one device nothing runs, so it counts as
+  // done. If the event will never be known to be done, the thing is leaked.
   void poll(release_list& ready) noexcept;
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  // The lowest epoch here; the highest possible one if empty.
+  // The lowest epoch; the maximum value if empty.
   [[nodiscard]] std::uint64_t oldest_epoch() const noexcept;
 
  private:
@@ -47,7 +45,7 @@ class pending_events {
   void poll_unordered(release_list& ready) noexcept;
   void forget_idle_lines() noexcept;
 
-  static constexpr std::size_t idle_lines_max = 4096;  // lines kept with nothing in them
+  static constexpr std::size_t idle_lines_max = 4096;  // empty lines kept
 
   std::unordered_map<release_order, release_list, hash> lines_;
   release_list unordered_;

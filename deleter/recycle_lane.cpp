@@ -1,4 +1,4 @@
-// Recycling under a short lock; events are asked about outside of it.
+// Recycling under a short lock; events are queried without it.
 #include "recycle_lane.hpp"
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 
 namespace escrow {
 
-// What is asked about one deferred release, without the lock.
+// One deferred release to query, without the lock.
 struct recycle_lane::question {
   std::uint64_t serial;
   cudaEvent_t ready;
-  std::shared_ptr<launch_end> owner;  // keeps the event from its next use
+  std::shared_ptr<launch_end> owner;  // keeps the event from being reused
   bool is_reported;
   ready_answer answer = ready_answer::not_yet;
 };
@@ -90,7 +90,7 @@ bool recycle_lane::release_next(std::uint64_t& last_asked) noexcept {
 }
 
 std::size_t recycle_lane::release(std::span<question const> asked) noexcept {
-  deferred_releases finished;  // destroyed after the lock: that may call CUDA
+  deferred_releases finished;  // destroyed after unlocking: that may call CUDA
   {
     std::lock_guard const lock(mutex_);
     thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -103,7 +103,7 @@ std::size_t recycle_lane::release(std::span<question const> asked) noexcept {
       if (of.answer == ready_answer::not_yet) continue;
       auto const here = each++;
       epoch_ = here->epoch;
-      if (of.answer == ready_answer::done) here->set = {};  // pushes the set if that was the last
+      if (of.answer == ready_answer::done) here->set = {};  // the last reference pushes the set
       finished.splice(finished.end(), waiting_, here);
     }
     count_.fetch_sub(finished.size(), std::memory_order_relaxed);
@@ -111,7 +111,7 @@ std::size_t recycle_lane::release(std::span<question const> asked) noexcept {
   }
   std::size_t const count = finished.size();
   for (deferred_release& each : finished) {
-    if (each.set) each.set.release()->core().count_leaked();  // its event will never answer
+    if (each.set) each.set.release()->core().count_leaked();  // never known to be done
   }
   return count;
 }

@@ -1,4 +1,4 @@
-// How a set gets onto a graph, grows, closes, and is reclaimed.
+// How a set is placed on a graph, grows, closes, and is reclaimed.
 #include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
@@ -11,14 +11,13 @@ namespace escrow {
 
 namespace {
 
-// The end of the list of a set that takes no more members. Never dereferenced.
+// Marks the list of a closed set. Never dereferenced.
 reclaimable* closed() noexcept {
   static constinit char mark = 0;
   return reinterpret_cast<reclaimable*>(&mark);
 }
 
-// Runs on the thread that dropped the last reference, one of CUDA's for instance: no CUDA call, no
-// allocation, no lock, no wait.
+// On the last reference's thread, perhaps CUDA's: no CUDA call, allocation, lock or wait.
 void CUDART_CB drop_graph_reference(void* set) noexcept {
   static_cast<reference_set*>(set)->drop_ref();
 }
@@ -39,7 +38,7 @@ ref<reference_set> reference_set::make(deleter_core& core, int device,
 
 bool reference_set::append(reclaimable& member, bool is_written) noexcept {
   member.add_ref();
-  // Relaxed: a wrong guess makes the exchange below fail.
+  // Relaxed: a stale value makes the exchange below fail.
   reclaimable* newest = newest_.load(std::memory_order_relaxed);
   do {
     if (newest == closed()) {
@@ -48,7 +47,7 @@ bool reference_set::append(reclaimable& member, bool is_written) noexcept {
       return false;
     }
     member.next_ = newest;
-    // Release: pairs with the acquire in close(), which then sees the member.
+    // Release: pairs with the acquires in close(), list_members() and end_reuse().
   } while (!newest_.compare_exchange_weak(newest, &member, std::memory_order_release,
                                           std::memory_order_relaxed));
   is_written_ |= is_written;
@@ -70,7 +69,7 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
 }
 
 void reference_set::end_reuse() noexcept {
-  // Acquire: pairs with append(). The caller has a reference: the set is not closed.
+  // Acquire: pairs with append(). The caller has a reference, so the set is not closed.
   for (reclaimable* each = newest_.load(std::memory_order_acquire); each != nullptr;
        each = each->next_) {
     if (each->is_slot()) static_cast<slot_reference*>(each)->end_reuse();
@@ -82,12 +81,11 @@ void reference_set::reclaim_set(reclaimable& thing) noexcept {
   set.is_recycled_ ? set.destroy() : set.recycle();
 }
 
-// Any thread, under the recycle lane's lock: slots return to their pools, owners are only sorted
-// out.
+// Any thread, under the recycle lane's lock: slots return to their pools, owners are collected.
 void reference_set::recycle() noexcept {
   is_recycled_ = true;
   graph_registry::global().forget_set(*this);
-  // The newest first; owners become oldest first.
+  // Newest first; this reverses owners to oldest first.
   reclaimable* next = std::exchange(owners_, nullptr);
   while (next != nullptr) {
     reclaimable& member = *next;
@@ -99,8 +97,8 @@ void reference_set::recycle() noexcept {
       core().count_reclaimed();
     }
   }
-  shared_.clear();  // pushes those that no other set holds
-  // Also without owners: the end of a set may destroy the event of its last launch.
+  shared_.clear();  // pushes members that no other set holds
+  // Also without owners: ~reference_set may destroy the event of its last launch.
   core().push_to(*this, release_lane::destroy);
 }
 
@@ -126,7 +124,7 @@ cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, 
   graph_registry& registry = graph_registry::global();
   bool is_noted = false;
   try {
-    // Noted first: once the object is on the graph nothing may fail, and the graph may end.
+    // First: once the object is on the graph nothing may fail, and the graph may be destroyed.
     id = registry.add({&set, object}, id, graph);
     is_noted = true;
     check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
@@ -184,7 +182,7 @@ deferred_releases hold_all(reference_sets const& sets) {
 void release_after(deferred_releases held, cudaEvent_t ready, int device,
                    std::shared_ptr<launch_end> const& owner) noexcept {
   while (!held.empty()) {
-    deferred_releases next;  // to the set's own deleter
+    deferred_releases next;  // each to its set's deleter
     next.splice(next.end(), held, held.begin());
     deferred_release& waiting = next.front();
     waiting.ready = ready;
@@ -212,7 +210,7 @@ void add_labelled(resource_usage& sum, std::string_view label, std::size_t bytes
 }  // namespace
 
 resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
-  // Sets may have members in common, and a graph with the same child twice has its sets twice.
+  // Sets may share members, and a graph with the same child twice has its sets twice.
   std::ranges::sort(members);
   members.erase(std::unique(members.begin(), members.end()), members.end());
   resource_usage sum;

@@ -1,4 +1,4 @@
-// The release queue: any thread pushes, one thread at a time takes; Boost.Lockfree inside.
+// The release queue: many producers, one consumer at a time; based on Boost.Lockfree.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,7 @@
 
 namespace escrow {
 
-// A first-in first-out list, linked through its elements: it never allocates. Owned by one thread
-// at a time. An element is in one list at most.
+// An intrusive FIFO list: never allocates. One thread at a time. An element is in one list at most.
 class release_list {
  public:
   release_list() = default;
@@ -31,8 +30,7 @@ class release_list {
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
   [[nodiscard]] reclaimable* front() const noexcept { return head_; }
   [[nodiscard]] reclaimable* back() const noexcept { return tail_; }
-  // The lowest epoch of all elements, which are in no order of these; the highest possible one if
-  // there is none.
+  // The lowest epoch of all elements, which are not sorted by it; the maximum value if empty.
   [[nodiscard]] std::uint64_t oldest_epoch() const noexcept {
     std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
     for (reclaimable* each = head_; each != nullptr; each = each->next_) {
@@ -53,7 +51,6 @@ class release_list {
     head_ = &element;
   }
 
-  // Null if there is none.
   reclaimable* pop_front() noexcept {
     reclaimable* const element = head_;
     if (element != nullptr) {
@@ -64,8 +61,7 @@ class release_list {
     return element;
   }
 
-  // Moves all of `other` to the end.
-  void splice_back(release_list& other) noexcept {
+  void splice_back(release_list& other) noexcept {  // moves all of `other` to the end
     if (other.empty()) return;
     (head_ == nullptr ? head_ : tail_->next_) = other.head_;
     tail_ = other.tail_;
@@ -77,24 +73,22 @@ class release_list {
   reclaimable* tail_ = nullptr;
 };
 
-// A boost::lockfree::stack (Treiber's, with a free list of its nodes), always taken whole and
-// turned round, which makes it first-in first-out. Differences from using the stack plainly:
-// - Room is reserved ahead, one for each reclaimable alive, so push() finds a free node at once
-//   and never allocates. A node goes back to Boost's free list in take_all(), before any
-//   reclaimable taken can be pushed again, so the free list is never short of what is reserved.
-// - Nothing is ever popped singly, so the stack itself has no ABA problem. Its free list has one in
-//   theory: tags of 16 bits, so a pusher would have to be stopped between two instructions for
-//   exactly a multiple of 65,536 pushes, with the same node on top again. The model tests cover
-//   the list below that number: what a pusher read of a node that another thread has taken
-//   meanwhile is never used.
+// A boost::lockfree::stack (Treiber's, with a free list of nodes), always taken whole and reversed,
+// which makes it FIFO. Differences from plain use of the stack:
+// - Room is reserved ahead, one place per live reclaimable, so push() always finds a free node and
+//   never allocates. take_all() returns a node to Boost's free list before any taken reclaimable
+//   can be pushed again, so the free list always covers the reservations.
+// - Nothing is popped singly, so the stack has no ABA problem. Its free list has one in theory:
+//   with 16-bit tags, a pusher would have to be stopped between two instructions for exactly a
+//   multiple of 65,536 pushes, with the same node on top again. The model tests cover the list
+//   below that number: data that a pusher read from a node taken meanwhile is never used.
 // Progress: push is lock-free; take_all is lock-free; reserve may allocate and lock.
 class release_queue {
  public:
   release_queue() : stack_(0) {}
   release_queue(release_queue&&) = delete;
 
-  // Makes room for more. Any thread. Throws std::bad_alloc and then has reserved
-  // nothing.
+  // Reserves room. Any thread. Throws std::bad_alloc and then has reserved nothing.
   void reserve_places(std::size_t count) {
     std::lock_guard const lock(mutex_);
     while (places_ + count > capacity_) {
@@ -104,30 +98,30 @@ class release_queue {
     places_ += count;
   }
 
-  // Gives the room of one reclaimable back, for the next reserve_places(). Any thread.
+  // Returns one reserved place for reuse. Any thread.
   void cancel_place() noexcept {
     std::lock_guard const lock(mutex_);
     --places_;
   }
 
-  // Any thread that owns a reserved place. Never fails.
+  // Any thread, with a reserved place. Never fails.
   void push(reclaimable& element) noexcept {
     if (!stack_.bounded_push(&element)) [[unlikely]] {
-      // Cannot happen: places_ <= capacity_, and each place is in the stack once at most.
+      // Cannot happen: places_ <= capacity_, and each place is in the stack at most once.
       static_cast<void>(
           std::fputs("escrow: a release was pushed without a reserved place\n", stderr));
       std::abort();
     }
   }
 
-  // All that was pushed before, oldest first. One thread at a time.
+  // All elements pushed before, oldest first. One thread at a time.
   release_list take_all() noexcept {
     release_list taken;
     stack_.consume_all_atomic([&taken](reclaimable* element) { taken.push_front(*element); });
     return taken;
   }
 
-  // Whether take_all() would find nothing. Boost reads the top with an acquire or stronger.
+  // Boost reads the top with acquire or stronger.
   [[nodiscard]] bool empty() const noexcept { return stack_.empty(); }
 
  private:

@@ -1,4 +1,4 @@
-// Noting the uses of a shared object.
+// Recording the uses of a shared object.
 #include "escrow/deleter/shared_object.hpp"
 
 #include <exception>
@@ -26,7 +26,7 @@ void shared_object_base::note_use(stream_ref stream) {
   try {
     deleter_.hand_over(deleter_.begin_use(stream, "record_stream"), std::move(share));
   } catch (std::exception const& error) {
-    // Once the share is taken, the deleter has seen to it. What was captured will not be launched.
+    // If the share was taken, the deleter is responsible. A failed capture will not be launched.
     capture_info found;
     bool const is_known = succeeded(detail::query_capture(stream.get(), found));
     if (share && (!is_known || found.is_none())) {
@@ -38,7 +38,7 @@ void shared_object_base::note_use(stream_ref stream) {
 }
 
 void shared_object_base::keep() noexcept {
-  // Relaxed: only that one thread leaks it matters.
+  // Relaxed: only needs to select one thread.
   if (is_kept_.exchange(true, std::memory_order_relaxed)) return;
   add_ref();  // never dropped
   deleter_core::leak(*this);

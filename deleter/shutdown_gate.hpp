@@ -1,19 +1,19 @@
-// What keeps passes and the end of the process apart.
+// Separates passes from process exit.
 #pragma once
 
 #include <atomic>
 
 namespace escrow {
 
-// From close() on no pass begins, and who has seen is_empty() after that knows that none is under
-// way, and sees what they did.
+// No pass begins after close(). A thread that then reads is_empty() as true knows that no pass is
+// running, and sees their effects.
 // Thread safety: any thread.
 class shutdown_gate {
  public:
-  // Begins a pass, to be ended with leave(); false once the gate is closed.
+  // Begins a pass, to be ended with leave(); false if closed.
   [[nodiscard]] bool try_enter() noexcept {
-    // Sequentially consistent, as close() and is_empty(): each side writes one of the two and then
-    // reads the other, and one of them at least must see what the other wrote.
+    // Sequentially consistent, as close() and is_empty(): each side writes one variable and then
+    // reads the other; at least one must see the other's write.
     begun_.fetch_add(1, std::memory_order_seq_cst);
     if (!is_closed_.load(std::memory_order_seq_cst)) return true;
     leave();
@@ -21,7 +21,7 @@ class shutdown_gate {
   }
 
   void leave() noexcept {
-    // Release: pairs with is_empty(), which sees what the pass did.
+    // Release: pairs with is_empty(), whose reader sees the pass's effects.
     begun_.fetch_sub(1, std::memory_order_release);
   }
 

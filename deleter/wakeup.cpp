@@ -1,4 +1,4 @@
-// The list of wakeups that no deleter_core uses.
+// The list of unused wakeups.
 #include "wakeup.hpp"
 
 #include <mutex>

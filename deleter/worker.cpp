@@ -1,4 +1,4 @@
-// The worker thread: reclaim, rest, and end without touching what was freed.
+// The worker thread: reclaims, sleeps, and ends without using freed memory.
 #include "core_state.hpp"
 
 #include <pthread.h>
@@ -16,8 +16,8 @@ namespace escrow {
 
 namespace {
 
-// At process exit CUDA may be torn down under a worker. From the exit handler on no pass begins,
-// and the handler waits for the passes that have begun, for a bounded time.
+// At process exit CUDA may be torn down while a worker runs. The exit handler stops new passes and
+// waits a bounded time for running ones.
 constinit shutdown_gate passes;
 
 void end_passes_at_exit() {
@@ -29,8 +29,8 @@ void end_passes_at_exit() {
   }
 }
 
-// The cores whose deleters were destroyed, until the last use of each is dropped. What is owed at
-// process exit stays here: leaked on purpose, and known to a leak checker.
+// Cores whose deleters were destroyed, until their last use is dropped. What is owed at process
+// exit stays in this list: leaked on purpose, and reachable for leak checkers.
 constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
 constinit deleter_core* orphans = nullptr;
 
@@ -45,7 +45,7 @@ void worker::watch_for_exit() {
 }
 
 std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept {
-  // Acquire: pairs with the release below; what the last pass left is seen. Relaxed: no pass, then.
+  // Acquire: pairs with the release below, to see the last pass's state. On failure no pass.
   std::thread::id free{};
   if (!reclaiming_thread.compare_exchange_strong(
           free, std::this_thread::get_id(), std::memory_order_acquire, std::memory_order_relaxed)) {
@@ -55,11 +55,10 @@ std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept 
   if (passes.try_enter()) {
     count = pass(is_thread_relaxed);
     if (count != 0) {
-      // Handlers run in the opposite order: one more, now that CUDA was used, runs before it ends.
+      // Handlers run in reverse order: one registered after CUDA was used runs before CUDA's.
       [[maybe_unused]] static bool const registered = register_end_of_passes();
     }
-    // Release: pairs with the acquire in rest(), so that a thread which sees this sees what the
-    // pass took.
+    // Release: pairs with the acquire in rest(), whose reader sees what the pass took.
     has_pending.store(waiting.size() != 0 || !ready.empty() || recycled.deferred() != 0,
                       std::memory_order_release);
     passes.leave();
@@ -83,12 +82,12 @@ void worker::leave_to_itself(bool is_owed) noexcept {
     state.next_orphan = std::exchange(orphans, &core_);
   }
   try {
-    if (!is_running()) start();  // to see the rest through
+    if (!is_running()) start();  // to reclaim the rest
   } catch (std::exception const& error) {
     return core_.report(error);
   }
   std::thread running = std::move(thread_);
-  wakeup& bell = *state.bell;  // stays when the core is freed
+  wakeup& bell = *state.bell;  // outlives the core
   state.is_left_alone.store(true, std::memory_order_release);
   bell.notify();
   is_owed ? running.detach() : running.join();
@@ -105,7 +104,7 @@ void worker::run() noexcept {
     bool const is_left_alone = state.is_left_alone.load(std::memory_order_acquire);
     if (is_left_alone) {
       state.store.trim();
-      // Acquire: pairs with drop_use(). Nothing can push once there is no use.
+      // Acquire: pairs with drop_use(). Without uses nothing can push.
       if (state.uses.load(std::memory_order_acquire) == 0) return free_core();
     }
     rest(did_something, is_left_alone);
@@ -131,15 +130,14 @@ void worker::rest(bool did_something, bool was_left_alone) noexcept {
   auto const has_pending = [&state] { return state.has_pending.load(std::memory_order_acquire); };
   if (did_something || has_pending()) last_work_ = now;
 
-  // Left to itself, it sleeps as long as the core has a use: dropping one notifies. What
-  // counts is how it was before the last trim(): idle objects have uses, too, and never notify.
+  // After the deleter's destruction, sleep while the core has uses: dropping one notifies. The
+  // state before the last trim() counts: idle objects have uses too, and never notify.
   auto const may_end = [&] {
     return was_left_alone && state.uses.load(std::memory_order_acquire) == 0;
   };
   bool const may_sleep = !has_pending() && now - last_work_ >= options.linger && !may_end();
   if (may_sleep) {
-    // Another thread's pass may have taken what arrived, since we looked: it notified at its end,
-    // or will.
+    // Another thread's pass may have taken what arrived: it notifies at its end.
     auto const nothing_to_do = [&] {
       return state.nothing_arrived() && !has_pending() &&
              state.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();

@@ -1,5 +1,4 @@
-// What an exec holds, and how something else takes its place: at update, and when a node is
-// changed.
+// Replacing what an exec holds: by update, and when a node is changed.
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -61,10 +60,10 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
 void graph_exec::state::hold(holding next) noexcept {
   std::swap(now_, next);
   if (next.end == nullptr) return;
-  // With its own end, since the new one is recorded again and again.
+  // With its old end, since launches record the new one again and again.
   release(std::move(next.held), next.end);
   // Other execs refuse to launch until a launch of this one is recorded. They read this end under
-  // the orders that it is the last of, which are therefore still among those of this exec.
+  // the orders whose last launch it is, which therefore stay among this exec's.
   if (next.end->failure != cudaSuccess) now_.end = std::move(next.end);
 }
 

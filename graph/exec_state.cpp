@@ -1,4 +1,4 @@
-// What happens at instantiate, launch, upload, and when an exec is destroyed in flight.
+// Instantiation, launch, upload, and destruction in flight.
 #include "exec_state.hpp"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
 
-// Lets `end` tell when what was enqueued on the stream last is done. If that cannot be recorded,
-// waits until it is done. Throws cuda_error if both fail, and `end` then says so.
+// Records the end of the work on the stream. If that fails, waits for the work. If both fail,
+// stores the failure in `end` and throws cuda_error.
 void record_end(launch_end& end, stream_ref stream) {
   end.is_recorded = true;
   end.failure = cudaSuccess;
@@ -80,15 +80,15 @@ graph_exec::state::~state() {
   wait_until_idle();
   {
     graph_lifetime_lock const lock;
-    // Destroying an exec kills a capture from a thread that is not in Relaxed mode.
+    // Outside Relaxed mode, destroying an exec invalidates a capture.
     retry_cleanup_relaxed([this] { return cudaGraphExecDestroy(exec_); });
   }
   release(std::move(now_.held), now_.end);
 }
 
 // The recycle lane waits for the end of the last launch and then drops the references
-// (recycle_lane::poll_deferred). With the last reference the set closes; its slots return to their
-// pools, and its owners are destroyed by the worker (reference_set::recycle, destroy).
+// (recycle_lane::poll_deferred). The last reference closes the set; slots return to their pools,
+// and the worker destroys owners (reference_set::recycle, destroy).
 void graph_exec::state::release(deferred_releases held,
                                 std::shared_ptr<launch_end> const& end) noexcept {
   if (held.empty()) return;
@@ -117,7 +117,7 @@ void graph_exec::state::wait_for_others(stream_ref stream) {
     if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
     if (!last->is_recorded) continue;
     if (own_stream == 0) {
-      // A wait would kill a capture, as a launch does.
+      // A wait would invalidate a capture, as a launch does.
       if (!capture_of(stream).is_none()) {
         throw usage_error("graph_exec::launch", "`stream` is being captured",
                           "add the graph as a child node (graph::add_child)");
@@ -125,7 +125,7 @@ void graph_exec::state::wait_for_others(stream_ref stream) {
       own_stream = stream_id(stream);
     }
     waited_for = last;
-    if (last->stream == own_stream) continue;  // the stream itself orders the two
+    if (last->stream == own_stream) continue;  // ordered by the stream
     check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
   }
 }
@@ -137,7 +137,7 @@ void graph_exec::state::note_launch(stream_ref stream) {
     if (each->last != now_.end) each->last = now_.end;
     is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
   }
-  // Only other execs ask for the stream. Not known: they wait.
+  // Only other execs use the stream's id. Not known: they wait.
   unsigned long long id = 0;
   bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
   now_.end->stream = is_known ? id : 0;
@@ -149,13 +149,13 @@ void graph_exec::state::upload(stream_ref stream) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
   check(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
-  // It ends after the uploads before it (source: cudaGraphUpload).
+  // It ends after earlier uploads (source: cudaGraphUpload).
   if (last_upload_ != nullptr) record_end(*last_upload_, stream);
 }
 
-// CUDA waits for the launches and uploads of an exec with conditional nodes as it destroys it, and
-// blocks launches, queries and instantiations of all threads meanwhile (measured), and so would
-// the graph_lifetime_lock.
+// Destroying an exec with conditional nodes, CUDA waits for its launches and uploads, and meanwhile
+// blocks launches, queries and instantiations of all threads (measured); graph_lifetime_lock would,
+// too.
 void graph_exec::state::wait_until_idle() const noexcept {
   for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
     if (end == nullptr || !end->is_recorded) continue;

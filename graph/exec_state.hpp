@@ -1,5 +1,4 @@
-// The inside of a graph_exec: the handle, what it holds, and the ends of its last launch and
-// upload.
+// The implementation of graph_exec: handle, held references, ends of the last launch and upload.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,11 +17,11 @@
 
 namespace escrow {
 
-// The launch orders of what an exec holds and may write, each once, by their addresses.
+// The launch orders of the held sets that may be written: each once, in address order.
 class launch_orders {
  public:
   launch_orders() = default;
-  // `more`: others, or null. Throws std::bad_alloc.
+  // `more`: further orders, or null. Throws std::bad_alloc.
   launch_orders(deferred_releases const& held, launch_orders const* more);
   launch_orders(launch_orders&& other) noexcept : orders_(std::exchange(other.orders_, {})) {}
   launch_orders& operator=(launch_orders&& other) noexcept {
@@ -38,7 +37,7 @@ class launch_orders {
   std::vector<std::shared_ptr<launch_order>> orders_;
 };
 
-// One launch at a time of the execs that may write the same: locks their orders.
+// Serializes launches of execs that may write the same resources: locks their orders.
 class launch_lock {
  public:
   explicit launch_lock(launch_orders const& orders);
@@ -62,24 +61,23 @@ class graph_exec::state {
   void launch(stream_ref stream);
   void upload(stream_ref stream);
   void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
-  // The source has to be there.
+  // The source must exist.
   void set(cudaGraphNode_t node, cudaGraphNodeParams& params, detail::node_payload payload);
-  // Whose nodes set() takes; null if the source was a plain handle.
+  // The graph whose nodes set() takes; null if created from a plain handle.
   [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
 
  private:
-  // What is held from some moment on.
   struct holding {
     deferred_releases held;
-    launch_orders orders;             // of what is held
-    std::shared_ptr<launch_end> end;  // of launches; null if no release waits for it
-    std::map<cudaGraphNode_t, reference_set*> of_nodes;  // what set() gave, which `held` has too
+    launch_orders orders;                                // of what is held
+    std::shared_ptr<launch_end> end;                     // of launches; null if no release needs it
+    std::map<cudaGraphNode_t, reference_set*> of_nodes;  // set by set(); in `held`, too
   };
 
-  // Ready to take the place of what is held now.
+  // Prepares a replacement for what is held now.
   [[nodiscard]] holding holding_of(reference_sets const& sets) const;
   void hold(holding next) noexcept;
-  // Drops what was held after the last launch, which `end` tells.
+  // Drops references after the last launch, whose end is `end`.
   static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
   void wait_for_others(stream_ref stream);
   void wait_until_idle() const noexcept;
@@ -88,7 +86,7 @@ class graph_exec::state {
   cudaGraphExec_t exec_ = nullptr;
   holding now_;
   bool is_bare_ = false;
-  bool is_conditional_ = false;              // whether there are conditional nodes
+  bool is_conditional_ = false;              // has conditional nodes
   std::shared_ptr<launch_end> last_launch_;  // of a conditional one; null if there was none
   std::unique_ptr<launch_end> last_upload_;  // the same of uploads
   std::weak_ptr<graph_core> source_;

@@ -1,4 +1,4 @@
-// Graphs: checked calls, copies that the registry knows, and an end that harms no capture.
+// Graphs: checked calls, registered copies, and capture-safe destruction.
 #include "escrow/graph/graph.hpp"
 
 #include <unordered_set>
@@ -19,7 +19,7 @@ namespace escrow {
 
 namespace {
 
-// The nodes for whose end nothing waits yet.
+// Nodes whose end no other node waits for.
 std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
   constexpr char const* api = "cudaGraphGetEdges";
   std::size_t count = 0;
@@ -43,7 +43,7 @@ cudaGraph_t new_graph() {
   return made;
 }
 
-// Owns the graph from here on, whatever happens.
+// Takes ownership of the graph, also on failure.
 template <class... Id>
 std::shared_ptr<graph_core> core_of(cudaGraph_t native, Id... id) {
   try {
@@ -128,7 +128,7 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
       return status = cudaGraphDestroyNode(node);
     };
     if (retry_cleanup_relaxed(take_off) || is_sticky(status)) throw;
-    // CUDA takes none off a graph that has memory nodes. The child is there as it was asked for.
+    // CUDA removes no node from a graph with memory nodes. The child was added as requested.
   }
   return node;
 }
@@ -154,7 +154,7 @@ resource_usage graph::held() const {
 
 namespace {
 
-// The graph of a capture that was lost ends inside the call.
+// Destroys the graph of an invalidated capture.
 cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
   graph_lifetime_lock const turn;
   return cudaStreamEndCapture(stream, &captured);
@@ -182,7 +182,7 @@ graph capture_scope::end() {
 
 std::uint64_t capture_scope::id_of_capture() const noexcept {
   capture_info info;
-  // What fails here will fail at the end too, and is reported there.
+  // A failure here recurs at the end, and is reported there.
   if (!succeeded(detail::query_capture(stream_, info))) return 0;
   return info.id;
 }
@@ -192,13 +192,13 @@ capture_scope::~capture_scope() {
 }
 
 void capture_scope::drop() noexcept {
-  // A capture that goes on would poison the stream. A call that failed because the capture was
+  // An unended capture would leave the stream unusable. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
   static_cast<void>(cudaGetLastError());
   retry_cleanup([this] {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaError_t const status = cudaStreamIsCapturing(stream_, &state);
-    // A lost device says nothing else, and what was captured has to go all the same.
+    // A lost device reports nothing else, and the captured graph must still be destroyed.
     bool const may_capture =
         status == cudaSuccess ? state != cudaStreamCaptureStatusNone : is_sticky(status);
     if (!may_capture) return status;

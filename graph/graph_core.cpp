@@ -1,4 +1,4 @@
-// How owners come onto the graph, and off it, and what happens to them when the graph ends.
+// Placing owners on the graph and removing them, and the graph's end.
 #include "graph_core.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void destroy_graph(cudaGraph_t doomed) noexcept {
 
 graph_core::graph_core(cudaGraph_t created)
     : native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
-  // Last: if this does not take the graph, the registry must not know its handle.
+  // Last: on failure the registry must not know the handle.
   id_ = graph_registry::global().adopt(created);
 }
 
@@ -56,7 +56,7 @@ void graph_core::sort_payloads() noexcept {
   auto const middle = payloads_.begin() + static_cast<std::ptrdiff_t>(sorted_);
   std::stable_sort(middle, payloads_.end(), by_node);
   std::inplace_merge(payloads_.begin(), middle, payloads_.end(), by_node);
-  // A new node may have the handle of one that a plain call destroyed: the later one counts.
+  // A new node may reuse the handle of one destroyed by a plain call: the later entry counts.
   auto const is_same = [](auto const& one, auto const& other) { return one.node == other.node; };
   payloads_.erase(payloads_.begin(),
                   std::unique(payloads_.rbegin(), payloads_.rend(), is_same).base());
@@ -118,7 +118,7 @@ reference_set* graph_core::open_set() noexcept {
 }
 
 void graph_core::drop_hoisted() noexcept {
-  // Others may have hoisted the graph by its handle.
+  // The graph may have been hoisted by its handle.
   if (!is_exposed_ || placed_.empty()) return;
   std::erase_if(placed_, [this](placed_set const& placed) {
     if (graph_registry::global().is_on(*placed.set, id_)) return false;
@@ -128,8 +128,7 @@ void graph_core::drop_hoisted() noexcept {
 }
 
 void graph_core::forget_destroyed_nodes() {
-  // A plain cudaGraphDestroyNode may have destroyed nodes. What they kept stays on the graph, if it
-  // is there already.
+  // Nodes may have been destroyed by plain calls. Their payloads stay on the graph, if placed.
   if (payloads_.empty()) return;
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
@@ -162,7 +161,7 @@ cudaGraph_t graph_core::detach() {
   seal();
   graph_registry& registry = graph_registry::global();
   if (is_adopted_) {
-    // From now on the handle alone says nothing any more.
+    // The handle alone no longer identifies the graph.
     if (registry.knows(id_)) {
       std::uint64_t const id = graph_id_of(native_).value_or(0);
       if (id != 0) registry.give_id(id_, id, native_);
@@ -183,7 +182,7 @@ void graph_core::copy_payloads(graph_core& original) {
   for (auto const& each : graph_registry::global().seal(id_)) {
     placed_.push_back({ref<reference_set>(*each.set), each.object});
   }
-  graph_lifetime_lock const lock;  // the links are read
+  graph_lifetime_lock const lock;  // reads CUDA's links
   for (kept_owner const& each : original.payloads_) {
     cudaGraphNode_t copied = nullptr;
     check(cudaGraphNodeFindInClone(&copied, each.node, native_), "cudaGraphNodeFindInClone");

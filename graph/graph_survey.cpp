@@ -1,5 +1,5 @@
-// A graph is identified only if its handle is one that the registry has seen. References go from
-// the graph to a hoist_scope and back; at no step are they without a holder.
+// A graph is identified only if the registry knows its handle. References move from the graph to a
+// hoist_scope and back, and are always held by one of them.
 #include "graph_survey.hpp"
 
 #include <algorithm>
@@ -16,8 +16,7 @@ namespace escrow {
 
 namespace {
 
-// A graph with its child graphs, at any depth, in the order of their nodes: as a copy of it has
-// theirs.
+// A graph with its child graphs, at any depth, in node order, which a copy preserves.
 struct graph_tree {
   std::vector<cudaGraph_t> graphs;
   std::size_t conditionals = 0;  // nodes
@@ -42,7 +41,7 @@ std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
   return tree.graphs;
 }
 
-// What the registry knows the graph by; 0 if it does not.
+// The registry's id of the graph; 0 if not known.
 std::uint64_t identify(char const* call, cudaGraph_t graph) {
   auto const noted = graph_registry::global().find(graph);
   if (!noted) return 0;
@@ -131,8 +130,8 @@ hoist_scope::~hoist_scope() {
       return status;
     });
     if (is_back) continue;
-    // The reference is leaked, since nothing will tell when the graph is destroyed. The graph has
-    // none to take off any more: CUDA would count below zero (measured).
+    // Leak the reference, since nothing reports when the graph is destroyed. Nothing may be removed
+    // from the graph any more: CUDA would count below zero (measured).
     graph_registry::global().remove(*each.set, each.graph_id);
     deleter_core& core = each.set->core();
     core.count_leaked();

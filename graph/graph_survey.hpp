@@ -1,5 +1,4 @@
-// Which graphs of a tree the registry knows, and what is done with all of them: noting copies,
-// taking reference sets off.
+// Finds the graphs of a tree that the registry knows; registers copies and removes reference sets.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,69 +16,65 @@ namespace escrow {
 
 // A graph with its child graphs and bodies.
 struct graph_survey {
-  // Those that the registry has entries of, with the ids by which it knows them.
+  // The graphs with registry entries, and their ids there.
   std::map<cudaGraph_t, std::uint64_t> known;
   std::size_t conditionals = 0;  // nodes
-  // Not as many bodies were named as there must be, while any graph holds anything.
+  // Fewer bodies were named than exist, while any graph holds anything.
   bool lacks_bodies = false;
 };
 
-// Where a survey begins: a plain handle, or one of our graphs, which knows more about itself.
+// The start of a survey: a plain handle, or an Escrow graph, which has more information.
 struct survey_root {
   // NOLINTNEXTLINE(google-explicit-constructor): either is a graph.
   survey_root(cudaGraph_t plain) noexcept : handle(plain) {}
-  // Null: a graph that was moved from. Throws as graph_core::seal().
+  // Null: a moved-from graph. Throws as graph_core::seal().
   // NOLINTNEXTLINE(google-explicit-constructor)
   survey_root(graph_core* ours);
 
   cudaGraph_t handle = nullptr;
-  std::uint64_t key = 0;       // 0: to be found
+  std::uint64_t key = 0;       // 0: to be queried
   graph_core* core = nullptr;  // null: a plain handle
 };
 
-// Walks `root`, its child graphs, and `bodies`. `call` is named in the usage_error for a graph
-// whose id CUDA does not tell. Throws cuda_error, std::bad_alloc.
+// Walks `root`, its child graphs, and `bodies`. The usage_error for a graph without a readable id
+// names `call`. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_survey survey_of(char const* call, survey_root const& root,
                                      std::span<cudaGraph_t const> bodies);
 
-// The same of a graph that is about to be copied: its sets are sealed, since the copy must not get
-// what the original gets later.
+// The same before a copy: also seals the sets, since the copy must not get later additions.
 [[nodiscard]] graph_survey survey_for_copy(char const* call, graph_core& original);
 
-// Notes that a copy of a graph, and the copies of its child graphs, hold what the originals hold.
-// `id`: the copy's, or 0. A copy that is not noted keeps what it holds all the same. Throws
-// cuda_error, std::bad_alloc: some copies are noted then.
+// Registers the sets of a graph and its child graphs for a copy and its child graphs. `id`: the
+// copy's, or 0. An unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc:
+// some copies are registered then.
 void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
                  std::uint64_t id);
 
-// While it lives, the graphs of the survey have no reference sets, and nothing is appended to these
-// sets any more. A constructor that throws (cuda_error, std::bad_alloc) has put back all. No other
-// thread may use the graphs meanwhile.
+// During this scope, the survey's graphs have no reference sets, and these are sealed. If the
+// constructor throws (cuda_error, std::bad_alloc), all are restored. Needs exclusive use of them.
 class hoist_scope {
  public:
   explicit hoist_scope(graph_survey const& survey);
   hoist_scope(hoist_scope&&) = delete;
   ~hoist_scope();
 
-  // What was taken off, each once.
-  [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }
-  // Leaves the graphs without them.
-  void keep_off() noexcept;
+  [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }  // each once
+  void keep_off() noexcept;  // makes the removal permanent
 
  private:
   struct taken {
     cudaGraph_t graph;
     std::uint64_t graph_id;
     reference_set* set;
-    cudaUserObject_t object;  // with a reference of this while it is off
+    cudaUserObject_t object;  // this has a reference while it is off
   };
 
-  // Delegated to, so that the destructor puts back what a constructor that throws took off.
+  // Delegated to, so that the destructor restores what a throwing constructor removed.
   hoist_scope() = default;
   static void take_off(taken const& each);
 
   std::vector<taken> placed_;
-  std::size_t off_ = 0;  // the first so many of them are off
+  std::size_t off_ = 0;  // the first `off_` of them are off
   reference_sets sets_;
 };
 

@@ -1,4 +1,4 @@
-// Handing references to a caller who launches on his own.
+// Transfers references to a caller that launches by itself.
 #include "escrow/graph/hoist.hpp"
 
 #include <new>
@@ -22,7 +22,7 @@ void report_unreleased(deleter_core& core) noexcept {
     core.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
                             "call release_after() or release()"));
   } catch (std::bad_alloc const&) {
-    // No memory to describe it with; deleter_stats::leaked has it all the same.
+    // No memory for the text; deleter_stats::leaked counts it.
   }
 }
 

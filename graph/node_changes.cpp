@@ -1,4 +1,4 @@
-// What happens to owners when a node is added, changed or destroyed.
+// Payloads when a node is added, changed or destroyed.
 #include <utility>
 #include <vector>
 
@@ -8,12 +8,11 @@
 
 namespace escrow {
 
-// One change of what a graph keeps. What is to be kept afterwards is on the graph, or has room in a
-// set that is, before CUDA is called; the end takes that back unless commit() was called, which
-// cannot fail.
+// A transaction on payloads. The new payload is on the graph, or has room in a set that is, before
+// CUDA is called; the destructor undoes that unless commit(), which cannot fail, was called.
 class graph_core::change {
  public:
-  // `node` is null for one that is yet to be made.
+  // `node` is null for a new one.
   change(graph_core& core, cudaGraphNode_t node, detail::node_payload next);
   change(change&&) = delete;
   ~change();
@@ -24,10 +23,10 @@ class graph_core::change {
   void replace_set();
 
   graph_core& core_;
-  kept_owner* old_ = nullptr;        // what the node keeps, or null
-  ref<retired_object> next_;         // what it is to keep, or nothing
-  reference_set* placed_ = nullptr;  // takes the place of the old set, or has just the payload
-  reference_set* grown_ = nullptr;   // is on the graph, and will have the payload as well
+  kept_owner* old_ = nullptr;        // the node's payload, or null
+  ref<retired_object> next_;         // its new payload, or nothing
+  reference_set* placed_ = nullptr;  // replaces the old set, or has only the payload
+  reference_set* grown_ = nullptr;   // is on the graph; the payload will be appended
 };
 
 graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)

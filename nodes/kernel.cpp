@@ -1,16 +1,10 @@
 // Loading and unloading code.
 #include "escrow/nodes/kernel.hpp"
 
-#include <cstddef>
-#include <mutex>
-#include <unordered_map>
-#include <utility>
-
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow {
@@ -33,29 +27,8 @@ class loaded_library {
   cudaLibrary_t handle_ = nullptr;
 };
 
-namespace {
-
-// The libraries of all kernels that were found, by the kernels' handles.
-struct found_kernels {
-  std::mutex mutex;  // guards `libraries`; held across no call of CUDA
-  std::unordered_map<void const*, std::weak_ptr<loaded_library const>> libraries;
-};
-
-found_kernels& all_found() noexcept {
-  // Libraries may end until the very end of the process.
-  static never_destroyed<found_kernels> only;
-  return *only;
-}
-
-}  // namespace
-
 loaded_library::~loaded_library() {
   if (handle_ == nullptr) return;
-  {
-    // Before it is unloaded: the handles may then be another library's.
-    std::lock_guard const lock(all_found().mutex);
-    std::erase_if(all_found().libraries, [](auto const& each) { return each.second.expired(); });
-  }
   cudaError_t status = cudaSuccess;
   bool const is_unloaded = retry_cleanup([&] { return status = cudaLibraryUnload(handle_); });
   if (!is_unloaded) core_.report(status, "cudaLibraryUnload");
@@ -85,23 +58,11 @@ kernel library::find(std::string const& name) const {
   }
   cudaKernel_t found = nullptr;
   check(cudaLibraryGetKernel(&found, loaded_->get(), name.c_str()), "cudaLibraryGetKernel");
-  void const* const handle = reinterpret_cast<void const*>(found);
-  std::lock_guard const lock(all_found().mutex);
-  all_found().libraries.insert_or_assign(handle, loaded_);
-  return kernel(handle, loaded_);
+  return kernel(reinterpret_cast<void const*>(found), loaded_);
 }
 
 cudaLibrary_t library::get() const noexcept {
   return loaded_ == nullptr ? nullptr : loaded_->get();
-}
-
-std::optional<kernel> library::kernel_of(void const* handle) {
-  std::lock_guard const lock(all_found().mutex);
-  auto const found = all_found().libraries.find(handle);
-  if (found == all_found().libraries.end()) return std::nullopt;
-  auto its = found->second.lock();
-  if (its == nullptr) return std::nullopt;
-  return kernel(handle, std::move(its));
 }
 
 }  // namespace escrow

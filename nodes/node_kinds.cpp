@@ -26,6 +26,10 @@ bool fits(unsigned value, unsigned bytes) noexcept {
   return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
 }
 
+cudaEvent_t handle_of(std::shared_ptr<event const> const& shared) noexcept {
+  return shared == nullptr ? nullptr : shared->get();
+}
+
 // Of a node that records, or waits.
 cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event) {
   bool const records = type == cudaGraphNodeTypeEventRecord;
@@ -104,18 +108,18 @@ detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function, void co
   return {params, {{first, first + bytes}}};
 }
 
-detail::owning_kind<shared_event> record_node(shared_event event) {
-  auto const params = detail::event_params(cudaGraphNodeTypeEventRecord, event.get());
-  return {params, std::move(event)};
+detail::owning_kind<std::shared_ptr<event const>> record_node(std::shared_ptr<event const> shared) {
+  auto const params = detail::event_params(cudaGraphNodeTypeEventRecord, detail::handle_of(shared));
+  return {params, std::move(shared)};
 }
 
 detail::owning_kind<detail::no_share> record_node(event_ref event) {
   return {detail::event_params(cudaGraphNodeTypeEventRecord, event.get()), {}};
 }
 
-detail::owning_kind<shared_event> wait_node(shared_event event) {
-  auto const params = detail::event_params(cudaGraphNodeTypeWaitEvent, event.get());
-  return {params, std::move(event)};
+detail::owning_kind<std::shared_ptr<event const>> wait_node(std::shared_ptr<event const> shared) {
+  auto const params = detail::event_params(cudaGraphNodeTypeWaitEvent, detail::handle_of(shared));
+  return {params, std::move(shared)};
 }
 
 detail::owning_kind<detail::no_share> wait_node(event_ref event) {

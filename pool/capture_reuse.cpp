@@ -1,4 +1,4 @@
-// The entries of captures, and the walk from a frontier back.
+// Entries of captures, and the backward walk from a frontier.
 #include "capture_reuse.hpp"
 
 #include <algorithm>
@@ -19,9 +19,8 @@ bool contains(nodes const& set, cudaGraphNode_t node) {
   return std::find(set.begin(), set.end(), node) != set.end();
 }
 
-// Whether `node` ends after what is in front of it on the edge. So does a kernel that was launched
-// when another one triggered (measured): a capture of such launches has no other edges, and what
-// follows in their stream comes after them all.
+// Whether `node` ends after the edge's predecessor. A kernel launched by another one's trigger does
+// (measured): a capture of such launches has only such edges, and later work comes after them all.
 bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
   if (is_full_dependency(edge)) return true;
   if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
@@ -51,9 +50,8 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
 }
 
-// A hash of what each of `asked` depends on, and by which edges; their order does not matter. Two
-// lists of dependencies have the same one by chance once in 2^64. May be called on a graph that is
-// being captured.
+// An order-independent hash of the dependencies and edges of all `asked`. Collisions have a chance
+// of one in 2^64. Callable on a graph that is being captured.
 std::uint64_t fingerprint_of(nodes const& asked) {
   auto const mix = [](std::uint64_t value) {  // splitmix64
     value = (value ^ (value >> 30U)) * 0xBF58476D1CE4E5B9U;
@@ -141,7 +139,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
   held.released_after_.swap(after);
   held.released_edges_ = edges;
   entry* const of = find(id);
-  // One that others hold, too, serves no other claim.
+  // If others hold it too, no claim may reuse it.
   if (of != nullptr && held.graph_holds_ == 1 && held.may_be_reused_) {
     try {
       if (held.released_after_.empty()) of->reusable.emplace(nullptr, &held);
@@ -152,7 +150,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
     }
     of->barren.clear();
   }
-  held.unrecorded_.clear();  // the next lease's from here on
+  held.unrecorded_.clear();  // before the slot can be leased again
   held.is_leased_ = false;
   return held.graph_holds_ == 0;
 }
@@ -186,11 +184,11 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
   if (of == nullptr || of->reusable.empty()) return nullptr;
   std::size_t const nodes_max =
       of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
-  // What is before the frontier, nearest first. Null: what was released after no node.
+  // Nodes before the frontier, nearest first. Null: releases after no node.
   nodes& before = frontier.nodes;
   before.resize(frontier.ended);
   before.push_back(nullptr);
-  std::unordered_set<cudaGraphNode_t> further;  // those that are not at the frontier
+  std::unordered_set<cudaGraphNode_t> further;  // those beyond the frontier itself
   auto const is_before = [&](cudaGraphNode_t node) {
     auto const end = before.begin() + static_cast<std::ptrdiff_t>(frontier.ended);
     return std::find(before.begin(), end, node) != end || further.contains(node);
@@ -234,7 +232,7 @@ slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stre
         of->reusable, {}, [](auto const& each) { return each.second->released_at_; });
     slot& found = *oldest->second;
     nodes& after = found.released_after_;
-    // They may be destroyed, if the graph was edited and captured into again.
+    // Nodes may have been destroyed, if the graph was edited and captured into again.
     nodes const all = nodes_of(capture.graph);
     auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
     bool const is_right = std::ranges::all_of(after, is_there) && is_unchanged(found);

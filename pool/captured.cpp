@@ -1,4 +1,4 @@
-// Which slot a claim in a capture gets, and how graphs and nodes hold slots.
+// Slots for claims in a capture, and how graphs and nodes hold slots.
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -37,7 +37,7 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
       std::rethrow_exception(failure);
     }
   }
-  if (found != nullptr) found->was_used_ = true;  // the graph will be launched again
+  if (found != nullptr) found->was_used_ = true;  // the graph may be launched again
   return found;
 }
 
@@ -55,7 +55,7 @@ void graph_hold::end_reuse() noexcept {
 
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, source_location where) {
   graph_hold* hold = &taken.first_hold_;
-  std::unique_ptr<graph_hold> extra;  // for a slot that another graph holds already
+  std::unique_ptr<graph_hold> extra;  // if a graph holds it already
   if (reuse.is_held(taken)) {
     extra = std::make_unique<graph_hold>(core, options.device, taken);
     hold = extra.get();
@@ -86,7 +86,7 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture,
 }
 
 slot_share slot_pool::state::share(slot& leased) {
-  // Relaxed: only that each share has another id counts.
+  // Relaxed: ids only need to be unique.
   static std::atomic<std::uint64_t> last{capture_reuse::first_share_id};
   std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
   return slot_share(make_hold(leased, id, {}));
@@ -99,8 +99,8 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   std::uint64_t const capture_id = hold.capture_id_;
   in.core.count_in_graphs(-1);
   if (&hold != &held.first_hold_) delete &hold;
-  // Between the graph and its list no claim finds the slot: those that find none look again
-  // meanwhile. The reference is for afterwards, since the pool may end with the slot.
+  // No claim finds the slot until it is listed; `looked_at` makes them retry. The reference is for
+  // afterwards, since the pool may end with the slot.
   in.references.fetch_add(1, std::memory_order_relaxed);
   in.free.looked_at.fetch_add(1, std::memory_order_relaxed);
   if (in.reuse.remove(held, capture_id)) {

@@ -1,5 +1,5 @@
-// A claim's way: the slot that its stream had last, another one, a wait, or an error that says why;
-// and which other one a claim outside of captures gets.
+// The steps of a claim: the stream's last slot, another one, a wait, or an error with its reason;
+// and which other slot an eager claim gets.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -19,8 +19,7 @@ namespace escrow {
 std::uint64_t thread_of(cudaStream_t stream) noexcept {
   if (stream != cudaStreamPerThread) [[likely]]
     return 0;
-  // Relaxed: only that each thread gets another number counts.
-  static std::atomic<std::uint64_t> last{0};
+  static std::atomic<std::uint64_t> last{0};  // relaxed: only needs to be unique
   thread_local std::uint64_t const number = last.fetch_add(1, std::memory_order_relaxed) + 1;
   return number;
 }
@@ -66,8 +65,8 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     if (found != nullptr) {
       return {found, use_of(asked.stream, stream_id, options.device), capture_id};
     }
-    require_open(asked.call);  // closed since the claim began, it is not exhausted
-    // Slots that are not out, which only a capture may not use yet, become free without a return.
+    require_open(asked.call);  // if closed meanwhile, it is not exhausted
+    // Busy free slots become usable in a capture without an announced return.
     bool const is_for_work =
         capture.is_active() &&
         (!free.is_empty() || free.looked_at.load(std::memory_order_relaxed) != 0);
@@ -80,7 +79,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     }
     if (!wait->go_on(wait_max)) return {};
     require_open(asked.call);
-    // Throws what is not announced: the device is lost, the capture is.
+    // Detects a lost device or capture, which is not announced.
     detail::capture_dependencies after;
     capture = usable_capture_of(asked.call, asked.stream, &after);
     if (capture.id != capture_id) {
@@ -93,9 +92,9 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
 }
 
 slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
-  // Asking about more streams would take longer than making a slot.
+  // More queries would take longer than creating a slot.
   constexpr std::size_t questions_before_growth = 32;
-  constexpr int attempts_max = 1000;  // each follows a move of a slot by another thread
+  constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   std::uint64_t const pass = next_pass();
   slot* found = take_done(pass, questions_before_growth);
   std::exception_ptr failure;
@@ -124,13 +123,13 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
 
 slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max) {
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
-  core.recycle_queued();  // also what another thread is just taking from graphs to the lists
+  core.recycle_queued();  // waits for other threads' recycling
   std::uint64_t last_asked = 0;
   do {
     if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   } while (core.recycle_next(last_asked));
   if (free.is_empty()) return nullptr;
-  // Querying would invalidate a Global capture of another thread, and any of this one.
+  // A query would invalidate another thread's Global capture, and any of this one.
   relaxed_capture_scope const relaxed;
   for (std::size_t asked = 0; asked < questions_max; ++asked) {
     slot* const found = free.take_to_ask(pass);
@@ -156,14 +155,13 @@ bool slot_pool::state::is_done(slot& free) noexcept {
 }
 
 slot* slot_pool::state::grow() {
-  // Acquire: see state::slots. The room that a closed pool's slot left stays empty.
+  // Acquire: see state::slots. The room of a closed pool's slot stays unused.
   std::size_t count = slots.load(std::memory_order_acquire);
   do {
     if (count >= options.slots_max) return nullptr;
     if (is_closed.load(std::memory_order_relaxed)) return nullptr;
   } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
-  // Relaxed: the pool's owner holds a reference meanwhile.
-  references.fetch_add(1, std::memory_order_relaxed);
+  references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   try {
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
@@ -189,8 +187,7 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
     stream_waits.fetch_add(1, std::memory_order_relaxed);
     wait(taken.ready_);
   }
-  // Forgotten only all together: if one wait fails, no lease follows, and the slot needs all its
-  // events.
+  // Reset only all together: if one wait fails, no lease follows, and the slot needs all events.
   for (std::size_t i = 0; i < taken.also_count_; ++i) wait(taken.also_ready_[i].ready);
   taken.also_count_ = 0;
 }

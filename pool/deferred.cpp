@@ -1,4 +1,4 @@
-// Slots that wait for a record on a stream on which nothing can be recorded now.
+// Slots that wait until their stream can be recorded on.
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -14,8 +14,7 @@ namespace escrow {
 
 namespace {
 
-// A bound of the ids of all streams that there are: streams made later have larger ones (measured:
-// CUDA counts). 0 if it cannot be had. Capture-safe.
+// Upper bound of existing streams' ids: CUDA counts up (measured). 0 on failure. Capture-safe.
 std::uint64_t bound_of_stream_ids(int device) noexcept {
   try {
     device_scope const current(device);
@@ -30,7 +29,7 @@ std::uint64_t bound_of_stream_ids(int device) noexcept {
   }
 }
 
-// For a stream that CUDA did not know just now, or that has another id.
+// For a stream that is invalid or has another id.
 bool is_destroyed(stream_use const& use) noexcept {
   unsigned long long id = 0;
   cudaError_t const status = cudaStreamGetId(use.handle, &id);
@@ -41,17 +40,17 @@ bool is_destroyed(stream_use const& use) noexcept {
 
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
-  // Whether no work of that stream is uncovered any more.
+  // True if no work of that stream remains uncovered.
   auto const record = [&](stream_use const& use) {
     if (is_other_thread(use)) return false;
     if (given != nullptr && !is_same_stream(use, *given)) return false;
     cudaError_t status = cudaSuccess;
     try {
-      device_scope const current(use.device);  // the null stream is the current device's
+      device_scope const current(use.device);  // the null stream is that of the current device
       capture_info capture;
       check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
       if (!capture.is_none()) return false;
-      // The stream was destroyed, and another one has its handle.
+      // The stream was destroyed, and its handle reused.
       if (use.id != 0 && stream_id(use.handle) != use.id) {
         check(cudaErrorInvalidResourceHandle, "cudaEventRecord");
       }
@@ -95,11 +94,11 @@ void slot_pool::state::finish_release(slot& used) noexcept {
       return;
     }
   }
-  leak(used);  // the pool has ended: no call gives it a stream any more
+  leak(used);  // the pool was destroyed: no call gives it a stream any more
 }
 
 void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {
-  int device = -1;  // of no use, if it cannot be asked
+  int device = -1;  // unknown
   try {
     device = device_of(stream);
   } catch (cuda_error const&) {
@@ -123,8 +122,8 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   while (found != nullptr) {
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
-    // Where nothing was recorded on the stream of its release, it becomes this one's newest; else
-    // it has to wait for that one, too, and has lost its place there.
+    // If its releasing stream was never recorded, the slot joins this one's list as the newest;
+    // otherwise it must wait for that one, too, and has lost its order there.
     bool const is_own = device == options.device && each.key_ == free_lists::own_list_of(each) &&
                         std::ranges::any_of(each.unrecorded_, is_given);
     each.key_ = is_own ? id : free_lists::own_list_of(each);

@@ -1,4 +1,4 @@
-// The free slots of a pool, by the stream that each was released on.
+// A pool's free slots, by the stream of their release.
 #pragma once
 
 #include <algorithm>
@@ -14,60 +14,55 @@
 
 namespace escrow {
 
-// One list a stream, oldest release first, found by hash. Within a list the oldest is done first,
-// so that a claim asks about one slot a list; it takes the slot out meanwhile, because no lock may
-// be held across a CUDA call.
-//   A list's oldest slot stands for it, and is linked with those of other lists. So nothing is
-// allocated when a stream appears, nor kept when it is destroyed.
-// Thread safety: any thread. Streams are spread over shards, each with a lock that is held for a
-//   few instructions and across no CUDA call.
+// One FIFO list per stream, found by hash. Within a list the oldest release completes first, so a
+// claim queries one slot per list; it removes the slot meanwhile, because no lock may be held
+// across a CUDA call. A list's oldest slot represents it and links to other lists, so nothing is
+// allocated for a new stream or kept for a destroyed one.
+// Thread safety: any thread. Streams are distributed over shards, each with a lock that is held for
+//   a few instructions and across no CUDA call.
 class free_lists {
  public:
-  // The list of slots that nothing uses.
-  static constexpr std::uint64_t idle = 0;
-  // For a slot that is out of its stream's order: `idle`, or a list of its own.
+  static constexpr std::uint64_t idle = 0;  // the list of unused slots
+  // For a slot outside its stream's order: `idle`, or a list of its own.
   [[nodiscard]] static std::uint64_t own_list_of(slot const& free) noexcept {
     return free.is_done_ ? idle : free.number_ | (std::uint64_t{1} << 63);
   }
 
-  // The slot put last on the list `key`; null if there is none.
+  // The newest slot of the list `key`; null if there is none.
   slot* take_newest(std::uint64_t key) noexcept;
 
-  // The oldest slot of a list that pass number `pass` has not asked about, nor a later one; null if
-  // there is none. Counts it in `looked_at` from before others miss it; the caller puts it back
-  // with put_asked() or takes it, and then counts it off.
+  // A list's oldest slot, not yet queried in pass number `pass`; null if there is none. Counts it
+  // in `looked_at` before it leaves the list. The caller puts it back with put_asked() or takes it,
+  // and then decrements the count.
   slot* take_to_ask(std::uint64_t pass) noexcept;
   bool put_asked(slot& busy, std::uint64_t pass) noexcept;
-  // The slot of the oldest release; null if there is none.
+  // The slot with the oldest release; null if there is none.
   slot* take_oldest() noexcept;
 
-  // Adds a free slot as the newest of its list. False if the lists are closed: the slot stays the
-  // caller's.
+  // Adds a free slot as its list's newest. False if closed: the caller keeps the slot.
   [[nodiscard]] bool put(slot& free) noexcept;
 
-  // How often a slot was put here. A search that found nothing, between two equal counts with no
-  // slot being looked at, has missed none.
+  // Number of puts. A search that finds nothing has missed no slot if this is equal before and
+  // after it, and `looked_at` is zero.
   [[nodiscard]] std::uint64_t puts() noexcept;
-  // Slots taken out only to be asked about, or on their way from a graph. Relaxed: whoever changes
-  // it does so before the slot leaves one list or enters another, under locks that a search takes.
+  // Slots removed to be queried, or on their way from a graph. Relaxed: changed before the slot
+  // leaves one list or enters another, under locks that a search takes.
   std::atomic<std::size_t> looked_at{0};
 
   [[nodiscard]] bool is_empty() noexcept;
-  // Refuses slots from now on.
-  void close() noexcept;
+  void close() noexcept;  // refuses slots from now on
 
  private:
-  // Own cache line, so that threads with their own streams do not meet.
+  // Cache-line aligned: no false sharing between threads with their own streams.
   struct alignas(64) shard {
-    spin_lock mutex;  // guards the rest, and the links of the slots in it
+    spin_lock mutex;  // guards all below, and the links of its slots
     bool is_closed = false;
     std::uint64_t puts = 0;
-    slot* first = nullptr;  // of all lists, those first that were not asked about lately
+    slot* first = nullptr;  // of all lists, new and recently queried ones last
     slot* last = nullptr;
     std::array<slot*, 64> by_hash{};
-    // How many lists there are. Written under the lock, read without it: acquire and release, so
-    // that a search that finds a list taken away sees its slot in `looked_at`. One that misses a
-    // list added just now sees another count of puts.
+    // Number of lists. Written under the lock, read without it: acquire and release, so that a
+    // search that sees a list removed sees its slot in `looked_at`. A new list adds to puts().
     std::atomic<std::size_t> lists{0};
 
     [[nodiscard]] bool is_empty() const noexcept {
@@ -76,15 +71,14 @@ class free_lists {
     void count_lists(std::size_t now) noexcept { lists.store(now, std::memory_order_release); }
   };
 
-  // The link to the oldest slot of that list; null if there is none.
+  // The link to the list's oldest slot; null if there is none.
   static slot*& find(shard& in, std::uint64_t key) noexcept {
     slot** at = &in.by_hash[(key / shards) % in.by_hash.size()];
     while (*at != nullptr && (*at)->key_ != key) at = &(*at)->list_.chained;
     return *at;
   }
-  // A list that is not there yet, as the last one.
-  static void add_list(shard& in, slot& oldest, slot& newest) noexcept;
-  // From now on `heir` stands for the list in place of `oldest`; null: the list is taken away.
+  static void add_list(shard& in, slot& oldest, slot& newest) noexcept;  // appends a new list
+  // Makes `heir` represent the list instead of `oldest`; null: removes the list.
   static void replace(shard& in, slot& oldest, slot* heir) noexcept;
   static slot* take_oldest_of(shard& in, slot& oldest) noexcept;
 
@@ -94,7 +88,7 @@ class free_lists {
   std::array<shard, shards> shards_;
 };
 
-// Every claim and release.
+// Used by every claim and release.
 
 inline void free_lists::add_list(shard& in, slot& oldest, slot& newest) noexcept {
   slot*& at = find(in, oldest.key_);
@@ -197,7 +191,7 @@ inline slot* free_lists::take_oldest() noexcept {
       }
     }
     if (found_in == nullptr) return nullptr;
-    // Another thread may have taken that one meanwhile: then another is the oldest.
+    // If another thread has taken it meanwhile, search again.
     std::lock_guard const lock(found_in->mutex);
     for (slot* oldest = found_in->first; oldest != nullptr; oldest = oldest->list_.next) {
       if (oldest->released_at_ == released_at) return take_oldest_of(*found_in, *oldest);

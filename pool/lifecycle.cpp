@@ -1,4 +1,4 @@
-// The beginning and the end of a pool and of its slots, and waits for slots to come back.
+// Creation and end of pools and slots, and waits for returning slots.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -113,8 +113,7 @@ void slot_pool::state::announce_return() noexcept {
 }
 
 bool slot_pool::state::return_wait::go_on(std::chrono::nanoseconds max) {
-  // Slots also become free without a return: when the event of one that a capture cannot wait for
-  // is done.
+  // Without a return a slot also becomes usable in a capture, when its event is done.
   constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
   auto const left = max - (clock::now() - begin_);
   if (left <= std::chrono::nanoseconds(0)) return false;
@@ -150,7 +149,7 @@ void slot_pool::state::leak(slot& unknown) noexcept {
 
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   auto& idle = static_cast<slot&>(thing);
-  // A graph may have had it last, and CUDA let it go, perhaps too early.
+  // A graph may have held it last, and CUDA may have released it too early.
   if (may_work_go_on_untold()) return deleter_core::leak(idle);
   for (; idle.also_count_ > 0; --idle.also_count_) {
     cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
@@ -165,7 +164,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
 }
 
 bool slot_pool::state::is_last_reference() noexcept {
-  // acq_rel: what every holder did with the pool happens before its end.
+  // acq_rel: all holders' work on the pool happens before its end.
   return references.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 

@@ -1,4 +1,4 @@
-// What happens to a slot when its lease ends, on the right streams, whatever fails.
+// The end of a lease, on the right streams, whatever fails.
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -52,7 +52,7 @@ void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
-  if (is_ambiguous(lease.on)) device.emplace(in.options.device);  // where the claim was made
+  if (is_ambiguous(lease.on)) device.emplace(in.options.device);  // the claiming stream's
   in.release_on(lease, lease.on);
 }
 
@@ -71,7 +71,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
-  constexpr int attempts_max = 2;  // a failed call may be the only one
+  constexpr int attempts_max = 2;  // the failure may not repeat
   for (int attempt = 1; lease.what != nullptr; ++attempt) {
     try {
       return release(lease);
@@ -91,7 +91,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
     }
-  } catch (std::exception const&) {  // as if it were not captured
+  } catch (std::exception const&) {  // treat as not capturing
   }
   if (!capture.is_active()) {
     release_eager(lease, lease.on, false);
@@ -99,7 +99,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   }
   slot& used = *std::exchange(lease.what, nullptr);
   used.unrecorded_.clear();
-  // Its graph keeps it, and no claim of the capture gets it. Another graph could not be made to.
+  // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
   capture.id == lease.capture_id ? end_lease(used) : leak(used);
 }
 
@@ -108,7 +108,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
-  // Work on the slot may have been captured: this graph has to hold it, too.
+  // Work on the slot may have been captured: this graph must hold it, too.
   if (is_foreign) hold_in_graph(*lease.what, capture, {});
   if (is_foreign || capture.status == capture_status::invalidated) {
     release_eager(lease, on, false);  // work from before this capture may still run
@@ -130,10 +130,10 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use cons
   used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
   if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {
-    used.unrecorded_.push_back(on);  // there is room for it: see record_stream()
+    used.unrecorded_.push_back(on);  // reserved by record_stream()
   }
   cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
-  // Before the slot is back, with which the pool may go.
+  // First: once the slot is returned, the pool may be destroyed.
   if (is_recordable) record_deferred(on.handle, on.id);
   if (status != cudaSuccess) core.report(status, "cudaEventRecord");
   finish_release(used);
@@ -158,14 +158,14 @@ void slot_pool::state::release_captured(claimed_slot& lease,
   }
   used.released_at_ = stamp();
   bool const is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
-  lease.what = nullptr;  // the slot may be another lease's
+  lease.what = nullptr;  // the slot may already have a new lease
   if (!is_free) return;
   used.may_be_in_graphs_ = false;
   go_home(used);
 }
 
 void slot_pool::state::end_lease(slot& used) noexcept {
-  // Only what graphs may hold is known there.
+  // capture_reuse knows only slots that graphs may hold.
   if (used.may_be_in_graphs_) {
     if (!reuse.end_lease(used)) return;
     used.may_be_in_graphs_ = false;
@@ -174,8 +174,8 @@ void slot_pool::state::end_lease(slot& used) noexcept {
 }
 
 void slot_pool::state::go_home(slot& idle) noexcept {
-  // Once the slot is put back, the pool may end with it: what is announced then needs a reference.
-  // A thread that begins to wait just now may be missed, and looks again after a moment.
+  // Once returned, the slot may end the pool: the announcement needs a reference. A thread that
+  // begins to wait just now may be missed, and retries after its timeout.
   bool const is_awaited = waiters.load(std::memory_order_relaxed) != 0;
   if (is_awaited) references.fetch_add(1, std::memory_order_relaxed);
   if (!free.put(idle)) destroy(idle);
@@ -195,7 +195,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
   capture_info const capture = usable_capture_of("lease::record_stream", stream);
   if (capture.id != lease.capture_id) refuse_capture("lease::record_stream", lease);
   stream_use use = in.unasked(stream);
-  if (capture.is_none()) {  // asking a capturing stream would invalidate the capture
+  if (capture.is_none()) {  // a query would invalidate a capture
     use.id = stream_id(stream);
     use.device = device_of(stream);
     in.record_deferred(stream, use.id);
@@ -203,15 +203,14 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
   std::vector<stream_use>& known = used.unrecorded_;
   if (std::ranges::any_of(known, [&](auto const& each) { return is_same_stream(each, use); }))
     return;
-  // And room for the lease's own stream, so that its end never allocates.
+  // Reserves one more for the lease's own stream, so that the release never allocates.
   if (known.size() + 2 > known.capacity()) known.reserve(2 * known.size() + 2);
   known.push_back(use);
 }
 
 void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
   slot const& used = require_slot("launch", lease);
-  // Also where the stream is known: it may have begun to capture since, and its graph does not hold
-  // the slot.
+  // Also on a known stream: it may capture since, into a graph that does not hold the slot.
   capture_info const capture = usable_capture_of("launch", stream);
   if (capture.is_active() && capture.id != lease.capture_id) refuse_capture("launch", lease);
   stream_use const use = used.pool_.state_->unasked(stream);

@@ -1,4 +1,4 @@
-// One pool for each power of two, made when it is first needed.
+// One pool per power of two, created on first use.
 #include "escrow/pool/scratch_pool.hpp"
 
 #include <algorithm>
@@ -46,19 +46,17 @@ struct scratch_pool::state {
     for (auto const& each : made) delete each.load(std::memory_order_acquire);
   }
 
-  // The pool for claims of `bytes`.
-  blocks& of(std::size_t bytes);
-  // What errors and holders call the pool of that size.
+  blocks& of(std::size_t bytes);  // the pool for claims of `bytes`
+  // The pool's label in errors and holders.
   [[nodiscard]] std::string label_of(std::size_t size) const {
     return options.label + " of " + std::to_string(size) + " bytes";
   }
 
   pool_options options;
-  // Guards the making of pools, and its end. Held while one is made, which asks CUDA how many
-  // devices there are, and runs no destructor.
+  // Guards pool creation and `is_closed`. Held while one is created, which runs no destructor.
   std::mutex mutex;
   bool is_closed = false;
-  // Owned, by size. Released once made, under the lock, and acquired by each claim without it.
+  // Owned, by size. Stored with release under the lock, acquired by claims without it.
   std::array<std::atomic<blocks*>, sizes> made{};
 };
 
@@ -107,7 +105,7 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
     std::lock_guard const lock(state_->mutex);
     state_->is_closed = true;
   }
-  // All are closed before the first is waited for.
+  // Close all before waiting for the first.
   for (auto const& each : state_->made) {
     if (blocks* const pool = each.load(std::memory_order_acquire)) pool->slots_->close();
   }

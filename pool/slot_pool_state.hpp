@@ -1,4 +1,4 @@
-// The inside of a slot_pool.
+// The implementation of slot_pool.
 #pragma once
 
 #include <atomic>
@@ -19,16 +19,15 @@
 
 namespace escrow {
 
-// A number for the thread whose stream `stream` names here, never used again for another; 0 for all
-// but cudaStreamPerThread.
+// A never reused number for the calling thread if `stream` is cudaStreamPerThread, else 0.
 [[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
 
-// `stream` of that id and device, on the calling thread.
+// `stream` with that id and device, on the calling thread.
 [[nodiscard]] inline stream_use use_of(stream_ref stream, std::uint64_t id, int device) noexcept {
   cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
   return {handle, id, thread_of(handle), device};
 }
-// Whether its handle names another stream on another device.
+// Whether its handle names a different stream on each device.
 [[nodiscard]] inline bool is_ambiguous(stream_use const& use) noexcept {
   return use.handle == cudaStreamLegacy || use.handle == cudaStreamPerThread;
 }
@@ -42,8 +41,8 @@ namespace escrow {
   return known.handle == given.handle && known.thread == given.thread &&
          (!is_ambiguous(known) || known.device == given.device) && given.id < known.id_below;
 }
-// detail::query_capture(), where a capture counts as invalidated, too, if `stream` is the legacy
-// stream while a blocking stream captures: nothing can be recorded on either.
+// As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
+// stream while a blocking stream captures: neither can be recorded on.
 [[nodiscard]] inline cudaError_t query_recordable(
     cudaStream_t stream, capture_info& capture,
     detail::capture_dependencies* after = nullptr) noexcept {
@@ -54,13 +53,12 @@ namespace escrow {
   return cudaSuccess;
 }
 
-// What a claim was asked for.
 struct claim_request {
   char const* call;  // the public function, for errors
   stream_ref stream;
   source_location where;
   std::chrono::nanoseconds host_wait_max;    // for any slot
-  std::chrono::nanoseconds busy_wait_max{};  // for slots that only a capture may not use yet
+  std::chrono::nanoseconds busy_wait_max{};  // for slots that are only busy
 };
 
 struct slot_pool::state {
@@ -72,16 +70,16 @@ struct slot_pool::state {
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device) {}
 
-  // claim.cpp. Those that take return null if no slot can be had now.
+  // claim.cpp: these return null if no slot is available now.
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
   [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
                                          capture_info capture, capture_frontier frontier);
   [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id);
-  // One that is idle, of those that pass number `pass` has not asked about.
+  // An idle slot; queries only slots not yet queried in pass number `pass`.
   static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
   [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all);
-  // Whether the work on a free slot is done. If only that of other streams is not, the slot gets a
-  // list of its own, so that it hides no later release on its stream.
+  // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
+  // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
   [[nodiscard]] std::uint64_t next_pass() noexcept {
     return passes.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -99,31 +97,29 @@ struct slot_pool::state {
                                     capture_frontier frontier, source_location where);
   graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
-  // The graph that is being captured holds the slot from now on, too. If it throws, it does not.
+  // Makes the captured graph hold the slot, too. If it throws, it does not.
   void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
   [[nodiscard]] slot_share share(slot& leased);
 
   // release.cpp
-  // `stream` as a lease knows it that does not ask it for its id and device.
+  // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
   void release_on(claimed_slot& lease, stream_use on);
-  // The lease's end outside of its capture. `is_recordable` false: nothing can be recorded on `on`
-  // now. The first failure, which was reported.
+  // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
+  // now. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
-  // The end of a lease that cannot be released.
-  void abandon(claimed_slot& lease) noexcept;
+  void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
-  void put_back(slot& unused) noexcept;  // announces nothing: those who wait would never rest
+  void put_back(slot& unused) noexcept;  // without announcement: waiting threads would spin
 
   // deferred.cpp
-  // Records on the slot's unrecorded streams where that can be done now, and forgets those; on
-  // `given` alone if it is not null. The first failure.
+  // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
+  // if it is not null. Returns the first failure.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
-  // After record_uses(): the slot is free, or waits for a record.
-  void finish_release(slot& used) noexcept;
-  // Each call given a stream outside of captures: records what was deferred on it.
+  void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
+  // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
     // Relaxed: see deferred_count.
     if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
@@ -132,16 +128,15 @@ struct slot_pool::state {
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // lifecycle.cpp
-  // Adds those that no graph holds to `accounted`.
+  // Adds the number of those that no graph holds to `accounted`.
   [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& accounted);
   void destroy(slot& idle) noexcept;
-  // Keeps what cannot be known to be unused, counts it, and makes room for another slot.
+  // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
   [[nodiscard]] bool is_last_reference() noexcept;
-  // For callers that may hold a lock, or capture: the pool, if this was the last, ends on the
-  // worker.
+  // For callers that may hold a lock or capture: the last reference's pool ends on the worker.
   void drop_reference() noexcept;
-  // Frees the pool, with what the user gave it: on the worker, or with the pool's owner.
+  // Frees the pool and the user's functions: on the worker, or with the pool's owner.
   void end() noexcept;
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
@@ -149,9 +144,8 @@ struct slot_pool::state {
     releases.store(now, std::memory_order_relaxed);
     return now;
   }
-  void announce_return() noexcept;  // ends the waits
+  void announce_return() noexcept;  // wakes waiting threads
 
-  // Waits for a slot to come back.
   class return_wait {
    public:
     explicit return_wait(state& in) : in_(in) {
@@ -160,7 +154,7 @@ struct slot_pool::state {
     return_wait(return_wait&&) = delete;
     ~return_wait() { in_.waiters.fetch_sub(1, std::memory_order_relaxed); }
 
-    // Blocks until one may have come back. False, at once, if this wait has lasted for `max`.
+    // Blocks until a slot may have returned. False, at once, if this wait has lasted for `max`.
     [[nodiscard]] bool go_on(std::chrono::nanoseconds max);
 
    private:
@@ -170,7 +164,7 @@ struct slot_pool::state {
     clock::time_point const begin_ = clock::now();
   };
 
-  // The pool's way to the worker, for its end.
+  // Pushed to end the pool on the worker.
   struct end_node final : reclaimable {
     end_node(state& of, deleter_core& used, int device)
         : reclaimable(
@@ -184,40 +178,37 @@ struct slot_pool::state {
   pool_options options;
   make_function const make;
   deleter_core& core;
-  bool const is_only_device;  // no stream can be of another one
+  bool const is_only_device;  // no stream can be of another device
   end_node end_on_worker;
   free_lists free;
   capture_reuse reuse;
 
-  // The pool's owner and its slots; the last one frees it. acq_rel, as for any shared owner.
+  // Held by the owner and each slot; the last one frees the pool. acq_rel, as in std::shared_ptr.
   std::atomic<std::size_t> references{1};
-  // Slots that exist and were neither handed to the worker for destruction nor leaked. Taking one
-  // off releases, adding one acquires: a claim that finds the room of a closed pool's slot sees
-  // that the pool is closed.
+  // Existing slots, neither handed to the worker for destruction nor leaked. Released when
+  // decremented, acquired when incremented: a claim that gets a closed pool's room sees it closed.
   std::atomic<std::size_t> slots{0};
-  // Relaxed: a claim concurrent with the closing may still succeed; its slot is destroyed when it
-  // comes back.
+  // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
   std::atomic<bool> is_closed{false};
-  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: of two releases at
-  // the very same time either may count as the older one, whichever lists they are on.
+  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
+  // releases may get the same stamp or either order.
   std::atomic<std::uint64_t> releases{1};
-  std::atomic<std::uint64_t> passes{0};  // relaxed: only that each pass has another number counts
+  std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
 
-  // Threads that wait for a slot, each for a short time before it looks again. Relaxed: to miss one
-  // that has only begun to wait costs it that time.
+  // Threads waiting for a slot, each with a short timeout. Relaxed: a wake-up missed by a thread
+  // that has just begun to wait costs it that timeout.
   std::atomic<std::size_t> waiters{0};
-  std::mutex return_mutex;  // guards nothing: a return that is missed costs that time, too
+  std::mutex return_mutex;  // guards nothing: a missed return costs the same
   std::condition_variable returned;
 
-  // Slots that wait for a record, in place of their leases, linked by slot::newer_.
-  std::mutex deferred_mutex;  // guards the list and its end; held across no CUDA call
+  // Slots that wait for a record after their lease, linked by slot::newer_.
+  std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
   slot* deferred = nullptr;
   bool deferred_is_closed = false;
-  // How many there are. Relaxed: a call that misses one just deferred by another thread leaves it
-  // to the next.
+  // Their number. Relaxed: a call that misses a concurrent deferral leaves it to the next call.
   std::atomic<std::size_t> deferred_count{0};
 
-  // Counts for people: relaxed, all of them.
+  // Statistics: relaxed.
   std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> stream_waits{0};
   std::atomic<std::uint64_t> host_waits{0};

@@ -72,7 +72,9 @@ while read -r program; do
     say "$name: left out: $reason"
     continue
   fi
-  check "$name" "$program" memcheck --report-api-errors no
+  # The tool reads an exec's source graph in cudaGraphLaunch while another thread destroys that, and crashes.
+  GTEST_FILTER=$([[ $name == stress_test ]] && echo "-GraphStress.*" || echo "*") \
+    check "$name" "$program" memcheck --report-api-errors no
 done < <(find "$build/tests" -type f -executable -name '*_gpu' | sort)
 
 if ((${#racecheck[@]} == 0)); then say "racecheck: no kernel uses shared memory"; fi

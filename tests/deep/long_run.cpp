@@ -2,34 +2,14 @@
 // updates, clones, graphs built by hand and changed, retirements, shares, scratch, pools and
 // deleters that come and go, execs destroyed in flight. At the end nothing may be left, and neither
 // memory nor latency may have crept up. A program of its own: exit status 1 if it did.
-//   ESCROW_SECONDS  how long (5; 600 with ESCROW_DEEP=1); ESCROW_SEED repeats the choices
+//   ESCROW_SECONDS  how long (5; 600 with ESCROW_DEEP=1); ESCROW_STRESS_SEED repeats the choices
 //   ESCROW_LOADS    which loads, by name ("come_and_go,use_scratch"), to see which creeps up
 //   --leak          leaks 100 bytes at each retirement, which has to be noticed
-#include <cuda_runtime_api.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <escrow/detail/reference_set.hpp>
-#include <optional>
 #include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "deep.hpp"
-#include "long_run/samples.hpp"
-#include "long_run/world.hpp"
-#include "sanitizers.hpp"
-#include "wait_until.hpp"
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-#include <escrow/sim.hpp>
-#endif
+#include "samples.hpp"
 
 namespace escrow::test {
 namespace {
@@ -45,11 +25,6 @@ constexpr double short_bytes_max = 50;
 // How much slower the last quarter may be than the second.
 constexpr double p50_factor_max = 2;
 constexpr double p99_factor_max = 4;
-
-double number_from(char const* name, double otherwise) {
-  char const* const given = std::getenv(name);
-  return given == nullptr ? otherwise : std::strtod(given, nullptr);
-}
 
 std::size_t device_count() {
   int count = 0;
@@ -71,60 +46,44 @@ class verdict {
   bool is_good_ = true;
 };
 
-// One load on one device, which ends the run if it fails.
-void run_load(load one, world& all, site& here, unsigned seed) {
-  try {
-    must(cudaSetDevice(here.device));
-    dice random(seed);
-    one(all, here, random);
-  } catch (std::exception const& error) {
-    all.fail(error.what());
-  }
-}
+using all_sites = std::vector<std::unique_ptr<site>>;
 
-// All loads, or those that ESCROW_LOADS names.
-std::vector<load> chosen_loads() {
-  constexpr std::array<std::pair<char const*, load>, 7> all{{
-      {"claim_and_release", claim_and_release},
-      {"retire_eagerly", retire_eagerly},
-      {"share_with_streams", share_with_streams},
-      {"use_scratch", use_scratch},
-      {"capture_and_relaunch", capture_and_relaunch},
-      {"build_and_change", build_and_change},
-      {"come_and_go", come_and_go},
-  }};
+// All loads, or those that ESCROW_LOADS names: each on each device, or on one of them where there
+// are few cores.
+std::vector<std::unique_ptr<loader>> make_loaders(load_arena& all, all_sites& sites) {
   char const* const names = std::getenv("ESCROW_LOADS");
-  std::vector<load> chosen;
-  for (auto const& [name, its] : all) {
+  std::vector<loader::load> chosen;
+  for (auto const& [name, its] : all_loads) {
     if (names == nullptr || std::strstr(names, name) != nullptr) chosen.push_back(its);
   }
   if (chosen.empty()) throw std::invalid_argument("ESCROW_LOADS names no load");
-  return chosen;
+  bool const has_cores = std::thread::hardware_concurrency() >= chosen.size() * sites.size();
+  std::vector<std::unique_ptr<loader>> made;
+  for (std::size_t i = 0; i < chosen.size() * (has_cores ? sites.size() : 1); ++i) {
+    site& here = *sites[i % sites.size()];
+    must(cudaSetDevice(here.device));
+    made.push_back(std::make_unique<loader>(all, here, i + 1, chosen[i % chosen.size()]));
+  }
+  return made;
 }
 
-void run_loads(world& all, std::vector<std::unique_ptr<site>>& sites, unsigned seed, double seconds,
-               samples& measured) {
-  std::vector<load> const loads = chosen_loads();
-  // Each load on each device, or on one of them where there are few cores.
-  bool const has_cores = std::thread::hardware_concurrency() >= loads.size() * sites.size();
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < loads.size() * (has_cores ? sites.size() : 1); ++i) {
-    site& here = *sites[i % sites.size()];
-    threads.emplace_back(run_load, loads[i % loads.size()], std::ref(all), std::ref(here), ++seed);
-  }
-  auto const interval = std::chrono::duration<double>(std::clamp(seconds / 100, 0.05, 1.0));
+void run_loads(load_arena& all, all_sites& sites, double seconds_max, samples& measured) {
+  auto const loaders = make_loaders(all, sites);
+  std::vector<std::jthread> threads;
+  for (auto const& each : loaders) threads.emplace_back([&each] { each->run_on_device(); });
+  auto const interval = std::chrono::duration<double>(std::clamp(seconds_max / 100, 0.05, 1.0));
   auto const begin = std::chrono::steady_clock::now();
-  for (int i = 1; i * interval.count() <= seconds && !all.ends(); ++i) {
+  for (int i = 1; i * interval.count() <= seconds_max && !all.counts.stop; ++i) {
     std::this_thread::sleep_until(
         begin + std::chrono::duration_cast<std::chrono::nanoseconds>(i * interval));
     measured.take();
   }
-  all.stop.store(true, std::memory_order_relaxed);
-  for (std::thread& each : threads) each.join();
+  all.counts.stop.store(true, std::memory_order_relaxed);
+  threads.clear();
 }
 
 // Everything comes back, and the books balance.
-void settle(world& all, std::vector<std::unique_ptr<site>>& sites, verdict& found) {
+void settle(load_arena& all, all_sites& sites, verdict& found) {
   for (auto const& each : sites) {
     must(cudaSetDevice(each->device));
     must(cudaDeviceSynchronize());
@@ -133,7 +92,7 @@ void settle(world& all, std::vector<std::unique_ptr<site>>& sites, verdict& foun
   }
   sites.clear();
   auto const is_balanced = [&all] {
-    return all.objects.made.load() == all.objects.destroyed.load(std::memory_order_acquire) &&
+    return all.counts.made.load() == all.counts.destroyed.load(std::memory_order_acquire) &&
            graph_registry::global().is_empty();
   };
   for (deleter* const each : {&all.worker, &all.freer}) {
@@ -153,76 +112,61 @@ void settle(world& all, std::vector<std::unique_ptr<site>>& sites, verdict& foun
 constexpr std::size_t kept_streams_max = 16;
 
 // But for idle events, and a few streams, which are kept for the next that need one.
-bool is_nothing_left() {
+std::string what_is_left() {
   sim::counts left = sim::alive();
   left.events = 0;
   if (left.streams <= kept_streams_max) left.streams = 0;
-  return left == sim::counts{};
-}
-std::string what_is_left() {
-  sim::counts const left = sim::alive();
+  if (left == sim::counts{}) return "";
   std::string text = "the runtime has handles left:";
-  for (auto const& [name, count] :
-       {std::pair{"streams", left.streams}, std::pair{"graphs", left.graphs},
-        std::pair{"execs", left.execs + left.execs_in_flight},
-        std::pair{"user objects", left.user_objects},
-        std::pair{"device allocations", left.device_allocations},
-        std::pair{"host allocations", left.host_allocations}, std::pair{"captures", left.captures},
-        std::pair{"operations", left.pending_ops}, std::pair{"callbacks", left.pending_callbacks},
-        std::pair{"libraries", left.libraries}}) {
+  for (auto const& [name, count] : {std::pair{"streams", left.streams},
+                                    {"graphs", left.graphs},
+                                    {"execs", left.execs + left.execs_in_flight},
+                                    {"user objects", left.user_objects},
+                                    {"device allocations", left.device_allocations},
+                                    {"host allocations", left.host_allocations},
+                                    {"captures", left.captures},
+                                    {"operations", left.pending_ops},
+                                    {"callbacks", left.pending_callbacks},
+                                    {"libraries", left.libraries}}) {
     if (count != 0) text += ' ' + std::to_string(count) + ' ' + name;
   }
   return text;
 }
 #endif
 
-void judge_memory(samples const& measured, double seconds, figures& report, verdict& found) {
+void judge_memory(samples const& measured, double seconds_max, figures& report, verdict& found) {
   struct bound {
     char const* name;
-    double sample::*value;
+    column value;
     double long_max;
   };
-  bool const is_long = seconds >= long_enough;
-  for (bound const& each : {bound{"host memory in use", &sample::heap_kib, host_kib_max},
-                            bound{"resident memory", &sample::rss_kib, rss_kib_max},
-                            bound{"device memory", &sample::device_kib, device_kib_max},
-                            bound{"threads", &sample::threads, 5}}) {
+  bool const is_long = seconds_max >= long_enough;
+  for (bound const& each :
+       {bound{"host memory in use", heap_kib, host_kib_max},
+        bound{"resident memory", rss_kib, rss_kib_max},
+        bound{"device memory", device_kib, device_kib_max}, bound{"threads", thread_count, 5}}) {
     double const rise = measured.rise_per_minute(each.value);
-    bool const is_of_memory = each.value != &sample::threads;
-    report.add(std::string(each.name) + " rises by, " + (is_of_memory ? "KiB" : "") + "/min", rise);
+    bool const is_of_memory = each.value != thread_count;
+    std::string const unit = is_of_memory ? "KiB/min" : "/min";
+    report.add(std::string(each.name) + " rises by, " + unit, rise);
     if (is_sanitized || (!is_long && !is_of_memory)) continue;  // a sanitizer keeps what was freed
-    double const allowed = is_long ? each.long_max / (seconds / 2 / 60)
+    double const allowed = is_long ? each.long_max / (seconds_max / 2 / 60)
                                    : measured.operations_per_minute() * short_bytes_max / 1024;
-    report.add(std::string(each.name) + " may rise by, " + (is_of_memory ? "KiB" : "") + "/min",
-               allowed);
+    report.add(std::string(each.name) + " may rise by, " + unit, allowed);
     found.require(rise <= allowed, std::string(each.name) + " rises by " + std::to_string(rise) +
                                        "/min, more than " + std::to_string(allowed));
   }
 }
 
-void judge_latency(samples const& measured, double seconds, figures& report, verdict& found) {
-  struct call {
-    char const* name;
-    quantiles sample::*took;
-  };
-  for (call const& each : {call{"claim", &sample::claim}, call{"launch", &sample::launch},
-                           call{"retire", &sample::retire}}) {
-    auto const tell = [&](std::string const& name, double quantiles::*quantile) {
-      samples::change const seen = measured.of(each.took, quantile);
-      report.add(name + " early, us", seen.early);
-      report.add(name + " late, us", seen.late);
-      return seen;
-    };
-    auto const judge = [&](char const* which, double quantiles::*quantile, double factor) {
-      std::string const name = std::string(each.name) + " " + which;
-      auto const [early, late] = tell(name, quantile);
-      if (seconds < long_enough || is_sanitized) return;
-      found.require(late <= early * factor, name + " grew more than " + std::to_string(factor) +
-                                                " times: " + std::to_string(late) + " us");
-    };
-    judge("p50", &quantiles::p50, p50_factor_max);
-    judge("p99", &quantiles::p99, p99_factor_max);
-    static_cast<void>(tell(std::string(each.name) + " p99.9", &quantiles::p999));
+void judge_latency(samples const& measured, double seconds_max, figures& report, verdict& found) {
+  for (std::size_t i = latencies; i < columns; ++i) {
+    auto const [early, late] = measured.of(i);
+    report.add(name_of(i) + ", early", early);
+    report.add(name_of(i) + ", late", late);
+    double const factor = std::array{p50_factor_max, p99_factor_max, 0.0}[(i - latencies) % 3];
+    if (seconds_max < long_enough || is_sanitized || factor == 0) continue;
+    found.require(late <= early * factor, name_of(i) + " grew more than " + std::to_string(factor) +
+                                              " times: " + std::to_string(late));
   }
 }
 
@@ -232,41 +176,40 @@ int run(bool leaks) {
     std::printf("skipped: no usable GPU\n");
     return 77;
   }
-  double const seconds = number_from("ESCROW_SECONDS", deep_size(5.0, 600.0));
-  auto const seed = static_cast<unsigned>(number_from("ESCROW_SEED", 1));
+  double const seconds_max = setting("ESCROW_SECONDS", deep_size(5.0, 600.0));
   figures report("long_run");
-  report.add("seconds", seconds);
-  report.add("seed", seed);
+  report.add("seconds", seconds_max);
+  report.add("seed", setting("ESCROW_STRESS_SEED", 1));
   report.add("devices", devices);
 
   verdict found;
-  auto all = std::make_unique<world>(leaks);
+  auto all = std::make_unique<load_arena>();
+  all->leaks = leaks;
   double const device_before = device_kib_now(devices);
-  std::vector<std::unique_ptr<site>> sites;
+  all_sites sites;
   for (std::size_t device = 0; device < devices; ++device) {
     sites.push_back(std::make_unique<site>(static_cast<int>(device), *all));
   }
-  samples measured(*all, seconds, devices);
-  run_loads(*all, sites, seed, seconds, measured);
+  samples measured(*all, seconds_max, devices);
+  run_loads(*all, sites, seconds_max, measured);
   settle(*all, sites, found);
 
-  measured.print_table();
+  std::printf("%s\n", measured.table().c_str());
   for (std::size_t i = 0; i < deeds; ++i) report.add(deed_names[i], all->done[i].load());
   report.add("CUDA leaves of each plain exec, bytes", measured.bytes_left_by_cuda());
-  report.add("objects made", all->objects.made.load());
-  report.add("objects destroyed", all->objects.destroyed.load());
+  report.add("objects made", all->counts.made.load());
+  report.add("objects destroyed", all->counts.destroyed.load());
   report.add("reclaimed by the worker", all->worker.stats().reclaimed);
   report.add("device memory more than before, KiB", device_kib_now(devices) - device_before);
   report.add("host memory in use, with what CUDA leaves, rises by, KiB/min",
-             measured.rise_per_minute(&sample::malloced_kib));
-  judge_memory(measured, seconds, report, found);
-  judge_latency(measured, seconds, report, found);
+             measured.rise_per_minute(malloced_kib));
+  judge_memory(measured, seconds_max, report, found);
+  judge_latency(measured, seconds_max, report, found);
   all.reset();
 #ifdef ESCROW_TEST_RUNTIME_SIM
-  found.require(wait_until(is_nothing_left), what_is_left());
+  found.require(wait_until([] { return what_is_left().empty(); }), what_is_left());
 #endif
   report.add("result", std::string(found.is_good() ? "passed" : "failed"));
-  report.add_json("samples", measured.json());
   report.write();
   return found.is_good() ? 0 : 1;
 }

@@ -25,14 +25,14 @@ export ESCROW_STRESS_SECONDS=${ESCROW_STRESS_SECONDS:-60}
 # Standard input, in which the repository and the build folder have no path of the machine.
 without_paths() { sed -u "s|$build|build/$(basename "$build")|g; s|$root/||g; s|$root|.|g"; }
 
-# One object with each program's figures, but for its single samples.
+# One object with each program's figures.
 join_figures() {
   python3 - "$results" <<'PYTHON'
 import json, pathlib, sys
 results = pathlib.Path(sys.argv[1])
 joined = {}
 for path in sorted(results.glob("*.json")):
-    joined[path.stem] = {name: value for name, value in json.loads(path.read_text()).items() if name != "samples"}
+    joined[path.stem] = json.loads(path.read_text())
     path.unlink()
 (results / "figures.json").write_text(json.dumps(joined, indent=1) + "\n")
 PYTHON

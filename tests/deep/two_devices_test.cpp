@@ -1,167 +1,301 @@
-// Two devices: pools of both under one deleter, with the other device current at every step, all at
-// once, and streams of the wrong one. Skips where there is one.
-#include <thread>
+// Pools and streams of two devices under one deleter, and graphs that span both, with the other
+// device current at every step. Skips where there is one device. The long run uses both at once.
+#include <escrow/detail/device.hpp>
+#include <escrow/nodes.hpp>
+#include <string>
 
-#include "owners.hpp"
-#include "two_devices_fixture.hpp"
+#include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-TEST_F(AcrossDevices, EachPoolMakesOnItsOwnDeviceWhicheverIsCurrent) {
-  for (int const current : devices) {
-    device_scope const there(current);
+class AcrossDevices : public world_of_two_devices {
+ protected:
+  static constexpr std::array devices{0, 1};
+
+  void SetUp() override {
+    world_of_two_devices::SetUp();
+    if (IsSkipped()) return;
+    for (int const device : devices) pools[device].emplace(make_pool(options_of(device)));
+  }
+  void TearDown() override {
+    flag.raise();
+    if (elsewhere) sync(elsewhere);
     for (int const device : devices) {
-      block_lease const one = pool_of(device).claim(stream_of(device));
-      block_lease const two = pool_of(device).claim(stream_of(device));
-      EXPECT_EQ(device_of_memory(one->data()), device);
-      EXPECT_EQ(device_of_memory(two->data()), device);
+      device_scope const there(elsewhere ? 1 - device : 0);
+      pools[device].reset();
     }
-    EXPECT_EQ(current_device(), current);
+    world_of_two_devices::TearDown();
   }
-  EXPECT_EQ(made(), 4);
-}
 
-TEST_F(AcrossDevices, ScratchOfEachDeviceIsThere) {
-  for (int const device : devices) {
-    scratch_pool scratch{options_of(device)};
-    device_scope const there(1 - device);
-    auto const held = scratch.claim(stream_of(device), 1000);
-    EXPECT_EQ(device_of_memory(held->data()), device);
+  [[nodiscard]] block_pool& pool_of(int device) { return *pools[device]; }
+  [[nodiscard]] cudaStream_t stream_of(int device) { return device == 0 ? one : elsewhere; }
+  [[nodiscard]] pool_options options_of(int device) {
+    pool_options result = options(4);
+    result.device = device;
+    return result;
   }
-}
+  /// Makes `after` wait for `before`, which is of `device`, as an event has to be.
+  void order_from(int device, cudaStream_t before, cudaStream_t after) {
+    device_scope const there(device);
+    order(before, after);
+  }
+  /// Kernels are launched with their stream's device current, as CUDA demands.
+  void work(int device, block_lease& held, int value) {
+    device_scope const there(device);
+    fill(held, stream_of(device), value);
+    check(held, stream_of(device), value, mismatches);
+  }
+  void hold_up_other() {
+    device_scope const there(1);
+    hold_up(stream_of(1));
+  }
+  /// One capture, begun on device 0, that claims and works on both and ends joined.
+  [[nodiscard]] graph captured_on_both() {
+    return captured([this](cudaStream_t) {
+      block_lease here = pool_of(0).claim(stream_of(0));
+      work(0, here, 1);
+      order_from(0, stream_of(0), stream_of(1));
+      block_lease there = pool_of(1).claim(stream_of(1));
+      work(1, there, 2);
+      work(0, here, 3);
+      there.release();
+      order_from(1, stream_of(1), stream_of(0));
+    });
+  }
+  [[nodiscard]] std::size_t in_graphs(int device) { return pool_of(device).stats().in_graphs; }
+  [[nodiscard]] bool is_kept_by_graphs(std::size_t slots = 1) {
+    return stays_false([&] { return in_graphs(1) < slots; });
+  }
+  [[nodiscard]] bool is_nothing_in_graphs() {
+    for (int const device : devices) sync(stream_of(device));
+    return wait_until([this] { return in_graphs(0) + in_graphs(1) == 0 && drained(); });
+  }
 
-TEST_F(AcrossDevices, OneDeletersOwnersAndResourcesAllEndOnTheirOwnDevice) {
-  std::array<fate_ptr, 2> retired;
-  std::array<fate_ptr, 2> pooled;
+  kernel const fills{kernel_address(kernel_id::fill)};
+  kernel const adds{kernel_address(kernel_id::add)};
+  std::optional<block_pool> pools[2];
+};
+
+TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
   for (int const device : devices) {
-    retired[at(device)] = make_fate();
-    pooled[at(device)] = make_fate();
-    device_scope const there(1 - device);
-    worker->retire(stream_of(device), probe(retired[at(device)]));
-    resource_pool<probe> pool{options_of(device),
-                              [fate = pooled[at(device)]] { return probe(fate); }};
-    pool.claim(stream_of(device)).release();
-  }
-  EXPECT_TRUE(drained());
-  for (int const device : devices) {
-    ASSERT_TRUE(retired[at(device)]->wait());
-    ASSERT_TRUE(pooled[at(device)]->wait());
-    EXPECT_EQ(retired[at(device)]->device, device);
-    EXPECT_EQ(pooled[at(device)]->device, device);
+    auto const retired = make_fate();
+    auto const pooled = make_fate();
+    auto const of_node = make_fate();
+    auto const of_graph = make_fate();
+    {
+      device_scope const there(device);
+      graph built(*worker);
+      build(built).add(host_node([kept = std::make_shared<probe>(of_node)] {}));
+      worker->retire(built.get(), probe(of_graph));
+      must(cudaSetDevice(1 - device));
+      retire(stream_of(device), retired);
+      resource_pool<probe> pool{options_of(device), [&] { return probe(pooled); }};
+      pool.claim(stream_of(device)).release();
+      graph_exec exec{built};
+      exec.launch(stream_of(0));
+    }
+    sync(stream_of(0));
+    for (auto const& fate : {retired, pooled, of_node, of_graph}) {
+      ASSERT_TRUE(fate->wait());
+      EXPECT_EQ(fate->device, device);
+    }
   }
 }
 
 TEST_F(AcrossDevices, RetireAfterWaitsForAnEventOfTheOtherDevice) {
   auto const fate = make_fate();
   owned_event ready;
+  hold_up_other();
   {
     device_scope const there(1);
     ready = make_event();
-    must(launch_wait_flag(stream_of(1), flag.get()));
     must(cudaEventRecord(ready, stream_of(1)));
   }
   worker->retire_after(ready.get(), probe(fate));
-  EXPECT_TRUE(stays_false([&] { return fate->was_destroyed(); }));
+  EXPECT_TRUE(stays_kept(fate));
   flag.raise();
-  ASSERT_TRUE(fate->wait());
+  EXPECT_TRUE(is_released(fate));
   EXPECT_EQ(fate->device, 0);
   EXPECT_TRUE(drained());
 }
 
-TEST_F(AcrossDevices, BothAtOnceHarmNoCaptureAndLoseNothing) {
-  constexpr int rounds = 200;
-  std::array<std::atomic<int>, 2> harmed{};
-  std::vector<std::thread> threads;
-  threads.reserve(devices.size());
-  for (int const device : devices) {
-    threads.emplace_back([this, device, &harmed] {
-      must(cudaSetDevice(device));
-      for (int i = 0; i < rounds; ++i) {
-        capture captured{stream_of(device), cudaStreamCaptureModeGlobal};
-        if (auto held = pool_of(device).try_claim(stream_of(device))) work(device, *held, i);
-        if (captured.end() != cudaSuccess) {
-          harmed[at(device)].fetch_add(1);
-          continue;
-        }
-        must(cudaSetDevice(1 - device));
-        graph_exec exec{captured.graph()};
-        exec.launch(stream_of(device));
-        worker->retire(stream_of(device), std::make_unique<int>(i));
-        must(cudaSetDevice(device));
-      }
-    });
-  }
-  for (std::thread& each : threads) each.join();
-  sync_both();
-  for (auto const& each : harmed) EXPECT_EQ(each, 0);
-  EXPECT_EQ(mismatches.load(), 0);
-  EXPECT_TRUE(nothing_is_in_graphs());
-  EXPECT_EQ(worker->stats().leaked, 0u);
-}
-
-// A stream of the wrong device is refused in words that say which call, what, and what to do.
-class WrongDevice : public AcrossDevices {
- protected:
-  template <class Call>
-  void expect_refused(Call call, char const* name, char const* remedy) {
-    std::string const text = message_of<usage_error>(call);
-    EXPECT_EQ(text.find(name), 0u) << text;
-    for (char const* part : {"`stream` is not of device 0", "\"blocks of 0", remedy}) {
-      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
-    }
-  }
-  static constexpr char const* another_pool = "use a pool of the stream's device";
-};
-
-TEST_F(WrongDevice, IsRefusedByAClaim) {
-  cudaStream_t const wrong = stream_of(1);
-  expect_refused([&] { static_cast<void>(pool_of(0).claim(wrong)); }, "resource_pool::claim",
-                 another_pool);
-  expect_refused([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
-                 "resource_pool::try_claim", another_pool);
-  scratch_pool scratch{options_of(0)};
-  expect_refused([&] { static_cast<void>(scratch.claim(wrong, 64)); }, "scratch_pool::claim",
-                 another_pool);
-  EXPECT_EQ(made(), 0);
-}
-
-// The handle names another stream on each device, of which only this one's captures.
-TEST_F(WrongDevice, IsRefusedForTheThreadsOwnStreamInACaptureToo) {
-  device_scope const there(1);
-  {
-    capture captured{cudaStreamPerThread, cudaStreamCaptureModeThreadLocal};
-    expect_refused([&] { static_cast<void>(pool_of(0).claim(cudaStreamPerThread)); },
-                   "resource_pool::claim", another_pool);
-    EXPECT_NO_THROW(pool_of(1).claim(cudaStreamPerThread).release());
-    EXPECT_EQ(captured.end(), cudaSuccess);
-  }
-  EXPECT_EQ(pool_of(0).stats().slots, 0U);
-}
-
-TEST_F(WrongDevice, IsRefusedByARelease) {
+// The text says which call, what, and what to do.
+TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) {
   block_lease held = pool_of(0).claim(stream_of(0));
-  expect_refused([&] { held.release(stream_of(1)); }, "lease::release",
-                 "release on a stream of the pool's device");
-  ASSERT_TRUE(held);
+  scratch_pool scratch{options_of(0)};
+  auto const expect_refused = [&](block_lease& lease) {
+    cudaStream_t const wrong = stream_of(1);
+    char const* const what = "`stream` is not of device 0";
+    char const* const advice = "use a pool of the stream's device";
+    expect_error<usage_error>([&] { pool_of(0).claim(wrong).release(); },
+                              {"resource_pool::claim", what, "\"blocks\"", advice});
+    expect_error<usage_error>([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
+                              {"resource_pool::try_claim", what, "\"blocks\"", advice});
+    expect_error<usage_error>([&] { scratch.claim(wrong, 64).release(); },
+                              {"scratch_pool::claim", what, "\"blocks", advice});
+    expect_error<usage_error>(
+        [&] { lease.release(wrong); },
+        {"lease::release", what, "\"blocks\"", "release on a stream of the pool's device"});
+    EXPECT_TRUE(lease);
+  };
+  expect_refused(held);
   held.record_stream(stream_of(1));  // which is what to say instead
   held.release();
-}
-
-TEST_F(WrongDevice, IsRefusedInACaptureThatSpansBothAndTheCaptureLives) {
+  EXPECT_EQ(made(), 1);
   capture captured{stream_of(0), cudaStreamCaptureModeGlobal};
   must(launch_tiny(stream_of(0)));
   order_from(0, stream_of(0), stream_of(1));
-  expect_refused([&] { static_cast<void>(pool_of(0).claim(stream_of(1))); }, "resource_pool::claim",
-                 another_pool);
+  block_lease in_capture = pool_of(0).claim(stream_of(0));
+  expect_refused(in_capture);
   EXPECT_TRUE(captured.is_active());
-  block_lease held = pool_of(0).claim(stream_of(0));
-  expect_refused([&] { held.release(stream_of(1)); }, "lease::release",
-                 "release on a stream of the pool's device");
-  EXPECT_TRUE(captured.is_active());
-  held.release();
+  in_capture.release();
   order_from(1, stream_of(1), stream_of(0));
   EXPECT_EQ(captured.end(), cudaSuccess);
+}
+
+// The handle names another stream on each device, of which only this one's captures.
+TEST_F(AcrossDevices, TheThreadsOwnStreamInACaptureIsOfTheDeviceThatIsCurrent) {
+  device_scope const there(1);
+  capture captured{cudaStreamPerThread, cudaStreamCaptureModeThreadLocal};
+  expect_error<usage_error>([&] { static_cast<void>(pool_of(0).claim(cudaStreamPerThread)); },
+                            {"resource_pool::claim", "`stream` is not of device 0"});
+  EXPECT_NO_THROW(pool_of(1).claim(cudaStreamPerThread).release());
+  EXPECT_EQ(captured.end(), cudaSuccess);
+  EXPECT_EQ(pool_of(0).stats().slots, 0U);
+}
+
+TEST_F(AcrossDevices, ACaptureThatSpansBothHoldsSlotsOfBothUntilItsGraphAndExecsAreDestroyed) {
+  std::optional<graph> made = captured_on_both();
+  EXPECT_TRUE(in_graphs(0) == 1 && in_graphs(1) == 1);
+  std::optional<graph_exec> exec{*made};
+  EXPECT_TRUE(exec->is_bare());
+  for (int const device : {0, 1, 1, 0}) {
+    device_scope const there(1 - device);
+    exec->launch(stream_of(device));
+  }
+  {
+    device_scope const there(1);
+    made.reset();
+    exec.reset();  // in flight, as below
+  }
+  EXPECT_TRUE(is_nothing_in_graphs());
+  owned_exec plain = instantiate(owned_graph(captured_on_both().detach()));
+  for (int const device : devices) must(cudaGraphLaunch(plain, stream_of(device)));
+  EXPECT_TRUE(is_kept_by_graphs());
+  {
+    device_scope const there(1);
+    plain.reset();
+  }
+  EXPECT_TRUE(is_nothing_in_graphs());
+}
+
+TEST_F(AcrossDevices, ASlotThatTheOtherDevicesBranchUsesServesAgainAfterTheJoin) {
+  graph const made = captured([this](cudaStream_t) {
+    block_lease held = pool_of(0).claim(stream_of(0));
+    int const first = held->number();
+    work(0, held, 1);
+    order_from(0, stream_of(0), stream_of(1));
+    held.record_stream(stream_of(1));
+    {
+      device_scope const there(1);
+      must(launch_tiny(stream_of(1)));
+    }
+    held.release();
+    EXPECT_NE(pool_of(0).claim(stream_of(0))->number(), first);  // not joined yet
+    order_from(1, stream_of(1), stream_of(0));
+    block_lease const a = pool_of(0).claim(stream_of(0));
+    block_lease const b = pool_of(0).claim(stream_of(0));
+    EXPECT_TRUE(a->number() == first || b->number() == first);
+  });
+  EXPECT_EQ(in_graphs(0), 2U);
+}
+
+TEST_F(AcrossDevices, CopiesChildrenAndUpdatesOfSuchACaptureHoldItsSlotsToo) {
+  std::optional<graph> made = captured_on_both();
+  std::optional<graph> copy;
+  std::optional<graph_exec> exec;
+  {
+    device_scope const there(1);
+    copy = made->clone();
+    graph parent(*worker);
+    parent.add_child(*made);
+    exec.emplace(parent);
+    exec->launch(stream_of(1));
+    graph other(*worker);
+    other.add_child(captured_on_both());
+    exec->update(other);
+    exec->launch(stream_of(0));
+  }
+  made.reset();
+  EXPECT_TRUE(is_kept_by_graphs(2));
+  copy.reset();
+  EXPECT_TRUE(wait_until([this] { return drained() && in_graphs(1) == 1; }));
+  exec.reset();
+  EXPECT_TRUE(is_nothing_in_graphs());
+}
+
+TEST_F(AcrossDevices, WhatAnExecOrAHoistHoldsStaysUntilTheOtherDevicesStreamIsDone) {
+  std::optional<graph> made = captured_on_both();
+  std::optional<graph_exec> exec{*made};
+  graph const other = captured_on_both();
+  hoisted held = hoist(other);
+  owned_exec const plain = instantiate(other.get());
+  hold_up_other();
+  {
+    device_scope const there(1);
+    exec->launch(stream_of(1));
+    exec.reset();
+    made.reset();
+  }
+  must(cudaGraphLaunch(plain, stream_of(1)));
+  held.release_after(stream_of(1));  // device 0 is current
+  EXPECT_TRUE(is_kept_by_graphs(2));
+  flag.raise();
+  EXPECT_TRUE(is_nothing_in_graphs());
+}
+
+TEST_F(AcrossDevices, AGraphBuiltByHandHasNodesAndMemoryOnBoth) {
+  constexpr std::size_t n = 4;
+  pinned_ints seen(3 * n);
+  std::optional<graph_exec> exec;
+  {
+    graph built(*worker);
+    node last = build(built).join();
+    for (int const device : devices) {
+      device_scope const there(device);
+      auto block = make_stream_shared_by<device_block>(*worker, n * sizeof(int));
+      int* const memory = static_cast<int*>(block->data());
+      std::shared_ptr<int> const kept(std::move(block), memory);
+      last = last.add(memset_node(kept, {.value = 0, .width = n * sizeof(int)}))
+                 .add(kernel_node(fills, {}, kept, n, 10 + device))
+                 .add(kernel_node(adds, {}, memory, 5))
+                 .add(memcpy_node(seen.data() + n * static_cast<std::size_t>(device), kept,
+                                  n * sizeof(int)));
+    }
+    // Memory is of the device that is current when its node is added.
+    device_scope const there(1);
+    allocation const memory = last.add(alloc_node(n * sizeof(int)));
+    cudaMemAllocNodeParams params{};
+    must(cudaGraphMemAllocNodeGetParams(memory.get(), &params));
+    EXPECT_EQ(params.poolProps.location.id, 1);
+    memory.add(kernel_node(fills, {}, static_cast<int*>(memory.address()), n, 9))
+        .add(memcpy_node(seen.data() + 2 * n, memory.address(), n * sizeof(int)))
+        .add(free_node(memory.address()));
+    exec.emplace(built);
+  }
+  for (int const device : devices) {
+    device_scope const there(1 - device);
+    exec->launch(stream_of(device));
+    sync(stream_of(device));
+    for (auto const& [index, value] :
+         {std::pair<std::size_t, int>{0, 15}, {1, 10}, {n, 16}, {n + 1, 11}, {2 * n, 9}}) {
+      EXPECT_EQ(seen.load(index), value);
+    }
+  }
+  exec.reset();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().in_graphs, 0U);
 }
 
 }  // namespace

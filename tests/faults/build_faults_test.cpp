@@ -58,7 +58,7 @@ void add_other_kinds(rows& all) {
   all.add("node, wait", waits, {one},
           [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0])); });
   all.add("node, wait for a borrowed event", waits, {one},
-          [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0].ref())); });
+          [](auto& in) { build(*in.built).add(wait_node(in.kinds->event_of(0).ref())); });
   all.add("node, empty", runs({"graph_builder_ref::join"}), {one},
           [](auto& in) { static_cast<void>(in.first->join()); });
   all.add("node, join", runs({"graph_builder_ref::join"}), {one},
@@ -254,9 +254,6 @@ void add_libraries(rows& all) {
           {[](auto&) { provide_library_file("faults.cubin"); }},
           [](auto& in) { in.loaded.emplace(library::load_file("faults.cubin", *in.worker)); });
   all.add("library, searched", runs({"library::find"}), {load}, find);
-  all.add("library, of a kernel", runs({"library::kernel_of"}), {load, find}, [](auto& in) {
-    in.answer = library::kernel_of(in.found->get()).has_value() ? "found" : "none";
-  });
   all.add("library, its kernel launched", runs({"launch"}), {load, find, drop, expect_added},
           [](auto& in) { launch_keeping(in, *in.found, in.cells.data()); });
   all.add("library, its kernel in a node", runs({"graph_builder_ref::add"}),

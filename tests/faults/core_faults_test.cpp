@@ -18,13 +18,12 @@ class core_stage : public fault_world {
   owned_graph plain = tiny_graph();
   std::optional<event> mine;
   std::optional<event> taken;
-  std::optional<shared_event> shared;
   int device = -1;
 
   [[nodiscard]] std::string seen() override {
     return "event " + std::to_string(mine && *mine) + " taken " + std::to_string(taken && *taken) +
-           " shared " + std::to_string(shared.has_value()) + " answer " + answer + " device " +
-           std::to_string(device) + " capture " + std::to_string(is_capturing());
+           " answer " + answer + " device " + std::to_string(device) + " capture " +
+           std::to_string(is_capturing());
   }
   [[nodiscard]] leftovers end(int /*way*/) override {
     expect_unharmed_capture();
@@ -34,7 +33,6 @@ class core_stage : public fault_world {
     captured.reset();
     mine.reset();
     taken.reset();
-    shared.reset();
     return {};
   }
 };
@@ -72,14 +70,6 @@ void add_events(rows& all) {
           [](auto& in) { event_cache::put(0, std::move(*in.mine)); });
   all.add("event cache, given back for no device", puts, {with_event},
           [](auto& in) { event_cache::put(-1, std::move(*in.mine)); });
-  all.add("shared event, made and found", runs({"shared_event::make", "shared_event::find"}), {},
-          [](auto& in) {
-            auto const made = shared_event::make();
-            in.shared = shared_event::find(made.get());
-          });
-  all.add("shared event, ended", runs({"shared_event::make"}),
-          {[](auto& in) { in.shared.emplace(shared_event::make()); }},
-          [](auto& in) { in.shared.reset(); });
   auto const records = runs({"record_ready"});
   all.add("ready event, recorded", records, {with_event}, [](auto& in) {
     int device = 0;

@@ -12,8 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "../nodes/changeable_kinds.hpp"
+#include "changeable_kinds.hpp"
 #include "fault_world.hpp"
+#include "node_queries.hpp"
 
 namespace escrow::test {
 

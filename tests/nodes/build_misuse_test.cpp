@@ -1,219 +1,273 @@
-// Graphs that are built by hand in ways that cannot be meant: the error names the call and what is
-// wrong, and nothing was added or changed.
-#include <escrow/deleter.hpp>
-#include <optional>
-#include <string>
-#include <utility>
+// Calls that must not be made: the error names the call and the problem, and nothing was added or
+// changed. Kinds that cannot be, places and nodes of other graphs, of bodies, and of graphs that
+// were destroyed, detached or moved from.
+#include <functional>
+#include <limits>
+#include <vector>
 
-#include "build_fixture.hpp"
+#include "nodes_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class BuildMisuse : public build_test {
- protected:
-  void TearDown() override { EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess); }
+constexpr memset_config one_byte{.width = 1};
+void CUDART_CB nothing(void* /*data*/) noexcept {}
 
-  memset_config const zero{.width = 1};
-  cudaHostFn_t const nothing = [](void*) noexcept {};
+class BuildMisuse : public nodes_world {
+ protected:
+  /// Calls `visit` with a node's kind of each sort that can be changed.
+  template <class Visit>
+  void for_each_kind(Visit visit) {
+    int* const data = device.data();
+    visit(kernel_node(add, {}, data, 1));
+    visit(kernel_node(kernel(add), {}, data, 1));
+    visit(memset_node(data, one_byte));
+    visit(memcpy_node(data, data + 1, 4));
+    visit(host_node([] {}));
+    visit(host_node(&nothing, nullptr, 0));
+    visit(record_node(shared_event));
+    visit(record_node(shared_event->ref()));
+    visit(wait_node(shared_event));
+    visit(wait_node(shared_event->ref()));
+  }
+
+  std::shared_ptr<event const> const shared_event = std::make_shared<event>();
 };
 
-TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {
-  graph other;
-  condition const of_other = build(other).make_condition(1);
-  condition const ours = build(built_).make_condition(1);
-  body_graph const body = build(built_).add(if_node(ours)).body();
-  condition const of_body = body.make_condition(1);
-  constexpr char const* problem = "the condition is of another graph, or of another body";
+TEST_F(BuildMisuse, AKindThatCannotBeIsRefused) {
   struct wrong {
-    graph_builder_ref at;
-    condition looked_at;
-  };
-  for (wrong const& each : {wrong{built_, of_other}, wrong{built_, of_body}, wrong{body, ours},
-                            wrong{body, of_other}, wrong{build(built_).join(), of_body}}) {
-    graph_builder_ref const& at = each.at;
-    condition const& looked_at = each.looked_at;
-    expect_refused([&] { static_cast<void>(at.add(if_node(looked_at))); }, "if_node", problem);
-    expect_refused([&] { static_cast<void>(at.add(if_else_node(looked_at))); }, "if_else_node",
-                   problem);
-    expect_refused([&] { static_cast<void>(at.add(while_node(looked_at))); }, "while_node",
-                   problem);
-    expect_refused([&] { static_cast<void>(at.add(switch_node(looked_at, 2))); }, "switch_node",
-                   problem);
-  }
-  EXPECT_TRUE(nodes_in(body).empty());
-  EXPECT_EQ(nodes_in(built_).size(), 2U);
-}
-
-TEST_F(BuildMisuse, AConditionWhoseGraphIsGoneIsRefused) {
-  std::optional<graph> gone(std::in_place);
-  condition const stale = build(*gone).make_condition(1);
-  gone.reset();
-  graph other;  // perhaps with the handle that the other had
-  expect_refused([&] { static_cast<void>(build(other).add(if_node(stale))); }, "if_node",
-                 "condition");
-}
-
-TEST_F(BuildMisuse, ASwitchWithoutBodiesIsRefused) {
-  condition const ours = build(built_).make_condition(1);
-  expect_refused([&] { static_cast<void>(build(built_).add(switch_node(ours, 0))); }, "switch_node",
-                 "`bodies`");
-  EXPECT_TRUE(nodes_in(built_).empty());
-}
-
-TEST_F(BuildMisuse, AMemsetThatCannotBeMeantIsRefused) {
-  struct wrong {
-    memset_config config;
+    char const* call;
     char const* problem;
+    std::function<void()> make;
   };
-  node const made = build(built_).add(memset_node(device_.data(), zero));
-  graph_exec exec(built_);
-  for (wrong const& each : {
-           wrong{{.value = 0x100, .width = 1}, "`value`"},
-           wrong{{.value = 0x10000, .element_bytes = 2, .width = 1}, "`value`"},
-           wrong{{.element_bytes = 0, .width = 1}, "`element_bytes`"},
-           wrong{{.element_bytes = 3, .width = 1}, "`element_bytes`"},
-           wrong{{.element_bytes = 8, .width = 1}, "`element_bytes`"},
-           wrong{{.element_bytes = 4, .width = 2, .height = 2, .pitch = 7}, "`pitch`"},
-           wrong{{.width = 2, .height = 2}, "`pitch`"},
-           wrong{{.width = 0}, "width"},
-           wrong{{.width = 1, .height = 0}, "rows"},
-       }) {
-    auto const& config = each.config;
-    expect_refused([&] { build(built_).add(memset_node(device_.data(), config)); }, "memset_node",
-                   each.problem);
-    expect_refused([&] { made.set(memset_node(device_.data(), config)); }, "memset_node",
-                   each.problem);
-    expect_refused([&] { escrow::set(exec, made, memset_node(device_.data(), config)); },
-                   "memset_node", each.problem);
+  int* const null = nullptr;
+  int* const data = device.data();
+  auto const memset_of = [data](memset_config const& config) {
+    return [=] { static_cast<void>(memset_node(data, config)); };
+  };
+  auto const kernel_of = [this](launch_config const& config) {
+    return [=, this] { static_cast<void>(kernel_node(add, config, cells.data(), 1)); };
+  };
+  launch_config with_attributes;
+  with_attributes.attributes.resize(1);
+  launch_config with_deleter;
+  with_deleter.deleter = worker.get();
+  kernel from(add);
+  kernel const taken = std::move(from);
+  std::shared_ptr<event const> const no_event;
+  auto const empty_event = std::make_shared<event>(event::none());
+  condition const ours = build(*built).make_condition(1);
+  for (wrong const& each : std::vector<wrong>{
+           {"memset_node", "`value`", memset_of({.value = 0x100, .width = 1})},
+           {"memset_node", "`value`",
+            memset_of({.value = 0x10000, .element_bytes = 2, .width = 1})},
+           {"memset_node", "`element_bytes`", memset_of({.element_bytes = 0, .width = 1})},
+           {"memset_node", "`element_bytes`", memset_of({.element_bytes = 3, .width = 1})},
+           {"memset_node", "`element_bytes`", memset_of({.element_bytes = 8, .width = 1})},
+           {"memset_node", "`pitch`",
+            memset_of({.element_bytes = 4, .width = 2, .height = 2, .pitch = 7})},
+           {"memset_node", "`pitch`", memset_of({.width = 2, .height = 2})},
+           {"memset_node", "width", memset_of({.width = 0})},
+           {"memset_node", "rows", memset_of({.width = 1, .height = 0})},
+           {"memset_node", "destination", [&] { static_cast<void>(memset_node(null, one_byte)); }},
+           {"memcpy_node", "`bytes`", [&] { static_cast<void>(memcpy_node(data, data + 1, 0)); }},
+           {"memcpy_node", "address", [&] { static_cast<void>(memcpy_node(null, data, 4)); }},
+           {"memcpy_node", "address", [&] { static_cast<void>(memcpy_node(data, null, 4)); }},
+           {"alloc_node", "`bytes`", [] { static_cast<void>(alloc_node(0)); }},
+           {"free_node", "`address`", [] { static_cast<void>(free_node(nullptr)); }},
+           {"kernel_node", "the kernel is null",
+            [&] { static_cast<void>(kernel_node(from, {})); }},  // NOLINT(bugprone-use-after-move)
+           {"kernel_node", "attributes", kernel_of(with_attributes)},
+           {"kernel_node", "deleter", kernel_of(with_deleter)},
+           {"kernel_node", "`shared_bytes`", kernel_of({.shared_bytes = std::size_t{1} << 32})},
+           {"record_node", "the event is null", [&] { static_cast<void>(record_node(no_event)); }},
+           {"record_node", "the event is null",
+            [&] { static_cast<void>(record_node(empty_event)); }},
+           {"record_node", "the event is null",
+            [] { static_cast<void>(record_node(event_ref(cudaEvent_t{}))); }},
+           {"wait_node", "the event is null", [&] { static_cast<void>(wait_node(no_event)); }},
+           {"wait_node", "the event is null", [&] { static_cast<void>(wait_node(empty_event)); }},
+           {"host_node", "the function is null",
+            [&] { static_cast<void>(host_node(nullptr, data, 4)); }},
+           {"host_node", "`data`", [] { static_cast<void>(host_node(&nothing, nullptr, 4)); }},
+           {"switch_node", "`bodies`", [&] { static_cast<void>(switch_node(ours, 0)); }}}) {
+    expect_refused(each.make, each.call, each.problem);
   }
-  int* const null = nullptr;
-  expect_refused([&] { build(built_).add(memset_node(null, zero)); }, "memset_node", "destination");
-  EXPECT_EQ(nodes_in(built_).size(), 1U);
-  EXPECT_EQ(memset_params_of(made).width, 1U);
 }
 
-TEST_F(BuildMisuse, AMemsetThatIsJustInRangeIsNot) {
-  build(built_).add(memset_node(device_.data(), {.value = 0xff, .width = 1}));
-  build(built_).add(
-      memset_node(device_.data() + 1, {.value = 0xffff, .element_bytes = 2, .width = 1}));
-  build(built_).add(
-      memset_node(device_.data() + 2, {.value = 0xffffffff, .element_bytes = 4, .width = 1}));
-  build(built_).add(
-      memset_node(device_.data() + 3, {.value = 0xff, .width = 4, .height = 2, .pitch = 4}));
-  run(built_);
-  EXPECT_EQ(device_.read(), (std::vector<int>{0xff, 0xffff, -1, -1, -1, 0, 0, 0}));
-}
-
-TEST_F(BuildMisuse, AMemcpyOfNothingOrOfNowhereIsRefused) {
-  node const made = build(built_).add(memcpy_node(cells_.data(), device_.data(), 4));
-  graph_exec exec(built_);
-  int* const null = nullptr;
-  int* const data = device_.data();
-  constexpr char const* call = "memcpy_node";
-  expect_refused([&] { build(built_).add(memcpy_node(data, data + 1, 0)); }, call, "`bytes`");
-  expect_refused([&] { build(built_).add(memcpy_node(null, data, 4)); }, call, "address");
-  expect_refused([&] { build(built_).add(memcpy_node(data, null, 4)); }, call, "address");
-  expect_refused([&] { made.set(memcpy_node(data, null, 4)); }, call, "address");
-  expect_refused([&] { escrow::set(exec, made, memcpy_node(data, data + 1, 0)); }, call, "`bytes`");
-  EXPECT_EQ(nodes_in(built_).size(), 1U);
-}
-
-TEST_F(BuildMisuse, MemoryOfNoBytesAndTheFreeingOfNullAreRefused) {
-  expect_refused([&] { static_cast<void>(build(built_).add(alloc_node(0))); }, "alloc_node",
-                 "`bytes`");
-  expect_refused([&] { build(built_).add(free_node(nullptr)); }, "free_node", "`address`");
-  EXPECT_TRUE(nodes_in(built_).empty());
+TEST_F(BuildMisuse, ParametersOfAnotherKindAreRefusedAndChangeNothing) {
+  node const filled =
+      build(*built).add(memset_node(device.data(), {.value = 1, .element_bytes = 4, .width = 1}));
+  graph_exec exec(*built);
+  for_each_kind([&](auto kind) {
+    if (type_of(build(graph(*worker)).add(kind)) == cudaGraphNodeTypeMemset) return;
+    expect_error([&] { filled.set(kind); }, cudaErrorInvalidValue);
+    EXPECT_THROW(escrow::set(exec, filled, kind), cuda_error);
+  });
+  run(exec);
+  EXPECT_EQ(device.read()[0], 1);
 }
 
 TEST_F(BuildMisuse, DestroyingAConditionalNodeIsRefused) {
-  condition const always = build(built_).make_condition(1);
-  conditional_node const made = build(built_).add(if_node(always));
+  condition const always = build(*built).make_condition(1);
+  conditional_node const made = build(*built).add(if_node(always));
   expect_refused([&] { made.destroy(); }, "node::destroy", "conditional");
-  add_to(made.body(), 0, 1);
-  run(built_);
-  EXPECT_EQ(cells_.load(), 1);
+  add_to(made.body(), 0);
+  run(*built);
+  EXPECT_EQ(cells.load(), 1);
 }
 
-TEST_F(BuildMisuse, AKernelThatWasMovedFromIsRefused) {
-  node const made = add_to(built_, 0, 1);
-  graph_exec exec(built_);
-  kernel from(add);
-  kernel const taken = std::move(from);
-  // NOLINTBEGIN(bugprone-use-after-move): that is the question
-  expect_refused([&] { build(built_).add(kernel_node(from, {})); }, "kernel_node",
-                 "the kernel is null");
-  expect_refused([&] { made.set(kernel_node(from, {})); }, "kernel_node", "the kernel is null");
-  expect_refused([&] { escrow::set(exec, made, kernel_node(from, {})); }, "kernel_node",
-                 "the kernel is null");
-  // NOLINTEND(bugprone-use-after-move)
-  EXPECT_EQ(kernel_params_of(made).func, taken.get());
-  EXPECT_EQ(nodes_in(built_).size(), 1U);
-}
-
-TEST_F(BuildMisuse, MoreSharedMemoryThanCudaCanBeToldOfIsRefused) {
-  launch_config config;
-  config.shared_bytes = std::size_t{1} << 32;
-  expect_refused([&] { build(built_).add(kernel_node(add, config, cells_.data(), 1)); },
-                 "kernel_node", "`shared_bytes`");
-}
-
-TEST_F(BuildMisuse, ALaunchWithAttributesOrADeleterIsRefused) {
-  node const made = add_to(built_, 0, 1);
-  graph_exec exec(built_);
-  launch_config with_attributes;
-  with_attributes.attributes.resize(1);
-  deleter its;
-  launch_config with_deleter;
-  with_deleter.deleter = &its;
-  for (auto const& [config, text] :
-       {std::pair(with_attributes, "attributes"), std::pair(with_deleter, "deleter")}) {
-    auto const& given = config;
-    char const* const problem = text;
-    int* const cell = cells_.data();
-    expect_refused([&] { build(built_).add(kernel_node(add, given, cell, 1)); }, "kernel_node",
-                   problem);
-    expect_refused([&] { made.set(kernel_node(add, given, cell, 1)); }, "kernel_node", problem);
-    expect_refused([&] { escrow::set(exec, made, kernel_node(add, given, cell, 1)); },
-                   "kernel_node", problem);
+TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {
+  graph other(*worker);
+  condition const of_other = build(other).make_condition(1);
+  std::optional<graph> destroyed(std::in_place, *worker);
+  condition const of_destroyed = build(*destroyed).make_condition(1);
+  destroyed.reset();
+  graph const next(*worker);  // it may have the handle that the other had
+  condition const ours = build(*built).make_condition(1);
+  body_graph const body = build(*built).add(if_node(ours)).body();
+  condition const of_body = body.make_condition(1);
+  node const after = build(*built).join();
+  struct wrong {
+    graph_builder_ref at;
+    condition const* tested;
+  };
+  for (wrong const& each :
+       {wrong{*built, &of_other}, wrong{*built, &of_body}, wrong{body, &ours},
+        wrong{body, &of_other}, wrong{after, &of_body}, wrong{next, &of_destroyed}}) {
+    constexpr char const* problem = "the condition is of another graph, or of another body";
+    auto const refused = [&](conditional_kind const& kind) {
+      expect_refused([&] { static_cast<void>(each.at.add(kind)); }, kind.name, problem);
+    };
+    refused(if_node(*each.tested));
+    refused(if_else_node(*each.tested));
+    refused(while_node(*each.tested));
+    refused(switch_node(*each.tested, 2));
   }
-  EXPECT_EQ(nodes_in(built_).size(), 1U);
+  EXPECT_TRUE(nodes_in(body).empty());
+  EXPECT_EQ(nodes_in(*built).size(), 2U);
 }
 
-TEST_F(BuildMisuse, ASharedEventThatWasMovedFromIsRefused) {
-  shared_event from = shared_event::make();
-  shared_event const taken = std::move(from);
-  node const recorded = build(built_).add(record_node(taken));
-  node const waited = build(built_).add(wait_node(taken));
-  graph_exec exec(built_);
-  // NOLINTBEGIN(bugprone-use-after-move): that is the question
-  EXPECT_EQ(from.get(), nullptr);
-  expect_refused([&] { build(built_).add(record_node(from)); }, "record_node", "the event is null");
-  expect_refused([&] { build(built_).add(wait_node(from)); }, "wait_node", "the event is null");
-  expect_refused([&] { recorded.set(record_node(from)); }, "record_node", "the event is null");
-  expect_refused([&] { waited.set(wait_node(from)); }, "wait_node", "the event is null");
-  expect_refused([&] { escrow::set(exec, waited, wait_node(from)); }, "wait_node",
-                 "the event is null");
-  // NOLINTEND(bugprone-use-after-move)
-  expect_refused([&] { build(built_).add(record_node(event_ref(cudaEvent_t{}))); }, "record_node",
-                 "null");
-  EXPECT_EQ(nodes_in(built_).size(), 2U);
+TEST_F(BuildMisuse, ANodeOfAnotherGraphOrBodyIsNotWaitedFor) {
+  node of_destroyed;
+  built.reset();
+  {
+    graph destroyed(*worker);
+    of_destroyed = add_to(destroyed, 0);
+  }
+  built.emplace(*worker);  // it may have the handle that the other had
+  graph other(*worker);
+  condition const ours = build(*built).make_condition(1);
+  conditional_node const made = build(*built).add(if_node(ours));
+  constexpr char const* join = "graph_builder_ref::join";
+  for (node const& each : {add_to(other, 0), add_to(made.body(), 0), of_destroyed, node()}) {
+    expect_refused([&] { static_cast<void>(made.join({each})); }, join, "`others`");
+    expect_refused([&] { static_cast<void>(build(*built).join({made, each})); }, join, "`others`");
+    expect_refused([&] { made.after(each); }, "node::after", "`other`");
+  }
+  EXPECT_EQ(nodes_in(*built).size(), 1U);
+  EXPECT_TRUE(edges_in(*built).empty());
 }
 
-TEST_F(BuildMisuse, ANullFunctionAndMissingDataAreRefused) {
-  node const made = build(built_).add(host_node(nothing, nullptr, 0));
-  graph_exec exec(built_);
-  int const data = 1;
-  constexpr char const* call = "host_node";
-  expect_refused([&] { build(built_).add(host_node(nullptr, &data, 4)); }, call,
-                 "the function is null");
-  expect_refused([&] { made.set(host_node(nullptr, &data, 4)); }, call, "the function is null");
-  expect_refused([&] { escrow::set(exec, made, host_node(nullptr, &data, 4)); }, call,
-                 "the function is null");
-  expect_refused([&] { build(built_).add(host_node(nothing, nullptr, 4)); }, call, "`data`");
-  expect_refused([&] { made.set(host_node(nothing, nullptr, 4)); }, call, "`data`");
-  EXPECT_EQ(host_params_of(made).fn, nothing);
-  EXPECT_EQ(nodes_in(built_).size(), 1U);
+TEST_F(BuildMisuse, AnExecTakesNodesOfTheGraphThatItWasMadeOfAlone) {
+  graph other(*worker);
+  node const of_other = add_to(other, 0);
+  node const ours = add_to(*built, 0);
+  graph const twin = built->clone();
+  graph_exec exec(*built);
+  graph_exec of_handle(built->get());
+  graph_exec of_twin(twin);
+  auto const refuses = [&](graph_exec& it, node const& changed, char const* problem) {
+    for_each_kind([&](auto kind) {
+      expect_refused([&] { escrow::set(it, changed, kind); }, "set", problem);
+    });
+  };
+  constexpr char const* foreign = "the node is not of the graph that the exec was created from";
+  refuses(exec, of_other, foreign);
+  refuses(exec, node(), foreign);
+  refuses(of_handle, ours, foreign);
+  refuses(of_twin, ours, foreign);
+  graph_exec moved_to = std::move(exec);
+  refuses(exec, ours, "moved from");  // NOLINT(bugprone-use-after-move)
+  escrow::set(moved_to, ours, kernel_node(add, {}, cells.data(), 2));
+  owned_graph const detached(built->detach());
+  refuses(moved_to, ours, foreign);
+  built.reset();
+  refuses(moved_to, ours, foreign);
+  run(moved_to);
+  EXPECT_EQ(cells.load(), 2);
+}
+
+/// Places in graphs that are not there any more, and their nodes.
+class MissingGraph : public BuildMisuse {
+ protected:
+  static constexpr char const* is_missing = "the graph was destroyed, moved from or detached";
+
+  /// Expects that nothing can be added.
+  void expect_no_place(graph_builder_ref const& at) {
+    graph const other(*worker);
+    condition const of_other = build(other).make_condition(1);
+    constexpr char const* add_call = "graph_builder_ref::add";
+    for_each_kind([&](auto kind) { expect_refused([&] { at.add(kind); }, add_call, is_missing); });
+    expect_refused([&] { static_cast<void>(at.add(alloc_node(4))); }, add_call, is_missing);
+    expect_refused([&] { at.add(free_node(device.data())); }, add_call, is_missing);
+    expect_refused([&] { static_cast<void>(at.add(child_node(other))); }, add_call, is_missing);
+    expect_refused([&] { static_cast<void>(at.add(if_node(of_other))); }, add_call, is_missing);
+    expect_refused([&] { static_cast<void>(at.join()); }, "graph_builder_ref::join", is_missing);
+    expect_refused([&] { static_cast<void>(at.make_condition(0)); },
+                   "graph_builder_ref::make_condition", is_missing);
+  }
+  /// The same, and that the node cannot be changed.
+  void expect_no_node(node const& it) {
+    expect_no_place(it);
+    for_each_kind(
+        [&](auto kind) { expect_refused([&] { it.set(kind); }, "node::set", is_missing); });
+    expect_refused([&] { it.after(it); }, "node::after", is_missing);
+    expect_refused([&] { it.destroy(); }, "node::destroy", is_missing);
+  }
+};
+
+TEST_F(MissingGraph, TakesNoNodesIfThereWasNone) {
+  expect_no_place(graph_builder_ref());
+  expect_no_node(node());
+  EXPECT_EQ(node().get(), nullptr);
+}
+
+TEST_F(MissingGraph, TakesNoNodesIfDestroyed) {
+  node const made = add_to(*built, 0);
+  built.reset();
+  expect_no_node(made);
+}
+
+TEST_F(MissingGraph, TakesNoNodesIfDetached) {
+  node const made = add_to(*built, 0);
+  owned_graph const detached(built->detach());
+  ASSERT_NE(detached.get(), nullptr);
+  EXPECT_EQ(built->get(), nullptr);
+  expect_no_node(made);
+  expect_no_place(*built);
+}
+
+TEST_F(MissingGraph, TakesNoNodesIfMovedFromButTheOtherDoes) {
+  graph moved_to(*worker);
+  node const of_old = add_to(moved_to, 1);
+  node const made = add_to(*built, 0);
+  moved_to = std::move(*built);
+  expect_no_place(*built);
+  expect_no_node(of_old);
+  EXPECT_EQ(built->get(), nullptr);
+  graph around(*worker);
+  expect_refused([&] { static_cast<void>(build(around).add(child_node(*built))); },
+                 "graph_builder_ref::add", is_missing);
+  expect_refused([&] { static_cast<void>(built->clone()); }, "graph::clone", is_missing);
+  expect_refused([&] { built->write_dot("/nowhere"); }, "graph::write_dot", is_missing);
+  made.set(kernel_node(add, {}, cells.data(), 2));
+  node const second = add_to(made, 0, 3);
+  EXPECT_EQ(successors_of(made), std::vector<node>{second});
+  graph const again = std::move(moved_to);
+  EXPECT_EQ(nodes_in(again).size(), 2U);
+  run(again);
+  EXPECT_EQ(cells.load(), 5);
 }
 
 }  // namespace

@@ -1,257 +1,270 @@
-// What a node keeps: until the graph, its clones, execs and launches are gone, or the node changes.
-#include "build_graph.hpp"
-#include "escrow/core/error.hpp"
-#include "node_owners_fixture.hpp"
+// What owns the memory, the callable or the event of a node is kept as long as a graph has the
+// node: by the graph, its clones, execs and their launches. hoist() of it, and what it costs.
+#include <atomic>
+#include <functional>
+#include <optional>
+
+#include "nodes_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class NodeOwners : public node_owners_test {};
+std::atomic<int> user_objects_made{0};  // the linker passes the calls to us
 
-TEST_F(NodeOwners, GoWithAGraphThatWasNeverInstantiated) {
-  add_node(*built_, first_);
-  EXPECT_TRUE(lives(first_));
-  EXPECT_EQ(built_->held().owners, 1U);
-  built_.reset();
-  EXPECT_TRUE(goes(first_));
+}  // namespace
+}  // namespace escrow::test
+
+extern "C" cudaError_t __real_cudaUserObjectCreate(cudaUserObject_t* made, void* data,
+                                                   cudaHostFn_t destroy, unsigned references,
+                                                   unsigned flags);
+extern "C" cudaError_t __wrap_cudaUserObjectCreate(cudaUserObject_t* made, void* data,
+                                                   cudaHostFn_t destroy, unsigned references,
+                                                   unsigned flags) {
+  escrow::test::user_objects_made.fetch_add(1);
+  return __real_cudaUserObjectCreate(made, data, destroy, references, flags);
 }
 
-TEST_F(NodeOwners, GoWithAGraphWhoseHandleNobodySaw) {
-  add_node(*built_, first_);
-  built_.reset();
-  EXPECT_TRUE(goes(first_));
+namespace escrow::test {
+namespace {
+
+/// Adds a node that alone keeps an owner of its argument.
+class NodeOwner : public nodes_world, public testing::WithParamInterface<char const*> {
+ protected:
+  node add_it(graph_builder_ref const& at) {
+    constexpr memset_config one_byte{.width = 1};
+    auto const what = std::string(GetParam());
+    auto const event_of_one = [this] {
+      return std::shared_ptr<event const>(new event, [its = fate](event const* made) {
+        delete made;
+        probe const ends(its);
+      });
+    };
+    if (what == "SharedArgument") return add_owned(at, fate);
+    if (what == "UniqueArgument") {
+      std::unique_ptr<int, tells> mine(cells.data(), tells{fate});
+      node const made = at.add(kernel_node(add, {}, std::move(mine), 1));
+      EXPECT_EQ(mine, nullptr);  // NOLINT(bugprone-use-after-move)
+      return made;
+    }
+    if (what == "Callable") return at.add(host_node([mine = std::make_shared<probe>(fate)] {}));
+    if (what == "MemsetTo") return at.add(memset_node(shared(fate), one_byte));
+    if (what == "MemcpyTo") return at.add(memcpy_node(shared(fate), cells.data() + 1, 4));
+    if (what == "MemcpyFrom") return at.add(memcpy_node(cells.data() + 1, shared(fate), 4));
+    if (what == "RecordedEvent") return at.add(record_node(event_of_one()));
+    if (what == "AwaitedEvent") return at.add(wait_node(event_of_one()));
+    throw std::runtime_error("no such owner");
+  }
+
+  fate_ptr fate = make_fate();
+};
+
+TEST_P(NodeOwner, IsKeptByAGraphThatWasNeverInstantiated) {
+  add_it(*built);
+  EXPECT_TRUE(is_kept(fate));
+  EXPECT_EQ(owners_held(), 1U);
+  built.reset();
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(NodeOwners, StayUntilTheLastLaunchOfAnExecThatIsGoneIsDone) {
-  add_node(hold_up(*built_), first_);
-  std::optional<graph_exec> exec(*built_);
+TEST_P(NodeOwner, IsKeptByTheExecAndUntilItsLastLaunchIsDone) {
+  add_it(hold_up_at(*built));
+  std::optional<graph_exec> exec(*built);
   EXPECT_TRUE(exec->is_bare());
   EXPECT_EQ(exec->held().owners, 1U);
-  built_.reset();
-  EXPECT_TRUE(lives(first_));
-  exec->launch(stream_);
+  built.reset();
+  EXPECT_TRUE(is_kept(fate));
+  exec->launch(two);
   exec.reset();
-  EXPECT_TRUE(stays(first_));
-  flag_.raise();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_EQ(cells_.load(), 1);
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(NodeOwners, StayForPlainExecsAndClones) {
-  add_node(*built_, first_);
-  owned_graph copy = clone(built_->get());
-  built_.reset();
-  owned_exec exec = instantiate(copy);
-  copy.reset();
-  EXPECT_TRUE(lives(first_));
-  must(cudaGraphLaunch(exec, stream_));
-  must(cudaStreamSynchronize(stream_));
-  EXPECT_TRUE(lives(first_));
-  exec.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_EQ(cells_.load(), 1);
+TEST_P(NodeOwner, IsKeptByClonesAndParentsAndTheirExecs) {
+  add_it(*built);
+  std::optional<graph> twin(built->clone());
+  EXPECT_EQ(twin->held().owners, 1U);
+  std::optional<graph> parent(std::in_place, *worker);
+  static_cast<void>(build(*parent).add(child_node(*built)));
+  built.reset();
+  std::optional<graph_exec> of_twin(*twin);
+  twin.reset();
+  run(*of_twin);
+  std::optional<graph_exec> of_parent(*parent);
+  EXPECT_TRUE(of_twin->is_bare());
+  EXPECT_TRUE(of_parent->is_bare());
+  of_twin.reset();
+  parent.reset();
+  run(*of_parent);
+  EXPECT_TRUE(is_kept(fate));
+  of_parent.reset();
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(NodeOwners, OfNodesThatAreAddedWhenTheHandleIsOutStayForPlainExecsToo) {
-  cudaGraph_t const handle = built_->get();
-  add_node(*built_, first_);
-  add_node(*built_, second_);
-  owned_exec exec = instantiate(handle);
-  built_.reset();
-  EXPECT_TRUE(lives(first_));
+TEST_P(NodeOwner, IsKeptByPlainClonesAndExecsWheneverTheHandleWasGivenOut) {
+  if (std::string(GetParam()) != "Callable") static_cast<void>(built->get());
+  add_it(*built);
+  owned_graph twin = clone(built->get());
+  owned_graph detached(built->detach());
+  built.reset();
+  owned_exec exec = instantiate(twin);
+  twin.reset();
+  must(cudaGraphLaunch(exec, two));
+  sync(two);
   exec.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_TRUE(goes(second_));
-}
-
-TEST_F(NodeOwners, StayWithAGraphThatIsDetached) {
-  add_node(*built_, first_);
-  owned_graph detached;
-  *detached.out() = built_->detach();
-  built_.reset();
-  EXPECT_TRUE(lives(first_));
+  EXPECT_TRUE(is_kept(fate));
   detached.reset();
-  EXPECT_TRUE(goes(first_));
+  EXPECT_TRUE(is_released(fate));
 }
 
-TEST_F(NodeOwners, StayForClonesAndTheirExecs) {
-  add_node(*built_, first_);
-  std::optional<graph> copy(built_->clone());
-  EXPECT_EQ(copy->held().owners, 1U);
-  built_.reset();
-  std::optional<graph_exec> exec(*copy);
-  EXPECT_TRUE(exec->is_bare());
-  copy.reset();
-  EXPECT_TRUE(lives(first_));
-  run(*exec);
-  exec.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_EQ(cells_.load(), 1);
-}
+INSTANTIATE_TEST_SUITE_P(Each, NodeOwner,
+                         testing::Values("SharedArgument", "UniqueArgument", "Callable", "MemsetTo",
+                                         "MemcpyTo", "MemcpyFrom", "RecordedEvent", "AwaitedEvent"),
+                         [](auto const& chosen) { return std::string(chosen.param); });
 
-TEST_F(NodeOwners, OfAnEmbeddedGraphStayForTheOneAroundIt) {
-  {
-    graph child(deleter_);
-    add_node(child, first_);
-    build(*built_).add(child_node(child));
-  }
-  std::optional<graph_exec> exec(*built_);
-  EXPECT_TRUE(exec->is_bare());
-  built_.reset();
-  EXPECT_TRUE(lives(first_));
-  run(*exec);
-  exec.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_EQ(cells_.load(), 1);
-}
+class NodeOwners : public nodes_world {
+ protected:
+  void SetUp() override { user_objects_made.store(0); }
 
-TEST_F(NodeOwners, OfABodyStayForTheGraphAroundIt) {
-  condition const always = build(*built_).make_condition(1);
-  add_node(build(*built_).add(if_node(always)).body(), first_);
-  std::optional<graph_exec> exec(*built_);
-  EXPECT_TRUE(exec->is_bare());
-  built_.reset();
-  EXPECT_TRUE(lives(first_));
-  run(*exec);
-  exec.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_EQ(cells_.load(), 1);
-}
+  fate_ptr first = make_fate();
+  fate_ptr second = make_fate();
+};
 
-TEST_F(NodeOwners, OfABodyThatIsCapturedIntoCountAsWell) {
-  condition const always = build(*built_).make_condition(1);
-  cudaGraph_t const body = build(*built_).add(if_node(always)).body().get();
-  must(cudaStreamBeginCaptureToGraph(stream_, body, nullptr, nullptr, 0,
-                                     cudaStreamCaptureModeThreadLocal));
-  deleter_.retire(stream_, probe(first_));
-  must(launch_add(stream_, cells_.data(), 1));
-  cudaGraph_t same = nullptr;
-  must(cudaStreamEndCapture(stream_, &same));
-  std::optional<graph_exec> exec(*built_);
+TEST_F(NodeOwners, OfABodyAreKeptForTheGraphAlsoWhatIsCapturedIntoIt) {
+  condition const always = build(*built).make_condition(1);
+  body_graph const body = build(*built).add(if_node(always)).body();
+  node const added = add_owned(body, first);
+  cudaGraphNode_t const after = added.get();
+  capture_into(
+      body.get(),
+      [&](cudaStream_t on) {
+        retire(on, second);
+        must(launch_add(on, cells.data(), 1));
+      },
+      &after, 1);
+  EXPECT_EQ(nodes_in(body).size(), 2U);
+  EXPECT_EQ(edges_in(body).size(), 1U);
+  std::optional<graph_exec> exec(*built);
   EXPECT_TRUE(exec->is_bare()) << "its bodies are known";
-  built_.reset();
-  EXPECT_TRUE(lives(first_));
+  built.reset();
   run(*exec);
+  EXPECT_EQ(cells.load(), 2);
+  EXPECT_TRUE(is_kept(first));
+  EXPECT_TRUE(is_kept(second));
   exec.reset();
-  EXPECT_TRUE(goes(first_));
-}
-
-TEST_F(NodeOwners, ThatCanOnlyBeMovedAreMovedIn) {
-  std::unique_ptr<int, tells> mine(cells_.data(), tells{first_});
-  build(*built_).add(kernel_node(add, {}, std::move(mine), 1));
-  EXPECT_EQ(mine, nullptr);  // NOLINT(bugprone-use-after-move)
-  EXPECT_TRUE(lives(first_));
-  graph_exec exec(*built_);
-  run(exec);
-  EXPECT_EQ(cells_.load(), 1);
-}
-
-TEST_F(NodeOwners, AreTheCallablesThatNodesCall) {
-  build(*built_).add(
-      host_node([mine = std::make_shared<probe>(first_), cells = cells_.data()] { ++*cells; }));
-  std::optional<graph_exec> exec(*built_);
-  built_.reset();
-  run(*exec);
-  run(*exec);
-  EXPECT_EQ(cells_.load(), 2);
-  EXPECT_TRUE(lives(first_));
-  exec.reset();
-  EXPECT_TRUE(goes(first_));
-}
-
-TEST_F(NodeOwners, OfFillsAndCopiesStayToo) {
-  build(*built_)
-      .add(memset_node(shared(first_, 0), {.value = 7, .element_bytes = 4, .width = 1}))
-      .add(memcpy_node(shared(second_, 1), cells_.data(), sizeof(int)));
-  std::optional<graph_exec> exec(*built_);
-  built_.reset();
-  run(*exec);
-  EXPECT_EQ(cells_.load(1), 7);
-  EXPECT_TRUE(lives(first_));
-  EXPECT_TRUE(lives(second_));
-  exec.reset();
-  EXPECT_TRUE(goes(first_));
-  EXPECT_TRUE(goes(second_));
-}
-
-TEST_F(NodeOwners, AreEventsThatAreShared) {
-  cudaEvent_t raw = nullptr;
-  {
-    shared_event const event = shared_event::make();
-    raw = event.get();
-    build(*built_).add(record_node(event));
-  }
-  std::optional<graph_exec> exec(*built_);
-  EXPECT_TRUE(shared_event::find(raw).has_value());
-  built_.reset();
-  run(*exec);
-  EXPECT_TRUE(shared_event::find(raw).has_value());
-  exec.reset();
-  deleter_.drain();
-  EXPECT_FALSE(shared_event::find(raw).has_value());
-}
-
-TEST_F(NodeOwners, OfManyNodesGoOnceEach) {
-  constexpr int nodes = 1000;
-  std::vector<fate_ptr> fates;
-  node last = hold_up(*built_);
-  for (int i = 0; i < nodes; ++i) {
-    fates.push_back(make_fate());
-    last = add_node(last, fates.back());
-  }
-  EXPECT_EQ(built_->held().owners, static_cast<std::size_t>(nodes));
-  std::optional<graph_exec> exec(*built_);
-  EXPECT_TRUE(exec->is_bare());
-  built_.reset();
-  exec->launch(stream_);
-  exec.reset();
-  EXPECT_TRUE(stays(fates.back()));
-  flag_.raise();
-  must(cudaStreamSynchronize(stream_));
-  for (fate_ptr const& each : fates) EXPECT_TRUE(goes(each));
-  EXPECT_EQ(cells_.load(), nodes);
 }
 
 TEST_F(NodeOwners, InSeveralPlacesAreCountedOnce) {
-  add_node(*built_, first_);
-  node const two = add_node(*built_, second_);
-  build(*built_).add(child_node(built_->clone()));
-  EXPECT_EQ(built_->held().owners, 2U);
-  two.destroy();
-  EXPECT_EQ(built_->held().owners, 2U) << "the copy has it";
-  graph_exec const exec(*built_);
-  EXPECT_EQ(exec.held().owners, 2U);
-}
-
-TEST_F(NodeOwners, OfADetachedGraphAreNotChangedInAnExec) {
-  node const changed = add_node(*built_, first_);
-  graph_exec exec(*built_);
-  owned_graph detached;
-  *detached.out() = built_->detach();
-  EXPECT_THROW(escrow::set(exec, changed, kernel_node(add, {}, cells_.data(), 1)), usage_error);
+  add_owned(*built, first);
+  node const removed = add_owned(*built, second);
+  build(*built).add(child_node(built->clone()));
+  EXPECT_EQ(owners_held(), 2U);
+  removed.destroy();
+  EXPECT_EQ(owners_held(), 2U) << "the copy has it";
+  EXPECT_EQ(graph_exec(*built).held().owners, 2U);
 }
 
 TEST_F(NodeOwners, AreRefusedOnceTheirDeleterWasStopped) {
-  add_node(*built_, first_);
-  deleter_.stop();
-  EXPECT_THROW(add_node(*built_, second_), usage_error);
-  EXPECT_EQ(second_->times(), 1) << "nobody took it";
-  build(*built_).add(kernel_node(add, {}, cells_.data(), 1));
-  EXPECT_FALSE(first_->was_destroyed());
-  built_.reset();
-  EXPECT_TRUE(first_->wait()) << "what a graph owes is reclaimed all the same";
+  add_owned(*built, first);
+  worker->stop();
+  expect_refused([&] { add_owned(*built, second); }, "node", "was stopped");
+  EXPECT_EQ(second->times(), 1);
+  add_to(*built, 0);  // has no owner
+  EXPECT_TRUE(is_out(first));
+  built.reset();
+  EXPECT_TRUE(is_released(first)) << "it was given before";
 }
 
 TEST_F(NodeOwners, AreKeptByAGraphThatIsBeingCapturedInto) {
-  cudaGraph_t const handle = built_->get();
-  must(cudaStreamBeginCaptureToGraph(stream_, handle, nullptr, nullptr, 0,
-                                     cudaStreamCaptureModeThreadLocal));
-  add_node(*built_, first_);
-  cudaGraph_t same = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(stream_, &same), cudaSuccess);
-  EXPECT_TRUE(lives(first_));
-  built_.reset();
-  EXPECT_TRUE(goes(first_));
+  capture_into(built->get(), [&](cudaStream_t) { add_owned(*built, first); });
+  EXPECT_TRUE(is_kept(first));
+  built.reset();
+  EXPECT_TRUE(is_released(first));
+}
+
+TEST_F(NodeOwners, AreTakenOffByHoist) {
+  node const added = add_owned(*built, first);
+  node const other = add_owned(*built, second);
+  hoisted taken = hoist(*built);
+  EXPECT_EQ(owners_held(), 0U);
+  EXPECT_TRUE(is_kept(first));
+  taken.release();
+  EXPECT_TRUE(is_released(first));
+  EXPECT_TRUE(is_released(second));
+  added.destroy();
+  other.set(kernel_node(add, {}, cells.data(), 2));
+  EXPECT_EQ(nodes_in(*built).size(), 1U);
+}
+
+TEST_F(NodeOwners, AreTakenOffByHoistOfThePlainHandle) {
+  node const added = add_owned(*built, first);
+  node const other = add_owned(*built, second);
+  hoisted taken = hoist(built->get());
+  added.destroy();
+  fate_ptr const third = make_fate();
+  other.set(kernel_node(add, {}, shared(third), 2));
+  EXPECT_TRUE(is_kept(first)) << "what was hoisted keeps it";
+  taken.release();
+  EXPECT_TRUE(is_released(first));
+  EXPECT_TRUE(is_released(second));
+  EXPECT_TRUE(is_kept(third));
+  graph const twin = built->clone();
+  built.reset();
+  sole_node(twin).destroy();
+  EXPECT_EQ(twin.held().owners, 0U);
+  EXPECT_TRUE(is_released(third));
+}
+
+TEST_F(NodeOwners, OfExecsMadeAfterAHoistByHandleAreTheirOwn) {
+  node const one_node = add_owned(*built, first);
+  node const other_node = add_to(one_node, 1);
+  { graph_exec const before(*built); }
+  hoist(built->get()).release();
+  { graph_exec const after(*built); }
+  EXPECT_TRUE(is_released(first));
+  // What kept the first owner is used again, for another.
+  for (int i = 0; i < 64; ++i) {
+    fate_ptr const fate = make_fate();
+    graph_exec exec(*built);
+    escrow::set(exec, other_node, kernel_node(add, {}, shared(fate, 1), 1));
+    escrow::set(exec, one_node, kernel_node(add, {}, cells.data(), 1));
+    EXPECT_TRUE(is_kept(fate)) << "that of the other node";
+  }
+}
+
+TEST_F(NodeOwners, OfANodeDestroyedByAPlainCallAreReleasedWithTheGraphWhichCanBeCloned) {
+  node const kept = add_owned(*built, first);
+  must(cudaGraphDestroyNode(add_owned(kept, second).get()));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(nodes_in(built->clone()).size(), 1U);
+  graph parent(*worker);
+  EXPECT_NO_THROW(parent.add_child(*built));
+  run(*built);
+  fate_ptr const third = make_fate();
+  add_owned(*built, third);  // it may have the handle of the destroyed node
+  graph_exec exec(*built);
+  built.reset();
+  run(exec);
+  EXPECT_TRUE(is_kept(first));
+  EXPECT_TRUE(is_kept(third));
+  EXPECT_EQ(cells.load(), 3);
+  parent = graph(*worker);
+  exec = graph_exec(parent);
+  EXPECT_TRUE(is_released(first));
+  EXPECT_TRUE(is_released(second));
+  EXPECT_TRUE(is_released(third));
+}
+
+TEST_F(NodeOwners, AreInOneUserObjectWheneverTheHandleIsAskedFor) {
+  for (bool const handle_is_first : {true, false}) {
+    graph source(*worker);
+    if (handle_is_first) static_cast<void>(source.get());
+    user_objects_made.store(0);
+    for (int i = 0; i < 64; ++i) add_owned(source, make_fate());
+    static_cast<void>(source.get());
+    EXPECT_EQ(user_objects_made.load(), 1) << handle_is_first;
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(graph_exec(source).is_bare());
+    EXPECT_EQ(user_objects_made.load(), 1) << handle_is_first;
+  }
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct world_changes : world_nodes {
 
   /// Whether with_owner() may be asked for another content of the node.
   bool can_be_set(node_place const& at, nth o, bool keeps) const {
-    if (at.is_event()) return events_[o].has_value();
+    if (at.is_event()) return events_[o] != nullptr;
     return !keeps || owners_[o].share != nullptr;
   }
 

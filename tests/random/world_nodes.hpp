@@ -41,8 +41,8 @@ struct world_nodes : world_execs {
                           std::optional<std::size_t> second = {}) {
     if (is == node_kind::record || is == node_kind::wait)
       return {is, {{.thing = thing_of_event(o)}}, [this, is, o](node_target& to) {
-                is == node_kind::record ? to.put(record_node(*events_[o]))
-                                        : to.put(wait_node(*events_[o]));
+                is == node_kind::record ? to.put(record_node(events_[o]))
+                                        : to.put(wait_node(events_[o]));
               }};
     std::shared_ptr<token> callable;
     if (is == node_kind::call)

@@ -182,7 +182,7 @@ struct world_owners : world_leases {
   }
 
   outcome do_make_event(nth v) {
-    outcome const result = attempt([&] { events_[v] = shared_event::make(); });
+    outcome const result = attempt([&] { events_[v] = std::make_shared<event>(); });
     if (result != done) return result;
     int const thing = all_.make_of(events_[v]->get(), reference::kind::owner, kept_event_gone);
     all_.model.state_of(thing).handles = 1;

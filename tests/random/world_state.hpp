@@ -237,7 +237,7 @@ struct world_state {
     if (asked == 'l') return leases_[at].held.has_value();
     if (asked == 'n') return is_there(nodes_[at]);
     if (asked == 'y') return libraries_[at].found.has_value();
-    if (asked == 'v') return events_[at].has_value();
+    if (asked == 'v') return events_[at] != nullptr;
     if (asked == 'a') return allocations_[at].made.has_value();
     if (asked == 'h') return hoisted_[at].has_value();
     if (asked == 'o') return owners_[at].share != nullptr;
@@ -281,7 +281,7 @@ struct world_state {
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
-  std::array<std::optional<shared_event>, 2> events_;
+  std::array<std::shared_ptr<event const>, 2> events_;
   std::array<allocation_place, 2> allocations_;
   std::array<library_place, 2> libraries_;
   std::vector<void*> graph_memory_;  // that launches may have left

@@ -44,8 +44,6 @@ class figures {
     std::snprintf(text, sizeof text, "%.4g", value);
     put(name, text);
   }
-  /// JSON as it is, which is not printed.
-  void add_json(std::string const& name, std::string const& json) { append(name, json); }
 
   /// Call it once, at the end.
   void write() const {
@@ -61,11 +59,7 @@ class figures {
   void put(std::string const& name, std::string const& value) {
     std::printf("%s: %s = %s\n", program_.c_str(), name.c_str(), value.c_str());
     std::fflush(stdout);
-    append(name, value);
-  }
-  void append(std::string const& name, std::string const& json) {
-    if (!json_.empty()) json_ += ",\n";
-    json_ += "  \"" + name + "\": " + json;
+    json_ += (json_.empty() ? "  \"" : ",\n  \"") + name + "\": " + value;
   }
 
   std::string program_;

@@ -100,24 +100,6 @@ __global__ void heat_go_on_kernel(cudaGraphConditionalHandle condition, heat_pro
   cudaGraphSetConditional(condition, go_on ? 1U : 0U);
 }
 
-__device__ double value_of(cubic const& function, double x) {
-  return x * (x * x + function.p) + function.q;
-}
-
-__global__ void bisect_probe_kernel(cudaGraphConditionalHandle side, cudaGraphConditionalHandle hit,
-                                    bracket* around, cubic function) {
-  around->middle = around->low + (around->high - around->low) / 2;
-  double const value = value_of(function, around->middle);
-  bool const is_above = (value < 0) == (value_of(function, around->low) < 0);
-  cudaGraphSetConditional(side, is_above ? 1U : 0U);
-  cudaGraphSetConditional(hit, value == 0 ? 1U : 0U);
-}
-
-__global__ void bisect_go_on_kernel(cudaGraphConditionalHandle condition, bracket const* around,
-                                    double width) {
-  cudaGraphSetConditional(condition, around->high - around->low > width ? 1U : 0U);
-}
-
 template <class Kernel>
 void* address(Kernel* kernel) {
   return reinterpret_cast<void*>(kernel);
@@ -185,10 +167,6 @@ void* kernel_address(kernel_id id) {
       return address(&heat_step_kernel);
     case kernel_id::heat_go_on:
       return address(&heat_go_on_kernel);
-    case kernel_id::bisect_probe:
-      return address(&bisect_probe_kernel);
-    case kernel_id::bisect_go_on:
-      return address(&bisect_go_on_kernel);
   }
   return nullptr;
 }

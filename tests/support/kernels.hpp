@@ -29,13 +29,17 @@ enum class kernel_id {
   set_condition_below,
   // Those of whole computations, in "What the kernels of computations work on" below.
   heat_step,
-  heat_go_on,
-  bisect_probe,
-  bisect_go_on
+  heat_go_on
 };
 
 /// The address of a kernel. On the simulated runtime the first call registers all of them.
 [[nodiscard]] void* kernel_address(kernel_id id);
+
+/// The same as a function whose parameters are known.
+template <class... Parameters>
+[[nodiscard]] auto function_of(kernel_id id) {
+  return reinterpret_cast<void (*)(Parameters...)>(kernel_address(id));
+}
 
 /// One kernel with its arguments by value: launches itself, or describes itself for a graph built
 /// by hand.
@@ -100,11 +104,6 @@ class kernel_call {
 //   heat_go_on(cudaGraphConditionalHandle, heat_progress*, heat_limits, double const* now,
 //     double const* before, std::size_t n): counts a round, measures the residual, and sets the
 //     condition to whether there has to be another.
-//   bisect_probe(cudaGraphConditionalHandle side, cudaGraphConditionalHandle hit, bracket*,
-//     cubic): halves; `side` is whether the root is in the upper half, `hit` whether it is the
-//     middle.
-//   bisect_go_on(cudaGraphConditionalHandle, bracket const*, double width): sets the condition to
-//     whether the bracket is wider.
 
 /// How far a diffusion has come.
 struct heat_progress {
@@ -116,19 +115,6 @@ struct heat_progress {
 struct heat_limits {
   int rounds_max;
   double residual;
-};
-
-/// Where a root is known to be, and what was probed last.
-struct bracket {
-  double low;
-  double high;
-  double middle;
-};
-
-/// x^3 + p x + q.
-struct cubic {
-  double p;
-  double q;
 };
 
 /// Code for cudaLibraryLoadData with two kernels: "library_add", which is add_call's, and

@@ -111,28 +111,6 @@ bool heat_go_on_kernel(void** args) {
   return true;
 }
 
-double value_of(cubic const& function, double x) {
-  return x * (x * x + function.p) + function.q;
-}
-
-bool bisect_probe_kernel(void** args) {
-  auto& around = *argument<bracket*>(args, 2);
-  auto const function = argument<cubic>(args, 3);
-  around.middle = around.low + (around.high - around.low) / 2;
-  double const value = value_of(function, around.middle);
-  bool const is_above = (value < 0) == (value_of(function, around.low) < 0);
-  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 0), is_above ? 1 : 0);
-  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 1), value == 0 ? 1 : 0);
-  return true;
-}
-
-bool bisect_go_on_kernel(void** args) {
-  auto const& around = *argument<bracket const*>(args, 1);
-  bool const is_wide = around.high - around.low > argument<double>(args, 2);
-  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 0), is_wide ? 1 : 0);
-  return true;
-}
-
 template <class... Arguments>
 void add_to_runtime(escrow::sim::kernel kernel, char const* name) {
   escrow::sim::register_kernel(reinterpret_cast<void const*>(kernel), kernel,
@@ -157,10 +135,6 @@ bool register_all() {
                                                               "heat_step_kernel");
   add_to_runtime<cudaGraphConditionalHandle, heat_progress*, heat_limits, double const*,
                  double const*, std::size_t>(&heat_go_on_kernel, "heat_go_on_kernel");
-  add_to_runtime<cudaGraphConditionalHandle, cudaGraphConditionalHandle, bracket*, cubic>(
-      &bisect_probe_kernel, "bisect_probe_kernel");
-  add_to_runtime<cudaGraphConditionalHandle, bracket const*, double>(&bisect_go_on_kernel,
-                                                                     "bisect_go_on_kernel");
   return true;
 }
 
@@ -222,10 +196,6 @@ void* kernel_address(kernel_id id) {
       return address(&heat_step_kernel);
     case kernel_id::heat_go_on:
       return address(&heat_go_on_kernel);
-    case kernel_id::bisect_probe:
-      return address(&bisect_probe_kernel);
-    case kernel_id::bisect_go_on:
-      return address(&bisect_go_on_kernel);
   }
   return nullptr;
 }

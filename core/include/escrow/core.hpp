@@ -1,4 +1,4 @@
-// Umbrella of core: errors, streams, events, captures, and the lock for graphs.
+// Umbrella header of core: errors, streams, events, captures, and the lock for graphs.
 #pragma once
 
 #include "escrow/core/capture.hpp"              // IWYU pragma: export

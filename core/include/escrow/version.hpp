@@ -1,4 +1,4 @@
-// The version of Escrow. CMake reads it from here; there is no other place.
+// The version of Escrow. CMake reads it from here.
 #pragma once
 
 #define ESCROW_VERSION_MAJOR 0

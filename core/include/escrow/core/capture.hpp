@@ -1,4 +1,4 @@
-// Whether a stream is being captured, and calls that would harm a capture.
+// Capture status of a stream, and a scope for calls that would invalidate captures.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,9 +13,8 @@ namespace escrow {
 
 enum class capture_status { none, active, invalidated };
 
-// What capture_of() found. In `active`, `id` identifies the graph for good, while handles are
-// reused; `graph` is being captured into, and valid while the capture goes on. Otherwise both are
-// null.
+// Result of capture_of(). If `active`: `id` identifies the graph permanently (handles are reused),
+// and `graph` is the graph being captured, valid during the capture. Otherwise both are zero.
 struct capture_info {
   capture_status status = capture_status::none;
   std::uint64_t id = 0;
@@ -27,14 +26,14 @@ struct capture_info {
 
 namespace detail {
 
-// What the next operation on a capturing stream comes after. Valid until the next call on it.
+// Nodes that the stream's next operation depends on. Valid until the next call on the stream.
 struct capture_dependencies {
   cudaGraphNode_t const* nodes = nullptr;
   cudaGraphEdgeData const* edges = nullptr;
   std::size_t count = 0;
 };
 
-// Inline, as all of the common way is: every claim and release asks. `after` costs nothing more.
+// Inline, because every claim and release calls it. Filling `after` costs nothing more.
 inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
                                  capture_dependencies* after = nullptr) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -58,18 +57,18 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
 
 }  // namespace detail
 
-// Asks about `stream`. Capture-safe, 0.05 us. Throws cuda_error; cudaErrorStreamCaptureImplicit
-// means that `stream` is the legacy stream and a blocking stream is capturing: the legacy stream
-// may not be used then. Any thread. Source: cudaStreamGetCaptureInfo.
+// Capture status of `stream`. 0.05 us. Throws cuda_error; cudaErrorStreamCaptureImplicit means that
+// `stream` is the legacy stream, unusable while a blocking stream captures. Any thread.
+// Capture-safe. Source: cudaStreamGetCaptureInfo.
 [[nodiscard]] inline capture_info capture_of(stream_ref stream) {
   capture_info info;
   check(detail::query_capture(stream.get(), info), "cudaStreamGetCaptureInfo");
   return info;
 }
 
-// capture_of(), for a call of Escrow that is about to use `stream`: throws usage_error, naming
-// `call`, if the capture was invalidated, or if `stream` is the legacy stream while a blocking
-// stream captures. Any thread. (`after` is for Escrow itself.)
+// As capture_of(), for an Escrow call that will use `stream`. Throws usage_error, naming `call`, if
+// the capture is invalidated or `stream` is the legacy stream while a blocking stream captures. Any
+// thread. (`after` is for Escrow itself.)
 [[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream,
                                                     detail::capture_dependencies* after = nullptr) {
   capture_info info;
@@ -81,11 +80,10 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
 }
 
 // What: puts the calling thread in cudaStreamCaptureModeRelaxed for a scope. Calls such as
-//   cudaMalloc, cudaFree, cudaEventQuery or cudaGraphExecDestroy then leave every capture alone,
-//   those of this thread and of others, whatever their mode. cudaDeviceSynchronize still kills any
-//   capture.
-// Thread safety: acts on the calling thread only; make and destroy it on the same thread.
-// Lifetime: scopes nest; the end restores the mode found at the start.
+//   cudaMalloc, cudaFree, cudaEventQuery or cudaGraphExecDestroy then invalidate no capture of any
+//   thread or mode. cudaDeviceSynchronize still invalidates every capture.
+// Thread safety: affects the calling thread only; create and destroy on the same thread.
+// Lifetime: scopes nest; the destructor restores the previous mode.
 // Errors: the constructor throws cuda_error and then has changed nothing.
 class [[nodiscard]] relaxed_capture_scope {
  public:

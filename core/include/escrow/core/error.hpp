@@ -1,4 +1,4 @@
-// A CUDA call that failed, and a call that must not be made, as exceptions.
+// Exceptions for failed CUDA calls and for incorrect use of Escrow.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,13 +10,13 @@
 
 namespace escrow {
 
-// std::source_location, for compilers whose standard library lacks it (clang 14 with libstdc++),
-// and one type for all of them, since it is part of function signatures.
+// Replaces std::source_location, which clang 14 with libstdc++ lacks. One type for all compilers,
+// since it is part of function signatures.
 class source_location {
  public:
   constexpr source_location() noexcept = default;  // nowhere
 
-  // The place of the call, also as a default argument. Pass no arguments.
+  // The caller's location, also as a default argument. Pass no arguments.
   [[nodiscard]] static constexpr source_location current(
       char const* file = __builtin_FILE(), char const* function = __builtin_FUNCTION(),
       std::uint_least32_t line = __builtin_LINE()) noexcept {
@@ -40,7 +40,7 @@ class source_location {
 // A CUDA runtime call returned something other than cudaSuccess.
 class cuda_error : public std::runtime_error {
  public:
-  // `api` is the name of the CUDA function, a string literal. `where` is the line that called it.
+  // `api`: the CUDA function's name, a string literal. `where`: the line that called it.
   cuda_error(cudaError_t status, char const* api,
              source_location where = source_location::current());
 
@@ -58,8 +58,8 @@ namespace detail {
 [[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where);
 }  // namespace detail
 
-// Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, so that the
-// caller is told once. A sticky fault cannot be cleared. Any thread.
+// Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, so that it is
+// reported once. A sticky fault cannot be cleared. Any thread.
 inline void check(cudaError_t status, char const* api,
                   source_location where = source_location::current()) {
   if (status != cudaSuccess) [[unlikely]] {
@@ -67,25 +67,24 @@ inline void check(cudaError_t status, char const* api,
   }
 }
 
-// For calls whose failure the caller handles: clears the last error of a call that failed, and says
-// whether it succeeded. cudaErrorNotReady is an answer that CUDA does not keep as the last error:
-// what cudaGetLastError would clear then is an earlier error of the caller's. Any thread.
+// For calls whose failure the caller handles: true on success, else clears the last error. Not for
+// cudaErrorNotReady: CUDA does not store it, and clearing would drop an earlier error. Any thread.
 inline bool succeeded(cudaError_t status) noexcept {
   if (status == cudaSuccess) return true;
   if (status != cudaErrorNotReady) static_cast<void>(cudaGetLastError());
   return false;
 }
 
-// Whether `status` means that a device is lost to this process: its work has stopped for good, and
-// every later call fails. Other devices may go on: see runs_nothing_after(). Source: the error
-// descriptions of the CUDA runtime that say "leaves the process in an inconsistent state".
+// Whether `status` means that a device is lost to this process: its work has stopped permanently
+// and every later call fails. Other devices may still run: see runs_nothing_after(). Source: CUDA
+// runtime error descriptions that say "leaves the process in an inconsistent state".
 [[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
 
-// The caller used Escrow wrongly. The text names the call, the argument and what to do instead.
+// Incorrect use of Escrow. The text names the call, the argument and the remedy.
 class usage_error : public std::logic_error {
  public:
-  // `call` is the function of Escrow, e.g. "resource_pool::claim"; `problem` names the argument and
-  // what is wrong with it; `advice` says what to do.
+  // `call`: Escrow's function, e.g. "resource_pool::claim". `problem`: the argument and what is
+  // wrong with it. `advice`: what to do.
   usage_error(std::string_view call, std::string_view problem, std::string_view advice)
       : std::logic_error(std::string(call) + ": " + std::string(problem) + "; " +
                          std::string(advice)) {}

@@ -1,11 +1,9 @@
-// CUDA events: borrowed, owned, and shared.
+// CUDA events: borrowed and owned.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "escrow/core/error.hpp"
@@ -13,34 +11,32 @@
 
 namespace escrow {
 
-// What: a borrowed cudaEvent_t with its operations. `wait` orders the device, `sync` blocks the
-//   host, `is_done` polls.
-// Thread safety: the event may be used from any thread, as in CUDA.
-// Memory ordering: after is_done() returned true or sync() returned, the host sees what the device
-//   wrote before the event, as CUDA defines it.
+// What: a borrowed cudaEvent_t. `wait` blocks a stream, `sync` blocks the host, `is_done` polls.
+// Thread safety: any thread may use the event, as in CUDA.
+// Memory ordering: after is_done() returned true or sync() returned, the host sees the device's
+//   writes from before the event, as CUDA defines it.
 // Lifetime: the event must outlive the reference.
-// Capture: never record on a capturing stream an event that is used eagerly too: it becomes a
-//   captured event, which cannot be waited on, queried or synchronized outside. Querying and
-//   synchronizing kill a foreign Global capture unless the thread is in Relaxed mode
+// Capture: never record on a capturing stream an event that is also used eagerly: it becomes a
+//   captured event, which cannot be waited on, queried or synchronized outside. Queries and
+//   synchronization invalidate another thread's Global capture, except in Relaxed mode
 //   (relaxed_capture_scope).
 // Errors: cuda_error.
 class event_ref {
  public:
-  // NOLINTNEXTLINE(google-explicit-constructor): a plain event is taken without ceremony.
+  // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
   event_ref(cudaEvent_t event) noexcept : event_(event) {}
   event_ref(int) = delete;
   event_ref(std::nullptr_t) = delete;
 
   [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
 
-  // Records all work enqueued on `stream` so far. The stream must be of the event's device.
+  // Records the work enqueued on `stream` so far. The stream must be of the event's device.
   void record(stream_ref stream) const;
-  // Makes `stream`, of any device, wait for the last record. Does not block the host.
+  // Makes `stream` (any device) wait for the last record. Does not block the host.
   void wait(stream_ref stream) const;
-  // True once the work before the last record is done, or if there was none. Does not block.
+  // True if the work before the last record is done, or nothing was recorded. Does not block.
   [[nodiscard]] bool is_done() const;
-  // Blocks the host until is_done().
-  void sync() const;
+  void sync() const;  // blocks the host until is_done()
 
  private:
   cudaEvent_t event_;
@@ -48,14 +44,14 @@ class event_ref {
 
 // What: owns a cudaEvent_t created with cudaEventDisableTiming on the current device.
 // Thread safety: as event_ref; moving and destroying need exclusive access.
-// Lifetime: destroys the event, which CUDA allows at any time and on any current device; pending
+// Lifetime: destroys the event, which CUDA allows at any time and with any current device; pending
 //   waits on it stay valid.
 // Capture: creating and destroying are capture-safe.
-// Errors: the constructor throws cuda_error; the destructor retries, and ignores the status.
+// Errors: the constructor throws cuda_error; the destructor retries, then ignores the status.
 class event {
  public:
   explicit event(source_location where = source_location::current());
-  // Takes over an event; null gives an empty event.
+  // Takes ownership; null gives an empty event.
   explicit event(cudaEvent_t native) noexcept : event_(native) {}
   event(event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   event& operator=(event&& other) noexcept {
@@ -70,43 +66,11 @@ class event {
   [[nodiscard]] explicit operator bool() const noexcept { return event_ != nullptr; }
   [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
   [[nodiscard]] event_ref ref() const noexcept { return event_; }
-  // Gives the handle up; the caller destroys it.
+  // Gives up ownership; the caller destroys the event.
   [[nodiscard]] cudaEvent_t detach() noexcept { return std::exchange(event_, nullptr); }
 
  private:
   cudaEvent_t event_;
-};
-
-// What: a share of a cudaEvent_t, with what CUDA does not tell of an event: its flags and its
-//   device. A handle that is read from a graph leads back to it.
-// Thread safety: the event may be used from any thread, as in CUDA.
-// Lifetime: the last share destroys the event, which CUDA allows at any time.
-// Capture: creating, finding and destroying are capture-safe.
-// Errors: make() throws cuda_error, std::bad_alloc.
-class shared_event {
- public:
-  // An event of the current device. Source: cudaEventCreateWithFlags.
-  [[nodiscard]] static shared_event make(unsigned flags = cudaEventDisableTiming,
-                                         source_location where = source_location::current());
-  // The event that has this handle, if it was made here and is still shared. Any thread.
-  [[nodiscard]] static std::optional<shared_event> find(cudaEvent_t handle);
-
-  // Null if it was moved from.
-  [[nodiscard]] cudaEvent_t get() const noexcept;
-  [[nodiscard]] event_ref ref() const noexcept { return get(); }
-  // As given to make().
-  [[nodiscard]] unsigned flags() const noexcept;
-  [[nodiscard]] int device() const noexcept;
-
-  friend bool operator==(shared_event const& one, shared_event const& other) noexcept = default;
-
- private:
-  struct state;
-
-  explicit shared_event(std::shared_ptr<state const> shared) noexcept
-      : shared_(std::move(shared)) {}
-
-  std::shared_ptr<state const> shared_;
 };
 
 }  // namespace escrow

@@ -1,4 +1,4 @@
-// A stream as Escrow takes it: cudaStream_t, cuda::stream_ref and rmm::cuda_stream_view alike.
+// Stream arguments: cudaStream_t, cuda::stream_ref and rmm::cuda_stream_view alike.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,8 @@
 
 #include "escrow/core/error.hpp"
 
-// nvcc --default-stream per-thread defines it. A null stream would be the thread's own in these
-// headers, and the legacy stream in the library.
+// Defined by nvcc --default-stream per-thread. A null stream would mean the per-thread stream in
+// these headers and the legacy stream in the library.
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #error "Escrow does not support CUDA_API_PER_THREAD_DEFAULT_STREAM: pass cudaStreamPerThread"
 #endif
@@ -28,23 +28,23 @@ concept has_value = requires(S const& s) {
 };
 }  // namespace detail
 
-// Anything that names a CUDA stream: a cudaStream_t, a type whose get() returns one
-// (cuda::stream_ref), or a type whose value() returns one (rmm::cuda_stream_view).
+// A cudaStream_t, a type whose get() returns one (cuda::stream_ref), or a type whose value()
+// returns one (rmm::cuda_stream_view).
 template <class S>
 concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S>;
 
-// What: a borrowed cudaStream_t, made implicitly from anything stream_like.
+// What: a borrowed cudaStream_t, implicitly converted from anything stream_like.
 // Lifetime: the stream must be alive during each call that takes one.
-// Contexts: the stream is of its device's primary context, as the runtime's are, or of a green
-//   context. Events of the primary context cannot be recorded on a stream of a context that was
-//   made with cuCtxCreate (cudaErrorInvalidResourceHandle, measured).
+// Contexts: the stream belongs to its device's primary context (as the runtime's do) or to a green
+//   context. On a stream of a context created with cuCtxCreate, events of the primary context
+//   cannot be recorded (cudaErrorInvalidResourceHandle, measured).
 class stream_ref {
  public:
   template <stream_like S>
-  // NOLINTNEXTLINE(google-explicit-constructor): any kind of stream is taken without ceremony.
+  // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
   stream_ref(S const& stream) noexcept : stream_(handle(stream)) {}
-  stream_ref(int) = delete;             // a literal 0 is a mistake more often than the null stream
-  stream_ref(std::nullptr_t) = delete;  // say cudaStreamLegacy or cudaStreamPerThread
+  stream_ref(int) = delete;             // a literal 0 is usually a mistake
+  stream_ref(std::nullptr_t) = delete;  // use cudaStreamLegacy or cudaStreamPerThread
 
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
 
@@ -63,18 +63,17 @@ class stream_ref {
   cudaStream_t stream_;
 };
 
-// The stream's id: unique in the process, never reused, different per thread for
-// cudaStreamPerThread and per device for the null stream, where handles are ambiguous. `stream`
-// must not be capturing: asking would kill the capture, in every mode (measured). Throws
-// cuda_error. Any thread. Source: cudaStreamGetId.
+// The stream's id: unique in the process, never reused; one per thread for cudaStreamPerThread and
+// one per device for the null stream. `stream` must not be capturing: the query invalidates
+// captures of every mode (measured). Throws cuda_error. Any thread. Source: cudaStreamGetId.
 [[nodiscard]] inline std::uint64_t stream_id(stream_ref stream) {
   unsigned long long id = 0;
   check(cudaStreamGetId(stream.get(), &id), "cudaStreamGetId");
   return id;
 }
 
-// The device that the stream belongs to. `stream` must not be capturing: asking would kill the
-// capture, in every mode (measured). Throws cuda_error. Any thread. Source: cudaStreamGetDevice.
+// The stream's device. `stream` must not be capturing: the query invalidates captures of every mode
+// (measured). Throws cuda_error. Any thread. Source: cudaStreamGetDevice.
 [[nodiscard]] inline int device_of(stream_ref stream) {
   int device = 0;
   check(cudaStreamGetDevice(stream.get(), &device), "cudaStreamGetDevice");

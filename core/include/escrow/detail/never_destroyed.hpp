@@ -5,14 +5,13 @@
 
 namespace escrow {
 
-// What: holds a T that is constructed in place and never destroyed. For what all of a process
-//   shares: at exit other threads may still use it, static destruction has no order, and the CUDA
-//   driver may be unloaded. Meant for a static variable:
+// What: holds a T that is constructed in place and never destroyed. For process-wide objects:
+//   during exit other threads may still use them, static destruction order is undefined, and the
+//   CUDA driver may be unloaded. Use it as a static variable:
 //     static never_destroyed<registry> only;
 //     return *only;
-//   A leak checker finds what T points to, since T lies in static memory.
-// Thread safety: that of T. A static local variable is initialized once, whatever thread comes
-//   first.
+//   Leak checkers find what T points to, since T is in static memory.
+// Thread safety: that of T. A static local variable is initialized once, by any thread.
 template <class T>
 class never_destroyed {
  public:

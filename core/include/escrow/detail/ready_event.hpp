@@ -1,4 +1,4 @@
-// Events that say when work is done: kept for reuse, recorded with a second try, and asked.
+// Completion events: cached, recorded with one retry, and queried.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,31 +9,28 @@
 
 namespace escrow {
 
-// Where an event is recorded: outside of captures, or in captures alone. One that was recorded in a
-// capture cannot be waited for or queried.
+// Used eagerly only, or in captures only: captured events cannot be waited for or queried.
 enum class event_use { eager, captured };
 
-// What: a process-wide store of idle events without timing, one list a device and use.
-// Thread safety: any thread may call anything. put() on one thread happens before the take() that
-//   returns the same event.
-// Lifetime: never destroyed, nor are the events in it: see never_destroyed.
+// What: a process-wide cache of idle events without timing, one list per device and use.
+// Thread safety: any thread may call anything. put() happens before the take() that returns the
+//   same event.
+// Lifetime: neither the cache nor its events are destroyed: see never_destroyed.
 // Capture: capture-safe.
-// Errors: take() throws cuda_error when an event has to be made and cannot, and std::bad_alloc.
+// Errors: take() throws cuda_error if it cannot create an event, and std::bad_alloc.
 class event_cache {
  public:
-  // An idle event of `device`, from the store or newly made. May allocate when the store is empty.
+  // An idle event of `device`, cached or new. May allocate if none is cached.
   [[nodiscard]] static event take(int device, event_use use = event_use::eager);
-  // Gives an event of `device` back; pending work on it is harmless, as its next use records it
-  // anew. Destroys it instead if the store is full.
+  // Returns an event of `device`. It may have pending work: its next use records it anew. Destroyed
+  // instead if the list is full.
   static void put(int device, event&& idle, event_use use = event_use::eager) noexcept;
 
-  // How many idle events each list keeps at most.
-  static constexpr std::size_t idle_max = 4096;
+  static constexpr std::size_t idle_max = 4096;  // idle events per list, at most
 };
 
-// How recording went: at once; only with another event, so that the first is suspect; not at all,
-// because the device is lost and nothing runs any more; not at all, and nothing tells when the work
-// is done.
+// recorded; recorded_anew: with another event, as the first one failed; device_lost: not recorded,
+// and nothing runs any more; failed: not recorded, so completion of the work is unknown.
 enum class record_outcome { recorded, recorded_anew, device_lost, failed };
 
 struct record_result {
@@ -41,15 +38,14 @@ struct record_result {
   cudaError_t status;  // the first that was not cudaSuccess
 };
 
-// Records `ready`, an event of `device`, on `stream`. If CUDA refuses, tries once more with a fresh
-// event of the stream's own device, which then replaces `ready` and `device`: the event may have
-// been the culprit, or the device another. `stream` must not be capturing. Any thread.
+// Records `ready`, an event of `device`, on `stream`. If that fails, retries with a fresh event of
+// the stream's device, which replaces `ready` and `device`: the event may be invalid or of another
+// device. `stream` must not be capturing. Any thread.
 [[nodiscard]] record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept;
 
-// What cudaEventQuery's answer means: the work is not done, as far as is known; it is done, or a
-// device is lost and nothing runs any more; nothing will ever tell, because there is no such event
-// (any more), as after cudaDeviceReset, or because other devices go on beside a lost one. Any
-// thread.
+// Meaning of a cudaEventQuery status. not_yet: not known to be done. done: also if a device is lost
+// and nothing runs any more. gone: will never be known, because the event does not exist (e.g.
+// after cudaDeviceReset) or other devices still run after one was lost. Any thread.
 enum class ready_answer { not_yet, done, gone };
 [[nodiscard]] ready_answer answer_of(cudaError_t query_status) noexcept;
 

@@ -1,4 +1,4 @@
-// Calls that must not be left undone.
+// Retries for cleanup calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,10 +9,9 @@
 
 namespace escrow {
 
-// Makes a call that gives something back (destroy, free, release, restore), and up to twice more if
-// it fails: a call that failed has given nothing back, and it would leak. Not after a sticky
-// fault, which every call reports whether it did its work or not. Says whether the call succeeded.
-// Any thread.
+// Makes a cleanup call (destroy, free, release, restore), with up to two retries: a failed call has
+// released nothing, and would leak it. Not after a sticky fault, which every call reports whether
+// it succeeded or not. Returns whether the call succeeded. Any thread.
 template <std::invocable Call>
 bool retry_cleanup(Call call) noexcept {
   constexpr int attempts_max = 3;
@@ -24,8 +23,7 @@ bool retry_cleanup(Call call) noexcept {
   return false;
 }
 
-// The same for a call that would kill a capture outside Relaxed mode; puts the thread there
-// meanwhile. Any thread.
+// The same in Relaxed mode, for a call that would invalidate a capture in another mode. Any thread.
 template <std::invocable Call>
 bool retry_cleanup_relaxed(Call call) noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

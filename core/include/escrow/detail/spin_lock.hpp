@@ -1,4 +1,4 @@
-// A lock for a few instructions.
+// A lock for critical sections of a few instructions.
 #pragma once
 
 #include <atomic>
@@ -7,11 +7,11 @@
 
 namespace escrow {
 
-// What: a lock to hold for a few instructions, across no call that could block. Taking it costs one
-//   read-modify-write and giving it back one store, a third of std::mutex, which counts where a
-//   claim has to stay near the cost of one event record.
-// Thread safety: any thread; meets the standard's Lockable requirements. What a thread did before
-//   unlock() happens before the return of the next lock().
+// What: a lock for a few instructions, without blocking calls. Locking costs one read-modify-write
+//   and unlocking one store, a third of std::mutex; a claim must cost little more than one event
+//   record.
+// Thread safety: any thread; a standard Lockable. What a thread did before unlock() happens before
+//   the return of the next lock().
 class spin_lock {
  public:
   void lock() noexcept {
@@ -27,12 +27,11 @@ class spin_lock {
 
  private:
   void wait(int earlier_waits) const noexcept {
-    // Relaxed: only a guess of when to try again. The holder needs a few nanoseconds unless it was
-    // preempted; then it needs our core.
+    // Relaxed: only a hint. The holder needs a few nanoseconds or, if preempted, this core.
     for (int look = 0; look < 100; ++look) {
       if (!is_locked_.load(std::memory_order_relaxed)) return;
     }
-    // Yielding gives the core to no thread of lower priority (SCHED_FIFO): sleeping does.
+    // Yielding does not run threads of lower priority (SCHED_FIFO); sleeping does.
     constexpr int yields_max = 16;
     if (earlier_waits < yields_max) {
       std::this_thread::yield();

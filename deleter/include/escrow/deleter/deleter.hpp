@@ -1,4 +1,4 @@
-// Destroy objects after the GPU work that uses them, whether it is captured or not.
+// Destroys objects after the GPU work that uses them, captured or not.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,36 +21,35 @@
 
 namespace escrow {
 
-// What: the options of a deleter; every one has a good default.
 struct deleter_options {
-  // Start a worker thread. Without one, the program has to call deleter::poll().
+  // Starts a worker thread. Without one, the program must call deleter::poll().
   bool own_worker = true;
-  // The worker's name, as a debugger shows it: 15 characters at most, more are cut off.
+  // The worker's name in a debugger, cut to 15 characters.
   std::string thread_name = "escrow";
-  // How long the worker sleeps while events are pending and none is done: starts with the first,
-  // doubles up to the second. A thread that polls every 50 us was measured not to slow others down.
+  // The worker's sleep while events are pending and none is done: starts with the minimum, doubles
+  // up to the maximum. Polling every 50 us was measured not to slow other threads down.
   std::chrono::microseconds poll_interval_min{50};
   std::chrono::microseconds poll_interval_max{400};
-  // How long the worker goes on looking every poll_interval_min after its last work before it
-  // sleeps until it is woken. Meanwhile a push needs no wake-up.
+  // How long after its last work the worker continues to poll every poll_interval_min; then it
+  // sleeps until a push wakes it. Meanwhile a push needs no wake-up.
   std::chrono::microseconds linger{1000};
-  // Called with each error, on the worker or on the thread that polls or releases; several threads
-  // may call it at a time. It must not throw; what it throws is dropped.
+  // Called with each error, on the worker or the thread that polls or releases; possibly
+  // concurrently. Must not throw; exceptions are dropped.
   std::function<void(std::exception const&)> on_error = {};
 };
 
-// What: counts, read one by one while others go on, so they may not add up to the last unit.
+// Statistics, read one by one without a lock, so they may be inconsistent by a few.
 struct deleter_stats {
-  // What was reclaimed so far: owners destroyed, slots recycled or destroyed, and what was leaked
-  // on the way (also in `leaked`).
+  // Reclaimed so far: owners destroyed, slots recycled or destroyed, and those leaked in the
+  // process (also in `leaked`).
   std::uint64_t reclaimed = 0;
   std::uint64_t pending = 0;    // known to the worker, waiting for a ready event
   std::uint64_t in_graphs = 0;  // slots and owners that graphs and execs hold
-  std::uint64_t leaked = 0;     // nothing tells when the GPU is done with it, so it is never freed
+  std::uint64_t leaked = 0;     // never freed: not known when the GPU is done
   std::uint64_t errors = 0;     // reported to on_error
 };
 
-// What a graph or an exec holds, in all and by label. Owners are those of deleter::retire().
+// What a graph or an exec holds, in total and by label. Owners are those of deleter::retire().
 struct resource_usage {
   struct labelled {
     std::string label;  // the pool's; "owners" for all owners
@@ -65,55 +64,51 @@ struct resource_usage {
 };
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.
-// Thread safety: any thread may call anything, also at the same time; not the constructor and the
-//   destructor.
-// Memory ordering: what a thread did before retire() happens before the owner's destruction, and
-//   that happens before the return of a drain() that began after the retire().
-// Lifetime: the destructor refuses new work and does not wait for it: at most for the destructor
-//   that the worker is in, and for its pause (deleter_options::poll_interval_max). What is still
-//   owed, by a graph or by running work, is reclaimed all the same: the worker goes on by itself
-//   until nothing is owed.
-//   At process exit nothing more is reclaimed; what is left is leaked on purpose. An owner's
-//   destructor may call CUDA and may retire; it must not drain. If it ends graphs or execs with
-//   plain calls, it does so in a graph_lifetime_lock, since it runs on the worker.
-//   With its first deleter, the module that Escrow is linked into is pinned: dlclose() leaves it
-//   loaded, since CUDA and the worker may call it at any time. The code of owners' destructors, if
-//   that is in another module, is for the caller to keep.
-//   A child of fork() may call nothing of it, as nothing of CUDA, before it runs another program;
-//   _exit() is fine. Before cudaDeviceReset(), destroy what belongs to the device, and drain; do
-//   not use it afterwards: what waits for a destroyed event is leaked and counted
-//   (deleter_stats::leaked).
+// Thread safety: any thread may call anything concurrently, except constructor and destructor.
+// Memory ordering: what a thread did before retire() happens before the owner's destruction, which
+//   happens before the return of a drain() that began after the retire().
+// Lifetime: the destructor refuses new work and does not wait for pending work; it waits at most
+//   for the destructor that the worker is running and its sleep
+//   (deleter_options::poll_interval_max). The worker then continues until everything owed by graphs
+//   and running work is reclaimed. At process exit the rest is leaked on purpose.
+//   An owner's destructor may call CUDA and may retire; it must not drain. Since it runs on the
+//   worker, plain calls in it that destroy graphs or execs need a graph_lifetime_lock.
+//   The first deleter pins the module that Escrow is linked into: dlclose() leaves it loaded, since
+//   CUDA and the worker may call it at any time. The caller must keep other modules loaded that
+//   contain owners' destructors.
+//   A child of fork() may call neither Escrow nor CUDA before it runs another program; _exit() is
+//   fine. Before cudaDeviceReset(), destroy what belongs to the device, and drain; do not use it
+//   afterwards: what waits for a destroyed event is leaked (deleter_stats::leaked).
 // Capture: retire() on a capturing stream adds the owner to what the graph holds, behind one CUDA
-//   user object for each graph and deleter, which the first call makes.
-//   The worker is in Relaxed mode for good and harms no capture.
+//   user object per graph and deleter, created by the first call. The worker is always in Relaxed
+//   mode and invalidates no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
-//   blocking stream captures: the owner stays with the caller. cuda_error where CUDA refuses: said
-//   at each function. Errors on the worker go to deleter_options::on_error and are counted.
+//   blocking stream captures: the caller keeps the owner. cuda_error as stated at each function.
+//   Errors on the worker are reported to deleter_options::on_error and counted.
 class deleter {
  public:
   explicit deleter(deleter_options options = {});
   deleter(deleter&&) = delete;
   ~deleter();
 
-  // The process's own deleter. Never destroyed, on purpose: releases may arrive until the very end.
+  // The process-wide deleter. Never destroyed: releases may arrive until process exit.
   [[nodiscard]] static deleter& global();
 
-  // Destroys `owner` after the work enqueued on `stream` so far: eager, once it is done; in a
-  // capture, once the captured graph, its clones and execs are destroyed, and their launches done.
-  // Never blocks on the GPU. Allocates nothing in steady state. Any thread. Throws cuda_error if
-  // CUDA refuses the user object (the owner is then either still the caller's or destroyed by the
-  // worker: do not launch what was captured), or if nothing can be recorded on `stream` (the owner
-  // is then leaked and counted in deleter_stats::leaked, since it may be in use).
+  // Destroys `owner` after the work on `stream` so far; in a capture, after the graph, its clones
+  // and execs are destroyed and their launches done. Never blocks on the GPU. Allocates nothing in
+  // steady state. Any thread. Throws cuda_error if CUDA refuses the user object (the caller still
+  // has the owner, or the worker destroys it: do not launch what was captured), or if nothing can
+  // be recorded on `stream` (the owner may be in use: it is leaked, see deleter_stats::leaked).
   template <makes_owner Owner>
   void retire(stream_ref stream, Owner&& owner) {
     hand_over(begin(stream), std::forward<Owner>(owner));
   }
 
-  // As retire(stream, owner), with the work in between, for an owner that takes over from the
-  // caller what it keeps. Calls `enqueue()`, and `take(owner)`, which must not throw, with the
-  // owner where it will stay: eager, what can fail for lack of memory fails before `enqueue`, and
-  // nothing is taken if that throws; in a capture the graph has the owner, with what it took,
-  // before `enqueue` is called. `call` is the caller's name, for errors. Any thread.
+  // As retire(stream, owner) around the work, for an owner that takes over from the caller what it
+  // keeps. Calls `enqueue()`, and `take(owner)`, which must not throw, with the owner in its final
+  // place. Eager: what can fail for lack of memory fails before `enqueue`, and nothing is taken if
+  // that throws. In a capture: the graph has the owner, with what it took, before `enqueue`. `call`
+  // is the caller's name, for errors. Any thread.
   template <retirable Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
   void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue) {
     retirement begun = begin(stream, call);
@@ -125,17 +120,16 @@ class deleter {
     if (is_captured) enqueue();
   }
 
-  // Destroys `owner` on the worker as soon as it gets to it: for owners that no GPU work uses.
-  // Throws std::bad_alloc, cuda_error; the owner then stays with the caller. Any thread.
+  // Destroys `owner` on the worker as soon as possible: for owners that no GPU work uses. Throws
+  // std::bad_alloc, cuda_error; the caller then keeps the owner. Any thread.
   template <makes_owner Owner>
   void retire(Owner&& owner) {
     hand_over(begin(), std::forward<Owner>(owner));
   }
 
-  // Destroys `owner` once the last record of `ready` is done. The event must not be recorded again,
-  // and not be destroyed, before that; to hand it over as well, make it part of the owner. It must
-  // not have been recorded in a capture. Throws std::bad_alloc, cuda_error; the owner then stays
-  // with the caller. Any thread.
+  // Destroys `owner` once the last record of `ready` is done. Before that, the event must be
+  // neither recorded again nor destroyed (the owner may contain it). It must not have been recorded
+  // in a capture. Throws std::bad_alloc, cuda_error; the caller then keeps the owner. Any thread.
   template <makes_owner Owner>
   void retire_after(event_ref ready, Owner&& owner) {
     retirement begun = begin();
@@ -143,35 +137,33 @@ class deleter {
     hand_over(std::move(begun), std::forward<Owner>(owner));
   }
 
-  // Destroys `owner` once `graph`, its clones and execs are destroyed, and launches done. Each call
-  // makes a user object: an exec of the graph may be what the owner owns, so it must not be added
-  // to what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread
-  // may change `graph` meanwhile, as CUDA demands. Asks for the graph's id: see graph_id_of().
+  // Destroys `owner` once `graph`, its clones and execs are destroyed, and their launches done.
+  // Each call creates a user object: the owner may own an exec of the graph, and so must not join
+  // what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread may
+  // change `graph` meanwhile, as in CUDA. Queries the graph's id: see graph_id_of().
   template <makes_owner Owner>
   void retire(cudaGraph_t graph, Owner&& owner) {
     hand_over(begin(graph), std::forward<Owner>(owner));
   }
 
-  // Returns when all that was retired before the call, and is not owed by a graph, has been
-  // reclaimed, or when the process exits, which ends all reclaiming. Waits as long as that takes,
-  // on the GPU too: use drain_for() for a bound. Any thread but the worker, which gets usage_error.
-  // Throws std::bad_alloc, and without a worker cuda_error.
+  // Returns when everything retired before the call and not held by a graph has been reclaimed, or
+  // when the process exits, which ends all reclaiming. Waits without limit, also for the GPU: see
+  // drain_for(). Any thread but the worker, which gets usage_error. Throws std::bad_alloc, and
+  // without a worker cuda_error.
   void drain();
-  // The same, `timeout` at most; whether all of it has been reclaimed.
+  // The same, for at most `timeout`; true if all of it has been reclaimed.
   [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout);
 
-  // Refuses new work, then drains. What graphs still hold is reclaimed when they release it: the
-  // worker sleeps until then, and ends with the deleter. Any thread but the worker. Not bounded, as
-  // drain().
+  // Refuses new work, then drains, without limit. What graphs still hold is reclaimed when they
+  // release it: the worker sleeps until then, and ends with the deleter. Any thread but the worker.
   void stop();
-  // The same, `timeout` at most. True if everything has been reclaimed and no graph owes anything.
+  // The same, for at most `timeout`. True if all was reclaimed, none leaked and graphs hold none.
   [[nodiscard]] bool stop_for(std::chrono::nanoseconds timeout);
 
-  // For those who bring their own thread (deleter_options::own_worker false): reclaims on the
-  // calling thread what can be reclaimed now, without waiting for events, and returns how many.
-  // Sets Relaxed capture mode and devices for the call. Returns 0 at once if another thread is
-  // reclaiming, and at process exit. Throws cuda_error if CUDA refuses the mode or does not say
-  // which device is current; then nothing was reclaimed.
+  // For programs with their own thread (deleter_options::own_worker false): reclaims on this
+  // thread, without waiting for events, and returns how many. Sets Relaxed capture mode and devices
+  // during the call. Returns 0 at once if another thread is reclaiming, and at process exit. Throws
+  // cuda_error, having reclaimed nothing, if CUDA refuses the mode or does not report the device.
   std::size_t poll();
 
   [[nodiscard]] deleter_stats stats() const noexcept { return core_->stats(); }
@@ -181,14 +173,14 @@ class deleter {
  private:
   friend class shared_object_base;
 
-  // A retirement between its first step, which can fail and has taken nothing, and its last.
+  // A retirement between its first step, which can fail without taking the owner, and its last.
   struct retirement {
     enum class kind { now, after_stream, with_graph };
     retirement(retired_object& taken, kind chosen) : object(&taken), how(chosen) {}
     struct put_back {
       void operator()(retired_object* object) const noexcept;
     };
-    std::unique_ptr<retired_object, put_back> object;  // goes back to the store unless handed on
+    std::unique_ptr<retired_object, put_back> object;  // returned to the store unless released
     kind how;
     cudaStream_t stream = nullptr;
     std::uint64_t stream_id = 0;
@@ -200,7 +192,7 @@ class deleter {
   retirement begin();
   retirement begin(stream_ref stream, char const* call = "deleter::retire");
   retirement begin(cudaGraph_t graph);
-  // As begin(stream, call), also for a stopped deleter: for a use of what it has already.
+  // As begin(stream, call), also for a stopped deleter: for a use of an existing object.
   retirement begin_use(stream_ref stream, char const* call);
   retirement begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device);
   template <class Owner>

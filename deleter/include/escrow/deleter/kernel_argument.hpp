@@ -1,4 +1,4 @@
-// What a kernel gets for an object that owns something, and what has to stay alive meanwhile.
+// Kernel arguments that own something: the value passed, and the owner that must stay alive.
 #pragma once
 
 #include <memory>
@@ -10,30 +10,29 @@
 
 namespace escrow {
 
-// The customisation for kernel arguments. Specialise it for a type whose objects own what a kernel
-// uses; an argument of any other type is passed to the kernel as it is. A specialisation has
+// Customization point for kernel arguments. Specialize it for a type whose objects own what a
+// kernel uses; arguments of other types are passed unchanged. A specialization has
 //
 //   static V device_value(T const& object);
 //
-// which gives what the kernel receives, of a trivially copyable type, and one of these, or none:
+// which returns the value for the kernel, of a trivially copyable type, and at most one of:
 //
 //   static O owner(T const& object);
 //   static void before_launch(T& object, stream_ref stream);
 //
-// owner() gives a share of what has to stay alive until the kernel is done: of the allocation, not
-// of its wrapper, so that a reset() of the wrapper frees nothing early. before_launch() is for
-// types that track their own use; it is called before the launch, and the caller keeps the object.
-// A type with neither function must be moved into the launch, which then owns it. With
-// before_launch(),
+// owner() returns a share of what must stay alive until the kernel is done: of the allocation, not
+// its wrapper, so that a reset() of the wrapper frees nothing early. before_launch() is for types
+// that track their own use; it is called before the launch, and the caller keeps the object. A type
+// with neither must be moved into the launch, which then owns it. With before_launch(),
 //
 //   static O owner_for_node(T& object);
 //
-// gives the share that a node of a graph keeps, which is on no stream. A slot_share is dropped as
-// soon as nothing keeps the node's version any more, other owners when the worker destroys them.
+// returns the share that a graph node keeps, since it has no stream. A slot_share is dropped as
+// soon as nothing uses that version of the node, other owners when the worker destroys them.
 template <class T>
 struct kernel_argument_traits {};
 
-// Whether a kernel gets something else for a T than the T itself. Const does not matter here.
+// Whether a kernel receives something other than the T itself. Ignores const.
 template <class T>
 concept owning_argument = requires(std::remove_const_t<T> const& object) {
   kernel_argument_traits<std::remove_const_t<T>>::device_value(object);
@@ -52,8 +51,8 @@ concept self_keeping_argument = owning_argument<T> &&
 
 namespace detail {
 
-// What a kernel gets for a pointer of the host: what the pointer's object passes if that is an
-// owning argument, else the pointer, which must be one to device memory.
+// The kernel's value for a host pointer: that of its object if that is an owning argument, else the
+// pointer, which must point to device memory.
 template <class T, class Pointer>
 auto device_value_through(Pointer const& pointer) {
   if constexpr (owning_argument<T>) {
@@ -73,7 +72,7 @@ concept pointee_of_argument =
 
 }  // namespace detail
 
-// The share is kept, or what the object shares; an object that keeps itself is told.
+// Keeps the share, or the pointee's owner(); a pointee that tracks its own use is notified.
 template <detail::pointee_of_argument T>
 struct kernel_argument_traits<std::shared_ptr<T>> {
   static auto device_value(std::shared_ptr<T> const& pointer) {
@@ -95,7 +94,7 @@ struct kernel_argument_traits<std::shared_ptr<T>> {
   }
 };
 
-// Has to be moved into the launch.
+// Must be moved into the launch.
 template <detail::pointee_of_argument T, class Delete>
 requires(!self_keeping_argument<T>) struct kernel_argument_traits<std::unique_ptr<T, Delete>> {
   static auto device_value(std::unique_ptr<T, Delete> const& pointer) {

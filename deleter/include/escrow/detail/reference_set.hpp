@@ -1,4 +1,4 @@
-// What one graph holds for one deleter, behind one CUDA user object; and which graph has what.
+// What a graph holds for a deleter, behind one CUDA user object; and the registry of these sets.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,11 +25,11 @@
 namespace escrow {
 
 // What: the end of an exec's last launch: an event that the exec records after each launch.
-// Thread safety: the exec's thread writes it, under the launch orders of what the exec holds; other
-//   threads read it under one of these.
-// Lifetime: shared by the exec, by the launch orders in which its launch is the last, and by the
-//   deferred releases that wait for it.
-// Errors: the constructor, which is capture-safe, throws cuda_error, std::bad_alloc.
+// Thread safety: written by the exec's thread, under the launch orders of what the exec holds;
+//   other threads read it under one of these.
+// Lifetime: shared by the exec, the launch orders whose last launch it is, and the deferred
+//   releases that wait for it.
+// Errors: the constructor (capture-safe) throws cuda_error, std::bad_alloc.
 struct launch_end {
   explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
   launch_end(launch_end&&) = delete;
@@ -37,40 +37,40 @@ struct launch_end {
 
   event ready;
   int device;                         // the event's
-  bool is_recorded = false;           // if not, the event says nothing
-  std::uint64_t stream = 0;           // id of the stream of the last launch; 0: not known
+  bool is_recorded = false;           // if not, the event is unused
+  std::uint64_t stream = 0;           // the last launch's stream id; 0: not known
   cudaError_t failure = cudaSuccess;  // why the end of the last launch is not known
 };
 
 // What: serializes the launches of execs that may write the same resources. A launch holds the
 //   mutex from its wait for the last launch to the record of its own end.
-// Thread safety: by its mutex. Several are locked in the order of their addresses. Held across the
-//   calls of one launch, none of which runs a destructor.
+// Thread safety: by its mutex. Several are locked in address order. Held during the calls of one
+//   launch, which run no destructor.
 // Lifetime: shared by reference sets that have members in common.
 struct launch_order {
   std::mutex mutex;                  // guards `last`, and the launch_end of each exec of this order
   std::shared_ptr<launch_end> last;  // null: nothing was launched yet
-  // Execs of this order. Relaxed: a launch that misses a new exec leaves its stream unnamed, and
-  // the other one waits once without need.
+  // Execs of this order. Relaxed: a launch that misses a new exec stores no stream, and the other
+  // exec waits once needlessly.
   std::atomic<int> execs{0};
 };
 
-// What: what one graph holds for one deleter: slots and owners. The first claim or retire in a
-//   capture makes the set and its user object; later ones append to it with no CUDA call. Escrow's
-//   instantiate, clone, embed, update and hoist seal it; the next claim makes another set. A set
-//   only grows, so plain copies of the graph keep what is appended later, too: later than needed,
-//   never earlier.
+// What: the slots and owners that one graph holds for one deleter. The first claim or retire in a
+//   capture creates the set and its user object; later ones append without a CUDA call. Escrow's
+//   instantiate, clone, embed, update and hoist seal it; the next claim creates another set. A set
+//   only grows, so plain copies of the graph also keep members that are appended later: they
+//   release later than necessary, never too early.
 // Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Members are
-//   appended under the registry's lock, or by the thread that made the set, before others see it.
-// Lifetime: references are the graph's user object, execs, hoisted handles and graphs built by
-//   hand. With the last one the set closes: the list's head becomes `closed`, and the set is pushed
-//   to the recycle lane, which recycles slots, and then to the destroy lane, which destroys owners.
-//   The memory stays until the registry has forgotten the set.
+//   appended under the registry's lock, or by the creating thread before others see the set.
+// Lifetime: referenced by the graph's user object, execs, hoisted handles and graphs built by hand.
+//   The last reference closes it: the list's head becomes `closed`, and the set is pushed to the
+//   recycle lane, which recycles slots, and then to the destroy lane, which destroys owners. Its
+//   memory stays until the registry has forgotten it.
 // Capture: place() is capture-safe, also on a graph that is being captured into.
 class reference_set final : public reclaimable {
  public:
-  // An empty set with one reference, the caller's. A set that takes over members of another one
-  // has its `order`. Throws std::bad_alloc.
+  // A new set with one reference, the caller's. If it takes over another's members it gets its
+  // `order`. Throws std::bad_alloc.
   [[nodiscard]] static ref<reference_set> make(
       deleter_core& core, int device,
       std::shared_ptr<launch_order> order = std::make_shared<launch_order>());
@@ -80,12 +80,12 @@ class reference_set final : public reclaimable {
     if (drop_ref_only()) close();
   }
 
-  // Appends an idle member, which gets its first reference. False if the set is closed.
-  // `is_written`: launches that use it need an order.
+  // Appends an idle member and adds its first reference. False if the set is closed. `is_written`:
+  // launches that use it need an order.
   [[nodiscard]] bool append(reclaimable& member, bool is_written) noexcept;
 
-  // Members that other sets may hold, too: what nodes of graphs built by hand keep. Room has to be
-  // reserved first, which throws std::bad_alloc. Only while no other thread sees the set.
+  // Members that other sets may share: resources of nodes in graphs built by hand. First reserve
+  // room, which throws std::bad_alloc. Only while no other thread sees the set.
   void reserve_shared(std::size_t more) { shared_.reserve(shared_.size() + more); }
   void append_shared(ref<reclaimable> member, bool is_written) noexcept {
     is_written_ |= is_written;
@@ -100,8 +100,7 @@ class reference_set final : public reclaimable {
     return thing.reclaim_ == &reclaim_set;
   }
   void list_members(std::vector<reclaimable const*>& found) const;
-  // The set was taken off its graph for good. See slot_reference.
-  void end_reuse() noexcept;
+  void end_reuse() noexcept;  // see slot_reference
 
  private:
   friend class graph_registry;
@@ -114,42 +113,41 @@ class reference_set final : public reclaimable {
   void recycle() noexcept;
   void destroy() noexcept;
 
-  // The newest member, linked by next_; `closed` once the last reference was dropped.
+  // The newest member, linked by next_; `closed` after the last reference was dropped.
   std::atomic<reclaimable*> newest_{nullptr};
   std::vector<ref<reclaimable>> shared_;
   std::shared_ptr<launch_order> const order_;
-  reclaimable* owners_ = nullptr;  // what is left for the destroy lane, linked by next_
+  reclaimable* owners_ = nullptr;  // for the destroy lane, linked by next_
   bool is_recycled_ = false;       // the recycle lane is done with it
   bool is_written_ = false;        // written as members are appended
 
   // Guarded by the registry.
   bool is_open_ = false;                  // claims of its capture may append
   bool is_sealed_ = false;                // nothing may be appended any more
-  std::vector<std::uint64_t> graph_ids_;  // of the graphs that have it, as far as is known
+  std::vector<std::uint64_t> graph_ids_;  // of the known graphs that have it
 };
 
 using reference_sets = std::vector<ref<reference_set>>;
 
-// Has `graph`, which the registry knows as `id`, hold `member`, which is idle: appends to the
-// graph's open set if there is one, else makes a set. `may_append` false: always makes a set, to
-// which nothing is appended. Throws usage_error for a capture that was invalidated meanwhile,
-// cuda_error, std::bad_alloc; returns whether the member was taken through `is_taken`: a member
-// that was taken is reclaimed all the same. Any thread. Source: cudaUserObjectCreate,
-// cudaGraphRetainUserObject.
+// Makes `graph`, known to the registry as `id`, hold `member`, which is idle: in the graph's open
+// set if there is one, else in a new set. `may_append` false: always a new set, to which nothing is
+// appended later. `is_taken` returns whether the member was taken; then it is reclaimed even if
+// this throws. Throws usage_error for a capture that was invalidated meanwhile, cuda_error,
+// std::bad_alloc. Any thread. Source: cudaUserObjectCreate, cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, bool& is_taken);
 
-// Puts `set` on `graph`, which the registry knows as `id`: the graph's user object has a reference
-// then. Returns that object. Throws cuda_error, std::bad_alloc, and then the graph is as before.
+// Places `set` on `graph`, known to the registry as `id`: the graph's user object references it.
+// Returns that object. Throws cuda_error, std::bad_alloc, and then the graph is unchanged.
 cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, bool is_open);
 
-// Drops one reference to a user object. If CUDA refuses, what it holds is leaked, reported and
+// Drops one reference to a user object. If that fails, the contents are leaked, reported and
 // counted. Any thread. Source: cudaUserObjectRelease.
 void release_object(cudaUserObject_t object, deleter_core& core) noexcept;
 
-// What: a reference to a set that is dropped once the last launch is done. Made ahead, so that
-//   waiting cannot fail.
-// Lifetime: an exec or a hoisted handle owns it, in a list, and drops the reference by its end.
+// What: a reference to a set, dropped after the last launch. Created in advance, so that waiting
+//   cannot fail.
+// Lifetime: in a list of an exec or a hoisted handle; its destructor drops the reference.
 struct deferred_release {
   explicit deferred_release(reference_set& held) : set(held) {}
   deferred_release(deferred_release&&) = delete;
@@ -165,7 +163,7 @@ struct deferred_release {
   std::uint64_t serial = 0;  // its place in the lane's list
 };
 
-// In a list, so that handing them over allocates nothing.
+// A list, so that transfer allocates nothing.
 using deferred_releases = std::list<deferred_release>;
 
 // One for each of `sets`. Throws std::bad_alloc.
@@ -174,20 +172,19 @@ using deferred_releases = std::list<deferred_release>;
 // Escrow's. The event must not be recorded again.
 void release_after(deferred_releases held, cudaEvent_t ready, int device,
                    std::shared_ptr<launch_end> const& owner) noexcept;
-// Never drops them, and counts that: nothing tells when the GPU is done.
+// Leaks and counts them: it will never be known when the GPU is done.
 void leak(deferred_releases held) noexcept;
-// What the sets hold, each thing once. Throws std::bad_alloc.
+// What the sets hold, each member once. Throws std::bad_alloc.
 [[nodiscard]] resource_usage resource_usage_of(deferred_releases const& held);
 [[nodiscard]] resource_usage resource_usage_of(std::vector<reclaimable const*> members);
 
-// What: the reference sets of each graph, by the id under which the graph was captured: ids are
-//   never reused, handles are. A graph that Escrow created has a key of its own in place of the
-//   id; as long as it is alive, its handle leads to it. Knows nothing of plain copies
-//   (cudaGraphClone).
+// What: maps each graph to its reference sets, by capture id: ids are never reused, handles are. A
+//   graph created by Escrow has a key instead, found by its handle while it is alive. Plain copies
+//   (cudaGraphClone) are unknown.
 // Thread safety: any thread. One lock, held across no CUDA call, never taken in a destroy callback.
-// Lifetime: an entry ends with its last set. Never destroyed: releases may arrive until the end of
-//   the process.
-// Errors: what may allocate throws std::bad_alloc and then has changed nothing.
+// Lifetime: an entry ends with its last set. Never destroyed: releases may arrive until process
+//   exit.
+// Errors: functions that allocate throw std::bad_alloc and then have changed nothing.
 class graph_registry {
  public:
   struct placed_set {
@@ -197,49 +194,45 @@ class graph_registry {
 
   [[nodiscard]] static graph_registry& global() noexcept;
 
-  // A key for a graph that Escrow has created and will destroy; forget_graph() ends it.
+  // A key for a graph that Escrow created and will destroy; forget_graph() removes it.
   [[nodiscard]] std::uint64_t adopt(cudaGraph_t created);
-  // The adopted graph has a plain owner from now on, who knows it by its id.
+  // The adopted graph was detached, and is known by its id from now on.
   void give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept;
-  // The graph is about to be destroyed, or given away.
-  void forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept;
+  void forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept;  // before destroy or detach
 
-  // Appends to the open set of that deleter. Nothing if there is none; false if the set is closed:
-  // its graph was destroyed.
+  // Appends to that deleter's open set. `closed`: the graph was destroyed.
   enum class appended { yes, no_set, closed };
   [[nodiscard]] appended append(deleter_core const& core, std::uint64_t id, cudaGraph_t graph,
                                 reclaimable& member, bool is_written) noexcept;
 
-  // Notes a set that is about to be placed on `graph`; open() follows once it is there. Returns the
-  // id under which it is noted: the key of an adopted graph that is captured into.
+  // Registers a set before it is placed on `graph`; open() follows afterwards. Returns the id it is
+  // registered with: the key if an adopted graph is captured into.
   std::uint64_t add(placed_set added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set const* set, std::uint64_t id) noexcept;
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
-  // The set is not on that graph, or not any more.
+  // The set is not, or no longer, on that graph.
   void remove(reference_set& set, std::uint64_t id) noexcept;
   void forget_set(reference_set& set) noexcept;
 
-  // A set that was made, or is about to be freed. All sets are known here, leaked ones, too.
-  void add_set(reference_set const& made);
+  void add_set(reference_set const& made);  // all sets are tracked, leaked ones too
   void remove_set(reference_set const& doomed) noexcept;
 
-  // The graph's sets. From now on nothing is appended to them.
+  // The graph's sets, to which nothing is appended from now on.
   [[nodiscard]] std::vector<placed_set> seal(std::uint64_t id);
   [[nodiscard]] bool is_sealed(reference_set const& set) const noexcept;
   [[nodiscard]] bool is_on(reference_set const& set, std::uint64_t id) const noexcept;
 
-  // The newest graph with this handle that was noted. Nothing: none that is alive was, so there is
-  // no need to learn the id of a graph with this handle. Not adopted: it may be another one by now.
+  // The newest known graph with this handle. Empty: no live graph with this handle is known, so its
+  // id need not be queried. Not adopted: it may be another graph by now.
   struct known_handle {
     std::uint64_t id;
     bool is_adopted;
   };
   [[nodiscard]] std::optional<known_handle> find(cudaGraph_t graph) const noexcept;
   [[nodiscard]] bool knows(std::uint64_t id) const noexcept;
-  // Whether there is no set at all, also on graphs that are not known.
-  [[nodiscard]] bool is_empty() const noexcept;
+  [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs
 
-  // What the graphs hold, each thing once. Throws std::bad_alloc.
+  // What the graphs hold, each member once. Throws std::bad_alloc.
   [[nodiscard]] resource_usage describe(std::vector<std::uint64_t> const& ids) const;
 
  private:
@@ -261,7 +254,7 @@ class graph_registry {
   static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
   void forget_entry(std::uint64_t dead_id) noexcept;
 
-  mutable std::mutex mutex_;  // guards all, and the registry's fields of each set
+  mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set
   entries entries_;
   std::unordered_map<cudaGraph_t, std::uint64_t> handles_;  // the newest graph of each handle
   std::unordered_set<reference_set const*> sets_;           // all

@@ -1,4 +1,4 @@
-// A reclaimable that carries an owner of any type to the worker.
+// A reclaimable that stores an owner of any type.
 #pragma once
 
 #include <concepts>
@@ -14,19 +14,19 @@
 
 namespace escrow {
 
-// An owner: anything whose destruction frees what it owns. Moved once, destroyed on the worker.
+// An owner: its destructor frees what it owns. Moved once, destroyed on the worker.
 template <class T>
 concept retirable =
     !std::is_reference_v<T> && std::is_move_constructible_v<T> && std::is_nothrow_destructible_v<T>;
 
-// What an owner is made from: one to be moved or copied.
+// An argument that an owner can be moved or copied from.
 template <class T>
 concept makes_owner =
     retirable<std::remove_cvref_t<T>> && std::constructible_from<std::remove_cvref_t<T>, T>;
 
-// Whether an owner of type T only keeps something alive that others share. What is moved in may be
-// written by the graph, so launches of execs that hold it are serialized; what is shared is not
-// ordered: its sharers do that. A type of Escrow's that is made of others says so as T::is_shared.
+// Whether an owner of type T only shares something. The graph may write what is moved in, so
+// launches of execs that hold it are serialized; sharers must order shared objects themselves.
+// Composite types of Escrow define T::is_shared.
 template <class T>
 inline constexpr bool is_shared_owner = [] {
   if constexpr (requires { T::is_shared; }) {
@@ -40,15 +40,15 @@ inline constexpr bool is_shared_owner<std::shared_ptr<T>> = true;
 template <class T>
 inline constexpr bool is_shared_owner<ref<T>> = true;
 
-// What: storage for one owner, with the event that says when it may be destroyed. Objects are kept
-//   and reused, so that retiring allocates nothing in steady state.
+// What: storage for one owner, with its ready event. Objects are reused, so that retiring allocates
+//   nothing in steady state.
 // Thread safety: exclusive access; reference count and push() as reclaimable.
-// Lifetime: belongs to the deleter_core that made it; empty while it is in the store.
+// Lifetime: belongs to the deleter_core that created it; empty while in the store.
 // Errors: emplace() throws what the owner's move constructor throws, and std::bad_alloc for an
-//   owner that does not fit in `capacity` bytes; the object is empty then.
+//   owner larger than `capacity` bytes; the object is empty then.
 class alignas(64) retired_object final : public reclaimable {
  public:
-  // Bytes of an owner that is stored in place. Larger ones are on the heap.
+  // Largest owner, in bytes, that is stored in place. Larger ones are on the heap.
   static constexpr std::size_t capacity = 32;
 
   template <class Owner>
@@ -67,11 +67,9 @@ class alignas(64) retired_object final : public reclaimable {
     }
   }
 
-  // See is_shared_owner.
-  [[nodiscard]] bool is_written() const noexcept { return is_written_; }
+  [[nodiscard]] bool is_written() const noexcept { return is_written_; }  // see is_shared_owner
 
-  // From now on a graph or an exec holds it, until it is reclaimed: counted in
-  // deleter_stats::in_graphs.
+  // From now until it is reclaimed, a graph or exec holds it: counted in deleter_stats::in_graphs.
   void enter_graph() noexcept;
 
   void clear() noexcept {
@@ -98,8 +96,7 @@ class alignas(64) retired_object final : public reclaimable {
 
   using destroy_function = void (*)(void*) noexcept;
 
-  // Small, for the size below.
-  std::uint8_t shelf_ : 5 = 0;  // where in the store it belongs
+  std::uint8_t shelf_ : 5 = 0;  // its shelf in the store; small, for the size below
   std::uint8_t place_ : 3;      // in its block
   bool in_graph_ : 1 = false;   // counted in deleter_stats::in_graphs
   bool is_written_ : 1 = true;  // see is_written()
@@ -109,7 +106,7 @@ class alignas(64) retired_object final : public reclaimable {
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 
-// Two cache lines, because the worker's core and the retiring one hand it to and fro.
+// Two cache lines, since it moves between the cores of the worker and of the retiring thread.
 static_assert(sizeof(retired_object) == 128);
 
 }  // namespace escrow

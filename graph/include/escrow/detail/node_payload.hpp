@@ -10,25 +10,24 @@
 
 namespace escrow::detail {
 
-// What: an owner on its way to a graph, or nothing. It is made before the call of CUDA that may
-//   fail, so that nothing has to be allocated afterwards.
+// What: an owner for a graph node, or nothing. Created before the CUDA call that may fail, so that
+//   nothing is allocated afterwards.
 // Thread safety: a value; needs exclusive access.
 // Lifetime: an owner that is not handed on is destroyed with it, on this thread.
 // Capture: calls no CUDA function.
-// Errors: the constructor throws usage_error if the deleter was stopped, std::bad_alloc,
-//   and what moving the owner throws.
+// Errors: the constructor throws usage_error if the deleter was stopped, std::bad_alloc, and what
+//   moving the owner throws.
 class node_payload {
  public:
-  // Nothing is kept.
   node_payload() noexcept = default;
-  // `placed` is where the owner is from now on.
+  // `placed` receives the owner's final address.
   template <class Owner>
   node_payload(deleter_core& core, Owner owner, Owner*& placed) : owner_(take(core)) {
     placed = &owner_->emplace(std::move(owner));
   }
 
   [[nodiscard]] retired_object* get() const noexcept { return owner_.get(); }
-  // Hands the owner on, if there is one. It is destroyed with `device` current.
+  // Transfers the owner, if any, to be destroyed with `device` current.
   [[nodiscard]] ref<retired_object> hand_on(int device) noexcept;
 
  private:

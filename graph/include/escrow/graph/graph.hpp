@@ -1,4 +1,4 @@
-// An owned CUDA graph, and capturing a stream into one.
+// An owned CUDA graph, and stream capture into one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,59 +19,59 @@ class deleter;
 class graph_core;
 
 namespace detail {
-// The core, if there is one that has a graph; else throws usage_error, in the name of `call`.
+// The core, if it has a graph; else throws usage_error naming `call`.
 graph_core& require_graph(char const* call, graph_core* core);
 }  // namespace detail
 
-// What: owns a cudaGraph_t, and with it the references that the graph has to leases and retired
-//   owners, and to what nodes keep that are added by hand (escrow/nodes.hpp).
-// Thread safety: a value; CUDA lets one thread at a time use a graph. Its clones, parents and execs
-//   may be used, and destroyed, on other threads meanwhile. Plain calls that create or destroy one
-//   of them, or this graph, are made in a graph_lifetime_lock then.
-// Lifetime: the destructor destroys the graph. What it held is released once its clones and execs
-//   are destroyed, too, and their launches done. Bodies of its conditional nodes keep it.
-// Capture: everything here is capture-safe; what CUDA forbids in a capture runs in Relaxed mode.
-// Errors: cuda_error, usage_error. The destructor ignores the status.
-//   What nodes keep is put on the graph when its handle is asked for, or it is instantiated or
-//   copied: that can fail, and asks the graph for its id (graph_id_of()).
+// What: owns a cudaGraph_t and its references to leases, retired owners, and the resources of nodes
+//   that are added by hand (escrow/nodes.hpp).
+// Thread safety: a value; CUDA lets one thread at a time use a graph. Other threads may use and
+//   destroy its clones, parents and execs concurrently; plain calls that create or destroy one of
+//   them, or this graph, then need a graph_lifetime_lock.
+// Lifetime: destroys the graph. What it held is released after its clones and execs are destroyed,
+//   too, and their launches done. Bodies of its conditional nodes keep it alive.
+// Capture: all functions are capture-safe; calls that CUDA forbids in a capture run in Relaxed
+//   mode.
+// Errors: cuda_error, usage_error. The destructor ignores the status. Node resources are placed on
+//   the graph when the handle is requested or the graph is instantiated or copied: this may fail,
+//   and queries the id (graph_id_of()).
 class graph {
  public:
-  // A new, empty graph; the process's own deleter, or `its`, destroys what its nodes keep.
-  // Throws cuda_error, std::bad_alloc. Source: cudaGraphCreate.
+  // A new, empty graph, whose node resources the process-wide deleter or `its` destroys. Throws
+  // cuda_error, std::bad_alloc. Source: cudaGraphCreate.
   graph();
   explicit graph(deleter& its);
-  // Takes over a graph that plain calls created, e.g. cudaStreamEndCapture. `id` is its capture id,
-  // if the caller knows it. Throws std::bad_alloc, cuda_error; the graph is then destroyed.
+  // Takes over a graph created by plain calls, e.g. cudaStreamEndCapture. `id` is its capture id,
+  // if known. Throws std::bad_alloc, cuda_error; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0);
   graph(graph&& other) noexcept;
   graph& operator=(graph&& other) noexcept;
   ~graph();
 
-  // The CUDA handle. Never owning; null if moved from or detached. Throws cuda_error,
-  // std::bad_alloc.
+  // The CUDA handle, not owning; null if moved from or detached. Throws cuda_error, std::bad_alloc.
   [[nodiscard]] cudaGraph_t get() const;
-  // The capture id, which identifies the graph for good; 0 if it is not known.
+  // The capture id, never reused; 0 if not known.
   [[nodiscard]] std::uint64_t id() const noexcept;
-  // Gives the handle up; the caller destroys it (graph_lifetime_lock). Throws as get(), and has
-  // changed nothing then.
+  // Transfers the handle to the caller, who destroys it (graph_lifetime_lock). Throws as get(), and
+  // nothing has changed then.
   [[nodiscard]] cudaGraph_t detach();
 
   // A copy, which holds what this one holds. Source: cudaGraphClone.
   [[nodiscard]] graph clone() const;
   // Adds a node that runs a copy of `child`, which holds what `child` holds, after the end of all
-  // nodes that are there now. Returns the node, which belongs to this graph. As child_node
-  // otherwise. Source: cudaGraphAddChildGraphNode.
+  // present nodes. Returns the node, which belongs to this graph. Otherwise as child_node. Source:
+  // cudaGraphAddChildGraphNode.
   cudaGraphNode_t add_child(graph const& child);
 
-  // Writes the graph in Graphviz's DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:
+  // Writes the graph as Graphviz DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:
   // cudaErrorOperatingSystem if the file cannot be written. Source: cudaGraphDebugDotPrint.
   void write_dot(std::filesystem::path const& file, unsigned flags = 0) const;
 
-  // What the graph, with its child graphs, keeps alive as far as Escrow knows: of what a plain
-  // cudaGraphClone holds it knows nothing. Throws cuda_error, std::bad_alloc.
+  // What the graph and its child graphs keep alive, except references of plain cudaGraphClone
+  // copies, which Escrow does not know. Throws cuda_error, std::bad_alloc.
   [[nodiscard]] resource_usage held() const;
 
-  // For building by hand (escrow/nodes.hpp): what nodes and bodies refer to; null if moved from.
+  // For building by hand (escrow/nodes.hpp): state of nodes and bodies; null if moved from.
   [[nodiscard]] std::shared_ptr<graph_core> const& core() const noexcept { return shared_; }
   // The same: a node of `in` with a copy of this graph. Throws as add_child().
   [[nodiscard]] cudaGraphNode_t embed_in(char const* call, cudaGraph_t in,
@@ -84,11 +84,11 @@ class graph {
   std::shared_ptr<graph_core> shared_;  // null if moved from
 };
 
-// What: a capture of a stream between begin and end. capture() below is the plain way to use it.
-// Thread safety: one thread, the one that made it.
-// Lifetime: if end() was not called, the destructor ends the capture and drops what was captured.
+// What: a stream capture between begin and end. Prefer capture() below.
+// Thread safety: only the thread that created it.
+// Lifetime: without end(), the destructor ends the capture and drops what was captured.
 // Capture: begins one.
-// Errors: cuda_error. After a failed end() the capture is over and the graph is gone.
+// Errors: cuda_error. After a failed end() the capture is over and its graph is destroyed.
 class capture_scope {
  public:
   // Begins to capture `stream`. Source: cudaStreamBeginCapture.
@@ -97,7 +97,7 @@ class capture_scope {
   capture_scope(capture_scope&&) = delete;
   ~capture_scope();
 
-  // Ends the capture; throws cuda_error if it was invalidated or a fork was not joined. Once.
+  // Ends the capture, once; throws cuda_error if it was invalidated or a fork was not joined.
   // Source: cudaStreamEndCapture.
   [[nodiscard]] graph end();
 
@@ -109,9 +109,8 @@ class capture_scope {
   bool is_open_ = true;
 };
 
-// Calls `enqueue(stream)` while `stream` is being captured and returns the graph. If `enqueue`
-// throws, the capture is ended, what was captured is dropped, with its claims, and the exception
-// goes on.
+// Calls `enqueue(stream)` during a capture and returns the graph. If `enqueue` throws, the capture
+// ends, its work and claims are dropped, and the exception propagates.
 template <std::invocable<stream_ref> Enqueue>
 [[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue,
                             cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {

@@ -1,4 +1,4 @@
-// For callers who instantiate and launch on their own: what a graph held, in the caller's hands.
+// For code that instantiates and launches by itself: the graph's references, owned by the caller.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,38 +15,36 @@ namespace escrow {
 
 struct survey_root;
 
-// What: the references that hoist() has taken off a graph. The graph holds nothing from then on,
-//   so that what is instantiated from it is bare; this holds it all instead, and has to stay until
-//   the last launch of everything that was created from the graph has been enqueued.
+// What: the references that hoist() took off a graph. The graph holds nothing any more, so execs of
+//   it are bare; keep this object until the last launch of everything created from the graph is
+//   enqueued.
 // Thread safety: a value; one thread at a time. For plain calls that create something from the
 //   graph see graph_lifetime_lock.
-// Lifetime: call one of the release functions. The destructor of one that was not released leaks
-//   what it holds, reports that to deleter_options::on_error and counts it (deleter_stats::leaked):
-//   nothing tells when the GPU is done with it.
+// Lifetime: call one of the release functions. Else the destructor leaks what this holds, as it is
+//   not known when the GPU is done, reports that to deleter_options::on_error and counts it
+//   (deleter_stats::leaked).
 // Capture: releasing is capture-safe, but not on a capturing stream.
-// Errors: usage_error for one that holds nothing any more, and for a capturing stream; cuda_error.
-//   What fails has released nothing.
+// Errors: usage_error after a release, and for a capturing stream; cuda_error. On failure nothing
+//   is released.
 class hoisted {
  public:
   hoisted(hoisted&& other) noexcept;
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();
 
-  // Releases after the work enqueued on `stream` so far. The streams of other launches must be
-  // ordered before that. Throws std::bad_alloc too.
+  // Releases after the work on `stream` so far. Launches on other streams must be ordered before
+  // that. Throws std::bad_alloc too.
   void release_after(stream_ref stream);
-  // Releases once the last record of `ready` is done. `ready` is an event of the device that is
-  // current now, and must not have been recorded in a capture. It must neither be recorded again
-  // nor be destroyed until a drain() that began after this call, of each deleter of what this
-  // holds, has returned.
+  // Releases once the last record of `ready`, an event of the current device, is done. It must not
+  // have been recorded in a capture, and must be neither recorded again nor destroyed until a
+  // drain() that began after this call, of each deleter involved, has returned.
   void release_after(event_ref ready);
-  // Releases now: no launch is in flight, or there was none.
+  // Releases now: no launch may be in flight.
   void release();
 
-  // As graph_exec::is_bare(), of what is instantiated from the graph.
+  // As graph_exec::is_bare(), for execs of the graph.
   [[nodiscard]] bool is_bare() const noexcept;
-  // What this keeps alive. Throws std::bad_alloc.
-  [[nodiscard]] resource_usage held() const;
+  [[nodiscard]] resource_usage held() const;  // throws std::bad_alloc
 
  private:
   friend hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies);
@@ -61,11 +59,10 @@ class hoisted {
   std::unique_ptr<state> state_;  // null once released
 };
 
-// Takes the references of Escrow off `graph`, for good. `bodies`: see instantiate_options. On
-// failure the graph is as before. Pass a `graph` itself and not its handle: what its nodes keep
-// would stay on it until it is used again, or destroyed. Clones and execs that were created earlier
-// keep what they hold. Throws usage_error, cuda_error, std::bad_alloc. No other thread may use the
-// graph meanwhile.
+// Takes Escrow's references off `graph` permanently. `bodies`: see instantiate_options. On failure
+// the graph is unchanged. Pass a `graph` itself, not its handle: else its node resources stay on it
+// until it is used again or destroyed. Earlier clones and execs keep what they hold. Throws
+// usage_error, cuda_error, std::bad_alloc. No other thread may use the graph meanwhile.
 [[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
 [[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
 

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -82,9 +81,6 @@ class library {
   // cudaErrorSymbolNotFound if there is none, cudaErrorInvalidKernelImage if what was loaded is no
   // code; usage_error if this was moved from. Any thread. Source: cudaLibraryGetKernel.
   [[nodiscard]] kernel find(std::string const& name) const;
-  // The kernel that has this handle, as a node's or a launch's parameters have it, with its
-  // library: if find() has given it, and the library is still loaded. Any thread.
-  [[nodiscard]] static std::optional<kernel> kernel_of(void const* handle);
 
   // The CUDA handle. Never owning; null if moved from.
   [[nodiscard]] cudaLibrary_t get() const noexcept;

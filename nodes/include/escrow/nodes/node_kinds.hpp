@@ -87,10 +87,12 @@ template <std::invocable Function>
                                                                 void const* data,
                                                                 std::size_t bytes);
 
-// Records an event, or waits for one. A shared_event is kept, another has to stay.
-[[nodiscard]] detail::owning_kind<shared_event> record_node(shared_event event);
+// Records an event, or waits for one. A shared one is kept, another has to stay.
+[[nodiscard]] detail::owning_kind<std::shared_ptr<event const>> record_node(
+    std::shared_ptr<event const> shared);
 [[nodiscard]] detail::owning_kind<detail::no_share> record_node(event_ref event);
-[[nodiscard]] detail::owning_kind<shared_event> wait_node(shared_event event);
+[[nodiscard]] detail::owning_kind<std::shared_ptr<event const>> wait_node(
+    std::shared_ptr<event const> shared);
 [[nodiscard]] detail::owning_kind<detail::no_share> wait_node(event_ref event);
 
 // The kinds that follow cannot be changed once they are in a graph.

@@ -1,4 +1,4 @@
-// A pool without its resource's type, and its slots: the places of resources.
+// The type-independent part of a pool, and its slots, each with one resource.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,20 +27,19 @@ struct holder;
 struct pool_options;
 struct pool_stats;
 
-// A stream as a slot knows it: by CUDA's id, or, where that cannot be asked because the stream
-// captures, by what tells it from every other one.
+// Identifies a stream: by CUDA's id, or, while a capture prevents that query, by the rest.
 struct stream_use {
   cudaStream_t handle = nullptr;  // cudaStreamLegacy for a null stream
   std::uint64_t id = 0;           // 0: not known
-  std::uint64_t thread = 0;       // of cudaStreamPerThread, a number of its thread; else 0
-  int device = 0;                 // in a capture the pool's, but for handles of the current device
-  // With an unknown id: a stream with that handle and an id that is not below was made later.
+  std::uint64_t thread = 0;       // its thread's number for cudaStreamPerThread; else 0
+  int device = 0;                 // in a capture the pool's, unless the handle is ambiguous
+  // With an unknown id: a stream with that handle and an id not below this is a later one.
   static constexpr std::uint64_t no_bound = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t id_below = no_bound;
 };
 
-// One graph's hold on a slot, released by the user object that the graph keeps, or by the share
-// that a node keeps. Thread safety and lifetime: as reclaimable.
+// One graph's hold on a slot, released by the graph's user object or by a node's share. Thread
+// safety and lifetime: as reclaimable.
 class graph_hold final : public slot_reference {
  public:
   graph_hold(deleter_core& core, int device, escrow::slot& held)
@@ -63,13 +62,12 @@ class graph_hold final : public slot_reference {
 //     a free list | a lease | the pool's list of deferred records | graphs | the worker
 // A lease, or a deferred record in its place, and graphs may hold it together; it is free when the
 // last of them has released it.
-// Thread safety: guarded by its owner: the list's lock, the lease's thread; what graphs and the
-// capture use, by capture_reuse.
-// Lifetime: made by its pool, destroyed on the worker.
+// Thread safety: guarded by its owner: the list's lock, the lease's thread; members for graphs and
+//   captures by capture_reuse.
+// Lifetime: created by its pool, destroyed on the worker.
 class slot : public reclaimable {
  public:
-  // Throws std::bad_alloc, cuda_error.
-  explicit slot(slot_pool& pool);
+  explicit slot(slot_pool& pool);  // throws std::bad_alloc, cuda_error
 
   [[nodiscard]] slot_pool& pool() const noexcept { return pool_; }
 
@@ -89,51 +87,49 @@ class slot : public reclaimable {
   slot_pool& pool_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
-  // Where it is listed: a free list, or the deferred records.
+  // Links of its list: a free list, or the deferred records.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
-  // Of a free list's oldest slot, which stands for the list: see free_lists.
+  // In a free list's oldest slot, which represents the list: see free_lists.
   struct list_links {
     slot* newest = nullptr;
     slot* chained = nullptr;   // the next list of the same hash
-    slot* previous = nullptr;  // of all lists, in the order in which they were asked about
+    slot* previous = nullptr;  // of all lists, new and recently queried ones last
     slot* next = nullptr;
   };
   list_links list_;
-  std::uint64_t key_ = 0;          // which list: the id of the stream of its release, or
-                                   // free_lists::idle, or one of its own
-  std::uint64_t released_at_ = 0;  // the pool's count of releases then
-  std::uint64_t asked_in_ = 0;     // the last pass that found it busy
+  std::uint64_t key_ = 0;  // its list: id of the release's stream, free_lists::idle or its own
+  std::uint64_t released_at_ = 0;  // the pool's release stamp
+  std::uint64_t asked_in_ = 0;     // last pass that found it busy
 
-  // Eager use: the work before these events may still use the resource.
+  // Eager use: work before these events may still use the resource.
   event ready_;  // of the stream of the release
   struct other_event {
     event ready;
     int device;  // the event's
   };
-  std::vector<other_event> also_ready_;  // of other streams, those in use first
-  std::size_t also_count_ = 0;           // how many of them are in use
-  bool is_done_ = true;                  // known to be idle: no event needs asking
-  bool was_used_ = false;                // handed out before
-  // Streams whose work no event covers yet: those given to record_stream() until the release, and
-  // afterwards those on which a record is missing. Has room for one more, see slot_pool.
+  std::vector<other_event> also_ready_;  // of other streams; the first also_count_ are in use
+  std::size_t also_count_ = 0;
+  bool is_done_ = true;    // known to be idle: no event to query
+  bool was_used_ = false;  // handed out before
+  // Streams whose work no event covers yet: until the release those given to record_stream(), then
+  // those without a record. Reserves one more, see slot_pool.
   std::vector<stream_use> unrecorded_;
-  bool is_lost_ = false;  // one of them was destroyed: it will never be known to be idle
+  bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
 
   // Graphs.
   graph_hold first_hold_;
   bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
-  bool is_leased_ = false;         // from here on guarded by capture_reuse, once a graph holds it
+  bool is_leased_ = false;         // guarded by capture_reuse, as all below, once a graph holds it
   std::size_t graph_holds_ = 0;
-  bool may_be_reused_ = false;  // its graph still has it: see slot_reference::end_reuse()
-  // The last lease's end, if it was in the capture: the nodes that the next use comes after, and a
-  // hash of what they depend on.
+  bool may_be_reused_ = false;  // see slot_reference::end_reuse()
+  // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;
 };
 
-// The functions that a resource_pool<T> was given, shared by its slots. They may be called by
-// several threads at a time; `recycle` and `destroy` may be empty.
+// The functions given to a resource_pool<T>, shared by its slots. Several threads may call them
+// concurrently; `recycle` and `destroy` may be empty.
 template <class T>
 struct slot_functions {
   std::function<T()> make;
@@ -141,14 +137,13 @@ struct slot_functions {
   std::function<void(T&)> destroy;
 };
 
-// A resource whose size in bytes can be asked, as a device_block's.
+// A resource with a size in bytes, as device_block.
 template <class T>
 concept block_of_bytes = requires(T const& resource) {
   { resource.data() } -> std::same_as<void*>;
   { resource.size() } -> std::same_as<std::size_t>;
 };
 
-// One resource in its slot.
 template <class T>
 class slot_of final : public slot {
  public:
@@ -169,32 +164,31 @@ class slot_of final : public slot {
   T resource_;
 };
 
-// What a lease knows of its claim. Empty without a slot.
+// A lease's claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
   stream_use on;
   std::uint64_t capture_id = 0;  // 0: claimed eagerly
 };
 
-// The pool that resource_pool<T> and scratch_pool wrap; their contracts are its own.
+// Implements resource_pool<T> and scratch_pool, which state the contract.
 class slot_pool {
  public:
-  // Called with the pool's device current and in Relaxed capture mode, by several threads at a
-  // time.
+  // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
   using make_function = std::function<slot*(slot_pool&)>;
 
   // `options.device` must be a device. Throws cuda_error.
   slot_pool(pool_options const& options, make_function make);
   slot_pool(slot_pool&&) = delete;
 
-  // Claims a slot; `call` is the public function, for the text of errors. Throws pool_exhausted.
+  // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
-  // The same, but blocks the host for `host_wait_max` at most, and then returns an empty claim.
+  // The same, but blocks the host for at most `host_wait_max`, and then returns an empty claim.
   [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where);
 
-  // For lease<T>, of whatever pool. Those that release leave the lease empty, or throw.
+  // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
   static void release(claimed_slot& lease, stream_ref stream);
   static void release_at_end(claimed_slot& lease) noexcept;
@@ -204,9 +198,8 @@ class slot_pool {
   // The slot; throws usage_error, naming `call`, if the lease is empty.
   [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease);
 
-  // Refuses claims, and destroys what is free.
-  void close() noexcept;
-  // The same; waits for the rest, and returns the holders of what is left.
+  void close() noexcept;  // refuses claims, destroys free slots
+  // The same; waits for the other slots, and returns the holders of what is left.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
   // The owner's last call: closes without waiting. The pool ends with its last slot.
   void close_and_leave() noexcept;

@@ -14,16 +14,15 @@
 
 namespace escrow {
 
-// Owns memory of the device that was current when it was made.
-// Lifetime: the destructor frees the memory with cudaFree, which may wait for the whole device: let
-//   it run on the deleter's worker, by keeping the block in a pool or retiring it.
-// Capture: making and freeing one invalidate a capture unless the thread is in Relaxed mode, as
-//   pools and the worker are.
+// Owns memory of the device that is current at construction.
+// Lifetime: the destructor calls cudaFree, which may wait for the whole device: run it on the
+//   deleter's worker by keeping the block in a pool or retiring it.
+// Capture: creating and destroying one invalidate a capture unless the thread is in Relaxed mode,
+//   as pools and the worker are.
 // Errors: the constructor throws cuda_error. The destructor ignores the status.
 class device_block {
  public:
-  // Allocates `bytes` bytes. Source: cudaMalloc.
-  explicit device_block(std::size_t bytes);
+  explicit device_block(std::size_t bytes);  // source: cudaMalloc
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   device_block& operator=(device_block&& other) noexcept {
@@ -36,7 +35,7 @@ class device_block {
 
   // The device address of the first byte, aligned to 256 bytes.
   [[nodiscard]] void* data() const noexcept { return data_; }
-  // How many bytes there are, at least as many as were asked for.
+  // The size in bytes, at least what was requested.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
 
  private:
@@ -44,18 +43,17 @@ class device_block {
   std::size_t bytes_ = 0;
 };
 
-// A kernel gets the address; the block itself has to be moved into the launch.
+// A kernel receives the address; the block itself must be moved into the launch.
 template <>
 struct kernel_argument_traits<device_block> {
   static void* device_value(device_block const& block) noexcept { return block.data(); }
 };
 
-// Device memory in power-of-two sizes, a resource_pool for each size. A block is not split, nor
-// joined with others: a claim gets less than twice what it asked for.
+// Device memory in power-of-two sizes, one resource_pool per size. Blocks are neither split nor
+// joined: a claim gets less than twice its request (but at least bytes_min).
 // Thread safety, Capture: as resource_pool.
-// Lifetime: as resource_pool: the destructor never blocks; blocks that are out are freed when they
-//   come back.
-// Errors: as resource_pool; usage_error for more than bytes_max. Errors and holders call the pool
+// Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
+// Errors: as resource_pool; usage_error for more than bytes_max. Errors and holders name the pool
 //   of one size "<label> of <size> bytes".
 class scratch_pool {
  public:
@@ -63,22 +61,20 @@ class scratch_pool {
   static constexpr std::size_t bytes_min = 256;
   static constexpr std::size_t bytes_max = std::size_t{1} << 40;
 
-  // `options.slots_max` is the limit for each size. Throws cuda_error if `options.device` is not a
-  // device.
+  // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device.
   explicit scratch_pool(pool_options const& options = {});
   scratch_pool(scratch_pool&&) noexcept;
   scratch_pool& operator=(scratch_pool&&) noexcept;
   ~scratch_pool();
 
-  // Claims at least `bytes` bytes for work on `stream`. Contract and errors as
-  // resource_pool::claim. Any thread.
+  // Claims at least `bytes` bytes. Contract and errors as resource_pool::claim. Any thread.
   [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
                                           source_location where = source_location::current());
 
-  // As resource_pool::close_for, for all sizes together.
+  // As resource_pool::close_for, for all sizes.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
 
-  // Bytes of device memory that the blocks have, in use or not.
+  // Total device memory of all blocks, in bytes, in use or not.
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:

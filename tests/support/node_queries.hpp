@@ -4,13 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <escrow/core/error.hpp>
 #include <escrow/detail/graph_query.hpp>
 #include <escrow/nodes.hpp>
 #include <utility>
 #include <vector>
 
 #include "../../graph/graph_core.hpp"
+#include "status.hpp"
 
 namespace escrow::test {
 
@@ -18,7 +18,7 @@ namespace escrow::test {
 template <class Answer>
 [[nodiscard]] Answer ask(node const& of, cudaError_t (*get)(cudaGraphNode_t, Answer*)) {
   Answer answer{};
-  check(get(of.get(), &answer), "cudaGraph...Get...");
+  must(get(of.get(), &answer));
   return answer;
 }
 
@@ -45,7 +45,7 @@ template <class Answer>
 }
 [[nodiscard]] inline void* freed_by(node const& of) {
   void* address = nullptr;
-  check(cudaGraphMemFreeNodeGetParams(of.get(), &address), "cudaGraphMemFreeNodeGetParams");
+  must(cudaGraphMemFreeNodeGetParams(of.get(), &address));
   return address;
 }
 /// Of a node that records, or waits.
@@ -64,11 +64,11 @@ template <class Answer>
 template <class List>
 [[nodiscard]] std::vector<node> neighbours_of(node const& of, List list) {
   std::size_t count = 0;
-  check(list(of.get(), nullptr, nullptr, &count), "cudaGraphNodeGetDepend...");
+  must(list(of.get(), nullptr, nullptr, &count));
   std::vector<cudaGraphNode_t> found(count);
   std::vector<cudaGraphEdgeData> data(count);
   if (count != 0) {
-    check(list(of.get(), found.data(), data.data(), &count), "cudaGraphNodeGetDepend...");
+    must(list(of.get(), found.data(), data.data(), &count));
   }
   return as_nodes(of, found);
 }

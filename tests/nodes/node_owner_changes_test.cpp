@@ -1,0 +1,254 @@
+// Nodes that are destroyed or changed, in a graph or in an exec: which owners are released then,
+// and which are kept. The order of execs that share owners.
+#include <optional>
+#include <thread>
+
+#include "nodes_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class NodeChanges : public nodes_world {
+ protected:
+  void set(node const& changed, fate_ptr const& fate, int value) {
+    changed.set(kernel_node(add, {}, shared(fate), value));
+  }
+  void set(graph_exec& exec, node const& changed, fate_ptr const& fate, int value) {
+    escrow::set(exec, changed, kernel_node(add, {}, shared(fate), value));
+  }
+
+  fate_ptr first = make_fate();
+  fate_ptr second = make_fate();
+  fate_ptr third = make_fate();
+};
+
+TEST_F(NodeChanges, DestroyingANodeReleasesItsOwnersAlone) {
+  for (bool const is_handle_out : {false, true}) {
+    fate_ptr const of_removed = make_fate();
+    fate_ptr const of_other = make_fate();
+    graph source(*worker);
+    node const removed = add_owned(source, of_removed);
+    node const other = add_owned(source, of_other);
+    if (is_handle_out) static_cast<void>(source.get());
+    removed.destroy();
+    EXPECT_TRUE(is_released(of_removed));
+    EXPECT_TRUE(is_kept(of_other));
+    EXPECT_EQ(source.held().owners, 1U);
+    other.destroy();
+    EXPECT_TRUE(is_released(of_other));
+    EXPECT_EQ(source.held().owners, 0U);
+  }
+}
+
+TEST_F(NodeChanges, ExecsAndClonesThatWereMadeBeforeKeepTheOwnersOfADestroyedNode) {
+  node const removed = add_owned(*built, first);
+  std::optional<graph_exec> exec(*built);
+  std::optional<graph> twin(built->clone());
+  removed.destroy();
+  run(*exec);
+  EXPECT_EQ(cells.load(), 1);
+  EXPECT_TRUE(is_kept(first));
+  exec.reset();
+  EXPECT_TRUE(is_kept(first));
+  sole_node(*twin).destroy();  // the clone's own
+  EXPECT_TRUE(is_released(first));
+}
+
+TEST_F(NodeChanges, ChangingANodeSwapsItsOwnersForWhatIsMadeFromThenOn) {
+  node const changed = add_owned(*built, first);
+  std::optional<graph_exec> before(*built);
+  set(changed, second, 10);
+  std::optional<graph_exec> after(*built);
+  run(*before);
+  EXPECT_EQ(cells.load(), 1);
+  run(*after);
+  EXPECT_EQ(cells.load(), 11);
+  EXPECT_TRUE(is_kept(first));
+  before.reset();
+  EXPECT_TRUE(is_released(first));
+  EXPECT_TRUE(is_kept(second));
+  built.reset();
+  EXPECT_TRUE(is_kept(second));
+  after.reset();
+  EXPECT_TRUE(is_released(second));
+}
+
+TEST_F(NodeChanges, AChangeThatCudaRefusesChangesNothing) {
+  node const filled = build(*built).add(memset_node(shared(first), {.value = 1, .width = 1}));
+  graph_exec exec(*built);
+  std::unique_ptr<int, tells> mine(cells.data(), tells{second});
+  auto const fails = [&](auto const& change) {
+    EXPECT_THROW(change(kernel_node(add, {}, std::move(mine), 10)), cuda_error);
+    ASSERT_NE(mine, nullptr) << "it was not moved from";  // NOLINT(bugprone-use-after-move)
+    EXPECT_TRUE(is_kept(first));
+    EXPECT_TRUE(is_kept(second));
+    EXPECT_EQ(owners_held(), 1U);
+    EXPECT_EQ(exec.held().owners, 1U);
+  };
+  fails([&](auto kind) { filled.set(std::move(kind)); });
+  fails([&](auto kind) { escrow::set(exec, filled, std::move(kind)); });
+  static_cast<void>(built->get());
+  fails([&](auto kind) { filled.set(std::move(kind)); });
+  run(exec);
+  EXPECT_EQ(cells.load(), 1);
+}
+
+TEST_F(NodeChanges, CallablesEventsFillsAndCopiesAreSwappedToo) {
+  int calls = 0;
+  auto const new_event = std::make_shared<event const>();
+  node const called = build(*built).add(host_node([mine = std::make_shared<probe>(first)] {}));
+  node const recorded = called.add(record_node(std::make_shared<event>()));
+  node const filled = recorded.add(memset_node(shared(second), {.value = 1, .width = 1}));
+  node const copied = filled.add(memcpy_node(shared(third, 1), cells.data(), sizeof(int)));
+  graph_exec exec(*built);
+  escrow::set(exec, called, host_node([&calls] { ++calls; }));
+  escrow::set(exec, recorded, record_node(new_event));
+  escrow::set(exec, filled, memset_node(cells.data(), {.value = 5, .width = 1}));
+  escrow::set(exec, copied, memcpy_node(cells.data() + 1, cells.data(), sizeof(int)));
+  EXPECT_EQ(exec.held().owners, 6U) << "the four of the graph, the callable and the event";
+  called.set(host_node([] {}));
+  filled.set(memset_node(cells.data(), {.value = 1, .width = 1}));
+  copied.set(memcpy_node(cells.data() + 1, cells.data(), sizeof(int)));
+  recorded.set(record_node(new_event->ref()));
+  for (fate_ptr const& each : {first, second, third}) EXPECT_TRUE(is_kept(each));
+  run(exec);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(cells.load(1), 5);
+  exec.update(*built);
+  for (fate_ptr const& each : {first, second, third}) EXPECT_TRUE(is_released(each));
+  EXPECT_EQ(exec.held().owners, 1U) << "the callable";
+}
+
+TEST_F(NodeChanges, WhatAnExecWasGivenIsReleasedAfterTheLaunchesInFlightWhenItIsGivenAnother) {
+  node const changed = add_owned(hold_up_at(*built), first);
+  std::optional<graph_exec> exec(*built);
+  set(*exec, changed, second, 10);
+  exec->launch(two);
+  set(*exec, changed, third, 100);
+  EXPECT_TRUE(stays_kept(second));
+  flag.raise();
+  sync(two);
+  EXPECT_TRUE(is_released(second)) << "the exec is there, but does not use it any more";
+  EXPECT_EQ(cells.load(), 10);
+  built.reset();
+  run(*exec);
+  EXPECT_EQ(cells.load(), 110);
+  EXPECT_TRUE(is_kept(first)) << "the exec got it from its graph";
+  EXPECT_TRUE(is_kept(third));
+  EXPECT_EQ(exec->held().owners, 2U);
+  exec.reset();
+  EXPECT_TRUE(is_released(first));
+  EXPECT_TRUE(is_released(third));
+}
+
+TEST_F(NodeChanges, WhatAnExecWasGivenForANodeStaysWhenAnotherIsChanged) {
+  node const one_node = add_owned(hold_up_at(*built), make_fate());
+  node const other_node = add_owned(one_node, make_fate());
+  std::optional<graph_exec> exec(*built);
+  set(*exec, one_node, first, 10);
+  set(*exec, other_node, second, 100);
+  exec->launch(two);
+  set(*exec, other_node, third, 1000);
+  exec.reset();
+  EXPECT_TRUE(stays_kept(first));
+  EXPECT_TRUE(is_kept(second));
+  flag.raise();
+  sync(two);
+  EXPECT_EQ(cells.load(), 110);
+  for (fate_ptr const& each : {first, second, third}) EXPECT_TRUE(is_released(each));
+}
+
+TEST_F(NodeChanges, ChangingAnExecLeavesTheGraphAndOtherExecsAlone) {
+  node const changed = add_owned(*built, first);
+  graph_exec other(*built);
+  fate_ptr last = second;
+  {
+    graph_exec exec(*built);
+    set(exec, changed, last, 10);
+    for (int i = 0; i < 10; ++i) {
+      fate_ptr const next = make_fate();
+      set(exec, changed, next, 10);
+      run(exec);
+      EXPECT_TRUE(is_released(last));
+      EXPECT_EQ(exec.held().owners, 2U) << "what it got from its graph, and the last";
+      last = next;
+    }
+  }
+  EXPECT_TRUE(is_released(last));
+  EXPECT_TRUE(is_kept(first));
+  run(other);
+  run(*built);
+  EXPECT_EQ(cells.load(), 102);
+}
+
+TEST_F(NodeChanges, ExecsOfACapturedGraphMayBeGivenOwnersByAnyThread) {
+  graph source = captured([&](cudaStream_t on) { must(launch_add(on, cells.data(), 1)); });
+  std::optional<graph_exec> one_exec(source);
+  graph_exec other_exec(source);
+  EXPECT_EQ(one_exec->held().owners, 0U);
+  node const changed = sole_node(source);
+  std::thread other([&] { set(*one_exec, changed, first, 10); });
+  set(other_exec, changed, second, 100);
+  other.join();
+  run(*one_exec);
+  run(other_exec);
+  EXPECT_EQ(cells.load(), 110);
+  source = graph(*worker);
+  EXPECT_TRUE(is_kept(first));
+  one_exec.reset();
+  EXPECT_TRUE(is_released(first));
+}
+
+TEST_F(NodeChanges, AnUpdateSwapsWhatTheExecKeeps) {
+  node const changed = add_owned(*built, first);
+  graph_exec exec(*built);
+  {
+    graph other(*worker);
+    add_owned(other, second, 10);
+    exec.update(other);
+  }
+  EXPECT_TRUE(is_kept(second)) << "the exec got it from a graph";
+  set(exec, changed, third, 100);
+  run(exec);
+  EXPECT_EQ(cells.load(), 100);
+  fate_ptr const fourth = make_fate();
+  set(changed, fourth, 1);
+  exec.update(*built);
+  for (fate_ptr const& each : {first, second, third}) EXPECT_TRUE(is_released(each));
+  EXPECT_TRUE(is_kept(fourth));
+}
+
+// What a node owns alone may be written by a launch.
+TEST_F(NodeChanges, DoNotKeepTheExecsOfAGraphFromBeingSerialized) {
+  node const begun = add_to(*built, 1);
+  node const removed = begun.add(host_node([mine = std::make_unique<probe>(first)] {}));
+  hold_up_at(begun).add(host_node([mine = probe(second)] {}));
+  graph_exec one_exec(*built);
+  removed.destroy();
+  graph_exec other_exec(*built);
+  escrow::set(other_exec, begun, kernel_node(add, {}, shared(third, 1), 10));
+  one_exec.launch(two);
+  ASSERT_TRUE(have_started(1));
+  other_exec.launch(three);
+  EXPECT_TRUE(stays_false([&] { return cells.load(1) != 1; }));
+  flag.raise();
+  sync_all();
+  EXPECT_EQ(cells.load(1), 11);
+}
+
+// What is shared is not ordered: the execs run concurrently, as with plain CUDA.
+TEST_F(NodeChanges, SharedOwnersOfNodesDoNotOrderTheExecsOfAGraph) {
+  node const begun = build(*built).add(kernel_node(add, {}, shared(first, 1), 1));
+  hold_up_at(begun.add(record_node(std::make_shared<event>())));
+  graph_exec one_exec(*built);
+  graph_exec other_exec(*built);
+  one_exec.launch(two);
+  ASSERT_TRUE(have_started(1));
+  other_exec.launch(three);
+  EXPECT_TRUE(have_started(2)) << "the second launch waits for the first";
+  flag.raise();
+  sync_all();
+}
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,256 @@
+// The deleter's stress tests; those of pools and graphs are in the files beside it. Owners are
+// retired at random, on streams, after events, in captures and by other owners: each is destroyed
+// once and never early. No wake-up of the worker is lost.
+#include <utility>
+
+#include "stress_world.hpp"
+#include "wakeup.hpp"
+
+namespace escrow::test {
+namespace {
+
+class retiring_actor : public actor {
+ public:
+  using actor::actor;
+
+ private:
+  void step() override {
+    one_of<retiring_actor>({&retiring_actor::on_a_stream, &retiring_actor::on_a_stream,
+                            &retiring_actor::after_an_event, &retiring_actor::in_a_capture,
+                            &retiring_actor::without_work, &retiring_actor::one_after_the_other});
+  }
+
+  /// Work that is launched now, `times`.
+  [[nodiscard]] work launched(cudaStream_t on, int times = 1) {
+    work its = new_work();
+    its.expect(times);
+    for (int i = 0; i < times; ++i) its.enqueue(on);
+    return its;
+  }
+
+  void on_a_stream() {
+    cudaStream_t const on = any_stream();
+    work const its = launched(on, 1 + static_cast<int>(pick(3)));
+    arena_.worker.retire(on, owner(arena_, its));
+  }
+
+  void without_work() { arena_.worker.retire(owner(arena_, new_work())); }
+
+  void after_an_event() {
+    cudaStream_t const on = any_stream();
+    auto event = std::make_shared<owned_event>(make_event());
+    work const its = launched(on);
+    must(cudaEventRecord(*event, on));
+    cudaEvent_t const ready = *event;
+    arena_.worker.retire_after(ready, [kept = std::move(event), last = owner(arena_, its)] {});
+  }
+
+  // The graph is instantiated up to twice, and each exec launched up to three times; they end in
+  // any order.
+  void in_a_capture() {
+    cudaStream_t const on = any_stream();
+    work its = new_work();
+    capture capturing(on, any_mode());
+    its.enqueue(on);
+    arena_.worker.retire(on, owner(arena_, its));
+    must(capturing.end());
+    thread_mode_scope const relaxed(cudaStreamCaptureModeRelaxed);
+    arena_.captures.fetch_add(1, std::memory_order_relaxed);
+    std::vector<owned_exec> execs;
+    for (std::uint64_t i = pick(3); i != 0; --i) execs.push_back(instantiate(capturing.graph()));
+    if (coin()) capturing.graph().reset();
+    for (owned_exec const& exec : execs) {
+      for (std::uint64_t i = pick(4); i != 0; --i) {
+        its.expect();
+        must(cudaGraphLaunch(exec, any_stream()));
+      }
+    }
+  }
+
+  // An owner that retires the next one from its destructor.
+  void one_after_the_other() {
+    struct link {
+      link(deleter& its, owner&& next) : worker(&its), inner(new owner(std::move(next))) {}
+      link(link&&) noexcept = default;
+      ~link() {
+        if (inner != nullptr) worker->retire(std::move(inner));
+      }
+      deleter* worker;
+      std::unique_ptr<owner> inner;
+    };
+    cudaStream_t const on = any_stream();
+    work const its = launched(on);
+    arena_.worker.retire(on, link(arena_.worker, owner(arena_, its)));
+  }
+};
+
+class DeleterStress : public stress {};
+
+TEST_F(DeleterStress, EveryOwnerIsDestroyedOnceAndNeverEarly) {
+  arena all(*worker, mismatches);
+  run_mix<retiring_actor>(4, stress_time() / 2, all);
+  EXPECT_GT(all.made, 100U);
+  EXPECT_GT(all.captures, 10U);
+  EXPECT_TRUE(worker->stop_for(generous));
+  EXPECT_EQ(worker->stats().leaked, 0U);
+}
+
+// Deleters end while CUDA still releases what their graphs held.
+TEST_F(DeleterStress, DeletersThatEndAtAnyMomentLeaveNothing) {
+  arena all(*worker, mismatches);
+  work const none(cells, 7);
+  std::mt19937_64 random(7);
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  while (std::chrono::steady_clock::now() < end) {
+    deleter its(deleter_options{.own_worker = random() % 4 != 0,
+                                .poll_interval_min = std::chrono::microseconds(5),
+                                .poll_interval_max = std::chrono::microseconds(20)});
+    capture capturing(one, cudaStreamCaptureModeThreadLocal);
+    must(launch_tiny(one));
+    for (std::uint64_t i = random() % 4; i != 0; --i) its.retire(one.get(), owner(all, none));
+    must(capturing.end());
+    owned_exec exec = instantiate(capturing.graph());
+    must(cudaGraphLaunch(exec, one));
+    if (random() % 2 == 0) sync(one);
+    its.retire(one.get(), owner(all, none));
+    capturing.graph().reset();
+    exec.reset();
+    if (random() % 2 == 0) {
+      static_cast<void>(wait_until([&] { return its.stats().in_graphs == 0; },
+                                   std::chrono::milliseconds(random() % 2)));
+    }
+  }
+  expect_nothing_lost(all);
+}
+
+/// Waits without pauses, so that rounds follow each other closely.
+template <class Condition>
+[[nodiscard]] bool holds_soon(Condition const& condition) {
+  auto const end = std::chrono::steady_clock::now() + generous;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return condition();
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+/// Takes what was pushed, and sleeps again.
+class sleeper {
+ public:
+  ~sleeper() {
+    ends_.store(true, std::memory_order_release);
+    wake_.notify();
+  }
+
+  void push() {
+    items_.fetch_add(1, std::memory_order_release);
+    wake_.notify();
+  }
+  [[nodiscard]] bool took(long count) const {
+    return taken_.load(std::memory_order_acquire) >= count;
+  }
+  [[nodiscard]] long slept() const { return slept_.load(std::memory_order_relaxed); }
+
+ private:
+  void consume() {
+    while (!ends_.load(std::memory_order_acquire)) {
+      taken_.fetch_add(items_.exchange(0, std::memory_order_acquire), std::memory_order_release);
+      bool const sleeps = wake_.try_sleep([this] {
+        return items_.load(std::memory_order_acquire) == 0 &&
+               !ends_.load(std::memory_order_acquire);
+      });
+      if (!sleeps) continue;
+      slept_.fetch_add(1, std::memory_order_relaxed);
+      wake_.wait_for_notify();
+    }
+  }
+
+  wakeup wake_;
+  std::atomic<bool> ends_{false};
+  std::atomic<long> items_{0};
+  std::atomic<long> taken_{0};
+  std::atomic<long> slept_{0};
+  std::jthread thread_{[this] { consume(); }};
+};
+
+class Wakeup : public testing::TestWithParam<int> {};
+
+TEST_P(Wakeup, BySoManyProducersIsNeverLost) {
+  constexpr long rounds_max = 20'000;  // on a busy machine the time is over before
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  sleeper worker;
+  std::atomic<long> pushed{0};
+  std::atomic<bool> is_lost{false};
+  {
+    std::vector<std::jthread> producers;
+    for (int i = 0; i < GetParam(); ++i) {
+      producers.emplace_back([&] {
+        for (long round = 1; round <= rounds_max && !is_lost; ++round) {
+          if (std::chrono::steady_clock::now() > end) return;
+          pushed.fetch_add(1);
+          worker.push();
+          if (!holds_soon([&] { return worker.took(round); })) is_lost = true;
+        }
+      });
+    }
+  }
+  EXPECT_FALSE(is_lost);
+  EXPECT_TRUE(holds_soon([&] { return worker.took(pushed); }));
+  if (GetParam() == 1) {
+    EXPECT_GT(worker.slept(), pushed / 4) << "the worker hardly slept: nothing was tested";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, Wakeup, testing::Values(1, 4));
+
+TEST(DeletersWakeup, IsNeverLost) {
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  deleter its(deleter_options{.linger = std::chrono::microseconds(0)});
+  for (int i = 0; i < 2000 && std::chrono::steady_clock::now() < end; ++i) {
+    auto const fate = make_fate();
+    its.retire(probe(fate));
+    ASSERT_TRUE(fate->wait()) << "round " << i;
+  }
+}
+
+TEST(WakeupStore, LendsAgainWhatWasReturnedAndNeverFreesIt) {
+  wakeup_store::loan first = wakeup_store::take();
+  wakeup_store::loan const second = wakeup_store::take();
+  wakeup* const known = first.get();
+  EXPECT_NE(known, second.get());
+  first.reset();
+  known->notify();  // late, and harmless
+  EXPECT_EQ(wakeup_store::take().get(), known);
+}
+
+struct flagged final : reclaimable {
+  explicit flagged(deleter_core& core)
+      : reclaimable(core, release_lane::destroy, -1, [](reclaimable& it) noexcept {
+          static_cast<flagged&>(it).has_arrived.store(true, std::memory_order_release);
+        }) {}
+  std::atomic<bool> has_arrived{false};
+};
+
+// A thread that pushes may still be about to notify when what it pushed has been reclaimed, and
+// the deleter was destroyed: a destroy callback on CUDA's own thread cannot be waited for.
+TEST(WakeupStore, MayBeNotifiedAfterTheEndOfTheDeleter) {
+  std::atomic<flagged*> next{nullptr};
+  std::jthread const pusher([&](std::stop_token const& token) {
+    while (!token.stop_requested()) {
+      if (flagged* const it = next.exchange(nullptr, std::memory_order_acq_rel)) it->push();
+      std::this_thread::yield();
+    }
+  });
+  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
+  for (int i = 0; std::chrono::steady_clock::now() < end; ++i) {
+    deleter its(deleter_options{.poll_interval_min = std::chrono::microseconds(1),
+                                .poll_interval_max = std::chrono::microseconds(1)});
+    flagged pushed(its.core());
+    next.store(&pushed, std::memory_order_release);
+    ASSERT_TRUE(holds_soon([&] { return pushed.has_arrived.load(std::memory_order_acquire); }))
+        << "round " << i;
+  }
+}
+
+}  // namespace
+}  // namespace escrow::test
