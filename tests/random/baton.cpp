@@ -277,19 +277,13 @@ int __wrap_sched_yield() {
   return 0;
 }
 
-cudaError_t __wrap_cudaEventDestroy(cudaEvent_t event) {
-  things::handle_gone(event);
-  return __real_cudaEventDestroy(event);
-}
-
-cudaError_t __wrap_cudaFree(void* memory) {
-  things::handle_gone(memory);
-  return __real_cudaFree(memory);
-}
-
-cudaError_t __wrap_cudaLibraryUnload(cudaLibrary_t library) {
-  things::handle_gone(library);
-  return __real_cudaLibraryUnload(library);
-}
+#define ESCROW_TELL_THINGS(call, handle)   \
+  cudaError_t __wrap_##call(handle gone) { \
+    things::handle_gone(gone);             \
+    return __real_##call(gone);            \
+  }
+ESCROW_TELL_THINGS(cudaEventDestroy, cudaEvent_t)
+ESCROW_TELL_THINGS(cudaFree, void*)
+ESCROW_TELL_THINGS(cudaLibraryUnload, cudaLibrary_t)
 
 }  // extern "C"

@@ -28,7 +28,7 @@ class held_lease {
 
   /// Calls `use` with the lease itself.
   decltype(auto) with(auto use) { return std::visit(use, lease_); }
-  [[nodiscard]] bool is_held() const {
+  bool is_held() const {
     return std::visit([](auto const& held) { return static_cast<bool>(held); }, lease_);
   }
 
@@ -37,10 +37,10 @@ class held_lease {
 };
 
 /// The kernel that takes such a lease in the place of its last argument.
-[[nodiscard]] inline keeping_kernel kernel_for(lease<token> const& /*held*/) {
+inline keeping_kernel kernel_for(lease<token> const& /*held*/) {
   return work_kernel_that_keeps();
 }
-[[nodiscard]] inline memory_kernel kernel_for(lease<device_block> const& /*held*/) {
+inline memory_kernel kernel_for(lease<device_block> const& /*held*/) {
   return work_kernel_of_memory();
 }
 
@@ -79,7 +79,7 @@ struct graph_place {
   bool has_memory = false;
   bool has_events = false;
   bool was_instantiated = false;
-  [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
+  bool is_there() const { return own.has_value() || plain != nullptr; }
 };
 struct exec_place {
   std::optional<graph_exec> own;
@@ -95,7 +95,7 @@ struct exec_place {
   bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
   int behind = 0;               // a mark before its last launch
   int launched = 0;             // a mark after its last launch, if there was one
-  [[nodiscard]] bool is_there() const { return own.has_value() || plain != nullptr; }
+  bool is_there() const { return own.has_value() || plain != nullptr; }
 };
 enum class node_kind : std::uint8_t { kernel, call, fill, rows, copy, record, wait, empty };
 struct node_place {
@@ -105,8 +105,8 @@ struct node_place {
   int id = 0;  // 0: none
   node_kind is = node_kind::kernel;
   bool is_in_body = false;
-  [[nodiscard]] bool is_call() const { return is == node_kind::call; }
-  [[nodiscard]] bool is_event() const { return is == node_kind::record || is == node_kind::wait; }
+  bool is_call() const { return is == node_kind::call; }
+  bool is_event() const { return is == node_kind::record || is == node_kind::wait; }
 };
 struct body_place {
   std::optional<body_graph> own;

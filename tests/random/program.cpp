@@ -11,13 +11,13 @@ namespace escrow::test {
 
 namespace {
 
-constexpr std::array<op_spec, op_count> make_specs() {
+constexpr std::array specs = [] {
   constexpr unsigned fails = op_spec::fails;
   constexpr unsigned together = op_spec::together;
+  constexpr unsigned looks = op_spec::looks;
 #define ESCROW_SPEC(name, arguments, weight, traits) op_spec{#name, arguments, weight, traits},
-  return {ESCROW_RANDOM_OPERATIONS(ESCROW_SPEC)};
-}
-constexpr std::array specs = make_specs();
+  return std::array<op_spec, op_count>{ESCROW_RANDOM_OPERATIONS(ESCROW_SPEC)};
+}();
 
 [[noreturn]] void refuse(std::string const& line, char const* why) {
   throw std::runtime_error("not a program: " + line + ": " + why);

@@ -2,12 +2,14 @@
 // sets, and nothing of the library.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace escrow::test {
@@ -24,12 +26,26 @@ struct entry {
 };
 using entries = std::vector<entry>;
 
-[[nodiscard]] bool has(entries const& list, int thing);
+inline bool has(entries const& list, int thing) {
+  return std::ranges::find(list, thing, &entry::thing) != list.end();
+}
+
 /// Takes the entries for which `is_taken` holds out of a list; returns them.
-entries take(entries& list, std::function<bool(entry const&)> const& is_taken);
+inline entries take(entries& list, std::function<bool(entry const&)> const& is_taken) {
+  auto const rest = std::stable_partition(list.begin(), list.end(), std::not_fn(is_taken));
+  entries taken(rest, list.end());
+  list.erase(rest, list.end());
+  return taken;
+}
+
 /// The same for those of a node.
-entries take_node(entries& list, int node);
-void append(entries& to, entries const& from);
+inline entries take_node(entries& list, int node) {
+  return take(list, [node](entry const& each) { return each.node == node; });
+}
+
+inline void append(entries& to, entries const& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
 
 /// What a graph and the like keep.
 struct contents {
@@ -44,7 +60,21 @@ struct contents {
   std::vector<std::uint64_t> grows_with_bodies_of;
 
   void clear() { *this = {}; }
-  void append(contents const& more);
+  void append(contents const& more) {
+    test::append(held, more.held);
+    test::append(lingering, more.lingering);
+    test::append(needed, more.needed);
+    grows_with.insert(grows_with.end(), more.grows_with.begin(), more.grows_with.end());
+  }
+  /// The node keeps these, and its kernel uses them.
+  void give(int node, entries const& kept, bool by_exec = false) {
+    for (entry each : kept) {
+      each.node = node;
+      each.by_exec = by_exec;
+      held.push_back(each);
+      needed.push_back(each);
+    }
+  }
 };
 
 /// What: the things of a run with all that keeps them: the test's own handles, captures, graphs,
@@ -62,43 +92,106 @@ class reference {
     bool is_pooled = false;  // a slot of a pool that is there: may stay
   };
 
-  [[nodiscard]] int add(kind is);
-  [[nodiscard]] thing_state& state_of(int thing) {
-    return things_.at(static_cast<std::size_t>(thing));
+  int add(kind is) {
+    things_.emplace_back().is = is;
+    return size() - 1;
   }
-  [[nodiscard]] int size() const { return static_cast<int>(things_.size()); }
+  thing_state& state_of(int thing) { return things_.at(static_cast<std::size_t>(thing)); }
+  int size() const { return static_cast<int>(things_.size()); }
   /// A mark that no kernel has set yet.
-  [[nodiscard]] int add_mark(int device);
-  void set_mark(int mark) { marks_.at(static_cast<std::size_t>(mark)).done = true; }
-  [[nodiscard]] bool is_done(int mark) const {
-    return marks_.at(static_cast<std::size_t>(mark)).done;
+  int add_mark(int device) {
+    marks_.push_back({false, device});
+    return static_cast<int>(marks_.size()) - 1;
   }
+  void set_mark(int mark) { marks_.at(static_cast<std::size_t>(mark)).done = true; }
+  bool is_done(int mark) const { return marks_.at(static_cast<std::size_t>(mark)).done; }
   /// The work of a device was dropped.
-  void drop_work(int device);
+  void drop_work(int device) {
+    for (mark_state& each : marks_) each.done = each.done || each.device == device;
+  }
   /// The thing is used by the work up to the mark.
-  void pend(int thing, int mark);
-  [[nodiscard]] bool is_pending(int thing) const;
+  void pend(int thing, int mark) {
+    if (!is_done(mark)) state_of(thing).marks.push_back(mark);
+  }
+  bool is_pending(int thing) const {
+    return !std::ranges::all_of(things_.at(static_cast<std::size_t>(thing)).marks,
+                                [&](int mark) { return is_done(mark); });
+  }
 
-  [[nodiscard]] contents& capture_of(std::uint64_t id) { return captures_[id]; }
+  contents& capture_of(std::uint64_t id) { return captures_[id]; }
   void forget_capture(std::uint64_t id) { captures_.erase(id); }
   /// A device was lost, and with it perhaps captures.
-  void doubt_captures();
+  void doubt_captures() {
+    for (auto& [id, captured] : captures_)
+      append(captured.lingering, std::exchange(captured.held, {}));
+  }
 
   /// An exec changes: what it held stays for the launches in flight, which have not ended before
   /// `behind`, a mark.
-  void keep_for_launches(entries const& held, int behind);
+  void keep_for_launches(entries const& held, int behind) {
+    entries unused = held;
+    entries const used = take(unused, [](entry const& each) { return each.launched; });
+    in_flight_.push_back({used, behind});
+    in_flight_.push_back({unused, 0});
+  }
   /// The graph of that serial got `more`: so may have its plain copies.
-  void grow(std::uint64_t serial, entries const& more);
+  void grow(std::uint64_t serial, entries const& more) {
+    entries rest = more;
+    entries const of_bodies = take(rest, [](entry const& each) { return each.on_body; });
+    auto const look = [&](contents& in) {
+      bool const grows = std::ranges::count(in.grows_with, serial) != 0;
+      bool const bodies_grow = std::ranges::count(in.grows_with_bodies_of, serial) != 0;
+      if (grows) append(in.lingering, more);
+      if (!grows && bodies_grow) append(in.lingering, of_bodies);
+    };
+    std::ranges::for_each(graphs, look);
+    std::ranges::for_each(execs, look);
+    std::ranges::for_each(hoisted, look);
+    for (auto& [of, left] : orphans) look(left);
+  }
   /// The machine is idle and the worker has nothing left: no launch is in flight.
   void settle() { in_flight_.clear(); }
-  [[nodiscard]] bool anything_held() const;
+  bool anything_held() const {
+    bool found = !in_flight_.empty();
+    each_contents([&](contents const& in, char const*, std::size_t) {
+      found = found || !in.held.empty() || !in.lingering.empty();
+    });
+    return found;
+  }
 
   /// Why the thing must be alive; empty if it need not be.
-  [[nodiscard]] std::string why_alive(int thing) const;
-  [[nodiscard]] bool may_live(int thing) const;
-  [[nodiscard]] bool is_held_by_graphs(int thing) const;
+  std::string why_alive(int thing) const {
+    thing_state const& state = things_.at(static_cast<std::size_t>(thing));
+    if (state.handles > 0) return "the caller has it";
+    if (is_pending(thing)) return "work on a stream uses it";
+    std::string why;
+    each_contents([&](contents const& in, char const* what, std::size_t number) {
+      if (has(in.held, thing)) why = what + std::to_string(number);
+    });
+    for (flight const& each : in_flight_)
+      if (!is_done(each.behind) && has(each.held, thing)) why = "a launch in flight uses it";
+    return why;
+  }
+  bool may_live(int thing) const {
+    thing_state const& state = things_.at(static_cast<std::size_t>(thing));
+    return state.handles > 0 || state.is_pooled || is_pending(thing) || is_held_by_graphs(thing);
+  }
+  bool is_held_by_graphs(int thing) const {
+    bool found =
+        std::ranges::any_of(in_flight_, [&](flight const& e) { return has(e.held, thing); });
+    each_contents([&](contents const& in, char const*, std::size_t) {
+      found = found || has(in.held, thing) || has(in.lingering, thing);
+    });
+    return found;
+  }
   /// Things that are not destroyed, of those that must be (`are_due`), or of all.
-  [[nodiscard]] std::vector<int> left(bool are_due) const;
+  std::vector<int> left(bool are_due) const {
+    std::vector<int> found;
+    for (int thing = 0; thing < size(); ++thing)
+      if (!things_[static_cast<std::size_t>(thing)].gone && !(are_due && may_live(thing)))
+        found.push_back(thing);
+    return found;
+  }
 
   std::array<contents, 4> graphs;
   std::array<contents, 4> execs;
@@ -116,7 +209,16 @@ class reference {
   };
 
   template <class Look>
-  void each_contents(Look look) const;
+  void each_contents(Look look) const {
+    auto const all = [&](auto const& list, char const* what) {
+      for (std::size_t i = 0; i < list.size(); ++i) look(list[i], what, i);
+    };
+    all(graphs, "graph g");
+    all(execs, "exec e");
+    all(hoisted, "hoisted h");
+    for (auto const& [id, captured] : captures_) look(captured, "capture ", id);
+    for (auto const& [serial, left] : orphans) look(left, "a body of graph ", serial);
+  }
 
   std::vector<thing_state> things_;
   std::vector<mark_state> marks_{mark_state{true, 0}};  // the first is always done

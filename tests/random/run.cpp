@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "baton.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "program.hpp"
-#include "world.hpp"
 
 namespace escrow::test {
 

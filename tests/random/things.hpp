@@ -5,8 +5,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <escrow/deleter.hpp>
+#include <escrow/sim.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,8 +31,8 @@ class token {
   token& operator=(token&&) = delete;
   ~token();
 
-  [[nodiscard]] int thing() const noexcept { return thing_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return all_ != nullptr; }
+  int thing() const noexcept { return thing_; }
+  explicit operator bool() const noexcept { return all_ != nullptr; }
 
  private:
   things* all_;
@@ -99,28 +101,66 @@ class things {
   reference model;
   run_counts counts;
 
-  [[nodiscard]] token make(reference::kind is);
+  token make(reference::kind is) { return {*this, add(is)}; }
   /// A thing without a token, which is destroyed with `handle`, an object of CUDA.
-  [[nodiscard]] int make_of(void const* handle, reference::kind is, situation when_gone);
+  int make_of(void const* handle, reference::kind is, situation when_gone) {
+    int const made = add(is);
+    if (!handles_.emplace(handle, handle_state{made, when_gone}).second)
+      fail("a new object has the handle of one that is there");
+    return made;
+  }
   /// The thing of that handle, if it is not destroyed.
-  [[nodiscard]] std::optional<int> thing_of(void const* handle) const;
+  std::optional<int> thing_of(void const* handle) const {
+    auto const found = handles_.find(handle);
+    return found == handles_.end() ? std::nullopt : std::optional(found->second.thing);
+  }
   /// CUDA destroys that handle, whosever it is: see baton.cpp.
-  static void handle_gone(void const* handle) noexcept;
-  [[nodiscard]] slot_state& slot_of(int thing);
+  static void handle_gone(void const* handle) noexcept {
+    if (running_ == nullptr) return;
+    auto const found = running_->handles_.extract(handle);
+    if (found.empty()) return;
+    running_->counts.meet(found.mapped().when_gone);
+    running_->gone(found.mapped().thing);
+  }
+  slot_state& slot_of(int thing) { return slots_.at(static_cast<std::size_t>(thing)); }
   /// A new value for a lease.
-  [[nodiscard]] int begin_use();
+  int begin_use() {
+    closes_.push_back(false);
+    return static_cast<int>(closes_.size()) - 1;
+  }
   /// Its last piece of work is on its way.
   void will_close(int value) { closes_.at(static_cast<std::size_t>(value)) = true; }
 
-  [[nodiscard]] piece_of_work& add_work();
-  [[nodiscard]] looked_at& add_condition() { return conditions_.emplace_back(); }
+  piece_of_work& add_work() {
+    piece_of_work& added = work_.emplace_back();
+    added.all = this;
+    added.rounds = static_cast<int>(work_.size() % 3);
+    return added;
+  }
+  looked_at& add_condition() { return conditions_.emplace_back(); }
   /// A kernel's run; false if it goes on.
-  bool run(piece_of_work const& work, int& rounds_left);
-  void gone(int thing) noexcept;
+  bool run(piece_of_work const& work, int& rounds_left) {
+    bool const all_there = check_uses(work);
+    if (rounds_left-- > 0) return false;
+    if (work.slot >= 0 && all_there) check_value(work);
+    if (work.sets != nullptr) set_condition(work);
+    model.set_mark(work.mark);
+    ++runs_;
+    return true;
+  }
+  void gone(int thing) noexcept {
+    reference::thing_state& state = model.state_of(thing);
+    if (state.gone) return fail("thing " + std::to_string(thing) + " was destroyed twice");
+    if (std::string const why = model.why_alive(thing); !why.empty())
+      fail("thing " + std::to_string(thing) + " was destroyed, but " + why);
+    state.gone = true;
+  }
 
-  void fail(std::string what);
-  [[nodiscard]] std::string const& failure() const { return failure_; }
-  [[nodiscard]] std::size_t runs() const { return runs_; }
+  void fail(std::string what) {
+    if (failure_.empty()) failure_ = std::move(what);
+  }
+  std::string const& failure() const { return failure_; }
+  std::size_t runs() const { return runs_; }
 
   bool values_count = true;  // false: a device was lost, and its events order nothing
 
@@ -130,9 +170,55 @@ class things {
     situation when_gone;
   };
 
-  [[nodiscard]] int add(reference::kind is);
-  [[nodiscard]] bool check_uses(piece_of_work const& work);
-  void check_value(piece_of_work const& work);
+  int add(reference::kind is) {
+    slots_.resize(static_cast<std::size_t>(model.size()) + 1);  // out of memory, no thing was added
+    return model.add(is);
+  }
+  static void set_condition(piece_of_work const& work) {
+    looked_at& at = *work.sets;
+    if (work.ends_turn) {
+      if (++at.turns % 2 == 0) sim::set_conditional(at.handle, 0);
+      return;
+    }
+    bool const is_chosen = ++at.launches % 3 != 0 && at.can_run;
+    sim::set_conditional(at.handle, is_chosen ? at.chosen : at.otherwise);
+  }
+  bool check_uses(piece_of_work const& work) {
+    bool all_there = true;
+    for (piece_of_work::use const& each : work.uses) {
+      if (model.state_of(each.thing).gone) {
+        fail("work runs whose thing " + std::to_string(each.thing) + " is destroyed");
+        all_there = false;
+      }
+      if (each.generation >= 0 && slot_of(each.thing).generation != each.generation)
+        fail("a graph runs whose slot " + std::to_string(each.thing) + " was handed out again");
+    }
+    return all_there;
+  }
+  void check_value(piece_of_work const& work) {
+    slot_state& slot = slot_of(work.slot);
+    std::string const name = "slot " + std::to_string(work.slot);
+    bool const is_ordered = values_count && !slot.racy && !work.is_racy;
+    int found = slot.value;
+    if (work.memory != nullptr) std::memcpy(&found, work.memory, sizeof found);
+    switch (work.what) {
+      case piece_of_work::role::plain:
+        return;
+      case piece_of_work::role::fill:
+        if (is_ordered && slot.open != 0 && closes_.at(static_cast<std::size_t>(slot.open)))
+          fail(name + " is written by one use while another goes on");
+        slot.value = work.value;
+        slot.open = work.value;
+        if (work.memory != nullptr) std::memcpy(work.memory, &work.value, sizeof work.value);
+        return;
+      case piece_of_work::role::close:
+        if (is_ordered && found != work.value) fail(name + " was written by another use");
+        slot.open = 0;
+        return;
+      case piece_of_work::role::look:
+        if (is_ordered && found != work.value) fail(name + " was written before its use was over");
+    }
+  }
 
   std::map<void const*, handle_state> handles_;
   std::deque<piece_of_work> work_;
@@ -141,18 +227,18 @@ class things {
   std::vector<bool> closes_{false};
   std::string failure_;
   std::size_t runs_ = 0;
-  static things* running_;  // those of the program that runs
+  static inline things* running_ = nullptr;  // those of the program that runs
 };
 
 /// The kernels: (work, rounds), and the same with something that is kept.
 using plain_kernel = void (*)(piece_of_work*, int);
 using keeping_kernel = void (*)(piece_of_work*, int, int);
 using memory_kernel = void (*)(piece_of_work*, int, void*);
-[[nodiscard]] plain_kernel work_kernel();
-[[nodiscard]] keeping_kernel work_kernel_that_keeps();
-[[nodiscard]] memory_kernel work_kernel_of_memory();
+plain_kernel work_kernel();
+keeping_kernel work_kernel_that_keeps();
+memory_kernel work_kernel_of_memory();
 /// What libraries consist of: (work, rounds).
-[[nodiscard]] bool (*run_of_work())(void**);
+bool (*run_of_work())(void**);
 
 }  // namespace escrow::test
 

@@ -1,298 +1,165 @@
-// The world of a program: the library's objects in their places, and the operations on them.
+// A program's world on its machine, and one operation of it after the other.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <array>
-#include <cstdint>
-#include <escrow/core.hpp>
-#include <escrow/deleter.hpp>
-#include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/reference_set.hpp>
-#include <escrow/graph.hpp>
-#include <escrow/nodes.hpp>
-#include <escrow/pool.hpp>
-#include <escrow/sim.hpp>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "handles.hpp"
-#include "places.hpp"
-#include "program.hpp"
-#include "things.hpp"
+#include "world_overlap.hpp"
 
 namespace escrow::test {
 
-/// A fault of the test's own, to show that it is found.
-enum class planted : std::uint8_t {
-  none,
-  owner_ends_early,     // an owner is destroyed when it should be handed over
-  use_is_not_ordered,   // work on another stream does not wait for the claim
-  model_forgets_execs,  // the model does not know that execs keep what their graph has
-  release_noted_late,   // the model has a release from its end, not from its beginning
-};
+/// The library makes one more stream when a lease of the legacy stream ends during a capture: once
+/// in a process.
+inline void release_during_a_capture() {
+  deleter worker({.own_worker = false});
+  {
+    resource_pool<int> pool({.device = 0, .deleter = &worker}, [] { return 0; });
+    std::optional<lease<int>> held(pool.claim(cudaStreamLegacy));
+    owned_stream blocking;
+    must(cudaStreamCreate(blocking.out()));
+    must(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    held.reset();
+    owned_graph captured;
+    must(cudaStreamEndCapture(blocking, captured.out()));
+  }
+  sim::run_until_idle();
+  static_cast<void>(worker.poll());
+  for (std::size_t left = sim::alive().events; left != 0; --left)
+    static_cast<void>(event_cache::take(0));
+}
 
-/// The number of a place of its kind, or of a way to do something.
-using nth = std::size_t;
+/// The library spreads streams by their ids, which are never reused: a program has the same ones,
+/// as far as that goes, whatever ran before.
+inline void align_stream_ids() {
+  constexpr unsigned long long spread = 64;
+  for (unsigned long long id = 1; id % spread != 0;) {
+    owned_stream const made = make_stream();
+    must(cudaStreamGetId(made, &id));
+  }
+}
 
-/// The type of functions that do an operation with so many places.
-template <class Sequence>
-struct operation_with;
-template <nth... i>
-struct operation_with<std::index_sequence<i...>> {
-  using type = outcome(decltype(i)...);
-};
-template <std::size_t places>
-using operation_of = typename operation_with<std::make_index_sequence<places>>::type;
-
-/// For calls of CUDA of which the program itself sees the status.
-inline void forget_error() {
-  static_cast<void>(cudaGetLastError());
+/// The machine is not reset between programs, because the library keeps a stream and events of it.
+/// None of that differs from program to program: there is such a stream for each device and thread,
+/// and no event.
+inline void begin_machine(std::uint64_t seed) {
+  [[maybe_unused]] static bool const is_first = [] {
+    sim::reset({.stepped = true});
+    release_during_a_capture();
+    return true;
+  }();
+  sim::reseed(seed);
+  align_stream_ids();
 }
 
 /// What: runs one program on the stepped simulator. After each operation, and inside the kernels
 /// and destructors, it is checked against the reference model.
 /// Thread safety: one thread at a time has the baton; operations may be under way on others.
-class world {
+class world : private world_overlap {
  public:
-  world(program const& run, planted bug);
+  world(program const& run, planted bug) {
+    run_ = &run;
+    planted_ = bug;
+    is_careless_ = run.seed % 8 == 0;
+    begin_machine(run.seed);
+    static_cast<void>(arena());
+    at_begin_ = sim::alive();
+    invalidated_ = sim::captures_invalidated();
+    deleter_options chosen;
+    chosen.own_worker = false;
+    chosen.poll_interval_min = std::chrono::microseconds(1);
+    worker_ = std::make_unique<deleter>(chosen);
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      streams_[i].device = i == 3 ? 1 : 0;
+      create_stream(i);
+    }
+    for (std::size_t i = 0; i < pools_.size(); ++i) create_pool(i);
+  }
   world(world&&) = delete;
-  ~world();
+  ~world() {
+    if (worker_ == nullptr) return;
+    // Destroying one that still owes something would start a thread for it. It is leaked.
+    static auto& left = *new std::vector<std::unique_ptr<deleter>>;
+    left.push_back(std::move(worker_));
+  }
 
   /// Makes an operation of a program that is not exact name the places that it means.
-  void resolve(operation& next) const;
+  void resolve(operation& next) const {
+    std::string_view const asked = spec_of(next.kind).arguments;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      unsigned const places = places_of(letter_of(asked[i]));
+      for (unsigned tried = 0; tried < places; ++tried) {
+        unsigned const place = (next.arguments[i] + tried) % places;
+        // Two of a kind are not the same: a graph is not its own child.
+        if (i == 1 && asked[0] == asked[1] && place == next.arguments[0] && tried + 1 < places)
+          continue;
+        if (!has_what_is_asked(asked[i], place, next)) continue;
+        next.arguments[i] = static_cast<std::uint8_t>(place);
+        break;
+      }
+    }
+  }
+
   /// Does one operation on the calling thread. Several may be under way on their threads, if
   /// may_join() said so before they began, and the baton is passed on between them.
-  void perform(operation const& next);
-  /// Whether `next` may run at the same time as all of `group`.
-  [[nodiscard]] bool may_join(std::span<operation const> group, operation const& next) const;
-  /// A group of operations was under way together.
-  void note_group();
-  /// Destroys everything, and checks that all is destroyed.
-  void finish();
+  void perform(operation const& next) {
+    outcome result = skipped;
+    thread_ = next.thread;
+    begin_running(next);
+    op const kind = has_all_it_needs(next) ? next.kind : op::count;
+    switch (kind) {
+#define ESCROW_CASE(name, ...)                        \
+  case op::name:                                      \
+    result = call(&world::do_##name, next.arguments); \
+    break;
+      ESCROW_RANDOM_OPERATIONS(ESCROW_CASE)
+      case op::count:
+        break;
+    }
+    if (result != skipped) sweep_captures();
+    check_captures();
+    end_running(result == done);
+    ++counts_.operations[static_cast<std::size_t>(next.kind)][static_cast<std::size_t>(result)];
+  }
 
-  [[nodiscard]] std::string const& failure() const { return all_.failure(); }
-  [[nodiscard]] run_counts const& counts() const { return counts_; }
+  using world_overlap::finish;
+  using world_overlap::may_join;
+  using world_overlap::note_group;
+  std::string const& failure() const {
+    return all_.failure();
+  }
+  run_counts const& counts() const {
+    return counts_;
+  }
 
  private:
-  using enum situation;
-  using enum outcome;
-  static constexpr std::size_t legacy_stream = 4;
-  static constexpr std::size_t no_pool = ~std::size_t{0};
-
-  struct capture_state {
-    enum class kind : std::uint8_t { none, active, invalid } is = kind::none;
-    std::uint64_t id = 0;
-    [[nodiscard]] bool is_none() const { return is == kind::none; }
-    [[nodiscard]] bool is_active() const { return is == kind::active; }
-    [[nodiscard]] bool is_invalid() const { return is == kind::invalid; }
-  };
-  /// An operation of a thread, from its beginning to its end.
-  struct running {
-    operation const* what = nullptr;  // null: none
-    bool is_inside = false;           // a call of the library, where others may go on
-    bool has_met = false;             // others are, or were, under way meanwhile
-    bool is_shared = true;            // others have shares of the object that it uses, too
-    std::uint64_t made_of = 0;        // the graph of its exec
-  };
-  class inside_call;
-  /// What an operation uses, a bit for each place: alone, or together with others that only use it.
-  struct reach {
-    std::uint64_t alone = 0;
-    std::uint64_t shared = 0;
-  };
-
-#define ESCROW_DECLARE(name, arguments, ...) operation_of<sizeof(arguments) - 1> do_##name;
-  ESCROW_RANDOM_OPERATIONS(ESCROW_DECLARE)
-
-  // overlap.cpp
-  void reach_stream(reach& all, nth s, bool is_changed) const;
-  void reach_exec(reach& all, operation const& next) const;
-  [[nodiscard]] reach reach_of(operation const& next) const;
-  void begin_running(operation const& next);
-  void end_running(bool is_done);
-  void each_outer(auto look) const;
-  void note_inside(running const& outer, running const& inner);
-  void note_step(std::size_t callbacks_before, std::size_t kernels_before);
-
-  // world.cpp
-  [[nodiscard]] bool has_what_is_asked(char asked, nth place, operation const& by) const;
-  template <class... Place>
-  outcome call(outcome (world::*operation)(Place...), std::array<std::uint8_t, 4> const& at);
-  /// One call of the library, with all that it may throw. `may_refuse`: usage_error is correct, or
-  /// `may_refuse_by_then` afterwards; `may_fail`: cuda_error is. Both are after a fault.
-  outcome attempt(bool may_refuse, bool may_fail, std::function<void()> const& action,
-                  bool const& may_refuse_by_then = false);
-  void arm_fault();
-  [[nodiscard]] bool disarm_fault();
-  void check_captures();
-  [[nodiscard]] bool is_lost() const {
-    return lost_[0] || lost_[1];
-  }
-  void meet(situation met, bool is_so = true) {
-    counts_.meet(met, is_so);
+  bool has_all_it_needs(operation const& next) const {
+    op_spec const& spec = spec_of(next.kind);
+    for (std::size_t i = 0; !spec.looks_itself() && i < spec.arguments.size(); ++i) {
+      char const asked = spec.arguments[i];
+      char const needed = asked == 'q' || asked == 'u' ? letter_of(asked) : asked;
+      if (asked != 'N' && !has_what_is_asked(needed, next.arguments[i], next)) return false;
+    }
+    return true;
   }
 
-  // world_checks.cpp
-  void poll_until_nothing();
-  [[nodiscard]] bool is_accounted_for(nth left, deleter_stats const& now) const;
-  void expect_nothing_overdue();
-  outcome drain_idle();
-  void end_captures();
-  void end_everything();
-  void expect_all_gone();
-  void expect_clean_machine();
-
-  // world_streams.cpp
-  [[nodiscard]] capture_state capture_at(nth s) const;
-  [[nodiscard]] bool is_any_capturing() const;
-  [[nodiscard]] bool is_origin(nth s) const;
-  [[nodiscard]] bool is_blocked(nth s) const;
-  [[nodiscard]] bool is_unusable(nth s) const;
-  [[nodiscard]] bool is_own_stream(nth s) const;
-  void create_stream(nth s);
-  bool begin_capture_into(nth s, cudaGraph_t graph, nth g,
-                          std::vector<cudaGraphNode_t> const& after);
-  [[nodiscard]] bool is_beside_a_kernel(nth s) const;
-  void grow_with(open_capture const& ended, contents const& captured);
-  void forget_capture_into(nth g, bool is_there);
-  void take_captured(open_capture const& ended, cudaGraph_t native, nth g, bool own);
-  void sweep_captures();
-
-  // world_pools.cpp
-  [[nodiscard]] pool_options options_of_pools() const;
-  void create_pool(nth p);
-  void put_into_pool(int slot, nth pool);
-  void each_slot_of(nth pool, auto look) {
-    for (std::size_t i = 0; i < pool_of_slot_.size(); ++i)
-      if (pool_of_slot_[i] == pool) look(static_cast<int>(i));
+  template <class Base, class... Place>
+  outcome call(outcome (Base::*operation)(Place...), std::array<std::uint8_t, 4> const& at) {
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return (this->*operation)(at[i]...);
+    }
+    (std::index_sequence_for<Place...>{});
   }
-  void leave_pool(nth p);
-  [[nodiscard]] bool unpool(nth pool);
-  void expect_exhausted(nth pool);
-  [[nodiscard]] int thing_at(void* block, nth pool);
-  void note_memory_of(std::uint64_t capture, int block);
-  void leave_scratch();
 
-  // world_leases.cpp
-  void check_claimed(int slot, capture_state const& capture);
-  void note_claim(lease_place& place, nth s, capture_state const& capture);
-  piece_of_work& slot_piece(nth s, lease_place const& of, piece_of_work::role what);
-  void use_slot_on(nth s, lease_place const& of, piece_of_work::role what);
-  outcome claim(nth l, nth p, nth s, bool tries);
-  [[nodiscard]] bool matches(lease_place const& held, nth s) const;
-  void record_on(lease_place& place, nth s);
-  void note_release(lease_place& held, nth s);
-  outcome release(nth l, nth s, unsigned way);
-  outcome claim_and_release_on(nth s);
-
-  // world_owners.cpp
-  static void doubt_last(contents& captured);
-  void survive(token&& kept);
-  void hand_to_stream(int thing, nth s, piece_of_work const& work);
-  outcome retire_with(nth g, bool on_body, std::function<cudaGraph_t()> const& handle);
-  outcome launch_with(int thing, nth s,
-                      std::function<void(launch_config const&, piece_of_work&)> const& call);
-  [[nodiscard]] int thing_of_event(nth v) const;
-
-  // world_graphs.cpp
-  void add_copy_of(nth child, contents& to);
-  [[nodiscard]] bool is_usable(nth g) const;
-  [[nodiscard]] cudaGraph_t handle_of(graph_place& place);
-  void make_racy(entries const& needed);
-  void drop_graph(nth g);
-  void note_hoist(nth h, nth g, bool by_handle);
-
-  // world_work.cpp
-  piece_of_work& piece(nth s, std::vector<int> const& uses);
-  void note_use(nth s, piece_of_work const& work);
-  bool enqueue(nth s, piece_of_work& work, bool is_programmatic = false);
-  void order(nth before, nth after);
-  [[nodiscard]] bool is_in_flight(exec_place const& place) const;
-  [[nodiscard]] bool is_covered(contents const& exec) const;
-  void drop_exec(nth e);
-
-  // world_nodes.cpp
-  [[nodiscard]] static std::byte* arena();
-  [[nodiscard]] memory_share memory_of(nth o) const;
-  [[nodiscard]] bool is_there(node_place const& place) const;
-  [[nodiscard]] bool is_built(nth g) const;
-  [[nodiscard]] node_content with_owner(node_kind is, nth o, bool keeps, piece_of_work& work,
-                                        int rounds, std::optional<std::size_t> second = {});
-  [[nodiscard]] node_content with_lease(node_kind is, nth l, piece_of_work& work);
-  [[nodiscard]] node_content with_code(nth y, piece_of_work& work);
-  outcome note_share(nth l, outcome result);
-  void note_node(nth n, nth g, node made, entries const& kept, node_kind is);
-  outcome add_to_graph(nth n, nth g, node_content const& what, node const* after = nullptr);
-  void free_graph_memory();
-
-  // world_changes.cpp
-  void note_set(node_place const& at, entries const& kept);
-  outcome set_in_graph(nth n, node_content const& what, bool is_wrong = false);
-  [[nodiscard]] bool can_be_set(node_place const& at, nth o, bool keeps) const;
-  [[nodiscard]] static bool can_take(node_place const& at, lease_place const& from);
-  [[nodiscard]] bool may_set(exec_place const& place, node_place const& at) const;
-  outcome set_in_exec(nth e, nth n, node_content const& what);
-
-  // world_bodies.cpp
-  [[nodiscard]] bool is_body_of_a_graph(body_place const& place) const;
-  [[nodiscard]] bool is_body_usable(body_place const& place) const;
-  outcome add_conditional(nth b, graph_builder_ref const& at, nth g, std::uint64_t serial, nth way);
-  [[nodiscard]] contents& contents_around(body_place const& place);
-  void note_body_node(nth n, body_place const& at, node const& made, entries const& kept);
-  outcome add_to_body(nth n, nth b, node_content const& what);
-  [[nodiscard]] bool has_bodies(std::uint64_t serial) const;
-  void drop_body(nth b);
-  void leave_to_bodies(nth g);
-
-  things all_;
-  run_counts& counts_ = all_.counts;
-  std::array<running, program::threads_max> running_;
-  static thread_local running* mine_;
-  program const& run_;
-  planted const planted_;
-  std::size_t thread_ = 0;
-  bool is_careless_;           // what leaks a slot is done, too
-  bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
-  bool is_stopped_ = false;
-  std::size_t leaked_by_hoisted_ = 0;  // that were destroyed without a release
-  std::size_t deferred_releases_ = 0;  // of leases that may have ended where nothing was recorded
-  std::array<bool, 2> lost_{};
-  sim::counts at_begin_;
-  bool was_empty_ = graph_registry::global().is_empty();
-  std::uint64_t fault_calls_ = 0;
-  std::uint64_t invalidated_ = 0;  // captures, on purpose
-  std::uint64_t serials_ = 0;
-  int node_ids_ = 0;
-
-  std::unique_ptr<deleter> worker_;
-  std::array<stream_place, 6> streams_;
-  std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
-  std::array<bool, 2> is_closed_{};        // or about to be
-  std::array<bool, 2> was_closed_{};       // the call is over
-  std::vector<std::size_t> pool_of_slot_;  // by thing
-  std::optional<scratch_pool> scratch_;
-  bool is_scratch_closed_ = false;
-  std::array<lease_place, 4> leases_;
-  std::array<graph_place, 4> graphs_;
-  std::array<exec_place, 4> execs_;
-  std::array<std::optional<hoisted>, 2> hoisted_;
-  std::array<node_place, 6> nodes_;
-  std::array<body_place, 3> bodies_;
-  std::array<std::shared_ptr<event const>, 2> events_;
-  std::array<allocation_place, 2> allocations_;
-  std::array<library_place, 2> libraries_;
-  std::vector<void*> graph_memory_;  // that launches may have left
-  std::array<shared_token, 2> owners_;
-  std::array<std::shared_ptr<token>, 2> shared_;
-  std::vector<open_capture> captures_;
-  std::vector<token> survivors_;  // not taken, and work uses them
-  std::vector<std::shared_ptr<token>> surviving_shares_;
-  std::vector<owned_event> recorded_;  // that releases come after
+  outcome do_step(nth count) {
+    for (std::size_t i = 0; i <= count; ++i) {
+      std::size_t const callbacks = mine_->has_met ? sim::alive().pending_callbacks : 0;
+      std::size_t const kernels = all_.runs();
+      {
+        inside_call const inside;
+        if (!sim::step()) break;
+      }
+      ++counts_.steps;
+      if (mine_->has_met) note_step(callbacks, kernels);
+    }
+    return done;
+  }
 };
 
 }  // namespace escrow::test

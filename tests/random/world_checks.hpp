@@ -1,0 +1,220 @@
+// The worker's operations, what must hold when nothing goes on, and a program's end.
+#pragma once
+
+#include "world_bodies.hpp"
+
+namespace escrow::test {
+
+struct world_checks : world_bodies {
+  static std::string names_of(std::vector<int> const& things) {
+    std::string names;
+    for (int const each : things) names += " " + std::to_string(each);
+    return names;
+  }
+
+  outcome do_poll() {
+    return attempt([&] { static_cast<void>(worker_->poll()); });
+  }
+
+  outcome do_settle() {
+    poll_until_nothing();
+    all_.model.settle();
+    expect_nothing_overdue();
+    return done;
+  }
+
+  outcome do_drain() {
+    bool drained = false;
+    sim::counts const machine = sim::alive();
+    if (machine.pending_ops == 0 && machine.pending_callbacks == 0) return drain_idle();
+    outcome const result =
+        attempt([&] { drained = worker_->drain_for(std::chrono::nanoseconds(0)); });
+    return result != done || drained ? result : exhausted;
+  }
+
+  outcome do_stop() {
+    is_stopped_ = true;
+    return attempt([&] { static_cast<void>(worker_->stop_for(std::chrono::nanoseconds(0))); });
+  }
+
+  outcome do_fail_device(nth way) {
+    if (is_disturbed_) return skipped;
+    int const device = static_cast<int>(way % 2);
+    sim::fail_device(device, cudaErrorIllegalAddress);
+    lost_[static_cast<std::size_t>(device)] = true;
+    all_.values_count = false;
+    all_.model.drop_work(device);
+    meet(device_lost);
+    return done;
+  }
+
+  void poll_until_nothing() {
+    for (int idle = 0; idle < 3;) {
+      sim::run_until_idle();
+      idle = worker_->poll() == 0 ? idle + 1 : 0;
+    }
+  }
+
+  /// Whether so many things may have been leaked.
+  bool is_accounted_for(nth left, deleter_stats const& now) const {
+    // After a fault one that was leaked may be an exec with all that it holds.
+    return left <= now.leaked + leaked_by_hoisted_ + deferred_releases_ ||
+           (is_disturbed_ && now.leaked != 0);
+  }
+
+  void expect_nothing_overdue() {
+    if (is_lost()) return;  // a lost device does not even tell which captures there are
+    std::vector<int> const overdue = all_.model.left(true);
+    deleter_stats const now = worker_->stats();
+    if (!is_accounted_for(overdue.size(), now))
+      all_.fail("nothing keeps these, and they are not destroyed:" + names_of(overdue));
+    if (!all_.model.anything_held() && now.in_graphs != 0 && !is_disturbed_ && !is_careless_)
+      all_.fail("no graph is there, and the deleter says that graphs hold something");
+  }
+
+  /// A drain when nothing goes on on the machine. Others that are under way may be about to hand
+  /// something over, a step of the machine by a destroy callback, but not a poll.
+  outcome drain_idle() {
+    bool drained = false;
+    bool const is_all_handed_over = std::ranges::all_of(running_, [](running const& each) {
+      return &each == mine_ || each.what == nullptr || each.what->kind == op::poll;
+    });
+    std::vector<int> due;
+    if (is_all_handed_over && !is_lost()) {
+      reference settled = all_.model;
+      settled.settle();
+      due = settled.left(true);
+    }
+    outcome const result = attempt([&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
+    if (!drained && !is_disturbed_ && !is_lost())
+      all_.fail("nothing goes on, and a drain does not come to its end");
+    std::erase_if(due, [&](int thing) { return all_.model.state_of(thing).gone; });
+    if (drained && !is_accounted_for(due.size(), worker_->stats()))
+      all_.fail("a drain has come to its end, and not all that was due when it began is destroyed");
+    if (mine_->has_met) return result;
+    all_.model.settle();
+    if (drained) expect_nothing_overdue();
+    return result;
+  }
+
+  void end_captures() {
+    while (!captures_.empty()) {
+      open_capture const ended = captures_.back();
+      cudaGraph_t native = nullptr;
+      static_cast<void>(cudaStreamEndCapture(streams_[ended.origin].handle, &native));
+      if (ended.into) {
+        grow_with(ended, all_.model.capture_of(ended.id));
+        forget_capture_into(*ended.into, native != nullptr);
+      } else if (native != nullptr) {
+        graph_lifetime_lock const turn;
+        static_cast<void>(cudaGraphDestroy(native));
+      }
+      all_.model.forget_capture(ended.id);
+      captures_.pop_back();
+    }
+    forget_error();
+    invalidated_ = sim::captures_invalidated();
+  }
+
+  /// Everything that the test has is destroyed.
+  void end_everything() {
+    auto const each = [this](char empty, auto ends) {
+      for (nth i = 0; i < places_of(letter_of(empty)); ++i)
+        if (!has_what_is_asked(empty, i)) static_cast<void>((this->*ends)(i));
+    };
+    end_captures();
+    for (lease_place& held : leases_) {
+      if (!held.held) continue;
+      note_release(held, held.stream);
+      held.held.reset();
+    }
+    each('E', &world_checks::drop_exec);
+    each('G', &world_checks::drop_graph);
+    each('B', &world_checks::drop_body);
+    each('O', &world_checks::do_disown);
+    each('X', &world_checks::do_unshare);
+    each('V', &world_checks::do_drop_event);
+    each('Y', &world_checks::do_unload_library);
+    sim::run_until_idle();
+    free_graph_memory();
+    for (std::size_t i = 0; i < hoisted_.size(); ++i) {
+      if (!hoisted_[i]) continue;
+      all_.model.hoisted[i].clear();
+      static_cast<void>(attempt([&] { hoisted_[i]->release(); }));
+      hoisted_[i].reset();
+    }
+    for (token const& left : survivors_) all_.model.state_of(left.thing()).handles = 0;
+    for (auto const& left : surviving_shares_) all_.model.state_of(left->thing()).handles = 0;
+    survivors_.clear();
+    surviving_shares_.clear();
+    each('P', &world_checks::leave_pool);
+    leave_scratch();
+    for (std::size_t i = 0; i < streams_.size(); ++i)
+      if (is_own_stream(i)) static_cast<void>(cudaStreamDestroy(streams_[i].handle));
+  }
+
+  void finish() {
+    end_everything();
+    poll_until_nothing();
+    recorded_.clear();
+    all_.model.settle();
+    if (!is_lost()) expect_all_gone();
+    counts_.kernels = all_.runs();
+    counts_.things = static_cast<std::uint64_t>(all_.model.size());
+    counts_.programs = 1;
+    forget_error();
+    if (is_lost()) sim::clear_faults();
+    if (is_lost() &&
+        !is_own_stream(5)) {  // a lost device does not end a capture; this stream stays
+      cudaGraph_t left = nullptr;
+      static_cast<void>(cudaStreamEndCapture(streams_[5].handle, &left));
+      if (left != nullptr) static_cast<void>(cudaGraphDestroy(left));
+      forget_error();
+    }
+    expect_clean_machine();
+  }
+
+  void expect_all_gone() {
+    std::vector<int> const left = all_.model.left(false);
+    deleter_stats const now = worker_->stats();
+    if (!is_accounted_for(left.size(), now))
+      all_.fail("everything has ended, and these are not destroyed:" + names_of(left));
+    if (now.leaked > deferred_releases_ && !is_disturbed_ && !is_careless_)
+      all_.fail("the deleter has leaked something for no reason");
+    if (now.leaked != 0) return;
+    if (now.in_graphs != 0 || now.pending != 0)
+      all_.fail("the deleter's counts do not return to 0");
+    if (was_empty_ && !graph_registry::global().is_empty())
+      all_.fail("the registry of graphs is not empty");
+  }
+
+  /// Takes all events out of the cache, which is the process's: the next program's machine knows
+  /// nothing of them. Then as much is there as before.
+  void expect_clean_machine() {
+    deleter_stats const owed = worker_->stats();
+    bool const has_debts = owed.leaked != 0 || owed.in_graphs != 0 || owed.pending != 0 ||
+                           is_lost() || !all_.failure().empty();
+    if (!has_debts) worker_.reset();
+    for (int device = 0; device < 2; ++device) {
+      for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
+        static_cast<void>(event_cache::take(device));
+        static_cast<void>(event_cache::take(device, event_use::captured));
+        before = std::exchange(left, sim::alive().events);
+      }
+    }
+    sim::counts const now = sim::alive();
+    if (has_debts || is_disturbed_ || !all_.failure().empty() || now == at_begin_) return;
+    std::string what = "left in the machine:";
+    for (auto const& [count, name] : {std::pair{now.events, " events, "},
+                                      {now.graphs, " graphs, "},
+                                      {now.execs, " execs, "},
+                                      {now.user_objects, " user objects, "},
+                                      {now.streams, " streams, "},
+                                      {now.device_allocations, " blocks of memory, "},
+                                      {now.condition_values, " conditions"}})
+      what += ' ' + std::to_string(count) + name;
+    all_.fail(what);
+  }
+};
+
+}  // namespace escrow::test

@@ -1,0 +1,167 @@
+// Work on streams: kernels; and execs, instantiated, launched, updated, and destroyed in flight.
+#pragma once
+
+#include "world_graphs.hpp"
+
+namespace escrow::test {
+
+struct world_execs : world_graphs {
+  bool is_in_flight(exec_place const& place) const {
+    return place.launched != 0 && !all_.model.is_done(place.launched);
+  }
+
+  // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain.
+  outcome do_instantiate(nth e, nth g, nth way) {
+    exec_place& place = execs_[e];
+    graph_place& source = graphs_[g];
+    bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
+      return each.is_there() && each.made_of == source.serial;
+    });
+    outcome const result = attempt(false, source.is_single && has_one, [&] {
+      if (way == 3) {
+        cudaGraph_t const native = handle_of(source);
+        relaxed_capture_scope const relaxed;
+        graph_lifetime_lock const turn;
+        escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
+      } else if (way == 2 || !source.own) {
+        place.own.emplace(handle_of(source));
+      } else {
+        instantiate_options chosen;
+        if (source.has_memory && way == 1) chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+        place.own.emplace(*source.own, chosen);
+      }
+    });
+    if (result != done) {
+      place = {};
+      return result;
+    }
+    place.made_of = source.serial;
+    source.was_instantiated = true;
+    place.shape = source.shape;
+    place.nodes_then = node_ids_;
+    place.of_hoisted = source.is_hoisted;
+    place.is_conditional = source.is_single && !source.has_memory;
+    place.has_memory = source.has_memory;
+    place.has_events = source.has_events;
+    bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
+    if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
+    all_.model.execs[e] = all_.model.graphs[g];
+    if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
+    if (way == 2 || !source.own) all_.model.execs[e].grows_with_bodies_of.push_back(source.serial);
+    if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
+    return result;
+  }
+
+  /// Whether everything that its kernels use is kept by the exec, or by what was hoisted.
+  bool is_covered(contents const& exec) const {
+    return std::ranges::all_of(exec.needed, [&](entry const& needed) {
+      auto const keeps = [&](contents const& kept) {
+        return std::ranges::any_of(kept.held, [&](entry const& each) {
+          return each.thing == needed.thing && each.generation == needed.generation;
+        });
+      };
+      return keeps(exec) || std::ranges::any_of(all_.model.hoisted, keeps);
+    });
+  }
+
+  // Ways 1 and 3: with work of its own behind it.
+  outcome do_launch(nth e, nth s, nth way) {
+    exec_place& place = execs_[e];
+    contents const& kept = all_.model.execs[e];
+    if (is_blocked(s) || is_lost()) return skipped;
+    if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
+    if (place.plain != nullptr) make_racy(kept.needed);
+    if (place.has_memory) {  // who frees it and who uses it are the caller's to order
+      if (is_any_capturing()) return skipped;
+      for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
+    }
+    int const behind = streams_[s].mark;
+    // Memory that is there already, or is not there to be freed.
+    outcome const result = attempt(false, place.has_memory, [&] {
+      if (place.own) return place.own->launch(streams_[s].handle);
+      escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
+    });
+    place.is_end_unknown = result != done;
+    if (result != done) return result;
+    for (entry& each : all_.model.execs[e].held) each.launched = true;
+    meet(exec_with_memory_launched, place.has_memory);
+    meet(exec_with_events_launched, place.has_events);
+    meet(conditional_exec_launched, place.is_conditional);
+    meet(plain_exec_launched, place.plain != nullptr);
+    meet(hoisted_graph_launched_plainly, place.plain != nullptr && place.of_hoisted);
+    if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
+    if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+    return result;
+  }
+
+  // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
+  outcome do_update(nth e, nth g, nth way) {
+    exec_place& place = execs_[e];
+    graph_place& source = graphs_[g];
+    // What it had may go from the beginning of the call, but for launches in flight.
+    contents& kept = all_.model.execs[e];
+    contents const before = kept;
+    all_.model.keep_for_launches(before.held, place.behind);
+    append(kept.lingering, std::exchange(kept.held, {}));
+    // Only a graph of the same form will do.
+    outcome const result = attempt(true, true, [&] {
+      if (!place.own) {
+        cudaGraph_t const native = handle_of(source);
+        relaxed_capture_scope const relaxed;
+        cudaGraphExecUpdateResultInfo info{};
+        graph_lifetime_lock const turn;
+        return escrow::check(cudaGraphExecUpdate(place.plain, native, &info),
+                             "cudaGraphExecUpdate");
+      }
+      if (way < 2 && source.own) return place.own->update(*source.own);
+      place.own->update(handle_of(source));
+    });
+    if (result != done) {
+      kept = before;
+      return result;
+    }
+    meet(exec_updated_in_flight, is_in_flight(place));
+    bool const is_same = source.serial == place.made_of;
+    meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
+    kept = all_.model.graphs[g];
+    if (!place.own) kept.grows_with.push_back(source.serial);
+    if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
+    if (place.is_end_unknown) append(kept.lingering, before.held);
+    place.was_updated = true;
+    if (is_same) place.nodes_then = node_ids_;
+    place.of_hoisted = source.is_hoisted;
+    place.has_memory = place.has_memory || source.has_memory;
+    place.has_events = place.has_events || source.has_events;
+    return result;
+  }
+
+  void drop_exec(nth e) {
+    exec_place& place = execs_[e];
+    meet(exec_gone_in_flight, is_in_flight(place));
+    meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
+    contents& kept = all_.model.execs[e];
+    append(kept.held, kept.lingering);
+    entries hard = kept.held;  // must be alive
+    std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
+    all_.model.keep_for_launches(hard, place.behind);
+    kept.clear();
+    if (place.plain != nullptr) {
+      relaxed_capture_scope const relaxed;
+      graph_lifetime_lock const turn;
+      static_cast<void>(cudaGraphExecDestroy(place.plain));
+    }
+    place = {};
+  }
+
+  outcome do_destroy_exec(nth e) {
+    return attempt([&] { drop_exec(e); });
+  }
+
+  outcome do_upload(nth e, nth s) {
+    exec_place& place = execs_[e];
+    if (!place.own || is_blocked(s) || is_lost()) return skipped;
+    return attempt([&] { place.own->upload(streams_[s].handle); });
+  }
+};
+
+}  // namespace escrow::test

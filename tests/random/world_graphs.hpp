@@ -1,0 +1,264 @@
+// Graphs: created, cloned, put into each other, hoisted, and destroyed.
+#pragma once
+
+#include "world_owners.hpp"
+
+namespace escrow::test {
+
+struct world_graphs : world_owners {
+  /// What a copy of a graph keeps. `known`: Escrow made it.
+  static contents copy_of(contents const& original, bool known) {
+    contents copy = original;
+    for (entries* const list : {&copy.held, &copy.lingering, &copy.needed}) {
+      for (entry& each : *list) {
+        each.node = 0;
+        each.known = each.known && known;
+      }
+    }
+    return copy;
+  }
+
+  /// The body has a copy of the child, in no order with other uses.
+  void add_copy_of(nth child, contents& to) {
+    contents copy = copy_of(all_.model.graphs[child], true);
+    for (entry& each : copy.held) each.on_body = true;
+    to.append(copy);
+    make_racy(copy.needed);
+  }
+
+  cudaGraph_t handle_of(graph_place& place) {
+    if (!place.own) return place.plain;
+    cudaGraph_t const native = place.own->get();  // throws as the library does
+    meet(handle_exposed_between_changes, !place.is_exposed && place.changes > 0);
+    place.is_exposed = true;
+    return native;
+  }
+
+  void make_racy(entries const& needed) {
+    for (entry const& each : needed)
+      if (all_.model.state_of(each.thing).is == reference::kind::slot)
+        all_.slot_of(each.thing).racy = true;
+  }
+
+  outcome do_make_graph(nth g) {
+    outcome const result = attempt([&] { graphs_[g].own.emplace(*worker_); });
+    if (result != done) return result;
+    graphs_[g].serial = ++serials_;
+    graphs_[g].is_built = true;
+    all_.model.graphs[g].clear();
+    return result;
+  }
+
+  outcome do_expose(nth g) {
+    return attempt([&] { static_cast<void>(handle_of(graphs_[g])); });
+  }
+
+  // Ways 0 and 1: clone(), where it is a `graph`; 2 and 3: cudaGraphClone.
+  outcome do_clone(nth to, nth from, nth way) {
+    graph_place& original = graphs_[from];
+    graph_place& copy = graphs_[to];
+    bool const is_known = original.own && way < 2;
+    outcome const result = attempt(false, original.is_single, [&] {
+      if (is_known) {
+        copy.own.emplace(original.own->clone());
+      } else {
+        cudaGraph_t const native = handle_of(original);
+        graph_lifetime_lock const turn;
+        escrow::check(cudaGraphClone(&copy.plain, native), "cudaGraphClone");
+      }
+    });
+    if (result != done) {
+      copy.plain = nullptr;
+      return result;
+    }
+    copy.serial = ++serials_;
+    copy.is_hoisted = original.is_hoisted;
+    copy.is_parent = original.is_parent;
+    copy.has_calls = original.has_calls;
+    copy.has_events = original.has_events;
+    contents& kept = all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
+    if (is_known) return result;
+    make_racy(kept.needed);
+    kept.grows_with.push_back(original.serial);
+    return result;
+  }
+
+  // Ways 0 and 1: add_child(), 2: a child node, 3: cudaGraphAddChildGraphNode.
+  outcome do_child(nth parent, nth child, nth way) {
+    if (parent == child) return skipped;
+    graph_place& outer = graphs_[parent];
+    graph_place& inner = graphs_[child];
+    bool const is_known = outer.own && inner.own && way < 3;
+    outcome const result = attempt(false, inner.is_single, [&] {
+      if (!is_known) {
+        cudaGraph_t const native = handle_of(outer);
+        cudaGraph_t const added = handle_of(inner);
+        cudaGraphNode_t made = nullptr;
+        graph_lifetime_lock const turn;
+        escrow::check(cudaGraphAddChildGraphNode(&made, native, nullptr, 0, added),
+                      "cudaGraphAddChildGraphNode");
+      } else if (way == 2) {
+        static_cast<void>(build(*outer.own).add(child_node(*inner.own)));
+      } else {
+        outer.own->add_child(*inner.own);
+      }
+    });
+    if (result != done) return result;
+    ++outer.shape;
+    outer.is_parent = true;
+    outer.has_calls = outer.has_calls || inner.has_calls;
+    outer.has_events = outer.has_events || inner.has_events;
+    contents added = copy_of(all_.model.graphs[child], is_known);
+    // A child that could not be noted stays beside memory nodes; hoisting does not find it.
+    if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
+    if (!is_known) added.grows_with.push_back(inner.serial);
+    all_.model.graphs[parent].append(added);
+    meet(things_on_a_parent_graph, !added.held.empty());
+    // add_child() comes after all that is there, which may use the same; the others do not.
+    if (!is_known || way == 2) make_racy(added.needed);
+    return result;
+  }
+
+  void drop_graph(nth g) {
+    graph_place& place = graphs_[g];
+    for (exec_place const& each : execs_)
+      meet(graph_gone_before_its_exec, each.is_there() && each.made_of == place.serial);
+    leave_to_bodies(g);
+    all_.model.graphs[g].clear();
+    if (place.plain != nullptr) {
+      relaxed_capture_scope const relaxed;
+      graph_lifetime_lock const turn;
+      static_cast<void>(cudaGraphDestroy(place.plain));
+    }
+    place = {};
+  }
+
+  outcome do_destroy_graph(nth g) {
+    return attempt([&] { drop_graph(g); });
+  }
+
+  void note_hoist(nth h, nth g, bool by_handle) {
+    contents& from = all_.model.graphs[g];
+    contents& to = all_.model.hoisted[h];
+    to.clear();
+    make_racy(from.needed);
+    entries const known = take(from.held, [](entry const& each) { return each.known; });
+    for (entry const& each : known) {
+      // Of nodes' owners a handle does not give all up: the graph has them until it is used again.
+      if (by_handle) from.lingering.push_back(each);
+      if (!by_handle || !each.on_body) to.held.push_back(each);
+    }
+    to.lingering = from.lingering;
+  }
+
+  // Ways 0 to 2: hoist(graph), where it is one; 3: by its handle.
+  outcome do_hoist(nth h, nth g, nth way) {
+    graph_place& place = graphs_[g];
+    bool const by_handle = !place.own || way == 3;
+    outcome const result = attempt(
+        [&] { hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own)); });
+    if (result != done) return result;
+    place.is_hoisted = true;
+    meet(by_handle ? hoisted_by_handle_after_changes_of_nodes : hoisted_after_changes_of_nodes,
+         place.changes > 0);
+    note_hoist(h, g, by_handle);
+    return result;
+  }
+
+  // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle; in
+  // each case after all launches.
+  outcome do_let_go(nth h, nth s, nth way) {
+    if (is_any_capturing() || is_lost()) return skipped;
+    for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
+    piece_of_work& work = piece(s, {});
+    if (way >= 2) sim::run_until_idle();
+    if (way < 2 && !enqueue(s, work)) return failed;
+    contents const kept = std::exchange(all_.model.hoisted[h], {});
+    for (entry const& each : kept.held) all_.model.pend(each.thing, work.mark);
+    if (way >= 2) all_.model.set_mark(work.mark);
+    cudaEvent_t made = nullptr;
+    if (way == 1) {
+      must(cudaSetDevice(streams_[s].device));
+      must(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+      must(cudaEventRecord(made, streams_[s].handle));
+      must(cudaSetDevice(0));
+      recorded_.emplace_back(made);
+    }
+    outcome const result = attempt([&] {
+      if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
+      if (way == 1) return hoisted_[h]->release_after(event_ref(made));
+      hoisted_[h]->release();
+    });
+    if (result == done) {
+      hoisted_[h].reset();
+    } else {
+      all_.model.hoisted[h] = kept;
+    }
+    return result;
+  }
+
+  outcome do_drop_hoisted(nth h) {
+    if (!is_careless_) return skipped;
+    // One that is destroyed without a release counts once, whatever it leaks.
+    contents const leaked = std::exchange(all_.model.hoisted[h], {});
+    leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
+    hoisted_[h].reset();
+    return done;
+  }
+
+  // capture(): ways 0 and 1: an owner is retired; 2: a slot is claimed and released; 3: and throws.
+  outcome do_capture_call(nth s, nth g, nth way) {
+    struct thrown_in_a_capture : std::exception {};
+    if (!is_own_stream(s) || is_lost()) return skipped;
+    open_capture opened{};
+    outcome inside = skipped;
+    std::optional<graph> made;
+    try {
+      made.emplace(capture(streams_[s].handle, [&](stream_ref) {
+        opened = {capture_at(s).id, s, thread_, false, std::nullopt};
+        captures_.push_back(opened);
+        inside = way < 2 ? do_retire(s) : claim_and_release_on(s);
+        if (way == 3) throw thrown_in_a_capture();
+      }));
+    } catch (thrown_in_a_capture const&) {
+      meet(capture_left_by_an_exception);
+    } catch (std::exception const& error) {
+      all_.fail(std::string("a capture ended for no reason: ") + error.what());
+    }
+    std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
+    if (!made) {
+      all_.model.forget_capture(opened.id);
+      return refused;
+    }
+    if (made->id() != opened.id) all_.fail("a graph does not know its capture's id");
+    take_captured(opened, made->detach(), g, true);
+    return inside;
+  }
+
+  /// What may be moved, moved away and back.
+  outcome do_move(nth g, nth e) {
+    auto const move_away_and_back = [](auto& place) {
+      if (!place) return;
+      auto moved = std::move(*place);
+      *place = std::move(moved);
+    };
+    move_away_and_back(graphs_[g].own);
+    move_away_and_back(execs_[e].own);
+    for (auto& each : hoisted_) move_away_and_back(each);
+    move_away_and_back(scratch_);
+    for (lease_place& each : leases_) move_away_and_back(each.held);
+    return done;
+  }
+
+  outcome do_retire_graph(nth g) {
+    return retire_with(g, false, [this, g] { return handle_of(graphs_[g]); });
+  }
+
+  /// Before the end of a graph's own handle: what it keeps its bodies keep from then on.
+  void leave_to_bodies(nth g) {
+    std::uint64_t const serial = graphs_[g].serial;
+    if (has_bodies(serial)) all_.model.orphans[serial] = all_.model.graphs[g];
+  }
+};
+
+}  // namespace escrow::test

@@ -1,0 +1,276 @@
+// Leases: claims, uses on several streams, and releases.
+#pragma once
+
+#include "world_pools.hpp"
+
+namespace escrow::test {
+
+struct world_leases : world_pools {
+  void check_claimed(int slot, capture_state const& capture) {
+    things::slot_state& state = all_.slot_of(slot);
+    reference::thing_state& modelled = all_.model.state_of(slot);
+    std::string const name = "slot " + std::to_string(slot);
+    if (state.leased) return all_.fail(name + " was handed out twice");
+    if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
+    if (capture.is_active() && state.capture == capture.id)
+      return meet(slot_claimed_again_in_its_capture);
+    meet(eager_slot_went_to_a_capture,
+         capture.is_active() && state.capture == 0 && state.value != 0);
+    meet(slot_of_a_graph_claimed_again, state.capture != 0);
+    if (capture.is_active() && all_.values_count && all_.model.is_pending(slot))
+      return all_.fail(name + " went to a capture while work uses it");
+    if (all_.values_count || !all_.model.is_pending(slot)) {
+      // Work of before is waited for in the stream.
+      std::vector<int> const marks = std::exchange(modelled.marks, {});
+      std::string const why = all_.model.why_alive(slot);
+      modelled.marks = marks;
+      if (!why.empty()) all_.fail(name + " was handed out, but " + why + " keeps it");
+    }
+    ++state.generation;
+    if (state.racy) state.open = 0;
+    state.racy = false;
+  }
+
+  /// The lease has the slot, for work on the stream.
+  void note_claim(lease_place& place, nth s, capture_state const& capture) {
+    check_claimed(place.slot, capture);
+    things::slot_state& slot = all_.slot_of(place.slot);
+    slot.leased = true;
+    slot.capture = capture.is_active() ? capture.id : 0;
+    ++all_.model.state_of(place.slot).handles;
+    place.value = all_.begin_use();
+    place.stream = s;
+    place.capture = slot.capture;
+    place.others.clear();
+    place.nodes = 0;
+    if (capture.is_active()) {
+      contents& kept = all_.model.capture_of(capture.id);
+      if (!has(kept.held, place.slot))
+        kept.held.push_back({.thing = place.slot, .generation = slot.generation});
+      meet(claim_on_a_forked_stream, !is_origin(s));
+      meet(claim_beside_a_kernel, is_beside_a_kernel(s));
+    }
+    use_slot_on(s, place, piece_of_work::role::fill);
+  }
+
+  piece_of_work& slot_piece(nth s, lease_place const& of, piece_of_work::role what) {
+    piece_of_work& work = piece(s, {of.slot});
+    work.what = what;
+    work.slot = of.slot;
+    work.value = of.value;
+    work.memory = of.memory;
+    work.is_racy = all_.slot_of(of.slot).racy;
+    return work;
+  }
+
+  void use_slot_on(nth s, lease_place const& of, piece_of_work::role what) {
+    bool const is_there = enqueue(s, slot_piece(s, of, what));
+    if (is_there && what == piece_of_work::role::close) all_.will_close(of.value);
+  }
+
+  outcome claim(nth l, nth p, nth s, bool tries) {
+    lease_place& place = leases_[l];
+    capture_state const capture = capture_at(s);
+    bool const was_closed = was_closed_[p];
+    bool const is_wrong = capture.is_invalid() || is_blocked(s);
+    auto const claim_it = [&] {
+      if (!tries) {
+        place.held.emplace(pools_[p]->claim(streams_[s].handle));
+      } else if (auto got = pools_[p]->try_claim(streams_[s].handle)) {
+        place.held.emplace(std::move(*got));
+      } else {
+        throw pool_exhausted("as claim() would have");
+      }
+    };
+    // Closed meanwhile, either is correct.
+    outcome const result =
+        attempt(is_wrong || streams_[s].device != 0, false, claim_it, is_closed_[p]);
+    if (result == exhausted && !mine_->has_met) expect_exhausted(p);
+    if (result != done) return result;
+    // A fork of a capture onto another device's stream cannot be asked for its device.
+    if (is_wrong || was_closed || (streams_[s].device != 0 && capture.is_none()))
+      all_.fail("a claim succeeded that must be refused");
+    place.held->with([&](auto& held) {
+      if constexpr (requires { held->thing(); }) place.slot = held->thing();
+    });
+    place.memory = nullptr;
+    note_claim(place, s, capture);
+    return result;
+  }
+  outcome do_claim(nth l, nth p, nth s) { return claim(l, p, s, false); }
+  outcome do_claim_captured(nth l, nth p, nth s) {
+    return leases_[l].held || pools_[p] == nullptr ? skipped : claim(l, p, s, false);
+  }
+  outcome do_try_claim(nth l, nth p, nth s) { return claim(l, p, s, true); }
+
+  /// Whether work on the stream may use the slot, in order after its claim.
+  bool matches(lease_place const& held, nth s) const {
+    capture_state const at = capture_at(s);
+    capture_state const claimed = capture_at(held.stream);
+    if (is_blocked(s) || is_blocked(held.stream)) return false;
+    return !at.is_invalid() && !claimed.is_invalid() && at.id == held.capture &&
+           claimed.id == held.capture;
+  }
+
+  outcome do_touch(nth l, nth s) {
+    lease_place& place = leases_[l];
+    bool const is_right = matches(place, s);
+    capture_state const at = capture_at(s);
+    outcome const result = attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture,
+                                   is_blocked(s), [&] { record_on(place, s); });
+    if (result != done) return result;
+    place.others.push_back({s, true});
+    if (!is_right) return result;
+    if (planted_ != planted::use_is_not_ordered) order(place.stream, s);
+    use_slot_on(s, place, piece_of_work::role::look);
+    return result;
+  }
+
+  void record_on(lease_place& place, nth s) {
+    place.held->with([&](auto& held) { held.record_stream(streams_[s].handle); });
+  }
+
+  /// The slot is in no lease; work may go on with it.
+  void note_release(lease_place& place, nth s) {
+    things::slot_state& slot = all_.slot_of(place.slot);
+    slot.leased = false;
+    --all_.model.state_of(place.slot).handles;
+    bool const is_same_capture = capture_at(s).id == place.capture;
+    if (place.capture != 0 && is_same_capture) return;
+    if (capture_at(s).is_none()) all_.model.pend(place.slot, streams_[s].mark);
+    if (place.capture != 0) {
+      slot.racy = true;  // its graph's launches are in no order with the lease's work
+      return meet(lease_outlived_its_capture);
+    }
+    for (auto const& [other, is_used] : place.others)
+      if (is_used && capture_at(other).is_none()) all_.model.pend(place.slot, streams_[other].mark);
+  }
+
+  // Ways 0 and 1: release(), with and without a stream; 2: the end of the lease.
+  outcome release(nth l, nth s, unsigned way) {
+    lease_place& place = leases_[l];
+    bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
+    capture_state const at = capture_at(s);
+    bool const is_foreign = at.is_active() && at.id != place.capture;
+    bool const is_other_captured = std::ranges::any_of(place.others, [&](auto const& other) {
+      std::uint64_t const its = capture_at(other.stream).id;
+      return its != place.capture || its != at.id || is_blocked(other.stream);
+    });
+    if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
+      return skipped;
+    // The stream has to come after the claim's, which can be in no order with it while it captures.
+    if (way == 1 && place.capture == 0 && at.is_none() &&
+        (!capture_at(place.stream).is_none() || is_blocked(place.stream)))
+      return skipped;
+    if (is_right) {
+      if (way == 1) order(place.stream, s);
+      use_slot_on(s, place, piece_of_work::role::close);
+    }
+    for (auto const& other : place.others)
+      meet(release_beside_a_kernel, is_beside_a_kernel(other.stream));
+    bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
+                            streams_[s].device != 0 || (way != 2 && is_blocked(s));
+    meet(released_on_a_blocked_legacy_stream, way == 2 && is_blocked(s));
+    // Its slot waits until the pool is given the stream again, or is leaked with the pool.
+    bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_blocked(s) ||
+                             is_other_captured || is_disturbed_;
+    if (is_deferred) ++deferred_releases_;
+    std::vector<int> const marks = all_.model.state_of(place.slot).marks;
+    bool const may_fail = way == 1 && is_blocked(s);  // CUDA refuses
+    bool const is_late = planted_ == planted::release_noted_late;
+    if (!is_late) note_release(place, s);
+    outcome const result = attempt(may_refuse, may_fail, [&] {
+      if (way == 2) return place.held.reset();
+      place.held->with([&](auto& held) {
+        way == 0 ? held.release() : held.release(stream_ref(streams_[s].handle));
+      });
+    });
+    if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
+    if (is_late) note_release(place, s);
+    if (!place.held || !place.held->is_held()) {
+      place.held.reset();
+      if (is_foreign)  // that graph has it too
+        all_.model.capture_of(at.id).lingering.push_back({.thing = place.slot});
+      return result;
+    }
+    // The lease still has it.
+    all_.slot_of(place.slot).leased = true;
+    ++all_.model.state_of(place.slot).handles;
+    all_.model.state_of(place.slot).marks = marks;
+    if (is_right && way == 1) {  // the stream was used all the same
+      try {
+        record_on(place, s);
+      } catch (std::exception const&) {
+        all_.slot_of(place.slot).racy = true;  // a device is lost
+      }
+      place.others.push_back({s, true});
+    }
+    return result;
+  }
+  outcome do_release(nth l) { return release(l, leases_[l].stream, 0); }
+  outcome do_release_on(nth l, nth s) { return release(l, s, 1); }
+  outcome do_drop_lease(nth l) { return release(l, leases_[l].stream, 2); }
+
+  outcome do_launch_lease(nth l, nth s) {
+    lease_place& place = leases_[l];
+    bool const is_right = matches(place, s);
+    // In another capture than its own it has to be refused, also on a stream that it knows.
+    capture_state const at = capture_at(s);
+    if (!is_right && !(at.is_active() && at.id != place.capture)) return skipped;
+    if (is_right) order(place.stream, s);
+    piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
+    launch_config chosen;
+    chosen.deleter = worker_.get();
+    outcome const result = attempt(is_stopped_ || !is_right, false, [&] {
+      place.held->with([&](auto& held) {
+        launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);
+      });
+    });
+    if (is_right) place.others.push_back({s, result == done});
+    if (result != done) {
+      all_.model.set_mark(work.mark);
+      return result;
+    }
+    if (!is_right) all_.fail("a graph has got a lease's slot, and does not hold it");
+    note_use(s, work);
+    return result;
+  }
+
+  outcome claim_and_release_on(nth s) {
+    auto const free = std::ranges::find_if(leases_, [](lease_place const& e) { return !e.held; });
+    if (free == leases_.end() || pools_[0] == nullptr) return skipped;
+    auto const l = static_cast<std::size_t>(free - leases_.begin());
+    outcome const result = do_claim(l, 0, s);
+    return result == done ? release(l, s, 0) : result;
+  }
+
+  outcome do_claim_scratch(nth l, nth z, nth s) {
+    lease_place& place = leases_[l];
+    if (!scratch_ && is_stopped_) return skipped;
+    capture_state const capture = capture_at(s);
+    auto const [bytes, pool] = memory_sizes[z];
+    bool const is_wrong =
+        capture.is_invalid() || is_blocked(s) || is_scratch_closed_ || streams_[s].device != 0;
+    std::optional<lease<device_block>> claimed;
+    outcome const result = attempt(is_wrong, false, [&, size = bytes] {
+      if (!scratch_) scratch_.emplace(options_of_pools());
+      claimed.emplace(scratch_->claim(streams_[s].handle, size));
+    });
+    if (result == exhausted) expect_exhausted(pool);
+    if (result != done) return result;
+    if (capture.is_invalid() || is_scratch_closed_ ||
+        (streams_[s].device != 0 && capture.is_none()))
+      all_.fail("a claim of memory succeeded that must be refused");
+    device_block const& block = **claimed;
+    if (block.size() < bytes || block.size() >= 2 * std::max(bytes, scratch_pool::bytes_min))
+      all_.fail("a claim got a block of the wrong size");
+    place.memory = block.data();
+    place.slot = thing_at(place.memory, pool);
+    if (capture.is_active()) note_memory_of(capture.id, place.slot);
+    place.held.emplace(std::move(*claimed));
+    note_claim(place, s, capture);
+    return result;
+  }
+};
+
+}  // namespace escrow::test

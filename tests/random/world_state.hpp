@@ -1,0 +1,296 @@
+// What a program's world has, and one call of the library with the faults inside it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <escrow/core.hpp>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/detail/reference_set.hpp>
+#include <escrow/graph.hpp>
+#include <escrow/nodes.hpp>
+#include <escrow/pool.hpp>
+#include <escrow/sim.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "allocation_watch.hpp"
+#include "baton.hpp"
+#include "handles.hpp"
+#include "places.hpp"
+#include "program.hpp"
+#include "things.hpp"
+
+namespace escrow::test {
+
+/// The number of a place of its kind, or of a way to do something.
+using nth = std::size_t;
+
+/// For calls of CUDA of which the program itself sees the status.
+inline void forget_error() {
+  static_cast<void>(cudaGetLastError());
+}
+inline bool is_success(cudaError_t status) {
+  forget_error();
+  return status == cudaSuccess;
+}
+
+/// The first of the layers of `world`: what all have. Each of the others adds the operations on one
+/// kind of object.
+struct world_state {
+  using enum situation;
+  using enum outcome;
+  static constexpr std::size_t legacy_stream = 4;
+  static constexpr std::size_t no_pool = ~std::size_t{0};
+
+  struct capture_state {
+    enum class kind : std::uint8_t { none, active, invalid } is = kind::none;
+    std::uint64_t id = 0;
+    [[nodiscard]] bool is_none() const { return is == kind::none; }
+    [[nodiscard]] bool is_active() const { return is == kind::active; }
+    [[nodiscard]] bool is_invalid() const { return is == kind::invalid; }
+  };
+  /// An operation of a thread, from its beginning to its end.
+  struct running {
+    operation const* what = nullptr;  // null: none
+    bool is_inside = false;           // a call of the library, where others may go on
+    bool has_met = false;             // others are, or were, under way meanwhile
+    bool is_shared = true;            // others have shares of the object that it uses, too
+    std::uint64_t made_of = 0;        // the graph of its exec
+  };
+  /// A call of the library, inside of which others may go on. The allocation in it with that number
+  /// fails, and `failed` says whether there was one; 0: none, and none is watched, since that takes
+  /// ten times as long.
+  class inside_call {
+   public:
+    explicit inside_call(std::uint64_t number = 0, bool* failed = nullptr) : failed_(failed) {
+      baton::open_points();
+      if (mine_ != nullptr) mine_->is_inside = true;
+      if (number != 0) watch_.emplace(number_ = number);
+    }
+    inside_call(inside_call&&) = delete;
+    ~inside_call() {
+      if (watch_) *failed_ = watch_->count() >= number_;
+      watch_.reset();
+      if (mine_ != nullptr) mine_->is_inside = false;
+      baton::close_points();
+    }
+
+   private:
+    std::uint64_t number_ = 0;
+    bool* failed_;
+    std::optional<allocation_watch> watch_;
+  };
+
+  bool is_lost() const { return lost_[0] || lost_[1]; }
+  void meet(situation met, bool is_so = true) { counts_.meet(met, is_so); }
+  /// One call of the library, with all that it may throw. `may_refuse`: usage_error is correct, or
+  /// `may_refuse_by_then` afterwards; `may_fail`: cuda_error is. Both are after a fault.
+  outcome attempt(bool may_refuse, bool may_fail, std::function<void()> const& action,
+                  bool const& may_refuse_by_then = false) {
+    outcome result = done;
+    std::string what;
+    arm_fault();
+    bool ran_out = false;
+    try {
+      inside_call const inside(mine_ == nullptr ? 0 : mine_->what->failing_allocation, &ran_out);
+      action();
+    } catch (pool_exhausted const&) {
+      result = exhausted;
+    } catch (usage_error const& error) {
+      result = refused;
+      what = error.what();
+    } catch (std::exception const& error) {
+      result = failed;
+      what = error.what();
+    }
+    meet(allocation_failed, ran_out);
+    is_disturbed_ = is_disturbed_ || ran_out;
+    bool const disturbed = disarm_fault() || is_disturbed_ || is_lost();
+    if (!disturbed && ((result == refused && !may_refuse && !may_refuse_by_then) ||
+                       (result == failed && !may_fail)))
+      all_.fail("an operation threw for no reason: " + what);
+    check_captures();
+    return result;
+  }
+
+  /// One that has no reason to throw.
+  outcome attempt(std::function<void()> const& action) { return attempt(false, false, action); }
+
+  void arm_fault() {
+    if (mine_ == nullptr || mine_->what->failing_call == 0 || is_lost()) return;
+    constexpr std::array errors{cudaErrorMemoryAllocation, cudaErrorUnknown, cudaErrorInvalidValue};
+    std::uint8_t const number = mine_->what->failing_call;
+    fault_calls_ = sim::calls();
+    sim::fail_nth_here(number, errors[number % errors.size()]);
+    // Others may meet the consequences before this one has ended.
+    if (baton::is_in_group()) is_disturbed_ = true;
+  }
+
+  bool disarm_fault() {
+    if (mine_ == nullptr || mine_->what->failing_call == 0 || is_lost()) return false;
+    sim::clear_faults();
+    forget_error();
+    if (baton::is_in_group()) {
+      meet(fault_among_others);
+      return true;
+    }
+    if (sim::calls() - fault_calls_ < mine_->what->failing_call) return false;
+    meet(fault_injected);
+    return is_disturbed_ = true;
+  }
+
+  void check_captures() {
+    std::uint64_t const seen = sim::captures_invalidated();
+    if (seen != invalidated_) all_.fail("a capture was harmed by " + sim::last_invalidation());
+    invalidated_ = seen;
+  }
+
+  capture_state capture_at(nth s) const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    if (cudaStreamGetCaptureInfo(streams_[s].handle, &status, &id, nullptr, nullptr, nullptr,
+                                 nullptr) != cudaSuccess) {
+      forget_error();
+      return {};
+    }
+    if (status == cudaStreamCaptureStatusActive) return {capture_state::kind::active, id};
+    if (status == cudaStreamCaptureStatusNone) return {};
+    return {capture_state::kind::invalid, ~std::uint64_t{0}};
+  }
+
+  bool is_any_capturing() const {
+    for (std::size_t i = 0; i < streams_.size(); ++i)
+      if (!capture_at(i).is_none()) return true;
+    return false;
+  }
+
+  /// Whether a capture began on the stream.
+  bool is_origin(nth s) const {
+    return std::ranges::find(captures_, s, &open_capture::origin) != captures_.end();
+  }
+
+  /// Whether work on the legacy stream would harm a capture.
+  bool is_blocked(nth s) const {
+    if (streams_[s].handle != cudaStreamLegacy) return false;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t const answer = cudaStreamIsCapturing(cudaStreamLegacy, &status);
+    forget_error();
+    return answer == cudaErrorStreamCaptureImplicit;
+  }
+
+  /// Whether the program has created it.
+  bool is_own_stream(nth s) const {
+    cudaStream_t const handle = streams_[s].handle;
+    return handle != cudaStreamLegacy && handle != cudaStreamPerThread;
+  }
+
+  /// What a stream may be refused for.
+  bool is_unusable(nth s) const { return capture_at(s).is_invalid() || is_blocked(s); }
+  bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
+
+  bool is_there(node_place const& place) const {
+    return place.id != 0 && graphs_[place.graph].serial == place.serial &&
+           !graphs_[place.graph].is_captured_into;
+  }
+
+  /// Whether nodes with owners may be added to it.
+  bool is_built(nth g) const { return is_usable(g) && graphs_[g].is_built; }
+
+  bool is_body_of_a_graph(body_place const& place) const {
+    return place.own.has_value() && graphs_[place.graph].serial == place.serial;
+  }
+
+  /// Whether nodes may be added; also if the graph itself is gone: the body keeps it.
+  bool is_body_usable(body_place const& place) const {
+    if (!place.own) return false;
+    return !is_body_of_a_graph(place) || !graphs_[place.graph].is_captured_into;
+  }
+
+  bool has_bodies(std::uint64_t serial) const {
+    return std::ranges::any_of(bodies_, [serial](body_place const& each) {
+      return each.own.has_value() && each.serial == serial;
+    });
+  }
+
+  /// Whether the place has what that letter of an operation asks for.
+  bool has_what_is_asked(char asked, nth at, operation const& by = {}) const {
+    std::uint64_t const made_of = execs_[by.arguments[0] % execs_.size()].made_of;
+    if (asked == 'c') return capture_at(at).is_active();
+    if (asked == 'i') return capture_at(at).is_none();
+    if (asked == 'r') return is_origin(at);
+    if (asked == 'g') return is_usable(at);
+    if (asked == 'G') return !graphs_[at].is_there();
+    // The graph of the exec, and now and then another.
+    if (asked == 'u')
+      return is_usable(at) && (by.arguments[2] == 3 || graphs_[at].serial == made_of);
+    if (asked == 'q') return is_there(nodes_[at]) && nodes_[at].serial == made_of;
+    if (asked == 'b') return is_body_usable(bodies_[at]);
+    if (asked == 'B') return !bodies_[at].own;
+    if (asked == 'e') return execs_[at].is_there();
+    if (asked == 'l') return leases_[at].held.has_value();
+    if (asked == 'n') return is_there(nodes_[at]);
+    if (asked == 'y') return libraries_[at].found.has_value();
+    if (asked == 'v') return events_[at] != nullptr;
+    if (asked == 'a') return allocations_[at].made.has_value();
+    if (asked == 'h') return hoisted_[at].has_value();
+    if (asked == 'o') return owners_[at].share != nullptr;
+    if (asked == 'x') return shared_[at] != nullptr;
+    if (asked == 'p') return pools_[at] != nullptr;
+    char const filled = letter_of(asked);
+    return filled == asked || !has_what_is_asked(filled, at, by);
+  }
+
+  things all_;
+  run_counts& counts_ = all_.counts;
+  std::array<running, program::threads_max> running_;
+  static inline thread_local running* mine_ = nullptr;
+  program const* run_ = nullptr;
+  planted planted_ = planted::none;
+  std::size_t thread_ = 0;
+  bool is_careless_ = false;   // what leaks a slot is done, too
+  bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
+  bool is_stopped_ = false;
+  std::size_t leaked_by_hoisted_ = 0;  // that were destroyed without a release
+  std::size_t deferred_releases_ = 0;  // of leases that may have ended where nothing was recorded
+  std::array<bool, 2> lost_{};
+  sim::counts at_begin_;
+  bool was_empty_ = graph_registry::global().is_empty();
+  std::uint64_t fault_calls_ = 0;
+  std::uint64_t invalidated_ = 0;  // captures, on purpose
+  std::uint64_t serials_ = 0;
+  int node_ids_ = 0;
+
+  std::unique_ptr<deleter> worker_;
+  std::array<stream_place, 6> streams_;
+  std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
+  std::array<bool, 2> is_closed_{};        // or about to be
+  std::array<bool, 2> was_closed_{};       // the call is over
+  std::vector<std::size_t> pool_of_slot_;  // by thing
+  std::optional<scratch_pool> scratch_;
+  bool is_scratch_closed_ = false;
+  std::array<lease_place, 4> leases_;
+  std::array<graph_place, 4> graphs_;
+  std::array<exec_place, 4> execs_;
+  std::array<std::optional<hoisted>, 2> hoisted_;
+  std::array<node_place, 6> nodes_;
+  std::array<body_place, 3> bodies_;
+  std::array<std::shared_ptr<event const>, 2> events_;
+  std::array<allocation_place, 2> allocations_;
+  std::array<library_place, 2> libraries_;
+  std::vector<void*> graph_memory_;  // that launches may have left
+  std::array<shared_token, 2> owners_;
+  std::array<std::shared_ptr<token>, 2> shared_;
+  std::vector<open_capture> captures_;
+  std::vector<token> survivors_;  // not taken, and work uses them
+  std::vector<std::shared_ptr<token>> surviving_shares_;
+  std::vector<owned_event> recorded_;  // that releases come after
+};
+
+}  // namespace escrow::test
