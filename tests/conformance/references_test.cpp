@@ -150,8 +150,8 @@ TEST_F(SharedReference, IsReleasedFromEachCloneAndEmbeddedCopyUnderTheSameHandle
   std::size_t count = 2;
   cudaGraphNode_t nodes[2]{};
   must(cudaGraphGetNodes(copied_parent, nodes, &count));
-  cudaGraph_t const third = embedded_graph(nodes[0]);
-  for (cudaGraph_t const each : {graph.get(), copy.get(), first, second, third}) {
+  for (cudaGraph_t const each :
+       {graph.get(), copy.get(), first, second, embedded_graph(nodes[0])}) {
     ASSERT_EQ(cudaGraphReleaseUserObject(each, object, 1), cudaSuccess);
     EXPECT_FALSE(seen.ran());
   }

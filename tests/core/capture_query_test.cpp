@@ -49,7 +49,7 @@ TEST_F(CaptureOf, NamesTheGraphForACapturingStreamAndAFork) {
   order(two, one);
   ASSERT_EQ(open.end(), cudaSuccess);
   EXPECT_EQ(found.graph, open.graph().get());
-  EXPECT_TRUE(capture_of(one).is_none());
+  EXPECT_TRUE(capture_of(one).is_none() && capture_of(two).is_none());
 }
 
 TEST_F(CaptureOf, HasNeitherIdNorGraphOnceInvalidatedAndIsRefused) {

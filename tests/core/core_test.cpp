@@ -94,7 +94,7 @@ TEST(StreamRef, NamesTheStreamThatItWasMadeFrom) {
   EXPECT_EQ(stream_ref(cudaStreamPerThread).get(), cudaStreamPerThread);
 }
 
-class Devices : public world_of_two_devices {};
+using Devices = world_of_two_devices;
 
 TEST_F(Devices, AreKnownOfAStreamWhateverIsCurrent) {
   std::uint64_t const first = stream_id(cudaStream_t{});
@@ -122,9 +122,7 @@ TEST_F(Devices, ArePutBackByAScope) {
 }
 
 TEST(RelaxedCaptureScope, PutsBackEachMode) {
-  for (cudaStreamCaptureMode const found :
-       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-        cudaStreamCaptureModeRelaxed}) {
+  for (cudaStreamCaptureMode const found : all_capture_modes) {
     thread_mode_scope const set(found);
     try {
       relaxed_capture_scope const outer;
@@ -143,7 +141,7 @@ TEST(RelaxedCaptureScope, PutsBackEachMode) {
 static_assert(!std::is_copy_constructible_v<event> && !std::is_copy_assignable_v<event>);
 static_assert(std::is_nothrow_move_constructible_v<event>);
 
-class Event : public world {};
+using Event = world;
 
 TEST_F(Event, IsDoneBeforeItWasRecordedAndOnceTheWorkBeforeItIs) {
   event const ready;

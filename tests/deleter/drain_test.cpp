@@ -13,7 +13,6 @@
 namespace escrow::test {
 namespace {
 
-using clock = std::chrono::steady_clock;
 constexpr auto short_time = std::chrono::milliseconds(50);
 
 // Both ways to run a deleter: with its own worker, and polled by the caller.
@@ -72,10 +71,10 @@ TEST_P(Drain, TimesOutWhileAKernelRunsAndSucceedsLater) {
   auto const fate = make_fate();
   hold_up(one);
   its.retire(one, probe(fate));
-  auto const begin = clock::now();
+  auto const begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(its.drain_for(short_time));
-  EXPECT_GE(clock::now() - begin, short_time);
-  EXPECT_LT(clock::now() - begin, generous);
+  auto const waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE(waited >= short_time && waited < generous) << waited.count();
   EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds(0)));
   EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds(-1)));
   EXPECT_FALSE(fate->was_destroyed());
@@ -94,10 +93,10 @@ TEST_P(Drain, IsRefusedInAnOwnersDestructor) {
   })));
   its.drain();
   ASSERT_EQ(refusals.size(), 2U);
-  EXPECT_NE(refusals[0].find("deleter::drain"), std::string::npos) << refusals[0];
   for (std::string const& text : refusals) {
-    EXPECT_NE(text.find("destructor"), std::string::npos) << text;
-    EXPECT_NE(text.find("another thread"), std::string::npos) << text;
+    for (char const* const word : {"deleter::", "destructor", "another thread"}) {
+      EXPECT_NE(text.find(word), std::string::npos) << text;
+    }
   }
   EXPECT_EQ(polled, 0U);
 }

@@ -236,7 +236,7 @@ TEST_F(StreamSharedInCapture, AUseOnTheLegacyStreamThatCannotBeNotedBesideItIsNe
   EXPECT_TRUE(is_out(fate));
 }
 
-class StreamSharedOnTwoDevices : public world_of_two_devices {};
+using StreamSharedOnTwoDevices = world_of_two_devices;
 
 TEST_F(StreamSharedOnTwoDevices, IsDestroyedOnItsOwnDeviceAfterTheWorkOfTheOther) {
   auto const fate = make_fate();
