@@ -248,13 +248,13 @@ TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirTy
     return tried(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
   };
   EXPECT_EQ(status(other, cudaGraphCondTypeIf, 1), cudaErrorInvalidValue);
-  for (unsigned const bodies : {0U, 3U}) {
-    EXPECT_EQ(status(graph, cudaGraphCondTypeIf, bodies), cudaErrorInvalidValue) << bodies;
+  for (auto const& [type, bodies] : {std::pair{cudaGraphCondTypeIf, 0U},
+                                     {cudaGraphCondTypeIf, 3U},
+                                     {cudaGraphCondTypeWhile, 0U},
+                                     {cudaGraphCondTypeWhile, 2U},
+                                     {cudaGraphCondTypeSwitch, 0U}}) {
+    EXPECT_EQ(status(graph, type, bodies), cudaErrorInvalidValue) << type << bodies;
   }
-  for (unsigned const bodies : {0U, 2U}) {
-    EXPECT_EQ(status(graph, cudaGraphCondTypeWhile, bodies), cudaErrorInvalidValue) << bodies;
-  }
-  EXPECT_EQ(status(graph, cudaGraphCondTypeSwitch, 0), cudaErrorInvalidValue);
   EXPECT_EQ(status(graph, cudaGraphCondTypeSwitch, 9), cudaSuccess);
   cudaGraphConditionalHandle flagged{};
   EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&flagged, graph, 0, 2)), cudaErrorInvalidValue)

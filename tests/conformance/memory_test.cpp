@@ -1,5 +1,4 @@
-// Memory: what a pointer points to; alloc and free nodes, what a launch of them needs, and what
-// such graphs do not allow.
+// What a pointer points to; alloc and free nodes, what a launch of them needs, and their limits.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -28,15 +28,11 @@ class CaptureOf : public world {
   }
 };
 
-TEST_F(CaptureOf, IsNoneForAPlainStream) {
+TEST_F(CaptureOf, NamesTheGraphForACapturingStreamAndAForkAndIsNoneForAPlainStream) {
   for (cudaStream_t const each : {one.get(), cudaStream_t{}, cudaStreamPerThread}) {
-    escrow::capture_info const found = capture_of(each);
-    EXPECT_TRUE(found.is_none() && !found.is_active());
+    EXPECT_TRUE(capture_of(each).is_none() && !capture_of(each).is_active());
     EXPECT_TRUE(usable_capture_of("some::call", each).is_none());
   }
-}
-
-TEST_F(CaptureOf, NamesTheGraphForACapturingStreamAndAFork) {
   test::capture open(one, cudaStreamCaptureModeGlobal);
   order(one, two);
   must(launch_tiny(two));
@@ -224,12 +220,11 @@ TEST_P(GraphQueryInAProcess, GoesAsItsNameSays) {
 
 INSTANTIATE_TEST_SUITE_P(Of, GraphQueryInAProcess, testing::ValuesIn(cases), name_of_case);
 
-child_case const unused_devices{"device_without_a_context_on_an_unused_one",
-                                &device_without_a_context_on_an_unused_one};
+auto const case_of_devices = register_cases(
+    {{"device_without_a_context_on_an_unused_one", &device_without_a_context_on_an_unused_one}});
 
 TEST(CaptureDevice, IsFoundWithoutAContextOnAnUnusedDevice) {
-  child_result const child = run_child("device_without_a_context_on_an_unused_one");
-  EXPECT_EQ(child.status, as_expected) << child.output;
+  expect_clean_end(case_of_devices[0]);
 }
 #endif
 

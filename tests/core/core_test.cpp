@@ -141,33 +141,19 @@ TEST(RelaxedCaptureScope, PutsBackEachMode) {
 static_assert(!std::is_copy_constructible_v<event> && !std::is_copy_assignable_v<event>);
 static_assert(std::is_nothrow_move_constructible_v<event>);
 
-using Event = world;
-
-TEST_F(Event, IsDoneBeforeItWasRecordedAndOnceTheWorkBeforeItIs) {
-  event const ready;
-  EXPECT_TRUE(ready.ref().is_done());
-  hold_up(one);
-  ready.ref().record(one);
-  EXPECT_TRUE(stays_false([&] { return ready.ref().is_done(); }));
-  flag.raise();
-  ready.ref().sync();
-  EXPECT_TRUE(ready.ref().is_done());
-}
-
-TEST_F(Event, IsEmptyOnceMovedFromOrDetached) {
+TEST(Event, IsEmptyOnceMovedFromOrDetached) {
   event first;
-  owned_event kept;
+  event second;
   cudaEvent_t const handle = first.get();
   ASSERT_NE(handle, nullptr);
-  event second = std::move(first);
+  second = std::move(first);
   EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): that is the question
-  event third;
-  third = std::move(second);
+  event& same = second;
+  second = std::move(same);
+  event third = std::move(second);
   EXPECT_FALSE(second);  // NOLINT(bugprone-use-after-move)
-  event& same = third;
-  third = std::move(same);
   EXPECT_EQ(third.get(), handle);
-  kept.reset(third.detach());
+  owned_event const kept(third.detach());
   EXPECT_FALSE(third);
   EXPECT_EQ(cudaEventQuery(kept), cudaSuccess) << "the caller owns it";
   EXPECT_FALSE(event::none());
@@ -192,12 +178,11 @@ TEST(EventCache, NeverGivesOneEventToTwoThreadsAtOnce) {
         std::lock_guard const lock(mutex);
         twice |= !out.insert(held.back().get()).second;
       }
-      for (event& each : held) {
-        std::unique_lock lock(mutex);
-        out.erase(each.get());
-        lock.unlock();
-        event_cache::put(0, std::move(each));
+      {
+        std::lock_guard const lock(mutex);
+        for (event const& each : held) out.erase(each.get());
       }
+      for (event& each : held) event_cache::put(0, std::move(each));
     }
   };
   {
@@ -231,6 +216,7 @@ class LastError : public world {
 
 TEST_F(LastError, IsNeitherSetNorClearedByAnEventThatIsNotReady) {
   event const ready;
+  EXPECT_TRUE(ready.ref().is_done()) << "it was not recorded";
   hold_up(one);
   ready.ref().record(one);
   EXPECT_FALSE(ready.ref().is_done());
@@ -241,6 +227,9 @@ TEST_F(LastError, IsNeitherSetNorClearedByAnEventThatIsNotReady) {
   EXPECT_EQ(cudaPeekAtLastError(), earlier);
   EXPECT_FALSE(ready.ref().is_done());
   EXPECT_EQ(cudaGetLastError(), earlier);
+  flag.raise();
+  ready.ref().sync();
+  EXPECT_TRUE(ready.ref().is_done());
 }
 
 TEST_F(LastError, SurvivesAClaimWhileASlotIsInUse) {
@@ -280,7 +269,6 @@ TEST(SpinLock, IsWaitedForAsleepIfTheHolderDoesNotRun) {
 
 struct sets_flag {
   explicit sets_flag(bool* given) : ended(given) {}
-  sets_flag(sets_flag&&) = delete;
   ~sets_flag() { *ended = true; }
   bool* ended;
 };

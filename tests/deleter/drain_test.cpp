@@ -1,5 +1,4 @@
 // Waiting for what was retired: drain, stop, poll, and the counts.
-#include <functional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,13 +17,6 @@ constexpr auto short_time = std::chrono::milliseconds(50);
 // Both ways to run a deleter: with its own worker, and polled by the caller.
 class Drain : public world, public testing::WithParamInterface<bool> {
  protected:
-  [[nodiscard]] bool reaches(std::function<bool()> const& condition) {
-    return wait_until([&] {
-      if (!GetParam()) its.poll();
-      return condition();
-    });
-  }
-
   deleter its{deleter_options{.own_worker = GetParam()}};
 };
 
@@ -137,14 +129,16 @@ TEST_P(Drain, StatsCountWhatIsPendingHeldAndReclaimed) {
   its.retire(one, probe(make_fate()));
   its.retire(graph.get(), probe(make_fate()));
   its.retire(probe(make_fate([&] { seen_inside = its.stats().reclaimed; })));
-  ASSERT_TRUE(reaches([&] { return its.stats().reclaimed == 1 && its.stats().pending == 1; }))
-      << "a pass does not wait for events";
+  ASSERT_TRUE(wait_until([&] {
+    if (!GetParam()) its.poll();
+    return its.stats().reclaimed == 1 && its.stats().pending == 1;
+  })) << "a pass does not wait for events";
   EXPECT_EQ(its.stats().in_graphs, 1U);
   EXPECT_EQ(its.stats().leaked + its.stats().errors, 0U);
   flag.raise();
   graph.reset();
   its.drain();
-  EXPECT_TRUE(reaches([&] { return its.stats().pending == 0; }));
+  EXPECT_TRUE(wait_until([&] { return its.stats().pending == 0; }));
   EXPECT_EQ(seen_inside, 0U) << "counted before it was reclaimed";
   EXPECT_EQ(its.stats().reclaimed, 3U);
   EXPECT_EQ(its.stats().in_graphs, 0U);

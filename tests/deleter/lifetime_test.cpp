@@ -11,24 +11,18 @@
 namespace escrow::test {
 namespace {
 
-class RetireInCapture : public world, public testing::WithParamInterface<cudaStreamCaptureMode> {
- protected:
-  // A graph of work that uses what is retired in its capture.
-  [[nodiscard]] owned_graph captured(fate_ptr const& fate) {
-    test::capture open(one, GetParam());
-    must(launch_tiny(one));
-    retire(one, fate);
-    must(launch_tiny(one));
-    must(open.end());
-    return std::move(open.graph());
-  }
-};
+class RetireInCapture : public world, public testing::WithParamInterface<cudaStreamCaptureMode> {};
 
 INSTANTIATE_TEST_SUITE_P(Modes, RetireInCapture, testing::ValuesIn(all_capture_modes));
 
 TEST_P(RetireInCapture, AddsNoNodeAndKeepsTheOwnerUntilTheGraphItsCopiesAndExecsAreDestroyed) {
   auto const fate = make_fate();
-  owned_graph graph = captured(fate);
+  test::capture open(one, GetParam());
+  must(launch_tiny(one));
+  retire(one, fate);
+  must(launch_tiny(one));
+  must(open.end());
+  owned_graph& graph = open.graph();
   EXPECT_EQ(node_count(graph), 2U);
   EXPECT_EQ(edge_count(graph), 1U);
   EXPECT_EQ(worker->stats().in_graphs, 1U);

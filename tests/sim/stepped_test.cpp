@@ -19,10 +19,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
+void start(std::uint64_t seed) {
+  sim::reset({.stepped = true, .seed = seed});
+}
+
 class Stepped : public fresh_runtime {
  protected:
   Stepped() { start(1); }
-  static void start(std::uint64_t seed) { sim::reset({.stepped = true, .seed = seed}); }
 };
 
 void append(void* argument) {
@@ -45,7 +48,7 @@ std::string order_of_this_run() {
 }
 
 std::string order_of_a_run(std::uint64_t seed) {
-  sim::reset({.stepped = true, .seed = seed});
+  start(seed);
   return order_of_this_run();
 }
 
@@ -71,7 +74,7 @@ TEST_F(Stepped, SeedsReachAllInterleavingsThatKeepTheOrderOfEachStream) {
 
 // Three kernels, of which the second is behind `edge` and the last behind the second, as they run.
 std::string order_behind(cudaGraphEdgeData const& edge, std::uint64_t seed) {
-  sim::reset({.stepped = true, .seed = seed});
+  start(seed);
   pinned_ints cells{3};
   owned_stream const stream = make_stream();
   owned_graph const graph = make_graph();
