@@ -107,7 +107,7 @@ TEST(Queue, LosesNothingWhateverTwoProducersAndASleepingConsumerDo) {
 
 TEST(Queue, LosesNothingInManyExecutionsAtRandom) {
   std::uint64_t const many = is_deep() ? 200'000 : 4'000;
-  for (std::size_t const n : {2, 3, 4}) {
+  for (std::size_t const n : {2U, 3U, 4U}) {
     expect_fine({.name = "queue, std wakeup: n producers x n", .random = many}, of<wakeup>(n, n));
   }
 }
