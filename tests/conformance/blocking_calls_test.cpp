@@ -1,5 +1,4 @@
-// Which calls block while work is in flight: copies from the device to pageable memory, also in a
-// graph that is launched, and the destroy of an exec with conditional nodes.
+// Which calls block: copies to pageable memory, and destroys of execs with conditional nodes.
 #include <gtest/gtest.h>
 
 #include <atomic>

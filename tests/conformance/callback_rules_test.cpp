@@ -15,12 +15,7 @@ namespace escrow::test {
 namespace {
 
 void CUDART_CB set_flag(void* argument) {
-  // Release: pairs with the acquire of is_set().
-  static_cast<std::atomic<bool>*>(argument)->store(true, std::memory_order_release);
-}
-
-bool is_set(std::atomic<bool> const& flag) {
-  return flag.load(std::memory_order_acquire);
+  static_cast<std::atomic<bool>*>(argument)->store(true);
 }
 
 // What the calls work on, all made and idle before the call.
@@ -127,7 +122,7 @@ TEST(Callback, MayNotMakeMostCallsWhichThenDoNothing) {
       static_cast<void>(cudaGetLastError());
       EXPECT_EQ(cudaStreamSynchronize(all.stream), cudaSuccess);
       EXPECT_EQ(cudaEventQuery(all.event), cudaSuccess);
-      EXPECT_FALSE(is_set(all.function_ran));
+      EXPECT_FALSE(all.function_ran.load());
     }
   }
 }
@@ -157,7 +152,7 @@ TEST(BlockedDestructor, DelaysHostFunctionsAndOtherDestructorsButNotKernels) {
   std::atomic<bool> host_function_ran{false};
   witness blocker{[&] {
     set_flag(&entered);
-    static_cast<void>(wait_until([&] { return is_set(gate); }));
+    static_cast<void>(wait_until([&] { return gate.load(); }));
   }};
   witness next;
   pinned_ints cell;
@@ -169,19 +164,19 @@ TEST(BlockedDestructor, DelaysHostFunctionsAndOtherDestructorsButNotKernels) {
   must(cudaStreamSynchronize(other));
 
   first_exec.reset();
-  ASSERT_TRUE(wait_until([&] { return is_set(entered); }));
+  ASSERT_TRUE(wait_until([&] { return entered.load(); }));
   next_exec.reset();
   EXPECT_EQ(launch_add(stream, cell.data(), 1), cudaSuccess);
   EXPECT_EQ(cudaLaunchHostFunc(other, &set_flag, &host_function_ran), cudaSuccess);
   EXPECT_TRUE(wait_until([&] { return cell.load() == 1; }));
-  EXPECT_TRUE(stays_false([&] { return is_set(host_function_ran) || next.ran(); }));
+  EXPECT_TRUE(stays_false([&] { return host_function_ran.load() || next.ran(); }));
   EXPECT_FALSE(blocker.ran());
 
   set_flag(&gate);
   EXPECT_TRUE(next.wait());
   EXPECT_TRUE(blocker.ran());
   EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
-  EXPECT_TRUE(is_set(host_function_ran));
+  EXPECT_TRUE(host_function_ran.load());
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ namespace {
 constexpr auto global = cudaStreamCaptureModeGlobal;
 constexpr auto local = cudaStreamCaptureModeThreadLocal;
 constexpr auto relaxed = cudaStreamCaptureModeRelaxed;
-constexpr cudaStreamCaptureMode all_modes[] = {global, local, relaxed};
 
 void CUDART_CB do_nothing(void*) {}
 
@@ -194,7 +193,7 @@ owned_graph graph_after(named_call const& call, situation const& where, cudaErro
 }
 
 TEST(LegalCall, SucceedsInEachModeAndTheCaptureLivesAndItsGraphRuns) {
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     for_each_call(&legal_calls, [&](resources& all, named_call const& call) {
       owned_graph const graph = graph_after(call, {mode, here, global}, cudaSuccess, all);
       run(graph.get(), all.other);
@@ -214,7 +213,7 @@ TEST(UnsafeCall, KillsACaptureUnlessTheThreadOrTheCaptureAllowsIt) {
                                   {local, there, global},
                                   {relaxed, there, global},
                                   {global, there, local}};
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     harmless.push_back({mode, here, relaxed});
     harmless.push_back({mode, there, relaxed});
   }
@@ -226,7 +225,7 @@ TEST(UnsafeCall, KillsACaptureUnlessTheThreadOrTheCaptureAllowsIt) {
 }
 
 TEST(DeadlyCall, KillsEveryCaptureAlsoFromARelaxedThread) {
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     for (caller const from : {here, there}) {
       for_each_call(&deadly_calls, [&](resources& all, named_call const& call) {
         graph_after(call, {mode, from, relaxed}, call.expected, all);
@@ -242,7 +241,7 @@ TEST(DeadlyCall, KillsEveryCaptureAlsoFromARelaxedThread) {
 }
 
 TEST(BlockingStreamCapture, SurvivesQuestionsAboutTheLegacyStreamAndNotAKernelOnIt) {
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     owned_stream const stream = make_stream(cudaStreamDefault);
     {
       capture open{stream, mode};

@@ -13,7 +13,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "child.hpp"
+#include "child_cases.hpp"
 #include "graph_nodes.hpp"
 
 namespace escrow::test {
@@ -67,19 +67,19 @@ class dot_file {
   std::string path_ = testing::TempDir() + "escrow_text_" + std::to_string(getpid());
 };
 
-child_case const count_captures{"count_captures", [] {
-                                  owned_stream const stream = make_stream();
-                                  for (capture_id expected = 1; expected <= 3; ++expected) {
-                                    capture_id id = 0;
-                                    owned_graph const graph = capture_tiny(stream, id);
-                                    must(id == expected, "captures get 1, 2, 3");
-                                  }
-                                  return 42;
-                                }};
+void count_captures() {
+  owned_stream const stream = make_stream();
+  for (capture_id expected = 1; expected <= 3; ++expected) {
+    capture_id id = 0;
+    owned_graph const graph = capture_tiny(stream, id);
+    must(id == expected, "captures get 1, 2, 3");
+  }
+}
+
+auto const cases = register_cases({{"count_captures", &count_captures}});
 
 TEST(CaptureId, IsOneTwoThreeForTheFirstCapturesOfAProcess) {
-  child_result const child = run_child("count_captures");
-  EXPECT_EQ(child.status, 42) << child.output;
+  expect_clean_end(cases[0]);
 }
 
 TEST(CaptureId, IsEachGraphsOwnAndTheSameInItsTextAndEachTimeThatItIsReopened) {
@@ -147,28 +147,6 @@ TEST(CaptureId, IsNeverGivenAgainThoughHandlesAre) {
   }
 }
 
-TEST(CaptureId, AndGraphOfAForkedStreamAreThoseOfItsOrigin) {
-  owned_stream const origin = make_stream();
-  owned_stream const forked = make_stream();
-  owned_event const fork = make_event();
-  owned_event const join = make_event();
-  capture open{origin, cudaStreamCaptureModeGlobal};
-  must(cudaEventRecord(fork, origin));
-  must(cudaStreamWaitEvent(forked, fork, 0));
-  must(launch_tiny(forked));
-  capture_info const of_origin = open.info();
-  capture_info const of_forked = info_of(forked);
-  EXPECT_EQ(of_forked.error, cudaSuccess);
-  EXPECT_EQ(of_forked.status, cudaStreamCaptureStatusActive);
-  EXPECT_EQ(of_forked.id, of_origin.id);
-  EXPECT_EQ(of_forked.graph, of_origin.graph);
-  must(cudaEventRecord(join, forked));
-  must(cudaStreamWaitEvent(origin, join, 0));
-  ASSERT_EQ(open.end(), cudaSuccess);
-  EXPECT_EQ(open.graph().get(), of_origin.graph);
-  EXPECT_EQ(info_of(forked).status, cudaStreamCaptureStatusNone);
-}
-
 TEST(ConcurrentCapture, IntoTheSameGraphIsAnIllegalState) {
   std::array const streams{make_stream(), make_stream()};
   owned_graph const graph = make_graph();
@@ -230,8 +208,7 @@ TEST(GraphText, CanBePrintedDuringCapturesOfEachModeFromEachThread) {
   dot_file const file;
   owned_stream const stream = make_stream();
   owned_graph const other = tiny_graph();
-  for (auto const mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-                          cudaStreamCaptureModeRelaxed}) {
+  for (auto const mode : all_capture_modes) {
     capture open{stream, mode};
     must(launch_tiny(stream));
     capture_info const now = open.info();

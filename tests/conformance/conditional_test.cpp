@@ -43,16 +43,6 @@ class Conditional : public testing::Test {
     value.store(0, new_value);
     run(exec, stream);
   }
-  cudaError_t status_of_instantiation() {
-    owned_exec exec;
-    return tried(cudaGraphInstantiate(exec.out(), graph, 0));
-  }
-  cudaError_t add_with(cudaGraphConditionalHandle condition, cudaGraphConditionalNodeType type,
-                       unsigned bodies) {
-    auto params = conditional_params(condition, type, bodies);
-    cudaGraphNode_t node = nullptr;
-    return tried(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
-  }
   int* cell(unsigned i) { return cells.data() + i; }
 
   pinned_ints cells{8};
@@ -136,9 +126,9 @@ TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
 TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
   add_kernel(add_body(graph), tiny_call());
   owned_exec first = instantiate(graph);
-  EXPECT_EQ(status_of_instantiation(), cudaErrorNotSupported);
+  EXPECT_EQ(status_of_instantiation(graph), cudaErrorNotSupported);
   first.reset();
-  EXPECT_EQ(status_of_instantiation(), cudaSuccess);
+  EXPECT_EQ(status_of_instantiation(graph), cudaSuccess);
 }
 
 TEST_F(Conditional, AValueThatAKernelSetsChoosesTheBody) {
@@ -231,7 +221,7 @@ TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
         body = add_conditional_node(body, inner, cudaGraphCondTypeIf).bodies[0];
       }
       forbidden[i](body);
-      EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue) << i << is_nested;
+      EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue) << i << is_nested;
     }
   }
 }
@@ -252,16 +242,20 @@ TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABodyWhichMayBeE
 
 TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirType) {
   owned_graph const other = make_graph();
-  EXPECT_EQ(add_with(make_condition(other, 1), cudaGraphCondTypeIf, 1), cudaErrorInvalidValue);
-  auto const status = [&](cudaGraphConditionalNodeType type, unsigned bodies) {
-    return add_with(make_condition(graph, 0), type, bodies);
+  auto const status = [&](cudaGraph_t of, cudaGraphConditionalNodeType type, unsigned bodies) {
+    auto params = conditional_params(make_condition(of, 1), type, bodies);
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
   };
-  EXPECT_EQ(status(cudaGraphCondTypeIf, 0), cudaErrorInvalidValue);
-  EXPECT_EQ(status(cudaGraphCondTypeIf, 3), cudaErrorInvalidValue);
-  EXPECT_EQ(status(cudaGraphCondTypeWhile, 0), cudaErrorInvalidValue);
-  EXPECT_EQ(status(cudaGraphCondTypeWhile, 2), cudaErrorInvalidValue);
-  EXPECT_EQ(status(cudaGraphCondTypeSwitch, 0), cudaErrorInvalidValue);
-  EXPECT_EQ(status(cudaGraphCondTypeSwitch, 9), cudaSuccess);
+  EXPECT_EQ(status(other, cudaGraphCondTypeIf, 1), cudaErrorInvalidValue);
+  for (auto const& [type, bodies] : {std::pair{cudaGraphCondTypeIf, 0U},
+                                     {cudaGraphCondTypeIf, 3U},
+                                     {cudaGraphCondTypeWhile, 0U},
+                                     {cudaGraphCondTypeWhile, 2U},
+                                     {cudaGraphCondTypeSwitch, 0U}}) {
+    EXPECT_EQ(status(graph, type, bodies), cudaErrorInvalidValue) << type << bodies;
+  }
+  EXPECT_EQ(status(graph, cudaGraphCondTypeSwitch, 9), cudaSuccess);
   cudaGraphConditionalHandle flagged{};
   EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&flagged, graph, 0, 2)), cudaErrorInvalidValue)
       << "the default's flag is the only one";
@@ -270,12 +264,12 @@ TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirTy
 TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
   add_kernel(graph, tiny_call());
   auto const condition = make_condition(graph, 1);
-  EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
+  EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue);
   auto* const node = add_conditional_node(graph, condition, cudaGraphCondTypeIf).node;
-  EXPECT_EQ(status_of_instantiation(), cudaSuccess);
+  EXPECT_EQ(status_of_instantiation(graph), cudaSuccess);
   EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
   EXPECT_EQ(node_count(graph), 1U);
-  EXPECT_EQ(status_of_instantiation(), cudaErrorInvalidValue);
+  EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue);
 }
 
 }  // namespace

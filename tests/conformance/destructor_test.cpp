@@ -6,7 +6,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "child.hpp"
+#include "child_cases.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
@@ -173,21 +173,20 @@ left_alive& leave_objects_alive() {
   return all;
 }
 
-child_case const end_case{"end_the_process", [] {
-                            leave_objects_alive();
-                            return 42;
-                          }};
-child_case const reset_case{"reset_the_device", [] {
-                              left_alive const& all = leave_objects_alive();
-                              must(cudaDeviceReset());
-                              return stays_false([&] { return all.seen.ran(); }) ? 42 : 1;
-                            }};
+void reset_the_device() {
+  left_alive const& all = leave_objects_alive();
+  must(cudaDeviceReset());
+  must(stays_false([&] { return all.seen.ran(); }), "the destructor did not run");
+}
+
+auto const cases = register_cases(
+    {{"end_the_process", [] { leave_objects_alive(); }}, {"reset_the_device", &reset_the_device}});
 
 TEST(UserObjectDestructor, NeverRunsAtTheEndOfTheProcessNorAtADeviceReset) {
-  for (char const* const each : {"end_the_process", "reset_the_device"}) {
-    child_result const child = run_child(each);
-    EXPECT_EQ(child.status, 42) << each << ": " << child.output;
-    EXPECT_EQ(child.output, "") << each;
+  for (named_case const& each : cases) {
+    child_result const child = run_child(each.name);
+    EXPECT_EQ(child.status, as_expected) << each.name << ": " << child.output;
+    EXPECT_EQ(child.output, "") << each.name;
   }
 }
 

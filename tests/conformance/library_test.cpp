@@ -1,5 +1,4 @@
-// Libraries: what is loaded, what its kernels are called, and that their handles serve as kernels;
-// what functions tell of themselves.
+// Libraries: what is loaded, their kernels as handles, and what functions tell of themselves.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -110,11 +109,11 @@ TEST_F(Library, GivesKernelsToGraphsAndExecsAlsoByTheCallsForAllKindsOfNode) {
 
 TEST_F(Library, GivesKernelsToCapturesAndToNodesThatAreSetAgain) {
   add_of_library call{library, cell.data(), 2};
+  add_of_library other{library, cell.data(), 10};
   must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   EXPECT_EQ(call.launch(stream), cudaSuccess);
   must(cudaStreamEndCapture(stream, graph.out()));
   auto* const node = add_any(graph, any_kernel(call.params()));
-  add_of_library other{library, cell.data(), 10};
   auto const params = other.params();
   EXPECT_EQ(tried(cudaGraphKernelNodeSetParams(node, &params)), cudaSuccess);
   run(graph, stream);
@@ -168,16 +167,13 @@ TEST_F(Library, OfWhatIsNoCodeIsRefusedOnlyWhenAKernelIsAskedFor) {
   EXPECT_EQ(tried(cudaLibraryUnload(none)), cudaSuccess);
 }
 
-TEST_F(Library, AndProgramNameTheirFunctions) {
+TEST_F(Library, AndProgramNameTheirFunctionsAndTellHowManyThreadsABlockOfOneMayHave) {
   char const* name = nullptr;
   must(cudaFuncGetName(&name, reinterpret_cast<void const*>(kernel_of(library, "library_add"))));
   EXPECT_STREQ(name, "library_add");
   must(cudaFuncGetName(&name, kernel_address(kernel_id::fill)));
   // Mangled on a GPU.
   EXPECT_NE(std::string{name}.find("fill_kernel"), std::string::npos) << name;
-}
-
-TEST_F(Library, AndProgramTellHowManyThreadsABlockOfAFunctionMayHave) {
   for (void const* const each :
        {static_cast<void const*>(kernel_address(kernel_id::tiny)),
         reinterpret_cast<void const*>(kernel_of(library, "library_tiny"))}) {

@@ -1,5 +1,4 @@
-// Parameters of nodes: read back from a graph and set again for execs made later; set again in an
-// exec for the launches to come, or refused.
+// Parameters of nodes: read back and set again, in a graph and in an exec, or refused.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,12 +13,11 @@ namespace escrow::test {
 namespace {
 
 void CUDART_CB add_one(void* counter) {
-  // Release: pairs with the acquire of a reader of the count.
-  static_cast<std::atomic<int>*>(counter)->fetch_add(1, std::memory_order_release);
+  static_cast<std::atomic<int>*>(counter)->fetch_add(1);
 }
 
 void CUDART_CB add_ten(void* counter) {
-  static_cast<std::atomic<int>*>(counter)->fetch_add(10, std::memory_order_release);
+  static_cast<std::atomic<int>*>(counter)->fetch_add(10);
 }
 
 class NodeParams : public testing::Test {
@@ -120,7 +118,7 @@ TEST_F(NodeParams, OfAHostFunctionAndOfEventsAreReadBackAndSetAgain) {
   params.fn = &add_ten;
   must(cudaGraphHostNodeSetParams(host, &params));
   run(graph, stream);
-  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
+  EXPECT_EQ(counter, 10);
   auto* const record = add_record(graph, first);
   auto* const wait = add_wait(graph, first);
   cudaEvent_t read = nullptr;
@@ -251,11 +249,11 @@ TEST_F(ExecParams, OfAHostFunctionAndOfEventsMayBeAnyOther) {
   must(cudaEventRecord(first, other));
   must(cudaGraphLaunch(exec, stream));
   EXPECT_EQ(cudaEventQuery(second), cudaErrorNotReady);
-  EXPECT_EQ(counter.load(std::memory_order_acquire), 0);
+  EXPECT_EQ(counter, 0);
   flag.raise();
   must(cudaStreamSynchronize(stream));
   EXPECT_EQ(cudaEventQuery(second), cudaSuccess);
-  EXPECT_EQ(counter.load(std::memory_order_acquire), 10);
+  EXPECT_EQ(counter, 10);
 }
 
 TEST_F(ExecParams, OfAChildMustHaveItsShapeAndTheExecTheNode) {

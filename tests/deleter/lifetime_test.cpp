@@ -11,36 +11,21 @@
 namespace escrow::test {
 namespace {
 
-class RetireInCapture : public world, public testing::WithParamInterface<cudaStreamCaptureMode> {
- protected:
-  // A graph of work that uses what is retired in its capture.
-  [[nodiscard]] owned_graph captured(fate_ptr const& fate) {
-    test::capture open(one, GetParam());
-    must(launch_tiny(one));
-    retire(one, fate);
-    must(launch_tiny(one));
-    must(open.end());
-    return std::move(open.graph());
-  }
-};
+class RetireInCapture : public world, public testing::WithParamInterface<cudaStreamCaptureMode> {};
 
-INSTANTIATE_TEST_SUITE_P(Modes, RetireInCapture,
-                         testing::Values(cudaStreamCaptureModeGlobal,
-                                         cudaStreamCaptureModeThreadLocal,
-                                         cudaStreamCaptureModeRelaxed));
+INSTANTIATE_TEST_SUITE_P(Modes, RetireInCapture, testing::ValuesIn(all_capture_modes));
 
-TEST_P(RetireInCapture, AddsNoNodeAndIsCounted) {
-  owned_graph graph = captured(make_fate());
+TEST_P(RetireInCapture, AddsNoNodeAndKeepsTheOwnerUntilTheGraphItsCopiesAndExecsAreDestroyed) {
+  auto const fate = make_fate();
+  test::capture open(one, GetParam());
+  must(launch_tiny(one));
+  retire(one, fate);
+  must(launch_tiny(one));
+  must(open.end());
+  owned_graph& graph = open.graph();
   EXPECT_EQ(node_count(graph), 2U);
   EXPECT_EQ(edge_count(graph), 1U);
   EXPECT_EQ(worker->stats().in_graphs, 1U);
-  graph.reset();
-  EXPECT_TRUE(wait_until([&] { return worker->stats().in_graphs == 0; }));
-}
-
-TEST_P(RetireInCapture, KeepsTheOwnerUntilTheGraphItsCopiesAndExecsAreDestroyed) {
-  auto const fate = make_fate();
-  owned_graph graph = captured(fate);
   owned_graph copy = clone(graph);
   owned_graph parent = make_graph();
   add_child(parent, graph);
@@ -60,18 +45,6 @@ TEST_P(RetireInCapture, KeepsTheOwnerUntilTheGraphItsCopiesAndExecsAreDestroyed)
   exec.reset();
   EXPECT_TRUE(is_released(fate));
   EXPECT_EQ(fate->mode, cudaStreamCaptureModeRelaxed);
-}
-
-TEST_P(RetireInCapture, KeepsTheOwnerForLaunchesInFlight) {
-  auto const fate = make_fate();
-  owned_exec exec = instantiate(captured(fate));
-  hold_up(two);
-  must(cudaGraphLaunch(exec, two));
-  must(cudaGraphLaunch(exec, two));
-  exec.reset();
-  EXPECT_TRUE(stays_kept(fate));
-  flag.raise();
-  EXPECT_TRUE(is_released(fate));
 }
 
 TEST_P(RetireInCapture, IsEagerOnStreamsThatDoNotCapture) {
@@ -95,7 +68,7 @@ TEST_P(RetireInCapture, ReleasesTheOwnerWhenAnInvalidatedCaptureEnds) {
   EXPECT_TRUE(is_released(fate));
 }
 
-class RetireInCaptureOnTwoDevices : public world_of_two_devices {};
+using RetireInCaptureOnTwoDevices = world_of_two_devices;
 
 TEST_F(RetireInCaptureOnTwoDevices, DestroysTheOwnerWithTheStreamsDeviceCurrent) {
   auto const fate = make_fate();
@@ -150,13 +123,6 @@ TEST_P(Lifetime, ADestroyedDeleterReclaimsWhatGraphsHold) {
   EXPECT_EQ(of_exec->mode, cudaStreamCaptureModeRelaxed);
 }
 
-TEST(Lifetimes, TheGlobalDeleterIsOneAndTheSame) {
-  auto const fate = make_fate();
-  EXPECT_EQ(&deleter::global(), &deleter::global());
-  deleter::global().retire(probe(fate));
-  EXPECT_TRUE(fate->wait());
-}
-
 // How often threads of this name went to sleep, or -1 if there is none.
 long switches_of(std::string const& name) {
   long result = -1;
@@ -188,29 +154,22 @@ bool has_ended(std::string const& name) {
   return wait_until([&] { return switches_of(name) < 0; });
 }
 
-TEST(Rest, AWorkerSleepsWhileNothingIsPendingAndWhileGraphsHoldAll) {
-  auto const fate = make_fate();
-  deleter its(deleter_options{.thread_name = "rests"});
-  its.retire(probe(make_fate()));
-  its.drain();
-  EXPECT_TRUE(is_at_rest("rests"));
-  owned_graph const graph = tiny_graph();
-  its.retire(graph.get(), probe(fate));
-  EXPECT_TRUE(is_at_rest("rests"));
-  EXPECT_FALSE(fate->was_destroyed());
-}
-
-TEST(Rest, AWorkerWithoutItsDeleterSleepsUntilTheGraphIsDestroyedAndThenEnds) {
+TEST(Rest, AWorkerSleepsWhileNothingIsPendingOrGraphsHoldAllAndEndsAfterItsDeleterAndThoseGraphs) {
   auto const fate = make_fate();
   owned_graph graph = tiny_graph();
   {
-    deleter its(deleter_options{.thread_name = "left-alone"});
+    deleter its(deleter_options{.thread_name = "rests"});
+    its.retire(probe(make_fate()));
+    its.drain();
+    EXPECT_TRUE(is_at_rest("rests"));
     its.retire(graph.get(), probe(fate));
+    EXPECT_TRUE(is_at_rest("rests"));
   }
-  EXPECT_TRUE(is_at_rest("left-alone"));
+  EXPECT_TRUE(is_at_rest("rests"));
+  EXPECT_FALSE(fate->was_destroyed());
   graph.reset();
   EXPECT_TRUE(fate->wait());
-  EXPECT_TRUE(has_ended("left-alone"));
+  EXPECT_TRUE(has_ended("rests"));
 }
 
 }  // namespace

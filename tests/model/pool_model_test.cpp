@@ -103,12 +103,10 @@ void close_beside_growth(world& all) {
   });
 }
 
-constexpr std::size_t few = 1;
-
 TEST(Pool, MakesNoSlotInTheRoomThatItsClosingLeaves) {
   expect_fine({.name = "growing beside closing, <= 1 switch, <= 1 old",
-               .switches_max = few,
-               .older_max = few,
+               .switches_max = 1,
+               .older_max = 1,
                .knows_states = false},
               close_beside_growth);
   expect_fine({.name = "growing beside closing", .random = executions(1'000)}, close_beside_growth);
@@ -116,7 +114,7 @@ TEST(Pool, MakesNoSlotInTheRoomThatItsClosingLeaves) {
 
 TEST(PlantedInThePool, ARelaxedCountOfSlotsIsFound) {
   constexpr auto relaxed = std::memory_order_relaxed;
-  options const how{.name = "slots", .switches_max = few, .older_max = few, .knows_states = false};
+  options const how{.name = "slots", .switches_max = 1, .older_max = 1, .knows_states = false};
   EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::destroy",
                             std::memory_order_release, relaxed));
   EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::grow",

@@ -1,5 +1,5 @@
-// What the simulator counts: objects and memory alive, calls made, also from callbacks, captures
-// killed; and that reset() forgets all of it.
+// What the simulator counts, which reset() forgets: objects and memory alive, calls, captures
+// killed. And calls that it is told to fail, by number or by name, with no effect but the error.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -49,26 +49,10 @@ TEST_F(Counts, EachKindOfObjectIsCountedWhileItIsAlive) {
   EXPECT_EQ(sim::alive(), sim::counts{});
 }
 
-TEST_F(Counts, ADestroyedExecIsInFlightUntilItsLaunchEnds) {
-  pinned_flag flag;
-  owned_stream const stream = make_stream();
-  owned_exec exec = instantiate(chain({wait_flag_call(flag.get())}));
-  must(cudaGraphLaunch(exec, stream));
-  exec.reset();
-  EXPECT_EQ(sim::alive().execs, 0U);
-  EXPECT_EQ(sim::alive().execs_in_flight, 1U);
-  EXPECT_GT(sim::alive().pending_ops, 0U);
-  flag.raise();
-  must(cudaStreamSynchronize(stream));
-  EXPECT_EQ(sim::alive().execs_in_flight, 0U);
-  EXPECT_EQ(sim::alive().pending_ops, 0U);
-}
-
 TEST_F(Counts, GraphMemoryIsAliveAsLongAsItsGraphOrWhatALaunchLeft) {
   owned_stream const stream = make_stream();
   owned_graph graph = make_graph();
   int* const left = add_alloc(graph).data;
-  EXPECT_EQ(sim::alive().device_allocations, 1U);
   run(graph, stream);
   graph.reset();
   sim::run_until_idle();
@@ -115,13 +99,11 @@ TEST_F(Counts, CallsAreCountedInAllAndByName) {
 }
 
 TEST_F(Counts, CallsInsideCallbacksAreCountedWhetherTheyAreAllowedOrNot) {
-  auto const release = [](witness seen) { must(cudaUserObjectRelease(seen.make(), 1)); };
-  release(witness{});
-  EXPECT_EQ(sim::calls_in_callbacks(), 0U);
-  release(witness{[] {
+  witness seen{[] {
     int device = 0;
     EXPECT_EQ(cudaGetDevice(&device), cudaErrorNotPermitted);
-  }});
+  }};
+  must(cudaUserObjectRelease(seen.make(), 1));
   EXPECT_EQ(sim::calls_in_callbacks(), 1U);
   owned_stream const stream = make_stream();
   must(cudaLaunchHostFunc(
@@ -149,7 +131,6 @@ TEST_F(Counts, CapturesAreCountedUntilTheyEndAndAKilledOneNamesTheCallAndTheThre
     capture const open{stream, cudaStreamCaptureModeGlobal};
     EXPECT_EQ(sim::alive().captures, 1U);
     EXPECT_EQ(sim::captures_invalidated(), 0U);
-    EXPECT_EQ(sim::last_invalidation(), "");
     std::thread([] {
       void* memory = nullptr;
       must_be(cudaMalloc(&memory, 16), cudaErrorStreamCaptureUnsupported);
@@ -197,59 +178,120 @@ TEST_F(Counts, ResetForgetsEverythingAndRunsNoDestructor) {
   EXPECT_EQ(cudaGraphExecDestroy(exec.release()), cudaErrorInvalidValue);
 }
 
-// A WHILE node that adds 1 to `cell` until it is `limit`.
-owned_graph loop(int* cell, int limit) {
+class Injection : public fresh_runtime {
+ protected:
+  static cudaError_t get_device() {
+    int device = 0;
+    return cudaGetDevice(&device);
+  }
+  // The status of a call on another thread.
+  template <class Call>
+  static cudaError_t elsewhere(Call call) {
+    cudaError_t result = cudaErrorUnknown;
+    std::jthread([&] { result = call(); }).join();
+    return result;
+  }
+
+  owned_event event = make_event();
+};
+
+TEST_F(Injection, TheNthCallFailsOnceAndHasNoEffectButTheLastError) {
+  sim::fail_nth(2, cudaErrorUnknown);
+  owned_stream const stream = make_stream();
+  auto const before = sim::alive();
+  cudaEvent_t made = nullptr;
+  EXPECT_EQ(cudaEventCreate(&made), cudaErrorUnknown);
+  EXPECT_EQ(made, nullptr);
+  EXPECT_EQ(sim::alive(), before);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorUnknown);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorUnknown);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaEventCreate(&made), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(made), cudaSuccess);
+}
+
+TEST_F(Injection, AFailedEndOfAnObjectOrOfACaptureLeavesItAsItWas) {
+  owned_stream const stream = make_stream();
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  sim::fail_call("cudaStreamEndCapture", cudaErrorUnknown);
+  sim::fail_call("cudaEventDestroy", cudaErrorUnknown);
+  owned_graph graph;
+  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaErrorUnknown);
+  EXPECT_EQ(sim::alive().captures, 1U);
+  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaErrorUnknown);
+  EXPECT_EQ(sim::alive().events, 1U);
+}
+
+TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAskedAndOnThisThreadIfAsked) {
+  sim::fail_call("cudaEventRecord", cudaErrorLaunchFailure, 2, 2);
+  auto const record = [this] { return cudaEventRecord(event, nullptr); };
+  EXPECT_EQ(record(), cudaSuccess);
+  EXPECT_EQ(get_device(), cudaSuccess);
+  EXPECT_EQ(record(), cudaErrorLaunchFailure);
+  EXPECT_EQ(record(), cudaErrorLaunchFailure);
+  EXPECT_EQ(record(), cudaSuccess);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 2);
+  EXPECT_EQ(record(), cudaSuccess);
+  EXPECT_EQ(elsewhere(record), cudaSuccess);
+  EXPECT_EQ(record(), cudaErrorUnknown);
+  EXPECT_EQ(record(), cudaSuccess);
+}
+
+TEST_F(Injection, ClearedFaultsDoNotHappenAndLastErrorAndNamesNeverFailAndDoNotCount) {
+  sim::fail_nth(1, cudaErrorUnknown);
+  sim::fail_call("cudaGetDevice", cudaErrorUnknown);
+  sim::clear_faults();
+  EXPECT_EQ(get_device(), cudaSuccess);
+  sim::fail_nth(1, cudaErrorUnknown);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_STREQ(cudaGetErrorName(cudaErrorUnknown), "cudaErrorUnknown");
+  EXPECT_STREQ(cudaGetErrorString(cudaSuccess), "no error");
+  EXPECT_EQ(get_device(), cudaErrorUnknown);
+}
+
+TEST_F(Injection, AnErrorThatLosesTheDeviceLosesTheCurrentOneAtThatVeryCallWhichMayDoItsWork) {
+  must(cudaSetDevice(1));
+  owned_stream const stream = make_stream();
+  pinned_ints flag;
+  must(launch_wait_flag(stream, flag.data()));
   owned_graph graph = make_graph();
-  auto const condition = make_condition(graph, 1);
-  auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeWhile).bodies[0];
-  add_kernel(body, set_condition_below_call(condition, cell, limit),
-             add_kernel(body, add_call(cell, 1)));
-  return graph;
-}
-
-using ConditionValues = fresh_runtime;
-
-TEST_F(ConditionValues, AreFreedWithTheExecThatHadThem) {
-  pinned_ints cells;
-  owned_stream const stream = make_stream();
-  for (int round = 1; round <= 3; ++round) {
-    owned_exec exec = instantiate(loop(cells.data(), 2 * round));
-    must(cudaGraphLaunch(exec, stream));
-    exec.reset();  // waits for the launch
-    EXPECT_EQ(cells.load(), 2 * round);
-    EXPECT_EQ(sim::alive().condition_values, 0U);
-  }
-}
-
-TEST_F(ConditionValues, AreFreedWithTheGraphThatAnUpdateReplaces) {
-  for (bool const is_in_flight : {false, true}) {
-    sim::reset({.stepped = true});
-    pinned_ints cells{2};
-    owned_stream const stream = make_stream();
-    owned_graph const second = loop(cells.data() + 1, 5);
-    owned_exec exec = instantiate(loop(cells.data(), 3));
-    must(cudaGraphLaunch(exec, stream));
-    if (!is_in_flight) sim::run_until_idle();
-    must(update(exec, second));
-    must(cudaGraphLaunch(exec, stream));
-    exec.reset();  // waits for the launches
-    sim::run_until_idle();
-    EXPECT_EQ(cells.load(0), 3);
-    EXPECT_EQ(cells.load(1), 5);
-    EXPECT_EQ(sim::alive().condition_values, 0U) << "in flight: " << is_in_flight;
-  }
-}
-
-TEST_F(ConditionValues, EndALoopWhenItsDeviceFails) {
-  pinned_ints cells;
-  owned_stream const stream = make_stream();
-  owned_exec const exec = instantiate(loop(cells.data(), 1 << 30));
-  must(cudaGraphLaunch(exec, stream));
-  ASSERT_TRUE(wait_until([&] { return cells.load() > 10; }));
-  sim::fail_device(0, cudaErrorIllegalAddress);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
+  sim::fail_nth(1, cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGraphDestroy(graph.release()), cudaSuccess) << "it outlives a lost device";
+  EXPECT_EQ(sim::alive().graphs, 0U);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress) << "the work goes on";
   sim::run_until_idle();
-  EXPECT_EQ(sim::alive().pending_ops, 0U);
+  EXPECT_TRUE(sim::has_failed(1));
+  EXPECT_FALSE(sim::has_failed(0));
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorIllegalAddress);
+}
+
+TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedOfAllThreadsInTheirOrder) {
+  sim::start_recording();
+  sim::fail_nth(2, cudaErrorUnknown);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  static_cast<void>(cudaGetLastError());  // cannot be failed
+  EXPECT_EQ(elsewhere(&get_device), cudaErrorUnknown) << "the recording's second call";
+  auto const calls = sim::stop_recording();
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  ASSERT_EQ(calls.size(), 2U);
+  EXPECT_EQ(calls[0].api, "cudaEventQuery");
+  EXPECT_EQ(calls[1].api, "cudaGetDevice");
+  EXPECT_NE(calls[0].thread, calls[1].thread);
+  EXPECT_TRUE(sim::stop_recording().empty());
+}
+
+TEST_F(Injection, OfOneThreadTheNthCallIsFailedAndRecordedWhateverOthersDo) {
+  sim::start_recording(sim::recorded_threads::this_one);
+  sim::fail_nth_here(2, cudaErrorUnknown);
+  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(sim::stop_recording().size(), 3U);
 }
 
 }  // namespace

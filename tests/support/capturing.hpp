@@ -3,10 +3,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+
 #include "handles.hpp"
 #include "status.hpp"
 
 namespace escrow::test {
+
+inline constexpr std::array all_capture_modes{
+    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
 /// Sets the calling thread's capture mode and restores the old one at its end, on the same thread.
 class thread_mode_scope {

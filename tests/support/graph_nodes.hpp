@@ -193,4 +193,9 @@ inline void run(cudaGraph_t graph, cudaStream_t stream) {
   return status;
 }
 
+[[nodiscard]] inline cudaError_t status_of_instantiation(cudaGraph_t graph) {
+  owned_exec exec;
+  return tried(cudaGraphInstantiate(exec.out(), graph, 0));
+}
+
 }  // namespace escrow::test

@@ -1,42 +1,89 @@
-// Which CUDA calls retiring and the worker's passes make, and what they make of answers that fail.
-#include <escrow/deleter/shared_object.hpp>
-#include <escrow/detail/ready_event.hpp>
-#include <escrow/sim.hpp>
+// The worker: its two lanes and their queue; which CUDA calls retiring and passes make, and what
+// passes make of answers that fail.
+#include <deque>
 #include <memory>
 #include <vector>
 
-#include "allocation_watch.hpp"
-#include "child.hpp"
+#include "release_queue.hpp"
 #include "world.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/deleter/shared_object.hpp>
+#include <escrow/detail/ready_event.hpp>
+#include <escrow/sim.hpp>
+
+#include "allocation_watch.hpp"
+#include "child_cases.hpp"
+#endif
 
 namespace escrow::test {
 namespace {
 
+// Notes that it was recycled.
+struct noted final : reclaimable {
+  explicit noted(deleter_core& core)
+      : reclaimable(core, release_lane::recycle, -1, [](reclaimable& thing) noexcept {
+          static_cast<noted&>(thing).is_recycled.store(true, std::memory_order_release);
+        }) {}
+  std::atomic<bool> is_recycled{false};
+};
+
+using Lanes = world;
+
+TEST_F(Lanes, WhatIsReleasedDuringADestroyIsRecycledBeforeTheNextDestroy) {
+  noted it(worker->core());
+  bool seen = false;
+  block_worker();
+  worker->retire(probe(make_fate([&] { seen = it.is_recycled.load(std::memory_order_acquire); })));
+  it.push();
+  may_end.store(true);
+  worker->drain();
+  EXPECT_TRUE(seen);
+}
+
+// The model checker explores the queue with one place for each thing; here they are used again.
+TEST(ReleaseQueue, ServesReservedPlacesAgainAndAgainAlsoAfterTheyWereCancelled) {
+  deleter its(deleter_options{.own_worker = false});
+  release_queue queue;
+  for (int round = 1; round <= 200; ++round) {
+    std::deque<noted> things;
+    for (int i = 0; i < round; ++i) things.emplace_back(its.core());
+    queue.reserve_places(things.size());
+    for (int turn = 0; turn < 10; ++turn) {
+      EXPECT_TRUE(queue.empty());
+      for (noted& each : things) queue.push(each);
+      release_list taken = queue.take_all();
+      for (noted& each : things) ASSERT_EQ(taken.pop_front(), &each) << "the oldest comes first";
+      EXPECT_TRUE(taken.empty());
+    }
+    for (int i = 0; i < round; ++i) queue.cancel_place();
+  }
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
 // In a process of its own, since the tests below use both devices.
-child_case const uses_one_device{"uses_one_device", [] {
-                                   must(cudaSetDevice(1));
-                                   owned_stream const stream = make_stream();
-                                   deleter its;
-                                   its.retire(stream, std::make_unique<int>(1));
-                                   its.drain();
-                                   must(sim::has_context(1), "the device is in use");
-                                   return sim::has_context(0) ? 1 : 42;
-                                 }};
+void use_one_device() {
+  must(cudaSetDevice(1));
+  owned_stream const stream = make_stream();
+  deleter its;
+  its.retire(stream, std::make_unique<int>(1));
+  its.drain();
+  must(sim::has_context(1) && !sim::has_context(0), "that device alone is in use");
+}
+
+auto const cases = register_cases({{"uses_one_device", &use_one_device}});
 
 TEST(WorkerContext, IsOfTheDeviceOfWhatItReclaims) {
-  child_result const child = run_child("uses_one_device");
-  EXPECT_EQ(child.status, 42) << child.output;
+  expect_clean_end(cases[0]);
 }
 
 // A deleter without a worker: each pass is a call of poll().
 class Passes : public world {
  protected:
-  void retire_one(cudaStream_t stream) { its.retire(stream, std::make_unique<int>(1)); }
-
   deleter its{deleter_options{.own_worker = false}};
 };
 
-class RetireOnTwoDevices : public world_of_two_devices {};
+using RetireOnTwoDevices = world_of_two_devices;
 
 TEST_F(RetireOnTwoDevices, MakesNoEventsInSteadyState) {
   deleter its(deleter_options{.own_worker = false});
@@ -52,19 +99,20 @@ TEST_F(RetireOnTwoDevices, MakesNoEventsInSteadyState) {
   }
   auto const round = [&] {
     for (int i = 0; i < 8; ++i) {
-      its.retire(one, std::make_unique<int>(1));
-      its.retire(far.back(), std::make_unique<int>(1));
+      its.retire(one, 1);
+      its.retire(far.back(), 1);
     }
     sync(one);
     sync(far.back());
     while (its.poll() != 0) continue;
   };
   for (int i = 0; i < 20; ++i) round();
-  auto const made_before = sim::calls("cudaEventCreateWithFlags");
-  auto const destroyed_before = sim::calls("cudaEventDestroy");
+  auto const calls = [] {
+    return sim::calls("cudaEventCreateWithFlags") + sim::calls("cudaEventDestroy");
+  };
+  auto const before = calls();
   for (int i = 0; i < 50; ++i) round();
-  EXPECT_EQ(sim::calls("cudaEventCreateWithFlags"), made_before);
-  EXPECT_EQ(sim::calls("cudaEventDestroy"), destroyed_before);
+  EXPECT_EQ(calls(), before);
 }
 
 TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
@@ -73,7 +121,7 @@ TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
   hold_up(one);
   while (streams.size() < count) order(one, streams.emplace_back(make_stream()));
   for (int i = 0; i < 4; ++i) {
-    for (auto const& each : streams) retire_one(each);
+    for (auto const& each : streams) its.retire(each, 1);
   }
   auto const before = sim::calls("cudaEventQuery");
   EXPECT_EQ(its.poll(), 0U);
@@ -84,7 +132,7 @@ TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
 
 // The last retirement of a stream is asked about first, since its answer saves the other questions.
 TEST_F(Passes, LeaveThePollingThreadsLastErrorAloneWhenAQueryFails) {
-  for (int i = 0; i < 3; ++i) retire_one(one);
+  for (int i = 0; i < 3; ++i) its.retire(one, 1);
   sync(one);
   sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 2, 1);
   EXPECT_EQ(its.poll(), 3U);
@@ -106,13 +154,8 @@ TEST_F(Passes, DoNotTakeAnOlderEventForDoneBecauseAYoungerOneIsInvalid) {
   for (auto const& each : fates) EXPECT_FALSE(each->was_destroyed()) << "its kernel still runs";
   flag.raise();
   sync(one);
-  EXPECT_TRUE(wait_until([&] {
-    static_cast<void>(its.poll());
-    return its.stats().pending == 0;
-  }));
-  std::size_t destroyed = 0;
-  for (auto const& each : fates) destroyed += static_cast<std::size_t>(each->times());
-  EXPECT_EQ(destroyed + its.stats().leaked, fates.size());
+  EXPECT_TRUE(its.drain_for(generous));
+  EXPECT_EQ(its.stats().reclaimed + its.stats().leaked, fates.size());
 }
 
 TEST_F(Passes, PutBackWhatRetiringNeedsSoThatItAllocatesNothingInSteadyState) {
@@ -168,6 +211,7 @@ TEST_F(Passes, RecycleASetWithoutDestroyingAnEventUnderTheLanesLock) {
   EXPECT_EQ(sim::alive().events, before - 1) << "the cache is full";
   for (std::size_t i = 0; i < event_cache::idle_max; ++i) static_cast<void>(event_cache::take(0));
 }
+#endif
 
 }  // namespace
 }  // namespace escrow::test
