@@ -32,13 +32,13 @@ class prints_totals : public testing::Environment {
  public:
   void SetUp() override {
     // ThreadSanitizer takes ten times as long, to see one thread.
-    if (built_with_tsan && !is_deep()) make_one_run_in(5);
+    if (built_with_tsan && !is_deep()) limits.one_run_in = 5;
   }
   void TearDown() override {
-    fault_totals const& all = totals();
-    std::cout << "operations " << all.operations << ", call sites " << all.call_sites << ", errors "
-              << all.errors << ", runs " << all.call_runs << "; allocation sites "
-              << all.allocation_sites << ", runs " << all.allocation_runs << std::endl;
+    std::cout << "operations " << totals.operations << ", call sites " << totals.call_sites
+              << ", errors " << totals.errors << ", runs " << totals.call_runs
+              << "; allocation sites " << totals.allocation_sites << ", runs "
+              << totals.allocation_runs << std::endl;
   }
 };
 inline auto* const printer = testing::AddGlobalTestEnvironment(new prints_totals);

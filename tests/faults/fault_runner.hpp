@@ -10,13 +10,14 @@
 #include <cstdint>
 #include <escrow/sim.hpp>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "wait_until.hpp"
 
 namespace escrow::test {
 
@@ -48,8 +49,6 @@ using statements = std::map<std::string, std::string>;
 /// One public function in one of its ways.
 struct operation {
   std::string name;
-  /// The public functions that it tests, as public_functions.py finds them.
-  std::vector<std::string> functions;
   std::function<std::unique_ptr<stage>()> prepare;
   std::function<void(stage&)> act;
   /// The guarantee is strong: an operation that throws has changed nothing and can be repeated; one
@@ -83,8 +82,8 @@ inline void PrintTo(operation const& it, std::ostream* out) {
 }
 
 /// The public functions that an operation tests; public_functions.py reads the source for it.
-[[nodiscard]] inline std::vector<std::string> runs(std::initializer_list<char const*> names) {
-  return {names.begin(), names.end()};
+constexpr char const* runs(char const* functions) {
+  return functions;
 }
 
 /// Operations on stages of one kind.
@@ -95,10 +94,9 @@ class operations_in {
   using steps = std::vector<step>;
 
   /// Adds a row and returns it: what is done before, and what is done while something fails.
-  operation& add(std::string name, std::vector<std::string> functions, steps before, step act) {
+  operation& operator()(std::string name, char const* /*functions*/, steps before, step act) {
     operation added;
     added.name = std::move(name);
-    added.functions = std::move(functions);
     added.prepare = [before = std::move(before)] {
       auto made = std::make_unique<Stage>();
       for (step const& each : before) each(*made);
@@ -142,24 +140,21 @@ struct run_result {
 };
 
 /// The sums over all runs of a program.
-struct fault_totals {
+inline struct run_totals {
   std::uint64_t operations = 0;
   std::uint64_t call_sites = 0;
   std::uint64_t errors = 0;  // distinct pairs of an API function and an error
   std::uint64_t call_runs = 0;
   std::uint64_t allocation_sites = 0;
   std::uint64_t allocation_runs = 0;
-};
-[[nodiscard]] fault_totals const& totals();
+} totals;
 
-/// How long one run may take before the program ends with its name.
-void limit_runs_to(unsigned seconds);
-
-/// How long a run waits for events that a worker returns. A run that leaks one waits that long.
-void await_events_for(std::chrono::nanoseconds at_most);
-
-/// Only one run in so many is made from now on.
-void make_one_run_in(unsigned so_many);
+/// What bounds the runs.
+inline struct run_limits {
+  unsigned seconds = 60;  // of a run, before the program ends with its name; it takes milliseconds
+  std::chrono::nanoseconds events = generous;  // a run waits so long for one that leaks
+  unsigned one_run_in = 1;                     // only one in so many is made
+} limits;
 
 /// The runs of one operation. Each broken promise is a failure of the running test.
 class fault_runner {

@@ -62,15 +62,12 @@ class pool_stage : public fault_world {
 
   [[nodiscard]] std::string seen() override {
     if (recycles_when_seen) worker->core().recycle();
-    std::string text =
-        "held " + std::to_string(held && *held) + " kept " + std::to_string(kept && *kept) +
-        " shared " + std::to_string(share.has_value()) + " memory " +
-        std::to_string(memory && *memory) + " single " + std::to_string(single.has_value());
-    if (scratch) text += " scratch";
-    if (!pool) return text + " no pool";
+    std::string const text =
+        text_of("held", held && *held, "kept", kept && *kept, "shared", share.has_value(), "memory",
+                memory && *memory, "single", single.has_value(), "scratch", scratch.has_value());
+    if (!pool) return text + "no pool";
     pool_stats const now = pool->stats();
-    return text + " in graphs " + std::to_string(now.in_graphs) + " deferred " +
-           std::to_string(now.deferred);
+    return text + text_of("in graphs", now.in_graphs, "deferred", now.deferred);
   }
   [[nodiscard]] leftovers end(int /*way*/) override {
     if (pool) {
