@@ -113,9 +113,10 @@ void add_conditions(rows& add) {
 
 /// Owners that nodes keep, in a graph whose handle was given out, or not: before that, nothing is
 /// on the graph.
-void add_owners(rows& add, bool is_exposed) {
+template <bool is_exposed>
+void add_owners(rows& add) {
   std::string const where = is_exposed ? ", the handle is out" : "";
-  step const owned = [=](build_stage& in) {
+  step const owned = [](build_stage& in) {
     in.build_one();
     in.mine = in.unique_owner();
     in.is_exposed = is_exposed;
@@ -254,24 +255,15 @@ void add_libraries(rows& add) {
       [](auto& in) { launch_keeping(in, *in.found, in.cells.data()); });
   add("library, its kernel in a node", runs("graph_builder_ref::add"), {load, find, drop, adds(4)},
       [](auto& in) { build(*in.built).add(kernel_node(*in.found, {}, in.cells.data(), 4)); });
-  add("library, unloaded", runs("library::load"), {load, no_poll, drop}, [](auto& in) {
-    in.worker->poll();
-  }).served_otherwise = at_next_poll;
+  add("library, unloaded", runs("library::load"), {load, no_poll, drop}, poll).served_otherwise =
+      at_next_poll;
 }
 
-std::vector<operation> operations() {
-  rows add;
-  add_kinds(add);
-  add_other_kinds(add);
-  add_conditions(add);
-  for (bool const is_exposed : {false, true}) add_owners(add, is_exposed);
-  add_graphs(add);
-  add_launches(add);
-  add_libraries(add);
-  return add.all();
-}
-
-INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
+                         testing::ValuesIn(rows::of({add_kinds, add_other_kinds, add_conditions,
+                                                     add_owners<false>, add_owners<true>,
+                                                     add_graphs, add_launches, add_libraries})),
+                         name_of);
 
 }  // namespace
 }  // namespace escrow::test

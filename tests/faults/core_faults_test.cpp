@@ -115,7 +115,6 @@ void add_scopes(rows& add) {
 }
 
 void add_queries(rows& add) {
-  step const capturing = [](auto& in) { in.begin_capture(in.one); };
   auto const is_active = [](auto& in) { return capture_of(in.one).is_active(); };
   add("capture info, of none", runs("capture_of"), {}, answer_of(is_active));
   add("capture info, of a capture", runs("capture_of"), {capturing}, answer_of(is_active));
@@ -133,15 +132,9 @@ void add_queries(rows& add) {
       answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
 }
 
-std::vector<operation> operations() {
-  rows add;
-  add_events(add);
-  add_scopes(add);
-  add_queries(add);
-  return add.all();
-}
-
-INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
+                         testing::ValuesIn(rows::of({add_events, add_scopes, add_queries})),
+                         name_of);
 
 /// How a ready event is recorded while some calls fail.
 struct record_case {

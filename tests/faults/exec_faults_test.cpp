@@ -169,7 +169,6 @@ void add_hoists(rows& add) {
 
 /// What execs have released, before and after their launches are done.
 void add_reclaims(rows& add) {
-  step const poll = [](auto& in) { in.worker->poll(); };
   step const finish = [](auto& in) {
     in.flag.raise();
     must(cudaStreamSynchronize(in.one));
@@ -186,22 +185,11 @@ void add_reclaims(rows& add) {
 }
 
 /// Each ends in three ways.
-std::vector<operation> const& operations() {
-  static std::vector<operation> const result = [] {
-    rows add;
-    add_instantiates(add);
-    add_launches(add);
-    add_updates(add);
-    add_ends(add);
-    add_copies(add);
-    add_conditionals(add);
-    add_hoists(add);
-    add_reclaims(add);
-    std::vector<operation> made = add.all();
-    for (operation& each : made) each.ways_to_end = 3;
-    return made;
-  }();
-  return result;
+std::vector<operation> operations() {
+  auto all = rows::of({add_instantiates, add_launches, add_updates, add_ends, add_copies,
+                       add_conditionals, add_hoists, add_reclaims});
+  for (operation& each : all) each.ways_to_end = 3;
+  return all;
 }
 
 /// In each operation, all calls of one function fail, however often they are tried.

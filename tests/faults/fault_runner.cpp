@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <escrow/core.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/retry_cleanup.hpp>
 #include <exception>
 #include <optional>
 #include <set>

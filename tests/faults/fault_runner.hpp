@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <escrow/sim.hpp>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +44,14 @@ class stage {
   /// The same after the device was lost: nothing hangs, nothing is destroyed twice.
   [[nodiscard]] virtual leftovers end_after_loss() = 0;
 };
+
+/// The visible state: names and values.
+template <class... Parts>
+[[nodiscard]] std::string text_of(Parts const&... parts) {
+  std::ostringstream text;
+  ((text << parts << ' '), ...);
+  return text.str();
+}
 
 /// What the header says about failures of some calls, by the call's name; "*" is all of them.
 using statements = std::map<std::string, std::string>;
@@ -106,14 +116,16 @@ class operations_in {
     all_.push_back(std::move(added));
     return all_.back();
   }
-  /// All rows. Those of another device come last: once a process has used two, less is known after
-  /// a fault, and the other rows' ends would be judged less strictly.
-  [[nodiscard]] std::vector<operation> all() const {
-    std::vector<operation> result = all_;
-    std::stable_partition(result.begin(), result.end(), [](operation const& each) {
+  /// All rows of the parts. Those of another device come last: once a process has used two, less is
+  /// known after a fault, and the other rows' ends would be judged less strictly.
+  [[nodiscard]] static std::vector<operation> of(
+      std::initializer_list<void (*)(operations_in&)> parts) {
+    operations_in add;
+    for (auto const part : parts) part(add);
+    std::stable_partition(add.all_.begin(), add.all_.end(), [](operation const& each) {
       return each.name.find("another device") == std::string::npos;
     });
-    return result;
+    return add.all_;
   }
 
  private:

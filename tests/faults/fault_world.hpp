@@ -8,7 +8,6 @@
 #include <escrow/pool.hpp>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,14 +19,6 @@
 #include "owners.hpp"
 
 namespace escrow::test {
-
-/// The visible state: names and values.
-template <class... Parts>
-[[nodiscard]] std::string text_of(Parts const&... parts) {
-  std::ostringstream text;
-  ((text << parts << ' '), ...);
-  return text.str();
-}
 
 /// How many graphs, execs, captures and libraries there are.
 [[nodiscard]] inline std::string alive_graphs() {
@@ -136,10 +127,13 @@ class fault_world : public stage {
   virtual leftovers finish(bool /*is_lost*/, bool /*is_end_known*/) { return {}; }
 };
 
+/// Steps of all stages.
+inline constexpr auto poll = [](auto& in) { in.worker->poll(); };
+inline constexpr auto capturing = [](auto& in) { in.begin_capture(in.one); };
+
 /// An owner that needs a block of its own.
-struct large_probe {
-  explicit large_probe(fate_ptr it) : owned(std::move(it)) {}
-  probe owned;
+struct large_probe : probe {
+  using probe::probe;
   char padding[100] = {};
 };
 
@@ -173,7 +167,7 @@ class deleter_stage : public fault_world {
     for (fate_ptr const& each : fates) {
       text += is_reclaimed_apart ? "some time " : text_of(each->times());
     }
-    bool const owns = (mine && mine->is_owner()) || (large && large->owned.is_owner());
+    bool const owns = (mine && mine->is_owner()) || (large && large->is_owner());
     deleter_stats const now = worker->stats();
     return text + text_of("mine", owns, "shared", shared != nullptr, "drained", has_drained,
                           "other", other_worker != nullptr, "capture", is_capturing(), "in graphs",

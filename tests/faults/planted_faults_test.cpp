@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
                               record(in);  // throws, and no code destroys the event
                               must(cudaEventDestroy(made));
                             }},
-                    mistake{"ALeakBehindAFailedAllocation", "device allocations",
+                    mistake{"ALeakBehindAFailedAllocation", "device allocations 1",
                             [](auto&) {
                               void* memory = nullptr;
                               escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");

@@ -18,8 +18,6 @@ step const claim = claim_on(&pool_stage::one);
 step const claim_on_other = claim_on(&pool_stage::other);
 step const release = [](auto& in) { in.held->release(); };
 step const drop = [](auto& in) { in.held.reset(); };
-step const poll = [](auto& in) { in.worker->poll(); };
-step const capturing = [](auto& in) { in.begin_capture(in.one); };
 step const end_capture = [](auto& in) { must(in.captured->end()); };
 /// The held slot is in use.
 step busy_on(owned_stream pool_stage::*stream) {
@@ -226,18 +224,12 @@ void add_pools(rows& add) {
 }
 
 std::vector<operation> operations() {
-  rows add;
-  add_claims(add);
-  add_scratch(add);
-  add_eager_releases(add);
-  add_captured_releases(add);
-  add_uses(add);
-  add_pools(add);
-  std::vector<operation> result = add.all();
-  for (operation& each : result) {
+  auto all = rows::of(
+      {add_claims, add_scratch, add_eager_releases, add_captured_releases, add_uses, add_pools});
+  for (operation& each : all) {
     if (!each.stated.empty()) each.stated_shows = "deferred 1";
   }
-  return result;
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);

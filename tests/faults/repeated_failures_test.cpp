@@ -249,7 +249,7 @@ class TwoBranches : public failing_test, public testing::WithParamInterface<char
 
 TEST_P(TwoBranches, AFailureOnOneBranchNeitherReleasesEarlyNorLeaksWhatTheOtherRetires) {
   block_pool pool = make_pool(8);
-  for (unsigned round = 0; round < 150; ++round) {
+  for (unsigned round = 0; round < 400; ++round) {
     std::array<std::vector<owner>, 2> owners;
     capture open{one, cudaStreamCaptureModeRelaxed};
     order(one, two);
