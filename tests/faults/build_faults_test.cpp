@@ -211,9 +211,7 @@ void add_graphs(rows& add) {
 /// A launch that keeps its arguments with the stage's deleter.
 template <class Argument>
 void launch_keeping(build_stage& in, kernel const& launched, Argument&& argument) {
-  launch_config config;
-  config.deleter = in.worker.get();
-  launch(in.one, launched, config, std::forward<Argument>(argument), 4);
+  launch(in.one, launched, {.deleter = in.worker.get()}, std::forward<Argument>(argument), 4);
 }
 
 step const expect_added = [](build_stage& in) {

@@ -201,6 +201,7 @@ TEST_P(ReadyEvent, IsRecordedOrReplacedByAFreshOneOrLeftAsItWas) {
 }
 
 constexpr auto refused = cudaErrorInvalidValue;
+constexpr auto anew = record_outcome::recorded_anew;
 
 /// Two calls fail while a record is tried: nothing has changed.
 record_case no_second_try(char const* name, char const* api) {
@@ -211,24 +212,17 @@ record_case no_second_try(char const* name, char const* api) {
           refused};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    While, ReadyEvent,
-    testing::Values(record_case{"NothingFails", {}, 0, record_outcome::recorded, cudaSuccess},
-                    record_case{"TheStreamIsOfAnotherDevice",
-                                {},
-                                1,
-                                record_outcome::recorded_anew,
-                                cudaErrorInvalidResourceHandle},
-                    record_case{"ARecordIsRefused",
-                                {{"cudaEventRecord", refused}},
-                                0,
-                                record_outcome::recorded_anew,
-                                refused},
-                    no_second_try("TwoRecordsAreRefused", "cudaEventRecord"),
-                    no_second_try("TheStreamsDeviceIsUnknown", "cudaStreamGetDevice"),
-                    no_second_try("NoEventCanBeMade", "cudaEventCreateWithFlags"),
-                    no_second_try("TheCurrentDeviceIsUnknown", "cudaGetDevice")),
-    [](auto const& each) { return std::string(each.param.name); });
+record_case const record_cases[] = {
+    {"NothingFails", {}, 0, record_outcome::recorded, cudaSuccess},
+    {"TheStreamIsOfAnotherDevice", {}, 1, anew, cudaErrorInvalidResourceHandle},
+    {"ARecordIsRefused", {{"cudaEventRecord", refused}}, 0, anew, refused},
+    no_second_try("TwoRecordsAreRefused", "cudaEventRecord"),
+    no_second_try("TheStreamsDeviceIsUnknown", "cudaStreamGetDevice"),
+    no_second_try("NoEventCanBeMade", "cudaEventCreateWithFlags"),
+    no_second_try("TheCurrentDeviceIsUnknown", "cudaGetDevice"),
+};
+INSTANTIATE_TEST_SUITE_P(While, ReadyEvent, testing::ValuesIn(record_cases),
+                         [](auto const& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace escrow::test

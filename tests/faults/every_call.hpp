@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <iostream>
 #include <string>
 
@@ -23,8 +24,16 @@ TEST_P(EveryCall, RunsOutOfMemoryAtEachAllocationAndThePromiseIsKept) {
   fault_runner(GetParam()).every_allocation();
 }
 
+/// The operation's name as GoogleTest takes it.
 inline std::string name_of(testing::TestParamInfo<operation> const& info) {
-  return identifier_of(info.param);
+  std::string name;
+  bool begins = true;
+  for (char const each : info.param.name) {
+    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
+    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
+    begins = !is_part;
+  }
+  return name;
 }
 
 /// Prints the sums over all runs.

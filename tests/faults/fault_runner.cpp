@@ -74,7 +74,6 @@ void fault_runner::every_call() {
   }
   run({.call = sites_.size() + 1, .api = "none", .error = cudaErrorIllegalAddress}, 0);
   ++totals.call_runs;
-  testing::Test::RecordProperty("sites", std::to_string(sites_.size()));
 }
 
 void fault_runner::run_each_way(fault failing,
@@ -118,7 +117,6 @@ void fault_runner::every_allocation() {
       if (testing::Test::HasFailure()) return;
     }
     if (is_reached) ++totals.allocation_sites;
-    testing::Test::RecordProperty("allocations", std::to_string(is_reached ? n : n - 1));
   }
 }
 

@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -77,18 +76,6 @@ struct operation {
 
 inline void PrintTo(operation const& it, std::ostream* out) {
   *out << it.name;
-}
-
-/// The operation's name as GoogleTest takes it.
-[[nodiscard]] inline std::string identifier_of(operation const& it) {
-  std::string name;
-  bool begins = true;
-  for (char const each : it.name) {
-    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
-    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
-    begins = !is_part;
-  }
-  return name;
 }
 
 /// The public functions that an operation tests; public_functions.py reads the source for it.

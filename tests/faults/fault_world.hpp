@@ -46,10 +46,9 @@ class fault_world : public stage {
   std::string answer = "none";  // the result of a query
 
   [[nodiscard]] std::unique_ptr<deleter> polled() const {
-    deleter_options chosen;
-    chosen.own_worker = false;
-    chosen.on_error = [log = errors](std::exception const& error) { log->add(error.what()); };
-    return std::make_unique<deleter>(chosen);
+    return std::make_unique<deleter>(deleter_options{
+        .own_worker = false,
+        .on_error = [log = errors](std::exception const& error) { log->add(error.what()); }});
   }
   [[nodiscard]] fate_ptr const& fate() { return fates.emplace_back(make_fate()); }
   /// An owner whose end makes no call.

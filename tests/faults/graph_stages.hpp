@@ -39,11 +39,8 @@ class exec_stage : public fault_world {
   int expected_runs = 0;     // launches that were enqueued
 
   exec_stage() {
-    pool_options chosen;
-    chosen.slots_max = 8;
-    chosen.label = "blocks";
-    chosen.deleter = worker.get();
-    pool.emplace(chosen, [this] { return block{counts}; });
+    pool.emplace(pool_options{.slots_max = 8, .label = "blocks", .deleter = worker.get()},
+                 [this] { return block{counts}; });
     source.emplace(captured_work(1));
   }
   /// A graph of library calls whose launches wait for the flag.

@@ -77,73 +77,73 @@ TEST_P(PlantedMistakes, AreReported) {
   expect_said(said_of(GetParam().act, GetParam().prepare), GetParam().expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Are, PlantedMistakes,
-    testing::Values(mistake{"ALeakBehindAFailedCall", "kept on purpose",
-                            [](auto& in) {
-                              cudaEvent_t made = nullptr;
-                              escrow::check(cudaEventCreate(&made), "cudaEventCreateWithFlags");
-                              record(in);  // throws, and no code destroys the event
-                              must(cudaEventDestroy(made));
-                            }},
-                    mistake{"ALeakBehindAFailedAllocation", "device allocations 1",
-                            [](auto&) {
-                              void* memory = nullptr;
-                              escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");
-                              auto const box = std::make_unique<std::string>(100, 'x');
-                              must(cudaFree(memory));
-                            },
-                            [](auto& in) { in.have_owner(); }},
-                    mistake{"AChangeBeforeTheCallThatFails", "it threw and has changed something",
-                            [](auto& in) {
-                              in.has_drained = true;
-                              record(in);
-                            }},
-                    mistake{"AnOwnerThatIsDestroyedInUse", "destroyed while in use",
-                            [](auto& in) {
-                              probe taken(std::move(*in.mine));
-                              record(in);  // throws, and the owner is destroyed here
-                              in.worker->retire(in.one, std::move(taken));
-                            }},
-                    mistake{"AnOwnerThatIsDestroyedTwice", "destroyed twice",
-                            [](auto& in) {
-                              try {
-                                record(in);
-                              } catch (cuda_error const&) {
-                                probe const again(in.fates.front());
-                                throw;
-                              }
-                            }},
-                    mistake{"AnErrorThatIsSwallowed", "it did not throw, nor do its work",
-                            [](auto& in) { in.has_drained = try_to_record(in); }},
-                    mistake{"AnErrorOfAnotherKind", "something went wrong",
-                            [](auto& in) {
-                              if (!try_to_record(in))
-                                throw std::runtime_error("something went wrong");
-                            }},
-                    mistake{"AnErrorThatIsLeftBehind", "an error was left behind",
-                            [](auto& in) { static_cast<void>(cudaEventRecord(in.ready, in.one)); }},
-                    mistake{"ADeviceThatIsLeftCurrent", "another device is current",
-                            [](auto& in) {
-                              must(cudaSetDevice(1));
-                              record(in);
-                              must(cudaSetDevice(0));
-                            }},
-                    mistake{"ACaptureThatIsHarmed", "a failed call harmed the capture",
-                            [](auto& in) {
-                              cudaStreamCaptureStatus status{};
-                              if (succeeded(cudaStreamIsCapturing(in.one, &status))) return;
-                              static_cast<void>(cudaStreamQuery(in.one));
-                              static_cast<void>(cudaGetLastError());
-                            },
-                            [](auto& in) { in.begin_capture(in.one); }},
-                    mistake{"ACallWithoutARowInTheTable", "cudaRuntimeGetVersion has no row",
-                            [](auto&) {
-                              int version = 0;
-                              escrow::check(cudaRuntimeGetVersion(&version),
-                                            "cudaRuntimeGetVersion");
-                            }}),
-    [](auto const& each) { return std::string(each.param.name); });
+mistake const mistakes[] = {
+    {"ALeakBehindAFailedCall", "kept on purpose",
+     [](auto& in) {
+       cudaEvent_t made = nullptr;
+       escrow::check(cudaEventCreate(&made), "cudaEventCreateWithFlags");
+       record(in);  // throws, and no code destroys the event
+       must(cudaEventDestroy(made));
+     }},
+    {"ALeakBehindAFailedAllocation", "device allocations 1",
+     [](auto&) {
+       void* memory = nullptr;
+       escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");
+       auto const box = std::make_unique<std::string>(100, 'x');
+       must(cudaFree(memory));
+     },
+     [](auto& in) { in.have_owner(); }},
+    {"AChangeBeforeTheCallThatFails", "it threw and has changed something",
+     [](auto& in) {
+       in.has_drained = true;
+       record(in);
+     }},
+    {"AnOwnerThatIsDestroyedInUse", "destroyed while in use",
+     [](auto& in) {
+       probe taken(std::move(*in.mine));
+       record(in);  // throws, and the owner is destroyed here
+       in.worker->retire(in.one, std::move(taken));
+     }},
+    {"AnOwnerThatIsDestroyedTwice", "destroyed twice",
+     [](auto& in) {
+       try {
+         record(in);
+       } catch (cuda_error const&) {
+         probe const again(in.fates.front());
+         throw;
+       }
+     }},
+    {"AnErrorThatIsSwallowed", "it did not throw, nor do its work",
+     [](auto& in) { in.has_drained = try_to_record(in); }},
+    {"AnErrorOfAnotherKind", "something went wrong",
+     [](auto& in) {
+       if (!try_to_record(in)) throw std::runtime_error("something went wrong");
+     }},
+    {"AnErrorThatIsLeftBehind", "an error was left behind",
+     [](auto& in) { static_cast<void>(cudaEventRecord(in.ready, in.one)); }},
+    {"ADeviceThatIsLeftCurrent", "another device is current",
+     [](auto& in) {
+       must(cudaSetDevice(1));
+       record(in);
+       must(cudaSetDevice(0));
+     }},
+    {"ACaptureThatIsHarmed", "a failed call harmed the capture",
+     [](auto& in) {
+       cudaStreamCaptureStatus status{};
+       if (succeeded(cudaStreamIsCapturing(in.one, &status))) return;
+       static_cast<void>(cudaStreamQuery(in.one));
+       static_cast<void>(cudaGetLastError());
+     },
+     [](auto& in) { in.begin_capture(in.one); }},
+    {"ACallWithoutARowInTheTable", "cudaRuntimeGetVersion has no row",
+     [](auto&) {
+       int version = 0;
+       escrow::check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Are, PlantedMistakes, testing::ValuesIn(mistakes),
+                         [](auto const& each) { return std::string(each.param.name); });
 
 TEST(PlantedMistake, CallsThatAreNotTheSameEachTimeAreReported) {
   int runs = 0;

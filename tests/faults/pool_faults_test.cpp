@@ -90,10 +90,7 @@ void add_claims(rows& add) {
 
 void add_scratch(rows& add) {
   step const make = [](auto& in) {
-    pool_options chosen;
-    chosen.slots_max = 2;
-    chosen.deleter = in.worker.get();
-    in.scratch.emplace(chosen);
+    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()});
   };
   step const claim_scratch = [](auto& in) { in.memory.emplace(in.scratch->claim(in.one, 300)); };
   step const release_one = [](auto& in) { static_cast<void>(in.scratch->claim(in.one, 300)); };
@@ -118,15 +115,13 @@ void add_scratch(rows& add) {
 
 /// What the header says about releases of slots that other streams use, too. One record that fails
 /// is tried again.
-statements unrecorded() {
-  statements all;
-  for (char const* const part :
-       {"cudaEventCreateWithFlags", "cudaStreamGetCaptureInfo", "cudaStreamGetId", "cudaGetDevice",
-        "cudaSetDevice", "operator new"}) {
-    all[part] = "the lease is empty then and its record deferred";
-  }
-  return all;
-}
+char const* const deferred = "the lease is empty then and its record deferred";
+statements const unrecorded{{"cudaEventCreateWithFlags", deferred},
+                            {"cudaStreamGetCaptureInfo", deferred},
+                            {"cudaStreamGetId", deferred},
+                            {"cudaGetDevice", deferred},
+                            {"cudaSetDevice", deferred},
+                            {"operator new", deferred}};
 statements const reported{{"*", "errors at the end of a lease go to the deleter's on_error"}};
 
 void add_eager_releases(rows& add) {
@@ -137,7 +132,7 @@ void add_eager_releases(rows& add) {
   add("release", releases, {pool_of(1), claim, busy}, release);
   add("release on another stream", releases, {pool_of(1), claim, busy_on(other)},
       [](auto& in) { in.held->release(in.other.get()); });
-  add("release with other streams", releases, with_others, release).stated = unrecorded();
+  add("release with other streams", releases, with_others, release).stated = unrecorded;
   add("lease, ended", ends, with_others, drop).stated = reported;
   step const keep_another = [](auto& in) { in.kept.emplace(in.pool->claim(in.other)); };
   add("lease, assigned to", ends, {pool_of(2), claim, busy, keep_another}, [](auto& in) {
@@ -160,7 +155,7 @@ void add_eager_releases(rows& add) {
     in.claimed_on.reset();
   };
   rows::steps const two_devices{pool_of(1), claim, used_elsewhere};
-  add("release, used on another device", releases, two_devices, release).stated = unrecorded();
+  add("release, used on another device", releases, two_devices, release).stated = unrecorded;
   add("lease, ended, used on another device", ends, two_devices, drop).stated = reported;
   add("also used on another device", runs("lease::record_stream"), two_devices,
       [](auto& in) { in.held->record_stream(in.elsewhere); });

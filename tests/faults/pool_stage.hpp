@@ -31,15 +31,9 @@ class pool_stage : public fault_world {
 
   void make_pool(std::size_t limit, std::function<void(block&, stream_ref)> recycle = {}) {
     slots = limit;
-    pool_options chosen;
-    chosen.slots_max = limit;
-    chosen.deleter = worker.get();
-    if (recycle) {
-      pool.emplace(
-          chosen, [this] { return block{counts}; }, std::move(recycle));
-    } else {
-      pool.emplace(chosen, [this] { return block{counts}; });
-    }
+    pool_options const chosen{.slots_max = limit, .deleter = worker.get()};
+    auto const make = [this] { return block{counts}; };
+    recycle ? pool.emplace(chosen, make, std::move(recycle)) : pool.emplace(chosen, make);
   }
   void claim_on(cudaStream_t stream) {
     held.emplace(pool->claim(stream));
