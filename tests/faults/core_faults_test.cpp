@@ -27,7 +27,7 @@ class core_stage : public fault_world {
   }
 
  private:
-  leftovers finish(bool /*is_lost*/, bool /*is_end_known*/) override {
+  leftovers end_all(bool /*is_lost*/, bool /*is_end_known*/) override {
     mine.reset();
     taken.reset();
     shared.reset();

@@ -150,7 +150,9 @@ void add_reclaims(rows& add) {
   statements const partly{
       {"*", "a drain that throws may have reclaimed something before, and may be repeated"}};
   statements const closed{{"*", "it refuses new work at once, and then drains"}};
-  for (auto const& [what, before] : things) {
+  for (auto const& each : things) {
+    std::string const& what = each.first;
+    rows::steps const& before = each.second;
     auto const add_drain = [&](char const* name, char const* functions, statements const& stated,
                                bool (*drain)(deleter&)) {
       add(name + what, functions, before, [=](auto& in) {

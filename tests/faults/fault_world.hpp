@@ -46,9 +46,9 @@ class fault_world : public stage {
   std::string answer = "none";  // the result of a query
 
   [[nodiscard]] std::unique_ptr<deleter> polled() const {
-    return std::make_unique<deleter>(deleter_options{
-        .own_worker = false,
-        .on_error = [log = errors](std::exception const& error) { log->add(error.what()); }});
+    deleter_options chosen{.own_worker = false};
+    chosen.on_error = [log = errors](std::exception const& error) { log->add(error.what()); };
+    return std::make_unique<deleter>(chosen);
   }
   [[nodiscard]] fate_ptr const& fate() { return fates.emplace_back(make_fate()); }
   /// An owner whose end makes no call.
@@ -109,21 +109,21 @@ class fault_world : public stage {
     captured.reset();
     sync(one);
     sync(other);
-    return finish(false, true);
+    return end_all(false, true);
   }
   [[nodiscard]] leftovers end_after_loss() override {
     before_end(true);
     flag.raise();
     captured.reset();
     // In a process that uses two devices, nothing is known about the end of work after a fault.
-    return finish(true, !sim::has_context(1));
+    return end_all(true, !sim::has_context(1));
   }
 
  protected:
   /// Expects what must hold while work may run.
   virtual void before_end(bool /*is_lost*/) {}
   /// Once all work is done, if its end is known: destroys everything.
-  virtual leftovers finish(bool /*is_lost*/, bool /*is_end_known*/) { return {}; }
+  virtual leftovers end_all(bool /*is_lost*/, bool /*is_end_known*/) { return {}; }
 };
 
 /// Steps of all stages.
@@ -181,7 +181,7 @@ class deleter_stage : public fault_world {
     try_to_poll();
     if (is_busy) expect_none_destroyed();
   }
-  leftovers finish(bool /*is_lost*/, bool is_end_known) override {
+  leftovers end_all(bool /*is_lost*/, bool is_end_known) override {
     plain.reset();
     mine.reset();
     large.reset();

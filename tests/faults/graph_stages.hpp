@@ -263,7 +263,7 @@ class build_stage : public fault_world {
     flag.raise();
     scope.reset();
   }
-  leftovers finish(bool is_lost, bool is_end_known) override {
+  leftovers end_all(bool is_lost, bool is_end_known) override {
     if (!is_lost && expected) {
       cells.store(0, 0);
       run();

@@ -99,7 +99,7 @@ class pool_stage : public fault_world {
   }
   /// Expects that nothing is left but what is counted as leaked: slots, each with its block, and
   /// with its events, for its own stream and two others; and scratch memory.
-  leftovers finish(bool is_lost, bool /*is_end_known*/) override {
+  leftovers end_all(bool is_lost, bool /*is_end_known*/) override {
     if (!is_lost) sync(third);
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
     sim::run_until_idle();  // before the flag is freed

@@ -8,7 +8,6 @@
 #include <latch>
 #include <new>
 #include <optional>
-#include <ranges>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -271,11 +270,13 @@ TEST_P(TwoBranches, AFailureOnOneBranchNeitherReleasesEarlyNorLeaksWhatTheOtherR
     exec->launch(three);
     sync(three);
     static_cast<void>(drains_soon());
-    for (auto const& [fate, is_refused] : owners | std::views::join) {
+    std::vector<owner> all = owners[0];
+    all.insert(all.end(), owners[1].begin(), owners[1].end());
+    for (auto const& [fate, is_refused] : all) {
       ASSERT_TRUE(is_refused || !fate->was_destroyed()) << round;
     }
     exec.reset();
-    for (auto const& [fate, is_refused] : owners | std::views::join) {
+    for (auto const& [fate, is_refused] : all) {
       ASSERT_TRUE(fate->wait()) << round;
       ASSERT_EQ(fate->times(), 1) << round;
     }
