@@ -6,7 +6,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "witness.hpp"

@@ -1,6 +1,5 @@
 // Edges that do not wait for the end of a kernel: which there are, how captures join them, what
 // runs beside the kernel, and that what is behind a programmatic launch waits for the kernel too.
-#include "early_edges.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 #include <escrow/core.hpp>
 #include <escrow/detail/graph_query.hpp>
 
+#include "capturing.hpp"
 #include "deep.hpp"
-#include "synchronizing_thread.hpp"
 #include "world.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
@@ -13,7 +13,7 @@
 #include <escrow/detail/ready_event.hpp>
 #include <escrow/sim.hpp>
 
-#include "child_cases.hpp"
+#include "child.hpp"
 #include "sanitizers.hpp"
 #endif
 

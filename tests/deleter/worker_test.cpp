@@ -13,7 +13,7 @@
 #include <escrow/sim.hpp>
 
 #include "allocation_watch.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 #endif
 
 namespace escrow::test {

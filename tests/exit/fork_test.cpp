@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "belongings.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 
 namespace escrow::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "belongings.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>

@@ -11,7 +11,7 @@
 
 #include "belongings.hpp"
 #include "build_graph.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 
 namespace escrow::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 #include "memory.hpp"
 #include "plugin.hpp"
 #include "wait_until.hpp"

@@ -21,7 +21,7 @@ step const mine = [](auto& in) { in.mine = in.unique_owner(); };
 
 /// The three operations of a kind of changeable_kinds.hpp.
 template <class Kind>
-void add_kind(rows& all, std::string const& name, std::vector<std::string> const& functions) {
+void add_kind(rows& add, std::string const& name, char const* functions) {
   auto const expects = [](int way) -> step {
     return [=](build_stage& in) {
       in.at_end = [&in, way] {
@@ -30,139 +30,135 @@ void add_kind(rows& all, std::string const& name, std::vector<std::string> const
       };
     };
   };
-  step const add = [](auto& in) { in.first.emplace(Kind::add(*in.kinds, *in.built, 1)); };
-  all.add("node, " + name, functions, {expects(1)}, add);
-  all.add("node, " + name + ", changed", runs({"node::set"}), {add, expects(2)},
-          [](auto& in) { Kind::set(*in.kinds, *in.first, 2); });
-  all.add("node, " + name + ", changed in an exec", runs({"set"}), {add, exec, expects(2)},
-          [](auto& in) { Kind::set(*in.kinds, *in.exec, *in.first, 2); });
+  step const make = [](auto& in) { in.first.emplace(Kind::add(*in.kinds, *in.built, 1)); };
+  add("node, " + name, functions, {expects(1)}, make);
+  add("node, " + name + ", changed", runs("node::set"), {make, expects(2)},
+      [](auto& in) { Kind::set(*in.kinds, *in.first, 2); });
+  add("node, " + name + ", changed in an exec", runs("set"), {make, exec, expects(2)},
+      [](auto& in) { Kind::set(*in.kinds, *in.exec, *in.first, 2); });
 }
 
-void add_kinds(rows& all) {
-  auto const kernels = runs({"graph_builder_ref::add", "kernel_node"});
-  auto const host = runs({"graph_builder_ref::add", "host_node"});
-  auto const records = runs({"graph_builder_ref::add", "record_node"});
-  add_kind<of_launch>(all, "kernel", kernels);
-  add_kind<of_function>(all, "function", kernels);
-  add_kind<of_memset>(all, "memset", runs({"graph_builder_ref::add", "memset_node"}));
-  add_kind<of_memcpy>(all, "memcpy", runs({"graph_builder_ref::add", "memcpy_node"}));
-  add_kind<of_callable>(all, "callable", host);
-  add_kind<of_c_function>(all, "c function", host);
-  add_kind<of_record>(all, "record", records);
-  add_kind<of_borrowed_event>(all, "record of a borrowed event", records);
+void add_kinds(rows& add) {
+  auto const kernels = runs("graph_builder_ref::add kernel_node");
+  auto const host = runs("graph_builder_ref::add host_node");
+  auto const records = runs("graph_builder_ref::add record_node");
+  add_kind<of_launch>(add, "kernel", kernels);
+  add_kind<of_function>(add, "function", kernels);
+  add_kind<of_memset>(add, "memset", runs("graph_builder_ref::add memset_node"));
+  add_kind<of_memcpy>(add, "memcpy", runs("graph_builder_ref::add memcpy_node"));
+  add_kind<of_callable>(add, "callable", host);
+  add_kind<of_c_function>(add, "c function", host);
+  add_kind<of_record>(add, "record", records);
+  add_kind<of_borrowed_event>(add, "record of a borrowed event", records);
 }
 
 /// Kinds that cannot be changed.
-void add_other_kinds(rows& all) {
-  auto const waits = runs({"graph_builder_ref::add", "wait_node"});
-  all.add("node, wait", waits, {one},
-          [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0])); });
-  all.add("node, wait for a borrowed event", waits, {one},
-          [](auto& in) { build(*in.built).add(wait_node(in.kinds->event_of(0).ref())); });
-  all.add("node, empty", runs({"graph_builder_ref::join"}), {one},
-          [](auto& in) { static_cast<void>(in.first->join()); });
-  all.add("node, join", runs({"graph_builder_ref::join"}), {one},
-          [](auto& in) { static_cast<void>(build(*in.built).join(std::vector<node>{*in.first})); });
+void add_other_kinds(rows& add) {
+  auto const waits = runs("graph_builder_ref::add wait_node");
+  add("node, wait", waits, {one},
+      [](auto& in) { build(*in.built).add(wait_node(in.kinds->events[0])); });
+  add("node, wait for a borrowed event", waits, {one},
+      [](auto& in) { build(*in.built).add(wait_node(in.kinds->event_of(0).ref())); });
+  add("node, empty", runs("graph_builder_ref::join"), {one},
+      [](auto& in) { static_cast<void>(in.first->join()); });
+  add("node, join", runs("graph_builder_ref::join"), {one},
+      [](auto& in) { static_cast<void>(build(*in.built).join(std::vector<node>{*in.first})); });
   step const alloc = [](auto& in) { in.memory.emplace(build(*in.built).add(alloc_node(256))); };
   step const free = [](auto& in) { in.memory->add(free_node(in.memory->address())); };
-  all.add("node, alloc", runs({"graph_builder_ref::add", "alloc_node"}),
-          {[=](auto& in) { in.at_end = [=, &in] { free(in); }; }}, alloc);
-  all.add("node, free", runs({"graph_builder_ref::add", "free_node"}), {alloc}, free);
+  add("node, alloc", runs("graph_builder_ref::add alloc_node"),
+      {[=](auto& in) { in.at_end = [=, &in] { free(in); }; }}, alloc);
+  add("node, free", runs("graph_builder_ref::add free_node"), {alloc}, free);
   step const child = [](auto& in) {
     in.copy.emplace(*in.worker);
     build(*in.copy).add(kernel_node(in.add, {}, in.owner(), 5));
   };
   step const embed = [](auto& in) { build(*in.built).add(child_node(*in.copy)); };
   step const add_child = [](auto& in) { in.built->add_child(*in.copy); };
-  all.add("node, embedded graph", runs({"graph_builder_ref::add", "child_node"}), {child, adds(5)},
-          embed);
-  all.add("node, child", runs({"graph::add_child"}), {child, adds(5)}, add_child);
-  all.add("node, embedded graph beside memory", runs({"graph_builder_ref::add"}),
-          {child, adds(5), alloc, free}, embed);
-  all.add("node, child beside memory", runs({"graph::add_child"}), {child, adds(5), alloc, free},
-          add_child);
+  add("node, embedded graph", runs("graph_builder_ref::add child_node"), {child, adds(5)}, embed);
+  add("node, child", runs("graph::add_child"), {child, adds(5)}, add_child);
+  add("node, embedded graph beside memory", runs("graph_builder_ref::add"),
+      {child, adds(5), alloc, free}, embed);
+  add("node, child beside memory", runs("graph::add_child"), {child, adds(5), alloc, free},
+      add_child);
   step const without_edge = [](auto& in) {
     build(*in.built).add(kernel_node(in.add, {}, in.cells.data(), 1));
   };
-  all.add("node, edge", runs({"node::after"}), {one, without_edge, adds(2)},
-          [](auto& in) { in.first->after(nodes_in(*in.built).back()); });
+  add("node, edge", runs("node::after"), {one, without_edge, adds(2)},
+      [](auto& in) { in.first->after(nodes_in(*in.built).back()); });
 }
 
-void add_conditions(rows& all) {
+void add_conditions(rows& add) {
   step const condition = [](auto& in) { in.looked_at.emplace(build(*in.built).make_condition(1)); };
   step const body = [](auto& in) {
     in.body.emplace(build(*in.built).add(if_node(*in.looked_at)).body());
   };
-  all.add("condition, made", runs({"graph_builder_ref::make_condition"}), {}, condition);
-  all.add("node, if", runs({"graph_builder_ref::add", "if_node"}), {condition}, body);
-  all.add("node, if and else", runs({"graph_builder_ref::add", "if_else_node"}), {condition},
-          [](auto& in) {
-            in.body.emplace(build(*in.built).add(if_else_node(*in.looked_at)).otherwise());
-          });
-  all.add("node, while", runs({"graph_builder_ref::add", "while_node"}), {condition}, [](auto& in) {
-    in.body.emplace(build(*in.built).add(while_node(*in.looked_at)).body());
+  add("condition, made", runs("graph_builder_ref::make_condition"), {}, condition);
+  add("node, if", runs("graph_builder_ref::add if_node"), {condition}, body);
+  add("node, if and else", runs("graph_builder_ref::add if_else_node"), {condition}, [](auto& in) {
+    in.body.emplace(build(*in.built).add(if_else_node(*in.looked_at)).otherwise());
   });
-  all.add("node, switch", runs({"graph_builder_ref::add", "switch_node"}), {condition},
-          [](auto& in) {
-            in.body.emplace(build(*in.built).add(switch_node(*in.looked_at, 3)).bodies().front());
-          });
-  all.add("node, in a body", runs({"graph_builder_ref::add"}), {condition, body, mine, adds(1)},
-          [](auto& in) { in.body->add(kernel_node(in.add, {}, std::move(in.mine), 1)); });
+  add("node, while", runs("graph_builder_ref::add while_node"), {condition},
+      [](auto& in) { in.body.emplace(build(*in.built).add(while_node(*in.looked_at)).body()); });
+  add("node, switch", runs("graph_builder_ref::add switch_node"), {condition}, [](auto& in) {
+    in.body.emplace(build(*in.built).add(switch_node(*in.looked_at, 3)).bodies().front());
+  });
+  add("node, in a body", runs("graph_builder_ref::add"), {condition, body, mine, adds(1)},
+      [](auto& in) { in.body->add(kernel_node(in.add, {}, std::move(in.mine), 1)); });
   step const in_body = [](auto& in) { in.body->add(kernel_node(in.add, {}, in.owner(), 1)); };
-  all.add("body, handle", runs({"body_graph::get"}), {condition, body, in_body, adds(1)},
-          [](auto& in) { in.answer = in.body->get() != nullptr ? "body" : "null"; });
-  all.add("exec, of a graph with a body", runs({"graph_exec::graph_exec"}),
-          {condition, body, in_body, adds(1)}, exec);
+  add("body, handle", runs("body_graph::get"), {condition, body, in_body, adds(1)},
+      [](auto& in) { in.answer = in.body->get() != nullptr ? "body" : "null"; });
+  add("exec, of a graph with a body", runs("graph_exec::graph_exec"),
+      {condition, body, in_body, adds(1)}, exec);
 }
 
 /// Owners that nodes keep, in a graph whose handle was given out, or not: before that, nothing is
 /// on the graph.
-void add_owners(rows& all, bool is_exposed) {
+template <bool is_exposed>
+void add_owners(rows& add) {
   std::string const where = is_exposed ? ", the handle is out" : "";
-  step const owned = [=](build_stage& in) {
+  step const owned = [](build_stage& in) {
     in.build_one();
     in.mine = in.unique_owner();
     in.is_exposed = is_exposed;
     if (is_exposed) static_cast<void>(in.built->get());
   };
   auto const going = [](build_stage& in) { in.going = {0}; };
-  all.add("owner, added" + where, runs({"graph_builder_ref::add"}), {owned, adds(11)},
-          [](auto& in) { build(*in.built).add(kernel_node(in.add, {}, std::move(in.mine), 10)); });
-  all.add("owner, changed" + where, runs({"node::set"}), {owned, adds(10), going},
-          [](auto& in) { in.first->set(kernel_node(in.add, {}, std::move(in.mine), 10)); });
+  add("owner, added" + where, runs("graph_builder_ref::add"), {owned, adds(11)},
+      [](auto& in) { build(*in.built).add(kernel_node(in.add, {}, std::move(in.mine), 10)); });
+  add("owner, changed" + where, runs("node::set"), {owned, adds(10), going},
+      [](auto& in) { in.first->set(kernel_node(in.add, {}, std::move(in.mine), 10)); });
   step const another = [](auto& in) {
     build(*in.built).add(kernel_node(in.add, {}, in.owner(), 10));
   };
-  all.add("owner, its node destroyed" + where, runs({"node::destroy"}),
-          {owned, adds(10), another, going}, [](auto& in) { in.first->destroy(); });
-  all.add("owner, changed in an exec" + where, runs({"set"}), {owned, exec, adds(10)},
-          [](auto& in) {
-            escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
-          });
-  all.add("exec, made of owners" + where, runs({"graph_exec::graph_exec"}), {owned, adds(1)}, exec);
+  add("owner, its node destroyed" + where, runs("node::destroy"), {owned, adds(10), another, going},
+      [](auto& in) { in.first->destroy(); });
+  add("owner, changed in an exec" + where, runs("set"), {owned, exec, adds(10)}, [](auto& in) {
+    escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
+  });
+  add("exec, made of owners" + where, runs("graph_exec::graph_exec"), {owned, adds(1)}, exec);
   step const other_graph = [](auto& in) {
     in.copy.emplace(*in.worker);
     build(*in.copy).add(kernel_node(in.add, {}, in.owner(), 7));
   };
-  all.add("exec, updated to owners" + where, runs({"graph_exec::update"}),
-          {owned, exec, other_graph, adds(7)}, [](auto& in) { in.exec->update(*in.copy); });
-  all.add("graph with owners, cloned" + where, runs({"graph::clone"}), {owned}, clone);
-  all.add("graph with owners, ended" + where, runs({"graph::~graph"}), {owned, going},
-          [](auto& in) { in.built.reset(); });
-  all.add("graph with owners, detached" + where, runs({"graph::detach"}), {owned}, [](auto& in) {
+  add("exec, updated to owners" + where, runs("graph_exec::update"),
+      {owned, exec, other_graph, adds(7)}, [](auto& in) { in.exec->update(*in.copy); });
+  add("graph with owners, cloned" + where, runs("graph::clone"), {owned}, clone);
+  add("graph with owners, ended" + where, runs("graph::~graph"), {owned, going},
+      [](auto& in) { in.built.reset(); });
+  add("graph with owners, detached" + where, runs("graph::detach"), {owned}, [](auto& in) {
     in.plain.reset(in.built->detach());
     in.built.reset();
   });
-  all.add("graph with owners, its handle" + where, runs({"graph::get"}), {owned}, handle);
-  all.add("graph with owners, what it holds" + where, runs({"graph::held"}), {owned},
-          [](auto& in) { in.answer = std::to_string(in.built->held().owners); });
-  all.add("exec with owners, what it holds" + where, runs({"graph_exec::held"}), {owned, exec},
-          [](auto& in) { in.answer = std::to_string(in.exec->held().owners); });
+  add("graph with owners, its handle" + where, runs("graph::get"), {owned}, handle);
+  add("graph with owners, what it holds" + where, runs("graph::held"), {owned},
+      [](auto& in) { in.answer = std::to_string(in.built->held().owners); });
+  add("exec with owners, what it holds" + where, runs("graph_exec::held"), {owned, exec},
+      [](auto& in) { in.answer = std::to_string(in.exec->held().owners); });
   step const expect_run = [](build_stage& in) {
     in.at_end = [&in] { EXPECT_EQ(in.cells.load(), 1); };
   };
-  all.add("exec with owners, launched" + where, runs({"graph_exec::launch"}),
-          {owned, exec, expect_run}, [](auto& in) { in.exec->launch(in.one); });
+  add("exec with owners, launched" + where, runs("graph_exec::launch"), {owned, exec, expect_run},
+      [](auto& in) { in.exec->launch(in.one); });
   step const in_flight = [](build_stage& in) {
     in.first.emplace(build(*in.built).add(
         kernel_node(kernel(kernel_address(kernel_id::wait_flag)), {}, in.flag.get())));
@@ -171,41 +167,39 @@ void add_owners(rows& all, bool is_exposed) {
     in.exec->launch(in.one);
     in.built.reset();
   };
-  all.add("exec with owners, ended in flight" + where, runs({"graph_exec::~graph_exec"}),
-          {owned, in_flight}, [](auto& in) { in.exec.reset(); });
+  add("exec with owners, ended in flight" + where, runs("graph_exec::~graph_exec"),
+      {owned, in_flight}, [](auto& in) { in.exec.reset(); });
   step const capturing = [](auto& in) { in.begin_capture(in.other); };
-  all.add("exec with owners, ended during a capture" + where, runs({"graph_exec::~graph_exec"}),
-          {owned, exec, capturing}, [](auto& in) { in.exec.reset(); });
+  add("exec with owners, ended during a capture" + where, runs("graph_exec::~graph_exec"),
+      {owned, exec, capturing}, [](auto& in) { in.exec.reset(); });
 }
 
-void add_graphs(rows& all) {
-  auto const makes = runs({"graph::graph"});
-  all.add("graph, made", makes, {}, [](auto& in) { in.copy.emplace(); });
-  all.add("graph, made for a deleter", makes, {}, [](auto& in) { in.copy.emplace(*in.worker); });
-  all.add("graph, taken over", makes, {[](auto& in) { in.plain = make_graph(); }},
-          [](auto& in) { in.copy.emplace(in.plain.release()); })
-      .stated = {{"*", "the graph is destroyed if it cannot be taken over"}};
-  all.add("graph, empty, cloned", runs({"graph::clone"}), {}, clone);
-  all.add("graph, empty, its handle", runs({"graph::get"}), {}, handle);
-  all.add("graph, written", runs({"graph::write_dot"}), {one},
-          [](auto& in) { in.built->write_dot("/dev/null"); });
+void add_graphs(rows& add) {
+  auto const makes = runs("graph::graph");
+  add("graph, made", makes, {}, [](auto& in) { in.copy.emplace(); });
+  add("graph, made for a deleter", makes, {}, [](auto& in) { in.copy.emplace(*in.worker); });
+  add("graph, taken over", makes, {[](auto& in) { in.plain = make_graph(); }}, [](auto& in) {
+    in.copy.emplace(in.plain.release());
+  }).stated = {{"*", "the graph is destroyed if it cannot be taken over"}};
+  add("graph, empty, cloned", runs("graph::clone"), {}, clone);
+  add("graph, empty, its handle", runs("graph::get"), {}, handle);
+  add("graph, written", runs("graph::write_dot"), {one},
+      [](auto& in) { in.built->write_dot("/dev/null"); });
   step const begin = [](auto& in) { in.scope.emplace(in.one); };
   step const work = [](auto& in) { must(launch_add(in.one, in.cells.data(), 3)); };
-  all.add("capture, begun", runs({"capture_scope::capture_scope"}), {}, begin);
-  all.add("capture, ended", runs({"capture_scope::end"}), {begin, work},
-          [](auto& in) {
-            in.copy.emplace(in.scope->end());
-            in.scope.reset();
-          })
-      .stated = {{"*", "after a failed end() the capture is over and the graph is gone"}};
-  all.add("capture, dropped", runs({"capture_scope::~capture_scope"}), {begin, work},
-          [](auto& in) { in.scope.reset(); });
-  all.add("capture, as a call", runs({"capture"}), {}, [](auto& in) {
+  add("capture, begun", runs("capture_scope::capture_scope"), {}, begin);
+  add("capture, ended", runs("capture_scope::end"), {begin, work}, [](auto& in) {
+    in.copy.emplace(in.scope->end());
+    in.scope.reset();
+  }).stated = {{"*", "after a failed end() the capture is over and the graph is gone"}};
+  add("capture, dropped", runs("capture_scope::~capture_scope"), {begin, work},
+      [](auto& in) { in.scope.reset(); });
+  add("capture, as a call", runs("capture"), {}, [](auto& in) {
     in.copy.emplace(escrow::capture(in.one, [&in](stream_ref on) {
       escrow::check(launch_add(on.get(), in.cells.data(), 3), "cudaLaunchKernel");
     }));
   });
-  all.add("capture, of work that throws", runs({"capture"}), {}, [](auto& in) {
+  add("capture, of work that throws", runs("capture"), {}, [](auto& in) {
     try {
       static_cast<void>(escrow::capture(in.one, [](stream_ref) { throw std::logic_error("no"); }));
     } catch (std::logic_error const& thrown) {
@@ -217,66 +211,54 @@ void add_graphs(rows& all) {
 /// A launch that keeps its arguments with the stage's deleter.
 template <class Argument>
 void launch_keeping(build_stage& in, kernel const& launched, Argument&& argument) {
-  launch_config config;
-  config.deleter = in.worker.get();
-  launch(in.one, launched, config, std::forward<Argument>(argument), 4);
+  launch(in.one, launched, {.deleter = in.worker.get()}, std::forward<Argument>(argument), 4);
 }
 
 step const expect_added = [](build_stage& in) {
   in.at_end = [&in] { EXPECT_EQ(in.cells.load(), 4); };
 };
 
-void add_launches(rows& all) {
-  auto const launches = runs({"launch"});
+void add_launches(rows& add) {
+  auto const launches = runs("launch");
   step const busy = [](auto& in) { must(launch_wait_flag(in.one, in.flag.get())); };
   step const launch_mine = [](auto& in) { launch_keeping(in, in.add, std::move(in.mine)); };
-  all.add("launch", launches, {busy, expect_added, mine}, launch_mine);
-  all.add("launch, with nothing to keep", launches, {busy, expect_added},
-          [](auto& in) { launch(in.one, in.add, {}, in.cells.data(), 4); });
-  all.add("launch, of a shared argument", launches,
-          {busy, expect_added, [](auto& in) { in.shared = in.owner(); }},
-          [](auto& in) { launch_keeping(in, in.add, in.shared); });
+  add("launch", launches, {busy, expect_added, mine}, launch_mine);
+  add("launch, with nothing to keep", launches, {busy, expect_added},
+      [](auto& in) { launch(in.one, in.add, {}, in.cells.data(), 4); });
+  add("launch, of a shared argument", launches,
+      {busy, expect_added, [](auto& in) { in.shared = in.owner(); }},
+      [](auto& in) { launch_keeping(in, in.add, in.shared); });
   step const capturing = [](auto& in) {
     in.may_lose = true;
     in.scope.emplace(in.one);
   };
-  all.add("launch, in a capture", launches, {mine, capturing}, launch_mine).stated = {
+  add("launch, in a capture", launches, {mine, capturing}, launch_mine).stated = {
       {"*", "in a capture, an argument is moved from before the launch"}};
 }
 
-void add_libraries(rows& all) {
+void add_libraries(rows& add) {
   step const load = [](auto& in) { in.loaded.emplace(library::load(library_code(), *in.worker)); };
   step const find = [](auto& in) { in.found.emplace(in.loaded->find("library_add")); };
   step const drop = [](auto& in) { in.loaded.reset(); };
   step const no_poll = [](auto& in) { in.polls_when_seen = false; };
-  all.add("library, loaded", runs({"library::load"}), {}, load);
-  all.add("library, loaded from a file", runs({"library::load_file"}),
-          {[](auto&) { provide_library_file("faults.cubin"); }},
-          [](auto& in) { in.loaded.emplace(library::load_file("faults.cubin", *in.worker)); });
-  all.add("library, searched", runs({"library::find"}), {load}, find);
-  all.add("library, its kernel launched", runs({"launch"}), {load, find, drop, expect_added},
-          [](auto& in) { launch_keeping(in, *in.found, in.cells.data()); });
-  all.add("library, its kernel in a node", runs({"graph_builder_ref::add"}),
-          {load, find, drop, adds(4)},
-          [](auto& in) { build(*in.built).add(kernel_node(*in.found, {}, in.cells.data(), 4)); });
-  all.add("library, unloaded", runs({"library::load"}), {load, no_poll, drop},
-          [](auto& in) { in.worker->poll(); })
-      .served_otherwise = {{"*", "what could not be reclaimed is at the next poll"}};
+  add("library, loaded", runs("library::load"), {}, load);
+  add("library, loaded from a file", runs("library::load_file"),
+      {[](auto&) { provide_library_file("faults.cubin"); }},
+      [](auto& in) { in.loaded.emplace(library::load_file("faults.cubin", *in.worker)); });
+  add("library, searched", runs("library::find"), {load}, find);
+  add("library, its kernel launched", runs("launch"), {load, find, drop, expect_added},
+      [](auto& in) { launch_keeping(in, *in.found, in.cells.data()); });
+  add("library, its kernel in a node", runs("graph_builder_ref::add"), {load, find, drop, adds(4)},
+      [](auto& in) { build(*in.built).add(kernel_node(*in.found, {}, in.cells.data(), 4)); });
+  add("library, unloaded", runs("library::load"), {load, no_poll, drop}, poll).served_otherwise =
+      at_next_poll;
 }
 
-std::vector<operation> operations() {
-  rows all;
-  add_kinds(all);
-  add_other_kinds(all);
-  add_conditions(all);
-  for (bool const is_exposed : {false, true}) add_owners(all, is_exposed);
-  add_graphs(all);
-  add_launches(all);
-  add_libraries(all);
-  return all.all();
-}
-
-INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
+                         testing::ValuesIn(rows::of({add_kinds, add_other_kinds, add_conditions,
+                                                     add_owners<false>, add_owners<true>,
+                                                     add_graphs, add_launches, add_libraries})),
+                         name_of);
 
 }  // namespace
 }  // namespace escrow::test

@@ -21,16 +21,12 @@ class core_stage : public fault_world {
   int device = -1;
 
   [[nodiscard]] std::string seen() override {
-    return "event " + std::to_string(mine && *mine) + " taken " + std::to_string(taken && *taken) +
-           " answer " + answer + " device " + std::to_string(device) + " capture " +
-           std::to_string(is_capturing());
+    return text_of("event", mine && *mine, "taken", taken && *taken, "answer", answer, "device",
+                   device, "capture", is_capturing());
   }
-  [[nodiscard]] leftovers end(int /*way*/) override {
-    expect_unharmed_capture();
-    return end_after_loss();
-  }
-  [[nodiscard]] leftovers end_after_loss() override {
-    captured.reset();
+
+ private:
+  leftovers end_all(bool /*is_lost*/, bool /*is_end_known*/) override {
     mine.reset();
     taken.reset();
     return {};
@@ -48,97 +44,87 @@ step answer_of(Query query) {
   return [=](auto& in) { in.answer = std::to_string(query(in)); };
 }
 
-void add_events(rows& all) {
-  all.add("event, made", runs({"event::event"}), {}, with_event);
-  all.add("event, ended", runs({"event::~event"}), {with_event}, [](auto& in) { in.mine.reset(); });
-  all.add("event, recorded", runs({"event_ref::record"}), {with_event},
-          [](auto& in) { in.mine->ref().record(in.one); });
-  all.add("event, waited for", runs({"event_ref::wait"}), {with_event},
-          [](auto& in) { in.mine->ref().wait(in.one); });
-  all.add("event, asked", runs({"event_ref::is_done"}), {with_event},
-          answer_of([](auto& in) { return in.mine->ref().is_done(); }))
+void add_events(rows& add) {
+  add("event, made", runs("event::event"), {}, with_event);
+  add("event, ended", runs("event::~event"), {with_event}, [](auto& in) { in.mine.reset(); });
+  add("event, recorded", runs("event_ref::record"), {with_event},
+      [](auto& in) { in.mine->ref().record(in.one); });
+  add("event, waited for", runs("event_ref::wait"), {with_event},
+      [](auto& in) { in.mine->ref().wait(in.one); });
+  add("event, asked", runs("event_ref::is_done"), {with_event},
+      answer_of([](auto& in) { return in.mine->ref().is_done(); }))
       .served_otherwise = {{"cudaEventQuery", "cudaErrorNotReady is an answer"}};
-  all.add("event, synced", runs({"event_ref::sync"}), {with_event},
-          [](auto& in) { in.mine->ref().sync(); });
-  auto const takes = runs({"event_cache::take"});
-  all.add("event cache, empty", takes, {},
-          [](auto& in) { in.taken.emplace(event_cache::take(0)); });
-  all.add("event cache, empty, of another device", takes, {},
-          [](auto& in) { in.taken.emplace(event_cache::take(1)); });
-  auto const puts = runs({"event_cache::put"});
-  all.add("event cache, given back", puts, {with_event},
-          [](auto& in) { event_cache::put(0, std::move(*in.mine)); });
-  all.add("event cache, given back for no device", puts, {with_event},
-          [](auto& in) { event_cache::put(-1, std::move(*in.mine)); });
-  auto const records = runs({"record_ready"});
-  all.add("ready event, recorded", records, {with_event}, [](auto& in) {
+  add("event, synced", runs("event_ref::sync"), {with_event},
+      [](auto& in) { in.mine->ref().sync(); });
+  auto const takes = runs("event_cache::take");
+  add("event cache, empty", takes, {}, [](auto& in) { in.taken.emplace(event_cache::take(0)); });
+  add("event cache, empty, of another device", takes, {},
+      [](auto& in) { in.taken.emplace(event_cache::take(1)); });
+  auto const puts = runs("event_cache::put");
+  add("event cache, given back", puts, {with_event},
+      [](auto& in) { event_cache::put(0, std::move(*in.mine)); });
+  add("event cache, given back for no device", puts, {with_event},
+      [](auto& in) { event_cache::put(-1, std::move(*in.mine)); });
+  auto const records = runs("record_ready");
+  add("ready event, recorded", records, {with_event}, [](auto& in) {
     int device = 0;
     auto const result = record_ready(*in.mine, device, in.one);
     if (result.outcome == record_outcome::failed) throw cuda_error(result.status, "record");
   });
-  all.add("ready event, of another device", records,
-          {[](auto& in) { in.mine.emplace(event_cache::take(1)); }}, answer_of([](auto& in) {
-            int device = 1;
-            return static_cast<int>(record_ready(*in.mine, device, in.one).outcome);
-          }))
+  add("ready event, of another device", records,
+      {[](auto& in) { in.mine.emplace(event_cache::take(1)); }}, answer_of([](auto& in) {
+        int device = 1;
+        return static_cast<int>(record_ready(*in.mine, device, in.one).outcome);
+      }))
       .served_otherwise = {{"*", "a second try that fails is a failure, which is reported"}};
 }
 
-void add_scopes(rows& all) {
-  all.add("current device", runs({"current_device"}), {},
-          [](auto& in) { in.device = current_device(); });
-  all.add("device scope", runs({"device_scope::device_scope", "device_scope::~device_scope"}), {},
-          [](auto& in) {
-            device_scope const there(1);
-            in.answer = "1";
-          });
-  all.add("relaxed scope",
-          runs({"relaxed_capture_scope::relaxed_capture_scope",
-                "relaxed_capture_scope::~relaxed_capture_scope"}),
-          {}, [](auto& in) {
-            relaxed_capture_scope const relaxed;
-            in.answer = "1";
-          });
-  all.add("cleanup retried", runs({"retry_cleanup"}), {with_event}, answer_of([](auto& in) {
-            cudaEvent_t const handle = in.mine->detach();
-            return retry_cleanup([&] { return cudaEventDestroy(handle); });
-          }));
-  all.add("cleanup retried in relaxed mode", runs({"retry_cleanup_relaxed"}), {with_event},
-          answer_of([](auto& in) {
-            cudaEvent_t const asked = in.mine->get();
-            return retry_cleanup_relaxed([&] { return cudaEventQuery(asked); });
-          }));
+void add_scopes(rows& add) {
+  add("current device", runs("current_device"), {}, [](auto& in) { in.device = current_device(); });
+  add("device scope", runs("device_scope::device_scope device_scope::~device_scope"), {},
+      [](auto& in) {
+        device_scope const there(1);
+        in.answer = "1";
+      });
+  add("relaxed scope",
+      runs("relaxed_capture_scope::relaxed_capture_scope "
+           "relaxed_capture_scope::~relaxed_capture_scope"),
+      {}, [](auto& in) {
+        relaxed_capture_scope const relaxed;
+        in.answer = "1";
+      });
+  add("cleanup retried", runs("retry_cleanup"), {with_event}, answer_of([](auto& in) {
+        cudaEvent_t const handle = in.mine->detach();
+        return retry_cleanup([&] { return cudaEventDestroy(handle); });
+      }));
+  add("cleanup retried in relaxed mode", runs("retry_cleanup_relaxed"), {with_event},
+      answer_of([](auto& in) {
+        cudaEvent_t const asked = in.mine->get();
+        return retry_cleanup_relaxed([&] { return cudaEventQuery(asked); });
+      }));
 }
 
-void add_queries(rows& all) {
-  step const capturing = [](auto& in) { in.begin_capture(in.one); };
+void add_queries(rows& add) {
   auto const is_active = [](auto& in) { return capture_of(in.one).is_active(); };
-  all.add("capture info, of none", runs({"capture_of"}), {}, answer_of(is_active));
-  all.add("capture info, of a capture", runs({"capture_of"}), {capturing}, answer_of(is_active));
-  all.add("capture info, to use the stream", runs({"usable_capture_of"}), {capturing},
-          answer_of([](auto& in) { return usable_capture_of("test", in.one).is_active(); }));
-  all.add("stream id", runs({"stream_id"}), {},
-          answer_of([](auto& in) { return stream_id(in.one) != 0; }));
-  all.add("stream's device", runs({"device_of"}), {},
-          [](auto& in) { in.device = device_of(in.one); });
+  add("capture info, of none", runs("capture_of"), {}, answer_of(is_active));
+  add("capture info, of a capture", runs("capture_of"), {capturing}, answer_of(is_active));
+  add("capture info, to use the stream", runs("usable_capture_of"), {capturing},
+      answer_of([](auto& in) { return usable_capture_of("test", in.one).is_active(); }));
+  add("stream id", runs("stream_id"), {},
+      answer_of([](auto& in) { return stream_id(in.one) != 0; }));
+  add("stream's device", runs("device_of"), {}, [](auto& in) { in.device = device_of(in.one); });
   step const fill_cache = [](auto& in) { static_cast<void>(is_captured_on(in.one, 1)); };
-  all.add("capturing stream's device", runs({"device_of_capturing"}), {capturing, fill_cache},
-          [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
-  all.add("captured on another device", runs({"is_captured_on"}), {capturing},
-          answer_of([](auto& in) { return is_captured_on(in.one, 1); }));
-  all.add("graph id", runs({"graph_id_of"}), {},
-          answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
+  add("capturing stream's device", runs("device_of_capturing"), {capturing, fill_cache},
+      [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
+  add("captured on another device", runs("is_captured_on"), {capturing},
+      answer_of([](auto& in) { return is_captured_on(in.one, 1); }));
+  add("graph id", runs("graph_id_of"), {},
+      answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
 }
 
-std::vector<operation> operations() {
-  rows all;
-  add_events(all);
-  add_scopes(all);
-  add_queries(all);
-  return all.all();
-}
-
-INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
+                         testing::ValuesIn(rows::of({add_events, add_scopes, add_queries})),
+                         name_of);
 
 /// How a ready event is recorded while some calls fail.
 struct record_case {
@@ -205,6 +191,7 @@ TEST_P(ReadyEvent, IsRecordedOrReplacedByAFreshOneOrLeftAsItWas) {
 }
 
 constexpr auto refused = cudaErrorInvalidValue;
+constexpr auto anew = record_outcome::recorded_anew;
 
 /// Two calls fail while a record is tried: nothing has changed.
 record_case no_second_try(char const* name, char const* api) {
@@ -215,24 +202,17 @@ record_case no_second_try(char const* name, char const* api) {
           refused};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    While, ReadyEvent,
-    testing::Values(record_case{"NothingFails", {}, 0, record_outcome::recorded, cudaSuccess},
-                    record_case{"TheStreamIsOfAnotherDevice",
-                                {},
-                                1,
-                                record_outcome::recorded_anew,
-                                cudaErrorInvalidResourceHandle},
-                    record_case{"ARecordIsRefused",
-                                {{"cudaEventRecord", refused}},
-                                0,
-                                record_outcome::recorded_anew,
-                                refused},
-                    no_second_try("TwoRecordsAreRefused", "cudaEventRecord"),
-                    no_second_try("TheStreamsDeviceIsUnknown", "cudaStreamGetDevice"),
-                    no_second_try("NoEventCanBeMade", "cudaEventCreateWithFlags"),
-                    no_second_try("TheCurrentDeviceIsUnknown", "cudaGetDevice")),
-    [](auto const& each) { return std::string(each.param.name); });
+record_case const record_cases[] = {
+    {"NothingFails", {}, 0, record_outcome::recorded, cudaSuccess},
+    {"TheStreamIsOfAnotherDevice", {}, 1, anew, cudaErrorInvalidResourceHandle},
+    {"ARecordIsRefused", {{"cudaEventRecord", refused}}, 0, anew, refused},
+    no_second_try("TwoRecordsAreRefused", "cudaEventRecord"),
+    no_second_try("TheStreamsDeviceIsUnknown", "cudaStreamGetDevice"),
+    no_second_try("NoEventCanBeMade", "cudaEventCreateWithFlags"),
+    no_second_try("TheCurrentDeviceIsUnknown", "cudaGetDevice"),
+};
+INSTANTIATE_TEST_SUITE_P(While, ReadyEvent, testing::ValuesIn(record_cases),
+                         [](auto const& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace escrow::test

@@ -8,59 +8,47 @@ namespace {
 using rows = operations_in<deleter_stage>;
 using step = rows::step;
 
-step busy() {
-  return [](auto& in) { in.keep_busy(in.one); };
-}
-step owner() {
-  return [](auto& in) { in.have_owner(); };
-}
-step capturing() {
-  return [](auto& in) { in.begin_capture(in.one); };
-}
-step shared() {
-  return [](auto& in) { in.share(); };
-}
-step used_on_one() {
-  return [](auto& in) { record_stream(in.shared, in.one); };
-}
-step retire_on_one() {
-  return [](auto& in) { in.worker->retire(in.one, std::move(*in.mine)); };
-}
-step poll() {
-  return [](auto& in) { in.worker->poll(); };
-}
-/// The steps on device 1, with a stream of that device in place of the given one.
-step elsewhere(owned_stream deleter_stage::*stream, rows::steps steps) {
+step const busy = [](auto& in) { in.keep_busy(in.one); };
+step const owner = [](auto& in) { in.have_owner(); };
+step const shared = [](auto& in) { in.share(); };
+step const used_on_one = [](auto& in) { record_stream(in.shared, in.one); };
+step const retire_on_one = [](auto& in) { in.worker->retire(in.one, std::move(*in.mine)); };
+/// The steps with device 1 current.
+step elsewhere(rows::steps steps) {
   return [=](auto& in) {
     device_scope const there(1);
-    in.*stream = make_stream();
     for (step const& each : steps) each(in);
   };
 }
+step stream_made(owned_stream deleter_stage::*stream) {
+  return [=](auto& in) { in.*stream = make_stream(); };
+}
+auto const one = &deleter_stage::one;
+auto const other = &deleter_stage::other;
 
-void add_eager_retirements(rows& all) {
-  auto const retire = runs({"deleter::retire"});
-  all.add("retire, after a stream", retire, {busy(), owner()}, retire_on_one());
-  all.add("retire, again after a stream", retire,
-          {[](auto& in) { in.worker->retire(in.one, probe(make_fate())); }, busy(), owner()},
-          retire_on_one());
-  all.add("retire, a large owner", retire, {busy(), [](auto& in) { in.large.emplace(in.fate()); }},
-          [](auto& in) { in.worker->retire(in.one, std::move(*in.large)); });
-  auto& on_device_1 = all.add(
-      "retire, on the stream of another device", retire,
-      {elsewhere(&deleter_stage::other, {[](auto& in) { in.keep_busy(in.other); }, owner()})},
-      [](auto& in) { in.worker->retire(in.other, std::move(*in.mine)); });
+void add_eager_retirements(rows& add) {
+  auto const retire = runs("deleter::retire");
+  add("retire, after a stream", retire, {busy, owner}, retire_on_one);
+  add("retire, again after a stream", retire,
+      {[](auto& in) { in.worker->retire(in.one, probe(make_fate())); }, busy, owner},
+      retire_on_one);
+  add("retire, a large owner", retire, {busy, [](auto& in) { in.large.emplace(in.fate()); }},
+      [](auto& in) { in.worker->retire(in.one, std::move(*in.large)); });
+  auto& on_device_1 =
+      add("retire, on the stream of another device", retire,
+          {elsewhere({stream_made(other), [](auto& in) { in.keep_busy(in.other); }, owner})},
+          [](auto& in) { in.worker->retire(in.other, std::move(*in.mine)); });
   on_device_1.stated = {{"*", "if nothing can be recorded, the owner is leaked and counted"}};
   on_device_1.stated_shows = "leaked 1";
   on_device_1.refused_first = cudaErrorInvalidResourceHandle;  // the record with device 0's event
-  all.add("retire, without a stream", retire, {owner()},
-          [](auto& in) { in.worker->retire(std::move(*in.mine)); });
-  all.add("retire, after an event", runs({"deleter::retire_after"}),
-          {busy(), owner(), [](auto& in) { must(cudaEventRecord(in.ready, in.one)); }},
-          [](auto& in) { in.worker->retire_after(in.ready.get(), std::move(*in.mine)); });
-  all.add("retain, with the process's own deleter", runs({"retain"}),
-          {owner(), [](auto& in) { in.uses_global = in.is_reclaimed_apart = true; }},
-          [](auto& in) { retain(in.one, std::move(*in.mine)); });
+  add("retire, without a stream", retire, {owner},
+      [](auto& in) { in.worker->retire(std::move(*in.mine)); });
+  add("retire, after an event", runs("deleter::retire_after"),
+      {busy, owner, [](auto& in) { must(cudaEventRecord(in.ready, in.one)); }},
+      [](auto& in) { in.worker->retire_after(in.ready.get(), std::move(*in.mine)); });
+  add("retain, with the process's own deleter", runs("retain"),
+      {owner, [](auto& in) { in.uses_global = in.is_reclaimed_apart = true; }},
+      [](auto& in) { retain(in.one, std::move(*in.mine)); });
 }
 
 void retire_around_work(deleter_stage& in) {
@@ -70,176 +58,142 @@ void retire_around_work(deleter_stage& in) {
       [&in] { escrow::check(launch_tiny(in.one), "cudaLaunchKernel"); });
 }
 
-void add_captured_retirements(rows& all) {
-  auto const retire = runs({"deleter::retire"});
+void add_captured_retirements(rows& add) {
+  auto const retire = runs("deleter::retire");
   std::string const text =
       "if CUDA refuses the user object, the owner is either still the caller's or destroyed by the "
       "worker";
   statements const refused{
       {"cudaUserObjectCreate", text}, {"cudaGraphRetainUserObject", text}, {"operator new", text}};
-  all.add("retire, in a capture", retire, {owner(), capturing()}, retire_on_one()).stated = refused;
-  all.add("retire, in a capture of another device", retire,
-          {elsewhere(&deleter_stage::one, {owner(), capturing()})}, retire_on_one())
+  add("retire, in a capture", retire, {owner, capturing}, retire_on_one).stated = refused;
+  add("retire, in a capture of another device", retire,
+      {elsewhere({stream_made(one), owner, capturing})}, retire_on_one)
       .stated = refused;
-  all.add("retire, with a graph", retire, {owner()},
-          [](auto& in) { in.worker->retire(in.plain.get(), std::move(*in.mine)); })
-      .stated = refused;
-  auto const around = runs({"deleter::retire_around"});
-  all.add("retire, around work", around, {busy(), owner()}, retire_around_work);
-  all.add("retire, around work in a capture", around, {owner(), capturing()}, retire_around_work)
-      .stated = {{"*", "in a capture the graph has the owner before the work is enqueued"}};
+  add("retire, with a graph", retire, {owner}, [](auto& in) {
+    in.worker->retire(in.plain.get(), std::move(*in.mine));
+  }).stated = refused;
+  auto const around = runs("deleter::retire_around");
+  add("retire, around work", around, {busy, owner}, retire_around_work);
+  add("retire, around work in a capture", around, {owner, capturing}, retire_around_work).stated = {
+      {"*", "in a capture the graph has the owner before the work is enqueued"}};
 }
 
-void add_shared(rows& all) {
+void add_shared(rows& add) {
   statements const taken{
       {"operator new", "the object may have been made, and is destroyed by the worker"}};
-  all.add("shared object, made", runs({"make_stream_shared_by"}), {owner()},
-          [](auto& in) {
-            in.shared = make_stream_shared_by<probe>(*in.worker, std::move(*in.mine));
-          })
+  add("shared object, made", runs("make_stream_shared_by"), {owner}, [](auto& in) {
+    in.shared = make_stream_shared_by<probe>(*in.worker, std::move(*in.mine));
+  }).stated = taken;
+  add("shared object, made by the process's own deleter", runs("make_stream_shared"), {owner},
+      [](auto& in) { in.shared = make_stream_shared<probe>(std::move(*in.mine)); })
       .stated = taken;
-  all.add("shared object, made by the process's own deleter", runs({"make_stream_shared"}),
-          {owner()}, [](auto& in) { in.shared = make_stream_shared<probe>(std::move(*in.mine)); })
-      .stated = taken;
-  auto const recorded = runs({"record_stream"});
+  auto const recorded = runs("record_stream");
   auto const add_use = [&](char const* name, rows::steps before) {
-    auto& use = all.add(name, recorded, std::move(before), used_on_one());
+    auto& use = add(name, recorded, std::move(before), used_on_one);
     use.stated = {{"*", "the work may use the object, which is leaked and counted"}};
     use.stated_shows = "leaked 1";
   };
-  add_use("shared object, used", {shared(), busy()});
-  add_use("shared object, used again", {shared(), used_on_one(), busy()});
+  add_use("shared object, used", {shared, busy});
+  add_use("shared object, used again", {shared, used_on_one, busy});
   step const used_on_four = [](auto& in) {
     for (int i = 0; i < 4; ++i) record_stream(in.shared, make_stream());
   };
-  add_use("shared object, used on many streams", {shared(), used_on_four, busy()});
-  all.add("shared object, used in a capture", recorded,
-          {shared(), capturing(), [](auto& in) { in.polls_when_seen = true; }}, used_on_one());
+  add_use("shared object, used on many streams", {shared, used_on_four, busy});
+  add("shared object, used in a capture", recorded,
+      {shared, capturing, [](auto& in) { in.polls_when_seen = true; }}, used_on_one);
 }
 
-/// What waits to be reclaimed, and is not in use.
-std::vector<std::pair<std::string, step>> things_to_reclaim() {
-  step const retired = [](auto& in) { in.worker->retire(probe(in.fate())); };
-  return {
-      {"nothing", [](auto&) {}},
-      {"an owner", retired},
-      {"an owner of another device",
-       [=](auto& in) {
-         device_scope const there(1);
-         retired(in);
-         in.reclaimed_on = 1;
-       }},
-      {"an owner after its stream",
-       [](auto& in) {
-         in.worker->retire(in.one, probe(in.fate()));
-         must(cudaStreamSynchronize(in.one));
-       }},
-      {"two owners after their streams",
-       [](auto& in) {
-         in.worker->retire(in.one, probe(in.fate()));
-         in.worker->retire(in.other, probe(in.fate()));
-         in.reclaimed_on = 0;
-         must(cudaDeviceSynchronize());
-       }},
-      {"an owner after an event",
-       [](auto& in) {
-         must(cudaEventRecord(in.ready, in.one));
-         in.worker->retire_after(in.ready.get(), probe(in.fate()));
-         must(cudaStreamSynchronize(in.one));
-       }},
-      {"an owner of a graph",
-       [](auto& in) {
-         in.worker->retire(in.plain.get(), probe(in.fate()));
-         in.plain.reset();
-       }},
-      {"a shared object",
-       [](auto& in) {
-         in.share();
-         record_stream(in.shared, in.one);
-         record_stream(in.shared, in.other);
-         must(cudaDeviceSynchronize());
-         in.shared.reset();
-       }},
-      {"a shared object of another device",
-       [](auto& in) {
-         device_scope const there(1);
-         in.share();
-         record_stream(in.shared, in.one);
-         must(cudaStreamSynchronize(in.one));
-         in.shared.reset();
-         in.reclaimed_on = 1;
-       }},
-  };
+step retired_on(owned_stream deleter_stage::*stream) {
+  return [=](auto& in) { in.worker->retire(in.*stream, probe(in.fate())); };
 }
-
-void add_reclaims(rows& all) {
-  all.add("poll, an owner in use", runs({"deleter::poll"}),
-          {busy(), [](auto& in) { in.worker->retire(in.one, probe(in.fate())); }}, poll());
-  step const drop_used = [](auto& in) {
-    record_stream(in.shared, in.one);
-    record_stream(in.shared, in.other);
+step const retired = [](auto& in) { in.worker->retire(probe(in.fate())); };
+/// Was used on the streams, and is dropped.
+step shared_until(std::vector<owned_stream deleter_stage::*> streams) {
+  return [=](auto& in) {
+    in.share();
+    for (auto const each : streams) {
+      record_stream(in.shared, in.*each);
+      if (!in.is_busy) sync(in.*each);
+    }
     in.shared.reset();
   };
-  all.add("poll, a shared object in use", runs({"deleter::poll"}), {busy(), shared(), drop_used},
-          poll());
+}
+step const on_device_1 = [](auto& in) { in.reclaimed_on = 1; };
+step const all_done = [](auto&) { must(cudaDeviceSynchronize()); };
+
+void add_reclaims(rows& add) {
+  add("poll, an owner in use", runs("deleter::poll"), {busy, retired_on(one)}, poll);
+  add("poll, a shared object in use", runs("deleter::poll"), {busy, shared_until({one, other})},
+      poll);
+  step const on_device_0 = [](auto& in) { in.reclaimed_on = 0; };
+  step const retired_after_event = [](auto& in) {
+    must(cudaEventRecord(in.ready, in.one));
+    in.worker->retire_after(in.ready.get(), probe(in.fate()));
+  };
+  step const retired_with_graph = [](auto& in) {
+    in.worker->retire(in.plain.get(), probe(in.fate()));
+    in.plain.reset();
+  };
+  // What waits to be reclaimed, and is not in use.
+  std::vector<std::pair<std::string, rows::steps>> const things{
+      {"nothing", {}},
+      {"an owner", {retired}},
+      {"an owner of another device", {elsewhere({retired, on_device_1})}},
+      {"an owner after its stream", {retired_on(one), all_done}},
+      {"two owners after their streams",
+       {retired_on(one), retired_on(other), on_device_0, all_done}},
+      {"an owner after an event", {retired_after_event, all_done}},
+      {"an owner of a graph", {retired_with_graph}},
+      {"a shared object", {shared_until({one, other})}},
+      {"a shared object of another device", {elsewhere({shared_until({one}), on_device_1})}},
+  };
   statements const partly{
       {"*", "a drain that throws may have reclaimed something before, and may be repeated"}};
   statements const closed{{"*", "it refuses new work at once, and then drains"}};
-  for (auto const& [what, prepare] : things_to_reclaim()) {
+  for (auto const& each : things) {
+    std::string const& what = each.first;
+    rows::steps const& before = each.second;
+    auto const add_drain = [&](char const* name, char const* functions, statements const& stated,
+                               bool (*drain)(deleter&)) {
+      add(name + what, functions, before, [=](auto& in) {
+        in.has_drained = drain(*in.worker);
+      }).stated = stated;
+    };
     // A poll that throws has reclaimed nothing: the thread could not be made ready for it.
-    all.add("poll, " + what, runs({"deleter::poll"}), {prepare}, poll()).served_otherwise = {
-        {"*", "what could not be reclaimed is at the next poll"}};
-    all.add("drain, " + what, runs({"deleter::drain"}), {prepare},
-            [](auto& in) {
-              in.worker->drain();
-              in.has_drained = true;
-            })
-        .stated = partly;
-    all.add("drain for a while, " + what, runs({"deleter::drain_for"}), {prepare},
-            [](auto& in) { in.has_drained = in.worker->drain_for(generous); })
-        .stated = partly;
-    all.add("stop, " + what, runs({"deleter::stop"}), {prepare},
-            [](auto& in) {
-              in.worker->stop();
-              in.has_drained = true;
-            })
-        .stated = closed;
-    all.add("stop for a while, " + what, runs({"deleter::stop_for"}), {prepare},
-            [](auto& in) { in.has_drained = in.worker->stop_for(generous); })
-        .stated = closed;
+    add("poll, " + what, runs("deleter::poll"), before, poll).served_otherwise = at_next_poll;
+    add_drain("drain, ", runs("deleter::drain"), partly, [](auto& it) { return it.drain(), true; });
+    add_drain("drain for a while, ", runs("deleter::drain_for"), partly,
+              [](auto& it) { return it.drain_for(generous); });
+    add_drain("stop, ", runs("deleter::stop"), closed, [](auto& it) { return it.stop(), true; });
+    add_drain("stop for a while, ", runs("deleter::stop_for"), closed,
+              [](auto& it) { return it.stop_for(generous); });
   }
 }
 
-void add_deleters(rows& all) {
+void add_deleters(rows& add) {
   step const make = [](auto& in) { in.other_worker = in.polled(); };
   step const end = [](auto& in) { in.other_worker.reset(); };
-  all.add("deleter, made", runs({"deleter::deleter"}), {}, make);
-  all.add("deleter with a thread, made", runs({"deleter::deleter"}), {},
-          [](auto& in) { in.other_worker = std::make_unique<deleter>(); });
+  add("deleter, made", runs("deleter::deleter"), {}, make);
+  add("deleter with a thread, made", runs("deleter::deleter"), {},
+      [](auto& in) { in.other_worker = std::make_unique<deleter>(); });
   step const retire_and_drain = [](auto& in) {
     in.other_worker->retire(in.one, probe(make_fate()));
     in.other_worker->drain();
   };
-  all.add("deleter, ended", runs({"deleter::~deleter"}), {make, retire_and_drain}, end);
+  add("deleter, ended", runs("deleter::~deleter"), {make, retire_and_drain}, end);
   step const retire_by_a_thread = [](auto& in) {
     in.is_reclaimed_apart = true;
     in.other_worker = std::make_unique<deleter>();
     in.other_worker->retire(in.one, probe(in.fate()));
   };
-  all.add("deleter with a thread, ended", runs({"deleter::~deleter"}), {retire_by_a_thread}, end);
+  add("deleter with a thread, ended", runs("deleter::~deleter"), {retire_by_a_thread}, end);
 }
 
-std::vector<operation> operations() {
-  rows all;
-  add_eager_retirements(all);
-  add_captured_retirements(all);
-  add_shared(all);
-  add_reclaims(all);
-  add_deleters(all);
-  return all.all();
-}
-
-INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
+                         testing::ValuesIn(rows::of({add_eager_retirements,
+                                                     add_captured_retirements, add_shared,
+                                                     add_reclaims, add_deleters})),
+                         name_of);
 
 }  // namespace
 }  // namespace escrow::test

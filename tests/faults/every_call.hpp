@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <iostream>
 #include <string>
 
@@ -23,8 +24,16 @@ TEST_P(EveryCall, RunsOutOfMemoryAtEachAllocationAndThePromiseIsKept) {
   fault_runner(GetParam()).every_allocation();
 }
 
+/// The operation's name as GoogleTest takes it.
 inline std::string name_of(testing::TestParamInfo<operation> const& info) {
-  return identifier_of(info.param);
+  std::string name;
+  bool begins = true;
+  for (char const each : info.param.name) {
+    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
+    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
+    begins = !is_part;
+  }
+  return name;
 }
 
 /// Prints the sums over all runs.
@@ -32,13 +41,13 @@ class prints_totals : public testing::Environment {
  public:
   void SetUp() override {
     // ThreadSanitizer takes ten times as long, to see one thread.
-    if (built_with_tsan && !is_deep()) make_one_run_in(5);
+    if (built_with_tsan && !is_deep()) limits.one_run_in = 5;
   }
   void TearDown() override {
-    fault_totals const& all = totals();
-    std::cout << "operations " << all.operations << ", call sites " << all.call_sites << ", errors "
-              << all.errors << ", runs " << all.call_runs << "; allocation sites "
-              << all.allocation_sites << ", runs " << all.allocation_runs << std::endl;
+    std::cout << "operations " << totals.operations << ", call sites " << totals.call_sites
+              << ", errors " << totals.errors << ", runs " << totals.call_runs
+              << "; allocation sites " << totals.allocation_sites << ", runs "
+              << totals.allocation_runs << std::endl;
   }
 };
 inline auto* const printer = testing::AddGlobalTestEnvironment(new prints_totals);

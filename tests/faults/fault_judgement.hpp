@@ -10,10 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <escrow/core.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/graph_query.hpp>
-#include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/retry_cleanup.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
 #include <new>
@@ -86,22 +82,11 @@ inline std::string describe(operation const& it, fault const& failing) {
 }
 
 inline std::string describe(sim::counts const& it) {
-  std::string text;
-  auto const add = [&text](char const* name, std::size_t count) {
-    if (count != 0) text += " " + std::string(name) + " " + std::to_string(count);
-  };
-  add("streams", it.streams);
-  add("events", it.events);
-  add("graphs", it.graphs);
-  add("execs", it.execs + it.execs_in_flight);
-  add("user objects", it.user_objects);
-  add("device allocations", it.device_allocations);
-  add("bytes", it.device_bytes);
-  add("host allocations", it.host_allocations);
-  add("captures", it.captures);
-  add("operations", it.pending_ops + it.pending_callbacks);
-  add("libraries", it.libraries);
-  return text;
+  return text_of("streams", it.streams, "events", it.events, "graphs", it.graphs, "execs",
+                 it.execs + it.execs_in_flight, "user objects", it.user_objects,
+                 "device allocations", it.device_allocations, "bytes", it.device_bytes,
+                 "host allocations", it.host_allocations, "captures", it.captures, "operations",
+                 it.pending_ops + it.pending_callbacks, "libraries", it.libraries);
 }
 
 /// Without events and streams, of which there may be fewer.

@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <escrow/core.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/graph_query.hpp>
 #include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/retry_cleanup.hpp>
 #include <exception>
 #include <optional>
 #include <set>
@@ -22,18 +19,10 @@ namespace escrow::test {
 namespace {
 
 constexpr std::uint64_t steps_max = 400;  // no operation has as many calls, or allocations
-unsigned run_seconds_max = 60;            // a run takes milliseconds
-unsigned one_run_in = 1;
-std::chrono::nanoseconds events_wait = generous;
-
-fault_totals& mutable_totals() {
-  static fault_totals kept;
-  return kept;
-}
 
 bool is_selected() {
   static std::uint64_t asked = 0;
-  return asked++ % one_run_in == 0;
+  return asked++ % limits.one_run_in == 0;
 }
 
 /// No event is kept for reuse, so that the operation has to make its own, and events can be
@@ -56,26 +45,10 @@ void await_events(std::size_t at_most) {
         empty_event_cache();
         return sim::alive().events <= at_most;
       },
-      events_wait));
+      limits.events));
 }
 
 }  // namespace
-
-void limit_runs_to(unsigned seconds) {
-  run_seconds_max = seconds;
-}
-
-void await_events_for(std::chrono::nanoseconds at_most) {
-  events_wait = at_most;
-}
-
-void make_one_run_in(unsigned so_many) {
-  one_run_in = so_many;
-}
-
-fault_totals const& totals() {
-  return mutable_totals();
-}
 
 fault_runner::fault_runner(operation const& it) : it_(it) {
   fill();
@@ -93,15 +66,14 @@ void fault_runner::fill() {
 
 void fault_runner::every_call() {
   ASSERT_LT(sites_.size(), steps_max);
-  ++mutable_totals().operations;
-  mutable_totals().call_sites += sites_.size();
+  ++totals.operations;
+  totals.call_sites += sites_.size();
   for (std::uint64_t n = 1; n <= sites_.size(); ++n) {
     fail_call(n, sites_[n - 1].api);
     if (testing::Test::HasFailure()) return;
   }
   run({.call = sites_.size() + 1, .api = "none", .error = cudaErrorIllegalAddress}, 0);
-  ++mutable_totals().call_runs;
-  testing::Test::RecordProperty("sites", std::to_string(sites_.size()));
+  ++totals.call_runs;
 }
 
 void fault_runner::run_each_way(fault failing,
@@ -121,9 +93,9 @@ void fault_runner::fail_call(std::uint64_t n, std::string const& api) {
   ASSERT_FALSE(errors.empty()) << api << " has no row in the table of documented errors";
   for (cudaError_t const error : errors) {
     if (!is_selected()) continue;
-    if (met.emplace(api, error).second) ++mutable_totals().errors;
+    if (met.emplace(api, error).second) ++totals.errors;
     run_each_way({.call = n, .api = api, .error = error}, [&](run_result const& went) {
-      ++mutable_totals().call_runs;
+      ++totals.call_runs;
       ASSERT_GE(went.calls.size(), n) << it_.name << ": the call was not reached";
       EXPECT_EQ(went.calls[n - 1].api, api);
     });
@@ -140,19 +112,18 @@ void fault_runner::every_allocation() {
       if (!is_selected() && times != 1) continue;  // the first ends the search
       run_each_way({.allocation = n, .times = times}, [&](run_result const& went) {
         is_reached |= went.allocations >= n;
-        if (is_reached) ++mutable_totals().allocation_runs;
+        if (is_reached) ++totals.allocation_runs;
       });
       if (testing::Test::HasFailure()) return;
     }
-    if (is_reached) ++mutable_totals().allocation_sites;
-    testing::Test::RecordProperty("allocations", std::to_string(is_reached ? n : n - 1));
+    if (is_reached) ++totals.allocation_sites;
   }
 }
 
 run_result fault_runner::run(fault const& failing, int way_to_end) {
   std::string const what = describe(it_, failing);
   SCOPED_TRACE(what);
-  hang_alarm const bound(what, run_seconds_max);
+  hang_alarm const bound(what, limits.seconds);
   empty_event_cache();
   sim::counts const before = sim::alive();
   run_result went;

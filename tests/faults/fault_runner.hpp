@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +13,12 @@
 #include <map>
 #include <memory>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "wait_until.hpp"
 
 namespace escrow::test {
 
@@ -42,14 +44,20 @@ class stage {
   [[nodiscard]] virtual leftovers end_after_loss() = 0;
 };
 
+/// The visible state: names and values.
+template <class... Parts>
+[[nodiscard]] std::string text_of(Parts const&... parts) {
+  std::ostringstream text;
+  ((text << parts << ' '), ...);
+  return text.str();
+}
+
 /// What the header says about failures of some calls, by the call's name; "*" is all of them.
 using statements = std::map<std::string, std::string>;
 
 /// One public function in one of its ways.
 struct operation {
   std::string name;
-  /// The public functions that it tests, as public_functions.py finds them.
-  std::vector<std::string> functions;
   std::function<std::unique_ptr<stage>()> prepare;
   std::function<void(stage&)> act;
   /// The guarantee is strong: an operation that throws has changed nothing and can be repeated; one
@@ -70,21 +78,9 @@ inline void PrintTo(operation const& it, std::ostream* out) {
   *out << it.name;
 }
 
-/// The operation's name as GoogleTest takes it.
-[[nodiscard]] inline std::string identifier_of(operation const& it) {
-  std::string name;
-  bool begins = true;
-  for (char const each : it.name) {
-    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
-    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
-    begins = !is_part;
-  }
-  return name;
-}
-
 /// The public functions that an operation tests; public_functions.py reads the source for it.
-[[nodiscard]] inline std::vector<std::string> runs(std::initializer_list<char const*> names) {
-  return {names.begin(), names.end()};
+constexpr char const* runs(char const* functions) {
+  return functions;
 }
 
 /// Operations on stages of one kind.
@@ -95,10 +91,9 @@ class operations_in {
   using steps = std::vector<step>;
 
   /// Adds a row and returns it: what is done before, and what is done while something fails.
-  operation& add(std::string name, std::vector<std::string> functions, steps before, step act) {
+  operation& operator()(std::string name, char const* /*functions*/, steps before, step act) {
     operation added;
     added.name = std::move(name);
-    added.functions = std::move(functions);
     added.prepare = [before = std::move(before)] {
       auto made = std::make_unique<Stage>();
       for (step const& each : before) each(*made);
@@ -108,14 +103,16 @@ class operations_in {
     all_.push_back(std::move(added));
     return all_.back();
   }
-  /// All rows. Those of another device come last: once a process has used two, less is known after
-  /// a fault, and the other rows' ends would be judged less strictly.
-  [[nodiscard]] std::vector<operation> all() const {
-    std::vector<operation> result = all_;
-    std::stable_partition(result.begin(), result.end(), [](operation const& each) {
+  /// All rows of the parts. Those of another device come last: once a process has used two, less is
+  /// known after a fault, and the other rows' ends would be judged less strictly.
+  [[nodiscard]] static std::vector<operation> of(
+      std::initializer_list<void (*)(operations_in&)> parts) {
+    operations_in add;
+    for (auto const part : parts) part(add);
+    std::stable_partition(add.all_.begin(), add.all_.end(), [](operation const& each) {
       return each.name.find("another device") == std::string::npos;
     });
-    return result;
+    return add.all_;
   }
 
  private:
@@ -142,24 +139,21 @@ struct run_result {
 };
 
 /// The sums over all runs of a program.
-struct fault_totals {
+inline struct run_totals {
   std::uint64_t operations = 0;
   std::uint64_t call_sites = 0;
   std::uint64_t errors = 0;  // distinct pairs of an API function and an error
   std::uint64_t call_runs = 0;
   std::uint64_t allocation_sites = 0;
   std::uint64_t allocation_runs = 0;
-};
-[[nodiscard]] fault_totals const& totals();
+} totals;
 
-/// How long one run may take before the program ends with its name.
-void limit_runs_to(unsigned seconds);
-
-/// How long a run waits for events that a worker returns. A run that leaks one waits that long.
-void await_events_for(std::chrono::nanoseconds at_most);
-
-/// Only one run in so many is made from now on.
-void make_one_run_in(unsigned so_many);
+/// What bounds the runs.
+inline struct run_limits {
+  unsigned seconds = 60;  // of a run, before the program ends with its name; it takes milliseconds
+  std::chrono::nanoseconds events = generous;  // a run waits so long for one that leaks
+  unsigned one_run_in = 1;                     // only one in so many is made
+} limits;
 
 /// The runs of one operation. Each broken promise is a failure of the running test.
 class fault_runner {

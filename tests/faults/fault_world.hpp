@@ -15,18 +15,20 @@
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "fault_runner.hpp"
-#include "message_of.hpp"
 #include "owners.hpp"
+#include "status.hpp"
 
 namespace escrow::test {
 
 /// How many graphs, execs, captures and libraries there are.
 [[nodiscard]] inline std::string alive_graphs() {
   sim::counts const now = sim::alive();
-  return " graphs " + std::to_string(now.graphs) + " execs " +
-         std::to_string(now.execs + now.execs_in_flight) + " captures " +
-         std::to_string(now.captures) + " libraries " + std::to_string(now.libraries);
+  return text_of("graphs", now.graphs, "execs", now.execs + now.execs_in_flight, "captures",
+                 now.captures, "libraries", now.libraries);
 }
+
+/// What may happen to a poll in which a call fails.
+inline statements const at_next_poll{{"*", "what could not be reclaimed is at the next poll"}};
 
 /// A world whose deleter has no thread, so that the n-th CUDA call is always the same one.
 class fault_world : public stage {
@@ -44,8 +46,7 @@ class fault_world : public stage {
   std::string answer = "none";  // the result of a query
 
   [[nodiscard]] std::unique_ptr<deleter> polled() const {
-    deleter_options chosen;
-    chosen.own_worker = false;
+    deleter_options chosen{.own_worker = false};
     chosen.on_error = [log = errors](std::exception const& error) { log->add(error.what()); };
     return std::make_unique<deleter>(chosen);
   }
@@ -100,12 +101,38 @@ class fault_world : public stage {
     }
   }
   [[nodiscard]] bool is_capturing() const { return captured && captured->is_active(); }
+
+  [[nodiscard]] leftovers end(int /*way*/) override {
+    before_end(false);
+    flag.raise();
+    expect_unharmed_capture();
+    captured.reset();
+    sync(one);
+    sync(other);
+    return end_all(false, true);
+  }
+  [[nodiscard]] leftovers end_after_loss() override {
+    before_end(true);
+    flag.raise();
+    captured.reset();
+    // In a process that uses two devices, nothing is known about the end of work after a fault.
+    return end_all(true, !sim::has_context(1));
+  }
+
+ protected:
+  /// Expects what must hold while work may run.
+  virtual void before_end(bool /*is_lost*/) {}
+  /// Once all work is done, if its end is known: destroys everything.
+  virtual leftovers end_all(bool /*is_lost*/, bool /*is_end_known*/) { return {}; }
 };
 
+/// Steps of all stages.
+inline constexpr auto poll = [](auto& in) { in.worker->poll(); };
+inline constexpr auto capturing = [](auto& in) { in.begin_capture(in.one); };
+
 /// An owner that needs a block of its own.
-struct large_probe {
-  explicit large_probe(fate_ptr it) : owned(std::move(it)) {}
-  probe owned;
+struct large_probe : probe {
+  using probe::probe;
   char padding[100] = {};
 };
 
@@ -135,46 +162,26 @@ class deleter_stage : public fault_world {
 
   [[nodiscard]] std::string seen() override {
     if (polls_when_seen) worker->poll();
-    std::string text = "destroyed";
+    std::string text = "destroyed ";
     for (fate_ptr const& each : fates) {
-      text += " " + (is_reclaimed_apart ? "some time" : std::to_string(each->times()));
+      text += is_reclaimed_apart ? "some time " : text_of(each->times());
     }
-    bool const owns_large = large && large->owned.is_owner();
-    text += " mine " + std::to_string((mine && mine->is_owner()) || owns_large) + " shared " +
-            std::to_string(shared != nullptr) + " drained " + std::to_string(has_drained) +
-            " other " + std::to_string(other_worker != nullptr) + " capture " +
-            std::to_string(is_capturing());
+    bool const owns = (mine && mine->is_owner()) || (large && large->is_owner());
     deleter_stats const now = worker->stats();
-    return text + " in graphs " + std::to_string(now.in_graphs) + " leaked " +
-           std::to_string(now.leaked) + " noted " +
-           std::to_string(!graph_registry::global().is_empty()) + " open " +
-           std::to_string(worker->core().is_open());
-  }
-  [[nodiscard]] leftovers end(int /*way*/) override {
-    shared.reset();
-    worker->poll();
-    worker->poll();
-    if (is_busy) expect_none_destroyed();
-    flag.raise();
-    expect_unharmed_capture();
-    must(cudaStreamSynchronize(one));
-    must(cudaStreamSynchronize(other));
-    return end_all(true);
-  }
-  [[nodiscard]] leftovers end_after_loss() override {
-    shared.reset();
-    if (is_busy_elsewhere && !sim::has_failed(1)) {
-      try_to_poll();
-      expect_none_destroyed();
-    }
-    flag.raise();
-    // In a process that uses two devices, nothing is known about the end of work after a fault.
-    return end_all(!sim::has_context(1));
+    return text + text_of("mine", owns, "shared", shared != nullptr, "drained", has_drained,
+                          "other", other_worker != nullptr, "capture", is_capturing(), "in graphs",
+                          now.in_graphs, "leaked", now.leaked, "noted",
+                          !graph_registry::global().is_empty(), "open", worker->core().is_open());
   }
 
  private:
-  leftovers end_all(bool is_end_known) {
-    captured.reset();
+  void before_end(bool is_lost) override {
+    shared.reset();
+    if (is_lost && (!is_busy_elsewhere || sim::has_failed(1))) return;
+    try_to_poll();
+    if (is_busy) expect_none_destroyed();
+  }
+  leftovers end_all(bool /*is_lost*/, bool is_end_known) override {
     plain.reset();
     mine.reset();
     large.reset();

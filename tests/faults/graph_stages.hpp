@@ -18,6 +18,8 @@
 
 namespace escrow::test {
 
+inline constexpr std::uint64_t for_good = 1'000'000;  // calls that fail
+
 /// Captured graphs that hold two slots and an owner each, execs and hoisted references.
 class exec_stage : public fault_world {
  public:
@@ -38,11 +40,8 @@ class exec_stage : public fault_world {
   int expected_runs = 0;     // launches that were enqueued
 
   exec_stage() {
-    pool_options chosen;
-    chosen.slots_max = 8;
-    chosen.label = "blocks";
-    chosen.deleter = worker.get();
-    pool.emplace(chosen, [this] { return block{counts}; });
+    pool.emplace(pool_options{.slots_max = 8, .label = "blocks", .deleter = worker.get()},
+                 [this] { return block{counts}; });
     source.emplace(captured_work(1));
   }
   /// A graph of library calls whose launches wait for the flag.
@@ -109,6 +108,7 @@ class exec_stage : public fault_world {
     for (std::size_t i = 0; i < fates.size(); ++i) {
       EXPECT_FALSE(in_flight[i] && fates[i]->was_destroyed()) << "a launch may use owner " << i;
     }
+    if (in_flight.none()) return;
     EXPECT_GE(pool->stats().in_graphs, slots_of_graph * in_flight.count())
         << "a slot was released while a launch may use it";
   }
@@ -116,18 +116,28 @@ class exec_stage : public fault_world {
     flag.raise();
     pool.reset();  // not before: destroying a slot waits for the device
   }
+  /// Destroys everything, where something may have been leaked.
+  void end_after_failures() {
+    end_copies();
+    source.reset();
+    end_execs();
+    expect_nothing_freed_early();
+    raise_flag();
+    EXPECT_TRUE(settle()) << "a drain hangs";
+    EXPECT_EQ(mismatches.load(), 0);
+  }
 
   [[nodiscard]] std::string seen() override {
-    std::string text = "holds";
+    std::string text = "holds ";
     auto const add = [&text](auto const& holder) {
       resource_usage const held = holder ? holder->held() : resource_usage{};
-      text += " " + std::to_string(held.slots) + "+" + std::to_string(held.owners);
+      text += text_of(held.slots, held.owners);
     };
     for (std::optional<graph> const* const each : {&source, &second, &copy, &parent}) add(*each);
     add(exec);
     add(rival);
     add(handle);
-    return text + alive_graphs() + " runs " + std::to_string(expected_runs);
+    return text + alive_graphs() + text_of("runs", expected_runs);
   }
   /// With launches in flight: graphs first (0), or execs first (1). With none, graphs first (2).
   [[nodiscard]] leftovers end(int way) override {
@@ -223,50 +233,20 @@ class build_stage : public fault_world {
 
   [[nodiscard]] std::string seen() override {
     if (polls_when_seen) reclaim();
-    std::string text = "answer " + answer + " capturing " + std::to_string(is_capturing()) +
-                       " mine " + std::to_string(mine != nullptr) + " gone";
-    for (fate_ptr const& each : fates) text += " " + std::to_string(each->times());
+    std::string text = text_of("answer", answer, "capturing", is_capturing(), "mine",
+                               mine != nullptr, "destroyed");
+    for (fate_ptr const& each : fates) text += text_of(each->times());
     for (std::optional<graph> const* const each : {&built, &copy}) {
-      text += !*each ? " no graph"
-                     : " nodes " + std::to_string(nodes_in(**each).size()) + "-" +
-                           std::to_string(edges_in(**each).size());
+      text += !*each ? "no graph "
+                     : text_of("nodes", nodes_in(**each).size(), "edges", edges_in(**each).size());
     }
-    if (built && is_exposed) text += " holds " + std::to_string(built->held().owners);
+    if (built && is_exposed) text += text_of("holds", built->held().owners);
     for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>()) {
-      text += " body " + std::to_string(nodes_of(each).size());
+      text += text_of("body", nodes_of(each).size());
     }
-    text += alive_graphs() + " has";
-    for (bool const each : {exec.has_value(), looked_at.has_value(), memory.has_value(),
-                            scope.has_value(), loaded.has_value(), found.has_value()}) {
-      text += each ? " 1" : " 0";
-    }
-    return text;
-  }
-  [[nodiscard]] leftovers end(int /*way*/) override {
-    shared.reset();
-    reclaim();
-    for (std::size_t i = 0; i < fates.size(); ++i) {
-      if (may_lose && fates[i]->was_destroyed()) continue;
-      EXPECT_EQ(fates[i]->times(), std::ranges::count(going, i)) << "owner " << i;
-    }
-    flag.raise();
-    scope.reset();
-    expect_unharmed_capture();
-    must(cudaStreamSynchronize(one));
-    if (expected) {
-      cells.store(0, 0);
-      run();
-      EXPECT_EQ(cells.load(), *expected);
-    }
-    if (at_end) at_end();
-    return end_all(true);
-  }
-  [[nodiscard]] leftovers end_after_loss() override {
-    flag.raise();
-    scope.reset();
-    captured.reset();
-    // In a process that uses two devices, nothing is known about the end of work after a fault.
-    return end_all(!sim::has_context(1));
+    return text + alive_graphs() +
+           text_of("has", exec.has_value(), looked_at.has_value(), memory.has_value(),
+                   scope.has_value(), loaded.has_value(), found.has_value());
   }
 
  private:
@@ -274,11 +254,26 @@ class build_stage : public fault_world {
     while (worker->poll() != 0) {
     }
   }
-  leftovers end_all(bool is_end_known) {
+  void before_end(bool is_lost) override {
+    shared.reset();
+    if (!is_lost) reclaim();
+    for (std::size_t i = 0; !is_lost && i < fates.size(); ++i) {
+      if (may_lose && fates[i]->was_destroyed()) continue;
+      EXPECT_EQ(fates[i]->times(), std::ranges::count(going, i)) << "owner " << i;
+    }
+    flag.raise();
+    scope.reset();
+  }
+  leftovers end_all(bool is_lost, bool is_end_known) override {
+    if (!is_lost && expected) {
+      cells.store(0, 0);
+      run();
+      EXPECT_EQ(cells.load(), *expected);
+    }
+    if (!is_lost && at_end) at_end();
     found.reset();
     loaded.reset();
     mine.reset();
-    shared.reset();
     body.reset();
     exec.reset();
     copy.reset();

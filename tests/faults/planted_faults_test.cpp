@@ -37,7 +37,7 @@ planted::step const with_busy_owner = [](auto& in) {
 };
 std::string said_of(planted::step act, planted::step prepare = with_busy_owner) {
   planted all;
-  return said_of(all.add("planted", {}, {std::move(prepare)}, std::move(act)));
+  return said_of(all("planted", "", {std::move(prepare)}, std::move(act)));
 }
 
 void expect_said(std::string const& said, std::string const& expected) {
@@ -46,6 +46,9 @@ void expect_said(std::string const& said, std::string const& expected) {
 
 void record(deleter_stage& in) {
   escrow::check(cudaEventRecord(in.ready, in.one), "cudaEventRecord");
+}
+bool try_to_record(deleter_stage& in) {
+  return succeeded(cudaEventRecord(in.ready, in.one));
 }
 
 TEST(PlantedMistake, NoneIsSeenWhereThereIsNone) {
@@ -66,89 +69,81 @@ void PrintTo(mistake const& it, std::ostream* out) {
 class PlantedMistakes : public testing::TestWithParam<mistake> {
  protected:
   // Some mistakes leak an event in each run.
-  void SetUp() override { await_events_for(std::chrono::milliseconds(100)); }
-  void TearDown() override { await_events_for(generous); }
+  void SetUp() override { limits.events = std::chrono::milliseconds(100); }
+  void TearDown() override { limits.events = generous; }
 };
 
 TEST_P(PlantedMistakes, AreReported) {
   expect_said(said_of(GetParam().act, GetParam().prepare), GetParam().expected);
 }
 
-void leak_behind_a_call(deleter_stage& in) {
-  cudaEvent_t made = nullptr;
-  escrow::check(cudaEventCreate(&made), "cudaEventCreateWithFlags");
-  record(in);  // throws, and no code destroys the event
-  must(cudaEventDestroy(made));
-}
-void leak_behind_an_allocation(deleter_stage& /*in*/) {
-  void* memory = nullptr;
-  escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");
-  auto const box = std::make_unique<std::string>(100, 'x');
-  must(cudaFree(memory));
-}
-void change_before_a_call(deleter_stage& in) {
-  in.has_drained = true;
-  record(in);
-}
-void destroy_in_use(deleter_stage& in) {
-  probe taken(std::move(*in.mine));
-  record(in);  // throws, and the owner is destroyed here
-  in.worker->retire(in.one, std::move(taken));
-}
-void destroy_twice(deleter_stage& in) {
-  try {
-    record(in);
-  } catch (cuda_error const&) {
-    probe const again(in.fates.front());
-    throw;
-  }
-}
-void swallow(deleter_stage& in) {
-  if (!succeeded(cudaEventRecord(in.ready, in.one))) return;
-  in.has_drained = true;
-}
-void throw_another(deleter_stage& in) {
-  if (succeeded(cudaEventRecord(in.ready, in.one))) return;
-  throw std::runtime_error("something went wrong");
-}
-void leave_an_error(deleter_stage& in) {
-  static_cast<void>(cudaEventRecord(in.ready, in.one));
-}
-void leave_a_device(deleter_stage& in) {
-  must(cudaSetDevice(1));
-  record(in);
-  must(cudaSetDevice(0));
-}
-void harm_a_capture(deleter_stage& in) {
-  cudaStreamCaptureStatus status{};
-  if (succeeded(cudaStreamIsCapturing(in.one, &status))) return;
-  static_cast<void>(cudaStreamQuery(in.one));
-  static_cast<void>(cudaGetLastError());
-}
-void call_without_a_row(deleter_stage& /*in*/) {
-  int version = 0;
-  escrow::check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
-}
+mistake const mistakes[] = {
+    {"ALeakBehindAFailedCall", "kept on purpose",
+     [](auto& in) {
+       cudaEvent_t made = nullptr;
+       escrow::check(cudaEventCreate(&made), "cudaEventCreateWithFlags");
+       record(in);  // throws, and no code destroys the event
+       must(cudaEventDestroy(made));
+     }},
+    {"ALeakBehindAFailedAllocation", "device allocations 1",
+     [](auto&) {
+       void* memory = nullptr;
+       escrow::check(cudaMalloc(&memory, 16), "cudaMalloc");
+       auto const box = std::make_unique<std::string>(100, 'x');
+       must(cudaFree(memory));
+     },
+     [](auto& in) { in.have_owner(); }},
+    {"AChangeBeforeTheCallThatFails", "it threw and has changed something",
+     [](auto& in) {
+       in.has_drained = true;
+       record(in);
+     }},
+    {"AnOwnerThatIsDestroyedInUse", "destroyed while in use",
+     [](auto& in) {
+       probe taken(std::move(*in.mine));
+       record(in);  // throws, and the owner is destroyed here
+       in.worker->retire(in.one, std::move(taken));
+     }},
+    {"AnOwnerThatIsDestroyedTwice", "destroyed twice",
+     [](auto& in) {
+       try {
+         record(in);
+       } catch (cuda_error const&) {
+         probe const again(in.fates.front());
+         throw;
+       }
+     }},
+    {"AnErrorThatIsSwallowed", "it did not throw, nor do its work",
+     [](auto& in) { in.has_drained = try_to_record(in); }},
+    {"AnErrorOfAnotherKind", "something went wrong",
+     [](auto& in) {
+       if (!try_to_record(in)) throw std::runtime_error("something went wrong");
+     }},
+    {"AnErrorThatIsLeftBehind", "an error was left behind",
+     [](auto& in) { static_cast<void>(cudaEventRecord(in.ready, in.one)); }},
+    {"ADeviceThatIsLeftCurrent", "another device is current",
+     [](auto& in) {
+       must(cudaSetDevice(1));
+       record(in);
+       must(cudaSetDevice(0));
+     }},
+    {"ACaptureThatIsHarmed", "a failed call harmed the capture",
+     [](auto& in) {
+       cudaStreamCaptureStatus status{};
+       if (succeeded(cudaStreamIsCapturing(in.one, &status))) return;
+       static_cast<void>(cudaStreamQuery(in.one));
+       static_cast<void>(cudaGetLastError());
+     },
+     [](auto& in) { in.begin_capture(in.one); }},
+    {"ACallWithoutARowInTheTable", "cudaRuntimeGetVersion has no row",
+     [](auto&) {
+       int version = 0;
+       escrow::check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+     }},
+};
 
-INSTANTIATE_TEST_SUITE_P(
-    Are, PlantedMistakes,
-    testing::Values(
-        mistake{"ALeakBehindAFailedCall", "kept on purpose", leak_behind_a_call},
-        mistake{"ALeakBehindAFailedAllocation", "device allocations", leak_behind_an_allocation,
-                [](auto& in) { in.have_owner(); }},
-        mistake{"AChangeBeforeTheCallThatFails", "it threw and has changed something",
-                change_before_a_call},
-        mistake{"AnOwnerThatIsDestroyedInUse", "destroyed while in use", destroy_in_use},
-        mistake{"AnOwnerThatIsDestroyedTwice", "destroyed twice", destroy_twice},
-        mistake{"AnErrorThatIsSwallowed", "it did not throw, nor do its work", swallow},
-        mistake{"AnErrorOfAnotherKind", "something went wrong", throw_another},
-        mistake{"AnErrorThatIsLeftBehind", "an error was left behind", leave_an_error},
-        mistake{"ADeviceThatIsLeftCurrent", "another device is current", leave_a_device},
-        mistake{"ACaptureThatIsHarmed", "a failed call harmed the capture", harm_a_capture,
-                [](auto& in) { in.begin_capture(in.one); }},
-        mistake{"ACallWithoutARowInTheTable", "cudaRuntimeGetVersion has no row",
-                call_without_a_row}),
-    [](auto const& each) { return std::string(each.param.name); });
+INSTANTIATE_TEST_SUITE_P(Are, PlantedMistakes, testing::ValuesIn(mistakes),
+                         [](auto const& each) { return std::string(each.param.name); });
 
 TEST(PlantedMistake, CallsThatAreNotTheSameEachTimeAreReported) {
   int runs = 0;
@@ -161,9 +156,9 @@ TEST(PlantedMistake, CallsThatAreNotTheSameEachTimeAreReported) {
 
 // Waits for a lost device for ever.
 int hang() {
-  limit_runs_to(1);
+  limits.seconds = 1;
   static_cast<void>(said_of([](auto& in) {
-    while (!succeeded(cudaEventRecord(in.ready, in.one))) {
+    while (!try_to_record(in)) {
     }
   }));
   return 0;

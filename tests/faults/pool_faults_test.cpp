@@ -18,8 +18,6 @@ step const claim = claim_on(&pool_stage::one);
 step const claim_on_other = claim_on(&pool_stage::other);
 step const release = [](auto& in) { in.held->release(); };
 step const drop = [](auto& in) { in.held.reset(); };
-step const poll = [](auto& in) { in.worker->poll(); };
-step const capturing = [](auto& in) { in.begin_capture(in.one); };
 step const end_capture = [](auto& in) { must(in.captured->end()); };
 /// The held slot is in use.
 step busy_on(owned_stream pool_stage::*stream) {
@@ -51,116 +49,104 @@ auto const one = &pool_stage::one;
 auto const other = &pool_stage::other;
 auto const third = &pool_stage::third;
 
-statements const at_next_poll{{"*", "what could not be reclaimed is at the next poll"}};
-
-void add_claims(rows& all) {
-  auto const claims = runs({"resource_pool::claim"});
-  all.add("claim, a new slot", claims, {pool_of(2)}, claim);
-  all.add("claim, the stream's own", claims, {pool_of(2), busy_and_free({}, one)}, claim);
-  all.add("claim, the stream's own, that others used", claims,
-          {pool_of(1), busy_and_free({other, third}, other)}, claim);
-  all.add("claim, one that is done", claims, {pool_of(2), done_and_free}, claim_on_other)
+void add_claims(rows& add) {
+  auto const claims = runs("resource_pool::claim");
+  add("claim, a new slot", claims, {pool_of(2)}, claim);
+  add("claim, the stream's own", claims, {pool_of(2), busy_and_free({}, one)}, claim);
+  add("claim, the stream's own, that others used", claims,
+      {pool_of(1), busy_and_free({other, third}, other)}, claim);
+  add("claim, one that is done", claims, {pool_of(2), done_and_free}, claim_on_other)
       .served_otherwise = {{"cudaEventQuery", "a slot that is not known to be done is waited for"}};
-  all.add("claim, a busy one", claims, {pool_of(1), busy_and_free({third}, one)}, claim_on_other);
+  add("claim, a busy one", claims, {pool_of(1), busy_and_free({third}, one)}, claim_on_other);
   step const recycling_pool = [](auto& in) {
     in.make_pool(1, [](block& used, stream_ref stream) {
       escrow::check(launch_fill(stream.get(), used.data(), block::length, 7), "cudaLaunchKernel");
     });
     in.pool->claim(in.one).release();
   };
-  all.add("claim, recycled", claims, {recycling_pool}, claim);
-  all.add("claim, a new slot, in a capture", claims, {pool_of(2), capturing}, claim);
+  add("claim, recycled", claims, {recycling_pool}, claim);
+  add("claim, a new slot, in a capture", claims, {pool_of(2), capturing}, claim);
   step const done_elsewhere = [](auto& in) {
     in.pool->claim(in.other).release();
     sync(in.other);
   };
-  all.add("claim, a done slot, in a capture", claims, {pool_of(1), done_elsewhere, capturing},
-          claim);
+  add("claim, a done slot, in a capture", claims, {pool_of(1), done_elsewhere, capturing}, claim);
   auto const work_on = [](owned_stream pool_stage::*stream) -> step {
     return [=](auto& in) { library_work(*in.pool, in.*stream, 1, in.mismatches); };
   };
-  all.add("claim, a released slot of the capture", claims, {pool_of(1), capturing, work_on(one)},
-          claim);
-  all.add("claim, with an edge", claims,
-          {pool_of(1), capturing, ordered(one, other), work_on(other), ordered(other, third)},
-          claim);
-  all.add("try claim, a new slot", runs({"resource_pool::try_claim"}), {pool_of(1)}, [](auto& in) {
+  add("claim, a released slot of the capture", claims, {pool_of(1), capturing, work_on(one)},
+      claim);
+  add("claim, with an edge", claims,
+      {pool_of(1), capturing, ordered(one, other), work_on(other), ordered(other, third)}, claim);
+  add("try claim, a new slot", runs("resource_pool::try_claim"), {pool_of(1)}, [](auto& in) {
     if (auto found = in.pool->try_claim(in.one)) in.held.emplace(std::move(*found));
   });
-  all.add("try claim for a while, in vain", runs({"resource_pool::try_claim_for"}),
-          {pool_of(1), [](auto& in) { in.kept.emplace(in.pool->claim(in.one)); }}, [](auto& in) {
-            auto found = in.pool->try_claim_for(in.other, std::chrono::nanoseconds{1});
-            if (found) in.held.emplace(std::move(*found));
-          });
+  add("try claim for a while, in vain", runs("resource_pool::try_claim_for"),
+      {pool_of(1), [](auto& in) { in.kept.emplace(in.pool->claim(in.one)); }}, [](auto& in) {
+        auto found = in.pool->try_claim_for(in.other, std::chrono::nanoseconds{1});
+        if (found) in.held.emplace(std::move(*found));
+      });
 }
 
-void add_scratch(rows& all) {
+void add_scratch(rows& add) {
   step const make = [](auto& in) {
-    pool_options chosen;
-    chosen.slots_max = 2;
-    chosen.deleter = in.worker.get();
-    in.scratch.emplace(chosen);
+    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()});
   };
   step const claim_scratch = [](auto& in) { in.memory.emplace(in.scratch->claim(in.one, 300)); };
   step const release_one = [](auto& in) { static_cast<void>(in.scratch->claim(in.one, 300)); };
   step const end = [](auto& in) { in.scratch.reset(); };
-  auto const claims = runs({"scratch_pool::claim"});
-  all.add("scratch, made", runs({"scratch_pool::scratch_pool"}), {}, make);
-  all.add("scratch, claim", claims, {make}, claim_scratch);
-  all.add("scratch, claim in a capture", claims, {make, capturing}, claim_scratch);
-  all.add(
-      "scratch, close", runs({"scratch_pool::close_for"}), {make, claim_scratch, release_one},
+  auto const claims = runs("scratch_pool::claim");
+  add("scratch, made", runs("scratch_pool::scratch_pool"), {}, make);
+  add("scratch, claim", claims, {make}, claim_scratch);
+  add("scratch, claim in a capture", claims, {make, capturing}, claim_scratch);
+  add("scratch, close", runs("scratch_pool::close_for"), {make, claim_scratch, release_one},
       [](auto& in) { EXPECT_EQ(in.scratch->close_for(std::chrono::nanoseconds{0}).size(), 1U); });
-  all.add("scratch, ended", runs({"scratch_pool::~scratch_pool"}),
-          {make, claim_scratch, release_one}, end);
+  add("scratch, ended", runs("scratch_pool::~scratch_pool"), {make, claim_scratch, release_one},
+      end);
   step const sync_one = [](auto& in) { sync(in.one); };
-  all.add("scratch, reclaimed", runs({"deleter::poll"}),
-          {make, claim_scratch, release_one, sync_one, end}, poll)
+  add("scratch, reclaimed", runs("deleter::poll"),
+      {make, claim_scratch, release_one, sync_one, end}, poll)
       .served_otherwise = at_next_poll;
   step const make_block = [](auto& in) { in.single.emplace(std::size_t{512}); };
-  all.add("device block, made", runs({"device_block::device_block"}), {}, make_block);
-  all.add("device block, ended", runs({"device_block::~device_block"}), {make_block},
-          [](auto& in) { in.single.reset(); });
+  add("device block, made", runs("device_block::device_block"), {}, make_block);
+  add("device block, ended", runs("device_block::~device_block"), {make_block},
+      [](auto& in) { in.single.reset(); });
 }
 
 /// What the header says about releases of slots that other streams use, too. One record that fails
 /// is tried again.
-statements unrecorded() {
-  statements all;
-  for (char const* const part :
-       {"cudaEventCreateWithFlags", "cudaStreamGetCaptureInfo", "cudaStreamGetId", "cudaGetDevice",
-        "cudaSetDevice", "operator new"}) {
-    all[part] = "the lease is empty then and its record deferred";
-  }
-  return all;
-}
+char const* const deferred = "the lease is empty then and its record deferred";
+statements const unrecorded{{"cudaEventCreateWithFlags", deferred},
+                            {"cudaStreamGetCaptureInfo", deferred},
+                            {"cudaStreamGetId", deferred},
+                            {"cudaGetDevice", deferred},
+                            {"cudaSetDevice", deferred},
+                            {"operator new", deferred}};
 statements const reported{{"*", "errors at the end of a lease go to the deleter's on_error"}};
 
-void add_eager_releases(rows& all) {
-  auto const releases = runs({"lease::release"});
-  auto const ends = runs({"lease::~lease"});
+void add_eager_releases(rows& add) {
+  auto const releases = runs("lease::release");
+  auto const ends = runs("lease::~lease");
   rows::steps const with_others{pool_of(1), claim, recorded(other), recorded(third),
                                 busy_on(third)};
-  all.add("release", releases, {pool_of(1), claim, busy}, release);
-  all.add("release on another stream", releases, {pool_of(1), claim, busy_on(other)},
-          [](auto& in) { in.held->release(in.other.get()); });
-  all.add("release with other streams", releases, with_others, release).stated = unrecorded();
-  all.add("lease, ended", ends, with_others, drop).stated = reported;
+  add("release", releases, {pool_of(1), claim, busy}, release);
+  add("release on another stream", releases, {pool_of(1), claim, busy_on(other)},
+      [](auto& in) { in.held->release(in.other.get()); });
+  add("release with other streams", releases, with_others, release).stated = unrecorded;
+  add("lease, ended", ends, with_others, drop).stated = reported;
   step const keep_another = [](auto& in) { in.kept.emplace(in.pool->claim(in.other)); };
-  all.add("lease, assigned to", ends, {pool_of(2), claim, busy, keep_another},
-          [](auto& in) {
-            *in.held = std::move(*in.kept);
-            in.kept.reset();
-            in.claimed_on.reset();
-          })
-      .stated = reported;
+  add("lease, assigned to", ends, {pool_of(2), claim, busy, keep_another}, [](auto& in) {
+    *in.held = std::move(*in.kept);
+    in.kept.reset();
+    in.claimed_on.reset();
+  }).stated = reported;
   step const legacy_while_blocking_captures = [](auto& in) {
     in.claim_on(cudaStreamLegacy);
     in.keep_busy(*in.held, cudaStreamLegacy);
     in.begin_capture(in.blocking);
   };
-  all.add("legacy lease, ended while a blocking stream captures", ends,
-          {pool_of(1), legacy_while_blocking_captures}, drop)
+  add("legacy lease, ended while a blocking stream captures", ends,
+      {pool_of(1), legacy_while_blocking_captures}, drop)
       .stated = reported;
 
   // The slot is used by another device, too, which goes on if the pool's is lost.
@@ -169,59 +155,58 @@ void add_eager_releases(rows& all) {
     in.claimed_on.reset();
   };
   rows::steps const two_devices{pool_of(1), claim, used_elsewhere};
-  all.add("release, used on another device", releases, two_devices, release).stated = unrecorded();
-  all.add("lease, ended, used on another device", ends, two_devices, drop).stated = reported;
-  all.add("also used on another device", runs({"lease::record_stream"}), two_devices,
-          [](auto& in) { in.held->record_stream(in.elsewhere); });
+  add("release, used on another device", releases, two_devices, release).stated = unrecorded;
+  add("lease, ended, used on another device", ends, two_devices, drop).stated = reported;
+  add("also used on another device", runs("lease::record_stream"), two_devices,
+      [](auto& in) { in.held->record_stream(in.elsewhere); });
   step const end_pool = [](auto& in) { in.pool.reset(); };
-  all.add("poll, a slot in use on another device", runs({"deleter::poll"}),
-          {pool_of(1), claim, used_elsewhere, drop, end_pool}, poll)
+  add("poll, a slot in use on another device", runs("deleter::poll"),
+      {pool_of(1), claim, used_elsewhere, drop, end_pool}, poll)
       .served_otherwise = at_next_poll;
 }
 
-void add_captured_releases(rows& all) {
-  auto const releases = runs({"lease::release"});
+void add_captured_releases(rows& add) {
+  auto const releases = runs("lease::release");
   step const reclaim_graph = [](auto& in) {
     in.captured.reset();
     in.worker->poll();
   };
-  all.add("release in a capture", releases,
-          {pool_of(1), capturing, claim, ordered(one, other), recorded(other)}, release);
-  all.add("lease, ended in a capture", runs({"lease::~lease"}), {pool_of(1), capturing, claim},
-          drop);
-  all.add("release after the capture", releases, {pool_of(1), capturing, claim, end_capture, busy},
-          release);
-  all.add("release after the graph", releases,
-          {pool_of(1), capturing, claim, end_capture, reclaim_graph, busy}, release);
-  all.add("release in a foreign capture", releases, {pool_of(1), claim, capturing}, release);
+  add("release in a capture", releases,
+      {pool_of(1), capturing, claim, ordered(one, other), recorded(other)}, release);
+  add("lease, ended in a capture", runs("lease::~lease"), {pool_of(1), capturing, claim}, drop);
+  add("release after the capture", releases, {pool_of(1), capturing, claim, end_capture, busy},
+      release);
+  add("release after the graph", releases,
+      {pool_of(1), capturing, claim, end_capture, reclaim_graph, busy}, release);
+  add("release in a foreign capture", releases, {pool_of(1), claim, capturing}, release);
 }
 
-void add_uses(rows& all) {
+void add_uses(rows& add) {
   step const record = recorded(other);
-  all.add("also used on", runs({"lease::record_stream"}), {pool_of(1), claim}, record);
-  all.add("also used on, in a capture", runs({"lease::record_stream"}),
-          {pool_of(1), capturing, claim, ordered(one, other), ordered(other, one)}, record);
-  all.add("about to be used on", runs({"lease::before_launch"}), {pool_of(1), claim},
-          [](auto& in) { in.held->before_launch(in.other); });
+  add("also used on", runs("lease::record_stream"), {pool_of(1), claim}, record);
+  add("also used on, in a capture", runs("lease::record_stream"),
+      {pool_of(1), capturing, claim, ordered(one, other), ordered(other, one)}, record);
+  add("about to be used on", runs("lease::before_launch"), {pool_of(1), claim},
+      [](auto& in) { in.held->before_launch(in.other); });
   step const share = [](auto& in) { in.share.emplace(in.held->share_with_node()); };
-  all.add("shared with a node", runs({"lease::share_with_node"}), {pool_of(1), claim}, share);
-  all.add("share, ended", {}, {pool_of(1), claim, share}, [](auto& in) { in.share.reset(); });
+  add("shared with a node", runs("lease::share_with_node"), {pool_of(1), claim}, share);
+  add("share, ended", {}, {pool_of(1), claim, share}, [](auto& in) { in.share.reset(); });
 }
 
-void add_pools(rows& all) {
+void add_pools(rows& add) {
   step const one_out_one_busy = [](auto& in) {
     in.kept.emplace(in.pool->claim(in.one));
     block_lease used = in.pool->claim(in.other);
     in.keep_busy(used, in.other);
   };
-  all.add("pool, made", runs({"resource_pool::resource_pool"}), {}, pool_of(2));
-  all.add("pool, closed", runs({"resource_pool::close_for"}), {pool_of(2), one_out_one_busy},
-          [](auto& in) {
-            in.is_closed = true;
-            EXPECT_EQ(in.pool->close_for(std::chrono::nanoseconds{0}).size(), 1U);
-          });
-  all.add("pool, ended", runs({"resource_pool::close_for"}), {pool_of(2), one_out_one_busy},
-          [](auto& in) { in.pool.reset(); });
+  add("pool, made", runs("resource_pool::resource_pool"), {}, pool_of(2));
+  add("pool, closed", runs("resource_pool::close_for"), {pool_of(2), one_out_one_busy},
+      [](auto& in) {
+        in.is_closed = true;
+        EXPECT_EQ(in.pool->close_for(std::chrono::nanoseconds{0}).size(), 1U);
+      });
+  add("pool, ended", runs("resource_pool::close_for"), {pool_of(2), one_out_one_busy},
+      [](auto& in) { in.pool.reset(); });
   step const work_in_graph = [](auto& in) {
     in.recycles_when_seen = false;
     in.begin_capture(in.one);
@@ -229,23 +214,17 @@ void add_pools(rows& all) {
     must(in.captured->end());
     in.captured.reset();
   };
-  all.add("slot, returned from a graph", runs({"deleter::poll"}), {pool_of(1), work_in_graph}, poll)
+  add("slot, returned from a graph", runs("deleter::poll"), {pool_of(1), work_in_graph}, poll)
       .served_otherwise = at_next_poll;
 }
 
 std::vector<operation> operations() {
-  rows all;
-  add_claims(all);
-  add_scratch(all);
-  add_eager_releases(all);
-  add_captured_releases(all);
-  add_uses(all);
-  add_pools(all);
-  std::vector<operation> result = all.all();
-  for (operation& each : result) {
+  auto all = rows::of(
+      {add_claims, add_scratch, add_eager_releases, add_captured_releases, add_uses, add_pools});
+  for (operation& each : all) {
     if (!each.stated.empty()) each.stated_shows = "deferred 1";
   }
-  return result;
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);

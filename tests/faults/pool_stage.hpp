@@ -31,15 +31,9 @@ class pool_stage : public fault_world {
 
   void make_pool(std::size_t limit, std::function<void(block&, stream_ref)> recycle = {}) {
     slots = limit;
-    pool_options chosen;
-    chosen.slots_max = limit;
-    chosen.deleter = worker.get();
-    if (recycle) {
-      pool.emplace(
-          chosen, [this] { return block{counts}; }, std::move(recycle));
-    } else {
-      pool.emplace(chosen, [this] { return block{counts}; });
-    }
+    pool_options const chosen{.slots_max = limit, .deleter = worker.get()};
+    auto const make = [this] { return block{counts}; };
+    recycle ? pool.emplace(chosen, make, std::move(recycle)) : pool.emplace(chosen, make);
   }
   void claim_on(cudaStream_t stream) {
     held.emplace(pool->claim(stream));
@@ -62,82 +56,63 @@ class pool_stage : public fault_world {
 
   [[nodiscard]] std::string seen() override {
     if (recycles_when_seen) worker->core().recycle();
-    std::string text =
-        "held " + std::to_string(held && *held) + " kept " + std::to_string(kept && *kept) +
-        " shared " + std::to_string(share.has_value()) + " memory " +
-        std::to_string(memory && *memory) + " single " + std::to_string(single.has_value());
-    if (scratch) text += " scratch";
-    if (!pool) return text + " no pool";
+    std::string const text =
+        text_of("held", held && *held, "kept", kept && *kept, "shared", share.has_value(), "memory",
+                memory && *memory, "single", single.has_value(), "scratch", scratch.has_value());
+    if (!pool) return text + "no pool";
     pool_stats const now = pool->stats();
-    return text + " in graphs " + std::to_string(now.in_graphs) + " deferred " +
-           std::to_string(now.deferred);
+    return text + text_of("in graphs", now.in_graphs, "deferred", now.deferred);
   }
-  [[nodiscard]] leftovers end(int /*way*/) override {
-    if (pool) {
-      share.reset();
-      expect_sound();
-    }
-    memory.reset();
-    end_capture();
-    captured.reset();
-    end_scratch();
-    std::size_t const leaked = end_pool();
-    sim::run_until_idle();  // before the flag is freed
-    return leaked_slots(leaked);
-  }
-  [[nodiscard]] leftovers end_after_loss() override {
-    if (pool && !is_closed) {
+
+ private:
+  static constexpr std::size_t scratch_bytes = 512;  // of what claims of up to so many get
+  bool had_scratch_ = false;
+
+  void before_end(bool is_lost) override {
+    if (is_lost && pool && !is_closed) {
       // At once, though it might wait for a minute: the lost device returns nothing.
       EXPECT_THROW(static_cast<void>(pool->claim(third)), std::exception);
       EXPECT_THROW(static_cast<void>(pool->try_claim_for(third, std::chrono::minutes(1))),
                    std::exception);
     }
+    if (!is_lost && pool) {
+      share.reset();
+      expect_sound();
+    }
     memory.reset();
+    if (!is_lost) end_capture();
     captured.reset();
     share.reset();
     held.reset();
     kept.reset();
-    bool const had_scratch = end_scratch();
-    if (pool) {
+    had_scratch_ = scratch.has_value();
+    scratch.reset();
+    single.reset();
+    if (is_lost && pool) {
       EXPECT_LE(pool->close_for(std::chrono::milliseconds(10)).size(), 1U);
     }
     pool.reset();
-    if (elsewhere.get() != nullptr && !sim::has_failed(1)) {
+    if (is_lost && elsewhere.get() != nullptr && !sim::has_failed(1)) {
       try_to_poll();
       EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the other device's work may run";
     }
-    flag.raise();
+  }
+  /// Expects that nothing is left but what is counted as leaked: slots, each with its block, and
+  /// with its events, for its own stream and two others; and scratch memory.
+  leftovers end_all(bool is_lost, bool /*is_end_known*/) override {
+    if (!is_lost) sync(third);
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
     sim::run_until_idle();  // before the flag is freed
     auto const leaked = static_cast<std::size_t>(worker->stats().leaked);
     auto const blocks = static_cast<std::size_t>(counts.alive());
     EXPECT_LE(blocks, leaked);
-    EXPECT_TRUE(blocks == leaked || had_scratch);
-    leftovers left = leaked_slots(blocks);
+    EXPECT_TRUE(blocks == leaked || (is_lost && had_scratch_));
+    leftovers left;
     left.device_allocations = leaked;
     left.events = 3 * leaked;
-    left.device_bytes += (leaked - blocks) * scratch_bytes;
+    left.device_bytes = blocks * block::length * sizeof(int) + (leaked - blocks) * scratch_bytes;
     return left;
   }
-  /// Destroys leases and the pool, and expects that nothing is left but what is counted as leaked:
-  /// how many resources that is.
-  std::size_t end_pool() {
-    held.reset();
-    kept.reset();
-    pool.reset();
-    flag.raise();
-    for (cudaStream_t const stream : {one.get(), other.get(), third.get()}) {
-      static_cast<void>(cudaStreamSynchronize(stream));
-    }
-    EXPECT_TRUE(worker->drain_for(generous));
-    auto const leaked = static_cast<std::size_t>(worker->stats().leaked);
-    EXPECT_EQ(counts.alive(), static_cast<int>(leaked));
-    return leaked;
-  }
-
- private:
-  static constexpr std::size_t scratch_bytes = 512;  // of what claims of up to so many get
-
   /// As the capture's caller would do it; expects that no call has harmed the capture.
   void end_capture() {
     if (!captured || captured->info().status == cudaStreamCaptureStatusNone) return;
@@ -177,22 +152,6 @@ class pool_stage : public fault_world {
     sync(asking);
     if (claimed_on) sync(*claimed_on);
     EXPECT_EQ(mismatches.load(), 0) << "handed out before its work was done";
-  }
-  /// Whether there was any.
-  bool end_scratch() {
-    bool const had_scratch = scratch.has_value();
-    memory.reset();
-    scratch.reset();
-    single.reset();
-    return had_scratch;
-  }
-  /// Each with its block, and with its events: for its own stream and two others.
-  static leftovers leaked_slots(std::size_t count) {
-    leftovers left;
-    left.device_allocations = count;
-    left.events = 3 * count;
-    left.device_bytes = count * block::length * sizeof(int);
-    return left;
   }
 };
 

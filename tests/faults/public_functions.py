@@ -124,7 +124,7 @@ def main():
     run = set()
     for source in (*HERE.glob("*.hpp"), *HERE.glob("*.cpp")):
         for named in re.findall(r"\bruns\(([^()]*)\)", source.read_text()):
-            run |= set(re.findall(r'"([^"]+)"', named))
+            run |= {name for text in re.findall(r'"([^"]+)"', named) for name in text.split()}
     excepted = {}
     for line in (HERE / "not_operations.txt").read_text().split("\n"):
         if line and not line.startswith("#"):

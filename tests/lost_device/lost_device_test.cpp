@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../exit/belongings.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 
 namespace escrow::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../exit/belongings.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "build_graph.hpp"
-#include "child_cases.hpp"
+#include "child.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
 #include "witness.hpp"

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-#include "early_edges.hpp"
+#include "build_graph.hpp"
 #include "nodes_world.hpp"
 
 namespace escrow::test {

@@ -1,7 +1,7 @@
 // A capture uses a slot again only behind edges that wait for the end of its last use, in the graph
 // as it is at the claim.
 
-#include "early_edges.hpp"
+#include "build_graph.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {

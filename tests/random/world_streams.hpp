@@ -1,7 +1,7 @@
 // Streams and captures: begun, forked, joined, ended, abandoned.
 #pragma once
 
-#include "early_edges.hpp"
+#include "build_graph.hpp"
 #include "world_state.hpp"
 
 namespace escrow::test {

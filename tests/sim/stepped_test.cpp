@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "build_graph.hpp"
-#include "early_edges.hpp"
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "handles.hpp"
 #include "status.hpp"
@@ -98,6 +100,32 @@ class capture {
   cudaStream_t stream_;
   bool open_ = true;
   owned_graph graph_;
+};
+
+/// From its making to stop(), or to its end.
+class synchronizing_thread {
+ public:
+  synchronizing_thread() = default;
+  synchronizing_thread(synchronizing_thread&&) = delete;
+  ~synchronizing_thread() { is_over_.store(true, std::memory_order_relaxed); }
+
+  /// Call it once, before the counts are read.
+  void stop() {
+    is_over_.store(true, std::memory_order_relaxed);
+    thread_.join();
+  }
+  [[nodiscard]] int failed() const { return failed_; }
+  [[nodiscard]] int synchronized() const { return synchronized_; }
+
+ private:
+  std::atomic<bool> is_over_{false};
+  int failed_ = 0;  // written by the thread, read after stop()
+  int synchronized_ = 0;
+  std::jthread thread_{[this] {
+    while (!is_over_.load(std::memory_order_relaxed)) {
+      (cudaDeviceSynchronize() == cudaSuccess ? synchronized_ : failed_)++;
+    }
+  }};
 };
 
 }  // namespace escrow::test

@@ -1,8 +1,18 @@
 // Cases that need a process of their own: a sticky fault, a device reset, the end of the process.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <functional>
+#include <ostream>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "sanitizers.hpp"
+#include "status.hpp"
 
 namespace escrow::test {
 
@@ -29,5 +39,68 @@ struct child_result {
 /// For main: runs the case that the command line asks for and sets `status`; false if it asks for
 /// none.
 [[nodiscard]] bool run_as_child(int argc, char** argv, int& status);
+
+/// The exit status of a case that succeeded; a process that ends otherwise does not have it.
+inline constexpr int as_expected = 42;
+
+/// How long a case may take. The end of a process may wait a second for a pass of the worker
+/// (deleter/worker.cpp) and, on the simulated runtime, two for a kernel; starting one on a GPU
+/// takes half a second.
+inline constexpr std::chrono::seconds soon{is_sanitized ? 20 : 10};
+
+/// A case, by the name that the child process is asked for. A body that returns nothing succeeds by
+/// returning.
+struct named_case {
+  template <class Body>
+  named_case(std::string its_name, Body body)
+      : name(std::move(its_name)), run([body = std::move(body)]() -> int {
+          if constexpr (std::is_void_v<std::invoke_result_t<Body const&>>) {
+            body();
+            return as_expected;
+          } else {
+            return body();
+          }
+        }) {}
+
+  std::string name;
+  child_case::body run;
+};
+
+inline void PrintTo(named_case const& one, std::ostream* out) {
+  *out << one.name;
+}
+
+/// Registers all of `cases`, and returns them; for a constant at namespace scope.
+inline std::vector<named_case> register_cases(std::vector<named_case> cases) {
+  for (named_case const& one : cases) child_case{one.name, one.run};
+  return cases;
+}
+
+/// The test's name of a case.
+inline std::string name_of_case(testing::TestParamInfo<named_case> const& one) {
+  return one.param.name;
+}
+
+/// Runs a case in a process of its own, which has to exit with `status`, and soon.
+inline void expect_clean_end(named_case const& one, int status = as_expected) {
+  auto const begin = std::chrono::steady_clock::now();
+  child_result const child = run_child(one.name);
+  EXPECT_TRUE(child.exited) << child.output;
+  EXPECT_EQ(child.status, status) << child.output;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, soon);
+}
+
+/// Tests whose parameter is a case.
+using child_test = testing::TestWithParam<named_case>;
+
+/// For cases that use two devices: skips where there is one.
+class case_of_two_devices : public child_test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    must(cudaGetDeviceCount(&count));
+    if (count < 2) GTEST_SKIP() << "needs two devices";
+  }
+};
 
 }  // namespace escrow::test

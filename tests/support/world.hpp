@@ -24,7 +24,6 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
-#include "message_of.hpp"
 #include "owners.hpp"
 #include "status.hpp"
 #include "wait_until.hpp"
