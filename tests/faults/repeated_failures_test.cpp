@@ -150,6 +150,7 @@ TEST_F(StreamSharedFault, TheErrorHandlerMayRecordAUse) {
   deleter_options chosen{.own_worker = false};
   chosen.on_error = [&](std::exception const&) { EXPECT_TRUE(record(shared, two)); };
   worker = std::make_unique<deleter>(chosen);
+  fate = make_fate();  // the first object is destroyed, some time
   shared = make_stream_shared_by<probe>(*worker, fate);
   sim::fail_call_here("cudaStreamGetId", cudaErrorUnknown);
   EXPECT_FALSE(record(shared, one));
