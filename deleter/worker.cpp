@@ -98,6 +98,7 @@ void worker::run() noexcept {
   std::string const name = state.options.thread_name.substr(0, 15);
   static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
   while (!is_process_exiting()) {
+    // Recycling is work, too, which the pass does not count.
     if (!state.nothing_arrived()) last_work_ = std::chrono::steady_clock::now();
     bool const did_something = state.guarded_pass(is_relaxed_) != 0;
     // Acquire: pairs with the release of leave_to_itself().

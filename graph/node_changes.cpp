@@ -70,11 +70,18 @@ void graph_core::change::commit(cudaGraphNode_t node) noexcept {
     }
     core_.take_off(*replaced);
   }
-  if (old_ != nullptr) core_.erase_payloads_if([&](auto const& each) { return &each == old_; });
   reference_set* const set = grown_ != nullptr ? grown_ : std::exchange(placed_, nullptr);
-  if (!next_) return;
+  if (!next_) {
+    if (old_ != nullptr) core_.erase_payloads_if([&](auto const& each) { return &each == old_; });
+    return;
+  }
   if (grown_ != nullptr) grown_->append_shared(ref<reclaimable>(*next_), next_->is_written());
-  core_.payloads_.push_back({node, std::move(next_), set});
+  kept_owner next{node, std::move(next_), set};
+  if (old_ != nullptr) {
+    *old_ = std::move(next);
+  } else {
+    core_.payloads_.push_back(std::move(next));
+  }
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,

@@ -148,6 +148,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
       remove_reusable(*of, held);
       throw;
     }
+    ++of->offers;
     of->barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
@@ -166,24 +167,47 @@ void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
-bool capture_reuse::is_unchanged(slot const& released) {
-  return fingerprint_of(released.released_after_) == released.released_edges_;
+template <class Choose, class Check>
+slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
+  while (true) {
+    slot* found = nullptr;
+    {
+      std::lock_guard const lock(mutex_);
+      if (entry const* const of = find(id)) found = choose(of->reusable);
+      if (found == nullptr) return nullptr;
+      found->is_leased_ = true;
+    }
+    bool is_taken = false;
+    try {
+      is_taken = is_right(*found);
+    } catch (...) {
+      std::lock_guard const lock(mutex_);
+      found->is_leased_ = false;
+      throw;
+    }
+    std::lock_guard const lock(mutex_);
+    if (entry* const of = find(id)) remove_reusable(*of, *found);
+    found->is_leased_ = is_taken;
+    if (is_taken) return found;
+  }
 }
 
-bool capture_reuse::take(entry& of, slot& found, bool is_right) noexcept {
-  remove_reusable(of, found);
-  found.is_leased_ = is_right;
-  return is_right;
+bool capture_reuse::is_unchanged(slot const& released) {
+  return fingerprint_of(released.released_after_) == released.released_edges_;
 }
 
 slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
                                  std::size_t slots_max) {
   constexpr std::size_t near = 256;
-  std::lock_guard const lock(mutex_);
-  entry* const of = find(id);
-  if (of == nullptr || of->reusable.empty()) return nullptr;
-  std::size_t const nodes_max =
-      of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
+  std::size_t nodes_max = 0;
+  std::uint64_t offers = 0;
+  {
+    std::lock_guard const lock(mutex_);
+    entry const* const of = find(id);
+    if (of == nullptr || of->reusable.empty()) return nullptr;
+    nodes_max = of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
+    offers = of->offers;
+  }
   // Nodes before the frontier, nearest first. Null: releases after no node.
   nodes& before = frontier.nodes;
   before.resize(frontier.ended);
@@ -193,57 +217,67 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
     auto const end = before.begin() + static_cast<std::ptrdiff_t>(frontier.ended);
     return std::find(before.begin(), end, node) != end || further.contains(node);
   };
-  auto const newest_at = [&](cudaGraphNode_t node) {
-    slot* newest = nullptr;
-    auto const [first, last] = of->reusable.equal_range(node);
-    for (auto each = first; each != last; ++each) {
-      slot* const candidate = each->second;
-      if (!std::ranges::all_of(candidate->released_after_, is_before)) continue;
-      if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
-    }
-    return newest;
+  auto const take_at = [&](cudaGraphNode_t node) {
+    auto const choose_newest = [&](reusable_slots const& all) {
+      slot* newest = nullptr;
+      auto const [first, last] = all.equal_range(node);
+      for (auto each = first; each != last; ++each) {
+        slot* const candidate = each->second;
+        if (candidate->is_leased_ || !std::ranges::all_of(candidate->released_after_, is_before))
+          continue;
+        if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
+      }
+      return newest;
+    };
+    return take(id, choose_newest, is_unchanged);
+  };
+  auto const is_barren = [&](cudaGraphNode_t node) {
+    std::lock_guard const lock(mutex_);
+    entry const* const of = find(id);
+    return of == nullptr || of->barren.contains(node);
   };
 
   std::size_t looked = 0;
   for (std::size_t walked = 0; walked < before.size(); ++walked) {
     for (; looked < before.size(); ++looked) {
-      while (slot* const found = newest_at(before[looked])) {
-        if (take(*of, *found, is_unchanged(*found))) return found;
-      }
+      if (slot* const found = take_at(before[looked])) return found;
     }
     if (walked == nodes_max) return nullptr;
     cudaGraphNode_t const node = before[walked];
-    if (node == nullptr || of->barren.contains(node)) continue;
+    if (node == nullptr || is_barren(node)) continue;
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
       if (is_before(earlier) || !ends_after(node, edge)) return;
       further.insert(earlier);
       before.push_back(earlier);
     });
   }
+  std::lock_guard const lock(mutex_);
+  entry* const of = find(id);
+  if (of == nullptr || of->offers != offers) return nullptr;
   of->barren.insert(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(frontier.ended));
   return nullptr;
 }
 
 slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stream) {
-  std::lock_guard const lock(mutex_);
-  entry* const of = find(capture.id);
-  while (of != nullptr && !of->reusable.empty()) {
-    auto const oldest = std::ranges::min_element(
-        of->reusable, {}, [](auto const& each) { return each.second->released_at_; });
-    slot& found = *oldest->second;
+  auto const choose_oldest = [](reusable_slots const& all) {
+    slot* oldest = nullptr;
+    for (auto const& [node, candidate] : all) {
+      if (candidate->is_leased_) continue;
+      if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
+    }
+    return oldest;
+  };
+  return take(capture.id, choose_oldest, [&](slot& found) {
     nodes& after = found.released_after_;
     // Nodes may have been destroyed, if the graph was edited and captured into again.
     nodes const all = nodes_of(capture.graph);
     auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
-    bool const is_right = std::ranges::all_of(after, is_there) && is_unchanged(found);
-    if (is_right) {
-      check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
-                                                cudaStreamAddCaptureDependencies),
-            "cudaStreamUpdateCaptureDependencies");
-    }
-    if (take(*of, found, is_right)) return &found;
-  }
-  return nullptr;
+    if (!std::ranges::all_of(after, is_there) || !is_unchanged(found)) return false;
+    check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
+                                              cudaStreamAddCaptureDependencies),
+          "cudaStreamUpdateCaptureDependencies");
+    return true;
+  });
 }
 
 std::vector<holder> capture_reuse::holders(std::string const& label) const {

@@ -38,8 +38,7 @@ struct capture_frontier {
 //   after. Nodes are identified by handle, and CUDA reuses handles if a graph is edited and
 //   captured into again: a slot is reused only if these nodes have the same dependencies as at the
 //   release.
-// Thread safety: any thread. One lock, held while a claim reads the graph, by CUDA calls that run
-//   no destroy callback and wait for no work. Destroy callbacks never take it.
+// Thread safety: any thread. One lock, held across no CUDA call.
 class capture_reuse {
  public:
   // Ids from here on are those of node shares, in place of capture ids. CUDA counts from 1.
@@ -85,14 +84,18 @@ class capture_reuse {
     std::chrono::steady_clock::time_point since;
     source_location where;
     reusable_slots reusable;
+    std::uint64_t offers = 0;  // releases that made a slot reusable so far
     // No reusable slot is before these nodes. Cleared by the next release.
     std::unordered_set<cudaGraphNode_t> barren;
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
-  // Leases a reusable slot if `is_right`; in any case it is not reusable any more.
-  static bool take(entry& of, slot& found, bool is_right) noexcept;
+  // Leases the slot that `choose` finds among the reusable ones if `is_right(slot)`; else that one
+  // is not reusable any more, and another is chosen. While asked about it counts as leased, and
+  // stays listed.
+  template <class Choose, class Check>
+  [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
 
