@@ -3,7 +3,7 @@
 
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 void detail::refuse_capture(char const* call, cudaError_t status) {
   if (status == cudaErrorStreamCaptureImplicit) {
@@ -25,4 +25,4 @@ relaxed_capture_scope::~relaxed_capture_scope() {
   retry_cleanup([this] { return cudaThreadExchangeStreamCaptureMode(&previous_); });
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -8,7 +8,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 int current_device() {
   int device = 0;
@@ -82,4 +82,4 @@ bool may_work_go_on_untold() noexcept {
   return !succeeded(status) && is_sticky(status) && may_other_devices_run();
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -47,4 +47,4 @@ bool is_sticky(cudaError_t status) noexcept {
   }
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

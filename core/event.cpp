@@ -3,7 +3,7 @@
 
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 void event_ref::record(stream_ref stream) const {
   check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
@@ -33,4 +33,4 @@ event::~event() {
   if (event_ != nullptr) retry_cleanup([this] { return cudaEventDestroy(event_); });
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

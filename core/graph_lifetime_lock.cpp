@@ -4,7 +4,7 @@
 #include <mutex>
 #include <type_traits>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 // Guards CUDA's links between graphs and their copies and execs. Held across CUDA calls, which may
@@ -22,4 +22,4 @@ graph_lifetime_lock::~graph_lifetime_lock() {
   links.unlock();
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -18,7 +18,7 @@
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -175,4 +175,4 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -12,7 +12,7 @@
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/never_destroyed.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -88,4 +88,4 @@ ready_answer answer_of(cudaError_t query_status) noexcept {
                                                         : ready_answer::not_yet;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -17,7 +17,7 @@
 #include "release_queue.hpp"
 #include "wakeup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Owned by the deleter_core. Without a deleter, the thread frees the core after its last use.
 class worker {
@@ -125,4 +125,4 @@ struct deleter_core::state {
   int known_device = -1;         // of the last thing that arrived
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

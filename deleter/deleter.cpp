@@ -16,7 +16,7 @@
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 deleter::deleter(deleter_options options) {
   std::unique_ptr<deleter_core, void (*)(deleter_core*)> core(
@@ -205,4 +205,4 @@ std::size_t deleter::poll() {
   return count;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

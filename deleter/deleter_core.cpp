@@ -13,7 +13,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -223,4 +223,4 @@ deleter_stats deleter_core::stats() const noexcept {
   };
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

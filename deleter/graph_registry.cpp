@@ -7,7 +7,7 @@
 #include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 graph_registry& graph_registry::global() noexcept {
   static never_destroyed<graph_registry> only;  // see the class comment
@@ -196,4 +196,4 @@ resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) c
   return resource_usage_of(std::move(members));
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -11,7 +11,7 @@
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // One allocation for several objects, since aligned ones are slow; freed with the last object.
 class object_block {
@@ -199,4 +199,4 @@ void object_store::trim() noexcept {
   }
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

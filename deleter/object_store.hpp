@@ -10,7 +10,7 @@
 #include "escrow/detail/spin_lock.hpp"
 #include "release_queue.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Storage and queues of eager retirements, sharded into shelves by stream, so that each costs two
 // short locks and shares no cache line with other streams. Destroy callbacks use the release queue
@@ -58,4 +58,4 @@ class object_store {
   std::array<shelf, shelf_count> shelves_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

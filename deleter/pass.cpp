@@ -5,7 +5,7 @@
 #include "core_state.hpp"
 #include "escrow/core/error.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   pass_device = -1;
@@ -119,4 +119,4 @@ bool deleter_core::state::nothing_arrived() const noexcept {
          epoch.load(std::memory_order_relaxed) == seen_epoch.load(std::memory_order_relaxed);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -7,7 +7,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_core& its) noexcept {
   cudaError_t const status = cudaEventQuery(ready);
@@ -90,4 +90,4 @@ std::uint64_t pending_events::oldest_epoch() const noexcept {
   return oldest;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

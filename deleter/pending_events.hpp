@@ -9,7 +9,7 @@
 #include "escrow/detail/ready_event.hpp"
 #include "release_queue.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Queries a ready event; twice before the answer `gone`, because the thing is leaked then. Reports
 // the first error of each thing to `its`. The thread is in Relaxed capture mode.
@@ -53,4 +53,4 @@ class pending_events {
   std::uint64_t size_ = 0;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

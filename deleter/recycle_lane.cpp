@@ -11,7 +11,7 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "pending_events.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // One deferred release to query, without the lock.
 struct recycle_lane::question {
@@ -128,4 +128,4 @@ std::uint64_t recycle_lane::oldest_epoch() const noexcept {
   return oldest;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

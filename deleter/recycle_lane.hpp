@@ -12,7 +12,7 @@
 #include "escrow/detail/reference_set.hpp"
 #include "release_queue.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Runs no user destructor, so a claim that finds no slot can process it while the worker is
 // blocked.
@@ -63,4 +63,4 @@ class recycle_lane {
   std::uint64_t epoch_ = 0;                // that thread's
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -7,7 +7,7 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -234,4 +234,4 @@ resource_usage resource_usage_of(deferred_releases const& held) {
   return resource_usage_of(std::move(members));
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

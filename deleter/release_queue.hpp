@@ -13,7 +13,7 @@
 
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // An intrusive FIFO list: never allocates. One thread at a time. An element is in one list at most.
 class release_list {
@@ -133,4 +133,4 @@ class release_queue {
   std::size_t capacity_ = 0;  // nodes that Boost has, free or in the stack
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

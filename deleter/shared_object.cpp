@@ -8,7 +8,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 shared_object_base& detail::require_stream_shared(stream_shared_deleter const* deleter) {
   if (deleter != nullptr) return *deleter->object;
@@ -44,4 +44,4 @@ void shared_object_base::keep() noexcept {
   deleter_core::leak(*this);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // No pass begins after close(). A thread that then reads is_empty() as true knows that no pass is
 // running, and sees their effects.
@@ -38,4 +38,4 @@ class shutdown_gate {
   std::atomic<int> begun_{0};
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -26,4 +26,4 @@ void wakeup_store::give_back::operator()(wakeup* returned) const noexcept {
   returned->next_unused = std::exchange(unused, returned);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

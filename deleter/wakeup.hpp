@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // One word: whether the worker sleeps.
 //   pusher: push; notify()      worker: if (try_sleep(is_empty)) wait_for_notify()
@@ -77,4 +77,4 @@ class wakeup_store {
   [[nodiscard]] static loan take();
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -12,7 +12,7 @@
 
 #include "shutdown_gate.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -153,4 +153,4 @@ void worker::rest(bool did_something, bool was_left_alone) noexcept {
   std::this_thread::sleep_for(interval_);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -7,7 +7,7 @@
 #include "escrow/detail/device.hpp"
 #include "exec_state.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets) const {
   bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
@@ -67,4 +67,4 @@ void graph_exec::state::hold(holding next) noexcept {
   if (next.end->failure != cudaSuccess) now_.end = std::move(next.end);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

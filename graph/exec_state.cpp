@@ -12,7 +12,7 @@
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -216,4 +216,4 @@ graph_exec::state& graph_exec::require(char const* call) const {
   throw usage_error(call, "the exec was moved from", "use the one that it was moved to");
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -15,7 +15,7 @@
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // The launch orders of the held sets that may be written: each once, in address order.
 class launch_orders {
@@ -92,4 +92,4 @@ class graph_exec::state {
   std::weak_ptr<graph_core> source_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

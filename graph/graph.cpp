@@ -15,7 +15,7 @@
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -209,4 +209,4 @@ void capture_scope::drop() noexcept {
   });
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -11,7 +11,7 @@
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 void destroy_graph(cudaGraph_t doomed) noexcept {
   if (doomed == nullptr) return;
@@ -190,4 +190,4 @@ void graph_core::copy_payloads(graph_core& original) {
   }
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -14,7 +14,7 @@
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Does nothing for null. Capture-safe. Ignores the status. Any thread.
 void destroy_graph(cudaGraph_t doomed) noexcept;
@@ -110,4 +110,4 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

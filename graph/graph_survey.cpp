@@ -12,7 +12,7 @@
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -148,4 +148,4 @@ void hoist_scope::keep_off() noexcept {
   }
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

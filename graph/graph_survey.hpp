@@ -12,7 +12,7 @@
 #include "escrow/detail/reference_set.hpp"
 #include "graph_core.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // A graph with its child graphs and bodies.
 struct graph_survey {
@@ -78,4 +78,4 @@ class hoist_scope {
   reference_sets sets_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -13,7 +13,7 @@
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -110,4 +110,4 @@ hoisted::state& hoisted::require(char const* call) const {
   throw usage_error(call, "it was released or moved from", "release once");
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

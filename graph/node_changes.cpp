@@ -6,7 +6,7 @@
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "graph_core.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // A transaction on payloads. The new payload is on the graph, or has room in a set that is, before
 // CUDA is called; the destructor undoes that unless commit(), which cannot fail, was called.
@@ -124,4 +124,4 @@ void graph_core::destroy(cudaGraphNode_t doomed) {
   keeping.commit(doomed);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -4,7 +4,7 @@
 #include "escrow/core/error.hpp"
 #include "graph_core.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 constexpr char const* adding = "graph_builder_ref::add";
@@ -152,4 +152,4 @@ void node::destroy() const {
   core.destroy(get());
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -7,7 +7,7 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
 // deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
@@ -65,4 +65,4 @@ cudaLibrary_t library::get() const noexcept {
   return loaded_ == nullptr ? nullptr : loaded_->get();
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

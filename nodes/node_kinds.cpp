@@ -6,7 +6,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace detail {
 
@@ -160,4 +160,4 @@ conditional_kind switch_node(condition const& tested, unsigned bodies) {
   return {"switch_node", tested, cudaGraphCondTypeSwitch, bodies};
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

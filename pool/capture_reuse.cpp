@@ -9,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/graph_query.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -298,4 +298,4 @@ std::size_t capture_reuse::slots_held() const noexcept {
   return slots_held_;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -17,7 +17,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What the next operation on a capturing stream depends on.
 struct capture_frontier {
@@ -104,4 +104,4 @@ class capture_reuse {
   std::size_t slots_held_ = 0;  // by any number of graphs
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -11,7 +11,7 @@
 #include "escrow/detail/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
                                       capture_frontier frontier, source_location where) {
@@ -113,4 +113,4 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   in.drop_reference();
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -14,7 +14,7 @@
 #include "escrow/detail/graph_query.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 std::uint64_t thread_of(cudaStream_t stream) noexcept {
   if (stream != cudaStreamPerThread) [[likely]]
@@ -232,4 +232,4 @@ std::string slot_pool::state::describe_exhaustion(char const* call) {
   return text + "; raise slots_max, release earlier, or allow a wait with host_wait_max";
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

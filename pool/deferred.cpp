@@ -10,7 +10,7 @@
 #include "escrow/detail/retry_cleanup.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -132,4 +132,4 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   }
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

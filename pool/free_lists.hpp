@@ -12,7 +12,7 @@
 #include "escrow/detail/slot.hpp"
 #include "escrow/detail/spin_lock.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // One FIFO list per stream, found by hash. Within a list the oldest release completes first, so a
 // claim queries one slot per list; it removes the slot meanwhile, because no lock may be held
@@ -219,4 +219,4 @@ inline void free_lists::close() noexcept {
   }
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -9,7 +9,7 @@
 #include "escrow/detail/ready_event.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 slot_pool::slot_pool(pool_options const& options, make_function make) {
   int devices = 0;
@@ -178,4 +178,4 @@ void slot_pool::state::end() noexcept {
   used.drop_use();
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

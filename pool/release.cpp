@@ -11,7 +11,7 @@
 #include "escrow/detail/device.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace {
 
@@ -224,4 +224,4 @@ slot_share slot_pool::share_with_node(claimed_slot const& lease) {
   return used.pool_.state_->share(used);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -13,7 +13,7 @@
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 device_block::device_block(std::size_t bytes) : bytes_(bytes) {
   check(cudaMalloc(&data_, bytes), "cudaMalloc");
@@ -127,4 +127,4 @@ std::size_t scratch_pool::bytes() const noexcept {
   return total;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

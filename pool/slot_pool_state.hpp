@@ -17,7 +17,7 @@
 #include "escrow/pool/resource_pool.hpp"
 #include "free_lists.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // A never reused number for the calling thread if `stream` is cudaStreamPerThread, else 0.
 [[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
@@ -215,4 +215,4 @@ struct slot_pool::state {
   std::atomic<std::uint64_t> edges_added{0};
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -9,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 enum class capture_status { none, active, invalidated };
 
@@ -95,4 +95,4 @@ class [[nodiscard]] relaxed_capture_scope {
   cudaStreamCaptureMode previous_ = cudaStreamCaptureModeRelaxed;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Replaces std::source_location, which clang 14 with libstdc++ lacks. One type for all compilers,
 // since it is part of function signatures.
@@ -90,4 +90,4 @@ class usage_error : public std::logic_error {
                          std::string(advice)) {}
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

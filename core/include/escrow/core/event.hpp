@@ -9,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: a borrowed cudaEvent_t. `wait` blocks a stream, `sync` blocks the host, `is_done` polls.
 // Thread safety: any thread may use the event, as in CUDA.
@@ -73,4 +73,4 @@ class event {
   cudaEvent_t event_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

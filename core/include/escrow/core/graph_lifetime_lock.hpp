@@ -1,7 +1,7 @@
 // Serializes creation and destruction of related graphs and execs.
 #pragma once
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: serializes the calls that create or destroy related graphs and execs. CUDA links a graph to
 //   its clones, its copies in child nodes, and the execs instantiated or updated from it, without a
@@ -29,4 +29,4 @@ class [[nodiscard]] graph_lifetime_lock {
   ~graph_lifetime_lock();
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -15,7 +15,7 @@
 #error "Escrow does not support CUDA_API_PER_THREAD_DEFAULT_STREAM: pass cudaStreamPerThread"
 #endif
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 namespace detail {
 template <class S>
@@ -80,4 +80,4 @@ class stream_ref {
   return device;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

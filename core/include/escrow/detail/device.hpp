@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // The calling thread's current device. Throws cuda_error. Source: cudaGetDevice.
 [[nodiscard]] int current_device();
@@ -38,4 +38,4 @@ class [[nodiscard]] device_scope {
 // reports as unused may be in use. The current device must be in use. Capture-safe. Any thread.
 [[nodiscard]] bool may_work_go_on_untold() noexcept;
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -9,7 +9,7 @@
 
 #include "escrow/core/stream.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // The capture id of `graph`, which no other graph ever gets, while handles are reused. Works for
 // every graph: captured, created, cloned, in a child node, the body of a conditional node, or being
@@ -49,4 +49,4 @@ namespace escrow {
 // A graph's nodes, in CUDA's order. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

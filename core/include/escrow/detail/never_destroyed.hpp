@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: holds a T that is constructed in place and never destroyed. For process-wide objects:
 //   during exit other threads may still use them, static destruction order is undefined, and the
@@ -30,4 +30,4 @@ class never_destroyed {
   };
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

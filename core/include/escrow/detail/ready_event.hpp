@@ -7,7 +7,7 @@
 
 #include "escrow/core/event.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Used eagerly only, or in captures only: captured events cannot be waited for or queried.
 enum class event_use { eager, captured };
@@ -49,4 +49,4 @@ struct record_result {
 enum class ready_answer { not_yet, done, gone };
 [[nodiscard]] ready_answer answer_of(cudaError_t query_status) noexcept;
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

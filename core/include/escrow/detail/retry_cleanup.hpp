@@ -7,7 +7,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Makes a cleanup call (destroy, free, release, restore), with up to two retries: a failed call has
 // released nothing, and would leak it. Not after a sticky fault, which every call reports whether
@@ -34,4 +34,4 @@ bool retry_cleanup_relaxed(Call call) noexcept {
   return succeeded_at_last;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

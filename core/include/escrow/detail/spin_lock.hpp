@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: a lock for a few instructions, without blocking calls. Locking costs one read-modify-write
 //   and unlocking one store, a third of std::mutex; a claim must cost little more than one event
@@ -43,4 +43,4 @@ class spin_lock {
   std::atomic<bool> is_locked_{false};
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -19,7 +19,7 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 struct deleter_options {
   // Starts a worker thread. Without one, the program must call deleter::poll().
@@ -208,4 +208,4 @@ class deleter {
   deleter_core* core_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -8,7 +8,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Customization point for kernel arguments. Specialize it for a type whose objects own what a
 // kernel uses; arguments of other types are passed unchanged. A specialization has
@@ -102,4 +102,4 @@ requires(!self_keeping_argument<T>) struct kernel_argument_traits<std::unique_pt
   }
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -11,7 +11,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: the type-independent part of a make_stream_shared() object. It has one reference for all
 //   shares, and one for each use that record_stream() recorded.
@@ -106,4 +106,4 @@ void retain(stream_ref stream, Owner&& owner) {
   deleter::global().retire(stream, std::forward<Owner>(owner));
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -11,7 +11,7 @@
 
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 struct deferred_release;
 class deleter;
@@ -85,4 +85,4 @@ class deleter_core {
   std::unique_ptr<state> state_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

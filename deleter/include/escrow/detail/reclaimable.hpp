@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 class deleter_core;
 class release_queue;
@@ -193,4 +193,4 @@ class slot_share {
   ref<slot_reference> held_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

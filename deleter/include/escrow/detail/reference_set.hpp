@@ -22,7 +22,7 @@
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: the end of an exec's last launch: an event that the exec records after each launch.
 // Thread safety: written by the exec's thread, under the launch orders of what the exec holds;
@@ -262,4 +262,4 @@ class graph_registry {
   std::uint64_t next_key_ = first_key;                                // of adopted graphs
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

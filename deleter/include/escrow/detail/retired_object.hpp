@@ -12,7 +12,7 @@
 #include "escrow/core/event.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // An owner: its destructor frees what it owns. Moved once, destroyed on the worker.
 template <class T>
@@ -109,4 +109,4 @@ class alignas(64) retired_object final : public reclaimable {
 // Two cache lines, since it moves between the cores of the worker and of the retiring thread.
 static_assert(sizeof(retired_object) == 128);
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

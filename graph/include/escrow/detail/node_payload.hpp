@@ -8,7 +8,7 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow::detail {
+namespace escrow::inline v0_1::detail {
 
 // What: an owner for a graph node, or nothing. Created before the CUDA call that may fail, so that
 //   nothing is allocated afterwards.
@@ -62,4 +62,4 @@ inline void node_payload::put_back::operator()(retired_object* unused) const noe
   unused->core().put_retired_object(*unused);
 }
 
-}  // namespace escrow::detail
+}  // namespace escrow::inline v0_1::detail

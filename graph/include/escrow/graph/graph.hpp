@@ -13,7 +13,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 class deleter;
 class graph_core;
@@ -119,4 +119,4 @@ template <std::invocable<stream_ref> Enqueue>
   return scope.end();
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

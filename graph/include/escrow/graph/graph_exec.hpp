@@ -11,7 +11,7 @@
 #include "escrow/detail/node_payload.hpp"
 #include "escrow/graph/graph.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 struct instantiate_options {
   unsigned long long flags = 0;  // cudaGraphInstantiateFlags, or'ed
@@ -107,4 +107,4 @@ class graph_exec {
   std::unique_ptr<state> state_;  // null if moved from
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -11,7 +11,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 struct survey_root;
 
@@ -66,4 +66,4 @@ class hoisted {
 [[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
 [[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

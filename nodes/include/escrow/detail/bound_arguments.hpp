@@ -14,7 +14,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow::detail {
+namespace escrow::inline v0_1::detail {
 
 // What the kernel gets for an argument.
 template <class T>
@@ -196,4 +196,4 @@ class bound_arguments {
   std::tuple<share<Arguments>...> shares_;
 };
 
-}  // namespace escrow::detail
+}  // namespace escrow::inline v0_1::detail

@@ -14,7 +14,7 @@
 #include "escrow/detail/node_payload.hpp"
 #include "escrow/nodes/launch.hpp"
 
-namespace escrow::detail {
+namespace escrow::inline v0_1::detail {
 
 // What CUDA is told of a node, and what the node keeps, complete before the call that may fail.
 struct node_draft {
@@ -121,4 +121,4 @@ class kernel_kind {
   owner* placed_ = nullptr;
 };
 
-}  // namespace escrow::detail
+}  // namespace escrow::inline v0_1::detail

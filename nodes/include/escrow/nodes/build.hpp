@@ -12,7 +12,7 @@
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/nodes/node_kinds.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 class allocation;
 class conditional_node;
@@ -207,4 +207,4 @@ node graph_builder_ref::add(Kind kind) const {
   return result;
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

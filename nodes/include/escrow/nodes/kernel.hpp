@@ -11,7 +11,7 @@
 
 #include "escrow/deleter/deleter.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 class loaded_library;  // a library's handle, which is unloaded with its last share
 
@@ -92,4 +92,4 @@ class library {
   std::shared_ptr<loaded_library const> loaded_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -16,7 +16,7 @@
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/nodes/kernel.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // What: the shape of a launch, and the deleter that destroys what its arguments own.
 struct launch_config {
@@ -111,4 +111,4 @@ void launch(stream_ref stream, void (*launched)(Parameters...), launch_config co
                          std::forward<Arguments>(arguments)...);
 }
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

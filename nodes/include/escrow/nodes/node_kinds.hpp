@@ -13,7 +13,7 @@
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 class graph;
 class graph_core;
@@ -159,4 +159,4 @@ struct conditional_kind {
 // Runs the body of that number; none if there are not as many. `bodies` is not 0.
 [[nodiscard]] conditional_kind switch_node(condition const& tested, unsigned bodies);
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

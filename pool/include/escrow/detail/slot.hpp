@@ -19,7 +19,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 class slot;
 class slot_pool;
@@ -220,4 +220,4 @@ class slot_pool {
   std::unique_ptr<state> state_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

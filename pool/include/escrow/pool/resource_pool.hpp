@@ -19,7 +19,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Options of a pool, which copies them. The deleter may be destroyed before the pool.
 struct pool_options {
@@ -266,4 +266,4 @@ class resource_pool {
   std::unique_ptr<slot_pool, close_and_leave> slots_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1

@@ -12,7 +12,7 @@
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
-namespace escrow {
+namespace escrow::inline v0_1 {
 
 // Owns memory of the device that is current at construction.
 // Lifetime: the destructor calls cudaFree, which may wait for the whole device: run it on the
@@ -82,4 +82,4 @@ class scratch_pool {
   std::unique_ptr<state> state_;
 };
 
-}  // namespace escrow
+}  // namespace escrow::inline v0_1
