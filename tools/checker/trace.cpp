@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,9 +29,9 @@ std::string shortened(std::string_view full) {
   }
   std::size_t const space = kept.rfind(' ');
   if (space != std::string::npos) kept.erase(0, space + 1);
-  for (std::string_view const prefix : {"escrow::", "boost::lockfree::", "detail::"}) {
-    if (kept.starts_with(prefix)) kept.erase(0, prefix.size());
-  }
+  // Inline namespaces have a version as their name.
+  static std::regex const namespaces("^(escrow::)?(v[0-9_]+::)?(boost::lockfree::)?(detail::)?");
+  kept = std::regex_replace(kept, namespaces, "", std::regex_constants::format_first_only);
   return kept.empty() ? std::string(full) : kept;
 }
 
