@@ -60,8 +60,8 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use const on = in.unasked(stream);
   capture_info capture;
-  cudaError_t const status = query_recordable(on.handle, capture);
-  if (succeeded(status) && capture.status != capture_status::invalidated) {
+  check(query_recordable(on.handle, capture), "cudaStreamGetCaptureInfo");
+  if (capture.status != capture_status::invalidated) {
     in.require_device("lease::release", stream, capture,
                       "release on a stream of the pool's device, and tell record_stream() of the "
                       "other");
@@ -111,7 +111,12 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
   // Work on the slot may have been captured: this graph must hold it, too.
   if (is_foreign) hold_in_graph(*lease.what, capture, {});
   if (is_foreign || capture.status == capture_status::invalidated) {
-    release_eager(lease, on, false);  // work from before this capture may still run
+    // Work from before this capture may still run. A wait of `on` for the claiming stream may have
+    // been captured, and orders nothing here.
+    std::vector<stream_use>& uses = lease.what->unrecorded_;
+    uses.reserve(uses.size() + 2);  // and one for `on`
+    if (!is_same_stream(lease.on, on)) uses.push_back(lease.on);
+    release_eager(lease, on, false);
     return;
   }
   for (stream_use const& also : lease.what->unrecorded_) {

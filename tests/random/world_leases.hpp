@@ -265,6 +265,7 @@ struct world_leases : world_pools {
     if (block.size() < bytes || block.size() >= 2 * std::max(bytes, scratch_pool::bytes_min))
       all_.fail("a claim got a block of the wrong size");
     place.memory = block.data();
+    std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
     place.slot = thing_at(place.memory, pool);
     if (capture.is_active()) note_memory_of(capture.id, place.slot);
     place.held.emplace(std::move(*claimed));
