@@ -25,6 +25,14 @@ void require_same_thread(stream_use const& use, std::string_view what_it_did) {
       "release(stream) with another stream will do, too");
 }
 
+// Whether its claiming stream still captures, so that no work on it runs yet.
+bool is_in_its_capture(claimed_slot const& lease) {
+  if (lease.capture_id == 0 || is_other_thread(lease.on)) return false;
+  capture_info capture;
+  check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
+  return capture.is_active() && capture.id == lease.capture_id;
+}
+
 [[noreturn]] void refuse_capture(char const* call, claimed_slot const& lease) {
   throw usage_error(call,
                     lease.capture_id == 0
@@ -108,14 +116,15 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
-  // Work on the slot may have been captured: this graph must hold it, too.
-  if (is_foreign) hold_in_graph(*lease.what, capture, {});
   if (is_foreign || capture.status == capture_status::invalidated) {
-    // Work from before this capture may still run. A wait of `on` for the claiming stream may have
-    // been captured, and orders nothing here.
     std::vector<stream_use>& uses = lease.what->unrecorded_;
-    uses.reserve(uses.size() + 2);  // and one for `on`
-    if (!is_same_stream(lease.on, on)) uses.push_back(lease.on);
+    bool const was_used_eagerly = !is_same_stream(lease.on, on) && !is_in_its_capture(lease);
+    uses.reserve(uses.size() + 2);
+    // Work on the slot may have been captured: this graph must hold it, too.
+    if (is_foreign) hold_in_graph(*lease.what, capture, {});
+    // Work from before this capture may still run, and a wait of `on` for the claiming stream may
+    // have been captured.
+    if (was_used_eagerly) uses.push_back(lease.on);
     release_eager(lease, on, false);
     return;
   }
