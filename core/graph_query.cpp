@@ -16,7 +16,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
-#include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -91,6 +91,32 @@ graph_id_function find_graph_id() noexcept {
   return succeeded(status) ? reinterpret_cast<graph_id_function>(found) : nullptr;
 }
 
+template <class Function>
+Function find_in_driver(char const* name, int since) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check(cudaGetDriverEntryPointByVersion(name, &found, static_cast<unsigned>(since),
+                                         cudaEnableDefault, &result),
+        "cudaGetDriverEntryPointByVersion");
+  return reinterpret_cast<Function>(found);
+}
+
+// Functions of the driver that do not harm a capture, as the runtime's cudaStreamGetDevice does.
+// Throws cuda_error.
+struct context_functions {
+  CUresult(CUDAAPI* of_stream)(CUstream,
+                               CUcontext*) = find_in_driver<decltype(of_stream)>("cuStreamGetCtx",
+                                                                                 9020);
+  CUresult(CUDAAPI* push)(CUcontext) = find_in_driver<decltype(push)>("cuCtxPushCurrent", 4000);
+  CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
+  CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
+};
+
+// The numbers are those of cudaError_t. The runtime's last error is not touched.
+void check_driver(CUresult result, char const* call) {
+  if (result != CUDA_SUCCESS) throw cuda_error(static_cast<cudaError_t>(result), call);
+}
+
 int device_count() {
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
@@ -124,47 +150,21 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   return id;
 }
 
-bool is_captured_on(stream_ref stream, int device) {
-  // This handle names a different stream on each device.
-  if (stream.get() == cudaStreamPerThread) return current_device() == device;
-  if (device_count() == 1) return true;
-  if (!is_in_use(device)) return false;
-  // One event per probe: two captures that record one event concurrently crash the driver
-  // (measured). Sequential records are safe, also while both captures are active (measured).
-  event probe = event_cache::take(device, event_use::captured);
-  cudaError_t const status = cudaEventRecord(probe.get(), stream.get());
-  if (status != cudaErrorInvalidResourceHandle) check(status, "cudaEventRecord");
-  event_cache::put(device, std::move(probe), event_use::captured);
-  return succeeded(status);
-}
-
-int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
-  struct answer {
-    std::uint64_t capture_id = 0;
-    cudaStream_t stream = nullptr;
-    int device = 0;
-  };
-  // Recent results of this thread. Ids are never reused, and a stream never changes its device.
-  thread_local std::array<answer, 32> answers{};
-  thread_local std::size_t next = 0;
-  if (stream.get() == cudaStreamPerThread) return current_device();
-  auto const known = std::ranges::find_if(answers, [&](answer const& each) {
-    return each.capture_id == capture_id && each.stream == stream.get();
-  });
-  if (known != answers.end()) {
-    std::swap(*known, answers.front());  // likely queried next
-    return answers.front().device;
-  }
-  int const current = current_device();
-  int found = current;
-  if (!is_captured_on(stream, current)) {
-    int const count = device_count();
-    found = 0;
-    while (found < count && (found == current || !is_captured_on(stream, found))) ++found;
-    if (found == count) throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
-  }
-  answers[next++ % answers.size()] = {capture_id, stream.get(), found};
-  return found;
+int device_of_capturing(stream_ref stream) {
+  // These handles name a stream on each device.
+  cudaStream_t const handle = stream.get();
+  bool const is_of_current =
+      handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+  if (is_of_current || device_count() == 1) return current_device();
+  static context_functions const driver;
+  CUcontext context = nullptr;
+  check_driver(driver.of_stream(handle, &context), "cuStreamGetCtx");
+  check_driver(driver.push(context), "cuCtxPushCurrent");
+  CUdevice device = 0;
+  CUresult const result = driver.device(&device);
+  retry_cleanup([&] { return static_cast<cudaError_t>(driver.pop(&context)); });
+  check_driver(result, "cuCtxGetDevice");
+  return device;
 }
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {

@@ -23,17 +23,17 @@ struct idle_events {
 
 constexpr int devices_max = 64;  // above any real count; events of further devices are not cached
 
-idle_events* idle_events_of(int device, event_use use) noexcept {
+idle_events* idle_events_of(int device) noexcept {
   // Not destroyed: an event may be put back during process exit.
-  static never_destroyed<std::array<std::array<idle_events, devices_max>, 2>> lists;
+  static never_destroyed<std::array<idle_events, devices_max>> lists;
   if (device < 0 || device >= devices_max) return nullptr;
-  return &(*lists)[static_cast<std::size_t>(use)][static_cast<std::size_t>(device)];
+  return &(*lists)[static_cast<std::size_t>(device)];
 }
 
 }  // namespace
 
-event event_cache::take(int device, event_use use) {
-  if (idle_events* const idle = idle_events_of(device, use)) {
+event event_cache::take(int device) {
+  if (idle_events* const idle = idle_events_of(device)) {
     std::lock_guard const lock(idle->mutex);
     if (!idle->events.empty()) {
       event found = std::move(idle->events.back());
@@ -46,9 +46,9 @@ event event_cache::take(int device, event_use use) {
   return event();
 }
 
-void event_cache::put(int device, event&& idle_event, event_use use) noexcept {
+void event_cache::put(int device, event&& idle_event) noexcept {
   event to_destroy = std::move(idle_event);  // if not stored, destroyed after unlocking
-  idle_events* const idle = idle_events_of(device, use);
+  idle_events* const idle = idle_events_of(device);
   if (idle == nullptr) return;
   std::lock_guard const lock(idle->mutex);
   if (idle->events.size() < idle->events.capacity()) {

@@ -95,7 +95,7 @@ deleter::retirement deleter::begin(stream_ref stream, char const* call) {
 deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
-    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));
+    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream));
   }
   std::uint64_t const id = stream_id(stream);
   retirement begun(core_->take_retired_object(id, true), retirement::kind::after_stream);

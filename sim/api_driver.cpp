@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 namespace escrow::sim::model {
@@ -33,17 +34,87 @@ CUresult CUDAAPI graph_id(CUgraph handle, unsigned* id) {
   return CUDA_SUCCESS;
 }
 
+// A device's only context.
+CUcontext context_of(int device) {
+  return reinterpret_cast<CUcontext>(&the().devices[static_cast<std::size_t>(device)]);
+}
+// The calling thread's; allocates nothing, as the driver's functions throw nothing.
+struct context_stack {
+  std::array<CUcontext, 16> pushed{};
+  std::size_t count = 0;
+};
+context_stack& contexts() {
+  static thread_local context_stack mine;
+  return mine;
+}
+
+// As call(), but for a function of the driver.
+template <class Body>
+CUresult driver_call(char const* name, Body body) {
+  api_call c(name);
+  cudaError_t const admitted = c.admit(outlives_fault);
+  return admitted == cudaSuccess ? body(c.s) : static_cast<CUresult>(admitted);
+}
+
+}  // namespace
+
+// Exported, under names that begin like those of the runtime: see escrow_sim's CMakeLists.txt.
+extern "C" {
+CUresult CUDAAPI cuda_driver_stream_context(CUstream handle, CUcontext* context) {
+  return driver_call("cuStreamGetCtx", [&](state& s) {
+    auto const found = s.streams.find(handle);
+    if (found == s.streams.end() || context == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *context = context_of(found->second->device);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult CUDAAPI cuda_driver_push_context(CUcontext context) {
+  return driver_call("cuCtxPushCurrent", [&](state&) {
+    if (contexts().count == contexts().pushed.size()) return CUDA_ERROR_OUT_OF_MEMORY;
+    contexts().pushed[contexts().count++] = context;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult CUDAAPI cuda_driver_pop_context(CUcontext* context) {
+  return driver_call("cuCtxPopCurrent", [&](state&) {
+    if (contexts().count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = contexts().pushed[--contexts().count];
+    return CUDA_SUCCESS;
+  });
+}
+// Of a context that was pushed; the runtime's current device is not known here.
+CUresult CUDAAPI cuda_driver_context_device(CUdevice* device) {
+  return driver_call("cuCtxGetDevice", [&](state&) {
+    if (contexts().count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    *device = 0;
+    while (context_of(*device) != contexts().pushed[contexts().count - 1]) ++*device;
+    return CUDA_SUCCESS;
+  });
+}
+}
+
+namespace {
+
 int driver_version(state const& s) {
   return s.how.driver_version == 0 ? CUDART_VERSION : s.how.driver_version;
 }
 
 // Null if a driver of the version that runs, or that was asked for, has no such function.
 void* find_function(std::string_view symbol, int version) {
-  if (symbol == "cuDevicePrimaryCtxGetState") {
-    return version < 7000 ? nullptr : reinterpret_cast<void*>(&primary_context_state);
-  }
-  if (symbol == "cuGraphGetId") {
-    return version < 13010 ? nullptr : reinterpret_cast<void*>(&graph_id);
+  struct entry {
+    std::string_view name;
+    int since;
+    void* function;
+  };
+  static std::array const known{
+      entry{"cuDevicePrimaryCtxGetState", 7000, reinterpret_cast<void*>(&primary_context_state)},
+      entry{"cuGraphGetId", 13010, reinterpret_cast<void*>(&graph_id)},
+      entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
+      entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},
+      entry{"cuCtxPopCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_pop_context)},
+      entry{"cuCtxGetDevice", 2000, reinterpret_cast<void*>(&cuda_driver_context_device)}};
+  for (entry const& each : known) {
+    if (each.name == symbol && each.since <= version) return each.function;
   }
   return nullptr;
 }

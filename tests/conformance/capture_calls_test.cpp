@@ -1,4 +1,5 @@
 // Which calls a capture allows, and which kill it and when (cuda-facts.md, section 4).
+#include <cuda.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -61,6 +62,16 @@ struct named_call {
 };
 using named_calls = std::vector<named_call>;
 
+cudaError_t ask_the_driver_for_the_context(cudaStream_t stream) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  must(
+      cudaGetDriverEntryPointByVersion("cuStreamGetCtx", &found, 9020, cudaEnableDefault, &result));
+  CUcontext context = nullptr;
+  auto const ask = reinterpret_cast<CUresult(CUDAAPI*)(CUstream, CUcontext*)>(found);
+  return static_cast<cudaError_t>(ask(stream, &context));
+}
+
 // Calls that a capture of any mode allows.
 named_calls legal_calls(resources& r) {
   return {
@@ -76,6 +87,7 @@ named_calls legal_calls(resources& r) {
                                           cudaGraphUserObjectMove);
        }},
       {"StreamGetCaptureInfo", [&] { return info_of(r.capturing).error; }},
+      {"DriversStreamGetCtx", [&] { return ask_the_driver_for_the_context(r.capturing); }},
       {"ExternalWaitEvent",
        [&] { return cudaStreamWaitEvent(r.capturing, r.event, cudaEventWaitExternal); }},
       {"ExternalEventRecord",

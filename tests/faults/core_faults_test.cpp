@@ -113,11 +113,8 @@ void add_queries(rows& add) {
   add("stream id", runs("stream_id"), {},
       answer_of([](auto& in) { return stream_id(in.one) != 0; }));
   add("stream's device", runs("device_of"), {}, [](auto& in) { in.device = device_of(in.one); });
-  step const fill_cache = [](auto& in) { static_cast<void>(is_captured_on(in.one, 1)); };
-  add("capturing stream's device", runs("device_of_capturing"), {capturing, fill_cache},
-      [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
-  add("captured on another device", runs("is_captured_on"), {capturing},
-      answer_of([](auto& in) { return is_captured_on(in.one, 1); }));
+  add("capturing stream's device", runs("device_of_capturing"), {capturing},
+      [](auto& in) { in.device = device_of_capturing(in.one); });
   add("graph id", runs("graph_id_of"), {},
       answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
 }

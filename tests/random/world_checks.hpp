@@ -198,7 +198,6 @@ struct world_checks : world_bodies {
     for (int device = 0; device < 2; ++device) {
       for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
         static_cast<void>(event_cache::take(device));
-        static_cast<void>(event_cache::take(device, event_use::captured));
         before = std::exchange(left, sim::alive().events);
       }
     }

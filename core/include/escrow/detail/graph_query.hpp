@@ -34,17 +34,9 @@ namespace escrow::inline v0_1 {
   return edge.from_port == cudaGraphKernelNodePortDefault;
 }
 
-// Whether the capturing `stream` is of `device`. Asking CUDA would invalidate the capture; instead
-// a probe event of `device` is recorded, which adds no node and fails on another device's stream.
-// With one device, or no context on `device`, nothing is recorded; no context is created. A failed
-// record replaces and clears the thread's last error. Throws cuda_error, std::bad_alloc. Any thread
-// that may enqueue on `stream`. Source: cudaEventRecord.
-[[nodiscard]] bool is_captured_on(stream_ref stream, int device);
-
-// The device of `stream`, which captures with that id. Tries this thread's recent results, the
-// current device, then others with a context. Throws as is_captured_on(), and
-// cuda_error(cudaErrorInvalidResourceHandle) if none matches, e.g. in a cuCtxCreate context.
-[[nodiscard]] int device_of_capturing(stream_ref stream, std::uint64_t capture_id);
+// The device of `stream`, which captures. Harms no capture and creates no context. Throws
+// cuda_error. Any thread. Source: cuStreamGetCtx.
+[[nodiscard]] int device_of_capturing(stream_ref stream);
 
 // A graph's nodes, in CUDA's order. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);

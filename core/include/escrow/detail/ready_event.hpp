@@ -9,10 +9,7 @@
 
 namespace escrow::inline v0_1 {
 
-// Used eagerly only, or in captures only: captured events cannot be waited for or queried.
-enum class event_use { eager, captured };
-
-// What: a process-wide cache of idle events without timing, one list per device and use.
+// What: a process-wide cache of idle events without timing, one list per device.
 // Thread safety: any thread may call anything. put() happens before the take() that returns the
 //   same event.
 // Lifetime: neither the cache nor its events are destroyed: see never_destroyed.
@@ -21,10 +18,10 @@ enum class event_use { eager, captured };
 class event_cache {
  public:
   // An idle event of `device`, cached or new. May allocate if none is cached.
-  [[nodiscard]] static event take(int device, event_use use = event_use::eager);
+  [[nodiscard]] static event take(int device);
   // Returns an event of `device`. It may have pending work: its next use records it anew. Destroyed
   // instead if the list is full.
-  static void put(int device, event&& idle, event_use use = event_use::eager) noexcept;
+  static void put(int device, event&& idle) noexcept;
 
   static constexpr std::size_t idle_max = 4096;  // idle events per list, at most
 };
