@@ -1,7 +1,9 @@
 // Transfers references to a caller that launches by itself.
 #include "escrow/graph/hoist.hpp"
 
+#include <exception>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -20,7 +22,7 @@ namespace {
 void report_unreleased(deleter_core& core) noexcept {
   try {
     core.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
-                            "call release_after() or release()"));
+                            "call release_after(), release_at_end() or release()"));
   } catch (std::bad_alloc const&) {
     // No memory for the text; deleter_stats::leaked counts it.
   }
@@ -32,6 +34,7 @@ class hoisted::state {
  public:
   deferred_releases held;
   bool is_bare;
+  std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
 };
 
 hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -46,7 +49,15 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
-  for (auto const& each : state_->held) report_unreleased(each.set->core());
+  try {
+    if (state_->at_end) {
+      release_after(*state_->at_end);
+      return;
+    }
+    for (auto const& each : state_->held) report_unreleased(each.set->core());
+  } catch (std::exception const& failed) {
+    for (auto const& each : state_->held) each.set->core().report(failed);
+  }
   leak(std::move(state_->held));
 }
 
@@ -54,6 +65,10 @@ hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& b
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("hoist", root, bodies);
   hoist_scope off(survey);
+  if (off.sets().empty() && !survey.known.empty()) {
+    throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
+                      "keep the first `hoisted` for all that is created from the graph");
+  }
   std::unique_ptr<state> taken(new state{hold_all(off.sets()), !survey.lacks_bodies});
   off.keep_off();
   if (root.core != nullptr) root.core->forget_payloads();
@@ -90,6 +105,10 @@ void hoisted::release_after(event_ref ready) {
   state& mine = require("hoisted::release_after");
   escrow::release_after(std::move(mine.held), ready.get(), current_device(), nullptr);
   state_.reset();
+}
+
+void hoisted::release_at_end(stream_ref stream) {
+  require("hoisted::release_at_end").at_end = stream;
 }
 
 void hoisted::release() {
