@@ -2,6 +2,7 @@
 #include "escrow/core/error.hpp"
 
 #include <string>
+#include <typeinfo>
 
 namespace escrow::inline v0_1 {
 
@@ -38,6 +39,11 @@ void detail::throw_cuda_error(cudaError_t status, char const* api, source_locati
                               std::string_view note) {
   static_cast<void>(cudaGetLastError());
   throw cuda_error(status, api, where, note);
+}
+
+void detail::rethrow_at(cuda_error const& handled, char const* call, source_location where) {
+  if (typeid(handled) != typeid(cuda_error)) throw;  // a caller's own type, e.g. of a pool's `make`
+  throw cuda_error(handled, call, where);
 }
 
 bool is_sticky(cudaError_t status) noexcept {

@@ -64,13 +64,16 @@ namespace detail {
 [[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where,
                                    std::string_view note);
 
+// In a handler of `handled`: throws it as the error of `call` at `where`; a derived type as it is.
+[[noreturn]] void rethrow_at(cuda_error const& handled, char const* call, source_location where);
+
 // Runs a function of Escrow: a cuda_error that leaves it names `call` and the caller's line.
 template <class Function>
 decltype(auto) called_at(char const* call, source_location where, Function&& function) {
   try {
     return std::forward<Function>(function)();
   } catch (cuda_error const& failed) {
-    throw cuda_error(failed, call, where);
+    rethrow_at(failed, call, where);
   }
 }
 }  // namespace detail
