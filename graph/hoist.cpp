@@ -28,6 +28,11 @@ void report_unreleased(deleter_core& core) noexcept {
   }
 }
 
+void refuse_capturing(char const* call, stream_ref stream) {
+  if (usable_capture_of(call, stream).is_none()) return;
+  throw usage_error(call, "`stream` is being captured", "release after the capture has ended");
+}
+
 }  // namespace
 
 class hoisted::state {
@@ -35,6 +40,7 @@ class hoisted::state {
   deferred_releases held;
   bool is_bare;
   std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
+  std::shared_ptr<launch_end> end = nullptr;        // of `at_end`; made in advance
 };
 
 hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -49,14 +55,21 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
-  try {
-    if (state_->at_end) {
-      release_after(*state_->at_end);
+  bool is_lost = false;  // the device: it does not report captures, and record_ready() knows
+  for (int tries_left = 3; state_->at_end && tries_left != 0; --tries_left) {
+    try {
+      if (!is_lost) refuse_capturing("hoisted::~hoisted", *state_->at_end);
+      record_and_release(*state_->at_end);
       return;
+    } catch (std::exception const& failed) {
+      auto const* const error = dynamic_cast<cuda_error const*>(&failed);
+      is_lost = error != nullptr && is_sticky(error->status());
+      if (tries_left != 1) continue;
+      for (auto const& each : state_->held) each.set->core().report(failed);
     }
+  }
+  if (!state_->at_end) {
     for (auto const& each : state_->held) report_unreleased(each.set->core());
-  } catch (std::exception const& failed) {
-    for (auto const& each : state_->held) each.set->core().report(failed);
   }
   leak(std::move(state_->held));
 }
@@ -85,12 +98,16 @@ hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
 
 void hoisted::release_after(stream_ref stream) {
   constexpr char const* call = "hoisted::release_after";
-  state& mine = require(call);
-  if (!usable_capture_of(call, stream).is_none()) {
-    throw usage_error(call, "`stream` is being captured", "release after the capture has ended");
-  }
+  static_cast<void>(require(call));
+  refuse_capturing(call, stream);
+  record_and_release(stream);
+}
+
+void hoisted::record_and_release(stream_ref stream) {
+  state& mine = *state_;
   if (!mine.held.empty()) {
-    auto const end = std::make_shared<launch_end>(device_of(stream));
+    auto const end =
+        mine.end != nullptr ? mine.end : std::make_shared<launch_end>(device_of(stream));
     record_result const result = record_ready(end->ready, end->device, stream.get());
     if (result.outcome == record_outcome::failed) check(result.status, "cudaEventRecord");
     if (result.outcome != record_outcome::device_lost) {  // else nothing runs any more
@@ -108,7 +125,9 @@ void hoisted::release_after(event_ref ready) {
 }
 
 void hoisted::release_at_end(stream_ref stream) {
-  require("hoisted::release_at_end").at_end = stream;
+  state& mine = require("hoisted::release_at_end");
+  mine.end = std::make_shared<launch_end>(current_device());
+  mine.at_end = stream;
 }
 
 void hoisted::release() {

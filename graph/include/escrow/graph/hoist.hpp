@@ -40,7 +40,7 @@ class hoisted {
   // drain() that began after this call, of each deleter involved, has returned.
   void release_after(event_ref ready);
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
-  // is leaked then. `stream` must be alive then, and not capturing.
+  // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
   void release_at_end(stream_ref stream);
   // Releases now: no launch may be in flight.
   void release();
@@ -58,6 +58,7 @@ class hoisted {
   [[nodiscard]] static hoisted take(survey_root const& root,
                                     std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
+  void record_and_release(stream_ref stream);
 
   std::unique_ptr<state> state_;  // null once released
 };
