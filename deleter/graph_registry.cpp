@@ -77,12 +77,13 @@ void graph_registry::forget_entry(std::uint64_t dead_id) noexcept {
   if (found == entries_.end()) return;
   for (placed_set const& each : found->second.sets) std::erase(each.set->graph_ids_, dead_id);
   found->second.sets.clear();
+  found->second.is_hoisted = false;
   erase_if_unused(found);
 }
 
 void graph_registry::erase_if_unused(entries::iterator found) noexcept {
   auto const& [id, unused] = *found;
-  if (!unused.sets.empty()) return;
+  if (!unused.sets.empty() || unused.is_hoisted) return;
   auto const handle = handles_.find(unused.graph);
   if (handle != handles_.end() && handle->second == id && !is_key(id)) handles_.erase(handle);
   entries_.erase(found);
@@ -125,6 +126,13 @@ void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexce
   if (found == entries_.end()) return;
   std::erase_if(found->second.sets, [&set](placed_set const& each) { return each.set == &set; });
   erase_if_unused(found);
+}
+
+void graph_registry::note_hoisted(std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  if (auto const found = entries_.find(id); found != entries_.end()) {
+    found->second.is_hoisted = true;
+  }
 }
 
 void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {

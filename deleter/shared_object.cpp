@@ -24,7 +24,9 @@ shared_object_base::shared_object_base(deleter& its, reclaim_function destroy)
 void shared_object_base::note_use(stream_ref stream) {
   ref<shared_object_base> share(*this);
   try {
-    deleter_.hand_over(deleter_.begin_use(stream, "record_stream"), std::move(share));
+    auto begun = deleter_.begin_use(stream, "record_stream");
+    begun.object->emplace(std::move(share));
+    deleter_.finish(std::move(begun));
   } catch (std::exception const& error) {
     // If the share was taken, the deleter is responsible. A failed capture will not be launched.
     capture_info found;

@@ -1,4 +1,7 @@
 // Replacing what an exec holds: by update, and when a node is changed.
+#include <array>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -8,6 +11,38 @@
 #include "exec_state.hpp"
 
 namespace escrow::inline v0_1 {
+
+namespace {
+
+// Which node of the new graph does not fit, and why.
+std::string describe(cudaGraphExecUpdateResultInfo const& failed) {
+  constexpr std::array<char const*, 9> reasons{"",
+                                               "for an unknown reason",
+                                               "its edges, or the number of nodes, differ",
+                                               "it is of another type",
+                                               "its kernel differs",
+                                               "its parameters cannot be changed so",
+                                               "what it uses cannot be updated",
+                                               "its kernel cannot be changed to this one",
+                                               "its attributes cannot be changed so"};
+  constexpr std::array<char const*, 6> types{"kernel", "memcpy", "memset",
+                                             "host",   "child",  "empty"};
+  auto const reason = static_cast<std::size_t>(failed.result);
+  cudaGraphNodeType type{};
+  std::ostringstream text;
+  text << "graph_exec::update: a node";
+  if (failed.errorNode != nullptr) {
+    text << " (" << failed.errorNode;
+    bool const is_known = succeeded(cudaGraphNodeGetType(failed.errorNode, &type));
+    if (is_known && static_cast<std::size_t>(type) < types.size()) text << ", " << types[type];
+    text << ')';
+  }
+  text << " of `source` does not fit: " << (reason < reasons.size() ? reasons[reason] : "")
+       << "; create another graph_exec from `source`";
+  return text.str();
+}
+
+}  // namespace
 
 graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets) const {
   bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
@@ -24,10 +59,13 @@ void graph_exec::state::update(survey_root const& source, std::vector<cudaGraph_
   hoist_scope const off(survey);
   holding next = holding_of(off.sets());
   cudaGraphExecUpdateResultInfo result{};
+  cudaError_t status = cudaSuccess;
   {
     graph_lifetime_lock const lock;
-    check(cudaGraphExecUpdate(exec_, source.handle, &result), "cudaGraphExecUpdate");
+    status = cudaGraphExecUpdate(exec_, source.handle, &result);
   }
+  check(status, "cudaGraphExecUpdate", source_location::current(),
+        status == cudaErrorGraphExecUpdateFailure ? describe(result) : "");
   is_bare_ = !survey.lacks_bodies;
   hold(std::move(next));
 }

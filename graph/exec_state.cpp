@@ -40,6 +40,13 @@ void record_end(launch_end& end, stream_ref stream) {
   check(result.status, "cudaEventRecord");
 }
 
+void check_launch(cudaError_t status, char const* api) {
+  check(status, api, source_location::current(),
+        status != cudaErrorStreamCaptureUnsupported
+            ? ""
+            : "`stream` is being captured: add the graph as a child node (graph::add_child)");
+}
+
 }  // namespace
 
 launch_orders::launch_orders(deferred_releases const& held, launch_orders const* more) {
@@ -101,10 +108,12 @@ void graph_exec::state::release(deferred_releases held,
 }
 
 void graph_exec::state::launch(stream_ref stream) {
-  if (now_.end == nullptr) return check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+  if (now_.end == nullptr) {
+    return check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+  }
   launch_lock const lock(now_.orders);
   wait_for_others(stream);
-  check(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+  check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   note_launch(stream);
 }
 
@@ -148,7 +157,7 @@ void graph_exec::state::upload(stream_ref stream) {
   if (is_conditional_ && last_upload_ == nullptr) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
-  check(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
+  check_launch(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
   // It ends after earlier uploads (source: cudaGraphUpload).
   if (last_upload_ != nullptr) record_end(*last_upload_, stream);
 }
@@ -163,11 +172,16 @@ void graph_exec::state::wait_until_idle() const noexcept {
   }
 }
 
-graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options)
-    : state_(std::make_unique<state>(source, options)) {}
+graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options,
+                       source_location where)
+    : state_(detail::called_at("graph_exec::graph_exec", where,
+                               [&] { return std::make_unique<state>(source, options); })) {}
 
-graph_exec::graph_exec(graph const& source, instantiate_options const& options)
-    : state_(std::make_unique<state>(source.core().get(), options)) {}
+graph_exec::graph_exec(graph const& source, instantiate_options const& options,
+                       source_location where)
+    : state_(detail::called_at("graph_exec::graph_exec", where, [&] {
+        return std::make_unique<state>(source.core().get(), options);
+      })) {}
 
 graph_exec::graph_exec(graph_exec&& other) noexcept = default;
 graph_exec& graph_exec::operator=(graph_exec&& other) noexcept = default;
@@ -185,20 +199,26 @@ resource_usage graph_exec::held() const {
   return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->held());
 }
 
-void graph_exec::launch(stream_ref stream) {
-  require("graph_exec::launch").launch(stream);
+void graph_exec::launch(stream_ref stream, source_location where) {
+  constexpr char const* call = "graph_exec::launch";
+  detail::called_at(call, where, [&] { require(call).launch(stream); });
 }
 
-void graph_exec::upload(stream_ref stream) {
-  require("graph_exec::upload").upload(stream);
+void graph_exec::upload(stream_ref stream, source_location where) {
+  constexpr char const* call = "graph_exec::upload";
+  detail::called_at(call, where, [&] { require(call).upload(stream); });
 }
 
-void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies) {
-  require("graph_exec::update").update(source, bodies);
+void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies,
+                        source_location where) {
+  constexpr char const* call = "graph_exec::update";
+  detail::called_at(call, where, [&] { require(call).update(source, bodies); });
 }
 
-void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies) {
-  require("graph_exec::update").update(source.core().get(), bodies);
+void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies,
+                        source_location where) {
+  constexpr char const* call = "graph_exec::update";
+  detail::called_at(call, where, [&] { require(call).update(source.core().get(), bodies); });
 }
 
 std::shared_ptr<graph_core> graph_exec::source(char const* call) const {

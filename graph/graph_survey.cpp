@@ -48,6 +48,8 @@ std::uint64_t identify(char const* call, cudaGraph_t graph) {
   if (noted->is_adopted) return noted->id;
   std::optional<std::uint64_t> const id = graph_id_of(graph);
   if (!id) throw usage_error(call, "the graph is being captured into", "end the capture first");
+  // The graph that had the handle before was destroyed.
+  if (*id != noted->id) graph_registry::global().forget_graph(graph, noted->id);
   return *id;
 }
 
@@ -62,6 +64,10 @@ survey_root::survey_root(graph_core* ours) : core(ours) {
 
 graph_survey survey_of(char const* call, survey_root const& root,
                        std::span<cudaGraph_t const> bodies) {
+  if (root.handle == nullptr) {
+    throw usage_error(call, "the graph is null: it was moved from or detached",
+                      "pass a graph that exists");
+  }
   graph_registry const& registry = graph_registry::global();
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
@@ -142,6 +148,7 @@ hoist_scope::~hoist_scope() {
 void hoist_scope::keep_off() noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
+    graph_registry::global().note_hoisted(each.graph_id);
     graph_registry::global().remove(*each.set, each.graph_id);
     each.set->end_reuse();
     release_object(each.object, each.set->core());

@@ -16,7 +16,8 @@ namespace escrow::inline v0_1 {
 
 // A graph with its child graphs and bodies.
 struct graph_survey {
-  // The graphs with registry entries, and their ids there.
+  // The graphs with registry entries, and their ids there: those that hold something, or were
+  // hoisted.
   std::map<cudaGraph_t, std::uint64_t> known;
   std::size_t conditionals = 0;  // nodes
   // Fewer bodies were named than exist, while any graph holds anything.

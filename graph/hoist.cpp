@@ -1,7 +1,9 @@
 // Transfers references to a caller that launches by itself.
 #include "escrow/graph/hoist.hpp"
 
+#include <exception>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -20,10 +22,15 @@ namespace {
 void report_unreleased(deleter_core& core) noexcept {
   try {
     core.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
-                            "call release_after() or release()"));
+                            "call release_after(), release_at_end() or release()"));
   } catch (std::bad_alloc const&) {
     // No memory for the text; deleter_stats::leaked counts it.
   }
+}
+
+void refuse_capturing(char const* call, stream_ref stream) {
+  if (usable_capture_of(call, stream).is_none()) return;
+  throw usage_error(call, "`stream` is being captured", "release after the capture has ended");
 }
 
 }  // namespace
@@ -32,6 +39,8 @@ class hoisted::state {
  public:
   deferred_releases held;
   bool is_bare;
+  std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
+  std::shared_ptr<launch_end> end = nullptr;        // of `at_end`; made in advance
 };
 
 hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -46,7 +55,22 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
-  for (auto const& each : state_->held) report_unreleased(each.set->core());
+  bool is_lost = false;  // the device: it does not report captures, and record_ready() knows
+  for (int tries_left = 3; state_->at_end && tries_left != 0; --tries_left) {
+    try {
+      if (!is_lost) refuse_capturing("hoisted::~hoisted", *state_->at_end);
+      record_and_release(*state_->at_end);
+      return;
+    } catch (std::exception const& failed) {
+      auto const* const error = dynamic_cast<cuda_error const*>(&failed);
+      is_lost = error != nullptr && is_sticky(error->status());
+      if (tries_left != 1) continue;
+      for (auto const& each : state_->held) each.set->core().report(failed);
+    }
+  }
+  if (!state_->at_end) {
+    for (auto const& each : state_->held) report_unreleased(each.set->core());
+  }
   leak(std::move(state_->held));
 }
 
@@ -54,6 +78,10 @@ hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& b
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("hoist", root, bodies);
   hoist_scope off(survey);
+  if (off.sets().empty() && !survey.known.empty()) {
+    throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
+                      "keep the first `hoisted` for all that is created from the graph");
+  }
   std::unique_ptr<state> taken(new state{hold_all(off.sets()), !survey.lacks_bodies});
   off.keep_off();
   if (root.core != nullptr) root.core->forget_payloads();
@@ -70,12 +98,16 @@ hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
 
 void hoisted::release_after(stream_ref stream) {
   constexpr char const* call = "hoisted::release_after";
-  state& mine = require(call);
-  if (!usable_capture_of(call, stream).is_none()) {
-    throw usage_error(call, "`stream` is being captured", "release after the capture has ended");
-  }
+  static_cast<void>(require(call));
+  refuse_capturing(call, stream);
+  record_and_release(stream);
+}
+
+void hoisted::record_and_release(stream_ref stream) {
+  state& mine = *state_;
   if (!mine.held.empty()) {
-    auto const end = std::make_shared<launch_end>(device_of(stream));
+    auto const end =
+        mine.end != nullptr ? mine.end : std::make_shared<launch_end>(device_of(stream));
     record_result const result = record_ready(end->ready, end->device, stream.get());
     if (result.outcome == record_outcome::failed) check(result.status, "cudaEventRecord");
     if (result.outcome != record_outcome::device_lost) {  // else nothing runs any more
@@ -90,6 +122,12 @@ void hoisted::release_after(event_ref ready) {
   state& mine = require("hoisted::release_after");
   escrow::release_after(std::move(mine.held), ready.get(), current_device(), nullptr);
   state_.reset();
+}
+
+void hoisted::release_at_end(stream_ref stream) {
+  state& mine = require("hoisted::release_at_end");
+  mine.end = std::make_shared<launch_end>(current_device());
+  mine.at_end = stream;
 }
 
 void hoisted::release() {

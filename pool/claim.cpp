@@ -26,15 +26,18 @@ std::uint64_t thread_of(cudaStream_t stream) noexcept {
 
 claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where) {
   pool_options const& options = state_->options;
-  claimed_slot const claimed =
-      state_->claim({call, stream, where, options.host_wait_max, options.capture_wait_max});
+  claimed_slot const claimed = detail::called_at(call, where, [&] {
+    return state_->claim({call, stream, where, options.host_wait_max, options.capture_wait_max});
+  });
   if (claimed.what == nullptr) throw pool_exhausted(state_->describe_exhaustion(call));
   return claimed;
 }
 
 claimed_slot slot_pool::try_claim(char const* call, stream_ref stream,
                                   std::chrono::nanoseconds host_wait_max, source_location where) {
-  return state_->claim({call, stream, where, host_wait_max});
+  return detail::called_at(call, where, [&] {
+    return state_->claim({call, stream, where, host_wait_max});
+  });
 }
 
 claimed_slot slot_pool::state::claim(claim_request const& asked) {

@@ -162,6 +162,12 @@ void add_hoists(rows& add) {
       [](auto& in) { in.handle->release_after(stream_ref(in.one)); });
   add("release after an event", releases, {hoist_it, launch_hoisted},
       [](auto& in) { in.handle->release_after(event_ref(in.event)); });
+  add("release at the end", runs("hoisted::release_at_end"), {hoist_it, launch_hoisted},
+      [](auto& in) {
+        if (!in.handle) return;  // in the second try there is nothing left to release
+        in.handle->release_at_end(in.one);
+        in.handle.reset();
+      });
   add("release now", runs("hoisted::release"), {hoist_it}, [](auto& in) { in.handle->release(); });
   add("hoisted, what it holds", runs("hoisted::held"), {hoist_it},
       [](auto& in) { EXPECT_EQ(in.handle->held().owners, 1U); });

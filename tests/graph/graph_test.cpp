@@ -215,7 +215,7 @@ TEST_F(Graph, MisuseIsAnErrorThatNamesTheCall) {
     EXPECT_NE(text.find(each.text), std::string::npos) << text;
   }
   EXPECT_EQ(node_count(parent.get()), 0U);
-  EXPECT_THROW(graph_exec(cudaGraph_t{nullptr}), cuda_error);
+  EXPECT_THROW(graph_exec(cudaGraph_t{nullptr}), usage_error);
   EXPECT_THROW(static_cast<void>(escrow::capture(cudaStreamLegacy, [](stream_ref) {})), cuda_error);
 }
 

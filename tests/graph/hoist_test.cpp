@@ -2,6 +2,7 @@
 // when what these use may be released. And what happens if they do not, or twice.
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -73,11 +74,9 @@ TEST_F(Hoist, AgainTakesWhatWasCapturedIntoTheGraphSince) {
   EXPECT_EQ(first.held().slots, 1U);
   capture_into(source.get(), [&](cudaStream_t on) { load(late, on); });
   hoisted second = hoist(source);
-  hoisted third = hoist(source);
+  EXPECT_THROW(static_cast<void>(hoist(source)), usage_error);
   EXPECT_TRUE(has_no_user_object());
   EXPECT_EQ(second.held().slots, 1U);
-  EXPECT_EQ(third.held().slots, 0U);
-  third.release_after(two);
   EXPECT_TRUE(is_kept(early));
   first.release();
   EXPECT_TRUE(is_released(early));
@@ -178,7 +177,11 @@ TEST_F(Hoist, MisuseIsAnErrorThatNamesTheCall) {
   must(cudaEventRecord(event, two));
   hoisted released = hoist(captured(taken));
   released.release();
-  hoisted moved = hoist(captured(other));
+  graph const source = captured(other);
+  hoisted moved = hoist(source);
+  cargo of_plain = make_cargo();
+  owned_graph const plain = captured_plainly(of_plain);
+  hoist(plain).release();
   hoisted held = std::move(moved);
   test::capture open{three, cudaStreamCaptureModeThreadLocal};
   struct row {
@@ -193,6 +196,10 @@ TEST_F(Hoist, MisuseIsAnErrorThatNamesTheCall) {
       {"hoisted::release_after", "released", [&] { released.release_after(event_ref(event)); }},
       {"hoisted::release_after", "moved", [&] { moved.release_after(two); }},
       {"hoisted::release_after", "stream", [&] { held.release_after(three); }},
+      {"hoisted::release_at_end", "released", [&] { released.release_at_end(two); }},
+      {"hoist", "hoisted before, and holds nothing new", [&] { hoist(source).release(); }},
+      {"hoist", "keep the first `hoisted`", [&] { hoist(source.get()).release(); }},
+      {"hoist", "hoisted before", [&] { hoist(plain).release(); }},
   };
   // NOLINTEND(bugprone-use-after-move)
   for (row const& each : rows) {
@@ -225,6 +232,73 @@ TEST_F(Hoist, WithoutAReleaseLeaksWhatIsHeldAndReportsThat) {
   EXPECT_NE(errors->all().find("release"), std::string::npos) << errors->all();
   EXPECT_TRUE(stays_kept(assigned_over));
   EXPECT_TRUE(is_kept(destroyed));
+}
+
+// The first graph of two with one handle was hoisted, not the second.
+TEST_F(Hoist, OfANewGraphWithTheHandleOfAHoistedOneIsTheFirst) {
+  cargo taken = make_cargo();
+  bool is_same = false;
+  for (int i = 0; i < 200 && !is_same; ++i) {
+    owned_graph first = captured_plainly(taken);
+    cudaGraph_t const handle = first.get();
+    hoist(first).release();
+    first.reset();
+    owned_graph const second =
+        captured_plainly([&](cudaStream_t on) { must(launch_fill(on, cells.data() + 4, 4, 1)); });
+    is_same = second.get() == handle;
+    EXPECT_NO_THROW(hoist(second).release());
+    taken.fate = make_fate();
+  }
+  if (!is_same) GTEST_SKIP() << "no handle was given again";
+}
+
+TEST_F(Hoist, ReleaseAtEndLeaksNothingIfAnExceptionEndsItBeforeTheInstantiation) {
+  cargo taken = make_cargo();
+  owned_graph const source = captured_plainly(taken);
+  auto const instantiate_after_a_failure = [&] {
+    hoisted held = hoist(source);
+    held.release_at_end(two);
+    throw std::runtime_error("the caller's");
+  };
+  EXPECT_THROW(instantiate_after_a_failure(), std::runtime_error);
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_EQ(worker->stats().leaked, 0U);
+  EXPECT_THROW(hoist(source).release(), usage_error) << "what the graph uses was released";
+}
+
+TEST_F(Hoist, ReleaseAtEndReleasesAfterTheLaunchesIfAnExceptionEndsItAmongThem) {
+  cargo taken = make_cargo();
+  graph const source = captured_behind_flag(taken);
+  owned_exec exec;
+  auto const launch_and_fail = [&] {
+    hoisted held = hoist(source);
+    held.release_at_end(two);
+    exec = instantiate(source.get());
+    must(cudaGraphLaunch(exec, two));
+    throw std::runtime_error("the caller's");
+  };
+  EXPECT_THROW(launch_and_fail(), std::runtime_error);
+  EXPECT_TRUE(stays_kept(taken));
+  flag.raise();
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_EQ(worker->stats().leaked, 0U);
+}
+
+TEST_F(Hoist, ReleaseAtEndOnACapturingStreamLeaksAndReportsThat) {
+  cargo taken = make_cargo();
+  graph const source = captured(taken);
+  errors_expected = true;
+  test::capture open{three, cudaStreamCaptureModeThreadLocal};
+  {
+    hoisted held = hoist(source);
+    held.release_at_end(three);
+  }
+  EXPECT_EQ(open.end(), cudaSuccess);
+  EXPECT_NE(errors->all().find("`stream` is being captured"), std::string::npos) << errors->all();
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  lost = 1;
+  owed = 2;  // a slot and an owner
+  EXPECT_TRUE(stays_kept(taken));
 }
 
 TEST_F(Hoist, WithoutAReleaseOfNothingLeaksNothing) {

@@ -28,9 +28,9 @@ void run(escrow::scratch_pool& scratch, cudaStream_t stream) {
   library_work(scratch, stream);
   must(cudaStreamEndCapture(stream, &graph));
   escrow::hoisted held = escrow::hoist(graph);  // one: the graph is bare, `held` keeps the block
+  held.release_at_end(stream);  // two: the block comes back after the work that is enqueued then
   must(cudaGraphInstantiate(&exec, graph, 0));
   for (int i = 0; i < 1000; ++i) must(cudaGraphLaunch(exec, stream));
-  held.release_after(stream);  // two: the block comes back after the last launch
   must(cudaGraphExecDestroy(exec));
   must(cudaGraphDestroy(graph));
 }

@@ -1,48 +1,95 @@
-# Calls that do not compile: each is refused in one line of error that says why.
+# Calls that do not compile: each is refused in one error of few lines that says why.
 #   cmake -DCOMPILER=... -DSOURCE=file to write -DINCLUDES=folders, with | between -P refused.cmake
-set(call_0 "launch(stream, function, config, shared, 1); place.add(kernel_node(function, config, shared, 1))")
-set(text_0 "")  # compiles
-set(call_1 "launch(stream, function, config, shared)")
-set(text_1 "as many arguments as the kernel has parameters")
-set(call_2 "place.add(kernel_node(function, config, shared, 1, 2))")
-set(text_2 "as many arguments as the kernel has parameters")
-set(call_3 "launch(stream, function, config, other, 1)")
-set(text_3 "an argument cannot be converted to the type of the kernel's parameter")
-set(call_4 "place.add(kernel_node(function, config, untyped, 1))")
-set(text_4 "an argument cannot be converted to the type of the kernel's parameter")
-set(call_5 "place.add(kernel_node(function, config, unique, 1))")
-set(text_5 "the owner of this argument cannot be shared: std::move it into the launch")
-set(call_6 "launch(stream, kernel(function), config, std::string())")
-set(text_6 "kernels take values that can be copied bytewise, specialise")
-set(last 6)
+set(frees_nothing "the owner frees nothing")
+set(cannot_convert "an argument cannot be converted to the type of the kernel's parameter")
+set(too_few "as many arguments as the kernel has parameters")
+set(host_memory "std::default_delete owns host memory")
+
+# Calls, each followed by the text of its error. The first ones compile.
+set(cases
+  "launch(stream, function, config, shared, 1), place.add(kernel_node(function, config, shared, 1)), \
+launch(stream, function, config, std::move(device), 1), worker.retire(stream, shared), \
+worker.retire(plain_graph, std::move(unique)), retain(stream, shared), \
+static_cast<void>(make_stream_shared<int>(1))" "compiles"
+  # Owners.
+  "worker.retire(stream)" "${frees_nothing}"
+  "worker.retire(plain)" "${frees_nothing}"
+  "worker.retire(plain_graph)" "${frees_nothing}"
+  "worker.retire(event)" "${frees_nothing}"
+  "worker.retire(stream, address)" "${frees_nothing}"
+  "worker.retire(stream, unique.get())" "${frees_nothing}"
+  "worker.retire(stream, event)" "${frees_nothing}"
+  "worker.retire(plain_graph, exec)" "${frees_nothing}"
+  "worker.retire_after(event_ref(event), address)" "${frees_nothing}"
+  "retain(stream, plain)" "${frees_nothing}"
+  "retain(stream, address)" "${frees_nothing}"
+  "worker.retire(stream, unique)" "the owner cannot be copied: std::move it into the call"
+  "static_cast<void>(make_stream_shared<float*>(address))" "a pointer or CUDA handle frees nothing"
+  "record_stream(address, stream)" "no matching function"
+  "worker.retire_after(event_ref(event))" "no matching (member )?function"
+  # Arguments of kernels.
+  "launch(stream, function, config, shared)" "${too_few}"
+  "place.add(kernel_node(function, config, shared, 1, 2))" "${too_few}"
+  "built.set(kernel_node(function, config))" "${too_few}"
+  "set(instance, built, kernel_node(function, config, shared))" "${too_few}"
+  "launch(stream, function, config, other, 1)" "${cannot_convert}"
+  "launch(stream, function, config, address, 1)" "${cannot_convert}"
+  "built.set(kernel_node(function, config, 1, 1))" "${cannot_convert}"
+  "launch(stream, function, config, untyped, 1)" "a void. is not passed for a typed pointer"
+  "place.add(kernel_node(function, config, untyped, 1))" "a void. is not passed for a typed pointer"
+  "launch(stream, function, config, std::move(unique), 1)" "${host_memory}"
+  "launch(stream, kernel(function), config, std::move(array), 1)" "${host_memory}"
+  "place.add(kernel_node(function, config, std::move(unique), 1))" "${host_memory}"
+  "place.add(kernel_node(function, config, device, 1))"
+  "the owner of this argument cannot be shared: std::move it into the launch"
+  "launch(stream, kernel(function), config, std::string())"
+  "kernels take values that can be copied bytewise, specialise")
 
 set(begin [[
-#include <escrow/nodes.hpp>
-#include <escrow/pool.hpp>
 #include <memory>
 #include <string>
 using namespace escrow;
-void refused(stream_ref stream, void (*function)(int*, int), graph_builder_ref const& place,
-             std::shared_ptr<int> shared, std::unique_ptr<int> unique,
-             std::shared_ptr<float> other, void* untyped) {
+struct frees_device_memory {
+  void operator()(int* address) const noexcept;
+};
+void refused(stream_ref stream, cudaStream_t plain, cudaEvent_t event, cudaGraph_t plain_graph,
+             cudaGraphExec_t exec, deleter& worker, void (*function)(int*, int),
+             graph_builder_ref const& place, node const& built, graph_exec& instance,
+             std::shared_ptr<int> shared, std::unique_ptr<int> unique, std::unique_ptr<int[]> array,
+             std::unique_ptr<int, frees_device_memory> device, std::shared_ptr<float> other,
+             void* untyped, float* address) {
   launch_config const config;
 ]])
 
+# The headers, which take most of the time, are compiled once.
 string(REPLACE "|" ";" folders "${INCLUDES}")
 list(TRANSFORM folders PREPEND -I)
-foreach(case RANGE ${last})
-  file(WRITE ${SOURCE} "${begin}  ${call_${case}};\n}\n")
-  execute_process(
-    COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${folders} ${SOURCE}
+set(header ${SOURCE}.hpp)
+file(WRITE ${header} "#include <escrow/deleter.hpp>\n#include <escrow/nodes.hpp>\n#include <escrow/pool.hpp>\n")
+execute_process(COMMAND ${COMPILER} -std=c++20 ${folders} -x c++-header ${header} -o ${header}.gch
+  COMMAND_ERROR_IS_FATAL ANY)
+
+set(lines_max 22)  # without the lines that say which header includes which
+list(LENGTH cases count)
+math(EXPR last "${count} - 1")
+foreach(at RANGE 0 ${last} 2)
+  math(EXPR next "${at} + 1")
+  list(GET cases ${at} call)
+  list(GET cases ${next} text)
+  file(WRITE ${SOURCE} "${begin}  ${call};\n}\n")
+  execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${folders} -include ${header} ${SOURCE}
     ERROR_VARIABLE said RESULT_VARIABLE status)
   string(REPLACE ";" "," said "${said}")
+  string(REGEX REPLACE "(In file included|  +from )[^\n]*\n" "" said "${said}")
   string(REGEX MATCHALL "[^\n]*error:[^\n]*" errors "${said}")
-  list(LENGTH errors count)
-  if(text_${case} STREQUAL "")
+  string(REGEX MATCHALL "\n" lines "${said}")
+  list(LENGTH errors error_count)
+  list(LENGTH lines line_count)
+  if(text STREQUAL "compiles")
     if(NOT status EQUAL 0)
       message(FATAL_ERROR "a call that is correct does not compile:\n${said}")
     endif()
-  elseif(NOT count EQUAL 1 OR NOT errors MATCHES "${text_${case}}")
-    message(FATAL_ERROR "case ${case}: ${count} errors, not one that says: ${text_${case}}\n${said}")
+  elseif(NOT error_count EQUAL 1 OR NOT errors MATCHES "${text}" OR line_count GREATER lines_max)
+    message(FATAL_ERROR "${call}: ${error_count} errors in ${line_count} lines, not one of at most ${lines_max} that says: ${text}\n${said}")
   endif()
 endforeach()

@@ -155,8 +155,10 @@ struct world_graphs : world_owners {
   outcome do_hoist(nth h, nth g, nth way) {
     graph_place& place = graphs_[g];
     bool const by_handle = !place.own || way == 3;
-    outcome const result = attempt(
-        [&] { hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own)); });
+    // Again, with nothing new to take, is refused.
+    outcome const result = attempt(place.is_hoisted, false, [&] {
+      hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own));
+    });
     if (result != done) return result;
     place.is_hoisted = true;
     meet(by_handle ? hoisted_by_handle_after_changes_of_nodes : hoisted_after_changes_of_nodes,

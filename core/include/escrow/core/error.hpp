@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace escrow::inline v0_1 {
 
@@ -40,12 +41,17 @@ class source_location {
 // A CUDA runtime call returned something other than cudaSuccess.
 class cuda_error : public std::runtime_error {
  public:
-  // `api`: the CUDA function's name, a string literal. `where`: the line that called it.
+  // `api`: the CUDA function's name, a string literal. `where`: the line that called it. `note`:
+  // what else is known; empty: nothing.
   cuda_error(cudaError_t status, char const* api,
-             source_location where = source_location::current());
+             source_location where = source_location::current(), std::string_view note = {});
+  // `failed`, as the error of `call`, a function of Escrow, at the caller's line `where`.
+  cuda_error(cuda_error const& failed, char const* call, source_location where);
 
   [[nodiscard]] cudaError_t status() const noexcept { return status_; }
   [[nodiscard]] char const* api() const noexcept { return api_; }
+  // The line that called Escrow, if that function takes a source_location; else the line that
+  // called CUDA. The text has both.
   [[nodiscard]] source_location where() const noexcept { return where_; }
 
  private:
@@ -55,15 +61,29 @@ class cuda_error : public std::runtime_error {
 };
 
 namespace detail {
-[[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where);
+[[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where,
+                                   std::string_view note);
+
+// In a handler of `handled`: throws it as the error of `call` at `where`; a derived type as it is.
+[[noreturn]] void rethrow_at(cuda_error const& handled, char const* call, source_location where);
+
+// Runs a function of Escrow: a cuda_error that leaves it names `call` and the caller's line.
+template <class Function>
+decltype(auto) called_at(char const* call, source_location where, Function&& function) {
+  try {
+    return std::forward<Function>(function)();
+  } catch (cuda_error const& failed) {
+    rethrow_at(failed, call, where);
+  }
+}
 }  // namespace detail
 
 // Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, so that it is
 // reported once. A sticky fault cannot be cleared. Any thread.
 inline void check(cudaError_t status, char const* api,
-                  source_location where = source_location::current()) {
+                  source_location where = source_location::current(), std::string_view note = {}) {
   if (status != cudaSuccess) [[unlikely]] {
-    detail::throw_cuda_error(status, api, where);
+    detail::throw_cuda_error(status, api, where, note);
   }
 }
 

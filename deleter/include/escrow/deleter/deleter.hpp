@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/deleter_core.hpp"
@@ -99,9 +100,10 @@ class deleter {
   // steady state. Any thread. Throws cuda_error if CUDA refuses the user object (the caller still
   // has the owner, or the worker destroys it: do not launch what was captured), or if nothing can
   // be recorded on `stream` (the owner may be in use: it is leaked, see deleter_stats::leaked).
-  template <makes_owner Owner>
-  void retire(stream_ref stream, Owner&& owner) {
-    hand_over(begin(stream), std::forward<Owner>(owner));
+  template <class Owner>
+  void retire(stream_ref stream, Owner&& owner,
+              source_location where = source_location::current()) {
+    hand_over([&] { return begin(stream); }, std::forward<Owner>(owner), where);
   }
 
   // As retire(stream, owner) around the work, for an owner that takes over from the caller what it
@@ -122,28 +124,33 @@ class deleter {
 
   // Destroys `owner` on the worker as soon as possible: for owners that no GPU work uses. Throws
   // std::bad_alloc, cuda_error; the caller then keeps the owner. Any thread.
-  template <makes_owner Owner>
-  void retire(Owner&& owner) {
-    hand_over(begin(), std::forward<Owner>(owner));
+  template <class Owner>
+  void retire(Owner&& owner, source_location where = source_location::current()) {
+    hand_over([&] { return begin(); }, std::forward<Owner>(owner), where);
   }
 
   // Destroys `owner` once the last record of `ready` is done. Before that, the event must be
   // neither recorded again nor destroyed (the owner may contain it). It must not have been recorded
   // in a capture. Throws std::bad_alloc, cuda_error; the caller then keeps the owner. Any thread.
-  template <makes_owner Owner>
-  void retire_after(event_ref ready, Owner&& owner) {
-    retirement begun = begin();
-    begun.object->reclaim_after(ready.get(), {});
-    hand_over(std::move(begun), std::forward<Owner>(owner));
+  template <class Owner>
+  void retire_after(event_ref ready, Owner&& owner,
+                    source_location where = source_location::current()) {
+    auto const begin_after = [&] {
+      retirement begun = begin();
+      begun.object->reclaim_after(ready.get(), {});
+      return begun;
+    };
+    hand_over(begin_after, std::forward<Owner>(owner), where);
   }
 
   // Destroys `owner` once `graph`, its clones and execs are destroyed, and their launches done.
   // Each call creates a user object: the owner may own an exec of the graph, and so must not join
   // what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread may
   // change `graph` meanwhile, as in CUDA. Queries the graph's id: see graph_id_of().
-  template <makes_owner Owner>
-  void retire(cudaGraph_t graph, Owner&& owner) {
-    hand_over(begin(graph), std::forward<Owner>(owner));
+  template <class Owner>
+  void retire(cudaGraph_t graph, Owner&& owner,
+              source_location where = source_location::current()) {
+    hand_over([&] { return begin(graph); }, std::forward<Owner>(owner), where);
   }
 
   // Returns when everything retired before the call and not held by a graph has been reclaimed, or
@@ -195,10 +202,16 @@ class deleter {
   // As begin(stream, call), also for a stopped deleter: for a use of an existing object.
   retirement begin_use(stream_ref stream, char const* call);
   retirement begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device);
-  template <class Owner>
-  void hand_over(retirement begun, Owner&& owner) {
-    begun.object->emplace(std::forward<Owner>(owner));
-    finish(std::move(begun));
+  template <class Begin, class Owner>
+  void hand_over(Begin begin, Owner&& owner, source_location where) {
+    require_owner<Owner>();
+    if constexpr (makes_owner<Owner>) {
+      detail::called_at("deleter::retire", where, [&] {
+        retirement begun = begin();
+        begun.object->emplace(std::forward<Owner>(owner));
+        finish(std::move(begun));
+      });
+    }
   }
   void finish(retirement&& begun);
   void finish_after_stream(retirement&& begun);

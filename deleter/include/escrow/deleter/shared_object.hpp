@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/reclaimable.hpp"
@@ -70,6 +71,9 @@ struct stream_shared_deleter {
 template <class T, class... Arguments>
 requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
     [[nodiscard]] std::shared_ptr<T> make_stream_shared_by(deleter& its, Arguments&&... arguments) {
+  static_assert(
+      !std::is_pointer_v<T>,
+      "a pointer or CUDA handle frees nothing: share an object whose destructor frees it");
   auto* const made =
       new detail::stream_shared_object<T>(its, std::forward<Arguments>(arguments)...);
   return std::shared_ptr<T>(std::addressof(made->value), detail::stream_shared_deleter{made});
@@ -91,9 +95,11 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
 // in a capture, do not launch the result. Otherwise, or if the capture status is unknown, the
 // object is leaked (deleter_stats::leaked), as it may be in use. Any thread.
 template <class T>
-void record_stream(std::shared_ptr<T> const& shared, stream_ref stream) {
-  detail::require_stream_shared(std::get_deleter<detail::stream_shared_deleter>(shared))
-      .note_use(stream);
+void record_stream(std::shared_ptr<T> const& shared, stream_ref stream,
+                   source_location where = source_location::current()) {
+  auto& its =
+      detail::require_stream_shared(std::get_deleter<detail::stream_shared_deleter>(shared));
+  detail::called_at("record_stream", where, [&] { its.note_use(stream); });
 }
 
 // Keeps `owner` until the work on `stream` so far is done; in a capture, until the graph, its
@@ -101,9 +107,9 @@ void record_stream(std::shared_ptr<T> const& shared, stream_ref stream) {
 // std::shared_ptr, so that the caller keeps its share; a std::unique_ptr must be moved in. The
 // worker drops the kept share; if it is not the last one, the object is destroyed where the last
 // one is dropped. Throws as deleter::retire(stream, owner). Any thread.
-template <makes_owner Owner>
-void retain(stream_ref stream, Owner&& owner) {
-  deleter::global().retire(stream, std::forward<Owner>(owner));
+template <class Owner>
+void retain(stream_ref stream, Owner&& owner, source_location where = source_location::current()) {
+  deleter::global().retire(stream, std::forward<Owner>(owner), where);
 }
 
 }  // namespace escrow::inline v0_1

@@ -182,7 +182,8 @@ void leak(deferred_releases held) noexcept;
 //   graph created by Escrow has a key instead, found by its handle while it is alive. Plain copies
 //   (cudaGraphClone) are unknown.
 // Thread safety: any thread. One lock, held across no CUDA call, never taken in a destroy callback.
-// Lifetime: an entry ends with its last set. Never destroyed: releases may arrive until process
+// Lifetime: an entry ends with its last set, unless the graph was hoisted. Never destroyed:
+// releases may arrive until process
 //   exit.
 // Errors: functions that allocate throw std::bad_alloc and then have changed nothing.
 class graph_registry {
@@ -210,6 +211,9 @@ class graph_registry {
   std::uint64_t add(placed_set added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set const* set, std::uint64_t id) noexcept;
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
+  // hoist() takes the sets off that graph: the entry stays, so that a second hoist is noticed,
+  // until the graph or, of a plain graph, the next one with its handle ends.
+  void note_hoisted(std::uint64_t id) noexcept;
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, std::uint64_t id) noexcept;
   void forget_set(reference_set& set) noexcept;
@@ -239,6 +243,7 @@ class graph_registry {
   friend class reference_set;
   struct entry {
     cudaGraph_t graph = nullptr;
+    bool is_hoisted = false;
     std::vector<placed_set> sets;
   };
   using entries = std::unordered_map<std::uint64_t, entry>;

@@ -19,10 +19,24 @@ template <class T>
 concept retirable =
     !std::is_reference_v<T> && std::is_move_constructible_v<T> && std::is_nothrow_destructible_v<T>;
 
-// An argument that an owner can be moved or copied from.
-template <class T>
-concept makes_owner =
-    retirable<std::remove_cvref_t<T>> && std::constructible_from<std::remove_cvref_t<T>, T>;
+// Refuses, in one line of error, an argument that no owner can be moved or copied from, or whose
+// destructor frees nothing: a pointer, a handle, a stream.
+template <class Argument>
+constexpr void require_owner() {
+  using owner = std::remove_cvref_t<Argument>;
+  static_assert(
+      !std::is_trivially_destructible_v<owner>,
+      "the owner frees nothing: it is a pointer, a CUDA handle, a stream or the like; pass "
+      "(stream, owner), where the owner's destructor frees, e.g. a std::unique_ptr");
+  static_assert(std::is_trivially_destructible_v<owner> || std::constructible_from<owner, Argument>,
+                "the owner cannot be copied: std::move it into the call");
+  static_assert(std::is_nothrow_destructible_v<owner>, "the owner's destructor must not throw");
+}
+
+template <class Argument>
+concept makes_owner = retirable<std::remove_cvref_t<Argument>> &&
+                      !std::is_trivially_destructible_v<std::remove_cvref_t<Argument>> &&
+                      std::constructible_from<std::remove_cvref_t<Argument>, Argument>;
 
 // Whether an owner of type T only shares something. The graph may write what is moved in, so
 // launches of execs that hold it are serialized; sharers must order shared objects themselves.

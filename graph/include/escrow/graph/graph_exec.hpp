@@ -43,13 +43,18 @@ struct instantiate_options {
 //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and invalidates the
 //   capture, as in CUDA: use add_child(). So does launching on the legacy stream while a blocking
 //   stream captures.
-// Errors: usage_error if moved from; cuda_error. The destructor ignores the status.
+// Errors: usage_error if this or the graph was moved from; cuda_error. The destructor ignores the
+// status.
 class graph_exec {
  public:
   // Takes any graph, also one captured with plain CUDA calls. On failure the graph and all
-  // references are unchanged. Throws cuda_error, std::bad_alloc. Source: cudaGraphInstantiate.
-  explicit graph_exec(cudaGraph_t source, instantiate_options const& options = {});
-  explicit graph_exec(graph const& source, instantiate_options const& options = {});
+  // references are unchanged. Throws cuda_error, std::bad_alloc. A graph with conditional or memory
+  // nodes has one exec at a time, so `exec = graph_exec(graph)` throws: destroy the other before,
+  // e.g. with std::optional::emplace(). Source: cudaGraphInstantiate.
+  explicit graph_exec(cudaGraph_t source, instantiate_options const& options = {},
+                      source_location where = source_location::current());
+  explicit graph_exec(graph const& source, instantiate_options const& options = {},
+                      source_location where = source_location::current());
   graph_exec(graph_exec&& other) noexcept;
   graph_exec& operator=(graph_exec&& other) noexcept;
   ~graph_exec();
@@ -78,19 +83,22 @@ class graph_exec {
   // (deleter_stats::leaked). While another thread launches an exec that this one is serialized
   // with, this blocks the host as long as that cudaGraphLaunch blocks, e.g. for a copy to pageable
   // memory. Source: cudaGraphLaunch.
-  void launch(stream_ref stream);
+  void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
   // cuda_error, which names cudaEventRecord if the exec, with conditional nodes, was uploaded but
   // not recorded: the destructor may then block other threads. Source: cudaGraphUpload.
-  void upload(stream_ref stream);
+  void upload(stream_ref stream, source_location where = source_location::current());
 
   // From the next launch on, runs `source`, which must have the same nodes and edges, and holds
   // what `source` holds; the previous references are released after the launches in flight.
-  // `bodies` as in the options. On failure throws cuda_error, std::bad_alloc, and exec, graph and
-  // references are unchanged. Source: cudaGraphExecUpdate.
-  void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {});
-  void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {});
+  // `bodies` as in the options. On failure throws cuda_error, which names the node that does not
+  // fit, or std::bad_alloc, and exec, graph and references are unchanged. Source:
+  // cudaGraphExecUpdate.
+  void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {},
+              source_location where = source_location::current());
+  void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {},
+              source_location where = source_location::current());
 
   // For changing one node (escrow/nodes.hpp: set): the graph that the exec was created from; null
   // if that was a plain handle or was destroyed. If moved from, throws usage_error naming `call`.

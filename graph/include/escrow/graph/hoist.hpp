@@ -20,9 +20,9 @@ struct survey_root;
 //   enqueued.
 // Thread safety: a value; one thread at a time. For plain calls that create something from the
 //   graph see graph_lifetime_lock.
-// Lifetime: call one of the release functions. Else the destructor leaks what this holds, as it is
-//   not known when the GPU is done, reports that to deleter_options::on_error and counts it
-//   (deleter_stats::leaked).
+// Lifetime: call one of the release functions. Else, and if the release at its end fails, the
+//   destructor leaks what this holds, as it is not known when the GPU is done, reports that to
+//   deleter_options::on_error and counts it (deleter_stats::leaked).
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error after a release, and for a capturing stream; cuda_error. On failure nothing
 //   is released.
@@ -39,6 +39,9 @@ class hoisted {
   // have been recorded in a capture, and must be neither recorded again nor destroyed until a
   // drain() that began after this call, of each deleter involved, has returned.
   void release_after(event_ref ready);
+  // The destructor will call release_after(stream), also if an exception ends this early: nothing
+  // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
+  void release_at_end(stream_ref stream);
   // Releases now: no launch may be in flight.
   void release();
 
@@ -55,6 +58,7 @@ class hoisted {
   [[nodiscard]] static hoisted take(survey_root const& root,
                                     std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
+  void record_and_release(stream_ref stream);
 
   std::unique_ptr<state> state_;  // null once released
 };
@@ -62,7 +66,8 @@ class hoisted {
 // Takes Escrow's references off `graph` permanently. `bodies`: see instantiate_options. On failure
 // the graph is unchanged. Pass a `graph` itself, not its handle: else its node resources stay on it
 // until it is used again or destroyed. Earlier clones and execs keep what they hold. Throws
-// usage_error, cuda_error, std::bad_alloc. No other thread may use the graph meanwhile.
+// usage_error, also for a graph that was hoisted before and holds nothing new since; cuda_error,
+// std::bad_alloc. No other thread may use the graph meanwhile.
 [[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
 [[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
 

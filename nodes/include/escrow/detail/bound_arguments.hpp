@@ -32,6 +32,23 @@ auto device_value_of(T const& argument) {
   }
 }
 
+// Whether a T owns host memory of new, which no kernel can use. What a std::shared_ptr owns is not
+// known.
+template <class T>
+inline constexpr bool is_host_memory = false;
+template <class T>
+inline constexpr bool is_host_memory<std::unique_ptr<T, std::default_delete<T>>> =
+    !owning_argument<T>;
+
+// Refuses, in one line of error, arguments that no kernel can use.
+template <class... Arguments>
+constexpr void require_device_memory() {
+  static_assert(
+      !(is_host_memory<Arguments> || ...),
+      "a std::unique_ptr with std::default_delete owns host memory: pass one whose deleter "
+      "frees device memory");
+}
+
 // Whether a T may be passed to a kernel for a parameter of this type. Memory that an owner has
 // without a type (device_block) is passed for a pointer to any type.
 template <class Parameter, class T>
@@ -45,9 +62,22 @@ constexpr bool can_be_passed() {
   };
 }
 
+// Refuses, in one line of error, what cannot be passed for a parameter of this type.
+template <class Parameter, class T>
+constexpr void require_passable() {
+  constexpr bool is_untyped =
+      std::is_pointer_v<Parameter> && (std::is_same_v<T, void*> || std::is_same_v<T, void const*>);
+  static_assert(
+      !is_untyped || can_be_passed<Parameter, T>(),
+      "a void* is not passed for a typed pointer: static_cast it to the parameter's type");
+  static_assert(is_untyped || can_be_passed<Parameter, T>(),
+                "an argument cannot be converted to the type of the kernel's parameter");
+}
+
 // The arguments' values, as they are.
 template <class... Arguments>
 auto values_of(Arguments const&... arguments) {
+  require_device_memory<Arguments...>();
   return std::tuple<decltype(device_value_of(arguments))...>(device_value_of(arguments)...);
 }
 
@@ -59,10 +89,10 @@ std::tuple<Parameters...> values_for(Arguments const&... arguments) {
                   "as many arguments as the kernel has parameters");
     std::terminate();
   } else if constexpr (!(can_be_passed<Parameters, Arguments>() && ...)) {
-    static_assert((can_be_passed<Parameters, Arguments>() && ...),
-                  "an argument cannot be converted to the type of the kernel's parameter");
+    (require_passable<Parameters, Arguments>(), ...);
     std::terminate();
   } else {
+    require_device_memory<Arguments...>();
     return std::tuple<Parameters...>(static_cast<Parameters>(device_value_of(arguments))...);
   }
 }

@@ -195,9 +195,14 @@ class resource_pool {
   // Called on the worker before T's destructor, after the GPU work on the resource. Must not throw.
   using destroy_function = std::function<void(T&)>;
 
-  // Throws cuda_error if `options.device` does not name a device.
+  // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
                 destroy_function destroy = {}) {
+    if (!make) {
+      throw usage_error("resource_pool::resource_pool",
+                        "`make` of \"" + options.label + "\" is empty",
+                        "pass a function that returns a new resource");
+    }
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();

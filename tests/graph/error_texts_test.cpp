@@ -1,0 +1,153 @@
+// Texts of errors: each names the call, the argument and what to do; a cuda_error of a function
+// that takes a source_location names the caller's line.
+#include <escrow/sim.hpp>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class ErrorTexts : public world {
+ protected:
+  template <class Error>
+  static void expect_text(std::function<void()> const& misuse,
+                          std::vector<std::string> const& words) {
+    std::string const text = message_of<Error>(misuse);
+    for (std::string const& word : words) {
+      EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+    }
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << text;
+  }
+  [[nodiscard]] graph filling(int count) {
+    return captured([&](cudaStream_t on) {
+      must(launch_add(on, cells.data(), 1));
+      must(cudaMemsetAsync(cells.data() + 4, 0, static_cast<std::size_t>(count), on));
+    });
+  }
+};
+
+TEST_F(ErrorTexts, OfMisuseNameTheCallTheArgumentAndWhatToDo) {
+  graph from = captured_without_cargo();
+  graph const source = std::move(from);
+  graph detached = captured_without_cargo();
+  owned_graph const handle(detached.detach());
+  graph_exec exec(source);
+  std::vector<std::string> const null{"graph is null", "moved from or detached",
+                                      "pass a graph that exists"};
+  auto const with = [](std::vector<std::string> words, std::string const& call) {
+    words.push_back(call + ": ");
+    return words;
+  };
+  // NOLINTBEGIN(bugprone-use-after-move): that is tested
+  expect_text<usage_error>([&] { graph_exec{from}; }, with(null, "graph_exec::graph_exec"));
+  expect_text<usage_error>([&] { graph_exec{detached}; }, with(null, "graph_exec::graph_exec"));
+  expect_text<usage_error>([&] { graph_exec{from.get()}; }, with(null, "graph_exec::graph_exec"));
+  expect_text<usage_error>([&] { exec.update(from); }, with(null, "graph_exec::update"));
+  expect_text<usage_error>([&] { exec.update(nullptr); }, with(null, "graph_exec::update"));
+  expect_text<usage_error>([&] { static_cast<void>(hoist(from)); }, with(null, "hoist"));
+  expect_text<usage_error>([&] { static_cast<void>(from.held()); }, with(null, "graph::held"));
+  // NOLINTEND(bugprone-use-after-move)
+  expect_text<usage_error>(
+      [&] { block_pool(options(1), {}); },
+      {"resource_pool::resource_pool: ", "`make` of \"blocks\" is empty", "pass a function"});
+  run(exec);
+}
+
+TEST_F(ErrorTexts, OfAFailedUpdateNameTheNodeAndTheReason) {
+  graph const source = filling(4);
+  graph_exec exec(source);
+  graph const other_type = captured([&](cudaStream_t on) {
+    must(launch_add(on, cells.data(), 1));
+    must(launch_add(on, cells.data(), 1));
+  });
+  std::vector<cudaGraphNode_t> nodes(2);
+  std::size_t count = nodes.size();
+  must(cudaGraphGetNodes(other_type.get(), nodes.data(), &count));
+  std::ostringstream handle;
+  handle << nodes[1];
+  expect_text<cuda_error>([&] { exec.update(other_type); },
+                          {"graph_exec::update: a node (" + handle.str() + ", kernel) of `source`",
+                           "it is of another type", "create another graph_exec"});
+  expect_text<cuda_error>([&] { exec.update(captured_without_cargo()); },
+                          {"of `source` does not fit: ", "create another graph_exec"});
+  run(exec);
+  EXPECT_EQ(cells.load(), 1);
+}
+
+TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
+  cargo taken = make_cargo();
+  for (graph const& source : {captured_without_cargo(), captured(taken)}) {
+    graph_exec exec(source);
+    for (auto const& call :
+         std::vector<std::function<void()>>{[&] { exec.launch(two); }, [&] { exec.upload(two); }}) {
+      test::capture const open{two, cudaStreamCaptureModeThreadLocal};
+      expect_text<cuda_error>(call,
+                              {"`stream` is being captured", "child node (graph::add_child)"});
+    }
+  }
+}
+
+TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
+  block_pool pool = make_pool(1);
+  scratch_pool scratch(options(1));
+  graph const source = captured_without_cargo();
+  graph_exec exec(source);
+  owned_event const event = make_event();
+  auto const owner = [] { return std::make_unique<int>(); };
+  struct row {
+    int line;  // of the call, which may be on the next one
+    char const* call;
+    char const* api;
+    std::function<void()> run;
+  };
+  std::vector<row> const rows{
+      {__LINE__, "graph_exec::graph_exec", "cudaGraphInstantiate",
+       [&] { graph_exec const another(source); }},
+      {__LINE__, "graph_exec::graph_exec", "cudaGraphInstantiate",
+       [&] { graph_exec const another(source.get()); }},
+      {__LINE__, "graph_exec::launch", "cudaGraphLaunch", [&] { exec.launch(two); }},
+      {__LINE__, "graph_exec::upload", "cudaGraphUpload", [&] { exec.upload(two); }},
+      {__LINE__, "graph_exec::update", "cudaGraphExecUpdate", [&] { exec.update(source); }},
+      {__LINE__, "graph_exec::update", "cudaGraphExecUpdate", [&] { exec.update(source.get()); }},
+      {__LINE__, "deleter::retire", "cudaStreamGetId", [&] { worker->retire(two, owner()); }},
+      {__LINE__, "deleter::retire", "cudaGetDevice",
+       [&] { worker->retire(source.get(), owner()); }},
+      {__LINE__, "deleter::retire", "cudaGetDevice", [&] { worker->retire(owner()); }},
+      {__LINE__, "deleter::retire", "cudaGetDevice",
+       [&] { worker->retire_after(event_ref(event), owner()); }},
+      {__LINE__, "deleter::retire", "cudaStreamGetId", [&] { retain(two, owner()); }},
+      {__LINE__, "resource_pool::claim", "cudaStreamGetId",
+       [&] { static_cast<void>(pool.claim(two)); }},
+      {__LINE__, "resource_pool::try_claim", "cudaStreamGetId",
+       [&] { static_cast<void>(pool.try_claim(two)); }},
+      {__LINE__, "scratch_pool::claim", "cudaMalloc",
+       [&] { static_cast<void>(scratch.claim(two, 300)); }},
+  };
+  for (row const& each : rows) {
+    sim::fail_call_here(each.api, cudaErrorUnknown);
+    try {
+      each.run();
+      ADD_FAILURE() << each.call << " threw nothing";
+    } catch (cuda_error const& error) {
+      int const line = static_cast<int>(error.where().line());
+      EXPECT_TRUE(line == each.line || line == each.line + 1) << error.what();
+      EXPECT_EQ(std::string_view(error.where().file_name()), __FILE__) << error.what();
+      EXPECT_STREQ(error.api(), each.api);
+      EXPECT_EQ(error.status(), cudaErrorUnknown);
+      std::string const place = std::string(__FILE__) + ":" + std::to_string(line) + ": ";
+      EXPECT_EQ(std::string_view(error.what()).find(place + each.call + ": "), 0U) << error.what();
+      EXPECT_NE(std::string_view(error.what()).find(each.api), std::string::npos) << error.what();
+    }
+    sim::clear_faults();
+  }
+}
+
+}  // namespace
+}  // namespace escrow::test
