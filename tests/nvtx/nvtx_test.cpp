@@ -1,5 +1,10 @@
 // What a profiler is told: the ranges of waits, passes and instantiations, and the worker's name.
-#define NVTX_STATIC_INJECTION_IMPL  // this program is the profiler
+#include <cstdint>
+
+// This program is the profiler: NVTX calls this function at its first call.
+#define NVTX_STATIC_INJECTION_IMPL
+extern "C" int (*InitializeInjectionNvtx2_fnptr)(void const* (*tables)(std::uint32_t));
+
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -54,7 +59,7 @@ int NVTX_API attach(NvtxGetExportTableFunc_t tables) {
 
 }  // namespace
 
-extern "C" NvtxInitializeInjectionNvtxFunc_t InitializeInjectionNvtx2_fnptr = &attach;
+NvtxInitializeInjectionNvtxFunc_t InitializeInjectionNvtx2_fnptr = &attach;
 
 namespace {
 
