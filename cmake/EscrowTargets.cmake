@@ -20,6 +20,13 @@ function(escrow_compile_as_tests)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 endfunction()
 
+# Compiles the target's sources with ranges for profilers: escrow/detail/profiler.hpp.
+function(escrow_shows_nvtx target)
+  target_compile_definitions(${target} PRIVATE ESCROW_NVTX)
+  target_include_directories(${target} SYSTEM PRIVATE ${ESCROW_NVTX_INCLUDE_DIR})
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+endfunction()
+
 # A part of the house: target escrow_<name>, alias escrow::<name>, its public headers a verified file set.
 # It sees CUDA's headers and links no CUDA runtime: the program picks cudart or escrow::sim.
 function(escrow_part name)
@@ -34,5 +41,8 @@ function(escrow_part name)
     POSITION_INDEPENDENT_CODE ON
     VERIFY_INTERFACE_HEADER_SETS ON)
   escrow_compile_options(escrow_${name})
+  if(ESCROW_NVTX)
+    escrow_shows_nvtx(escrow_${name})
+  endif()
   set_property(GLOBAL APPEND PROPERTY ESCROW_PARTS escrow_${name})
 endfunction()

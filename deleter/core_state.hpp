@@ -6,8 +6,12 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/deleter_core.hpp"
@@ -51,8 +55,12 @@ class worker {
 };
 
 struct deleter_core::state {
+  using error_handler = std::function<void(std::exception const&)>;
+
   state(deleter_core& its_core, deleter_options given)
-      : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {}
+      : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {
+    set_on_error(options.on_error);
+  }
   state(state&&) = delete;
 
   // One pass: recycles, polls events, reclaims. Returns how many were reclaimed; 0 at once if
@@ -71,8 +79,12 @@ struct deleter_core::state {
     return reclaiming_thread.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
 
+  void set_on_error(error_handler handler);
+
   deleter_core& core;
   deleter_options const options;
+  std::mutex on_error_mutex;  // guards on_error; not held while it is called or destroyed
+  std::shared_ptr<error_handler> on_error;  // null: none
 
   recycle_lane recycled;
   release_queue destroyed;
@@ -103,6 +115,7 @@ struct deleter_core::state {
   // Statistics: relaxed.
   std::atomic<std::uint64_t> reclaimed{0};
   std::atomic<std::uint64_t> pending{0};
+  std::atomic<std::uint64_t> pending_peak{0};
   std::atomic<std::int64_t> in_graphs{0};
   std::atomic<std::uint64_t> leaked{0};
   std::atomic<std::uint64_t> errors{0};

@@ -46,6 +46,10 @@ deleter& deleter::global() {
   return *only;
 }
 
+void deleter::set_on_error(std::function<void(std::exception const&)> handler) {
+  core_->state_->set_on_error(std::move(handler));
+}
+
 void deleter::retirement::put_back::operator()(retired_object* unused) const noexcept {
   unused->clear();
   unused->reclaim_after(nullptr, {});

@@ -176,11 +176,23 @@ void deleter_core::put_after_pass(retired_object& idle) noexcept {
   state_->store.put_after_pass(idle);
 }
 
+void deleter_core::state::set_on_error(error_handler handler) {
+  std::shared_ptr<error_handler> next;
+  if (handler) next = std::make_shared<error_handler>(std::move(handler));
+  std::lock_guard const lock(on_error_mutex);
+  on_error.swap(next);  // the previous one is destroyed after unlocking
+}
+
 void deleter_core::report(std::exception const& error) noexcept {
   state_->errors.fetch_add(1, std::memory_order_relaxed);
-  if (!state_->options.on_error) return;
+  std::shared_ptr<state::error_handler> handler;
+  {
+    std::lock_guard const lock(state_->on_error_mutex);
+    handler = state_->on_error;
+  }
+  if (handler == nullptr) return;
   try {
-    state_->options.on_error(error);
+    (*handler)(error);
   } catch (...) {
     // Dropped: a handler must not throw.
   }
@@ -217,6 +229,7 @@ deleter_stats deleter_core::stats() const noexcept {
   return {
       .reclaimed = state_->reclaimed.load(std::memory_order_relaxed),
       .pending = state_->pending.load(std::memory_order_relaxed),
+      .pending_peak = state_->pending_peak.load(std::memory_order_relaxed),
       .in_graphs = static_cast<std::uint64_t>(state_->in_graphs.load(std::memory_order_relaxed)),
       .leaked = state_->leaked.load(std::memory_order_relaxed),
       .errors = state_->errors.load(std::memory_order_relaxed),

@@ -195,6 +195,20 @@ bool graph_registry::is_empty() const noexcept {
   return sets_.empty();
 }
 
+std::string graph_registry::describe_sets(deleter_core const& core) const {
+  std::string text;
+  std::lock_guard const lock(mutex_);
+  for (reference_set const* const each : sets_) {
+    if (&each->core() != &core) continue;
+    std::vector<std::uint64_t> const& ids = each->graph_ids_;
+    text += ids.empty()           ? "\n  an exec, or a plain copy of a graph"
+            : is_key(ids.front()) ? "\n  a graph built by hand"
+                                  : "\n  graph " + std::to_string(ids.front());
+    text += " holds a reference set";
+  }
+  return text;
+}
+
 resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) const {
   std::vector<reclaimable const*> members;
   std::lock_guard const lock(mutex_);

@@ -102,7 +102,11 @@ void deleter_core::state::end_drains(std::uint64_t now) noexcept {
 }
 
 void deleter_core::state::count_pending() noexcept {
-  pending.store(waiting.size() + recycled.deferred(), std::memory_order_relaxed);  // a statistic
+  std::uint64_t const now = waiting.size() + recycled.deferred();
+  pending.store(now, std::memory_order_relaxed);  // statistics, which only a pass writes
+  if (now > pending_peak.load(std::memory_order_relaxed)) {
+    pending_peak.store(now, std::memory_order_relaxed);
+  }
 }
 
 std::uint64_t deleter_core::state::epoch_of_push() const noexcept {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "escrow/detail/profiler.hpp"
 #include "shutdown_gate.hpp"
 
 namespace escrow::inline v0_1 {
@@ -53,6 +54,7 @@ std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept 
   }
   std::size_t count = 0;
   if (passes.try_enter()) {
+    profiler_range const range("escrow: pass");
     count = pass(is_thread_relaxed);
     if (count != 0) {
       // Handlers run in reverse order: one registered after CUDA was used runs before CUDA's.
@@ -97,6 +99,7 @@ void worker::run() noexcept {
   deleter_core::state& state = *core_.state_;
   std::string const name = state.options.thread_name.substr(0, 15);
   static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
+  name_this_thread(name.c_str());
   while (!is_process_exiting()) {
     // Recycling is work, too, which the pass does not count.
     if (!state.nothing_arrived()) last_work_ = std::chrono::steady_clock::now();

@@ -9,6 +9,7 @@
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/profiler.hpp"
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
@@ -72,6 +73,7 @@ launch_lock::~launch_lock() {
 }
 
 graph_exec::state::state(survey_root const& source, instantiate_options const& options) {
+  profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
   is_bare_ = !survey.lacks_bodies;

@@ -51,6 +51,8 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
   record_deferred(asked.stream, id);
   if (slot* const own = free.take_newest(id)) [[likely]] {
     if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
+    if (options.track_leases) [[unlikely]]
+      track(*own, {asked.where, std::chrono::steady_clock::now()});
     return {own, use_of(asked.stream, id, options.device)};
   }
   return claim_other(asked, id, capture, {});
@@ -66,6 +68,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
                             ? take_captured(asked.stream, capture, std::move(frontier), asked.where)
                             : take_eager(asked.stream, stream_id);
     if (found != nullptr) {
+      if (options.track_leases) track(*found, {asked.where, std::chrono::steady_clock::now()});
       return {found, use_of(asked.stream, stream_id, options.device), capture_id};
     }
     require_open(asked.call);  // if closed meanwhile, it is not exhausted
@@ -170,6 +173,10 @@ slot* slot_pool::state::grow() {
     relaxed_capture_scope const relaxed;
     slot* const made = make(owner);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
+    std::size_t peak = slots_peak.load(std::memory_order_relaxed);
+    while (peak <= count &&
+           !slots_peak.compare_exchange_weak(peak, count + 1, std::memory_order_relaxed)) {
+    }
     return made;
   } catch (...) {
     references.fetch_sub(1, std::memory_order_relaxed);
@@ -213,26 +220,6 @@ void slot_pool::state::require_device(char const* call, stream_ref stream,
                     "`stream` is not of device " + std::to_string(options.device) +
                         ", the pool \"" + options.label + "\" is",
                     remedy);
-}
-
-std::string slot_pool::state::describe_exhaustion(char const* call) {
-  pool_stats const now = owner.stats();
-  std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
-                     options.label + "\" are out (slots_max " + std::to_string(options.slots_max) +
-                     "): graphs hold " + std::to_string(now.in_graphs) + ", " +
-                     std::to_string(now.deferred) +
-                     " wait until the pool is given their stream outside of captures, the rest is "
-                     "leased or, in a capture, still in use by the GPU";
-  for (holder const& each : reuse.holders(options.label)) {
-    text += each.capture_id == 0 ? "; a node of a graph built by hand"
-                                 : "; capture " + std::to_string(each.capture_id);
-    if (each.where.line() != 0) {
-      text += std::string(" begun at ") + each.where.file_name() + ":" +
-              std::to_string(each.where.line());
-    }
-    text += " holds " + std::to_string(each.slots);
-  }
-  return text + "; raise slots_max, release earlier, or allow a wait with host_wait_max";
 }
 
 }  // namespace escrow::inline v0_1

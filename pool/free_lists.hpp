@@ -45,6 +45,13 @@ class free_lists {
   // Number of puts. A search that finds nothing has missed no slot if this is equal before and
   // after it, and `looked_at` is zero.
   [[nodiscard]] std::uint64_t puts() noexcept;
+  // Statistics: the slots in the lists, and how many take_newest() has taken. Counted under the
+  // locks, and summed shard by shard.
+  struct counts {
+    std::size_t listed = 0;
+    std::uint64_t newest_taken = 0;
+  };
+  [[nodiscard]] counts count() noexcept;
   // Slots removed to be queried, or on their way from a graph. Relaxed: changed before the slot
   // leaves one list or enters another, under locks that a search takes.
   std::atomic<std::size_t> looked_at{0};
@@ -58,7 +65,9 @@ class free_lists {
     spin_lock mutex;  // guards all below, and the links of its slots
     bool is_closed = false;
     std::uint64_t puts = 0;
-    slot* first = nullptr;  // of all lists, new and recently queried ones last
+    std::uint64_t taken = 0;
+    std::uint64_t newest_taken = 0;  // of them, by take_newest()
+    slot* first = nullptr;           // of all lists, new and recently queried ones last
     slot* last = nullptr;
     std::array<slot*, 64> by_hash{};
     // Number of lists. Written under the lock, read without it: acquire and release, so that a
@@ -113,6 +122,7 @@ inline void free_lists::replace(shard& in, slot& oldest, slot* heir) noexcept {
 }
 
 inline slot* free_lists::take_oldest_of(shard& in, slot& oldest) noexcept {
+  ++in.taken;
   slot* const heir = std::exchange(oldest.newer_, nullptr);
   if (heir != nullptr) heir->older_ = nullptr;
   replace(in, oldest, heir);
@@ -124,8 +134,10 @@ inline slot* free_lists::take_newest(std::uint64_t key) noexcept {
   std::lock_guard const lock(home.mutex);
   slot* const oldest = find(home, key);
   if (oldest == nullptr) return nullptr;
+  ++home.newest_taken;
   slot* const newest = oldest->list_.newest;
   if (newest == oldest) return take_oldest_of(home, *oldest);
+  ++home.taken;
   slot* const heir = std::exchange(newest->older_, nullptr);
   heir->newer_ = nullptr;
   oldest->list_.newest = heir;
@@ -204,6 +216,16 @@ inline std::uint64_t free_lists::puts() noexcept {
   for (shard& each : shards_) {
     std::lock_guard const lock(each.mutex);
     sum += each.puts;
+  }
+  return sum;
+}
+
+inline free_lists::counts free_lists::count() noexcept {
+  counts sum;
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    sum.listed += each.puts - each.taken;
+    sum.newest_taken += each.newest_taken;
   }
   return sum;
 }

@@ -36,18 +36,6 @@ deleter_core& slot_pool::core() const noexcept {
   return state_->core;
 }
 
-pool_stats slot_pool::stats() const noexcept {
-  return {
-      .slots = state_->slots.load(std::memory_order_relaxed),
-      .in_graphs = state_->reuse.slots_held(),
-      .deferred = state_->deferred_count.load(std::memory_order_relaxed),
-      .grown = state_->grown.load(std::memory_order_relaxed),
-      .stream_waits = state_->stream_waits.load(std::memory_order_relaxed),
-      .host_waits = state_->host_waits.load(std::memory_order_relaxed),
-      .edges_added = state_->edges_added.load(std::memory_order_relaxed),
-  };
-}
-
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
   state_->free.close();
@@ -64,30 +52,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
       if (!wait.go_on(timeout)) break;
     }
   }
-  std::vector<holder> result = in.reuse.holders(in.options.label);
-  std::size_t accounted = in.reuse.slots_held();
-  std::ranges::move(in.deferred_holders(accounted), std::back_inserter(result));
-  std::size_t const out = in.slots.load(std::memory_order_relaxed);
-  if (out > accounted) {
-    result.push_back({.label = in.options.label, .slots = out - accounted, .where = {}});
-  }
-  return result;
-}
-
-std::vector<holder> slot_pool::state::deferred_holders(std::size_t& accounted) {
-  std::vector<holder> result;
-  std::lock_guard const lock(deferred_mutex);
-  for (slot const* each = deferred; each != nullptr; each = each->newer_) {
-    if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++accounted;
-    cudaStream_t const stream = each->unrecorded_.front().handle;
-    auto const same = std::ranges::find(result, stream, &holder::waits_for);
-    if (same != result.end()) {
-      ++same->slots;
-    } else {
-      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = stream});
-    }
-  }
-  return result;
+  return holders();
 }
 
 void slot_pool::close_and_leave() noexcept {

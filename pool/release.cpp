@@ -106,6 +106,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
     return;
   }
   slot& used = *std::exchange(lease.what, nullptr);
+  if (options.track_leases) untrack(used);
   used.unrecorded_.clear();
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
   capture.id == lease.capture_id ? end_lease(used) : leak(used);
@@ -139,6 +140,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
 cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
                                             bool is_recordable) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
+  if (options.track_leases) untrack(used);
   used.is_done_ = false;
   used.was_used_ = true;
   used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
@@ -171,7 +173,14 @@ void slot_pool::state::release_captured(claimed_slot& lease,
     end.merge(capture_frontier(also_after));
   }
   used.released_at_ = stamp();
-  bool const is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
+  if (options.track_leases) untrack(used);  // before the slot may have a new lease
+  bool is_free = false;
+  try {
+    is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
+  } catch (...) {
+    if (options.track_leases) track(used, used.note_);
+    throw;
+  }
   lease.what = nullptr;  // the slot may already have a new lease
   if (!is_free) return;
   used.may_be_in_graphs_ = false;

@@ -13,6 +13,7 @@
 
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
+#include "escrow/detail/profiler.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "free_lists.hpp"
@@ -90,7 +91,6 @@ struct slot_pool::state {
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy);
-  [[nodiscard]] std::string describe_exhaustion(char const* call);
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
@@ -127,9 +127,17 @@ struct slot_pool::state {
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
+  // describe.cpp
+  // If options.track_leases: adds the slot to the list of leases, and removes it.
+  void track(slot& leased, slot::claim_note const& note) noexcept;
+  void untrack(slot& ended) noexcept;
+  void add_deferred_holders(std::vector<holder>& result) const;
+  // Returns the number of tracked leases whose slot no graph holds.
+  [[nodiscard]] std::size_t add_leases(std::vector<holder>& result) const;
+  [[nodiscard]] std::size_t deferred_outside_graphs() const noexcept;
+  [[nodiscard]] std::string describe_exhaustion(char const* call) const;
+
   // lifecycle.cpp
-  // Adds the number of those that no graph holds to `accounted`.
-  [[nodiscard]] std::vector<holder> deferred_holders(std::size_t& accounted);
   void destroy(slot& idle) noexcept;
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
@@ -162,6 +170,7 @@ struct slot_pool::state {
 
     state& in_;
     clock::time_point const begin_ = clock::now();
+    profiler_range const range_{"escrow: wait for a slot"};
   };
 
   // Pushed to end the pool on the worker.
@@ -202,13 +211,18 @@ struct slot_pool::state {
   std::condition_variable returned;
 
   // Slots that wait for a record after their lease, linked by slot::newer_.
-  std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
+  mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
   slot* deferred = nullptr;
   bool deferred_is_closed = false;
   // Their number. Relaxed: a call that misses a concurrent deferral leaves it to the next call.
   std::atomic<std::size_t> deferred_count{0};
 
+  // The leased slots, if options.track_leases, linked by older_ and newer_.
+  mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
+  slot* newest_lease = nullptr;
+
   // Statistics: relaxed.
+  std::atomic<std::size_t> slots_peak{0};
   std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> stream_waits{0};
   std::atomic<std::uint64_t> host_waits{0};

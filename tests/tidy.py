@@ -20,11 +20,12 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version never_destroyed spin_lock error retry_cleanup stream capture device event ready_event"
+    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream capture device event ready_event"
     " graph_lifetime_lock graph_query",
     "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
-    " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass",
-    "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle"
+    " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass"
+    " describe",
+    "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle describe"
     " scratch_pool",
     "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes",
     "nodes": "bound_arguments kernel launch node_kind node_kinds build",

@@ -174,6 +174,11 @@ void add_deleters(rows& add) {
   step const make = [](auto& in) { in.other_worker = in.polled(); };
   step const end = [](auto& in) { in.other_worker.reset(); };
   add("deleter, made", runs("deleter::deleter"), {}, make);
+  add("deleter, described", runs("deleter::describe to_json"), {capturing, retired_on(one)},
+      [](auto& in) { in.answer = in.worker->describe(); });
+  add("deleter, its on_error replaced", {}, {make}, [](auto& in) {
+    in.other_worker->set_on_error([log = in.errors](auto const& error) { log->add(error.what()); });
+  });
   add("deleter with a thread, made", runs("deleter::deleter"), {},
       [](auto& in) { in.other_worker = std::make_unique<deleter>(); });
   step const retire_and_drain = [](auto& in) {

@@ -19,10 +19,18 @@ OF_HOOKS = {"cudaLaunchKernel"}
 # They tell of errors, and return none of their own.
 TELLING = {"cudaGetLastError", "cudaPeekAtLastError", "cudaGetErrorName", "cudaGetErrorString"}
 
+# Of the driver, whose manual in cuda.h has another form; the numbers of its errors are the runtime's.
+OF_DRIVER = {
+    "cuCtxGetDevice": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
+    "cuCtxPopCurrent": ["cudaErrorDeviceUninitialized"],
+    "cuCtxPushCurrent": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
+    "cuStreamGetCtx": ["cudaErrorInvalidValue", "cudaErrorInvalidResourceHandle"],
+}
+
 
 def calls_of_the_library():
     called = set(OF_HOOKS)
-    for part in ("core", "deleter", "pool", "graph"):
+    for part in ("core", "deleter", "pool", "graph", "nodes"):
         for path in (*(ROOT / part).rglob("*.cpp"), *(ROOT / part).rglob("*.hpp")):
             code = re.sub(r"//.*", "", path.read_text())
             called |= set(re.findall(r"\b(cuda[A-Z]\w+)\(", code))
@@ -51,7 +59,8 @@ def main():
     version = re.search(r"#define CUDART_VERSION\s+(\d+)", header)[1]
     lines = [f"// Which errors the manual of CUDA {int(version) // 1000}.{int(version) % 1000 // 10} names for each call."
              " Written by documented_errors.py."]
-    for name, initialises, errors in rows(header):
+    of_driver = [(name, "true", errors) for name, errors in OF_DRIVER.items()]
+    for name, initialises, errors in (*of_driver, *rows(header)):
         lines.append(f'{{"{name}", {initialises}, {{{", ".join(errors)}}}}},')
     (HERE / "documented_errors.inc").write_text("\n".join(lines) + "\n")
 

@@ -200,6 +200,17 @@ void add_pools(rows& add) {
     in.keep_busy(used, in.other);
   };
   add("pool, made", runs("resource_pool::resource_pool"), {}, pool_of(2));
+  add("pool, described", runs("slot_pool::describe slot_pool::holders describe to_json"),
+      {pool_of(2), one_out_one_busy}, [](auto& in) { in.answer = in.pool->describe(); });
+  step const tracking_pool = [](auto& in) { in.make_pool(1, {}, true); };
+  add("pool that tracks leases, exhausted", runs("resource_pool::claim"),
+      {tracking_pool, [](auto& in) { in.kept.emplace(in.pool->claim(in.one)); }}, [](auto& in) {
+        try {
+          in.claim_on(in.one);
+        } catch (pool_exhausted const& error) {
+          in.answer = error.what();
+        }
+      });
   add("pool, closed", runs("resource_pool::close_for"), {pool_of(2), one_out_one_busy},
       [](auto& in) {
         in.is_closed = true;

@@ -29,9 +29,11 @@ class pool_stage : public fault_world {
   int busy_number = -1;                    // the block that keep_busy() used
   std::optional<cudaStream_t> claimed_on;  // where `held` was claimed after that
 
-  void make_pool(std::size_t limit, std::function<void(block&, stream_ref)> recycle = {}) {
+  void make_pool(std::size_t limit, std::function<void(block&, stream_ref)> recycle = {},
+                 bool track_leases = false) {
     slots = limit;
-    pool_options const chosen{.slots_max = limit, .deleter = worker.get()};
+    pool_options const chosen{
+        .slots_max = limit, .track_leases = track_leases, .deleter = worker.get()};
     auto const make = [this] { return block{counts}; };
     recycle ? pool.emplace(chosen, make, std::move(recycle)) : pool.emplace(chosen, make);
   }

@@ -35,7 +35,7 @@ struct deleter_options {
   // sleeps until a push wakes it. Meanwhile a push needs no wake-up.
   std::chrono::microseconds linger{1000};
   // Called with each error, on the worker or the thread that polls or releases; possibly
-  // concurrently. Must not throw; exceptions are dropped.
+  // concurrently. Must not throw; exceptions are dropped. See deleter::set_on_error().
   std::function<void(std::exception const&)> on_error = {};
 };
 
@@ -44,11 +44,15 @@ struct deleter_stats {
   // Reclaimed so far: owners destroyed, slots recycled or destroyed, and those leaked in the
   // process (also in `leaked`).
   std::uint64_t reclaimed = 0;
-  std::uint64_t pending = 0;    // known to the worker, waiting for a ready event
-  std::uint64_t in_graphs = 0;  // slots and owners that graphs and execs hold
-  std::uint64_t leaked = 0;     // never freed: not known when the GPU is done
-  std::uint64_t errors = 0;     // reported to on_error
+  std::uint64_t pending = 0;       // known to the worker, waiting for a ready event
+  std::uint64_t pending_peak = 0;  // the highest `pending` so far, at the end of a pass
+  std::uint64_t in_graphs = 0;     // slots and owners that graphs and execs hold
+  std::uint64_t leaked = 0;        // never freed: not known when the GPU is done
+  std::uint64_t errors = 0;        // reported to on_error
 };
+
+// The same as a JSON object on one line, with the names of the members.
+[[nodiscard]] std::string to_json(deleter_stats const& stats);
 
 // What a graph or an exec holds, in total and by label. Owners are those of deleter::retire().
 struct resource_usage {
@@ -92,8 +96,14 @@ class deleter {
   deleter(deleter&&) = delete;
   ~deleter();
 
-  // The process-wide deleter. Never destroyed: releases may arrive until process exit.
+  // The process-wide deleter, with default options; set_on_error() gives it a handler. Never
+  // destroyed: releases may arrive until process exit.
   [[nodiscard]] static deleter& global();
+
+  // Replaces deleter_options::on_error; empty: none. Any thread, at any time. A call of the
+  // previous handler may still run when this returns. Throws std::bad_alloc, and then the previous
+  // one stays.
+  void set_on_error(std::function<void(std::exception const&)> handler);
 
   // Destroys `owner` after the work on `stream` so far; in a capture, after the graph, its clones
   // and execs are destroyed and their launches done. Never blocks on the GPU. Allocates nothing in
@@ -172,6 +182,15 @@ class deleter {
   // during the call. Returns 0 at once if another thread is reclaiming, and at process exit. Throws
   // cuda_error, having reclaimed nothing, if CUDA refuses the mode or does not report the device.
   std::size_t poll();
+
+  // The statistics and what is waited for, in words, for a log when a shutdown waits, or for a
+  // debugger. Graphs are named by their capture id; a pool's describe() has their slots. Any
+  // thread; takes short locks. Throws std::bad_alloc.
+  //   deleter "escrow": {"reclaimed": 12, "pending": 3, "pending_peak": 7, "in_graphs": 2, ...}
+  //     2 wait for an event
+  //     1 reference sets of graphs wait for a last launch
+  //     graph 12 holds a reference set
+  [[nodiscard]] std::string describe() const;
 
   [[nodiscard]] deleter_stats stats() const noexcept { return core_->stats(); }
   // What pools and graphs push to.

@@ -61,7 +61,7 @@ class deleter_core {
   void reserve_place(release_lane lane);
   void cancel_place(release_lane lane) noexcept;
 
-  // Reports an error to deleter_options::on_error and counts it. Never throws.
+  // Reports an error to on_error and counts it. Never throws. Takes a short lock.
   void report(std::exception const& error) noexcept;
   void report(cudaError_t status, char const* api) noexcept;
   // Leaks a thing, with all that it refers to, and counts it: it will never be known when the GPU

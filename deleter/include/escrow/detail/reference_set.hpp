@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -238,6 +239,8 @@ class graph_registry {
 
   // What the graphs hold, each member once. Throws std::bad_alloc.
   [[nodiscard]] resource_usage describe(std::vector<std::uint64_t> const& ids) const;
+  // What has a set of `core`, in words: a line for each set. Throws std::bad_alloc.
+  [[nodiscard]] std::string describe_sets(deleter_core const& core) const;
 
  private:
   friend class reference_set;

@@ -87,7 +87,7 @@ class slot : public reclaimable {
   slot_pool& pool_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
-  // Links of its list: a free list, or the deferred records.
+  // Links of its list: a free list, the deferred records, or the leases (pool_options).
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
   // In a free list's oldest slot, which represents the list: see free_lists.
@@ -116,6 +116,13 @@ class slot : public reclaimable {
   // those without a record. Reserves one more, see slot_pool.
   std::vector<stream_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
+
+  // Of its lease, if pool_options::track_leases.
+  struct claim_note {
+    source_location where;
+    std::chrono::steady_clock::time_point since{};
+  };
+  claim_note note_;
 
   // Graphs.
   graph_hold first_hold_;
@@ -205,6 +212,8 @@ class slot_pool {
   void close_and_leave() noexcept;
 
   [[nodiscard]] pool_stats stats() const noexcept;
+  [[nodiscard]] std::vector<holder> holders() const;
+  [[nodiscard]] std::string describe() const;
   [[nodiscard]] int device() const noexcept;
   [[nodiscard]] std::string const& label() const noexcept;
   [[nodiscard]] deleter_core& core() const noexcept;

@@ -33,35 +33,53 @@ struct pool_options {
   // capture cannot wait for it in the stream.
   std::chrono::nanoseconds capture_wait_max = std::chrono::seconds(10);
   std::string label = "pool";  // in errors and reports
+  // Notes for each lease the claim's source line and time, which holders(), close_for(), describe()
+  // and pool_exhausted then name. A claim and a release take one more lock each.
+  bool track_leases = false;
   // The deleter whose worker recycles and destroys; null means deleter::global().
   escrow::deleter* deleter = nullptr;
 };
 
-// Statistics, read one by one without a lock. Claims of the stream's own last slot, the common
-// case, are not counted, because that would be too slow.
+// Statistics, read one by one, so they may be inconsistent by a few while other threads use the
+// pool. There is no peak of leases, which would cost each claim an atomic operation: slots_peak is
+// that of all that was needed at a time.
 struct pool_stats {
   std::size_t slots = 0;           // existing resources, without leaked ones
-  std::size_t in_graphs = 0;       // of them, held by graphs
+  std::size_t leased = 0;          // of them, in leases and not held by graphs
+  std::size_t idle = 0;            // of them, free; earlier work may still use them
+  std::size_t in_graphs = 0;       // of them, held by graphs; may be leased, too
   std::size_t deferred = 0;        // of them, with a deferred record: see lease
+  std::size_t slots_peak = 0;      // the highest `slots` so far
   std::uint64_t grown = 0;         // resources created so far
+  std::uint64_t hits = 0;          // claims of the stream's own last slot, or one known to be done
   std::uint64_t stream_waits = 0;  // claims that made their stream wait for another one
   std::uint64_t host_waits = 0;    // claims that blocked the host
   std::uint64_t edges_added = 0;   // claims in a capture that ordered one branch after another
 };
 
-// A holder of slots of a pool that is being closed: a graph with its clones and execs; all leases;
-// or a stream with missing records.
+// The same as a JSON object on one line, with the names of the members.
+[[nodiscard]] std::string to_json(pool_stats const& stats);
+
+// A holder of slots of a pool: a graph with its clones and execs; all leases, or with
+// pool_options::track_leases one lease; or a stream with missing records. A slot that both a graph
+// and a tracked lease hold is listed for both.
 struct holder {
   // The graph's capture id; 0: none, or a node of a graph built by hand.
   std::uint64_t capture_id = 0;
-  std::string label;                              // the pool's label
-  std::size_t slots = 0;                          // how many it holds
-  std::chrono::steady_clock::time_point since{};  // of its first claim or share; zero for others
-  source_location where = {};                     // its first claim, if in a capture
+  std::string label;      // the pool's label
+  std::size_t slots = 0;  // how many it holds
+  // Of the first claim in the capture, of the share, or of the tracked lease; zero for others.
+  std::chrono::steady_clock::time_point since{};
+  source_location where = {};  // of that claim
   // Not null: slots released while this stream captured. They return when the pool is next given
   // the stream outside of captures.
   cudaStream_t waits_for = nullptr;
+  bool is_lease = false;
 };
+
+// A holder in words, for a log: "a lease holds 1 for 412 ms, since the claim at solver.cpp:88".
+// Any thread. Throws std::bad_alloc.
+[[nodiscard]] std::string describe(holder const& which);
 
 // All slots are out, no more may be created, and the claim may not wait (any longer). The text
 // names the holders and the remedies. A capture in progress stays valid.
@@ -237,6 +255,15 @@ class resource_pool {
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
     return slots_->close_for(timeout);
   }
+
+  // What holds slots now. Any thread. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<holder> holders() const { return slots_->holders(); }
+  // The pool, its statistics and holders in words, for a log when a shutdown waits, or for a
+  // debugger. Any thread; takes short locks. Throws std::bad_alloc.
+  //   pool "blocks" on device 0, slots_max 4: {"slots": 3, "leased": 1, "idle": 1, ...}
+  //     capture 12 holds 1 for 5301 ms, since the claim at solver.cpp:88
+  //     a lease holds 1 for 412 ms, since the claim at halo.cpp:17
+  [[nodiscard]] std::string describe() const { return slots_->describe(); }
 
   [[nodiscard]] pool_stats stats() const noexcept { return slots_->stats(); }
   [[nodiscard]] int device() const noexcept { return slots_->device(); }

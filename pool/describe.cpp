@@ -1,0 +1,168 @@
+// Statistics, the holders of slots, and both in words.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "escrow/detail/json.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+std::string to_json(pool_stats const& stats) {
+  return json_of({{"slots", stats.slots},
+                  {"leased", stats.leased},
+                  {"idle", stats.idle},
+                  {"in_graphs", stats.in_graphs},
+                  {"deferred", stats.deferred},
+                  {"slots_peak", stats.slots_peak},
+                  {"grown", stats.grown},
+                  {"hits", stats.hits},
+                  {"stream_waits", stats.stream_waits},
+                  {"host_waits", stats.host_waits},
+                  {"edges_added", stats.edges_added}});
+}
+
+std::string describe(holder const& which) {
+  bool const is_dated = which.since != std::chrono::steady_clock::time_point{};
+  std::string text;
+  if (which.waits_for != nullptr) {
+    std::array<char, 32> handle{};
+    static_cast<void>(
+        std::snprintf(handle.data(), handle.size(), "%p", static_cast<void*>(which.waits_for)));
+    text = std::string("stream ") + handle.data();
+  } else if (which.is_lease) {
+    text = is_dated ? "a lease" : "leases";
+  } else if (which.capture_id != 0) {
+    text = "capture " + std::to_string(which.capture_id);
+  } else {
+    text = "a node of a graph built by hand";
+  }
+  text += (which.is_lease && !is_dated ? " hold " : " holds ") + std::to_string(which.slots);
+  if (is_dated) {
+    auto const age = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - which.since);
+    text += " for " + std::to_string(age.count()) + " ms";
+  }
+  if (which.where.line() != 0) {
+    text += std::string(", since the claim at ") + which.where.file_name() + ":" +
+            std::to_string(which.where.line());
+  }
+  if (which.waits_for != nullptr) text += " until the pool is given it outside of captures";
+  return text;
+}
+
+pool_stats slot_pool::stats() const noexcept {
+  state& in = *state_;
+  pool_stats now{
+      .in_graphs = in.reuse.slots_held(),
+      .deferred = in.deferred_count.load(std::memory_order_relaxed),
+      .slots_peak = in.slots_peak.load(std::memory_order_relaxed),
+      .grown = in.grown.load(std::memory_order_relaxed),
+      .stream_waits = in.stream_waits.load(std::memory_order_relaxed),
+      .host_waits = in.host_waits.load(std::memory_order_relaxed),
+      .edges_added = in.edges_added.load(std::memory_order_relaxed),
+  };
+  std::size_t elsewhere = now.in_graphs + in.deferred_outside_graphs();
+  free_lists::counts const free = in.free.count();
+  now.idle = free.listed;
+  now.hits = free.newest_taken;
+  elsewhere += now.idle;
+  // Last: a slot that is destroyed meanwhile must not look like a lease.
+  now.slots = in.slots.load(std::memory_order_relaxed);
+  now.leased = now.slots - std::min(now.slots, elsewhere);
+  return now;
+}
+
+std::size_t slot_pool::state::deferred_outside_graphs() const noexcept {
+  std::size_t count = 0;
+  std::lock_guard const lock(deferred_mutex);
+  for (slot const* each = deferred; each != nullptr; each = each->newer_) {
+    if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++count;
+  }
+  return count;
+}
+
+std::vector<holder> slot_pool::holders() const {
+  std::vector<holder> result = state_->reuse.holders(label());
+  state_->add_deferred_holders(result);
+  std::size_t const tracked = state_->add_leases(result);
+  std::size_t const leased = stats().leased;
+  if (leased > tracked) {
+    result.push_back({.label = label(), .slots = leased - tracked, .where = {}, .is_lease = true});
+  }
+  return result;
+}
+
+void slot_pool::state::add_deferred_holders(std::vector<holder>& result) const {
+  std::lock_guard const lock(deferred_mutex);
+  for (slot const* each = deferred; each != nullptr; each = each->newer_) {
+    cudaStream_t const stream = each->unrecorded_.front().handle;
+    auto const same = std::ranges::find(result, stream, &holder::waits_for);
+    if (same != result.end()) {
+      ++same->slots;
+    } else {
+      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = stream});
+    }
+  }
+}
+
+void slot_pool::state::track(slot& leased, slot::claim_note const& note) noexcept {
+  std::lock_guard const lock(leases_mutex);
+  leased.note_ = note;
+  leased.older_ = std::exchange(newest_lease, &leased);
+  if (leased.older_ != nullptr) leased.older_->newer_ = &leased;
+}
+
+void slot_pool::state::untrack(slot& ended) noexcept {
+  std::lock_guard const lock(leases_mutex);
+  slot* const older = std::exchange(ended.older_, nullptr);
+  slot* const newer = std::exchange(ended.newer_, nullptr);
+  (newer == nullptr ? newest_lease : newer->older_) = older;
+  if (older != nullptr) older->newer_ = newer;
+}
+
+std::size_t slot_pool::state::add_leases(std::vector<holder>& result) const {
+  std::size_t outside_graphs = 0;
+  auto const others = static_cast<std::ptrdiff_t>(result.size());
+  std::lock_guard const lock(leases_mutex);
+  for (slot const* each = newest_lease; each != nullptr; each = each->older_) {
+    auto const& [where, since] = each->note_;
+    result.push_back(
+        {.label = options.label, .slots = 1, .since = since, .where = where, .is_lease = true});
+    if (!reuse.is_held(*each)) ++outside_graphs;
+  }
+  std::reverse(result.begin() + others, result.end());  // the oldest first
+  return outside_graphs;
+}
+
+std::string slot_pool::state::describe_exhaustion(char const* call) const {
+  pool_stats const now = owner.stats();
+  std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
+                     options.label + "\" are out (slots_max " + std::to_string(options.slots_max) +
+                     ")";
+  if (now.idle != 0)
+    text += "; " + std::to_string(now.idle) + " are free but still in use by the GPU";
+  std::size_t named = 0;
+  for (holder const& each : owner.holders()) {
+    if (++named > 16) break;  // longer texts are not read
+    text += "; " + escrow::describe(each);
+  }
+  if (!options.track_leases && now.leased != 0) text += " (track_leases names their lines)";
+  return text + "; raise slots_max, release earlier, or allow a wait with host_wait_max";
+}
+
+std::string slot_pool::describe() const {
+  pool_options const& options = state_->options;
+  std::string text = "pool \"" + options.label + "\" on device " + std::to_string(options.device) +
+                     ", slots_max " + std::to_string(options.slots_max) + ": " + to_json(stats());
+  for (holder const& each : holders()) text += "\n  " + escrow::describe(each);
+  return text;
+}
+
+}  // namespace escrow::inline v0_1

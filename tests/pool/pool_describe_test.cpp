@@ -1,0 +1,212 @@
+// What a pool tells about itself: statistics, holders with the lines of their claims, and texts.
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+class PoolStats : public pool_world {};
+
+TEST_F(PoolStats, TellWhereEachSlotIsAndCountHitsAndThePeak) {
+  block_pool pool = make_pool(8);
+  owned_graph const graph = captured_use(pool);
+  std::optional<block_lease> crossing = pool.claim(two);
+  block_lease const held = pool.claim(three);
+  pool.claim(asking).release();
+  capture captured{two, cudaStreamCaptureModeGlobal};
+  crossing.reset();  // held by that graph, too
+  pool_stats const now = pool.stats();
+  EXPECT_EQ(now.slots, 4U);
+  EXPECT_EQ(now.slots_peak, 4U);
+  EXPECT_EQ(now.leased, 1U);
+  EXPECT_EQ(now.idle, 1U);
+  EXPECT_EQ(now.in_graphs, 2U);
+  EXPECT_EQ(now.deferred, 1U);
+  must(captured.end());
+  captured.graph().reset();
+  EXPECT_TRUE(wait_until([&] { return pool.stats().in_graphs == 1; }));
+  EXPECT_EQ(pool.stats().leased, 1U);
+  EXPECT_EQ(now.hits, 0U);
+  for (int i = 0; i < 5; ++i) use(pool, two);  // the first makes the record
+  EXPECT_EQ(pool.stats().hits, 5U);
+  EXPECT_EQ(pool.stats().idle, 2U);
+  EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 2U);
+  EXPECT_EQ(pool.stats().slots, 2U);
+  EXPECT_EQ(pool.stats().slots_peak, 4U);
+}
+
+TEST_F(PoolStats, AreAJsonObjectOfAllMembers) {
+  pool_stats stats;
+  stats.slots = 3;
+  stats.edges_added = 12;
+  std::string const text = to_json(stats);
+  EXPECT_EQ(text.find("{\"slots\": 3, \"leased\": 0, "), 0U) << text;
+  EXPECT_NE(text.find(", \"edges_added\": 12}"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), ':'), sizeof stats / sizeof stats.grown);
+}
+
+class TrackedLeases : public pool_world {
+ protected:
+  [[nodiscard]] block_pool make_tracking(std::size_t slots_max) {
+    pool_options chosen = options(slots_max);
+    chosen.track_leases = true;
+    return make_pool(chosen);
+  }
+  /// The lines of the leases, in the holders' order. Expects that each is from here and recent.
+  [[nodiscard]] std::vector<unsigned> lines_of(block_pool const& pool) const {
+    std::vector<unsigned> lines;
+    for (holder const& each : pool.holders()) {
+      if (!each.is_lease) continue;
+      lines.push_back(each.where.line());
+      EXPECT_EQ(std::string(each.where.file_name()), __FILE__);
+      EXPECT_EQ(each.slots, 1U);
+      EXPECT_EQ(each.label, "blocks");
+      EXPECT_GE(each.since, begin);
+      EXPECT_LE(each.since, clock::now());
+    }
+    return lines;
+  }
+
+  clock::time_point const begin = clock::now();
+};
+
+using lines = std::vector<unsigned>;
+
+TEST_F(TrackedLeases, AreListedFromClaimToReleaseTheOldestFirst) {
+  block_pool pool = make_tracking(4);
+  unsigned const line = __LINE__;
+  block_lease first = pool.claim(one);
+  std::optional<block_lease> second = pool.try_claim(one);
+  block_lease third = pool.claim(two);
+  EXPECT_EQ(lines_of(pool), (lines{line + 1, line + 2, line + 3}));
+  block_lease const moved = std::move(third);
+  second.reset();
+  EXPECT_EQ(lines_of(pool), (lines{line + 1, line + 3}));
+  first.release();
+  first = pool.claim(one);  // the stream's own slot
+  EXPECT_EQ(lines_of(pool), (lines{line + 3, line + 9}));
+  std::vector<holder> const left = pool.close_for(std::chrono::nanoseconds(0));
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left[1].where.line(), line + 9);
+}
+
+TEST_F(TrackedLeases, OfACaptureAreListedBesideTheirGraph) {
+  block_pool pool = make_tracking(4);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  unsigned const line = __LINE__;
+  std::optional<block_lease> held = pool.claim(one);
+  EXPECT_EQ(lines_of(pool), lines{line + 1});
+  EXPECT_EQ(pool.holders().size(), 2U);
+  held.reset();
+  EXPECT_EQ(lines_of(pool), lines{});
+  held = pool.claim(one);  // the same slot
+  EXPECT_EQ(lines_of(pool), lines{line + 6});
+  must(captured.end());
+  captured.graph().reset();
+  EXPECT_TRUE(wait_until([&] { return pool.holders().size() == 1; }));
+  EXPECT_EQ(lines_of(pool), lines{line + 6});
+  capture other{one, cudaStreamCaptureModeGlobal};
+  held.reset();
+  EXPECT_EQ(lines_of(pool), lines{});
+  must(other.end());
+  other.graph().reset();
+  use(pool, one);  // makes the record
+  EXPECT_TRUE(wait_until([&] { return pool.holders().empty(); }));
+}
+
+TEST_F(TrackedLeases, AreNamedByPoolExhausted) {
+  constexpr unsigned count = 20;
+  block_pool pool = make_tracking(count);
+  std::vector<block_lease> held;
+  unsigned const line = __LINE__ + 1;
+  while (held.size() < count) held.push_back(pool.claim(one));
+  std::string const text = message_of<pool_exhausted>([&] { static_cast<void>(pool.claim(one)); });
+  std::string const here = "pool_describe_test.cpp:" + std::to_string(line);
+  int named = 0;
+  for (auto at = text.find(here); at != std::string::npos; at = text.find(here, at + 1)) ++named;
+  EXPECT_EQ(named, 16) << text;
+}
+
+TEST_F(TrackedLeases, AreReadWhileOtherThreadsClaimAndRelease) {
+  block_pool pool = make_tracking(4);
+  std::atomic<bool> is_over{false};
+  {
+    std::jthread const reading([&] {
+      while (!is_over.load()) EXPECT_NE(pool.describe().find("pool \"blocks\""), std::string::npos);
+    });
+    std::vector<std::jthread> claiming;
+    for (cudaStream_t const stream : {one.get(), two.get()}) {
+      claiming.emplace_back([&pool, stream] {
+        for (int i = 0; i < 200; ++i) pool.claim(stream).release();
+      });
+    }
+    claiming.clear();
+    is_over.store(true);
+  }
+  EXPECT_EQ(lines_of(pool), lines{});
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(TrackedLeases, GoOnIfTheirReleaseInACaptureFails) {
+  block_pool pool = make_tracking(2);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(one));
+  block_lease held = pool.claim(one);
+  sim::fail_call_here("cudaGraphNodeGetDependencies", cudaErrorUnknown, 1, 1);
+  EXPECT_THROW(held.release(), cuda_error);
+  sim::clear_faults();
+  EXPECT_EQ(lines_of(pool).size(), 1U);
+  held.release();
+  EXPECT_EQ(lines_of(pool), lines{});
+}
+#endif
+
+using Describe = TrackedLeases;
+
+TEST_F(Describe, SaysWhatEachKindOfHolderHoldsAndSinceWhere) {
+  auto const handle = reinterpret_cast<cudaStream_t>(std::uintptr_t{0xabc0});
+  auto const since = clock::now() - std::chrono::hours(1);
+  source_location const here = source_location::current();
+  std::string const where = here.file_name() + (":" + std::to_string(here.line()));
+  holder kinds[5];
+  for (int i : {0, 1}) kinds[i].is_lease = true;
+  for (int i : {1, 2, 3}) kinds[i].since = since;
+  for (int i : {1, 2}) kinds[i].where = here;
+  kinds[2].capture_id = 12;
+  kinds[4].waits_for = handle;
+  EXPECT_EQ(describe(kinds[0]), "leases hold 0");
+  char const* const begins[] = {"a lease holds 0 for 36000", "capture 12 holds 0 for 36000",
+                                "a node of a graph built by hand holds 0 for 36000"};
+  for (int i = 0; i < 3; ++i) {
+    std::string const text = describe(kinds[i + 1]);
+    EXPECT_EQ(text.find(begins[i]), 0U) << text;
+    EXPECT_EQ(text.ends_with(" ms, since the claim at " + where), i < 2) << text;
+  }
+  EXPECT_EQ(describe(kinds[4]),
+            "stream 0xabc0 holds 0 until the pool is given it outside of captures");
+}
+
+TEST_F(Describe, NamesThePoolItsStatisticsAndHolders) {
+  block_pool pool = make_pool(4);
+  EXPECT_TRUE(pool.holders().empty());
+  block_lease const held = pool.claim(one);
+  owned_graph const graph = captured_use(pool);
+  std::string const text = pool.describe();
+  EXPECT_EQ(text.find("pool \"blocks\" on device 0, slots_max 4: {\"slots\": 2, \"leased\": 1,"),
+            0U)
+      << text;
+  EXPECT_NE(text.find("\n  capture "), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("\n  leases hold 1")) << text;
+}
+
+}  // namespace
+}  // namespace escrow::test
