@@ -15,8 +15,12 @@ std::string describe(cudaError_t status, char const* api, source_location where)
 
 }  // namespace
 
-cuda_error::cuda_error(cudaError_t status, char const* api, source_location where)
-    : std::runtime_error(describe(status, api, where)), status_(status), api_(api), where_(where) {}
+cuda_error::cuda_error(cudaError_t status, char const* api, source_location where,
+                       std::string const& more)
+    : std::runtime_error(describe(status, api, where) + more),
+      status_(status),
+      api_(api),
+      where_(where) {}
 
 void detail::throw_cuda_error(cudaError_t status, char const* api, source_location where) {
   static_cast<void>(cudaGetLastError());

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -36,8 +37,9 @@ class free_lists {
   // and then decrements the count.
   slot* take_to_ask(std::uint64_t pass) noexcept;
   bool put_asked(slot& busy, std::uint64_t pass) noexcept;
-  // The slot with the oldest release; null if there is none.
-  slot* take_oldest() noexcept;
+  // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
+  static constexpr std::uint64_t newest_stamp = std::numeric_limits<std::uint64_t>::max();
+  slot* take_oldest(std::uint64_t last = newest_stamp) noexcept;
 
   // Adds a free slot as its list's newest. False if closed: the caller keeps the slot.
   [[nodiscard]] bool put(slot& free) noexcept;
@@ -50,7 +52,8 @@ class free_lists {
   std::atomic<std::size_t> looked_at{0};
 
   [[nodiscard]] bool is_empty() noexcept;
-  void close() noexcept;  // refuses slots from now on
+  [[nodiscard]] std::size_t count() noexcept;  // of free slots
+  void close() noexcept;                       // refuses slots from now on
 
  private:
   // Cache-line aligned: no false sharing between threads with their own streams.
@@ -58,6 +61,7 @@ class free_lists {
     spin_lock mutex;  // guards all below, and the links of its slots
     bool is_closed = false;
     std::uint64_t puts = 0;
+    std::size_t count = 0;  // of its slots
     slot* first = nullptr;  // of all lists, new and recently queried ones last
     slot* last = nullptr;
     std::array<slot*, 64> by_hash{};
@@ -116,6 +120,7 @@ inline slot* free_lists::take_oldest_of(shard& in, slot& oldest) noexcept {
   slot* const heir = std::exchange(oldest.newer_, nullptr);
   if (heir != nullptr) heir->older_ = nullptr;
   replace(in, oldest, heir);
+  --in.count;
   return &oldest;
 }
 
@@ -129,6 +134,7 @@ inline slot* free_lists::take_newest(std::uint64_t key) noexcept {
   slot* const heir = std::exchange(newest->older_, nullptr);
   heir->newer_ = nullptr;
   oldest->list_.newest = heir;
+  --home.count;
   return newest;
 }
 
@@ -143,6 +149,7 @@ inline bool free_lists::put(slot& free) noexcept {
     add_list(home, free, free);
   }
   ++home.puts;
+  ++home.count;
   return true;
 }
 
@@ -174,10 +181,11 @@ inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
   }
   add_list(home, busy, newer == nullptr ? busy : *newer->list_.newest);
   ++home.puts;
+  ++home.count;
   return true;
 }
 
-inline slot* free_lists::take_oldest() noexcept {
+inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
   while (true) {
     shard* found_in = nullptr;
     std::uint64_t released_at = 0;
@@ -185,6 +193,7 @@ inline slot* free_lists::take_oldest() noexcept {
       if (each.is_empty()) continue;
       std::lock_guard const lock(each.mutex);
       for (slot* oldest = each.first; oldest != nullptr; oldest = oldest->list_.next) {
+        if (oldest->released_at_ > last) continue;
         if (found_in != nullptr && oldest->released_at_ >= released_at) continue;
         found_in = &each;
         released_at = oldest->released_at_;
@@ -204,6 +213,15 @@ inline std::uint64_t free_lists::puts() noexcept {
   for (shard& each : shards_) {
     std::lock_guard const lock(each.mutex);
     sum += each.puts;
+  }
+  return sum;
+}
+
+inline std::size_t free_lists::count() noexcept {
+  std::size_t sum = 0;
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    sum += each.count;
   }
   return sum;
 }

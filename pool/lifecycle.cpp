@@ -11,14 +11,16 @@
 
 namespace escrow::inline v0_1 {
 
-slot_pool::slot_pool(pool_options const& options, make_function make) {
+slot_pool::slot_pool(pool_options const& options, make_function make,
+                     std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
   if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
   deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
-  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), std::move(budget),
+                                   slot_bytes, core, devices);
   core.add_use();
 }
 
@@ -48,6 +50,15 @@ pool_stats slot_pool::stats() const noexcept {
   };
 }
 
+std::size_t slot_pool::free_slots() const noexcept {
+  return state_->free.count();
+}
+
+bool slot_pool::has_busy() const noexcept {
+  // Relaxed: a claim that waits asks again.
+  return !state_->free.is_empty() || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
+}
+
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
   state_->free.close();
@@ -64,8 +75,13 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
       if (!wait.go_on(timeout)) break;
     }
   }
+  return holders();
+}
+
+std::vector<holder> slot_pool::holders() const {
+  state& in = *state_;
   std::vector<holder> result = in.reuse.holders(in.options.label);
-  std::size_t accounted = in.reuse.slots_held();
+  std::size_t accounted = in.reuse.slots_held() + in.free.count();
   std::ranges::move(in.deferred_holders(accounted), std::back_inserter(result));
   std::size_t const out = in.slots.load(std::memory_order_relaxed);
   if (out > accounted) {
@@ -143,6 +159,7 @@ void slot_pool::state::destroy(slot& idle) noexcept {
 
 void slot_pool::state::leak(slot& unknown) noexcept {
   deleter_core::leak(unknown);
+  give_back();
   slots.fetch_sub(1, std::memory_order_release);  // see there
   announce_return();
 }
@@ -150,7 +167,11 @@ void slot_pool::state::leak(slot& unknown) noexcept {
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   auto& idle = static_cast<slot&>(thing);
   // A graph may have held it last, and CUDA may have released it too early.
-  if (may_work_go_on_untold()) return deleter_core::leak(idle);
+  state& of = *idle.pool_.state_;
+  if (may_work_go_on_untold()) {
+    of.give_back();
+    return deleter_core::leak(idle);
+  }
   for (; idle.also_count_ > 0; --idle.also_count_) {
     cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
     cudaError_t const status = cudaEventQuery(other);
@@ -158,9 +179,43 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
       return idle.reclaim_again_after(other);
     }
   }
-  state& of = *idle.pool_.state_;
   delete &idle;
+  of.give_back();
   if (of.is_last_reference()) of.end();
+}
+
+std::size_t slot_pool::destroy_done(std::size_t count_max) {
+  state& in = *state_;
+  device_scope const device(in.options.device);
+  relaxed_capture_scope const relaxed;
+  std::uint64_t const pass = in.next_pass();
+  std::size_t count = 0;
+  for (; count < count_max; ++count) {
+    slot* done = nullptr;
+    {
+      state::shrinking listed(in);
+      done = in.take_done(pass);
+      if (done == nullptr) break;
+      in.slots.fetch_sub(1, std::memory_order_release);  // see there
+      listed.has_room = true;
+    }
+    in.announce_return();
+    destroy_slot(*done);
+  }
+  return count;
+}
+
+void slot_pool::retire_unused() noexcept {
+  state& in = *state_;
+  std::uint64_t const now = in.releases.load(std::memory_order_relaxed);
+  std::uint64_t const last = in.releases_seen.exchange(now, std::memory_order_relaxed);
+  while (true) {
+    state::shrinking listed(in);
+    slot* const unused = in.free.take_oldest(last);
+    if (unused == nullptr) return;
+    in.destroy(*unused);
+    listed.has_room = true;
+  }
 }
 
 bool slot_pool::state::is_last_reference() noexcept {

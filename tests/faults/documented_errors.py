@@ -13,7 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # What the enumeration calls otherwise.
-SPELLED = {"cudaErrorDeviceUnavailable": "cudaErrorDevicesUnavailable"}
+SPELLED = {"cudaErrorDeviceUnavailable": "cudaErrorDevicesUnavailable",
+           "cudaErrorOutOfMemory": "cudaErrorMemoryAllocation"}
 # What hooks of the operations call.
 OF_HOOKS = {"cudaLaunchKernel"}
 # They tell of errors, and return none of their own.
@@ -22,7 +23,7 @@ TELLING = {"cudaGetLastError", "cudaPeekAtLastError", "cudaGetErrorName", "cudaG
 
 def calls_of_the_library():
     called = set(OF_HOOKS)
-    for part in ("core", "deleter", "pool", "graph"):
+    for part in ("core", "deleter", "pool", "graph", "nodes"):
         for path in (*(ROOT / part).rglob("*.cpp"), *(ROOT / part).rglob("*.hpp")):
             code = re.sub(r"//.*", "", path.read_text())
             called |= set(re.findall(r"\b(cuda[A-Z]\w+)\(", code))

@@ -107,6 +107,52 @@ void add_scratch(rows& add) {
   add("scratch, reclaimed", runs("deleter::poll"),
       {make, claim_scratch, release_one, sync_one, end}, poll)
       .served_otherwise = at_next_poll;
+  step const trim = [](auto& in) { static_cast<void>(in.scratch->trim()); };
+  add("scratch, trim", runs("scratch_pool::trim"), {make, claim_scratch, release_one, sync_one},
+      trim);
+  add("scratch, trim in a capture", runs("scratch_pool::trim"),
+      {make, claim_scratch, release_one, sync_one, capturing}, trim);
+  add("scratch of a device", runs("scratch_pools::on"), {}, [](auto& in) {
+    scratch_pools pools({.deleter = in.worker.get()});
+    in.scratch.emplace(std::move(pools.on(0)));
+  });
+  // 320 bytes are held and 256 are idle: 512 are refused, or the idle block is freed for 320.
+  step const make_limited = [](auto& in) {
+    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()},
+                       scratch_policy{.bytes_max = 640});
+  };
+  step const idle_small = [](auto& in) {
+    in.scratch->claim(in.one, 256).release();
+    sync(in.one);
+  };
+  step const claim_typed = [](auto& in) { in.memory.emplace(in.scratch->claim<int>(in.one, 80)); };
+  rows::steps const full{make_limited, claim_scratch, idle_small};
+  add("scratch, claim beyond the limit", claims, full, claim_typed);
+  rows::steps const full_in_capture{make_limited, claim_scratch, idle_small, capturing};
+  add("scratch, claim beyond the limit in a capture", claims, full_in_capture, claim_typed);
+  step const make_unused = [](auto& in) {
+    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()},
+                       scratch_policy{.idle_max = std::chrono::nanoseconds(1)});
+    in.scratch->claim(in.one, 256).release();
+    sync(in.one);
+    static_cast<void>(in.scratch->claim(in.one, 1000));
+  };
+  add("scratch, claim that returns unused blocks", claims, {make_unused}, claim_scratch);
+  step const make_pinned = [](auto& in) {
+    in.single.emplace(std::size_t{512}, memory_source::pinned_host());
+  };
+  step const make_pooled = [](auto& in) {
+    cudaMemPool_t pool = nullptr;
+    escrow::check(cudaDeviceGetDefaultMemPool(&pool, 0), "cudaDeviceGetDefaultMemPool");
+    in.single.emplace(std::size_t{512}, memory_source::from(pool));
+  };
+  step const end_block = [](auto& in) { in.single.reset(); };
+  add("pinned block, made", runs("memory_source::pinned_host"), {}, make_pinned);
+  add("pinned block, ended", runs("device_block::~device_block"), {make_pinned}, end_block);
+  add("block of a mem pool, made", runs("memory_source::from"), {}, make_pooled);
+  add("block of a mem pool, ended", runs("device_block::~device_block"), {make_pooled}, end_block);
+  add("device buffer, made", runs("device_buffer::device_buffer"), {},
+      [](auto&) { device_buffer<int> const made(16); });
   step const make_block = [](auto& in) { in.single.emplace(std::size_t{512}); };
   add("device block, made", runs("device_block::device_block"), {}, make_block);
   add("device block, ended", runs("device_block::~device_block"), {make_block},

@@ -41,8 +41,9 @@ class source_location {
 class cuda_error : public std::runtime_error {
  public:
   // `api`: the CUDA function's name, a string literal. `where`: the line that called it.
+  // `more` is appended to the text.
   cuda_error(cudaError_t status, char const* api,
-             source_location where = source_location::current());
+             source_location where = source_location::current(), std::string const& more = {});
 
   [[nodiscard]] cudaError_t status() const noexcept { return status_; }
   [[nodiscard]] char const* api() const noexcept { return api_; }
