@@ -72,7 +72,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     // Acquire: see `shrinking`.
     bool const is_looked_at = free.looked_at.load(std::memory_order_acquire) != 0;
     if (shrunk.load(std::memory_order_relaxed) == shrunk_before) {
-      bool const is_room_coming = may_make_room(failure) && budget->is_room_coming();
+      bool const is_room_coming = may_make_room(failure) && budget->is_room_coming(slot_bytes);
       // Busy free slots become usable in a capture, and make room, without an announced return.
       bool const is_for_work =
           is_room_coming || (capture.is_active() && (!free.is_empty() || is_looked_at));

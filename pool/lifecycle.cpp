@@ -11,20 +11,23 @@
 
 namespace escrow::inline v0_1 {
 
-slot_pool::slot_pool(pool_options const& options, make_function make,
-                     std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) {
+slot_pool::slot_pool(pool_options const& options, make_function make) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
   if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
   deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
-  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), std::move(budget),
-                                   slot_bytes, core, devices);
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
   core.add_use();
 }
 
 slot_pool::~slot_pool() = default;
+
+void slot_pool::share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept {
+  state_->budget = std::move(budget);
+  state_->slot_bytes = slot_bytes;
+}
 
 int slot_pool::device() const noexcept {
   return state_->options.device;

@@ -72,7 +72,7 @@ struct scratch_pool::state final : memory_budget, std::enable_shared_from_this<s
   device_block make(std::size_t bytes);
   void give_back(std::size_t bytes, bool was_made) noexcept override;
   bool make_room(std::size_t bytes, bool is_out_of_memory) override;
-  bool is_room_coming() noexcept override;
+  bool is_room_coming(std::size_t bytes) noexcept override;
 
   pool_options options;
   scratch_policy const policy;
@@ -114,8 +114,8 @@ blocks& scratch_pool::state::of(std::size_t bytes) {
   pool_options its = options;
   its.label = label_of(size);
   auto made = std::make_unique<size_class>(size_class{size, std::nullopt, now});
-  made->pool.emplace(blocks(
-      its, [this, size] { return make(size); }, shared_from_this(), size));
+  made->pool.emplace(its, [this, size] { return make(size); });
+  slots_of(*made).share(shared_from_this(), size);
   first.store(made.get(), std::memory_order_release);
   return *made.release()->pool;
 }
@@ -151,7 +151,8 @@ bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory) {
   return bytes <= policy.bytes_max && trim(policy.bytes_max - bytes) != 0;
 }
 
-bool scratch_pool::state::is_room_coming() noexcept {
+bool scratch_pool::state::is_room_coming(std::size_t bytes) noexcept {
+  if (bytes > policy.bytes_max) return false;
   bool has_busy = false;
   std::size_t existing = 0;
   for_each([&](size_class& each) {

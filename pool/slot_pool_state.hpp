@@ -63,13 +63,10 @@ struct claim_request {
 };
 
 struct slot_pool::state {
-  state(slot_pool& pool, pool_options given, make_function made,
-        std::shared_ptr<memory_budget> shared, std::size_t bytes, deleter_core& used, int devices)
+  state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
       : owner(pool),
         options(std::move(given)),
         make(std::move(made)),
-        budget(std::move(shared)),
-        slot_bytes(bytes),
         core(used),
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device) {}
@@ -212,8 +209,8 @@ struct slot_pool::state {
   slot_pool& owner;
   pool_options options;
   make_function const make;
-  std::shared_ptr<memory_budget> const budget;  // may be null
-  std::size_t const slot_bytes;                 // of the budget
+  std::shared_ptr<memory_budget> budget;  // null, or see slot_pool::share()
+  std::size_t slot_bytes = 0;
   deleter_core& core;
   bool const is_only_device;  // no stream can be of another device
   end_node end_on_worker;

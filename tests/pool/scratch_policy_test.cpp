@@ -86,8 +86,8 @@ class ScratchPolicy : public pool_world {
     hold_up(two);
     must(launch_fill(two, static_cast<int*>(used->data()), bytes / sizeof(int), 7));
   }
-  [[nodiscard]] bool has(std::size_t bytes) {
-    return wait_until([&] { return memory.used.load() == bytes; });
+  [[nodiscard]] static bool is_left(counted_memory const& of, std::size_t bytes) {
+    return wait_until([&] { return of.used.load() == bytes; });
   }
 
   counted_memory memory;
@@ -188,7 +188,7 @@ TEST_F(ScratchPolicy, AClaimWaitsForTheWorkOnFreeBlocksOfOtherSizes) {
     EXPECT_EQ(pool.claim(one, 2 * kib)->size(), 2 * kib);
     sync(two);
     EXPECT_TRUE(pool.close_for(generous).empty());
-    EXPECT_TRUE(wait_until([&] { return small.used.load() == 0; }));
+    EXPECT_TRUE(is_left(small, 0));
   }
 }
 
@@ -245,20 +245,15 @@ TEST_F(ScratchPolicy, BlocksThatTwoChecksFindUnusedAreFreedByTheWorkerAfterTheir
   claim_and_release(pool, {4 * kib});
   use_behind_flag(pool, 2 * kib);
   for (int i = 0; i < 3; ++i) pool.claim(one, 1 * kib).release();
-  auto const is_left = [&](std::size_t bytes) {
-    return wait_until([&] { return quiet.used.load() == bytes; });
-  };
-  EXPECT_TRUE(is_left(3 * kib)) << "the one in use, and the one that is used again and again";
+  EXPECT_TRUE(is_left(quiet, 3 * kib))
+      << "the one in use, and the one that is used again and again";
   EXPECT_TRUE(stays_false([&] { return quiet.used.load() < 3 * kib; }));
   EXPECT_EQ(pool.stats().bytes_idle, 1 * kib);
   flag.raise();
-  EXPECT_TRUE(is_left(1 * kib));
+  EXPECT_TRUE(is_left(quiet, 1 * kib));
   EXPECT_EQ(pool.stats().returned, 2U);
-}
-
-TEST_F(ScratchPolicy, BlocksThatAreIdleForAShorterTimeAreKept) {
-  scratch_pool pool(named(), {.idle_max = std::chrono::hours(1), .source = memory.source()});
-  claim_and_release(pool, {4 * kib, 1 * kib, 1 * kib, 1 * kib});
+  scratch_pool keeps(named(), {.idle_max = std::chrono::hours(1), .source = memory.source()});
+  claim_and_release(keeps, {4 * kib, 1 * kib, 1 * kib, 1 * kib});
   EXPECT_TRUE(drained());
   EXPECT_EQ(memory.used.load(), 5 * kib);
 }
@@ -293,11 +288,11 @@ TEST_F(ScratchPolicy, BlocksReturnToTheirSourceAlsoAfterTheirPool) {
   pool->claim(one, 4 * kib).release();
   *pool = scratch_pool(named());
   pool.reset();
-  EXPECT_TRUE(has(3 * kib));
+  EXPECT_TRUE(is_left(memory, 3 * kib));
   graph.reset();
-  EXPECT_TRUE(has(2 * kib));
+  EXPECT_TRUE(is_left(memory, 2 * kib));
   held.reset();
-  EXPECT_TRUE(has(0));
+  EXPECT_TRUE(is_left(memory, 0));
 }
 
 TEST_F(ScratchPolicy, ThreadsThatShareALimitNeverFindItReachedWhileThereIsRoom) {
@@ -370,11 +365,6 @@ TEST_F(ScratchPolicy, MemoryOfAMemPoolIsUsableOnEveryStreamAndInCaptures) {
   EXPECT_NE(pool.trim(), 0U);
 }
 
-TEST_F(ScratchPolicy, ASourceNeedsBothFunctions) {
-  expect_error<usage_error>([&] { scratch_pool pool(named(), {.source = {}}); },
-                            {"scratch_pool: ", "policy.source", "allocate and free"});
-}
-
 // Typed memory and devices.
 
 TEST(DeviceBuffer, CountsElementsAndIsMovedWithItsMemory) {
@@ -389,12 +379,14 @@ TEST(DeviceBuffer, CountsElementsAndIsMovedWithItsMemory) {
   EXPECT_EQ(pinned.data()[1], 2.5);
 }
 
-TEST_F(ScratchPolicy, MoreElementsThanFitAreRefused) {
+TEST_F(ScratchPolicy, RefusesMoreElementsThanFitAndASourceWithoutFunctions) {
   constexpr auto count = std::numeric_limits<std::size_t>::max() / 4;
   scratch_pool pool(named());
   expect_error<usage_error>([&] { static_cast<void>(pool.claim<double>(one, count)); },
                             {"scratch_pool::claim: `count` is ", "elements"});
   expect_error<usage_error>([&] { device_buffer<double> refused(count); }, {"device_buffer: "});
+  expect_error<usage_error>([&] { scratch_pool refused(named(), {.source = {}}); },
+                            {"scratch_pool: ", "policy.source", "allocate and free"});
 }
 
 TEST_F(ScratchPolicy, OfSeveralDevicesIsOnePoolForEachThatIsAskedFor) {

@@ -180,7 +180,7 @@ class memory_budget {
   // that makes no room. Throws cuda_error.
   [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory) = 0;
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
-  [[nodiscard]] virtual bool is_room_coming() noexcept = 0;
+  [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
 
  protected:
   ~memory_budget() = default;
@@ -200,10 +200,11 @@ class slot_pool {
   using make_function = std::function<slot*(slot_pool&)>;
 
   // `options.device` must be a device. Throws cuda_error.
-  // With a budget, which may be null, each slot takes `slot_bytes` of it.
-  slot_pool(pool_options const& options, make_function make, std::shared_ptr<memory_budget> budget,
-            std::size_t slot_bytes);
+  slot_pool(pool_options const& options, make_function make);
   slot_pool(slot_pool&&) = delete;
+
+  // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
+  void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
 
   // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);

@@ -198,7 +198,12 @@ class resource_pool {
   // Throws cuda_error if `options.device` does not name a device.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
                 destroy_function destroy = {}) {
-    start(options, {std::move(make), std::move(recycle), std::move(destroy)}, nullptr, 0);
+    auto const functions = std::make_shared<slot_functions<T> const>(
+        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
+    functions_ = functions.get();
+    slots_.reset(new slot_pool(options, [functions](slot_pool& pool) -> slot* {
+      return new slot_of<T>(pool, *functions);
+    }));
   }
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
@@ -234,21 +239,6 @@ class resource_pool {
  private:
   friend class scratch_pool;
 
-  // With slots of `slot_bytes` bytes of memory that is shared with other pools.
-  resource_pool(pool_options const& options, make_function make,
-                std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) {
-    start(options, {std::move(make), {}, {}}, std::move(budget), slot_bytes);
-  }
-  void start(pool_options const& options, slot_functions<T> given,
-             std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) {
-    auto const functions = std::make_shared<slot_functions<T> const>(std::move(given));
-    functions_ = functions.get();
-    auto const make = [functions](slot_pool& pool) -> slot* {
-      return new slot_of<T>(pool, *functions);
-    };
-    slots_.reset(new slot_pool(options, make, std::move(budget), slot_bytes));
-  }
-
   struct close_and_leave {
     void operator()(slot_pool* slots) const noexcept { slots->close_and_leave(); }
   };
@@ -272,7 +262,7 @@ class resource_pool {
     return leased;
   }
 
-  slot_functions<T> const* functions_ = nullptr;  // owned by the slot_pool
+  slot_functions<T> const* functions_;  // owned by the slot_pool
   std::unique_ptr<slot_pool, close_and_leave> slots_;
 };
 
