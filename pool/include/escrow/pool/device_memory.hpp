@@ -18,7 +18,7 @@ namespace escrow::inline v0_1 {
 // contracts of cudaMalloc and cudaFree: what `allocate` gives is usable on every stream at once,
 // and `free` waits for nothing that it does not need to, since no work uses the block any more.
 // Both are called with the block's device current and in Relaxed capture mode, possibly
-// concurrently, and may not throw.
+// concurrently, and may not throw. Copies are kept until the last block is freed, by the worker.
 struct memory_source {
   std::function<cudaError_t(void** address, std::size_t bytes)> allocate;
   std::function<cudaError_t(void* address)> free;
