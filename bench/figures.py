@@ -150,6 +150,16 @@ TABLES = {
          [figure(f"cub_over_claim_{n}t", word, goal, "ratio", "claim",
                  ratio(f"claim/cub/on_threads:{n}", f"claim/escrow/on_threads:{n}"))
           for (n, word), goal in zip(THREADS.items(), (">= 1.0", ">= 2.0"))]),
+        ("claim and release by size, over claim and release",
+         [figure(f"scratch_claim_over_pool_{n}t", word, "<= 1.15", "ratio", "claim",
+                 ratio(f"claim/scratch/on_threads:{n}", f"claim/escrow/on_threads:{n}"))
+          for n, word in THREADS.items()]),
+        ("memory that claims by size get, over what they ask for, in an inference trace",
+         [figure("scratch_overhead_bytes", "", "<= 1.25", "ratio", "claim",
+                 of("claim/scratch_memory", "over_asked"))]),
+        ("idle memory that `trim()` gives back to the device",
+         [figure("trim_returns", "", "= 1", "ratio", "claim", of("claim/scratch_memory", "device_of_idle"),
+                 note=lambda m: f"by cudaMemGetInfo; {m('claim/scratch_memory', 'trim_of_idle'):.3g} by its own count")]),
         ("claim and release with 16,384 idle free slots",
          [eager("claim_16384_idle_us", "capture/eager/free_idle:16384")]),
         ("claim and release, 1,024 streams in turn", [eager("claim_1024_streams_us", "capture/eager/streams:1024")]),

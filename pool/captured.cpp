@@ -14,30 +14,26 @@
 namespace escrow::inline v0_1 {
 
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
-                                      capture_frontier frontier, source_location where) {
+                                      capture_frontier frontier, source_location where,
+                                      std::exception_ptr& failure) {
   slot* found = reuse.take_before(std::move(frontier), capture.id, options.slots_max);
   if (found == nullptr) {
     found = take_done(next_pass());
-    std::exception_ptr failure;
-    try {
-      if (found == nullptr) found = grow();
-    } catch (...) {
-      failure = std::current_exception();  // unless there is one to wait for
-    }
-    if (found != nullptr) {
-      try {
-        hold_in_graph(*found, capture, where);
-      } catch (...) {
-        end_lease(*found);
-        throw;
-      }
-    } else if ((found = reuse.take_with_edge(capture, stream)) != nullptr) {
+    if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
+    if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
       edges_added.fetch_add(1, std::memory_order_relaxed);
-    } else if (failure != nullptr) {
-      std::rethrow_exception(failure);
+      return found;
+    }
+    if (found == nullptr) found = grow_in_room(failure);
+    if (found == nullptr) return nullptr;
+    try {
+      hold_in_graph(*found, capture, where);
+    } catch (...) {
+      end_lease(*found);
+      throw;
     }
   }
-  if (found != nullptr) found->was_used_ = true;  // the graph may be launched again
+  found->was_used_ = true;  // the graph may be launched again
   return found;
 }
 

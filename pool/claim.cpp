@@ -64,27 +64,37 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
   std::optional<return_wait> wait;
   require_device(asked.call, asked.stream, capture, "use a pool of the stream's device");
   while (true) {
-    slot* const found = capture.is_active()
-                            ? take_captured(asked.stream, capture, std::move(frontier), asked.where)
-                            : take_eager(asked.stream, stream_id);
+    std::uint64_t const shrunk_before = shrunk.load(std::memory_order_relaxed);
+    std::exception_ptr failure;
+    slot* const found =
+        capture.is_active()
+            ? take_captured(asked.stream, capture, std::move(frontier), asked.where, failure)
+            : take_eager(asked.stream, stream_id, failure);
     if (found != nullptr) {
       if (options.track_leases) track(*found, {asked.where, std::chrono::steady_clock::now()});
       return {found, use_of(asked.stream, stream_id, options.device), capture_id};
     }
     require_open(asked.call);  // if closed meanwhile, it is not exhausted
-    // Busy free slots become usable in a capture without an announced return.
-    bool const is_for_work =
-        capture.is_active() &&
-        (!free.is_empty() || free.looked_at.load(std::memory_order_relaxed) != 0);
-    auto const wait_max =
-        is_for_work ? std::max(asked.busy_wait_max, asked.host_wait_max) : asked.host_wait_max;
-    if (wait_max <= std::chrono::nanoseconds(0)) return {};
-    if (!wait) {
-      wait.emplace(*this);
-      host_waits.fetch_add(1, std::memory_order_relaxed);
+    // Acquire: see `shrinking`.
+    bool const is_looked_at = free.looked_at.load(std::memory_order_acquire) != 0;
+    if (shrunk.load(std::memory_order_relaxed) == shrunk_before) {
+      bool const is_room_coming = may_make_room(failure) && budget->is_room_coming(slot_bytes);
+      // Busy free slots become usable in a capture, and make room, without an announced return.
+      bool const is_for_work =
+          is_room_coming || (capture.is_active() && (!free.is_empty() || is_looked_at));
+      auto wait_max =
+          is_for_work ? std::max(asked.busy_wait_max, asked.host_wait_max) : asked.host_wait_max;
+      if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
+      if (wait_max > std::chrono::nanoseconds(0) && !wait) {
+        wait.emplace(*this);
+        host_waits.fetch_add(1, std::memory_order_relaxed);
+      }
+      if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
+        if (failure != nullptr) std::rethrow_exception(failure);
+        return {};
+      }
+      require_open(asked.call);
     }
-    if (!wait->go_on(wait_max)) return {};
-    require_open(asked.call);
     // Detects a lost device or capture, which is not announced.
     detail::capture_dependencies after;
     capture = usable_capture_of(asked.call, asked.stream, &after);
@@ -97,18 +107,14 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
   }
 }
 
-slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
+slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
+                                   std::exception_ptr& failure) {
   // More queries would take longer than creating a slot.
   constexpr std::size_t questions_before_growth = 32;
   constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   std::uint64_t const pass = next_pass();
   slot* found = take_done(pass, questions_before_growth);
-  std::exception_ptr failure;
-  try {
-    if (found == nullptr) found = grow();
-  } catch (...) {
-    failure = std::current_exception();  // unless there is one to wait for
-  }
+  if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
     std::uint64_t const puts_before = free.puts();
     found = take_done(pass);
@@ -119,11 +125,8 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id) {
     if (!is_looked_at && free.puts() == puts_before) break;
     std::this_thread::yield();
   }
-  if (found != nullptr) {
-    wait_for(*found, stream, found->key_ == stream_id);
-  } else if (failure != nullptr) {
-    std::rethrow_exception(failure);
-  }
+  if (found == nullptr) return grow_in_room(failure);
+  wait_for(*found, stream, found->key_ == stream_id);
   return found;
 }
 
@@ -160,12 +163,16 @@ bool slot_pool::state::is_done(slot& free) noexcept {
   return true;
 }
 
-slot* slot_pool::state::grow() {
+slot* slot_pool::state::make_slot() {
   // Acquire: see state::slots. The room of a closed pool's slot stays unused.
   std::size_t count = slots.load(std::memory_order_acquire);
+  if (count >= options.slots_max) return nullptr;
+  if (budget != nullptr && !budget->reserve(slot_bytes)) return nullptr;
   do {
-    if (count >= options.slots_max) return nullptr;
-    if (is_closed.load(std::memory_order_relaxed)) return nullptr;
+    if (count >= options.slots_max || is_closed.load(std::memory_order_relaxed)) {
+      if (budget != nullptr) budget->give_back(slot_bytes, false);
+      return nullptr;
+    }
   } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
   references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   try {
@@ -181,8 +188,41 @@ slot* slot_pool::state::grow() {
   } catch (...) {
     references.fetch_sub(1, std::memory_order_relaxed);
     slots.fetch_sub(1, std::memory_order_relaxed);
+    if (budget != nullptr) budget->give_back(slot_bytes, false);
     throw;
   }
+}
+
+slot* slot_pool::state::grow(std::exception_ptr& failure) noexcept {
+  try {
+    return make_slot();
+  } catch (...) {
+    failure = std::current_exception();
+    return nullptr;
+  }
+}
+
+bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const noexcept {
+  // Relaxed: a claim may still be refused by the limit itself.
+  if (budget == nullptr || slots.load(std::memory_order_relaxed) >= options.slots_max) return false;
+  if (failure == nullptr) return true;
+  try {
+    std::rethrow_exception(failure);
+  } catch (cuda_error const& error) {
+    return error.status() == cudaErrorMemoryAllocation;
+  } catch (...) {
+    return false;
+  }
+}
+
+slot* slot_pool::state::grow_in_room(std::exception_ptr& failure) {
+  constexpr int attempts_max = 16;  // other threads may take the room
+  for (int attempt = 0; attempt < attempts_max && may_make_room(failure); ++attempt) {
+    if (!budget->make_room(slot_bytes, failure != nullptr)) return nullptr;
+    failure = nullptr;
+    if (slot* const made = grow(failure)) return made;
+  }
+  return nullptr;
 }
 
 void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own) {
@@ -213,8 +253,7 @@ void slot_pool::state::require_open(char const* call) const {
 void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
-  int const found =
-      capture.is_active() ? device_of_capturing(stream) : device_of(stream);
+  int const found = capture.is_active() ? device_of_capturing(stream) : device_of(stream);
   if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +

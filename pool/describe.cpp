@@ -143,8 +143,11 @@ std::size_t slot_pool::state::add_leases(std::vector<holder>& result) const {
 
 std::string slot_pool::state::describe_exhaustion(char const* call) const {
   pool_stats const now = owner.stats();
+  bool const is_full = now.slots >= options.slots_max;
   std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
-                     options.label + "\" are out (slots_max " + std::to_string(options.slots_max) +
+                     options.label + "\" are out (" +
+                     (is_full ? "slots_max " + std::to_string(options.slots_max)
+                              : std::string("the limit in bytes leaves no room for another")) +
                      ")";
   if (now.idle != 0)
     text += "; " + std::to_string(now.idle) + " are free but still in use by the GPU";

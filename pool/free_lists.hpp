@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -36,8 +37,9 @@ class free_lists {
   // and then decrements the count.
   slot* take_to_ask(std::uint64_t pass) noexcept;
   bool put_asked(slot& busy, std::uint64_t pass) noexcept;
-  // The slot with the oldest release; null if there is none.
-  slot* take_oldest() noexcept;
+  // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
+  static constexpr std::uint64_t newest_stamp = std::numeric_limits<std::uint64_t>::max();
+  slot* take_oldest(std::uint64_t last = newest_stamp) noexcept;
 
   // Adds a free slot as its list's newest. False if closed: the caller keeps the slot.
   [[nodiscard]] bool put(slot& free) noexcept;
@@ -189,7 +191,7 @@ inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
   return true;
 }
 
-inline slot* free_lists::take_oldest() noexcept {
+inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
   while (true) {
     shard* found_in = nullptr;
     std::uint64_t released_at = 0;
@@ -197,6 +199,7 @@ inline slot* free_lists::take_oldest() noexcept {
       if (each.is_empty()) continue;
       std::lock_guard const lock(each.mutex);
       for (slot* oldest = each.first; oldest != nullptr; oldest = oldest->list_.next) {
+        if (oldest->released_at_ > last) continue;
         if (found_in != nullptr && oldest->released_at_ >= released_at) continue;
         found_in = &each;
         released_at = oldest->released_at_;

@@ -24,6 +24,11 @@ slot_pool::slot_pool(pool_options const& options, make_function make) {
 
 slot_pool::~slot_pool() = default;
 
+void slot_pool::share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept {
+  state_->budget = std::move(budget);
+  state_->slot_bytes = slot_bytes;
+}
+
 int slot_pool::device() const noexcept {
   return state_->options.device;
 }
@@ -34,6 +39,15 @@ std::string const& slot_pool::label() const noexcept {
 
 deleter_core& slot_pool::core() const noexcept {
   return state_->core;
+}
+
+std::size_t slot_pool::free_slots() const noexcept {
+  return state_->free.count().listed;
+}
+
+bool slot_pool::has_busy() const noexcept {
+  // Relaxed: a claim that waits asks again.
+  return !state_->free.is_empty() || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
 }
 
 void slot_pool::close() noexcept {
@@ -108,6 +122,7 @@ void slot_pool::state::destroy(slot& idle) noexcept {
 
 void slot_pool::state::leak(slot& unknown) noexcept {
   deleter_core::leak(unknown);
+  give_back();
   slots.fetch_sub(1, std::memory_order_release);  // see there
   announce_return();
 }
@@ -115,7 +130,11 @@ void slot_pool::state::leak(slot& unknown) noexcept {
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   auto& idle = static_cast<slot&>(thing);
   // A graph may have held it last, and CUDA may have released it too early.
-  if (may_work_go_on_untold()) return deleter_core::leak(idle);
+  state& of = *idle.pool_.state_;
+  if (may_work_go_on_untold()) {
+    of.give_back();
+    return deleter_core::leak(idle);
+  }
   for (; idle.also_count_ > 0; --idle.also_count_) {
     cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
     cudaError_t const status = cudaEventQuery(other);
@@ -123,9 +142,43 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
       return idle.reclaim_again_after(other);
     }
   }
-  state& of = *idle.pool_.state_;
   delete &idle;
+  of.give_back();
   if (of.is_last_reference()) of.end();
+}
+
+std::size_t slot_pool::destroy_done(std::size_t count_max) {
+  state& in = *state_;
+  device_scope const device(in.options.device);
+  relaxed_capture_scope const relaxed;
+  std::uint64_t const pass = in.next_pass();
+  std::size_t count = 0;
+  for (; count < count_max; ++count) {
+    slot* done = nullptr;
+    {
+      state::shrinking listed(in);
+      done = in.take_done(pass);
+      if (done == nullptr) break;
+      in.slots.fetch_sub(1, std::memory_order_release);  // see there
+      listed.has_room = true;
+    }
+    in.announce_return();
+    destroy_slot(*done);
+  }
+  return count;
+}
+
+void slot_pool::retire_unused() noexcept {
+  state& in = *state_;
+  std::uint64_t const now = in.releases.load(std::memory_order_relaxed);
+  std::uint64_t const last = in.releases_seen.exchange(now, std::memory_order_relaxed);
+  while (true) {
+    state::shrinking listed(in);
+    slot* const unused = in.free.take_oldest(last);
+    if (unused == nullptr) return;
+    in.destroy(*unused);
+    listed.has_room = true;
+  }
 }
 
 bool slot_pool::state::is_last_reference() noexcept {

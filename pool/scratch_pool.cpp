@@ -1,92 +1,243 @@
-// One pool per power of two, created on first use.
+// One pool per size, created on first use, and the memory that they share.
 #include "escrow/pool/scratch_pool.hpp"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
+#include <iterator>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
-
-device_block::device_block(std::size_t bytes) : bytes_(bytes) {
-  check(cudaMalloc(&data_, bytes), "cudaMalloc");
-}
-
-device_block::~device_block() {
-  if (data_ != nullptr) retry_cleanup([this] { return cudaFree(data_); });
-}
 
 namespace {
 
 using blocks = resource_pool<device_block>;
+using clock = std::chrono::steady_clock;
 
 constexpr char const* claim_name = "scratch_pool::claim";  // in errors
-
-constexpr std::size_t smallest = std::bit_width(scratch_pool::bytes_min) - 1;
-constexpr std::size_t sizes = std::bit_width(scratch_pool::bytes_max) - smallest;
-
-std::size_t size_index(std::size_t bytes) noexcept {
-  return static_cast<std::size_t>(std::bit_width(std::max(bytes, scratch_pool::bytes_min) - 1)) -
-         smallest;
-}
+constexpr std::size_t step_max = std::size_t{2} << 20;
 
 }  // namespace
 
-struct scratch_pool::state {
-  explicit state(pool_options given) : options(std::move(given)) {}
-  state(state&&) = delete;
+std::size_t scratch_pool::block_bytes(std::size_t bytes) noexcept {
+  std::size_t const least = std::max(bytes, bytes_min);
+  std::size_t const step = std::min(std::bit_floor(least - 1) / 4, step_max);
+  return (least + step - 1) / step * step;
+}
+
+struct scratch_pool::state final : memory_budget, std::enable_shared_from_this<state> {
+  state(pool_options given, scratch_policy const& chosen)
+      : options(std::move(given)), policy(chosen), checked_at(clock::now().time_since_epoch()) {}
   ~state() {
-    for (auto const& each : made) delete each.load(std::memory_order_acquire);
+    for_each([](size_class& each) { delete &each; });
   }
 
-  blocks& of(std::size_t bytes);  // the pool for claims of `bytes`
+  struct size_class {
+    std::size_t bytes;           // of each block
+    std::optional<blocks> pool;  // until the scratch_pool is destroyed
+    size_class* next;            // with the same hash
+  };
+
+  // The pool for claims of `bytes`. Never removed: found without a lock.
+  blocks& of(std::size_t bytes);
+  template <class Call>
+  void for_each(Call call) const {
+    for (auto const& first : by_size) {
+      for (size_class* next = first.load(std::memory_order_acquire); next != nullptr;) {
+        call(*std::exchange(next, next->next));
+      }
+    }
+  }
+  static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }
   // The pool's label in errors and holders.
   [[nodiscard]] std::string label_of(std::size_t size) const {
     return options.label + " of " + std::to_string(size) + " bytes";
   }
 
+  std::size_t trim(std::size_t keep_bytes);
+  void give_back_unused() noexcept;  // see scratch_policy::idle_max
+  // What uses the memory, for the errors of a claim.
+  [[nodiscard]] std::string describe(std::size_t bytes, source_location where) const;
+  [[nodiscard]] scratch_stats stats() const noexcept;
+
+  bool reserve(std::size_t bytes) noexcept override;
+  device_block make(std::size_t bytes);
+  void give_back(std::size_t bytes, bool was_made) noexcept override;
+  bool make_room(std::size_t bytes, bool is_out_of_memory) override;
+  bool is_room_coming(std::size_t bytes) noexcept override;
+
   pool_options options;
-  // Guards pool creation and `is_closed`. Held while one is created, which runs no destructor.
+  scratch_policy const policy;
+  // Guards the creation of sizes and `is_closed`. Held while a size is created, which runs no
+  // destructor.
   std::mutex mutex;
   bool is_closed = false;
   // Owned, by size. Stored with release under the lock, acquired by claims without it.
-  std::array<std::atomic<blocks*>, sizes> made{};
+  std::array<std::atomic<size_class*>, 256> by_size{};
+
+  // Bytes and counts. Relaxed: the memory itself is ordered by what allocates and frees it.
+  std::atomic<std::size_t> reserved{0};  // for blocks, and for those that are being made
+  std::atomic<std::size_t> total{0};     // of blocks
+  std::atomic<std::size_t> peak{0};
+  std::atomic<std::uint64_t> grown{0};
+  std::atomic<std::uint64_t> returned{0};
+  std::atomic<clock::duration> checked_at;  // for idle blocks; relaxed: a time
 };
 
 blocks& scratch_pool::state::of(std::size_t bytes) {
-  std::size_t const index = size_index(bytes);
-  if (blocks* const ready = made[index].load(std::memory_order_acquire)) return *ready;
-  std::size_t const size = std::size_t{1} << (index + smallest);
+  std::size_t const size = block_bytes(bytes);
+  // Consecutive sizes have different hashes: their number, four for each power of two.
+  auto const power = static_cast<std::size_t>(std::bit_width(size) - 1);
+  std::size_t const step = std::min(std::bit_floor(size) / 4, step_max);
+  auto& first = by_size[(4 * power + size / step) % by_size.size()];
+  size_class* const newest = first.load(std::memory_order_acquire);
+  for (size_class* each = newest; each != nullptr; each = each->next) {
+    if (each->bytes == size) return *each->pool;
+  }
   std::lock_guard const lock(mutex);
   if (is_closed) {
     throw usage_error(claim_name, "the pool \"" + label_of(size) + "\" is closed",
                       "claim before close_for()");
   }
-  blocks* its = made[index].load(std::memory_order_acquire);
-  if (its == nullptr) {
-    pool_options each = options;
-    each.label = label_of(size);
-    its = new blocks(each, [size] { return device_block(size); });
-    made[index].store(its, std::memory_order_release);
+  size_class* const now = first.load(std::memory_order_relaxed);  // written under the lock
+  for (size_class* each = now; each != newest; each = each->next) {
+    if (each->bytes == size) return *each->pool;
   }
-  return *its;
+  pool_options its = options;
+  its.label = label_of(size);
+  auto made = std::make_unique<size_class>(size_class{size, std::nullopt, now});
+  made->pool.emplace(its, [this, size] { return make(size); });
+  slots_of(*made).share(shared_from_this(), size);
+  first.store(made.get(), std::memory_order_release);
+  return *made.release()->pool;
 }
 
-scratch_pool::scratch_pool(pool_options const& options) : state_(std::make_unique<state>(options)) {
+bool scratch_pool::state::reserve(std::size_t bytes) noexcept {
+  std::size_t now = reserved.load(std::memory_order_relaxed);
+  do {
+    if (bytes > policy.bytes_max || now > policy.bytes_max - bytes) return false;
+  } while (!reserved.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+device_block scratch_pool::state::make(std::size_t bytes) {
+  device_block made(bytes, policy.source);
+  std::size_t const now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  grown.fetch_add(1, std::memory_order_relaxed);
+  std::size_t most = peak.load(std::memory_order_relaxed);
+  while (most < now && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+  return made;
+}
+
+void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
+  if (was_made) {
+    total.fetch_sub(bytes, std::memory_order_relaxed);
+    returned.fetch_add(1, std::memory_order_relaxed);
+  }
+  reserved.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory) {
+  if (is_out_of_memory) return trim(0) != 0;
+  return bytes <= policy.bytes_max && trim(policy.bytes_max - bytes) != 0;
+}
+
+bool scratch_pool::state::is_room_coming(std::size_t bytes) noexcept {
+  if (bytes > policy.bytes_max) return false;
+  bool has_busy = false;
+  std::size_t existing = 0;
+  for_each([&](size_class& each) {
+    has_busy = has_busy || slots_of(each).has_busy();
+    existing += slots_of(each).stats().slots * each.bytes;
+  });
+  return has_busy || reserved.load(std::memory_order_relaxed) > existing;
+}
+
+std::size_t scratch_pool::state::trim(std::size_t keep_bytes) {
+  std::size_t freed = 0;
+  for_each([&](size_class& each) {
+    std::size_t const now = reserved.load(std::memory_order_relaxed);
+    if (now <= keep_bytes) return;
+    std::size_t const count_max = (now - keep_bytes + each.bytes - 1) / each.bytes;
+    freed += slots_of(each).destroy_done(count_max) * each.bytes;
+  });
+  return freed;
+}
+
+void scratch_pool::state::give_back_unused() noexcept {
+  clock::duration const now = clock::now().time_since_epoch();
+  clock::duration last = checked_at.load(std::memory_order_relaxed);
+  if (now - last < policy.idle_max) return;
+  if (!checked_at.compare_exchange_strong(last, now, std::memory_order_relaxed)) return;
+  for_each([](size_class& each) { slots_of(each).retire_unused(); });
+}
+
+scratch_stats scratch_pool::state::stats() const noexcept {
+  scratch_stats now{.bytes = total.load(std::memory_order_relaxed),
+                    .bytes_peak = peak.load(std::memory_order_relaxed),
+                    .grown = grown.load(std::memory_order_relaxed),
+                    .returned = returned.load(std::memory_order_relaxed)};
+  for_each([&now](size_class& each) {
+    pool_stats const its = slots_of(each).stats();
+    std::size_t const idle = slots_of(each).free_slots();
+    now.bytes_idle += idle * each.bytes;
+    now.bytes_in_graphs += its.in_graphs * each.bytes;
+    if (its.slots > idle + its.in_graphs) {
+      now.bytes_in_use += (its.slots - idle - its.in_graphs) * each.bytes;
+    }
+  });
+  return now;
+}
+
+std::string scratch_pool::state::describe(std::size_t bytes, source_location where) const {
+  scratch_stats const now = stats();
+  std::string text =
+      "claimed at " + std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " +
+      std::to_string(bytes) + " bytes of \"" + label_of(block_bytes(bytes)) + "\"; \"" +
+      options.label + "\" has " + std::to_string(now.bytes) + " bytes: leases hold " +
+      std::to_string(now.bytes_in_use) + ", graphs hold " + std::to_string(now.bytes_in_graphs) +
+      ", work may still run on " + std::to_string(now.bytes_idle) + " free ones";
+  if (policy.bytes_max != scratch_policy{}.bytes_max) {
+    text += "; scratch_policy::bytes_max is " + std::to_string(policy.bytes_max);
+  }
+  for_each([&text](size_class& each) {
+    for (holder const& its : slots_of(each).holders()) {
+      if (its.capture_id == 0) continue;
+      text += "; " + escrow::describe(its) + " of \"" + its.label + "\"";
+    }
+  });
+  return text;
+}
+
+scratch_pool::scratch_pool(pool_options const& options, scratch_policy const& policy)
+    : state_(std::make_shared<state>(options, policy)) {
+  if (!policy.source.allocate || !policy.source.free) {
+    throw usage_error("scratch_pool", "`policy.source` lacks a function",
+                      "give both, allocate and free");
+  }
   if (options.device < 0) state_->options.device = current_device();
   state_->of(bytes_min);  // checks the device
 }
 
 scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
-scratch_pool& scratch_pool::operator=(scratch_pool&&) noexcept = default;
-scratch_pool::~scratch_pool() = default;
+scratch_pool& scratch_pool::operator=(scratch_pool&& other) noexcept {
+  scratch_pool taken(std::move(other));
+  std::swap(state_, taken.state_);
+  return *this;
+}
+scratch_pool::~scratch_pool() {
+  // The state remains until the last block is freed.
+  if (state_ != nullptr) state_->for_each([](auto& each) { each.pool.reset(); });
+}
 
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
                                         source_location where) {
@@ -94,11 +245,22 @@ lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
     throw usage_error(claim_name, "`bytes` is " + std::to_string(bytes),
                       "claim at most scratch_pool::bytes_max");
   }
-  return state_->of(bytes).claim_as(claim_name, stream, where);
+  if (state_->policy.idle_max.count() != 0) state_->give_back_unused();
+  try {
+    return state_->of(bytes).claim_as(claim_name, stream, where);
+  } catch (pool_exhausted const& error) {
+    throw pool_exhausted(std::string(error.what()) + "; " + state_->describe(bytes, where));
+  } catch (cuda_error const& error) {
+    if (error.status() != cudaErrorMemoryAllocation) throw;
+    throw cuda_error(error.status(), error.api(), where, state_->describe(bytes, where));
+  }
+}
+
+std::size_t scratch_pool::trim(std::size_t keep_bytes) {
+  return state_->trim(keep_bytes);
 }
 
 std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
-  using clock = std::chrono::steady_clock;
   auto const begin = clock::now();
   std::vector<holder> result;
   {
@@ -106,25 +268,40 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
     state_->is_closed = true;
   }
   // Close all before waiting for the first.
-  for (auto const& each : state_->made) {
-    if (blocks* const pool = each.load(std::memory_order_acquire)) pool->slots_->close();
-  }
-  for (auto const& each : state_->made) {
-    blocks* const pool = each.load(std::memory_order_acquire);
-    if (pool == nullptr) continue;
+  state_->for_each([](auto& each) { state::slots_of(each).close(); });
+  state_->for_each([&](auto& each) {
     auto const left = std::max(timeout - (clock::now() - begin), std::chrono::nanoseconds(0));
-    std::ranges::move(pool->close_for(left), std::back_inserter(result));
-  }
+    std::ranges::move(each.pool->close_for(left), std::back_inserter(result));
+  });
   return result;
 }
 
 std::size_t scratch_pool::bytes() const noexcept {
-  std::size_t total = 0;
-  for (std::size_t index = 0; index < sizes; ++index) {
-    blocks const* const pool = state_->made[index].load(std::memory_order_acquire);
-    if (pool != nullptr) total += pool->stats().slots << (index + smallest);
+  return state_->total.load(std::memory_order_relaxed);
+}
+
+scratch_stats scratch_pool::stats() const noexcept {
+  return state_->stats();
+}
+
+scratch_pools::scratch_pools(pool_options options, scratch_policy policy)
+    : options_(std::move(options)), policy_(std::move(policy)) {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  places_ = std::vector<place>(static_cast<std::size_t>(devices));
+}
+
+scratch_pool& scratch_pools::on(int device) {
+  if (device < 0 || static_cast<std::size_t>(device) >= places_.size()) {
+    check(cudaErrorInvalidDevice, "cudaSetDevice");
   }
-  return total;
+  place& its = places_[static_cast<std::size_t>(device)];
+  std::call_once(its.is_made, [&] {
+    pool_options chosen = options_;
+    chosen.device = device;
+    its.pool.emplace(chosen, policy_);
+  });
+  return *its.pool;
 }
 
 }  // namespace escrow::inline v0_1

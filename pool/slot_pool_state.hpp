@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -75,7 +76,9 @@ struct slot_pool::state {
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
   [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
                                          capture_info capture, capture_frontier frontier);
-  [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id);
+  // `failure`: why no slot could be made.
+  [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id,
+                                 std::exception_ptr& failure);
   // An idle slot; queries only slots not yet queried in pass number `pass`.
   static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
   [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all);
@@ -85,7 +88,13 @@ struct slot_pool::state {
   [[nodiscard]] std::uint64_t next_pass() noexcept {
     return passes.fetch_add(1, std::memory_order_relaxed) + 1;
   }
-  slot* grow();
+  // Null if a limit is reached. On failure null, and `failure` has the reason.
+  slot* grow(std::exception_ptr& failure) noexcept;
+  slot* make_slot();
+  // The same as a last resort, after the budget's other pools have made room.
+  slot* grow_in_room(std::exception_ptr& failure);
+  // Whether room in the budget would help: no slot was made for lack of memory.
+  [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call) const;
   // `remedy`: what to do instead, for the error.
@@ -94,7 +103,8 @@ struct slot_pool::state {
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
-                                    capture_frontier frontier, source_location where);
+                                    capture_frontier frontier, source_location where,
+                                    std::exception_ptr& failure);
   graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // Makes the captured graph hold the slot, too. If it throws, it does not.
@@ -138,9 +148,31 @@ struct slot_pool::state {
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp
+  // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
+  // sees `looked_at` or `shrunk` changed, and tries again.
+  class shrinking {
+   public:
+    explicit shrinking(state& in) noexcept : in_(in) {
+      in_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
+    }
+    shrinking(shrinking&&) = delete;
+    ~shrinking() {
+      // Release: pairs with the acquire in claim_other().
+      if (has_room) in_.shrunk.fetch_add(1, std::memory_order_relaxed);
+      in_.free.looked_at.fetch_sub(1, std::memory_order_release);
+    }
+
+    bool has_room = false;  // a slot was taken
+
+   private:
+    state& in_;
+  };
   void destroy(slot& idle) noexcept;
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
+  void give_back() noexcept {  // a slot's share of the budget
+    if (budget != nullptr) budget->give_back(slot_bytes, true);
+  }
   [[nodiscard]] bool is_last_reference() noexcept;
   // For callers that may hold a lock or capture: the last reference's pool ends on the worker.
   void drop_reference() noexcept;
@@ -186,6 +218,8 @@ struct slot_pool::state {
   slot_pool& owner;
   pool_options options;
   make_function const make;
+  std::shared_ptr<memory_budget> budget;  // null, or see slot_pool::share()
+  std::size_t slot_bytes = 0;
   deleter_core& core;
   bool const is_only_device;  // no stream can be of another device
   end_node end_on_worker;
@@ -203,6 +237,11 @@ struct slot_pool::state {
   // releases may get the same stamp or either order.
   std::atomic<std::uint64_t> releases{1};
   std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
+
+  // See `shrinking`.
+  std::atomic<std::uint64_t> shrunk{0};
+  // Releases by the last retire_unused(). Relaxed: a number.
+  std::atomic<std::uint64_t> releases_seen{0};
 
   // Threads waiting for a slot, each with a short timeout. Relaxed: a wake-up missed by a thread
   // that has just begun to wait costs it that timeout.

@@ -110,6 +110,20 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStr
   });
 }
 
+cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** address, std::size_t bytes, cudaMemPool_t pool,
+                                              cudaStream_t handle) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (address == nullptr || pool == nullptr) return cudaErrorInvalidValue;
+    if (auto const error = forbid_on_other_streams(c, handle, stream); error != cudaSuccess)
+      return error;
+    if (stream->capturing != nullptr) return capture_alloc(*stream, bytes, address);
+    if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
+    *address = bytes == 0 ? nullptr : allocate_memory(bytes, pool->device, false);
+    return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
 cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
   return call(__func__, frees, [&](api_call& c) {
     auto const stream = find_stream(c, handle);

@@ -26,7 +26,7 @@ READING_ORDER = {
     " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass"
     " describe",
     "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle describe"
-    " scratch_pool",
+    " device_memory scratch_pool",
     "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes",
     "nodes": "bound_arguments kernel launch node_kind node_kinds build",
 }

@@ -50,6 +50,17 @@ claim_setup escrow() {
   };
 }
 
+// The same by size.
+claim_setup scratch() {
+  struct pooled {
+    escrow::deleter deleter;
+    scratch_pool pool{{.label = "claim", .deleter = &deleter}};
+  };
+  return [all = std::make_shared<pooled>()] {
+    return [all](cudaStream_t stream) { all->pool.claim(stream, claimed_bytes).release(); };
+  };
+}
+
 // PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
 class locked_pool {
  public:
@@ -142,6 +153,7 @@ claim_arm const threaded_arms[]{
     {"event_record", &record<false, false>, true, many},
     {"floor", &record<true, false>, true, many},
     {"escrow", &escrow<64>, true, many},
+    {"scratch", &scratch, true, many},
     {"mutex_vector", &mutex_vector<64>, true, many},
     {"cub", &cub_allocator, false, many},
     {"malloc_async", &keeping_malloc_async, true, many},
@@ -212,6 +224,55 @@ void run_captured(benchmark::State& state, bool is_kept) {
   state.counters["slots_made"] = static_cast<double>(from.stats().grown);
 }
 
+// What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
+// of prompts of some lengths, then one token for each of 1 to 64 sequences.
+std::vector<std::size_t> inference_trace() {
+  constexpr std::size_t hidden = 4096, heads = 32, inner = 11008, words = 32000, context = 1000;
+  std::vector<std::size_t> sizes;
+  auto const add_layer = [&](std::size_t tokens, std::size_t looked_at) {
+    for (std::size_t const wide : {hidden, 3 * hidden, 2 * inner, inner}) {
+      sizes.push_back(2 * tokens * wide);
+    }
+    sizes.push_back(4 * tokens * heads * looked_at);
+  };
+  for (std::size_t const tokens : {17U, 60U, 128U, 300U, 511U}) add_layer(tokens, tokens);
+  for (std::size_t batch = 1; batch <= 64; ++batch) {
+    add_layer(batch, context + batch);
+    sizes.push_back(4 * batch * words);
+  }
+  return sizes;
+}
+
+// How much more memory than asked for the claims of the trace get, and how much of what is idle
+// afterwards trim() gives back, by its own count and by the device's free memory.
+void run_scratch_memory(benchmark::State& state) {
+  test::owned_stream const stream = test::make_stream();
+  escrow::deleter deleter;
+  scratch_pool sized({.label = "trace", .deleter = &deleter});
+  auto const free_bytes = [] {
+    std::size_t free = 0, total = 0;
+    test::must(cudaMemGetInfo(&free, &total));
+    return static_cast<double>(free);
+  };
+  for (auto _ : state) {
+    double asked = 0, got = 0;
+    state.SetIterationTime(1e-6 * us_of([&] {
+                             for (std::size_t const bytes : inference_trace()) {
+                               auto const claimed = sized.claim(stream.get(), bytes);
+                               asked += static_cast<double>(bytes);
+                               got += static_cast<double>(claimed->size());
+                             }
+                           }));
+    test::must(cudaStreamSynchronize(stream));
+    double const free_then = free_bytes();
+    auto const idle = static_cast<double>(sized.stats().bytes_idle);
+    state.counters["over_asked"] = got / asked;
+    state.counters["trim_of_idle"] = static_cast<double>(sized.trim()) / idle;
+    // The device gives memory in larger pieces.
+    state.counters["device_of_idle"] = std::min(1.0, (free_bytes() - free_then) / idle);
+  }
+}
+
 }  // namespace
 
 void register_all(settings const& how) {
@@ -231,6 +292,7 @@ void register_all(settings const& how) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
         benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });
   }
+  add("claim/scratch_memory", {how.choose(5, 2, 1)}, benchmark::kMicrosecond, run_scratch_memory);
 }
 
 }  // namespace escrow::bench

@@ -216,5 +216,27 @@ TEST_F(GraphMemory, OfACaptureIsThatOfNodes) {
   EXPECT_EQ(out.load(3), 6);
 }
 
+// What memory_source::from() relies on.
+TEST(PoolMemory, OfASynchronizedStreamIsForAllStreamsAndIsFreedByCudaFreeAlsoInARelaxedCapture) {
+  owned_stream const other = make_stream();
+  capture captured{other, cudaStreamCaptureModeRelaxed};
+  cudaMemPool_t pool = nullptr;
+  must(cudaDeviceGetDefaultMemPool(&pool, 0));
+  void* memory = nullptr;
+  {
+    owned_stream const own = make_stream();
+    must(cudaMallocFromPoolAsync(&memory, 64, pool, own));
+    must(cudaStreamSynchronize(own));
+  }
+  must(captured.end());
+  owned_stream const third = make_stream();
+  pinned_ints out{4};
+  must(launch_fill(third, static_cast<int*>(memory), 4, 6));
+  must(launch_copy(third, out.data(), static_cast<int*>(memory), 4));
+  must(cudaStreamSynchronize(third));
+  EXPECT_EQ(out.load(3), 6);
+  must(cudaFree(memory));
+}
+
 }  // namespace
 }  // namespace escrow::test

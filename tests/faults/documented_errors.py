@@ -13,7 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # What the enumeration calls otherwise.
-SPELLED = {"cudaErrorDeviceUnavailable": "cudaErrorDevicesUnavailable"}
+SPELLED = {"cudaErrorDeviceUnavailable": "cudaErrorDevicesUnavailable",
+           "cudaErrorOutOfMemory": "cudaErrorMemoryAllocation"}
 # What hooks of the operations call.
 OF_HOOKS = {"cudaLaunchKernel"}
 # They tell of errors, and return none of their own.

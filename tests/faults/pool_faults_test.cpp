@@ -88,29 +88,84 @@ void add_claims(rows& add) {
       });
 }
 
+step const make_scratch = [](auto& in) {
+  in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()});
+};
+step const claim_scratch = [](auto& in) { in.memory.emplace(in.scratch->claim(in.one, 300)); };
+step const release_scratch = [](auto& in) { static_cast<void>(in.scratch->claim(in.one, 300)); };
+step const sync_one = [](auto& in) { sync(in.one); };
+
 void add_scratch(rows& add) {
-  step const make = [](auto& in) {
-    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()});
-  };
-  step const claim_scratch = [](auto& in) { in.memory.emplace(in.scratch->claim(in.one, 300)); };
-  step const release_one = [](auto& in) { static_cast<void>(in.scratch->claim(in.one, 300)); };
   step const end = [](auto& in) { in.scratch.reset(); };
   auto const claims = runs("scratch_pool::claim");
-  add("scratch, made", runs("scratch_pool::scratch_pool"), {}, make);
-  add("scratch, claim", claims, {make}, claim_scratch);
-  add("scratch, claim in a capture", claims, {make, capturing}, claim_scratch);
-  add("scratch, close", runs("scratch_pool::close_for"), {make, claim_scratch, release_one},
+  add("scratch, made", runs("scratch_pool::scratch_pool"), {}, make_scratch);
+  add("scratch, claim", claims, {make_scratch}, claim_scratch);
+  add("scratch, claim in a capture", claims, {make_scratch, capturing}, claim_scratch);
+  add("scratch, close", runs("scratch_pool::close_for"),
+      {make_scratch, claim_scratch, release_scratch},
       [](auto& in) { EXPECT_EQ(in.scratch->close_for(std::chrono::nanoseconds{0}).size(), 1U); });
-  add("scratch, ended", runs("scratch_pool::~scratch_pool"), {make, claim_scratch, release_one},
-      end);
-  step const sync_one = [](auto& in) { sync(in.one); };
+  add("scratch, ended", runs("scratch_pool::~scratch_pool"),
+      {make_scratch, claim_scratch, release_scratch}, end);
   add("scratch, reclaimed", runs("deleter::poll"),
-      {make, claim_scratch, release_one, sync_one, end}, poll)
+      {make_scratch, claim_scratch, release_scratch, sync_one, end}, poll)
       .served_otherwise = at_next_poll;
   step const make_block = [](auto& in) { in.single.emplace(std::size_t{512}); };
   add("device block, made", runs("device_block::device_block"), {}, make_block);
   add("device block, ended", runs("device_block::~device_block"), {make_block},
       [](auto& in) { in.single.reset(); });
+}
+
+void add_memory(rows& add) {
+  auto const claims = runs("scratch_pool::claim");
+  step const trim = [](auto& in) { static_cast<void>(in.scratch->trim()); };
+  add("scratch, trim", runs("scratch_pool::trim"),
+      {make_scratch, claim_scratch, release_scratch, sync_one}, trim);
+  add("scratch, trim in a capture", runs("scratch_pool::trim"),
+      {make_scratch, release_scratch, sync_one, capturing}, trim);
+  add("scratch of a device", runs("scratch_pools::on"), {}, [](auto& in) {
+    scratch_pools pools({.deleter = in.worker.get()});
+    in.scratch.emplace(std::move(pools.on(0)));
+  });
+  // 256 bytes are idle, and are freed for 320 or 448 more.
+  step const make_limited = [](auto& in) {
+    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()},
+                       scratch_policy{.bytes_max = 640});
+  };
+  step const idle_small = [](auto& in) {
+    in.scratch->claim(in.one, 256).release();
+    sync(in.one);
+  };
+  step const claim_typed = [](pool_stage& in) {
+    in.memory.emplace(in.scratch->claim<int>(in.one, 100));
+  };
+  add("scratch, claim beyond the limit", claims, {make_limited, claim_scratch, idle_small},
+      claim_scratch);
+  add("scratch, claim beyond the limit in a capture", claims, {make_limited, idle_small, capturing},
+      claim_typed);
+  step const make_unused = [](auto& in) {
+    in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()},
+                       scratch_policy{.idle_max = std::chrono::nanoseconds(1)});
+    in.scratch->claim(in.one, 256).release();
+    sync(in.one);
+    static_cast<void>(in.scratch->claim(in.one, 1000));
+  };
+  add("scratch, claim that returns unused blocks", claims, {make_unused}, claim_scratch);
+  step const make_pinned = [](auto& in) {
+    in.single.emplace(std::size_t{512}, memory_source::pinned_host());
+  };
+  auto const mem_pool = std::make_shared<cudaMemPool_t>();
+  step const get_pool = [=](auto&) { must(cudaDeviceGetDefaultMemPool(mem_pool.get(), 0)); };
+  step const make_pooled = [=](auto& in) {
+    in.single.emplace(std::size_t{512}, memory_source::from(*mem_pool));
+  };
+  step const end_block = [](auto& in) { in.single.reset(); };
+  add("pinned block, made", runs("memory_source::pinned_host"), {}, make_pinned);
+  add("pinned block, ended", runs("device_block::~device_block"), {make_pinned}, end_block);
+  add("block of a mem pool, made", runs("memory_source::from"), {get_pool}, make_pooled);
+  add("block of a mem pool, ended", runs("device_block::~device_block"), {get_pool, make_pooled},
+      end_block);
+  add("device buffer, made", runs("device_buffer::device_buffer"), {},
+      [](auto&) { device_buffer<int> const made(16); });
 }
 
 /// What the header says about releases of slots that other streams use, too. One record that fails
@@ -230,8 +285,8 @@ void add_pools(rows& add) {
 }
 
 std::vector<operation> operations() {
-  auto all = rows::of(
-      {add_claims, add_scratch, add_eager_releases, add_captured_releases, add_uses, add_pools});
+  auto all = rows::of({add_claims, add_scratch, add_memory, add_eager_releases,
+                       add_captured_releases, add_uses, add_pools});
   for (operation& each : all) {
     if (!each.stated.empty()) each.stated_shows = "deferred 1";
   }

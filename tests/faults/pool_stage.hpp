@@ -67,7 +67,7 @@ class pool_stage : public fault_world {
   }
 
  private:
-  static constexpr std::size_t scratch_bytes = 512;  // of what claims of up to so many get
+  static constexpr std::size_t scratch_bytes = 320;  // of what claims of up to so many get
   bool had_scratch_ = false;
 
   void before_end(bool is_lost) override {

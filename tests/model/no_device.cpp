@@ -80,6 +80,12 @@ error cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 error cudaGraphDebugDotPrint(cudaGraph_t, char const*, unsigned) { return cudaErrorNotSupported; }
 
+// No program here has memory of another source.
+error cudaMallocHost(void**, size_t) { std::abort(); }
+error cudaFreeHost(void*) { std::abort(); }
+error cudaMallocFromPoolAsync(void**, size_t, cudaMemPool_t, cudaStream_t) { std::abort(); }
+error cudaStreamSynchronize(cudaStream_t) { std::abort(); }
+
 // What only captures need: no program here captures.
 error cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { std::abort(); }
 error cudaStreamDestroy(cudaStream_t) { std::abort(); }

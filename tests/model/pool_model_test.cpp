@@ -117,7 +117,7 @@ TEST(PlantedInThePool, ARelaxedCountOfSlotsIsFound) {
   options const how{.name = "slots", .switches_max = 1, .older_max = 1, .knows_states = false};
   EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::destroy",
                             std::memory_order_release, relaxed));
-  EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::grow",
+  EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::make_slot",
                             std::memory_order_acquire, relaxed));
 }
 

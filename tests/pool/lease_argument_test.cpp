@@ -4,6 +4,8 @@
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "pool_world.hpp"
 
@@ -37,6 +39,35 @@ TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
   auto memory = scratch.claim(one, block::length * sizeof(int));
   launch_fill(one.get(), memory, 5);
   launch_check(one.get(), memory, 5);
+}
+
+TEST_F(LeaseArgument, OfTypedMemoryIsATypedPointer) {
+  auto const typed_fill = function_of<int*, std::size_t, int>(kernel_id::fill);
+  auto const typed_check = function_of<int const*, std::size_t, int, int*>(kernel_id::check);
+  scratch_pool scratch;
+  constexpr std::size_t count = 100;
+  {
+    auto memory = scratch.claim<int>(one, count);
+    static_assert(std::is_same_v<decltype(detail::device_value_of(memory)), int*>);
+    EXPECT_EQ(memory.size(), count);
+    EXPECT_EQ(memory.data(), memory->data());
+    launch(two.get(), typed_fill, {}, memory, memory.size(), 3);
+    launch(two.get(), typed_check, {}, memory, count, 3, mismatches.data());
+    sync(two);
+    launch_fill(one.get(), memory, 4);
+  }
+  EXPECT_EQ(scratch.stats().bytes_idle, 448U);
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto memory = scratch.claim<int>(on, count);
+    launch(on, typed_fill, {}, memory, count, 5);
+  }));
+  exec.launch(two.get());
+  EXPECT_EQ(scratch.stats().bytes_in_graphs, 448U);
+  device_buffer<int> buffer(count);
+  int const* const data = buffer.data();
+  launch(one.get(), typed_fill, {}, std::move(buffer), count, 6);
+  EXPECT_EQ(buffer.data(), nullptr);
+  EXPECT_NE(data, nullptr);
 }
 
 TEST_F(LeaseArgument, OfAnotherStreamThanItsOwnWaitsForThatOneToo) {

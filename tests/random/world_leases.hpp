@@ -262,7 +262,7 @@ struct world_leases : world_pools {
         (streams_[s].device != 0 && capture.is_none()))
       all_.fail("a claim of memory succeeded that must be refused");
     device_block const& block = **claimed;
-    if (block.size() < bytes || block.size() >= 2 * std::max(bytes, scratch_pool::bytes_min))
+    if (block.size() < bytes || block.size() != scratch_pool::block_bytes(bytes))
       all_.fail("a claim got a block of the wrong size");
     place.memory = block.data();
     std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed

@@ -171,6 +171,28 @@ class slot_of final : public slot {
   T resource_;
 };
 
+// Memory that several pools share, each with slots of one size in bytes.
+// Thread safety: any thread. Lifetime: kept by the pools, until their last slots are destroyed.
+class memory_budget {
+ public:
+  memory_budget() = default;
+  memory_budget(memory_budget&&) = delete;
+
+  // Takes room for a slot that is about to be made. False: the limit is reached.
+  [[nodiscard]] virtual bool reserve(std::size_t bytes) noexcept = 0;
+  // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
+  virtual void give_back(std::size_t bytes, bool was_made) noexcept = 0;
+
+  // For a claim that found nothing: destroys idle slots of the other pools on this thread. False if
+  // that makes no room. Throws cuda_error.
+  [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory) = 0;
+  // Whether room will come by itself: work on free slots ends, slots are being destroyed.
+  [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
+
+ protected:
+  ~memory_budget() = default;
+};
+
 // A lease's claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
@@ -187,6 +209,9 @@ class slot_pool {
   // `options.device` must be a device. Throws cuda_error.
   slot_pool(pool_options const& options, make_function make);
   slot_pool(slot_pool&&) = delete;
+
+  // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
+  void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
 
   // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
@@ -211,9 +236,18 @@ class slot_pool {
   // The owner's last call: closes without waiting. The pool ends with its last slot.
   void close_and_leave() noexcept;
 
+  // Destroys at most `count_max` free slots whose work is done, on this thread, and returns how
+  // many. Throws cuda_error.
+  std::size_t destroy_done(std::size_t count_max);
+  // Hands slots to the worker that have been free since the call before the last. Calls no CUDA
+  // function.
+  void retire_unused() noexcept;
+
+  [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;
-  [[nodiscard]] std::vector<holder> holders() const;
   [[nodiscard]] std::string describe() const;
+  [[nodiscard]] std::size_t free_slots() const noexcept;
+  [[nodiscard]] bool has_busy() const noexcept;  // free slots, or some on their way from a list
   [[nodiscard]] int device() const noexcept;
   [[nodiscard]] std::string const& label() const noexcept;
   [[nodiscard]] deleter_core& core() const noexcept;

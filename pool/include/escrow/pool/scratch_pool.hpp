@@ -3,66 +3,91 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/pool/device_memory.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
 namespace escrow::inline v0_1 {
 
-// Owns memory of the device that is current at construction.
-// Lifetime: the destructor calls cudaFree, which may wait for the whole device: run it on the
-//   deleter's worker by keeping the block in a pool or retiring it.
-// Capture: creating and destroying one invalidate a capture unless the thread is in Relaxed mode,
-//   as pools and the worker are.
-// Errors: the constructor throws cuda_error. The destructor ignores the status.
-class device_block {
- public:
-  explicit device_block(std::size_t bytes);  // source: cudaMalloc
-  device_block(device_block&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  device_block& operator=(device_block&& other) noexcept {
-    device_block taken(std::move(other));
-    std::swap(data_, taken.data_);
-    std::swap(bytes_, taken.bytes_);
-    return *this;
-  }
-  ~device_block();
+// How much memory a scratch_pool keeps, and where it comes from.
+struct scratch_policy {
+  // Maximum bytes of all blocks together, whether they are in use or not.
+  std::size_t bytes_max = std::numeric_limits<std::size_t>::max();
+  // Blocks that are free for longer than this are given back: once in this time a claim checks, and
+  // hands the blocks that have been free since the check before to the deleter's worker, which
+  // frees them. Zero: never. Without claims nothing is checked: call trim().
+  std::chrono::nanoseconds idle_max{0};
+  memory_source source = memory_source::device();
+};
 
-  // The device address of the first byte, aligned to 256 bytes.
-  [[nodiscard]] void* data() const noexcept { return data_; }
-  // The size in bytes, at least what was requested.
-  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+// Statistics of a scratch_pool in bytes of whole blocks, read one by one without a common lock.
+struct scratch_stats {
+  std::size_t bytes = 0;            // allocated now: the next three, and what is being freed
+  std::size_t bytes_in_use = 0;     // leased, or with a deferred record: see lease
+  std::size_t bytes_idle = 0;       // free: the work on them may still run
+  std::size_t bytes_in_graphs = 0;  // held by graphs, leased or not
+  std::size_t bytes_peak = 0;       // most bytes so far
+  std::uint64_t grown = 0;          // blocks allocated so far
+  std::uint64_t returned = 0;       // blocks freed so far
+};
+
+// A lease of a block as `size()` elements of type T. A kernel receives a T*.
+template <class T>
+class buffer_lease : public lease<device_block> {
+ public:
+  buffer_lease(lease<device_block>&& memory, std::size_t count) noexcept
+      : lease<device_block>(std::move(memory)), size_(count) {}
+
+  // Throws usage_error if the lease is empty.
+  [[nodiscard]] T* data() const { return static_cast<T*>(get().data()); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }  // as claimed
 
  private:
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::size_t size_;
 };
 
-// A kernel receives the address; the block itself must be moved into the launch.
-template <>
-struct kernel_argument_traits<device_block> {
-  static void* device_value(device_block const& block) noexcept { return block.data(); }
+template <class T>
+struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<device_block>> {
+  static T* device_value(buffer_lease<T> const& claimed) { return claimed.data(); }
 };
 
-// Device memory in power-of-two sizes, one resource_pool per size. Blocks are neither split nor
-// joined: a claim gets less than twice its request (but at least bytes_min).
-// Thread safety, Capture: as resource_pool.
+// Memory in blocks of certain sizes, one resource_pool per size: four sizes for each power of two
+// (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on, so that a block is less than
+// 25 % larger than the claim (but at least bytes_min). Blocks are neither split nor joined. A size
+// that was claimed once takes about 20 KB of host memory until the pool is destroyed.
+//   Memory comes back by trim() and after scratch_policy::idle_max. A claim that finds no memory,
+// or no room below bytes_max, and no block of its size to wait for in the stream, frees idle blocks
+// of other sizes on its thread and tries again; cudaFree may then block it until the device is
+// idle. If the work on free blocks is not done, it waits for that on the host, for at most
+// capture_wait_max (try again later otherwise). Blocks are freed only after the work on them.
+// Thread safety: as resource_pool. A claim of a size that exists takes no lock of the pool's.
 // Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
-// Errors: as resource_pool; usage_error for more than bytes_max. Errors and holders name the pool
-//   of one size "<label> of <size> bytes".
+// Capture: as resource_pool; a limit that is reached in a capture acts as slots_max does.
+// Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
+//   limit that is reached pool_exhausted: both name the claim's size and line, and what leases and
+//   graphs hold. Errors and holders name the pool of one size "<label> of <size> bytes".
 class scratch_pool {
  public:
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
   static constexpr std::size_t bytes_max = std::size_t{1} << 40;
+  // The size of the block that a claim of `bytes` gets.
+  [[nodiscard]] static std::size_t block_bytes(std::size_t bytes) noexcept;
 
-  // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device.
-  explicit scratch_pool(pool_options const& options = {});
+  // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
+  // and usage_error for a source without functions.
+  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {});
   scratch_pool(scratch_pool&&) noexcept;
   scratch_pool& operator=(scratch_pool&&) noexcept;
   ~scratch_pool();
@@ -70,16 +95,51 @@ class scratch_pool {
   // Claims at least `bytes` bytes. Contract and errors as resource_pool::claim. Any thread.
   [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
                                           source_location where = source_location::current());
+  // The same for `count` elements, not initialized.
+  template <class T>
+  [[nodiscard]] buffer_lease<T> claim(stream_ref stream, std::size_t count,
+                                      source_location where = source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+    std::size_t const bytes = detail::bytes_of("scratch_pool::claim", count, sizeof(T));
+    return {claim(stream, bytes, where), count};
+  }
+
+  // Frees free blocks whose work is done, on this thread, until at most `keep_bytes` are allocated
+  // or none is left. Returns the bytes freed. cudaFree may block until the device is idle. Throws
+  // cuda_error; what was freed until then is freed. Any thread.
+  std::size_t trim(std::size_t keep_bytes = 0);
 
   // As resource_pool::close_for, for all sizes.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
 
-  // Total device memory of all blocks, in bytes, in use or not.
+  // Total memory of all blocks, in bytes, in use or not, until it is freed.
   [[nodiscard]] std::size_t bytes() const noexcept;
+  [[nodiscard]] scratch_stats stats() const noexcept;
 
  private:
   struct state;
-  std::unique_ptr<state> state_;
+  std::shared_ptr<state> state_;
+};
+
+// A scratch_pool for each device, created when it is first asked for.
+// Thread safety: any thread may call on() concurrently.
+class scratch_pools {
+ public:
+  // `options.device` is ignored, and `policy` holds for each device.
+  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {});
+
+  // The pool of `device`, which lives as long as this. Throws cuda_error if that is not a device.
+  [[nodiscard]] scratch_pool& on(int device);
+
+ private:
+  struct place {
+    std::once_flag is_made;
+    std::optional<scratch_pool> pool;
+  };
+
+  pool_options options_;
+  scratch_policy policy_;
+  std::vector<place> places_;  // by device
 };
 
 }  // namespace escrow::inline v0_1

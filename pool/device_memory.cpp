@@ -1,0 +1,50 @@
+// Allocation and release of blocks.
+#include "escrow/pool/device_memory.hpp"
+
+#include "escrow/core/error.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+cudaError_t allocate_from(cudaMemPool_t pool, void** address, std::size_t bytes) noexcept {
+  cudaStream_t own = nullptr;
+  cudaError_t status = cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
+  if (status != cudaSuccess) return status;
+  status = cudaMallocFromPoolAsync(address, bytes, pool, own);
+  if (status == cudaSuccess) {
+    status = cudaStreamSynchronize(own);
+    if (status != cudaSuccess) retry_cleanup([address] { return cudaFree(*address); });
+  }
+  retry_cleanup([own] { return cudaStreamDestroy(own); });
+  return status;
+}
+
+}  // namespace
+
+memory_source memory_source::device() {
+  return {[](void** address, std::size_t bytes) { return cudaMalloc(address, bytes); },
+          [](void* address) { return cudaFree(address); }, "cudaMalloc"};
+}
+
+memory_source memory_source::pinned_host() {
+  return {[](void** address, std::size_t bytes) { return cudaMallocHost(address, bytes); },
+          [](void* address) { return cudaFreeHost(address); }, "cudaMallocHost"};
+}
+
+memory_source memory_source::from(cudaMemPool_t pool) {
+  return {[pool](void** address, std::size_t bytes) { return allocate_from(pool, address, bytes); },
+          [](void* address) { return cudaFree(address); }, "cudaMallocFromPoolAsync"};
+}
+
+device_block::device_block(std::size_t bytes, memory_source const& source)
+    : bytes_(bytes), free_(source.free) {
+  check(source.allocate(&data_, bytes), source.name);
+}
+
+device_block::~device_block() {
+  if (data_ != nullptr) retry_cleanup([this] { return free_(data_); });
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,110 @@
+// Owners of memory, and where it comes from.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "escrow/core/error.hpp"
+#include "escrow/deleter/kernel_argument.hpp"
+
+namespace escrow::inline v0_1 {
+
+// Where blocks come from, and where they go back to. The pair may be any functions with the
+// contracts of cudaMalloc and cudaFree: what `allocate` gives is usable on every stream at once,
+// and `free` waits for nothing that it does not need to, since no work uses the block any more.
+// Both are called with the block's device current and in Relaxed capture mode, possibly
+// concurrently, and may not throw. Copies are kept until the last block is freed, by the worker.
+struct memory_source {
+  std::function<cudaError_t(void** address, std::size_t bytes)> allocate;
+  std::function<cudaError_t(void* address)> free;
+  char const* name = "memory_source::allocate";  // what failed, in errors: a string literal
+
+  [[nodiscard]] static memory_source device();  // cudaMalloc
+  // Pinned host memory, which kernels, copies and the host may use: staging buffers that a graph
+  // reads at each launch. Source: cudaMallocHost.
+  [[nodiscard]] static memory_source pinned_host();
+  // Each block is allocated on a stream of its own, which is then synchronized: that may wait for
+  // frees in `pool` by others. Freed memory goes back to `pool`, which keeps it up to its release
+  // threshold. `pool` must be of the blocks' device and outlive them. Source:
+  // cudaMallocFromPoolAsync, cudaFree.
+  [[nodiscard]] static memory_source from(cudaMemPool_t pool);
+};
+
+// Owns memory of the device that is current at construction, or of another source.
+// Lifetime: the destructor frees, which may wait for the whole device (cudaFree): run it on the
+//   deleter's worker by keeping the block in a pool or retiring it.
+// Capture: creating and destroying one invalidate a capture unless the thread is in Relaxed mode,
+//   as pools and the worker are.
+// Errors: the constructor throws cuda_error. The destructor ignores the status.
+class device_block {
+ public:
+  explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device());
+  device_block(device_block&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        free_(std::move(other.free_)) {}
+  device_block& operator=(device_block&& other) noexcept {
+    device_block taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
+    std::swap(free_, taken.free_);
+    return *this;
+  }
+  ~device_block();
+
+  // The address of the first byte; from cudaMalloc, aligned to 256 bytes.
+  [[nodiscard]] void* data() const noexcept { return data_; }
+  // The size in bytes, at least what was requested.
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::function<cudaError_t(void*)> free_;
+};
+
+// A kernel receives the address; the block itself must be moved into the launch.
+template <>
+struct kernel_argument_traits<device_block> {
+  static void* device_value(device_block const& block) noexcept { return block.data(); }
+};
+
+namespace detail {
+// The bytes of `count` elements of `size` bytes. Throws usage_error, naming `call`, if they are
+// more than std::size_t can tell.
+[[nodiscard]] inline std::size_t bytes_of(char const* call, std::size_t count, std::size_t size) {
+  if (count > std::numeric_limits<std::size_t>::max() / size) {
+    throw usage_error(call, "`count` is " + std::to_string(count), "it counts elements, not bytes");
+  }
+  return count * size;
+}
+}  // namespace detail
+
+// A device_block of `count` elements, not initialized. A kernel receives a T*.
+template <class T>
+class device_buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+
+ public:
+  explicit device_buffer(std::size_t count, memory_source const& source = memory_source::device())
+      : block_(detail::bytes_of("device_buffer", count, sizeof(T)), source) {}
+
+  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(block_.data()); }
+  [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements
+
+ private:
+  device_block block_;
+};
+
+// The buffer itself must be moved into the launch.
+template <class T>
+struct kernel_argument_traits<device_buffer<T>> {
+  static T* device_value(device_buffer<T> const& buffer) noexcept { return buffer.data(); }
+};
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,397 @@
+// The memory of a scratch pool: its sizes, its limit, how it comes back, and where it comes from.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+/// A source with a capacity that knows what is allocated: by cudaMalloc or, for tests in which a
+/// kernel waits for a flag, without calls of CUDA, because cudaFree would wait for the kernel. The
+/// worker may use it after the test.
+class counted_memory : public std::enable_shared_from_this<counted_memory> {
+ public:
+  explicit counted_memory(bool calls_cuda = true) : arena_(calls_cuda ? 1 : arena_bytes) {}
+
+  [[nodiscard]] memory_source source() {
+    return {[its = shared_from_this()](void** address, std::size_t bytes) {
+              std::lock_guard const lock(its->mutex_);
+              if (its->used.load() + bytes > its->capacity) return cudaErrorMemoryAllocation;
+              cudaError_t const status = its->allocate(address, bytes);
+              if (status != cudaSuccess) return status;
+              its->sizes_[*address] = bytes;
+              its->used.fetch_add(bytes);
+              return status;
+            },
+            [its = shared_from_this()](void* address) {
+              std::unique_lock lock(its->mutex_);
+              std::size_t const bytes = its->sizes_[address];
+              lock.unlock();  // once it is freed, another thread may get the address
+              cudaError_t const status = its->arena_.size() == 1 ? cudaFree(address) : cudaSuccess;
+              if (status == cudaSuccess) its->used.fetch_sub(bytes);
+              return status;
+            },
+            "counted_memory"};
+  }
+
+  std::size_t capacity = std::numeric_limits<std::size_t>::max();
+  std::atomic<std::size_t> used{0};
+
+ private:
+  static constexpr std::size_t arena_bytes = 1 << 20;
+
+  cudaError_t allocate(void** address, std::size_t bytes) {
+    if (arena_.size() == 1) return cudaMalloc(address, bytes);
+    if (given_ + bytes > arena_.size()) return cudaErrorMemoryAllocation;
+    *address = static_cast<char*>(arena_.data()) + given_;
+    given_ += bytes;
+    return cudaSuccess;
+  }
+
+  device_block arena_;
+  std::mutex mutex_;  // guards the rest
+  std::size_t given_ = 0;
+  std::map<void*, std::size_t> sizes_;
+};
+
+constexpr std::size_t kib = 1024;
+
+class ScratchPolicy : public pool_world {
+ protected:
+  [[nodiscard]] pool_options named(std::chrono::nanoseconds busy_wait_max = {}) {
+    pool_options chosen = options(4);
+    chosen.label = "scratch";
+    chosen.capture_wait_max = busy_wait_max;
+    return chosen;
+  }
+  [[nodiscard]] scratch_policy limited_to(std::size_t bytes_max) {
+    return {.bytes_max = bytes_max, .source = memory->source()};
+  }
+  void claim_and_release(scratch_pool& pool, std::initializer_list<std::size_t> sizes) {
+    for (std::size_t const bytes : sizes) pool.claim(one, bytes).release();
+    sync(one);
+  }
+  /// A free block of `bytes` that a kernel uses until the flag is raised.
+  void use_behind_flag(scratch_pool& pool, std::size_t bytes) {
+    auto const used = pool.claim(two, bytes);
+    hold_up(two);
+    must(launch_fill(two, static_cast<int*>(used->data()), bytes / sizeof(int), 7));
+  }
+  [[nodiscard]] static bool is_left(std::shared_ptr<counted_memory> const& of, std::size_t bytes) {
+    return wait_until([&] { return of->used.load() == bytes; });
+  }
+
+  std::shared_ptr<counted_memory> const memory = std::make_shared<counted_memory>();
+};
+
+TEST(ScratchSizes, AreLessThanAQuarterOverTheClaimInStepsOfAtMostTwoMebibytes) {
+  EXPECT_EQ(scratch_pool::block_bytes(0), 256U);
+  EXPECT_EQ(scratch_pool::block_bytes(257), 320U);
+  EXPECT_EQ(scratch_pool::block_bytes(1793), 2048U);
+  EXPECT_EQ(scratch_pool::block_bytes((16 << 20) + 1), std::size_t{18} << 20);
+  EXPECT_EQ(scratch_pool::block_bytes(scratch_pool::bytes_max), scratch_pool::bytes_max);
+  std::set<std::size_t> sizes;
+  for (std::size_t bytes = 256; bytes < scratch_pool::bytes_max; bytes += bytes / 64 + 1) {
+    std::size_t const block = scratch_pool::block_bytes(bytes);
+    ASSERT_GE(block, bytes);
+    ASSERT_LT(4 * block, 5 * bytes + 4) << bytes;
+    ASSERT_LT(block - bytes, std::size_t{2} << 20) << bytes;
+    ASSERT_EQ(scratch_pool::block_bytes(block), block) << bytes;
+    if (block <= std::size_t{16} << 20) sizes.insert(block);
+  }
+  EXPECT_EQ(sizes.size(), 4U * 16U + 1U);
+}
+
+TEST_F(ScratchPolicy, ALimitIsKeptByFreeingIdleBlocksOfOtherSizes) {
+  scratch_pool pool(named(), limited_to(8 * kib));
+  claim_and_release(pool, {4 * kib, 2 * kib, 1 * kib});
+  auto const large = pool.claim(one, 6 * kib);
+  EXPECT_LE(memory->used.load(), 8 * kib);
+  EXPECT_EQ(pool.bytes(), memory->used.load());
+  EXPECT_EQ(pool.claim(one, 1 * kib)->size(), 1 * kib);
+}
+
+TEST_F(ScratchPolicy, AClaimBeyondTheLimitNamesItsSizeItsLineAndWhatHoldsTheMemory) {
+  scratch_pool pool(named(), limited_to(8 * kib));
+  owned_graph graph =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 2 * kib)); });
+  auto const held = pool.claim(one, 4 * kib);
+  expect_error<pool_exhausted>(
+      [&] { static_cast<void>(pool.claim(one, 3'000)); },
+      {"scratch_pool::claim: ", "the limit in bytes", "scratch_policy_test.cpp:", "3000 bytes of",
+       "\"scratch of 3072 bytes\"", "\"scratch\" has 6144 bytes", "leases hold 4096",
+       "graphs hold 2048", "bytes_max is 8192", "holds 1 of \"scratch of 2048 bytes\""});
+  expect_error<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 9 * kib)); }, {"9216"});
+  EXPECT_EQ(memory->used.load(), 6 * kib);
+}
+
+TEST_F(ScratchPolicy, ALimitInACaptureFreesIdleBlocksAndElseActsAsTooFewSlots) {
+  scratch_pool pool(named(), limited_to(4 * kib));
+  claim_and_release(pool, {4 * kib});
+  for (auto const mode : all_modes) {
+    capture captured{one, mode};
+    {
+      auto const held = pool.claim(one, 2 * kib);  // frees the 4 KiB
+      auto const more = pool.claim(one, 2 * kib);
+      EXPECT_THROW(static_cast<void>(pool.claim(one, 2 * kib)), pool_exhausted);
+      EXPECT_TRUE(captured.is_active());
+    }
+    EXPECT_EQ(pool.claim(one, 2 * kib)->size(), 2 * kib) << "reuses one of this capture";
+    EXPECT_EQ(memory->used.load(), 4 * kib);
+    must(captured.end());
+  }
+}
+
+TEST_F(ScratchPolicy, ABlockInUseIsNotFreedToMakeRoom) {
+  scratch_pool pool(named(), limited_to(4 * kib));
+  use_behind_flag(pool, 4 * kib);
+  expect_error<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 2 * kib)); },
+                               {"work may still run on 4096 free ones"});
+  EXPECT_EQ(pool.trim(), 0U);
+  EXPECT_EQ(pool.claim(one, 4 * kib)->size(), 4 * kib) << "waits in the stream";
+  flag.raise();
+}
+
+TEST_F(ScratchPolicy, AClaimWaitsForTheWorkOnFreeBlocksOfOtherSizes) {
+  for (bool const is_limited : {true, false}) {
+    auto const small = std::make_shared<counted_memory>();
+    small->capacity = 4 * kib;
+    scratch_pool pool(named(generous),
+                      {.bytes_max = is_limited ? 4 * kib : 1 << 20, .source = small->source()});
+    pinned_flag done;
+    auto used = std::make_optional(pool.claim(two, 4 * kib));
+    must(launch_wait_flag(two, done.get()));
+    used.reset();
+    std::jthread const raises([&] { done.raise(); });
+    EXPECT_EQ(pool.claim(one, 2 * kib)->size(), 2 * kib);
+    sync(two);
+    EXPECT_TRUE(pool.close_for(generous).empty());
+    EXPECT_TRUE(is_left(small, 0));
+  }
+}
+
+TEST_F(ScratchPolicy, IdleBlocksAreFreedAndTheAllocationIsTriedAgainBeforeMemoryIsOut) {
+  memory->capacity = 8 * kib;
+  scratch_pool pool(named(), {.source = memory->source()});
+  claim_and_release(pool, {4 * kib, 2 * kib});
+  {
+    auto const large = pool.claim(one, 8 * kib);
+    EXPECT_EQ(memory->used.load(), 8 * kib);
+    auto const claim = [&] { static_cast<void>(pool.claim(one, 1 * kib)); };
+    expect_error<cuda_error>(
+        claim, {"counted_memory returned cudaErrorMemoryAllocation", "scratch_policy_test.cpp:",
+                "1024 bytes of \"scratch of 1024 bytes\"", "leases hold 8192"});
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  }
+  {
+    capture captured{two, cudaStreamCaptureModeGlobal};
+    EXPECT_THROW(static_cast<void>(pool.claim(two, 9 * kib)), cuda_error);
+    EXPECT_TRUE(captured.is_active());
+  }
+  EXPECT_EQ(memory->used.load(), 0U) << "freed for a larger one";
+  EXPECT_EQ(pool.stats().bytes_peak, 8 * kib);
+}
+
+TEST_F(ScratchPolicy, TrimFreesWhatIsIdleAndKeepsTheRest) {
+  scratch_pool pool(named(), {.source = memory->source()});
+  claim_and_release(pool, {1 * kib, 2 * kib, 4 * kib});
+  EXPECT_EQ(pool.trim(7 * kib), 0U);
+  EXPECT_GT(pool.trim(6 * kib), 0U);
+  EXPECT_LE(pool.bytes(), 6 * kib);
+  owned_graph graph =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 8 * kib)); });
+  auto const held = pool.claim(one, 16 * kib);
+  {
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    EXPECT_GT(pool.trim(), 0U);
+    EXPECT_TRUE(captured.is_active());
+  }
+  EXPECT_EQ(memory->used.load(), (8 + 16) * kib);
+  use_behind_flag(pool, 32 * kib);
+  EXPECT_EQ(pool.trim(), 0U);
+  flag.raise();
+  sync(two);
+  EXPECT_EQ(pool.trim(), 32 * kib);
+  graph.reset();
+  EXPECT_TRUE(wait_until([&] { return pool.trim() == 8 * kib; }));
+  EXPECT_EQ(memory->used.load(), 16 * kib);
+}
+
+TEST_F(ScratchPolicy, BlocksThatTwoChecksFindUnusedAreFreedByTheWorkerAfterTheirWork) {
+  auto const quiet = std::make_shared<counted_memory>(false);
+  scratch_pool pool(named(), {.idle_max = std::chrono::nanoseconds(1), .source = quiet->source()});
+  claim_and_release(pool, {4 * kib});
+  use_behind_flag(pool, 2 * kib);
+  for (int i = 0; i < 3; ++i) pool.claim(one, 1 * kib).release();
+  EXPECT_TRUE(is_left(quiet, 3 * kib))
+      << "the one in use, and the one that is used again and again";
+  EXPECT_TRUE(stays_false([&] { return quiet->used.load() < 3 * kib; }));
+  EXPECT_EQ(pool.stats().bytes_idle, 1 * kib);
+  flag.raise();
+  EXPECT_TRUE(is_left(quiet, 1 * kib));
+  EXPECT_EQ(pool.stats().returned, 2U);
+  scratch_pool keeps(named(), {.idle_max = std::chrono::hours(1), .source = memory->source()});
+  claim_and_release(keeps, {4 * kib, 1 * kib, 1 * kib, 1 * kib});
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(memory->used.load(), 5 * kib);
+}
+
+TEST_F(ScratchPolicy, StatsSayWhatIsLeasedIdleAndInGraphs) {
+  scratch_pool pool(named(), {.source = memory->source()});
+  owned_graph graph =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1 * kib)); });
+  auto held = std::make_optional(pool.claim(one, 2 * kib));
+  claim_and_release(pool, {4 * kib});
+  scratch_stats const now = pool.stats();
+  EXPECT_EQ(now.bytes, 7 * kib);
+  EXPECT_EQ(now.bytes_in_graphs, 1 * kib);
+  EXPECT_EQ(now.bytes_in_use, 2 * kib);
+  EXPECT_EQ(now.bytes_idle, 4 * kib);
+  held.reset();
+  sync(one);
+  EXPECT_EQ(pool.trim(1 * kib), 6 * kib);
+  scratch_stats const later = pool.stats();
+  EXPECT_EQ(later.bytes, 1 * kib);
+  EXPECT_EQ(later.bytes_peak, 7 * kib);
+  EXPECT_EQ(later.grown, 3U);
+  EXPECT_EQ(later.returned, 2U);
+  EXPECT_EQ(later.bytes_in_use + later.bytes_idle, 0U);
+}
+
+TEST_F(ScratchPolicy, BlocksReturnToTheirSourceAlsoAfterTheirPool) {
+  auto pool = std::make_optional<scratch_pool>(named(), limited_to(8 * kib));
+  owned_graph graph =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool->claim(on, 1 * kib)); });
+  auto held = std::make_optional(pool->claim(one, 2 * kib));
+  pool->claim(one, 4 * kib).release();
+  *pool = scratch_pool(named());
+  pool.reset();
+  EXPECT_TRUE(is_left(memory, 3 * kib));
+  graph.reset();
+  EXPECT_TRUE(is_left(memory, 2 * kib));
+  held.reset();
+  EXPECT_TRUE(is_left(memory, 0));
+}
+
+TEST_F(ScratchPolicy, ThreadsThatShareALimitNeverFindItReachedWhileThereIsRoom) {
+  constexpr std::size_t threads = 4;
+  constexpr std::size_t largest = 16 * kib;
+  scratch_pool pool(named(generous), limited_to(threads * largest));
+  {
+    std::vector<std::jthread> all;
+    for (std::size_t t = 0; t < threads; ++t) {
+      all.emplace_back([&, t] {
+        owned_stream const mine = make_stream();
+        for (std::size_t i = 0; i < 300; ++i) {
+          try {
+            std::size_t const bytes = largest - (i * 7 + t * 5) % 12 * kib;
+            auto const claimed = pool.claim(mine, bytes);
+            must(cudaMemsetAsync(claimed->data(), 1, bytes, mine));
+            if (i % 50 == t) pool.trim();
+          } catch (std::exception const& error) {
+            ADD_FAILURE() << error.what();
+            return;
+          }
+        }
+        sync(mine);
+      });
+    }
+  }
+  EXPECT_LE(pool.stats().bytes_peak, threads * largest);
+}
+
+// Sources.
+
+TEST_F(ScratchPolicy, PinnedHostMemoryOfAGraphIsReadAgainByEachLaunch) {
+  scratch_pool staging(named(), {.source = memory_source::pinned_host()});
+  scratch_pool pool(named());
+  auto const result = pool.claim<int>(two, 4);
+  int* source = nullptr;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) {
+    auto const staged = staging.claim<int>(on, 4);
+    source = staged.data();
+    must(cudaMemcpyAsync(result.data(), source, 4 * sizeof(int), cudaMemcpyHostToDevice, on));
+  });
+  owned_exec const exec = instantiate(graph);
+  for (int const value : {3, 4}) {
+    std::fill_n(source, 4, value);
+    must(cudaGraphLaunch(exec, two));
+    must(launch_check(two, result.data(), 4, value, mismatches.data()));
+    sync(two);
+    EXPECT_EQ(staging.trim(), 0U) << "the graph holds it";
+  }
+  EXPECT_EQ(mismatches.load(), 0);
+}
+
+TEST_F(ScratchPolicy, MemoryOfAMemPoolIsUsableOnEveryStreamAndInCaptures) {
+  cudaMemPool_t from = nullptr;
+  must(cudaDeviceGetDefaultMemPool(&from, 0));
+  scratch_pool pool(named(), {.source = memory_source::from(from)});
+  for (cudaStream_t const stream : {one.get(), two.get()}) {
+    auto const claimed = pool.claim<int>(stream, 64);
+    must(launch_fill(stream, claimed.data(), 64, 5));
+    must(launch_check(stream, claimed.data(), 64, 5, mismatches.data()));
+  }
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  {
+    auto const claimed = pool.claim<int>(one, 640);
+    must(launch_fill(one, claimed.data(), 640, 6));
+    must(launch_check(one, claimed.data(), 640, 6, mismatches.data()));
+  }
+  expect_right_results(captured);
+  sync(one);
+  EXPECT_NE(pool.trim(), 0U);
+}
+
+// Typed memory and devices.
+
+TEST(DeviceBuffer, CountsElementsAndIsMovedWithItsMemory) {
+  device_buffer<int> first(6);
+  int* const data = first.data();
+  EXPECT_EQ(first.size(), 6U);
+  device_buffer<int> second(std::move(first));
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.size(), 0U);
+  device_buffer<double> const pinned(2, memory_source::pinned_host());
+  pinned.data()[1] = 2.5;
+  EXPECT_EQ(pinned.data()[1], 2.5);
+}
+
+TEST_F(ScratchPolicy, RefusesMoreElementsThanFitAndASourceWithoutFunctions) {
+  constexpr auto count = std::numeric_limits<std::size_t>::max() / 4;
+  scratch_pool pool(named());
+  expect_error<usage_error>([&] { static_cast<void>(pool.claim<double>(one, count)); },
+                            {"scratch_pool::claim: `count` is ", "elements"});
+  expect_error<usage_error>([&] { device_buffer<double> refused(count); }, {"device_buffer: "});
+  expect_error<usage_error>([&] { scratch_pool refused(named(), {.source = {}}); },
+                            {"scratch_pool: ", "policy.source", "allocate and free"});
+}
+
+TEST_F(ScratchPolicy, OfSeveralDevicesIsOnePoolForEachThatIsAskedFor) {
+  scratch_pools pools(named());
+  EXPECT_EQ(&pools.on(0), &pools.on(0));
+  EXPECT_EQ(pools.on(0).claim(one, 100)->size(), 256U);
+  for (int const wrong : {-1, 1000}) EXPECT_THROW(static_cast<void>(pools.on(wrong)), cuda_error);
+  if (!has_two_devices()) GTEST_SKIP() << "the rest needs two devices";
+  must(cudaSetDevice(1));
+  owned_stream const far = make_stream();
+  must(cudaSetDevice(0));
+  EXPECT_EQ(pools.on(1).claim(far, 100)->size(), 256U);
+  expect_error<usage_error>([&] { static_cast<void>(pools.on(1).claim(one, 100)); },
+                            {"`stream` is not of device 1"});
+}
+
+}  // namespace
+}  // namespace escrow::test
