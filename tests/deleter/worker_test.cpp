@@ -77,6 +77,8 @@ TEST(WorkerContext, IsOfTheDeviceOfWhatItReclaims) {
   expect_clean_end(cases[0]);
 }
 
+std::shared_ptr<int> const nothing;  // an owner that allocates nothing
+
 // A deleter without a worker: each pass is a call of poll().
 class Passes : public world {
  protected:
@@ -99,8 +101,8 @@ TEST_F(RetireOnTwoDevices, MakesNoEventsInSteadyState) {
   }
   auto const round = [&] {
     for (int i = 0; i < 8; ++i) {
-      its.retire(one, 1);
-      its.retire(far.back(), 1);
+      its.retire(one, nothing);
+      its.retire(far.back(), nothing);
     }
     sync(one);
     sync(far.back());
@@ -121,7 +123,7 @@ TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
   hold_up(one);
   while (streams.size() < count) order(one, streams.emplace_back(make_stream()));
   for (int i = 0; i < 4; ++i) {
-    for (auto const& each : streams) its.retire(each, 1);
+    for (auto const& each : streams) its.retire(each, nothing);
   }
   auto const before = sim::calls("cudaEventQuery");
   EXPECT_EQ(its.poll(), 0U);
@@ -132,7 +134,7 @@ TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
 
 // The last retirement of a stream is asked about first, since its answer saves the other questions.
 TEST_F(Passes, LeaveThePollingThreadsLastErrorAloneWhenAQueryFails) {
-  for (int i = 0; i < 3; ++i) its.retire(one, 1);
+  for (int i = 0; i < 3; ++i) its.retire(one, nothing);
   sync(one);
   sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 2, 1);
   EXPECT_EQ(its.poll(), 3U);
@@ -166,8 +168,8 @@ TEST_F(Passes, PutBackWhatRetiringNeedsSoThatItAllocatesNothingInSteadyState) {
     {
       allocation_watch const watch;
       for (int i = 0; i < 10; ++i) {
-        its.retire(one, i);
-        its.retire(i);
+        its.retire(one, nothing);
+        its.retire(nothing);
         record_stream(shared, one);
       }
       (round < 10 ? at_first : later) += watch.count();
