@@ -5,10 +5,9 @@
     bench/cuda_core.py build FILE [SECONDS]      builds the build bench's chain, node by node
 
 writes FILE as these benches do. Launches take turns with a bare graph made with cuda.bindings. Python's
-own time is in all figures. Where cuda.core is not installed, or anything fails, FILE says
-{"skipped": why}, and the exit status is 0.
+own time is in all figures. Written for cuda.core 1.2. Where it is not installed, or anything fails, FILE
+says {"skipped": why}, and the exit status is 0.
 """
-import importlib
 import json
 import statistics
 import sys
@@ -22,41 +21,22 @@ REPETITIONS = 9
 STEADY, BURST = 200, 16  # launches in a burst from an idle stream
 ROWS = {8: 600, 64: 100}  # kernels -> launches in a row
 CHAIN_NODES = 10_000
-CORE = ("cuda.core", "cuda.core.experimental")
-GRAPHS = ("cuda.core.graph", "cuda.core", "cuda.core.experimental.graph", "cuda.core.experimental")
-GRAPH_CLASSES = ("GraphDefinition", "GraphDef")  # the newer name first
-
-
-def attribute(modules, *names):
-    """The first of `names` that one of `modules` has. Says where it was found, or what was there."""
-    seen = []
-    for path in modules:
-        try:
-            module = importlib.import_module(path)
-        except ImportError as error:
-            seen.append(f"{path}: {error}")
-            continue
-        for name in names:
-            if hasattr(module, name):
-                print(f"found {path}.{name}")
-                return getattr(module, name)
-        alike = [name for name in dir(module) if "graph" in name.lower()]
-        seen.append(f"{path} has {', '.join(alike) or 'nothing of graphs'}")
-    raise ImportError(f"no {names[0]} in cuda.core ({'; '.join(seen)})")
 
 
 class Maker:
     """Makes graphs on one stream of the current device."""
 
     def __init__(self):
-        self.graph_class = attribute(GRAPHS, *GRAPH_CLASSES)
-        self.device = attribute(CORE, "Device")()
+        from cuda.core import Device, LaunchConfig, Program, ProgramOptions
+        from cuda.core.graph import GraphDefinition
+        self.graph_class = GraphDefinition
+        self.device = Device()
         self.device.set_current()
         self.stream = self.device.create_stream()
         major, minor = self.device.compute_capability
-        options = attribute(CORE, "ProgramOptions")(std="c++17", arch=f"sm_{major}{minor}")
-        self.code = attribute(CORE, "Program")(SOURCE, code_type="c++", options=options).compile("cubin")
-        self.config = attribute(CORE, "LaunchConfig")(grid=1, block=1)
+        options = ProgramOptions(std="c++17", arch=f"sm_{major}{minor}")
+        self.code = Program(SOURCE, code_type="c++", options=options).compile("cubin")
+        self.config = LaunchConfig(grid=1, block=1)
         self.buffers = [self.device.allocate(1 << 20, stream=self.stream) for _ in range(2)]
         self.stream.sync()
 
@@ -80,7 +60,8 @@ class Maker:
     def bare(self, kernels):
         """A plain capture: nothing is kept alive."""
         from cuda.bindings import driver
-        launch, kernel = attribute(CORE, "launch"), self.code.get_kernel("tiny")
+        from cuda.core import launch
+        kernel = self.code.get_kernel("tiny")
 
         def checked(result):
             if result[0] != driver.CUresult.CUDA_SUCCESS:

@@ -1,7 +1,6 @@
 """Tests of the scripts that read the benches' results, on a tiny sample."""
 import json
 import subprocess
-import sys
 import tempfile
 import time
 import types
@@ -263,16 +262,6 @@ class CudaCoreTest(ReportTest):
             self.assertEqual([row[:2] for row in report.launch_rows(measured)], [["cuda_core", "8"]])
             self.assertEqual("throughput_of_bare" in measured.fields("relaunch/cuda_core/kernels:8"), bare is not None)
             self.assertEqual(measured.values("build/cuda_core/nodes:10000"), [2000.0])
-
-    def test_explicit_graphs_are_found_by_either_name_or_the_reason_says_what_there_is(self):
-        def found(**classes):
-            module = types.SimpleNamespace(**classes)
-            with mock.patch.dict(sys.modules, {"a_module": module}), mock.patch("builtins.print"):
-                return cuda_core.attribute(("no_such_module", "a_module"), *cuda_core.GRAPH_CLASSES)
-
-        self.assertEqual((found(GraphDef=1), found(GraphDef=1, GraphDefinition=2)), (1, 2))
-        with self.assertRaisesRegex(ImportError, "no_such_module.*a_module has GraphBuilder"):
-            found(GraphBuilder=1)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,16 @@
 #include <array>
 #include <cstdint>
 #include <escrow/nodes.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "allocation_watch.hpp"
 #include "forms.hpp"
 #include "graphs.hpp"
-#include "heap_count.hpp"
 #include "memory.hpp"
 
 namespace escrow::bench {
@@ -87,111 +88,89 @@ void add_escrow_nodes(graph& to, std::span<node_owners const> owners) {
   }
 }
 
-// Builds one graph after the other.
-class builder {
- public:
-  virtual ~builder() = default;
-
-  // An empty graph, and what else is there before the first node.
-  virtual void begin() = 0;
-  // Adds a node for each pair of owners, each behind the one before.
-  virtual void build(std::span<node_owners const> owners) = 0;
-  // Makes the graph ready for plain CUDA calls.
-  virtual void seal() {}
-  // Destroys the graph.
-  virtual void destroy() = 0;
-  // Waits for what other threads do after that, a bounded time.
-  virtual void settle() {}
+// Nanoseconds per node: from the empty graph to its last node, for sealing, and for destroying the
+// graph.
+struct part_times {
+  double build = 0, seal = 0, destroy = 0;
 };
+// Builds one graph, each node behind the one before, and destroys it.
+using builder = std::function<part_times(std::span<node_owners const>)>;
 
-template <bool has_user_objects>
-class plain_builder final : public builder {
- public:
-  void begin() override { graph_ = test::make_graph(); }
-  void build(std::span<node_owners const> owners) override {
-    add_plain_nodes<has_user_objects>(graph_, owners);
-  }
-  void destroy() override { graph_.reset(); }
-
- private:
-  test::owned_graph graph_;
-};
-
-// With a deleter that has never kept anything, as for the first graph that a program builds, or
-// with one that has.
-template <bool has_owners, bool is_cold>
-class escrow_builder final : public builder {
- public:
-  void begin() override {
-    if (!deleter_) deleter_.emplace();
-    graph_.emplace(*deleter_);
-  }
-  void build(std::span<node_owners const> owners) override {
-    add_escrow_nodes<has_owners>(*graph_, owners);
-  }
-  void seal() override { test::must(graph_->get() != nullptr, "the graph has a handle"); }
-  void destroy() override { graph_.reset(); }
-  void settle() override {
-    test::must(deleter_->drain_for(settle_max), "all owners are destroyed");
-    test::must(deleter_->stats().in_graphs == 0, "no graph holds an owner");
-    if (is_cold) deleter_.reset();
-  }
-
- private:
-  std::optional<escrow::deleter> deleter_;
-  std::optional<graph> graph_;
-};
-
-using build_arm = arm<std::unique_ptr<builder>()>;
-
-template <class Builder>
-std::unique_ptr<builder> make() {
-  return std::make_unique<Builder>();
+template <class Part>
+double ns_a_node(Part part) {
+  return us_of(part) * 1e3 / chain_nodes;
 }
 
-using bare_builder = plain_builder<false>;
-
-constexpr build_arm arms[]{
-    {"bare_again", &make<bare_builder>, true, 4},
-    {"escrow", &make<escrow_builder<true, true>>, true, 6},
-    {"escrow_warm", &make<escrow_builder<true, false>>, true, 4},
-    {"escrow_no_owners", &make<escrow_builder<false, false>>, true, 4},
-    {"user_objects", &make<plain_builder<true>>, true, 1},
-};
-
-// Nanoseconds per node.
-struct part_times {
-  double build, seal, destroy;
-};
-
-part_times build_once(builder& by, chain_owners const& owners) {
-  auto const ns_a_node = [](auto part) { return us_of(part) * 1e3 / chain_nodes; };
-  part_times taken{};
-  by.begin();
-  taken.build = ns_a_node([&] { by.build(owners.all()); });
-  taken.seal = ns_a_node([&] { by.seal(); });
-  taken.destroy = ns_a_node([&] { by.destroy(); });
-  by.settle();
+template <bool has_user_objects>
+part_times build_plainly(std::span<node_owners const> owners) {
+  part_times taken;
+  test::owned_graph built = test::make_graph();
+  taken.build = ns_a_node([&] { add_plain_nodes<has_user_objects>(built, owners); });
+  taken.destroy = ns_a_node([&] { built.reset(); });
   return taken;
 }
 
+template <bool has_owners>
+part_times build_with(escrow::deleter& deleter, std::span<node_owners const> owners) {
+  part_times taken;
+  std::optional<graph> built(std::in_place, deleter);
+  taken.build = ns_a_node([&] { add_escrow_nodes<has_owners>(*built, owners); });
+  taken.seal = ns_a_node([&] { test::must(built->get() != nullptr, "the graph has a handle"); });
+  taken.destroy = ns_a_node([&] { built.reset(); });
+  test::must(deleter.drain_for(settle_max), "all owners are destroyed");
+  test::must(deleter.stats().in_graphs == 0, "no graph holds an owner");
+  return taken;
+}
+
+template <bool has_user_objects>
+builder plainly() {
+  return &build_plainly<has_user_objects>;
+}
+
+// With a deleter that has never kept anything, as for the first graph that a program builds.
+builder cold() {
+  return [](std::span<node_owners const> owners) {
+    escrow::deleter fresh;
+    return build_with<true>(fresh, owners);
+  };
+}
+
+// With one that has.
+template <bool has_owners>
+builder warm() {
+  return [deleter = std::make_shared<escrow::deleter>()](std::span<node_owners const> owners) {
+    return build_with<has_owners>(*deleter, owners);
+  };
+}
+
+using build_arm = arm<builder()>;
+
+constexpr build_arm arms[]{
+    {"bare_again", &plainly<false>, true, 4},  {"escrow", &cold, true, 6},
+    {"escrow_warm", &warm<true>, true, 4},     {"escrow_no_owners", &warm<false>, true, 4},
+    {"user_objects", &plainly<true>, true, 1},
+};
+
 void run(benchmark::State& state, build_arm const& which) {
   chain_owners const owners(chain_nodes);
-  bare_builder bare;
-  auto const form = which.setup();
-  for (builder* const each : {static_cast<builder*>(&bare), form.get()}) build_once(*each, owners);
+  builder const bare = plainly<false>(), form = which.setup();
+  for (builder const* const each : {&bare, &form}) static_cast<void>((*each)(owners.all()));
   turns taken;
   std::vector<double> seal, destroy, bare_destroy;
-  auto const building = [&](builder& by, std::vector<double>& destroys) {
-    part_times const times = build_once(by, owners);
-    if (&by == form.get()) seal.push_back(times.seal);
-    destroys.push_back(times.destroy);
+  auto const build_bare = [&] {
+    part_times const times = bare(owners.all());
+    bare_destroy.push_back(times.destroy);
+    return times.build;
+  };
+  auto const build_form = [&] {
+    part_times const times = form(owners.all());
+    seal.push_back(times.seal);
+    destroy.push_back(times.destroy);
     return times.build;
   };
   for (auto _ : state) {
     require_time();
-    state.SetIterationTime(1e-9 * taken.add([&] { return building(bare, bare_destroy); },
-                                            [&] { return building(*form, destroy); }));
+    state.SetIterationTime(1e-9 * taken.add(build_bare, build_form));
   }
   state.counters["of_bare"] = taken.share();
   state.counters["build_ns"] = taken.other();
@@ -201,52 +180,25 @@ void run(benchmark::State& state, build_arm const& which) {
   state.counters["bare_destroy_ns"] = quantile(bare_destroy, 0.5);
 }
 
-// Counts the calling thread's allocations during its life.
-class counting {
- public:
-  counting() noexcept { count_on_this_thread(true); }
-  counting(counting&&) = delete;
-  ~counting() { count_on_this_thread(false); }
-};
-
-// A count that does not move would prove nothing.
-void require_that_counting_works() {
-  constexpr std::int64_t bytes = 1000;
-  std::int64_t const before = bytes_counted();
-  counting const now;
-  auto allocated = std::make_unique<std::byte[]>(bytes);
-  benchmark::DoNotOptimize(allocated.get());
-  test::must(bytes_counted() >= before + bytes, "what is allocated is counted");
-  {
-    inside_cuda const inside;
-    auto of_cuda = std::make_unique<std::byte[]>(bytes);
-    benchmark::DoNotOptimize(of_cuda.get());
-    test::must(bytes_counted() < before + 2 * bytes, "what CUDA allocates is not counted");
-  }
-  allocated.reset();
-  test::must(bytes_counted() == before, "what is given back is counted");
-}
-
 // Host memory that Escrow takes for what nodes keep, after building and sealing: without what CUDA
 // takes and without the owners, which are there before.
 std::int64_t bytes_of(chain_owners const& owners) {
   escrow::deleter deleter;
   graph built(deleter);
-  counting const now;
-  std::int64_t const before = bytes_counted();
+  test::allocation_watch const watch;
   add_escrow_nodes<true>(built, owners.all());
   test::must(built.get() != nullptr, "the graph has a handle");
-  return bytes_counted() - before;
+  return watch.bytes();
 }
 
 void run_owner_bytes(benchmark::State& state) {
-  require_that_counting_works();
   chain_owners const owners(chain_nodes);
   std::int64_t bytes = 0;
   for (auto _ : state) {
     require_time();
     state.SetIterationTime(us_of([&] { bytes = bytes_of(owners); }) * 1e-6);
   }
+  test::must(bytes > 0, "what Escrow allocates is counted");
   state.counters["bytes"] = static_cast<double>(bytes);
   state.counters["bytes_per_owner"] = static_cast<double>(bytes) / (2 * chain_nodes);
 }

@@ -24,20 +24,20 @@ namespace escrow::bench {
 namespace {
 
 // An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
-// do without; `waits`: the floor where the resource comes from another stream.
-template <bool asks, bool waits>
+// do without.
+template <bool asks>
 claim_setup record() {
   return [] {
     auto const event = std::make_shared<test::owned_event>(test::make_event());
     return [event](cudaStream_t stream) {
       if constexpr (asks) ask_about(stream);
-      if constexpr (waits) test::must(cudaStreamWaitEvent(stream, *event, 0));
       test::must(cudaEventRecord(*event, stream));
     };
   };
 }
 
-template <std::size_t slots_max>
+constexpr std::size_t slots_max = 64;
+
 claim_setup escrow() {
   struct pooled {
     escrow::deleter deleter;
@@ -64,8 +64,6 @@ claim_setup scratch() {
 // PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
 class locked_pool {
  public:
-  explicit locked_pool(std::size_t slots_max) : slots_max_(slots_max) {}
-
   struct slot {
     test::owned_event ready;
     cudaStream_t stream;
@@ -80,7 +78,7 @@ class locked_pool {
       free_.erase(std::next(own).base());
       return found;
     }
-    if (made_ < slots_max_) {
+    if (made_ < slots_max) {
       ++made_;
       return {test::make_event(), stream};
     }
@@ -103,12 +101,10 @@ class locked_pool {
   std::mutex mutex_;  // guards all below
   std::vector<slot> free_;
   std::size_t made_ = 0;
-  std::size_t const slots_max_;
 };
 
-template <std::size_t slots_max>
 claim_setup mutex_vector() {
-  return [pool = std::make_shared<locked_pool>(slots_max)] {
+  return [pool = std::make_shared<locked_pool>()] {
     return [pool](cudaStream_t stream) { pool->release(pool->claim(stream), stream); };
   };
 }
@@ -140,55 +136,30 @@ void malloc_and_free(cudaStream_t) {
   test::must(cudaFree(memory));
 }
 
-void create_event(cudaStream_t) {
-  static_cast<void>(test::make_event());
-}
-
 using claim_arm = arm<claim_setup()>;
 
 constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
 constexpr int few = 16;
 
-claim_arm const threaded_arms[]{
-    {"event_record", &record<false, false>, true, many},
-    {"floor", &record<true, false>, true, many},
-    {"escrow", &escrow<64>, true, many},
+claim_arm const arms[]{
+    {"event_record", &record<false>, true, many},
+    {"floor", &record<true>, true, many},
+    {"escrow", &escrow, true, many},
     {"scratch", &scratch, true, many},
-    {"mutex_vector", &mutex_vector<64>, true, many},
+    {"mutex_vector", &mutex_vector, true, many},
     {"cub", &cub_allocator, false, many},
     {"malloc_async", &keeping_malloc_async, true, many},
     {"malloc", &stateless<&malloc_and_free>, true, few},
-    {"event_create", &stateless<&create_event>, true, many},
 };
 
-// On two streams in turn.
-claim_arm const ping_pong_arms[]{
-    {"floor", &record<true, false>, true, many},
-    {"floor_wait", &record<true, true>, true, many},
-    {"escrow", &escrow<64>, true, many},
-    {"escrow_one_slot", &escrow<1>, true, many},
-    {"mutex_vector", &mutex_vector<64>, true, many},
-    {"mutex_vector_one_slot", &mutex_vector<1>, true, many},
-    {"cub", &cub_allocator, false, many},
-    {"malloc_async", &keeping_malloc_async, true, many},
-};
-
-void run(benchmark::State& state, claim_arm const& which, int threads, std::size_t streams,
-         int pairs) {
+void run(benchmark::State& state, claim_arm const& which, int threads, int pairs) {
   auto const setup_thread = which.setup();
   thread_team team(threads, [&]() -> thread_team::part {
-    auto const mine = std::make_shared<std::vector<test::owned_stream>>();
-    while (mine->size() < streams) mine->push_back(test::make_stream());
-    auto const timed = [=, pair = setup_thread()] {
-      std::size_t at = 0;
-      for (int i = 0; i < pairs; ++i) {
-        pair((*mine)[at]);
-        if (++at == streams) at = 0;
-      }
-    };
-    return {timed, [=] {
-              for (auto const& each : *mine) test::must(cudaStreamSynchronize(each));
-            }};
+    auto const mine = std::make_shared<test::owned_stream>(test::make_stream());
+    return {[=, pair = setup_thread()] {
+              for (int i = 0; i < pairs; ++i) pair(*mine);
+            },
+            [=] { test::must(cudaStreamSynchronize(*mine)); }};
   });
   constexpr int warm_up_rounds = 2;
   for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(team.round());
@@ -276,18 +247,15 @@ void run_scratch_memory(benchmark::State& state) {
 }  // namespace
 
 void register_all(settings const& how) {
-  auto const add_arm = [&](std::string const& group, claim_arm const& each, int threads,
-                           std::size_t streams) {
-    if (!each.is_for(how)) return;
-    int const pairs = std::min(each.times_max, how.choose(256, 64, 4));
-    add("claim/" + group + each.name + "/on_threads:" + std::to_string(threads),
-        {how.choose(30, 5, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, each, threads, streams, pairs); });
-  };
   for (int const threads : {1, 2, 4, 8, 16}) {
-    for (claim_arm const& each : threaded_arms) add_arm("", each, threads, 1);
+    for (claim_arm const& each : arms) {
+      if (!each.is_for(how)) continue;
+      int const pairs = std::min(each.times_max, how.choose(256, 64, 4));
+      add("claim/" + std::string(each.name) + "/on_threads:" + std::to_string(threads),
+          {how.choose(30, 5, 1)}, benchmark::kMicrosecond,
+          [=](benchmark::State& state) { run(state, each, threads, pairs); });
+    }
   }
-  for (claim_arm const& each : ping_pong_arms) add_arm("ping_pong/", each, 1, 2);
   for (bool const is_kept : {true, false}) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
         benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });

@@ -35,12 +35,7 @@ class callback_arm {
 
 using named_callback_arm = arm<std::unique_ptr<callback_arm>()>;
 
-// In a row of samples with a worker that sleeps, each of which takes long.
-inline constexpr int asleep_samples_max = 10'000;
-
-// Escrow's callback with its worker awake and asleep, and the wakeup alone.
-[[nodiscard]] std::span<named_callback_arm const> worker_arms();
-// An empty callback, and queues other than Escrow's.
-[[nodiscard]] std::span<named_callback_arm const> queue_arms();
+// An empty callback, Escrow's with its worker awake and asleep, and the wakeup alone.
+[[nodiscard]] std::span<named_callback_arm const> callback_arms();
 
 }  // namespace escrow::bench

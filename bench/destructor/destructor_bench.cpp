@@ -12,9 +12,9 @@
 #include <x86intrin.h>
 #endif
 
+#include "allocation_watch.hpp"
 #include "callback_arms.hpp"
 #include "graphs.hpp"
-#include "heap_count.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::bench {
@@ -137,25 +137,23 @@ void run_reclaim(benchmark::State& state, bool is_launched) {
   state.counters["p99_us"] = quantile(all, 0.99);
 }
 
-// Heap allocations of Escrow, on the calling thread and on its worker, once everything is warm.
-using tally = std::atomic<std::uint64_t>;
+// What the owners of the steady state tell when the worker destroys them.
+struct tally {
+  std::atomic<std::uint64_t> ended{0};
+  std::atomic<std::uint64_t> allocations{0};  // of the worker, since it destroyed the first
+};
 
-// Release: pairs with the acquire in steady_state::have_all_ended().
-void count_end(tally& ended) noexcept {
-  ended.fetch_add(1, std::memory_order_release);
+// Relaxed: the release behind it publishes it. Release: pairs with the acquire in have_all_ended().
+void note_end_and_allocations(tally& of) noexcept {
+  thread_local test::allocation_watch const workers;
+  of.allocations.store(workers.count(), std::memory_order_relaxed);
+  of.ended.fetch_add(1, std::memory_order_release);
 }
 
-// Makes the thread on which an owner ends, the worker, count allocations or not.
-template <bool counts>
-void count_and_switch(tally& ended) noexcept {
-  count_on_this_thread(counts);
-  count_end(ended);
-}
-
-void count_and_allocate(tally& ended) noexcept {
+void allocate_and_note(tally& of) noexcept {
   auto allocated = std::make_unique<std::uint64_t>(0);
   benchmark::DoNotOptimize(allocated.get());
-  count_end(ended);
+  note_end_and_allocations(of);
 }
 
 // Two streams, a pool and a deleter that are used over and over.
@@ -167,35 +165,37 @@ class steady_state {
   ~steady_state() { static_cast<void>(have_all_ended()); }
 
   // `turns` claims, releases, retirements and reclaims.
-  template <bool counts>
   void run(std::uint64_t turns) {
-    count_on_this_thread(counts);
     for (std::uint64_t done = 0; done < turns; done += row) {
       for (std::uint64_t i = 0; i < row; ++i) {
         cudaStream_t const stream = streams_[i % 2];
         auto leased = pool_.claim(stream);
-        deleter_.retire(stream, telling_owner<tally, &count_and_switch<counts>>(ended_));
+        deleter_.retire(stream, telling_owner<tally, &note_end_and_allocations>(told_));
         leased.release();
       }
       retired_ += row;
       for (auto const& stream : streams_) test::must(cudaStreamSynchronize(stream));
       await();
     }
-    count_on_this_thread(false);
   }
 
   // A row whose owners are all pending at once, which is as many as there will ever be.
   void fill() {
     constexpr std::uint64_t enqueue_us = 20'000;  // far more than a row takes
     for (auto const& stream : streams_) test::must(test::launch_sleep(stream, enqueue_us));
-    run<false>(row);
+    run(row);
   }
 
   // Makes the worker allocate once.
   void allocate_on_worker() {
-    deleter_.retire(telling_owner<tally, &count_and_allocate>(ended_));
+    deleter_.retire(telling_owner<tally, &allocate_and_note>(told_));
     ++retired_;
     await();
+  }
+
+  // Of Escrow's worker, until its last reclaim. Relaxed: read after await().
+  [[nodiscard]] std::uint64_t workers_allocations() const {
+    return told_.allocations.load(std::memory_order_relaxed);
   }
 
  private:
@@ -203,65 +203,53 @@ class steady_state {
 
   void await() const { test::must(have_all_ended(), "all owners have been destroyed"); }
   [[nodiscard]] bool have_all_ended() const {
-    // Acquire: pairs with the release in count_end().
-    return test::wait_until([this] { return ended_.load(std::memory_order_acquire) == retired_; });
+    // Acquire: pairs with the release in note_end_and_allocations().
+    return test::wait_until(
+        [this] { return told_.ended.load(std::memory_order_acquire) == retired_; });
   }
 
   test::owned_stream const streams_[2] = {test::make_stream(), test::make_stream()};
-  tally ended_{0};
+  tally told_;
   std::uint64_t retired_ = 0;
   escrow::deleter deleter_;
   resource_pool<int> pool_{{.label = "steady", .deleter = &deleter_}, [] { return 0; }};
 };
 
-// A count that is always zero would prove nothing.
-void require_that_counting_works(steady_state& steady) {
-  std::uint64_t const before = allocations_counted();
-  count_on_this_thread(true);
-  auto allocated = std::make_unique<std::uint64_t>(before);
-  benchmark::DoNotOptimize(allocated.get());
-  count_on_this_thread(false);
-  test::must(allocations_counted() == before + 1, "an allocation of this thread is counted");
-  steady.allocate_on_worker();
-  test::must(allocations_counted() == before + 2, "an allocation of the worker is counted");
-}
-
+// Heap allocations of Escrow, on the calling thread and on its worker, once everything is warm.
 void run_steady(benchmark::State& state, std::uint64_t turns) {
   steady_state steady;
   constexpr std::uint64_t warm_up_turns = 4096;
-  steady.run<false>(warm_up_turns);
+  steady.run(warm_up_turns);
   steady.fill();
-  steady.run<true>(1);  // turns the worker's counting on before anything is counted
-  require_that_counting_works(steady);
-  std::uint64_t const before = allocations_counted();
+  std::uint64_t const before = steady.workers_allocations();
   auto const all = static_cast<double>(turns);
+  std::uint64_t counted = 0;
   for (auto _ : state) {
-    state.SetIterationTime(us_of([&] { steady.run<true>(turns); }) * 1e-6 / all);
+    test::allocation_watch const mine;
+    state.SetIterationTime(us_of([&] { steady.run(turns); }) * 1e-6 / all);
+    counted = mine.count() + steady.workers_allocations() - before;
   }
-  auto const counted = static_cast<double>(allocations_counted() - before);
+  steady.allocate_on_worker();
+  test::must(steady.workers_allocations() > before, "an allocation of the worker is counted");
   state.counters["turns"] = all;
-  state.counters["allocations"] = counted;
-  state.counters["allocations_per_million"] = counted * 1e6 / all;
+  state.counters["allocations"] = static_cast<double>(counted);
+  state.counters["allocations_per_million"] = static_cast<double>(counted) * 1e6 / all;
 }
 
 }  // namespace
 
 void register_all(settings const& how) {
-  for (auto const arms : {worker_arms(), queue_arms()}) {
-    for (named_callback_arm const& each : arms) {
-      int const count = each.times_max == asleep_samples_max
-                            ? how.choose(asleep_samples_max, 1'000, 20)
-                            : how.choose(1 << 20, 1 << 17, 1 << 11);
-      add("destructor/" + std::string(each.name), {1}, benchmark::kNanosecond,
-          [=](benchmark::State& state) { run(state, each, static_cast<std::size_t>(count)); });
-    }
+  for (named_callback_arm const& each : callback_arms()) {
+    int const count = std::min(each.times_max, how.choose(1 << 20, 1 << 17, 1 << 11));
+    add("destructor/" + std::string(each.name), {1}, benchmark::kNanosecond,
+        [=](benchmark::State& state) { run(state, each, static_cast<std::size_t>(count)); });
   }
   for (bool const is_launched : {false, true}) {
     add("reclaim/exec_" + std::string(is_launched ? "launched" : "never_launched"),
         {how.choose(200, 50, 2)}, benchmark::kMicrosecond,
         [=](benchmark::State& state) { run_reclaim(state, is_launched); });
   }
-  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 200'192, 1024));
+  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 20'224, 1024));
   add("steady/allocations", {1, how.choose(3, 3, 2)}, benchmark::kMicrosecond,
       [=](benchmark::State& state) { run_steady(state, turns); });  // a count needs no more
 }

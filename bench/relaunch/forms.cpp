@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <escrow/pool.hpp>
-#include <utility>
 
 #include "graphs.hpp"
 #include "wait_until.hpp"
@@ -15,22 +14,55 @@ namespace {
 constexpr std::size_t temporary_bytes = std::size_t{1} << 20;
 constexpr std::chrono::seconds end_wait_max{1};  // destructors take a millisecond
 
-constexpr std::pair<cudaGraphNodeType, char const*> node_names[]{
-    {cudaGraphNodeTypeKernel, "kernel"},
-    {cudaGraphNodeTypeHost, "host"},
-    {cudaGraphNodeTypeEmpty, "empty"},
-    {cudaGraphNodeTypeWaitEvent, "wait_event"},
-    {cudaGraphNodeTypeEventRecord, "event_record"},
-    {cudaGraphNodeTypeMemAlloc, "mem_alloc"},
-    {cudaGraphNodeTypeMemFree, "mem_free"},
-};
-
-std::string name_of(cudaGraphNodeType type) {
-  for (auto const& [known, name] : node_names) {
-    if (known == type) return name;
+// Looks at the graph itself, not at its child graphs.
+graph_facts facts_of(cudaGraph_t graph) {
+  graph_facts facts;
+  std::size_t count = 0;
+  test::must(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (count != 0) test::must(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t const node : nodes) {
+    cudaGraphNodeType type{};
+    test::must(cudaGraphNodeGetType(node, &type));
+    bool const is_kernel = type == cudaGraphNodeTypeKernel;
+    ++facts["nodes_" + (is_kernel ? "kernel" : "type_" + std::to_string(type))];
   }
-  return "type_" + std::to_string(static_cast<int>(type));
+  std::size_t edges = 0;
+  test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+  facts["edges"] = static_cast<int>(edges);
+  return facts;
 }
+
+// What: enqueues a shape on a stream, with streams of its own for all branches but the first.
+// Lifetime: must outlive a capture that it enqueues in, for the sake of these streams.
+class work {
+ public:
+  explicit work(shape const& of) : kernels_(of.kernels) {
+    if (of.branches == 1) return;
+    fork_ = test::make_event();
+    for (int i = 1; i < of.branches; ++i) {
+      side_streams_.push_back(test::make_stream());
+      joins_.push_back(test::make_event());
+    }
+  }
+
+  void enqueue(cudaStream_t stream) {
+    if (!side_streams_.empty()) test::must(cudaEventRecord(fork_, stream));
+    for (std::size_t i = 0; i < side_streams_.size(); ++i) {
+      test::must(cudaStreamWaitEvent(side_streams_[i], fork_, 0));
+      enqueue_row(side_streams_[i], kernels_);
+      test::must(cudaEventRecord(joins_[i], side_streams_[i]));
+    }
+    enqueue_row(stream, kernels_);
+    for (auto const& join : joins_) test::must(cudaStreamWaitEvent(stream, join, 0));
+  }
+
+ private:
+  int kernels_;
+  test::owned_event fork_;
+  std::vector<test::owned_stream> side_streams_;
+  std::vector<test::owned_event> joins_;  // one for each side stream
+};
 
 void nothing(cudaStream_t) {}
 
@@ -192,43 +224,6 @@ constexpr arm<form_setup> forms[]{
 };
 
 }  // namespace
-
-work::work(shape const& of) : kernels_(of.kernels) {
-  if (of.branches == 1) return;
-  fork_ = test::make_event();
-  for (int i = 1; i < of.branches; ++i) {
-    side_streams_.push_back(test::make_stream());
-    joins_.push_back(test::make_event());
-  }
-}
-
-void work::enqueue(cudaStream_t stream) {
-  if (!side_streams_.empty()) test::must(cudaEventRecord(fork_, stream));
-  for (std::size_t i = 0; i < side_streams_.size(); ++i) {
-    test::must(cudaStreamWaitEvent(side_streams_[i], fork_, 0));
-    enqueue_row(side_streams_[i], kernels_);
-    test::must(cudaEventRecord(joins_[i], side_streams_[i]));
-  }
-  enqueue_row(stream, kernels_);
-  for (auto const& join : joins_) test::must(cudaStreamWaitEvent(stream, join, 0));
-}
-
-graph_facts facts_of(cudaGraph_t graph) {
-  graph_facts facts;
-  std::size_t count = 0;
-  test::must(cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count != 0) test::must(cudaGraphGetNodes(graph, nodes.data(), &count));
-  for (cudaGraphNode_t const node : nodes) {
-    cudaGraphNodeType type{};
-    test::must(cudaGraphNodeGetType(node, &type));
-    ++facts["nodes_" + name_of(type)];
-  }
-  std::size_t edges = 0;
-  test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
-  facts["edges"] = static_cast<int>(edges);
-  return facts;
-}
 
 std::size_t owed_by(escrow::deleter& deleter) {
   static_cast<void>(test::wait_until([&] { return deleter.stats().in_graphs == 0; }, end_wait_max));

@@ -26,25 +26,8 @@ struct shape {
 
 inline constexpr shape line_of_8{"kernels:8", 1, 8};
 
-// What: enqueues a shape on a stream, with streams of its own for all branches but the first.
-// Lifetime: must outlive a capture that it enqueues in, for the sake of these streams.
-class work {
- public:
-  explicit work(shape const& of);
-
-  void enqueue(cudaStream_t stream);
-
- private:
-  int kernels_;
-  test::owned_event fork_;
-  std::vector<test::owned_stream> side_streams_;
-  std::vector<test::owned_event> joins_;  // one for each side stream
-};
-
 // Nodes by type and edges, by the names that they have as counters: "nodes_kernel", "edges".
 using graph_facts = std::map<std::string, int>;
-// Looks at the graph itself, not at its child graphs.
-[[nodiscard]] graph_facts facts_of(cudaGraph_t graph);
 
 // One form, ready to be launched on the stream it was made for.
 struct relaunch_form {

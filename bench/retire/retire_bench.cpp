@@ -2,8 +2,7 @@
 //
 // retire/host/...: microseconds per call on an idle stream. retire/stream/...: microseconds per
 // turn of a tiny kernel and the call, in a long row with one synchronization at its end; subtract
-// retire/stream/nothing. retire/held/...: the same, but the row is enqueued behind a long kernel,
-// so that only the stream's own time counts.
+// retire/stream/nothing.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -80,34 +79,15 @@ double host_row(call_function const& call, cudaStream_t stream, int calls) {
   });
 }
 
-void enqueue_turns(call_function const& call, cudaStream_t stream, int calls) {
-  for (int i = 0; i < calls; ++i) {
-    test::must(test::launch_tiny(stream));
-    call(stream);
-  }
-}
-
 // Wall time of `calls` turns of a kernel and a call, until all are done.
 double stream_row(call_function const& call, cudaStream_t stream, int calls) {
   return us_of([&] {
-    enqueue_turns(call, stream, calls);
+    for (int i = 0; i < calls; ++i) {
+      test::must(test::launch_tiny(stream));
+      call(stream);
+    }
     test::must(cudaStreamSynchronize(stream));
   });
-}
-
-// The stream's own time: the row waits behind a kernel until all of it has been enqueued.
-double held_row(call_function const& call, cudaStream_t stream, int calls) {
-  constexpr std::uint64_t enqueue_us = 5000;  // far more than enqueuing takes
-  test::owned_event begin, end;               // that take the time
-  for (auto* const each : {&begin, &end}) test::must(cudaEventCreate(each->out()));
-  test::must(test::launch_sleep(stream, enqueue_us));
-  test::must(cudaEventRecord(begin, stream));
-  enqueue_turns(call, stream, calls);
-  test::must(cudaEventRecord(end, stream));
-  test::must(cudaStreamSynchronize(stream));
-  float milliseconds = 0;
-  test::must(cudaEventElapsedTime(&milliseconds, begin, end));
-  return static_cast<double>(milliseconds) * 1e3;
 }
 
 using row_function = double (*)(call_function const& call, cudaStream_t stream, int calls);
@@ -134,11 +114,10 @@ void run(benchmark::State& state, retire_arm const& which, row_function row, int
 struct kind {
   char const* name;
   row_function row;
-  int calls_max;  // a host row and a held one, two entries a turn, fit in CUDA's launch queue
+  int calls_max;  // a host row fits in CUDA's launch queue
 };
 
-constexpr kind kinds[]{
-    {"host", &host_row, 256}, {"stream", &stream_row, 1024}, {"held", &held_row, 256}};
+constexpr kind kinds[]{{"host", &host_row, 256}, {"stream", &stream_row, 1024}};
 
 }  // namespace
 

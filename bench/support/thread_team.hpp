@@ -6,7 +6,6 @@
 #include <barrier>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -30,9 +29,9 @@ class thread_team {
 
   // `make_part` is called on each thread.
   thread_team(int threads, std::function<part()> const& make_part)
-      : count_(threads), gate_(threads + 1), seconds_(static_cast<std::size_t>(threads)) {
-    for (double& seconds : seconds_) {
-      threads_.emplace_back([this, make_part, &seconds] { run(make_part, seconds); });
+      : count_(threads), gate_(threads + 1), all_(static_cast<std::size_t>(threads)) {
+    for (member& each : all_) {
+      threads_.emplace_back([this, make_part, &each] { run(make_part, each); });
     }
     gate_.arrive_and_wait();
   }
@@ -49,14 +48,24 @@ class thread_team {
     started_.store(0, std::memory_order_relaxed);
     gate_.arrive_and_wait();
     gate_.arrive_and_wait();
-    rethrow();
-    return *std::max_element(seconds_.begin(), seconds_.end());
+    double slowest = 0;
+    for (member const& each : all_) {
+      if (each.error) std::rethrow_exception(each.error);
+      slowest = std::max(slowest, each.seconds);
+    }
+    return slowest;
   }
 
  private:
-  void run(std::function<part()> const& make_part, double& seconds) {
+  // Written by its thread before the gate, read behind it.
+  struct member {
+    double seconds = 0;
+    std::exception_ptr error;
+  };
+
+  void run(std::function<part()> const& make_part, member& self) {
     part mine;
-    guarded([&] { mine = make_part(); });
+    guarded(self, [&] { mine = make_part(); });
     gate_.arrive_and_wait();
     while (true) {
       gate_.arrive_and_wait();
@@ -65,41 +74,30 @@ class thread_team {
       // Relaxed: only the count matters.
       started_.fetch_add(1, std::memory_order_relaxed);
       while (started_.load(std::memory_order_relaxed) < count_) std::this_thread::yield();
-      guarded([&] {
-        seconds = us_of(mine.timed) * 1e-6;
+      guarded(self, [&] {
+        self.seconds = us_of(mine.timed) * 1e-6;
         mine.after();
       });
       gate_.arrive_and_wait();
     }
   }
 
-  // Runs `step` unless a thread has failed, and keeps what it throws.
+  // Runs `step` unless the thread has failed, and keeps what it throws.
   template <class Step>
-  void guarded(Step const& step) {
-    // Relaxed: a round more or less does not matter; round() reads behind the gate.
-    if (has_failed_.load(std::memory_order_relaxed)) return;
+  static void guarded(member& self, Step const& step) {
+    if (self.error) return;
     try {
       step();
     } catch (...) {
-      std::lock_guard const lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-      has_failed_.store(true, std::memory_order_relaxed);
+      self.error = std::current_exception();
     }
-  }
-
-  void rethrow() {
-    std::lock_guard const lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
   }
 
   int const count_;
   std::barrier<> gate_;
   std::atomic<int> started_{0};
-  std::atomic<bool> has_failed_{false};
-  bool is_ending_ = false;       // written by the owner before the gate, read behind it
-  std::vector<double> seconds_;  // written by each thread before the gate, read behind it
-  std::mutex mutex_;             // guards error_
-  std::exception_ptr error_;
+  bool is_ending_ = false;  // written by the owner before the gate, read behind it
+  std::vector<member> all_;
   std::vector<std::thread> threads_;
 };
 

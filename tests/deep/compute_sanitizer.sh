@@ -18,7 +18,7 @@ left_out() {
   case $1 in
     sticky_fault_test) echo "makes an illegal access on purpose" ;;
     process_end_test) echo "is about the end of a process, which the tool changes" ;;
-    callback_law_test | callback_audit_test) echo "uses CUPTI, which one tool at a time can" ;;
+    callback_law_test) echo "uses CUPTI, which one tool at a time can" ;;
     steady_state_test) echo "counts allocations, and the tool makes some" ;;
     long_run) echo "judges memory and latency, and the tool takes both" ;;
   esac

@@ -100,35 +100,6 @@ TEST_P(InFlight, KeepsEverythingUntilTheLastLaunchIsDone) {
 
 class ExecLifetime : public world {};
 
-TEST_F(ExecLifetime, ThePoolMayBeDestroyedWhileALaunchIsInFlight) {
-  auto taken = std::make_unique<cargo>(make_cargo());
-  {
-    graph_exec exec(captured_behind_flag(*taken));
-    exec.launch(two);
-    taken.reset();
-    exec.launch(two);
-  }
-  EXPECT_TRUE(stays_false([&] { return counts.alive() == 0; }));
-  flag.raise();
-  EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
-}
-
-TEST_F(ExecLifetime, TheLastOfManyExecsKeepsWhatAllHold) {
-  cargo taken = make_cargo();
-  std::vector<graph_exec> execs;
-  {
-    graph const source = captured(taken);
-    for (int i = 0; i < 100; ++i) execs.emplace_back(source);
-  }
-  for (graph_exec& each : execs) each.launch(two);
-  sync(two);
-  while (execs.size() > 1) execs.pop_back();
-  EXPECT_TRUE(stays_kept(taken));
-  execs.clear();
-  EXPECT_TRUE(is_released(taken));
-  EXPECT_EQ(cells.load(), 100);
-}
-
 TEST_F(ExecLifetime, AssignmentReleasesWhatTheTargetHeldAndNotWhatTheSourceHolds) {
   cargo of_target = make_cargo();
   cargo of_source = make_cargo();
@@ -146,21 +117,6 @@ TEST_F(ExecLifetime, AssignmentReleasesWhatTheTargetHeldAndNotWhatTheSourceHolds
   EXPECT_TRUE(stays_kept(of_source));
 }
 
-TEST_F(ExecLifetime, ASlotThatWasReleasedServesTheNextGraphAndAStream) {
-  cargo taken = make_cargo();
-  for (int round = 1; round <= 20; ++round) {
-    taken.fate = make_fate();
-    {
-      graph_exec exec(captured(taken));
-      exec.launch(two);
-      exec.launch(three);
-    }
-    EXPECT_TRUE(is_released(taken)) << "round " << round;
-    use(taken.pool, three);
-  }
-  EXPECT_EQ(made(), 1);
-}
-
 TEST_F(ExecLifetime, AStoppedDeleterGetsBackWhatExecsHold) {
   cargo taken = make_cargo();
   {
@@ -176,18 +132,6 @@ TEST_F(ExecLifetime, AStoppedDeleterGetsBackWhatExecsHold) {
   flag.raise();
   EXPECT_TRUE(is_released(taken.fate));
   EXPECT_TRUE(wait_until([&] { return worker->stop_for({}); })) << "nothing is owed any more";
-}
-
-TEST_F(ExecLifetime, ADestroyedDeleterGetsBackWhatExecsHold) {
-  cargo taken = make_cargo();
-  {
-    graph_exec exec(captured_behind_flag(taken));
-    worker.reset();
-    exec.launch(two);
-  }
-  EXPECT_TRUE(stays_false([&] { return taken.fate->was_destroyed(); }));
-  flag.raise();
-  EXPECT_TRUE(is_released(taken));
 }
 
 TEST_F(ExecLifetime, WhatTwoDeletersOwnIsReclaimedByEachOfThem) {
@@ -211,20 +155,6 @@ TEST_F(ExecLifetime, WhatTwoDeletersOwnIsReclaimedByEachOfThem) {
   EXPECT_TRUE(is_released(taken));
   EXPECT_TRUE(fate->wait());
   EXPECT_EQ(fate->thread_name, "other");
-}
-
-TEST_F(ExecLifetime, AnOwnerMayCallCudaAndRetireInItsDestructor) {
-  fate_ptr const inner = make_fate();
-  fate_ptr const outer = make_fate([&] {
-    must(cudaFree(nullptr));
-    worker->retire(probe(inner));
-  });
-  {
-    graph_exec exec(captured([&](cudaStream_t on) { retire(on, outer); }));
-    exec.launch(two);
-  }
-  EXPECT_TRUE(is_released(outer));
-  EXPECT_TRUE(is_released(inner));
 }
 
 // The longest ways to a release: an exec is an owner itself, what its launch used is released when

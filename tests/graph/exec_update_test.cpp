@@ -21,25 +21,6 @@ class ExecUpdate : public world {
   }
 };
 
-TEST_F(ExecUpdate, AChainOfAThousandKeepsJustTheNewestAndLosesNothing) {
-  constexpr int rounds = 1000;
-  std::array<cargo, 2> taken{make_cargo(), make_cargo()};
-  std::optional<graph_exec> exec(captured(taken[0]));
-  exec->launch(two);
-  for (int i = 1; i <= rounds; ++i) {
-    cargo& fresh = taken[static_cast<std::size_t>(i % 2)];
-    cargo& old = taken[static_cast<std::size_t>((i + 1) % 2)];
-    fresh.fate = make_fate();
-    exec->update(captured(fresh));
-    exec->launch(two);  // at once, with the launch of the old perhaps in flight
-    ASSERT_TRUE(is_released(old)) << "round " << i;
-    ASSERT_TRUE(is_out(fresh)) << "round " << i;
-  }
-  expect_bare_only_holder(exec, taken[rounds % 2]);
-  EXPECT_EQ(cells.load(), rounds + 3);
-  EXPECT_EQ(made(), 2);
-}
-
 TEST_F(ExecUpdate, InFlightReleasesTheOldAfterTheLaunchAlsoIfTheNewIsLaunchedAtOnce) {
   cargo old = make_cargo();
   cargo fresh = make_cargo();
@@ -55,26 +36,6 @@ TEST_F(ExecUpdate, InFlightReleasesTheOldAfterTheLaunchAlsoIfTheNewIsLaunchedAtO
   EXPECT_TRUE(is_released(old)) << "it waits for launches that do not use it";
   EXPECT_TRUE(have_ended(3));
   EXPECT_TRUE(is_kept(fresh));
-}
-
-TEST_F(ExecUpdate, ManyTimesWithOneLaunchInFlightKeepsWhatThatUsesAlone) {
-  std::array<cargo, 4> taken{make_cargo(), make_cargo(), make_cargo(), make_cargo()};
-  std::optional<graph_exec> exec(captured_behind_flag(taken[0]));
-  std::array<graph, 3> sources{captured_behind_flag(taken[1]), captured_behind_flag(taken[2]),
-                               captured_behind_flag(taken[3])};
-  exec->launch(two);
-  for (graph& each : sources) {
-    exec->update(each);
-    each = graph();
-  }
-  EXPECT_TRUE(is_released(taken[1])) << "it was never launched";
-  EXPECT_TRUE(is_released(taken[2]));
-  EXPECT_TRUE(stays_kept(taken[0]));
-  exec.reset();
-  EXPECT_TRUE(is_released(taken[3]));
-  EXPECT_TRUE(is_kept(taken[0]));
-  flag.raise();
-  EXPECT_TRUE(is_released(taken[0]));
 }
 
 TEST_F(ExecUpdate, ThatDoesNotFitLeavesExecGraphsAndReferencesAsTheyWere) {
@@ -97,37 +58,6 @@ TEST_F(ExecUpdate, ThatDoesNotFitLeavesExecGraphsAndReferencesAsTheyWere) {
   expect_bare_only_holder(of_longer, other);
   expect_bare_only_holder(exec, old);
   EXPECT_EQ(cells.load(), 5);
-}
-
-TEST_F(ExecUpdate, ToItsOwnGraphChangesNothing) {
-  cargo taken = make_cargo();
-  std::optional<graph> source(captured(taken));
-  std::optional<graph_exec> exec(*source);
-  for (int i = 0; i < 10; ++i) {
-    exec->update(*source);
-    exec->launch(two);
-  }
-  EXPECT_TRUE(is_kept(taken));
-  source.reset();
-  expect_bare_only_holder(exec, taken);
-  EXPECT_EQ(cells.load(), 12);
-}
-
-TEST_F(ExecUpdate, ToAGraphThatHoldsNothingAndBackChangesWhatIsHeld) {
-  cargo taken = make_cargo();
-  std::optional<graph_exec> exec(captured(taken));
-  for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(exec->held().slots, 1U);
-    exec->launch(two);
-    exec->update(captured_without_cargo());
-    EXPECT_TRUE(is_released(taken));
-    EXPECT_EQ(exec->held().slots, 0U);
-    exec->launch(two);
-    taken.fate = make_fate();
-    exec->update(captured(taken));
-  }
-  expect_bare_only_holder(exec, taken);
-  EXPECT_EQ(cells.load(), 12);
 }
 
 TEST_F(ExecUpdate, AfterOneToAPlainCloneMakesTheExecBareAgain) {

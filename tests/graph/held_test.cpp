@@ -168,15 +168,6 @@ TEST_F(Held, ByAGraphIsMoreAfterAnotherCaptureIntoItAndByAnEarlierExecIsNot) {
   EXPECT_EQ(exec.held().owners, 1U);
 }
 
-TEST_F(Held, ByWorkThatUsesOneSlotAgainAndAgainIsOneSlot) {
-  cargo taken = make_cargo();
-  graph const source = captured([&](cudaStream_t on) {
-    for (int i = 0; i < 5; ++i) use(taken.pool, on, i);
-  });
-  EXPECT_EQ(source.held().slots, 1U);
-  EXPECT_EQ(source.held().owners, 0U);
-}
-
 TEST_F(Held, ByNothingIsNothingAndByAPlainCloneNothingThatEscrowKnows) {
   cargo taken = make_cargo();
   graph const holds = captured(taken);
@@ -275,23 +266,6 @@ TEST_F(HeldByExec, IsAlsoWhatWasCapturedIntoAPlainCloneAfterwards) {
   EXPECT_TRUE(is_kept(late));
   expect_only_holder(exec, taken);
   EXPECT_TRUE(is_released(late));
-}
-
-TEST_F(HeldByExec, MayBeThousandsOfOwnersAndEachIsDestroyedOnce) {
-  constexpr int count = 4096;
-  std::atomic<int> destroyed{0};
-  std::optional<owned_graph> source(chain({add_call(cells.data(), 1)}));
-  for (int i = 0; i < count; ++i) {
-    worker->retire(source->get(), std::shared_ptr<void>(nullptr, [&](void*) { ++destroyed; }));
-  }
-  std::optional<graph_exec> exec(source->get());
-  source.reset();
-  EXPECT_TRUE(exec->is_bare());
-  EXPECT_TRUE(has_no_user_object());
-  exec->launch(two);
-  EXPECT_EQ(destroyed.load(), 0);
-  exec.reset();
-  EXPECT_TRUE(wait_until([&] { return destroyed.load() == count; }));
 }
 
 }  // namespace

@@ -106,47 +106,6 @@ TEST_F(Hoist, TakesWhatChildrenAndNamedBodiesHoldToo) {
   EXPECT_EQ(cells.load(), 1);
 }
 
-TEST_F(Hoist, LeavesEarlierClonesAndExecsWhatTheyHold) {
-  for (std::size_t last = 0; last < 4; ++last) {
-    cargo taken = make_cargo();
-    std::optional<graph> source(captured(taken));
-    std::optional<graph> copy(source->clone());
-    owned_graph plain_copy = test::clone(source->get());
-    std::optional<graph_exec> ours(*source);
-    owned_exec plain = instantiate(source->get());
-    hoist(*source).release();
-    source.reset();
-    EXPECT_TRUE(graph_exec(*copy).is_bare());
-    ours->launch(two);
-    must(cudaGraphLaunch(plain, two));
-    sync(two);
-    std::vector<std::function<void()>> const ends{[&] { copy.reset(); }, [&] { ours.reset(); },
-                                                  [&] { plain_copy.reset(); },
-                                                  [&] { plain.reset(); }};
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      if (i != last) ends[i]();
-    }
-    EXPECT_TRUE(stays_kept(taken)) << "the last one lost what it held";
-    ends[last]();
-    EXPECT_TRUE(is_released(taken));
-  }
-}
-
-TEST_F(Hoist, HoldsForAnExecOfOursThatIsMadeAfterwards) {
-  cargo taken = make_cargo();
-  graph const source = captured(taken);
-  hoisted held = hoist(source);
-  {
-    graph_exec exec(source);
-    EXPECT_TRUE(exec.is_bare());
-    EXPECT_EQ(exec.held().slots, 0U);
-    exec.launch(two);
-  }
-  EXPECT_TRUE(stays_kept(taken));
-  held.release_after(two);
-  EXPECT_TRUE(is_released(taken));
-}
-
 TEST_F(Hoist, OfAPlainCloneLeavesWhatItCannotFind) {
   cargo taken = make_cargo();
   owned_graph copy = test::clone(captured(taken).get());

@@ -158,29 +158,6 @@ TEST_F(NodeChanges, WhatAnExecWasGivenForANodeStaysWhenAnotherIsChanged) {
   for (fate_ptr const& each : {first, second, third}) EXPECT_TRUE(is_released(each));
 }
 
-TEST_F(NodeChanges, ChangingAnExecLeavesTheGraphAndOtherExecsAlone) {
-  node const changed = add_owned(*built, first);
-  graph_exec other(*built);
-  fate_ptr last = second;
-  {
-    graph_exec exec(*built);
-    set(exec, changed, last, 10);
-    for (int i = 0; i < 10; ++i) {
-      fate_ptr const next = make_fate();
-      set(exec, changed, next, 10);
-      run(exec);
-      EXPECT_TRUE(is_released(last));
-      EXPECT_EQ(exec.held().owners, 2U) << "what it got from its graph, and the last";
-      last = next;
-    }
-  }
-  EXPECT_TRUE(is_released(last));
-  EXPECT_TRUE(is_kept(first));
-  run(other);
-  run(*built);
-  EXPECT_EQ(cells.load(), 102);
-}
-
 TEST_F(NodeChanges, ExecsOfACapturedGraphMayBeGivenOwnersByAnyThread) {
   graph source = captured([&](cudaStream_t on) { must(launch_add(on, cells.data(), 1)); });
   std::optional<graph_exec> one_exec(source);
@@ -197,25 +174,6 @@ TEST_F(NodeChanges, ExecsOfACapturedGraphMayBeGivenOwnersByAnyThread) {
   EXPECT_TRUE(is_kept(first));
   one_exec.reset();
   EXPECT_TRUE(is_released(first));
-}
-
-TEST_F(NodeChanges, AnUpdateSwapsWhatTheExecKeeps) {
-  node const changed = add_owned(*built, first);
-  graph_exec exec(*built);
-  {
-    graph other(*worker);
-    add_owned(other, second, 10);
-    exec.update(other);
-  }
-  EXPECT_TRUE(is_kept(second)) << "the exec got it from a graph";
-  set(exec, changed, third, 100);
-  run(exec);
-  EXPECT_EQ(cells.load(), 100);
-  fate_ptr const fourth = make_fate();
-  set(changed, fourth, 1);
-  exec.update(*built);
-  for (fate_ptr const& each : {first, second, third}) EXPECT_TRUE(is_released(each));
-  EXPECT_TRUE(is_kept(fourth));
 }
 
 // What a node owns alone may be written by a launch.

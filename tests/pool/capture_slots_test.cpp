@@ -1,23 +1,15 @@
 // How many slots a captured graph holds: as many as its widest moment, ordered by the graph's own
-// edges.
+// edges; and until when.
 #include <array>
 #include <optional>
 
 #include "pool_world.hpp"
+#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
 
 class CapturedSlots : public pool_world {};
-
-TEST_F(CapturedSlots, CallsInSequenceHoldOneSlot) {
-  block_pool pool = make_pool(8);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  for (int i = 0; i < 50; ++i) use(pool, one, i);
-  EXPECT_EQ(pool.stats().in_graphs, 1U);
-  EXPECT_EQ(pool.stats().edges_added, 0U);
-  expect_right_results(captured);
-}
 
 TEST_F(CapturedSlots, LeasesThatOverlapHoldOneSlotEach) {
   block_pool pool = make_pool(8);
@@ -158,6 +150,90 @@ TEST_F(CapturedSlots, ConcurrentCapturesHoldSlotsOfTheirOwn) {
   EXPECT_EQ(pool.stats().in_graphs, 2U);
   expect_right_results(first);
   expect_right_results(second);
+}
+
+class LibraryCall : public pool_world {};
+
+TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
+  block_pool pool = make_pool(4);
+  use(pool, two, 1);
+  for (cudaStreamCaptureMode const mode : all_modes) {
+    capture captured{two, mode};
+    use(pool, two, 2);
+    EXPECT_TRUE(captured.is_active()) << testing::PrintToString(mode);
+    must(captured.end());
+    owned_exec const exec = instantiate(captured.graph());
+    for (int i = 0; i < 5; ++i) must(cudaGraphLaunch(exec, two));
+    use(pool, two, 3);
+    sync(two);
+  }
+}
+
+class CapturedLifetime : public pool_world {};
+
+TEST_F(CapturedLifetime, ACaptureThatComesToNothingReturnsTheSlot) {
+  struct row {
+    char const* name;
+    std::function<void(block_pool&)> run;
+  };
+  row const rows[] = {
+      {"its graph is destroyed", [&](auto& pool) { static_cast<void>(captured_use(pool)); }},
+      {"it is invalidated",
+       [&](auto& pool) {
+         capture captured{one, cudaStreamCaptureModeGlobal};
+         use(pool, one);
+         invalidate(one);
+         EXPECT_EQ(captured.end(), cudaErrorStreamCaptureInvalidated);
+       }},
+      {"its stream is destroyed", [&](auto& pool) {
+         owned_stream const destroyed = make_stream();
+         must(cudaStreamBeginCapture(destroyed, cudaStreamCaptureModeGlobal));
+         use(pool, destroyed);
+       }}};
+  for (row const& each : rows) {
+    block_pool pool = make_pool(1);
+    each.run(pool);
+    EXPECT_TRUE(is_released(pool)) << each.name;
+  }
+}
+
+TEST_F(CapturedLifetime, EagerWorkAfterTheCaptureOnItsLeaseIsWaitedFor) {
+  for (bool const is_graph_first : {true, false}) {  // destroyed before the lease is released
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    block_lease held = pool.claim(one);
+    must(captured.end());
+    must(launch_wait_flag(one, done.get()));
+    fill(held, one, 4);
+    if (is_graph_first) captured.graph().reset();
+    EXPECT_TRUE(is_kept(pool));
+    held.release();
+    captured.graph().reset();
+    ASSERT_TRUE(drained());
+    block_lease next = pool.claim(two);
+    check(next, two, 4, mismatches);
+    EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
+    done.raise();
+    sync(two);
+    next.release();
+    end(pool);
+  }
+}
+
+// The worker may be taking it from the graph to its free list.
+TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
+  constexpr int rounds = is_sanitized ? 10'000 : 100'000;
+  block_pool pool = make_pool(1);
+  for (int i = 0; i < rounds; ++i) {
+    {
+      capture captured{one, cudaStreamCaptureModeThreadLocal};
+      ASSERT_TRUE(pool.try_claim(one).has_value()) << "round " << i;
+      must(captured.end());
+    }
+    ASSERT_TRUE(pool.try_claim(two).has_value()) << "round " << i;
+    sync(two);
+  }
 }
 
 }  // namespace

@@ -95,23 +95,6 @@ TEST_F(ClaimWait, AWaitOnTheHostEndsAsSoonAsALeaseOrAGraphReturnsItsSlot) {
   }
 }
 
-TEST_F(ClaimWait, ThreadsGetTheSlotInTurnAndSeeWhatTheLastOneWroteToTheResource) {
-  constexpr int threads = 8;
-  constexpr int rounds = 500;
-  resource_pool<int> pool{waiting(60s), [] { return 0; }};
-  {
-    std::vector<std::jthread> all;
-    for (int i = 0; i < threads; ++i) {
-      all.emplace_back([&] {
-        owned_stream const stream = make_stream();
-        for (int k = 0; k < rounds; ++k) ++*pool.claim(stream);  // a race, unless ordered
-      });
-    }
-  }
-  EXPECT_EQ(*pool.claim(one), threads * rounds);
-  EXPECT_EQ(pool.stats().grown, 1U);
-}
-
 TEST_F(ClaimWait, AClaimThatWaitsWhenThePoolIsClosedIsRefusedAndMakesNothing) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> held = pool.claim(one);

@@ -100,24 +100,6 @@ TEST_F(Lease, TheStreamsOfOneLeaseDoNotDelayALaterOne) {
   EXPECT_FALSE(is_idle(two));
 }
 
-TEST_F(Lease, ManyStreamsMayUseOneLease) {
-  constexpr int count = 40;
-  std::vector<owned_stream> streams(count);
-  for (owned_stream& stream : streams) stream = make_stream();
-  block_pool pool = make_pool(1);
-  for (int round = 1; round <= 3; ++round) {
-    block_lease held = pool.claim(streams[0]);
-    for (owned_stream const& stream : streams) {
-      held.record_stream(stream);
-      must(launch_add(stream, cells.data(), 1));
-    }
-    held.release();
-    block_lease const next = pool.claim(two);
-    sync(two);
-    EXPECT_EQ(cells.load(), count * round);
-  }
-}
-
 TEST_F(Lease, MayBeReleasedOnAnotherThread) {
   block_pool pool = make_pool(1);
   block_lease held = pool.claim(one);
@@ -127,15 +109,6 @@ TEST_F(Lease, MayBeReleasedOnAnotherThread) {
   std::thread{[moved = pool.claim(one)] { EXPECT_TRUE(moved); }}.join();
   EXPECT_EQ(pool.claim(one)->number(), 0);
   EXPECT_EQ(pool.stats().stream_waits, 0U);
-}
-
-TEST_F(Lease, ItsStreamMayBeDestroyedAfterTheRelease) {
-  block_pool pool = make_pool(1);
-  {
-    owned_stream const destroyed = make_stream();
-    use_behind_flag(pool, destroyed, 11);
-  }
-  expect_next_waits(pool, two, 11);
 }
 
 class CaptureMisuse : public pool_world {};

@@ -17,9 +17,6 @@ class Close : public pool_world {
   [[nodiscard]] bool are_destroyed(int count) {
     return wait_until([&] { return counts.destroyed.load() == count; });
   }
-  [[nodiscard]] bool none_is_destroyed() {
-    return stays_false([&] { return counts.destroyed.load() != 0; });
-  }
 };
 
 TEST_F(Close, ClaimsAfterwardsAreRefusedByName) {
@@ -145,35 +142,6 @@ TEST_F(Close, ADrainWaitsForASlotOfAClosedPoolHoweverManyStreamsUsedIt) {
 
 class PoolEnd : public Close {};
 
-TEST_F(PoolEnd, LeasesMayOutliveThePool) {
-  for (bool const is_captured : {false, true}) {
-    int const before = counts.destroyed.load();
-    std::optional<block_pool> pool = make_pool(2);
-    std::optional<capture> captured;
-    if (is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    block_lease held = pool->claim(one);
-    pool.reset();
-    fill(held, one, 5);
-    check(held, one, 5, mismatches);
-    if (is_captured) expect_right_results(*captured);
-    sync(one);
-    EXPECT_EQ(counts.destroyed.load(), before);
-    held.release();
-    captured.reset();
-    EXPECT_TRUE(are_destroyed(before + 1));
-  }
-}
-
-TEST_F(PoolEnd, GraphsMayOutliveThePoolAndAreStillLaunched) {
-  std::optional<block_pool> pool = make_pool(2);
-  owned_graph graph = captured_use(*pool);
-  pool.reset();
-  expect_right_results(graph);
-  EXPECT_TRUE(none_is_destroyed());
-  graph.reset();
-  EXPECT_TRUE(are_destroyed(1));
-}
-
 TEST_F(PoolEnd, ThePoolMayOutliveItsDeleter) {
   block_pool pool = make_pool(2);
   owned_graph graph = captured_use(pool);
@@ -187,22 +155,6 @@ TEST_F(PoolEnd, ThePoolMayOutliveItsDeleter) {
   use(pool, one);
   EXPECT_TRUE(pool.close_for(generous).empty());
   EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
-}
-
-TEST_F(PoolEnd, PoolLeaseAndGraphMayEndInAnyOrder) {
-  for (int order = 0; order < 6; ++order) {
-    std::optional<block_pool> pool = make_pool(2);
-    owned_graph graph = captured_use(*pool);
-    std::optional<block_lease> held = pool->claim(one);
-    int const last = order % 3;
-    if (order < 3) graph.reset();
-    if (last != 0) pool.reset();
-    if (last != 1) held.reset();
-    graph.reset();
-    pool.reset();
-    held.reset();
-    EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; })) << "order " << order;
-  }
 }
 
 TEST_F(PoolEnd, IsLeftToTheWorkerByAClaimThatRecyclesItsLastSlot) {

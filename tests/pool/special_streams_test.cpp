@@ -223,19 +223,6 @@ class OtherDevice : public pool_world {
   owned_stream far;
 };
 
-TEST_F(OtherDevice, ItsStreamsAreRefusedAndNothingIsTaken) {
-  block_pool pool = make_pool(2);
-  block_lease held = pool.claim(one);
-  expect_error<usage_error>([&] { static_cast<void>(pool.claim(far)); },
-                            {"claim", "`stream`", "device 0", "\"blocks\""});
-  EXPECT_THROW(static_cast<void>(pool.try_claim(far)), usage_error);
-  EXPECT_THROW(held.release(far.get()), usage_error);
-  EXPECT_TRUE(held);
-  must(cudaSetDevice(1));
-  EXPECT_THROW(static_cast<void>(pool.claim(cudaStream_t{})), usage_error) << "its null stream";
-  EXPECT_EQ(pool.stats().slots, 1U);
-}
-
 TEST_F(OtherDevice, MayBeCurrentInAllCalls) {
   block_pool pool = make_pool(1);
   must(cudaSetDevice(1));

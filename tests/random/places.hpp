@@ -17,6 +17,31 @@
 #include "handles.hpp"
 #include "things.hpp"
 
+namespace escrow {
+
+template <>
+struct kernel_argument_traits<test::shared_token> {
+  static int device_value(test::shared_token const& shared) { return shared.share->thing(); }
+  static std::shared_ptr<test::token> owner(test::shared_token const& shared) {
+    return shared.share;
+  }
+};
+
+template <>
+struct kernel_argument_traits<test::memory_share> {
+  static void* device_value(test::memory_share const& shared) { return shared.memory; }
+  static std::shared_ptr<test::token> owner(test::memory_share const& shared) {
+    return shared.share;
+  }
+};
+
+template <>
+struct kernel_argument_traits<test::token> {
+  static int device_value(test::token const& owned) { return owned.thing(); }
+};
+
+}  // namespace escrow
+
 namespace escrow::test {
 
 /// What: a lease of a slot of a resource_pool, or of a block of the scratch_pool.
@@ -37,10 +62,10 @@ class held_lease {
 };
 
 /// The kernel that takes such a lease in the place of its last argument.
-inline keeping_kernel kernel_for(lease<token> const& /*held*/) {
+inline auto kernel_for(lease<token> const& /*held*/) {
   return work_kernel_that_keeps();
 }
-inline memory_kernel kernel_for(lease<device_block> const& /*held*/) {
+inline auto kernel_for(lease<device_block> const& /*held*/) {
   return work_kernel_of_memory();
 }
 

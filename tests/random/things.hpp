@@ -230,39 +230,55 @@ class things {
   static inline things* running_ = nullptr;  // those of the program that runs
 };
 
-/// The kernels: (work, rounds), and the same with something that is kept.
-using plain_kernel = void (*)(piece_of_work*, int);
-using keeping_kernel = void (*)(piece_of_work*, int, int);
-using memory_kernel = void (*)(piece_of_work*, int, void*);
-plain_kernel work_kernel();
-keeping_kernel work_kernel_that_keeps();
-memory_kernel work_kernel_of_memory();
-/// What libraries consist of: (work, rounds).
-bool (*run_of_work())(void**);
+inline token::~token() {
+  if (all_ != nullptr) all_->gone(thing_);
+}
+
+// The kernels: (work, rounds), and the same with something that is kept.
+
+template <class T>
+T& argument(void** arguments, std::size_t index) {
+  return *static_cast<T*>(arguments[index]);
+}
+
+inline bool run_work(void** arguments) {
+  piece_of_work& work = *argument<piece_of_work*>(arguments, 0);
+  return work.all->run(work, argument<int>(arguments, 1));
+}
+
+/// The same, at an address of its own: a kernel with other parameters.
+inline bool run_keeping_work(void** arguments) {
+  return run_work(arguments);
+}
+
+inline bool run_memory_work(void** arguments) {
+  piece_of_work& work = *argument<piece_of_work*>(arguments, 0);
+  if (work.memory != nullptr && argument<void*>(arguments, 2) != work.memory)
+    work.all->fail("a kernel got another address than that of its lease");
+  if (work.memory != nullptr && work.slot < 0) {  // of a graph: there while its kernel runs
+    auto& first = *static_cast<int volatile*>(work.memory);
+    first = first + 1;
+  }
+  return run_work(arguments);
+}
+
+/// The kernel of that function, registered once.
+template <bool (*run)(void**), class... Parameters>
+auto kernel_of(char const* name) {
+  [[maybe_unused]] static bool const registered =
+      (sim::register_kernel(reinterpret_cast<void const*>(run), run, {sizeof(Parameters)...}, name),
+       true);
+  return reinterpret_cast<void (*)(Parameters...)>(reinterpret_cast<void*>(run));
+}
+
+inline auto work_kernel() {
+  return kernel_of<&run_work, piece_of_work*, int>("work");
+}
+inline auto work_kernel_that_keeps() {
+  return kernel_of<&run_keeping_work, piece_of_work*, int, int>("keeping_work");
+}
+inline auto work_kernel_of_memory() {
+  return kernel_of<&run_memory_work, piece_of_work*, int, void*>("memory_work");
+}
 
 }  // namespace escrow::test
-
-namespace escrow {
-
-template <>
-struct kernel_argument_traits<test::shared_token> {
-  static int device_value(test::shared_token const& shared) { return shared.share->thing(); }
-  static std::shared_ptr<test::token> owner(test::shared_token const& shared) {
-    return shared.share;
-  }
-};
-
-template <>
-struct kernel_argument_traits<test::memory_share> {
-  static void* device_value(test::memory_share const& shared) { return shared.memory; }
-  static std::shared_ptr<test::token> owner(test::memory_share const& shared) {
-    return shared.share;
-  }
-};
-
-template <>
-struct kernel_argument_traits<test::token> {
-  static int device_value(test::token const& owned) { return owned.thing(); }
-};
-
-}  // namespace escrow

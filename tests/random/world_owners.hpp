@@ -9,7 +9,7 @@ struct world_owners : world_leases {
   static void const* code() {
     static sim::library_image const* const image = [] {
       auto* const made = new sim::library_image;
-      made->add("work", run_of_work(), {sizeof(piece_of_work*), sizeof(int)});
+      made->add("work", &run_work, {sizeof(piece_of_work*), sizeof(int)});
       return made;
     }();
     return image->code();

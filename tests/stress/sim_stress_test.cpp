@@ -13,39 +13,6 @@ extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
 namespace escrow::test {
 namespace {
 
-// The simulator itself.
-
-TEST(RuntimeStress, AHundredThousandObjectsOfOneExecAreDestroyedOnce) {
-  constexpr int objects = 100'000;
-  static std::atomic<int> destroyed{0};
-  {
-    owned_stream const stream = make_stream();
-    owned_graph graph = tiny_graph();
-    for (int i = 0; i < objects; ++i) {
-      cudaUserObject_t object = nullptr;
-      must(cudaUserObjectCreate(
-          &object, nullptr, [](void*) { destroyed.fetch_add(1, std::memory_order_release); }, 1,
-          cudaUserObjectNoDestructorSync));
-      must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
-    }
-    owned_exec const exec = instantiate(graph);
-    graph.reset();
-    must(cudaGraphLaunch(exec, stream));
-  }
-  EXPECT_TRUE(wait_until([&] { return sim::alive().user_objects == 0; }, 2 * generous));
-  sim::run_until_idle();
-  EXPECT_EQ(destroyed, objects);
-}
-
-TEST(RuntimeStress, ThreadsWithDefaultStreamsComeAndGo) {
-  pinned_ints cell;
-  for (int i = 0; i < 200; ++i) {
-    std::jthread([&] { must(launch_add(cudaStreamPerThread, cell.data(), 1)); });
-  }
-  must(cudaDeviceSynchronize());
-  EXPECT_EQ(cell.load(), 200);
-}
-
 // Each thread has a branch of one capture. CUDA promises nothing for that.
 class CaptureThreads : public world {
  protected:

@@ -1,8 +1,9 @@
-// The replaced operator new, and how it tells the library's allocations from the runtime's.
+// The replaced operators new and delete, and how they tell the library's memory from the runtime's.
 #include "allocation_watch.hpp"
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <malloc.h>
 
 #include <array>
 #include <cstddef>
@@ -15,6 +16,7 @@ namespace {
 
 thread_local bool is_watching = false;
 thread_local std::uint64_t counted = 0;
+thread_local std::int64_t bytes_taken = 0;
 thread_local std::uint64_t failing_at = 0;  // 0: none fails
 thread_local std::uint64_t failing_times = 0;
 
@@ -44,20 +46,29 @@ bool is_inside_cuda() noexcept {
   return false;
 }
 
-void note_allocation() {
-  if (!is_watching) return;
+// Whether the thread is watched, and outside of CUDA.
+bool is_counted() noexcept {
+  if (!is_watching) return false;
   is_watching = false;  // backtrace may allocate
   bool const is_of_the_library = !is_inside_cuda();
   is_watching = true;
-  if (!is_of_the_library) return;
+  return is_of_the_library;
+}
+
+void count_one() {
   ++counted;
   if (failing_at != 0 && counted >= failing_at && counted - failing_at < failing_times) {
     throw std::bad_alloc{};
   }
 }
 
+std::int64_t size_of(void* memory) noexcept {
+  return static_cast<std::int64_t>(malloc_usable_size(memory));
+}
+
 void* allocate(std::size_t bytes, std::align_val_t aligned = {}) {
-  note_allocation();
+  bool const counts = is_counted();
+  if (counts) count_one();
   auto const alignment = static_cast<std::size_t>(aligned);
   std::size_t const size = bytes == 0 ? 1 : bytes;
   void* const memory =
@@ -65,7 +76,13 @@ void* allocate(std::size_t bytes, std::align_val_t aligned = {}) {
           ? std::malloc(size)
           : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc{};
+  if (counts) bytes_taken += size_of(memory);
   return memory;
+}
+
+void give_back(void* memory) noexcept {
+  if (memory != nullptr && failing_at == 0 && is_counted()) bytes_taken -= size_of(memory);
+  std::free(memory);
 }
 
 template <class... Alignment>
@@ -80,7 +97,7 @@ void* allocate_or_null(std::size_t bytes, Alignment... aligned) noexcept {
 }  // namespace
 
 allocation_watch::allocation_watch(std::uint64_t failing, std::uint64_t times) noexcept
-    : before_{counted} {
+    : before_{counted}, bytes_before_{bytes_taken} {
   static_cast<void>(is_inside_cuda());  // its first call loads what it needs
   failing_times = times;
   failing_at = failing == 0 ? 0 : counted + failing;
@@ -96,6 +113,10 @@ std::uint64_t allocation_watch::count() const noexcept {
   return counted - before_;
 }
 
+std::int64_t allocation_watch::bytes() const noexcept {
+  return bytes_taken - bytes_before_;
+}
+
 }  // namespace escrow::test
 
 // All forms, since a sanitizer's own forms do not go through these. Each line has its two.
@@ -109,10 +130,10 @@ std::uint64_t allocation_watch::count() const noexcept {
   }
 #define DELETE_FORMS(...)                        \
   void operator delete(__VA_ARGS__) noexcept {   \
-    std::free(memory);                           \
+    escrow::test::give_back(memory);             \
   }                                              \
   void operator delete[](__VA_ARGS__) noexcept { \
-    std::free(memory);                           \
+    escrow::test::give_back(memory);             \
   }
 // NOLINTEND(cppcoreguidelines-macro-usage)
 

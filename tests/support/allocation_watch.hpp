@@ -21,9 +21,13 @@ class allocation_watch {
 
   /// How many there were since the start.
   [[nodiscard]] std::uint64_t count() const noexcept;
+  /// Bytes that were taken since then, as the heap has room for, less those that were given back.
+  /// Only of a watch that fails none.
+  [[nodiscard]] std::int64_t bytes() const noexcept;
 
  private:
   std::uint64_t before_;
+  std::int64_t bytes_before_;
 };
 
 }  // namespace escrow::test

@@ -77,29 +77,6 @@ __global__ void set_condition_below_kernel(cudaGraphConditionalHandle condition,
   cudaGraphSetConditional(condition, *cell < limit ? 1U : 0U);
 }
 
-// The differences are exact or rounded in one way, and the sum is fused in words: no compiler can
-// make this round differently.
-__global__ void heat_step_kernel(double* to, double const* from, std::size_t n, double ratio) {
-  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-    bool const is_end = i == 0 || i + 1 == n;
-    to[i] = is_end ? from[i] : fma(ratio, (from[i - 1] - 2 * from[i]) + from[i + 1], from[i]);
-  }
-}
-
-// By one thread.
-__global__ void heat_go_on_kernel(cudaGraphConditionalHandle condition, heat_progress* progress,
-                                  heat_limits limits, double const* now, double const* before,
-                                  std::size_t n) {
-  double residual = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    residual = fmax(residual, fabs(now[i] - before[i]));
-  }
-  progress->residual = residual;
-  ++progress->rounds;
-  bool const go_on = residual > limits.residual && progress->rounds < limits.rounds_max;
-  cudaGraphSetConditional(condition, go_on ? 1U : 0U);
-}
-
 template <class Kernel>
 void* address(Kernel* kernel) {
   return reinterpret_cast<void*>(kernel);
@@ -163,10 +140,6 @@ void* kernel_address(kernel_id id) {
       return address(&set_condition_kernel);
     case kernel_id::set_condition_below:
       return address(&set_condition_below_kernel);
-    case kernel_id::heat_step:
-      return address(&heat_step_kernel);
-    case kernel_id::heat_go_on:
-      return address(&heat_go_on_kernel);
   }
   return nullptr;
 }

@@ -26,10 +26,7 @@ enum class kernel_id {
   sleep,
   illegal_address,
   set_condition,
-  set_condition_below,
-  // Those of whole computations, in "What the kernels of computations work on" below.
-  heat_step,
-  heat_go_on
+  set_condition_below
 };
 
 /// The address of a kernel. On the simulated runtime the first call registers all of them.
@@ -53,10 +50,19 @@ class kernel_call {
 
   /// What cudaGraphAddKernelNode takes. Points into this object: use it before the object moves or
   /// ends.
-  [[nodiscard]] cudaKernelNodeParams params();
+  [[nodiscard]] cudaKernelNodeParams params() {
+    cudaKernelNodeParams result{};
+    result.func = kernel_address(id_);
+    result.gridDim = dim3{1, 1, 1};
+    result.blockDim = block();
+    result.kernelParams = pointers();
+    return result;
+  }
 
   /// One block on `stream`.
-  [[nodiscard]] cudaError_t launch(cudaStream_t stream);
+  [[nodiscard]] cudaError_t launch(cudaStream_t stream) {
+    return cudaLaunchKernel(kernel_address(id_), dim3{1, 1, 1}, block(), pointers(), 0, stream);
+  }
 
  private:
   static constexpr std::size_t arguments_max = 4;
@@ -66,7 +72,15 @@ class kernel_call {
     static_assert(sizeof(Argument) <= sizeof(std::uint64_t));
     std::memcpy(&values_[count_++], &argument, sizeof(Argument));
   }
-  void** pointers();
+  void** pointers() {
+    for (std::size_t i = 0; i < count_; ++i) pointers_[i] = &values_[i];
+    return pointers_.data();
+  }
+  /// Kernels that walk over an array share the work among threads; the others must run once.
+  [[nodiscard]] dim3 block() const {
+    bool const walks = id_ == kernel_id::fill || id_ == kernel_id::check || id_ == kernel_id::copy;
+    return {walks ? 256U : 1U, 1, 1};
+  }
 
   kernel_id id_;
   std::size_t count_ = 0;
@@ -75,47 +89,51 @@ class kernel_call {
 };
 
 /// Adds `value` to `*cell`, atomically and with relaxed order.
-[[nodiscard]] kernel_call add_call(int* cell, int value);
+[[nodiscard]] inline kernel_call add_call(int* cell, int value) {
+  return kernel_call{kernel_id::add, cell, value};
+}
 /// Sets `n` elements to `value`.
-[[nodiscard]] kernel_call fill_call(int* data, std::size_t n, int value);
+[[nodiscard]] inline kernel_call fill_call(int* data, std::size_t n, int value) {
+  return kernel_call{kernel_id::fill, data, n, value};
+}
 /// Adds to `*mismatches` how many of `n` elements differ from `expected`.
-[[nodiscard]] kernel_call check_call(int const* data, std::size_t n, int expected, int* mismatches);
+[[nodiscard]] inline kernel_call check_call(int const* data, std::size_t n, int expected,
+                                            int* mismatches) {
+  return kernel_call{kernel_id::check, data, n, expected, mismatches};
+}
 /// Copies `n` elements.
-[[nodiscard]] kernel_call copy_call(int* to, int const* from, std::size_t n);
+[[nodiscard]] inline kernel_call copy_call(int* to, int const* from, std::size_t n) {
+  return kernel_call{kernel_id::copy, to, from, n};
+}
 /// Runs until `*flag`, in pinned host memory, is not zero; on a GPU for 20 s at most.
-[[nodiscard]] kernel_call wait_flag_call(int volatile* flag);
+[[nodiscard]] inline kernel_call wait_flag_call(int volatile* flag) {
+  return kernel_call{kernel_id::wait_flag, flag};
+}
 /// Does nothing. So does the kernel two_pointers, which takes two of int*.
-[[nodiscard]] kernel_call tiny_call();
+[[nodiscard]] inline kernel_call tiny_call() {
+  return kernel_call{kernel_id::tiny};
+}
 /// Runs for about `microseconds`.
-[[nodiscard]] kernel_call sleep_call(std::uint64_t microseconds);
+[[nodiscard]] inline kernel_call sleep_call(std::uint64_t microseconds) {
+  return kernel_call{kernel_id::sleep, microseconds};
+}
 /// Writes to an illegal address of the device that is current now: a sticky fault, after which the
-/// context is of no use.
-[[nodiscard]] kernel_call illegal_address_call();
+/// context is of no use. The simulated runtime must be told which device that is; a GPU knows.
+[[nodiscard]] inline kernel_call illegal_address_call() {
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  return kernel_call{kernel_id::illegal_address, device};
+}
 /// Sets a conditional node's value to `*cell`.
-[[nodiscard]] kernel_call set_condition_call(cudaGraphConditionalHandle condition, int const* cell);
+[[nodiscard]] inline kernel_call set_condition_call(cudaGraphConditionalHandle condition,
+                                                    int const* cell) {
+  return kernel_call{kernel_id::set_condition, condition, cell};
+}
 /// Sets a conditional node's value to 1 if `*cell` is below `limit`, to 0 if not.
-[[nodiscard]] kernel_call set_condition_below_call(cudaGraphConditionalHandle condition,
-                                                   int const* cell, int limit);
-
-// What the kernels of computations work on. They are launched as nodes, with these arguments:
-//   heat_step(double* to, double const* from, std::size_t n, double ratio): one explicit step of
-//   the
-//     1-D heat equation; the ends stay as they are. Rounds in one way everywhere.
-//   heat_go_on(cudaGraphConditionalHandle, heat_progress*, heat_limits, double const* now,
-//     double const* before, std::size_t n): counts a round, measures the residual, and sets the
-//     condition to whether there has to be another.
-
-/// How far a diffusion has come.
-struct heat_progress {
-  int rounds;
-  double residual;  // the largest change of an element
-};
-
-/// When a diffusion ends: after so many rounds, or with a residual that is no larger.
-struct heat_limits {
-  int rounds_max;
-  double residual;
-};
+[[nodiscard]] inline kernel_call set_condition_below_call(cudaGraphConditionalHandle condition,
+                                                          int const* cell, int limit) {
+  return kernel_call{kernel_id::set_condition_below, condition, cell, limit};
+}
 
 /// Code for cudaLibraryLoadData with two kernels: "library_add", which is add_call's, and
 /// "library_tiny".
@@ -123,14 +141,32 @@ struct heat_limits {
 /// Lets cudaLibraryLoadFromFile find the same code under `path`.
 void provide_library_file(char const* path);
 
-[[nodiscard]] cudaError_t launch_add(cudaStream_t stream, int* cell, int value);
-[[nodiscard]] cudaError_t launch_fill(cudaStream_t stream, int* data, std::size_t n, int value);
-[[nodiscard]] cudaError_t launch_check(cudaStream_t stream, int const* data, std::size_t n,
-                                       int expected, int* mismatches);
-[[nodiscard]] cudaError_t launch_copy(cudaStream_t stream, int* to, int const* from, std::size_t n);
-[[nodiscard]] cudaError_t launch_wait_flag(cudaStream_t stream, int volatile* flag);
-[[nodiscard]] cudaError_t launch_tiny(cudaStream_t stream);
-[[nodiscard]] cudaError_t launch_sleep(cudaStream_t stream, std::uint64_t microseconds);
-[[nodiscard]] cudaError_t launch_illegal_address(cudaStream_t stream);
+[[nodiscard]] inline cudaError_t launch_add(cudaStream_t stream, int* cell, int value) {
+  return add_call(cell, value).launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_fill(cudaStream_t stream, int* data, std::size_t n,
+                                             int value) {
+  return fill_call(data, n, value).launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_check(cudaStream_t stream, int const* data, std::size_t n,
+                                              int expected, int* mismatches) {
+  return check_call(data, n, expected, mismatches).launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_copy(cudaStream_t stream, int* to, int const* from,
+                                             std::size_t n) {
+  return copy_call(to, from, n).launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_wait_flag(cudaStream_t stream, int volatile* flag) {
+  return wait_flag_call(flag).launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_tiny(cudaStream_t stream) {
+  return tiny_call().launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_sleep(cudaStream_t stream, std::uint64_t microseconds) {
+  return sleep_call(microseconds).launch(stream);
+}
+[[nodiscard]] inline cudaError_t launch_illegal_address(cudaStream_t stream) {
+  return illegal_address_call().launch(stream);
+}
 
 }  // namespace escrow::test

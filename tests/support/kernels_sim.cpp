@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <escrow/sim.hpp>
 
 #include "kernels.hpp"
@@ -83,59 +82,11 @@ bool set_condition_below_kernel(void** args) {
   return true;
 }
 
-bool heat_step_kernel(void** args) {
-  auto* const to = argument<double*>(args, 0);
-  auto const* const from = argument<double const*>(args, 1);
-  auto const n = argument<std::size_t>(args, 2);
-  auto const ratio = argument<double>(args, 3);
-  for (std::size_t i = 0; i < n; ++i) {
-    bool const is_end = i == 0 || i + 1 == n;
-    to[i] = is_end ? from[i] : std::fma(ratio, (from[i - 1] - 2 * from[i]) + from[i + 1], from[i]);
-  }
-  return true;
-}
-
-bool heat_go_on_kernel(void** args) {
-  auto& progress = *argument<heat_progress*>(args, 1);
-  auto const limits = argument<heat_limits>(args, 2);
-  auto const* const now = argument<double const*>(args, 3);
-  auto const* const before = argument<double const*>(args, 4);
-  double residual = 0;
-  for (std::size_t i = 0; i < argument<std::size_t>(args, 5); ++i) {
-    residual = std::fmax(residual, std::fabs(now[i] - before[i]));
-  }
-  progress.residual = residual;
-  ++progress.rounds;
-  bool const go_on = residual > limits.residual && progress.rounds < limits.rounds_max;
-  escrow::sim::set_conditional(argument<cudaGraphConditionalHandle>(args, 0), go_on ? 1 : 0);
-  return true;
-}
-
 template <class... Arguments>
-void add_to_runtime(escrow::sim::kernel kernel, char const* name) {
-  escrow::sim::register_kernel(reinterpret_cast<void const*>(kernel), kernel,
-                               {sizeof(Arguments)...}, name);
-}
-
-bool register_all() {
-  add_to_runtime<int*, int>(&add_kernel, "add_kernel");
-  add_to_runtime<int*, std::size_t, int>(&fill_kernel, "fill_kernel");
-  add_to_runtime<int const*, std::size_t, int, int*>(&check_kernel, "check_kernel");
-  add_to_runtime<int*, int const*, std::size_t>(&copy_kernel, "copy_kernel");
-  add_to_runtime<int volatile*>(&wait_flag_kernel, "wait_flag_kernel");
-  add_to_runtime<>(&tiny_kernel, "tiny_kernel");
-  add_to_runtime<int*, int*>(&two_pointers_kernel, "two_pointers_kernel");
-  add_to_runtime<std::uint64_t>(&sleep_kernel, "sleep_kernel");
-  add_to_runtime<int>(&illegal_address_kernel, "illegal_address_kernel");
-  add_to_runtime<cudaGraphConditionalHandle, int const*>(&set_condition_kernel,
-                                                         "set_condition_kernel");
-  add_to_runtime<cudaGraphConditionalHandle, int const*, int>(&set_condition_below_kernel,
-                                                              "set_condition_below_kernel");
-  add_to_runtime<double*, double const*, std::size_t, double>(&heat_step_kernel,
-                                                              "heat_step_kernel");
-  add_to_runtime<cudaGraphConditionalHandle, heat_progress*, heat_limits, double const*,
-                 double const*, std::size_t>(&heat_go_on_kernel, "heat_go_on_kernel");
-  return true;
+void* registered(escrow::sim::kernel kernel, char const* name) {
+  auto* const address = reinterpret_cast<void*>(kernel);
+  escrow::sim::register_kernel(address, kernel, {sizeof(Arguments)...}, name);
+  return address;
 }
 
 // Leaked on purpose: libraries of it may be loaded as long as the program runs.
@@ -147,10 +98,6 @@ escrow::sim::library_image const& image() {
     return made;
   }();
   return *only;
-}
-
-void* address(escrow::sim::kernel kernel) {
-  return reinterpret_cast<void*>(kernel);
 }
 
 }  // namespace
@@ -168,36 +115,21 @@ bool is_simulated() noexcept {
 }
 
 void* kernel_address(kernel_id id) {
-  [[maybe_unused]] static bool const registered = register_all();
-  switch (id) {
-    case kernel_id::add:
-      return address(&add_kernel);
-    case kernel_id::fill:
-      return address(&fill_kernel);
-    case kernel_id::check:
-      return address(&check_kernel);
-    case kernel_id::copy:
-      return address(&copy_kernel);
-    case kernel_id::wait_flag:
-      return address(&wait_flag_kernel);
-    case kernel_id::tiny:
-      return address(&tiny_kernel);
-    case kernel_id::two_pointers:
-      return address(&two_pointers_kernel);
-    case kernel_id::sleep:
-      return address(&sleep_kernel);
-    case kernel_id::illegal_address:
-      return address(&illegal_address_kernel);
-    case kernel_id::set_condition:
-      return address(&set_condition_kernel);
-    case kernel_id::set_condition_below:
-      return address(&set_condition_below_kernel);
-    case kernel_id::heat_step:
-      return address(&heat_step_kernel);
-    case kernel_id::heat_go_on:
-      return address(&heat_go_on_kernel);
-  }
-  return nullptr;
+  using handle = cudaGraphConditionalHandle;
+  static std::array const in_order_of_ids{
+      registered<int*, int>(&add_kernel, "add_kernel"),
+      registered<int*, std::size_t, int>(&fill_kernel, "fill_kernel"),
+      registered<int const*, std::size_t, int, int*>(&check_kernel, "check_kernel"),
+      registered<int*, int const*, std::size_t>(&copy_kernel, "copy_kernel"),
+      registered<int volatile*>(&wait_flag_kernel, "wait_flag_kernel"),
+      registered<>(&tiny_kernel, "tiny_kernel"),
+      registered<int*, int*>(&two_pointers_kernel, "two_pointers_kernel"),
+      registered<std::uint64_t>(&sleep_kernel, "sleep_kernel"),
+      registered<int>(&illegal_address_kernel, "illegal_address_kernel"),
+      registered<handle, int const*>(&set_condition_kernel, "set_condition_kernel"),
+      registered<handle, int const*, int>(&set_condition_below_kernel,
+                                          "set_condition_below_kernel")};
+  return in_order_of_ids.at(static_cast<std::size_t>(id));
 }
 
 }  // namespace escrow::test

@@ -1,5 +1,5 @@
 // reclaimable::push(), called as CUDA calls a destroy callback, with Escrow's worker awake and
-// asleep; and the library's wakeup alone, with a thread that sleeps behind it.
+// asleep; the library's wakeup alone, with a thread that sleeps behind it; and an empty callback.
 #include <pthread.h>
 
 #include <atomic>
@@ -20,6 +20,13 @@
 
 namespace escrow::bench {
 namespace {
+
+class empty_arm final : public callback_arm {
+ public:
+  empty_arm() : callback_arm([](void*) noexcept {}, 1024) {}
+
+  [[nodiscard]] void* object(std::size_t) override { return this; }
+};
 
 constexpr char const* worker_name = "bench-worker";
 
@@ -186,7 +193,11 @@ std::unique_ptr<callback_arm> make() {
   return std::make_unique<Arm>();
 }
 
+// In a row of samples with a worker that sleeps, each of which takes long.
+constexpr int asleep_samples_max = 10'000;
+
 constexpr named_callback_arm arms[]{
+    {.name = "empty", .setup = &make<empty_arm>},
     {.name = "escrow_awake", .setup = &make<awake_arm>},
     {.name = "escrow_asleep", .setup = &make<asleep_arm>, .times_max = asleep_samples_max},
     {.name = "wake_alone", .setup = &make<wakeup_arm>, .times_max = asleep_samples_max},
@@ -194,7 +205,7 @@ constexpr named_callback_arm arms[]{
 
 }  // namespace
 
-std::span<named_callback_arm const> worker_arms() {
+std::span<named_callback_arm const> callback_arms() {
   return arms;
 }
 
