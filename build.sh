@@ -44,7 +44,7 @@ install_missing() {
 }
 
 has_cuda_headers() {
-  is_accepted '#include <cuda_runtime_api.h>\n#if CUDART_VERSION < 13000\n#error\n#endif' "$@"
+  is_accepted '#include <cuda_runtime_api.h>\n#if CUDART_VERSION < 12080\n#error\n#endif' "$@"
 }
 
 # Whoever has a toolkit keeps it. CMake finds it by nvcc; for a folder without nvcc it is told where.
@@ -68,7 +68,7 @@ download_cuda_headers() {
   echo "Downloading CUDA's headers: ${cuda_wheels[*]}"
   rm -rf "$new" "$cuda_headers"
   if ! python3 -m pip download --quiet --no-deps --dest "$new" "${cuda_wheels[@]}"; then
-    echo "Could not download them. Please install the CUDA Toolkit 13.0 or newer, or name its folder:" >&2
+    echo "Could not download them. Please install the CUDA Toolkit 12.8 or newer, or name its folder:" >&2
     echo "CUDAToolkit_ROOT=/usr/local/cuda ./build.sh $command" >&2
     exit 1
   fi

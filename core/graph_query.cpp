@@ -78,7 +78,7 @@ std::optional<std::uint64_t> printed_id(cudaGraph_t graph) {
 
 using graph_id_function = CUresult(CUDAAPI*)(CUgraph, unsigned*);
 
-// cuGraphGetId, which the headers of CUDA 13.0 do not declare; null if the driver lacks it.
+// cuGraphGetId, which headers before CUDA 13.1 do not declare; null if the driver lacks it.
 graph_id_function find_graph_id() noexcept {
   constexpr int since = 13010;
   // The version first: a failed lookup would replace the caller's last error.

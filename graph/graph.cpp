@@ -9,6 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/cuda12.hpp"
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"

@@ -4,6 +4,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
+#include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
 
 namespace escrow::inline v0_1 {

@@ -2,6 +2,7 @@
 #include "escrow/nodes/build.hpp"
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
 
 namespace escrow::inline v0_1 {

@@ -73,7 +73,12 @@ cudaGraphNodeParams memset_params(void* destination, memset_config const& config
   require(config.height == 1 || config.pitch >= config.width * bytes, call,
           "`pitch` is less than a row", "give the bytes from row to row");
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemset);
-  result.memset = {destination, config.pitch, config.value, bytes, config.width, config.height};
+  result.memset.dst = destination;
+  result.memset.pitch = config.pitch;
+  result.memset.value = config.value;
+  result.memset.elementSize = bytes;
+  result.memset.width = config.width;
+  result.memset.height = config.height;
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/cuda12.hpp"
 #include "escrow/detail/graph_query.hpp"
 
 namespace escrow::inline v0_1 {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "call.hpp"
+#include "cuda12_names.hpp"
 
 #include <cuda_runtime_api.h>
 

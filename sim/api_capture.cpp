@@ -51,7 +51,7 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCa
                                                cudaGraphNode_t const** dependencies,
                                                cudaGraphEdgeData const** edges,
                                                std::size_t* count) {
-  return call(__func__, ordinary, [&](api_call& c) {
+  return call("cudaStreamGetCaptureInfo", ordinary, [&](api_call& c) {
     std::shared_ptr<CUstream_st> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (status == nullptr) return cudaErrorInvalidValue;
@@ -108,7 +108,7 @@ cudaError_t CUDARTAPI cudaStreamUpdateCaptureDependencies(cudaStream_t handle,
                                                           cudaGraphNode_t* dependencies,
                                                           cudaGraphEdgeData const* edges,
                                                           std::size_t count, unsigned int flags) {
-  return call(__func__, ordinary, [&](api_call& c) {
+  return call("cudaStreamUpdateCaptureDependencies", ordinary, [&](api_call& c) {
     std::shared_ptr<CUstream_st> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (stream->capturing == nullptr) return cudaErrorIllegalState;

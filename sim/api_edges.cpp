@@ -11,7 +11,7 @@ extern "C" {
 cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t handle, cudaGraphNode_t const* from,
                                                cudaGraphNode_t const* to,
                                                cudaGraphEdgeData const* edges, std::size_t count) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call("cudaGraphAddDependencies", outlives_fault, [&](api_call&) {
     auto const graph = find_graph(handle);
     if (graph == nullptr || (count != 0 && (from == nullptr || to == nullptr)))
       return cudaErrorInvalidValue;
@@ -32,7 +32,7 @@ cudaError_t CUDARTAPI cudaGraphRemoveDependencies(cudaGraph_t handle, cudaGraphN
                                                   cudaGraphNode_t const* to,
                                                   cudaGraphEdgeData const* edges,
                                                   std::size_t count) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call("cudaGraphRemoveDependencies", outlives_fault, [&](api_call&) {
     auto const graph = find_graph(handle);
     if (graph == nullptr || (count != 0 && (from == nullptr || to == nullptr)))
       return cudaErrorInvalidValue;

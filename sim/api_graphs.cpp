@@ -115,7 +115,7 @@ cudaError_t CUDARTAPI cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* 
 cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t handle, cudaGraphNode_t* from,
                                         cudaGraphNode_t* to, cudaGraphEdgeData* edges,
                                         std::size_t* count) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call("cudaGraphGetEdges", outlives_fault, [&](api_call&) {
     auto const graph = find_graph(handle);
     if (graph == nullptr || count == nullptr || (from == nullptr) != (to == nullptr))
       return cudaErrorInvalidValue;
@@ -137,7 +137,7 @@ cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t handle, cudaGraphNode_t* fro
 
 cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* out,
                                                    cudaGraphEdgeData* edges, std::size_t* count) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call("cudaGraphNodeGetDependencies", outlives_fault, [&](api_call&) {
     if (node == nullptr) return cudaErrorInvalidValue;
     return put_list(node->before, node->before_edges, out, edges, count);
   });
@@ -145,7 +145,7 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGra
 
 cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* out,
                                                      cudaGraphEdgeData* edges, std::size_t* count) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call("cudaGraphNodeGetDependentNodes", outlives_fault, [&](api_call&) {
     if (node == nullptr) return cudaErrorInvalidValue;
     edge_list its;
     for (auto const* const after : node->after) its.push_back(edge_from(*node, *after));

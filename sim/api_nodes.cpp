@@ -69,13 +69,21 @@ cudaError_t alloc_node(CUgraph_st const& graph, cudaMemAllocNodeParamsV2& params
   return error;
 }
 
+bool is_moved(cudaChildGraphNodeParams const& params) {
+#if CUDART_VERSION < 12090  // which always copies
+  static_cast<void>(params);
+  return false;
+#else
+  return params.ownership == cudaGraphChildGraphOwnershipMove;
+#endif
+}
+
 cudaError_t any_node(CUgraph_st const& graph, cudaGraphNodeParams& p, work& what) {
   switch (p.type) {
     case cudaGraphNodeTypeEmpty:
       return cudaSuccess;
     case cudaGraphNodeTypeGraph:
-      return make_child_work(graph, p.graph.graph,
-                             p.graph.ownership == cudaGraphChildGraphOwnershipMove, what);
+      return make_child_work(graph, p.graph.graph, is_moved(p.graph), what);
     case cudaGraphNodeTypeMemAlloc:
       return alloc_node(graph, p.alloc, what);
     case cudaGraphNodeTypeMemFree:
@@ -180,7 +188,7 @@ cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t* out, cudaGraph_t graph,
     if (params == nullptr) return cudaErrorInvalidValue;
     return any_node(into, *params, what);
   };
-  auto const error = add(__func__, {out, graph, before, count, edges}, type, make);
+  auto const error = add("cudaGraphAddNode", {out, graph, before, count, edges}, type, make);
   if (error == cudaSuccess && type == cudaGraphNodeTypeConditional) {
     // Read after the node has been made: the array is the node's own and stays where it is.
     params->conditional.phGraph_out = std::get<conditional_work>((*out)->what).handles.data();

@@ -20,8 +20,8 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream capture device event ready_event"
-    " graph_lifetime_lock graph_query",
+    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
+    " ready_event graph_lifetime_lock graph_query",
     "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
     " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass"
     " describe",

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "../../sim/cuda12_names.hpp"
+
 namespace {
 
 // Plain: only passes ask, one at a time.

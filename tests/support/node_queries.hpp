@@ -73,10 +73,10 @@ template <class List>
   return as_nodes(of, found);
 }
 [[nodiscard]] inline std::vector<node> predecessors_of(node const& of) {
-  return neighbours_of(of, &cudaGraphNodeGetDependencies);
+  return neighbours_of(of, [](auto... out) { return cudaGraphNodeGetDependencies(out...); });
 }
 [[nodiscard]] inline std::vector<node> successors_of(node const& of) {
-  return neighbours_of(of, &cudaGraphNodeGetDependentNodes);
+  return neighbours_of(of, [](auto... out) { return cudaGraphNodeGetDependentNodes(out...); });
 }
 
 using edge_list = std::vector<std::pair<node, node>>;

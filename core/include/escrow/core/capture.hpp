@@ -8,6 +8,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
+#include "escrow/detail/cuda12.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // Replaces std::source_location, which clang 14 with libstdc++ lacks. One type for all compilers,

@@ -1,6 +1,8 @@
 // Serializes creation and destruction of related graphs and execs.
 #pragma once
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // What: serializes the calls that create or destroy related graphs and execs. CUDA links a graph to

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // The calling thread's current device. Throws cuda_error. Source: cudaGetDevice.

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // An object with these members, in this order, on one line. Names need no escapes. Any thread.

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // What: holds a T that is constructed in place and never destroyed. For process-wide objects:

@@ -1,6 +1,8 @@
 // Ranges and thread names for profilers: NVTX 3, if the CMake option ESCROW_NVTX is on.
 #pragma once
 
+#include "escrow/version.hpp"
+
 #ifdef ESCROW_NVTX  // for Escrow's own sources only, which alone include this file
 #include <nvtx3/nvToolsExt.h>
 #include <unistd.h>

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // What: a lock for a few instructions, without blocking calls. Locking costs one read-modify-write

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 class deleter_core;

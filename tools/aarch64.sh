@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Cross-compiles Escrow for aarch64 (Grace) with Debian's compiler, and runs the tests of what is lock-free (queues, lanes,
+# reference sets, pools) on the simulated CUDA runtime under qemu-user. What is missing comes from apt, CUDA's headers from
+# the folder named first or from build/cuda/13.0/include, where tools/cuda_versions.sh puts them:  tools/aarch64.sh [headers]
+# qemu-user keeps this machine's order of memory accesses: the model checker tests the orders, this tests the rest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cuda_headers=$(realpath "${1:-build/cuda/13.0/include}")
+tests=(worker_test drain_test reference_set_test claim_choice_test capture_slots_test)
+build=$PWD/build/aarch64
+if ! command -v aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null || [ ! -d /usr/src/googletest ]; then
+  packages=(g++-aarch64-linux-gnu qemu-user googletest)
+  run=()
+  if [ "$(id -u)" != 0 ]; then run=(sudo -n); fi
+  if ! { "${run[@]}" apt-get update -qq && "${run[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"; }; then
+    echo "Could not install them. Please run: sudo apt-get install ${packages[*]}" >&2
+    exit 1
+  fi
+fi
+
+cross=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64
+  -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu")
+cmake -S /usr/src/googletest -B "$build/googletest" "${cross[@]}" -DBUILD_GMOCK=OFF -DCMAKE_INSTALL_PREFIX="$build/prefix" \
+  >/dev/null
+cmake --build "$build/googletest" --target install >/dev/null
+
+# Boost's headers alone: the rest of /usr/include is this machine's.
+mkdir -p "$build/boost/include"
+ln -sfn /usr/include/boost "$build/boost/include/boost"
+cat >"$build/boost/BoostConfig.cmake" <<'end'
+add_library(Boost::headers INTERFACE IMPORTED)
+target_include_directories(Boost::headers INTERFACE ${CMAKE_CURRENT_LIST_DIR}/include)
+end
+
+cmake -S . -B "$build/escrow" "${cross[@]}" -DESCROW_BUILD_BENCH=OFF -DBoost_DIR="$build/boost" \
+  -DGTest_DIR="$build/prefix/lib/cmake/GTest" -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON \
+  -DESCROW_CUDA_INCLUDE_DIR="$cuda_headers" >/dev/null
+cmake --build "$build/escrow" --target "${tests[@]/%/_sim}"
+# That test starts its own program again, which needs an emulator that the kernel knows.
+GTEST_FILTER=-WorkerContext.IsOfTheDeviceOfWhatItReclaims \
+  ctest --test-dir "$build/escrow" -j2 --output-on-failure -R "^($(IFS='|'; echo "${tests[*]/%/_sim}"))\$"
