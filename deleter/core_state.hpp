@@ -50,7 +50,7 @@ class worker {
   std::chrono::steady_clock::time_point last_work_{};
 };
 
-struct deleter_core::state {
+struct ESCROW_LOCAL deleter_core::state {
   state(deleter_core& its_core, deleter_options given)
       : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {}
   state(state&&) = delete;

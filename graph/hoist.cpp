@@ -28,7 +28,7 @@ void report_unreleased(deleter_core& core) noexcept {
 
 }  // namespace
 
-class hoisted::state {
+class ESCROW_LOCAL hoisted::state {
  public:
   deferred_releases held;
   bool is_bare;

@@ -39,7 +39,7 @@ std::size_t size_index(std::size_t bytes) noexcept {
 
 }  // namespace
 
-struct scratch_pool::state {
+struct ESCROW_LOCAL scratch_pool::state {
   explicit state(pool_options given) : options(std::move(given)) {}
   state(state&&) = delete;
   ~state() {

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "escrow/api.hpp"
+
 namespace escrow::inline v0_1 {
 
 // Replaces std::source_location, which clang 14 with libstdc++ lacks. One type for all compilers,
@@ -38,7 +40,7 @@ class source_location {
 };
 
 // A CUDA runtime call returned something other than cudaSuccess.
-class cuda_error : public std::runtime_error {
+class ESCROW_API cuda_error : public std::runtime_error {
  public:
   // `api`: the CUDA function's name, a string literal. `where`: the line that called it.
   cuda_error(cudaError_t status, char const* api,
@@ -55,7 +57,8 @@ class cuda_error : public std::runtime_error {
 };
 
 namespace detail {
-[[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where);
+[[noreturn]] ESCROW_API void throw_cuda_error(cudaError_t status, char const* api,
+                                              source_location where);
 }  // namespace detail
 
 // Throws cuda_error unless `status` is cudaSuccess, and clears CUDA's last error, so that it is
@@ -78,10 +81,10 @@ inline bool succeeded(cudaError_t status) noexcept {
 // Whether `status` means that a device is lost to this process: its work has stopped permanently
 // and every later call fails. Other devices may still run: see runs_nothing_after(). Source: CUDA
 // runtime error descriptions that say "leaves the process in an inconsistent state".
-[[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
+[[nodiscard]] ESCROW_API bool is_sticky(cudaError_t status) noexcept;
 
 // Incorrect use of Escrow. The text names the call, the argument and the remedy.
-class usage_error : public std::logic_error {
+class ESCROW_API usage_error : public std::logic_error {
  public:
   // `call`: Escrow's function, e.g. "resource_pool::claim". `problem`: the argument and what is
   // wrong with it. `advice`: what to do.

@@ -14,9 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/retired_object.hpp"
 
 namespace escrow::inline v0_1 {
@@ -85,9 +87,11 @@ struct resource_usage {
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
 //   blocking stream captures: the caller keeps the owner. cuda_error as stated at each function.
 //   Errors on the worker are reported to deleter_options::on_error and counted.
-class deleter {
+class ESCROW_API deleter {
  public:
-  explicit deleter(deleter_options options = {});
+  explicit deleter(deleter_options options = {}) : core_(make_core(std::move(options))) {
+    pin_this_module();  // on_error is code of the caller's
+  }
   deleter(deleter&&) = delete;
   ~deleter();
 
@@ -204,6 +208,7 @@ class deleter {
   void finish_after_stream(retirement&& begun);
   void finish_with_graph(retirement&& begun);
   void require_open(char const* call) const;
+  static deleter_core* make_core(deleter_options options);
 
   deleter_core* core_;
 };

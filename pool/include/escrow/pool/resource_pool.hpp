@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
 
@@ -65,7 +67,7 @@ struct holder {
 
 // All slots are out, no more may be created, and the claim may not wait (any longer). The text
 // names the holders and the remedies. A capture in progress stays valid.
-class pool_exhausted : public std::runtime_error {
+class ESCROW_API pool_exhausted : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -198,6 +200,7 @@ class resource_pool {
   // Throws cuda_error if `options.device` does not name a device.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
                 destroy_function destroy = {}) {
+    pin_this_module();  // the worker calls `destroy` and T's destructor
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();

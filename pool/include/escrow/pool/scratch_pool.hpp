@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
@@ -20,7 +21,7 @@ namespace escrow::inline v0_1 {
 // Capture: creating and destroying one invalidate a capture unless the thread is in Relaxed mode,
 //   as pools and the worker are.
 // Errors: the constructor throws cuda_error. The destructor ignores the status.
-class device_block {
+class ESCROW_API device_block {
  public:
   explicit device_block(std::size_t bytes);  // source: cudaMalloc
   device_block(device_block&& other) noexcept
@@ -55,7 +56,7 @@ struct kernel_argument_traits<device_block> {
 // Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
 // Errors: as resource_pool; usage_error for more than bytes_max. Errors and holders name the pool
 //   of one size "<label> of <size> bytes".
-class scratch_pool {
+class ESCROW_API scratch_pool {
  public:
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
