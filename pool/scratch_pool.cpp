@@ -33,7 +33,7 @@ std::size_t scratch_pool::block_bytes(std::size_t bytes) noexcept {
   return (least + step - 1) / step * step;
 }
 
-struct scratch_pool::state final : memory_budget, std::enable_shared_from_this<state> {
+struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_shared_from_this<state> {
   state(pool_options given, scratch_policy const& chosen)
       : options(std::move(given)), policy(chosen), checked_at(clock::now().time_since_epoch()) {}
   ~state() {

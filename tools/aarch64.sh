@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cuda_headers=$(realpath "${1:-build/cuda/13.0/include}")
-tests=(worker_test drain_test reference_set_test claim_choice_test capture_slots_test)
+tests=(worker_test drain_test reference_set_test claim_choice_test)
 build=$PWD/build/aarch64
 if ! command -v aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null || [ ! -d /usr/src/googletest ]; then
   packages=(g++-aarch64-linux-gnu qemu-user googletest)

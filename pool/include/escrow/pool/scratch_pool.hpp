@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
@@ -77,7 +78,7 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 // Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
 //   limit that is reached pool_exhausted: both name the claim's size and line, and what leases and
 //   graphs hold. Errors and holders name the pool of one size "<label> of <size> bytes".
-class scratch_pool {
+class ESCROW_API scratch_pool {
  public:
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
@@ -123,7 +124,7 @@ class scratch_pool {
 
 // A scratch_pool for each device, created when it is first asked for.
 // Thread safety: any thread may call on() concurrently.
-class scratch_pools {
+class ESCROW_API scratch_pools {
  public:
   // `options.device` is ignored, and `policy` holds for each device.
   explicit scratch_pools(pool_options options = {}, scratch_policy policy = {});
