@@ -117,6 +117,18 @@ void check_driver(CUresult result, char const* call) {
   if (result != CUDA_SUCCESS) throw cuda_error(static_cast<cudaError_t>(result), call);
 }
 
+int device_in_driver(cudaStream_t stream) {
+  static context_functions const driver;
+  CUcontext context = nullptr;
+  check_driver(driver.of_stream(stream, &context), "cuStreamGetCtx");
+  check_driver(driver.push(context), "cuCtxPushCurrent");
+  CUdevice device = 0;
+  CUresult const result = driver.device(&device);
+  retry_cleanup([&] { return static_cast<cudaError_t>(driver.pop(&context)); });
+  check_driver(result, "cuCtxGetDevice");
+  return device;
+}
+
 int device_count() {
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
@@ -150,21 +162,30 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   return id;
 }
 
-int device_of_capturing(stream_ref stream) {
+int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
+  struct answer {
+    std::uint64_t capture_id = 0;
+    cudaStream_t stream = nullptr;
+    int device = 0;
+  };
+  // Recent results of this thread. Ids are never reused, and a stream never changes its device.
+  thread_local std::array<answer, 32> answers{};
+  thread_local std::size_t next = 0;
   // These handles name a stream on each device.
   cudaStream_t const handle = stream.get();
-  bool const is_of_current =
-      handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
-  if (is_of_current || device_count() == 1) return current_device();
-  static context_functions const driver;
-  CUcontext context = nullptr;
-  check_driver(driver.of_stream(handle, &context), "cuStreamGetCtx");
-  check_driver(driver.push(context), "cuCtxPushCurrent");
-  CUdevice device = 0;
-  CUresult const result = driver.device(&device);
-  retry_cleanup([&] { return static_cast<cudaError_t>(driver.pop(&context)); });
-  check_driver(result, "cuCtxGetDevice");
-  return device;
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    return current_device();
+  }
+  auto const known = std::ranges::find_if(answers, [&](answer const& each) {
+    return each.capture_id == capture_id && each.stream == handle;
+  });
+  if (known != answers.end()) {
+    std::swap(*known, answers.front());  // likely queried next
+    return answers.front().device;
+  }
+  int const found = device_count() == 1 ? 0 : device_in_driver(handle);
+  answers[next++ % answers.size()] = {capture_id, handle, found};
+  return found;
 }
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {

@@ -46,7 +46,7 @@ deleter& deleter::global() {
   return *only;
 }
 
-void deleter::set_on_error(std::function<void(std::exception const&)> handler) {
+void deleter::replace_on_error(std::function<void(std::exception const&)> handler) {
   core_->state_->set_on_error(std::move(handler));
 }
 
@@ -99,7 +99,7 @@ deleter::retirement deleter::begin(stream_ref stream, char const* call) {
 deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
-    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream));
+    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));
   }
   std::uint64_t const id = stream_id(stream);
   retirement begun(core_->take_retired_object(id, true), retirement::kind::after_stream);

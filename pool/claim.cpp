@@ -253,7 +253,8 @@ void slot_pool::state::require_open(char const* call) const {
 void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
-  int const found = capture.is_active() ? device_of_capturing(stream) : device_of(stream);
+  int const found =
+      capture.is_active() ? device_of_capturing(stream, capture.id) : device_of(stream);
   if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +

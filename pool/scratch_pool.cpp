@@ -212,20 +212,22 @@ std::string scratch_pool::state::describe(std::size_t bytes, source_location whe
   for_each([&text](size_class& each) {
     for (holder const& its : slots_of(each).holders()) {
       if (its.capture_id == 0) continue;
-      text += "; " + escrow::describe(its) + " of \"" + its.label + "\"";
+      text += "; \"" + its.label + "\": " + escrow::describe(its);
     }
   });
   return text;
 }
 
-scratch_pool::scratch_pool(pool_options const& options, scratch_policy const& policy)
-    : state_(std::make_shared<state>(options, policy)) {
+std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const& options,
+                                                              scratch_policy const& policy) {
+  auto made = std::make_shared<state>(options, policy);
   if (!policy.source.allocate || !policy.source.free) {
     throw usage_error("scratch_pool", "`policy.source` lacks a function",
                       "give both, allocate and free");
   }
-  if (options.device < 0) state_->options.device = current_device();
-  state_->of(bytes_min);  // checks the device
+  if (options.device < 0) made->options.device = current_device();
+  made->of(bytes_min);  // checks the device
+  return made;
 }
 
 scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
@@ -284,11 +286,10 @@ scratch_stats scratch_pool::stats() const noexcept {
   return state_->stats();
 }
 
-scratch_pools::scratch_pools(pool_options options, scratch_policy policy)
-    : options_(std::move(options)), policy_(std::move(policy)) {
+std::size_t scratch_pools::device_count() {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  places_ = std::vector<place>(static_cast<std::size_t>(devices));
+  return static_cast<std::size_t>(devices);
 }
 
 scratch_pool& scratch_pools::on(int device) {

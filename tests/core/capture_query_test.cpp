@@ -134,8 +134,8 @@ int device_without_a_context_on_an_unused_one() {
   test::capture open(first, cudaStreamCaptureModeGlobal);
   test::capture other(second, cudaStreamCaptureModeGlobal);
   for (int i = 0; i < 2; ++i) {
-    must(device_of_capturing(first) == 3, "the device");
-    must(device_of_capturing(second) == 1, "that of another capture");
+    must(device_of_capturing(first, capture_of(first).id) == 3, "the device");
+    must(device_of_capturing(second, capture_of(second).id) == 1, "that of another capture");
   }
   must(open.is_active() && other.is_active(), "the captures go on");
   must(open.end());

@@ -53,7 +53,7 @@ if(FROM STREQUAL installed)
   run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
   consume(found -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
   consume_by_pkg_config()
-  expect_refusal("There is no escrow::escrow: the CUDA Toolkit 13.0 or newer"
+  expect_refusal("There is no escrow::escrow: the CUDA Toolkit 12.8 or newer"
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${SOURCE_DIR})
   expect_refusal("There is no escrow::other" -DCOMPONENTS=other)
 else()

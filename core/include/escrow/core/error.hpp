@@ -9,9 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "escrow/version.hpp"
-
 #include "escrow/api.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "escrow/api.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

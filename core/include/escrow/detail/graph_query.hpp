@@ -34,9 +34,9 @@ namespace escrow::inline v0_1 {
   return edge.from_port == cudaGraphKernelNodePortDefault;
 }
 
-// The device of `stream`, which captures. Harms no capture and creates no context. Throws
-// cuda_error. Any thread. Source: cuStreamGetCtx.
-[[nodiscard]] int device_of_capturing(stream_ref stream);
+// The device of `stream`, which captures with that id. Harms no capture and creates no context. The
+// thread remembers recent results. Throws cuda_error. Any thread. Source: cuStreamGetCtx.
+[[nodiscard]] int device_of_capturing(stream_ref stream, std::uint64_t capture_id);
 
 // A graph's nodes, in CUDA's order. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);

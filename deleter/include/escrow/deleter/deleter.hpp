@@ -107,7 +107,10 @@ class ESCROW_API deleter {
   // Replaces deleter_options::on_error; empty: none. Any thread, at any time. A call of the
   // previous handler may still run when this returns. Throws std::bad_alloc, and then the previous
   // one stays.
-  void set_on_error(std::function<void(std::exception const&)> handler);
+  void set_on_error(std::function<void(std::exception const&)> handler) {
+    pin_this_module();
+    replace_on_error(std::move(handler));
+  }
 
   // Destroys `owner` after the work on `stream` so far; in a capture, after the graph, its clones
   // and execs are destroyed and their launches done. Never blocks on the GPU. Allocates nothing in
@@ -241,6 +244,7 @@ class ESCROW_API deleter {
   void finish_with_graph(retirement&& begun);
   void require_open(char const* call) const;
   static deleter_core* make_core(deleter_options options);
+  void replace_on_error(std::function<void(std::exception const&)> handler);
 
   deleter_core* core_;
 };

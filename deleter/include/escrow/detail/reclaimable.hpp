@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "escrow/api.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

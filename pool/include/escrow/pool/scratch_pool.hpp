@@ -88,7 +88,10 @@ class ESCROW_API scratch_pool {
 
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
   // and usage_error for a source without functions.
-  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {});
+  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {})
+      : state_(make_state(options, policy)) {
+    pin_this_module();  // the worker calls the source's `free`
+  }
   scratch_pool(scratch_pool&&) noexcept;
   scratch_pool& operator=(scratch_pool&&) noexcept;
   ~scratch_pool();
@@ -119,6 +122,9 @@ class ESCROW_API scratch_pool {
 
  private:
   struct state;
+  static std::shared_ptr<state> make_state(pool_options const& options,
+                                           scratch_policy const& policy);
+
   std::shared_ptr<state> state_;
 };
 
@@ -127,7 +133,10 @@ class ESCROW_API scratch_pool {
 class ESCROW_API scratch_pools {
  public:
   // `options.device` is ignored, and `policy` holds for each device.
-  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {});
+  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {})
+      : options_(std::move(options)), policy_(std::move(policy)), places_(device_count()) {
+    pin_this_module();
+  }
 
   // The pool of `device`, which lives as long as this. Throws cuda_error if that is not a device.
   [[nodiscard]] scratch_pool& on(int device);
@@ -137,6 +146,7 @@ class ESCROW_API scratch_pools {
     std::once_flag is_made;
     std::optional<scratch_pool> pool;
   };
+  static std::size_t device_count();
 
   pool_options options_;
   scratch_policy policy_;
