@@ -1,17 +1,9 @@
-# Installing: targets, headers and the package files that find_package(escrow) reads.
+# Installing: libraries, headers, and the package files for find_package(escrow) and pkg-config; and packages by CPack.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-get_property(parts GLOBAL PROPERTY ESCROW_PARTS)
-if(TARGET escrow_all)
-  list(APPEND parts escrow_all)
-endif()
+get_property(libraries GLOBAL PROPERTY ESCROW_LIBRARIES)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/escrow)
-
-install(TARGETS ${parts} EXPORT escrow_targets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-  FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT escrow_targets NAMESPACE escrow:: FILE escrow_targets.cmake DESTINATION ${package_dir})
 
 configure_package_config_file(cmake/escrow-config.cmake.in escrow-config.cmake
   INSTALL_DESTINATION ${package_dir})
@@ -21,3 +13,41 @@ install(FILES
     ${PROJECT_BINARY_DIR}/escrow-config.cmake
     ${PROJECT_BINARY_DIR}/escrow-config-version.cmake
   DESTINATION ${package_dir})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# Each library can be found without the other: escrow-simulated.cmake does not name CUDA::cudart.
+file(RELATIVE_PATH include_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+get_target_property(cuda_include CUDA::toolkit INTERFACE_INCLUDE_DIRECTORIES)
+list(JOIN cuda_include " -I" cuda_include)
+set(private_if_shared .private)
+if(NOT BUILD_SHARED_LIBS)
+  set(private_if_shared "")
+endif()
+foreach(library IN LISTS libraries)
+  get_target_property(name ${library} EXPORT_NAME)
+  install(TARGETS ${library} EXPORT ${library} FILE_SET HEADERS)
+  install(EXPORT ${library} NAMESPACE escrow:: FILE escrow-${name}.cmake DESTINATION ${package_dir})
+  set(runtime "")
+  if(library STREQUAL escrow)
+    get_target_property(cudart CUDA::cudart IMPORTED_LOCATION)
+    cmake_path(GET cudart PARENT_PATH cudart_dir)
+    set(runtime "-L${cudart_dir} -lcudart")
+  endif()
+  configure_file(cmake/escrow.pc.in ${library}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${library}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_GENERATOR TGZ DEB)
+  set(CPACK_SOURCE_GENERATOR TGZ)
+  set(CPACK_SOURCE_IGNORE_FILES /\\.git /build/)
+  set(CPACK_SOURCE_PACKAGE_FILE_NAME escrow-${PROJECT_VERSION})
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Keeps GPU resources alive until the last work that uses them has finished")
+  set(CPACK_PACKAGE_CONTACT "The Escrow authors")
+  set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+  set(CPACK_DEBIAN_PACKAGE_NAME libescrow-dev)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6, libstdc++6")  # cudart is of no package of Debian's
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  include(CPack)
+endif()

@@ -1,10 +1,11 @@
-# What all targets of Escrow share: the language, the warnings, the sanitizers, and how a part is declared.
+# What all targets of Escrow share: the language, the warnings, the sanitizers; how a part is declared, and the libraries.
 
-# Warnings are errors for our own code only: nothing here reaches a consumer.
+# Nothing of this but the language reaches a consumer.
 function(escrow_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Werror>")
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow>"
+    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ESCROW_WERROR}>>:-Werror>")
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   if(ESCROW_SANITIZE)
     target_compile_options(${target} PRIVATE
@@ -27,22 +28,56 @@ function(escrow_shows_nvtx target)
   target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
 endfunction()
 
-# A part of the house: target escrow_<name>, alias escrow::<name>, its public headers a verified file set.
-# It sees CUDA's headers and links no CUDA runtime: the program picks cudart or escrow::sim.
+# A part of the house: target escrow_<name>, alias escrow::<name>, its public headers a verified file set. Tests link
+# parts, users libraries. It sees CUDA's headers and links no CUDA runtime: the program picks cudart or escrow::sim.
 function(escrow_part name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
-  add_library(escrow_${name} STATIC ${arg_SOURCES})
+  add_library(escrow_${name} STATIC EXCLUDE_FROM_ALL ${arg_SOURCES})
   add_library(escrow::${name} ALIAS escrow_${name})
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS include/*.hpp)
   target_sources(escrow_${name} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${headers})
   target_link_libraries(escrow_${name} PUBLIC CUDA::toolkit Threads::Threads ${arg_LINK})
   set_target_properties(escrow_${name} PROPERTIES
-    EXPORT_NAME ${name}
     POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
     VERIFY_INTERFACE_HEADER_SETS ON)
   escrow_compile_options(escrow_${name})
   if(ESCROW_NVTX)
     escrow_shows_nvtx(escrow_${name})
   endif()
   set_property(GLOBAL APPEND PROPERTY ESCROW_PARTS escrow_${name})
+endfunction()
+
+# escrow_library(target name LINK runtime PARTS parts...): escrow::<name>, all these parts in one library, so that no
+# order of libraries matters to who links it. Shared, it exports what ESCROW_API says (and the simulated runtime).
+function(escrow_library target name)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LINK;PARTS")
+  list(TRANSFORM arg_PARTS PREPEND escrow_)
+  list(TRANSFORM arg_PARTS REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  add_library(${target} ${objects})
+  add_library(escrow::${name} ALIAS ${target})
+  foreach(part IN LISTS arg_PARTS)
+    get_target_property(folders ${part} HEADER_DIRS)
+    get_target_property(headers ${part} HEADER_SET)
+    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${folders} FILES ${headers})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${arg_LINK} Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
+  target_link_options(${target} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/escrow.map)
+  # Before 1.0 a minor version may change the ABI.
+  set(abi ${PROJECT_VERSION_MAJOR})
+  if(abi EQUAL 0)
+    set(abi 0.${PROJECT_VERSION_MINOR})
+  endif()
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name}
+    LINKER_LANGUAGE CXX
+    LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/escrow.map
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${abi})
+  if(NOT ESCROW_INSTALL)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  escrow_compile_options(${target})
+  set_property(GLOBAL APPEND PROPERTY ESCROW_LIBRARIES ${target})
 endfunction()

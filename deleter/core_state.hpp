@@ -54,7 +54,7 @@ class worker {
   std::chrono::steady_clock::time_point last_work_{};
 };
 
-struct deleter_core::state {
+struct ESCROW_LOCAL deleter_core::state {
   using error_handler = std::function<void(std::exception const&)>;
 
   state(deleter_core& its_core, deleter_options given)

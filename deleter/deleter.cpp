@@ -18,12 +18,12 @@
 
 namespace escrow::inline v0_1 {
 
-deleter::deleter(deleter_options options) {
+deleter_core* deleter::make_core(deleter_options options) {
   std::unique_ptr<deleter_core, void (*)(deleter_core*)> core(
       new deleter_core(std::move(options)), [](deleter_core* unused) { delete unused; });
   if (core->state_->options.own_worker) core->state_->thread.start();
-  core_ = core.release();
-  core_->add_use();
+  core->add_use();
+  return core.release();
 }
 
 deleter::~deleter() {
@@ -46,7 +46,7 @@ deleter& deleter::global() {
   return *only;
 }
 
-void deleter::set_on_error(std::function<void(std::exception const&)> handler) {
+void deleter::replace_on_error(std::function<void(std::exception const&)> handler) {
   core_->state_->set_on_error(std::move(handler));
 }
 

@@ -1,8 +1,6 @@
 // A reclaimable's path from push() to the worker, and the statistics.
 #include "escrow/detail/deleter_core.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -12,6 +10,7 @@
 #include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/module_pin.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -22,24 +21,6 @@ deleter_options in_order(deleter_options options) {
   options.poll_interval_min = std::max(options.poll_interval_min, std::chrono::microseconds(1));
   options.poll_interval_max = std::max(options.poll_interval_max, options.poll_interval_min);
   return options;
-}
-
-// Pins the module that contains this code, e.g. a plugin linked with Escrow's static libraries:
-// dlclose() then leaves it loaded. Uses one more dlopen, never closed, because a link option (-z
-// nodelete) would reach only users of CMake.
-void pin_module() noexcept;
-
-bool open_once_more() noexcept {
-  Dl_info found{};
-  // Not found: a statically linked program, from which nothing is unloaded.
-  if (dladdr(reinterpret_cast<void*>(&pin_module), &found) == 0) return false;
-  // By the name it was loaded under, so no file is opened. Null for a program, which stays loaded.
-  return dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
-}
-
-void pin_module() noexcept {
-  static bool const is_pinned = open_once_more();
-  static_cast<void>(is_pinned);
 }
 
 }  // namespace
@@ -77,7 +58,7 @@ void reclaimable::reclaim_again_after(cudaEvent_t ready) noexcept {
 deleter_core::deleter_core(deleter_options options)
     : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {
   // From here on the worker and destroy callbacks may run this code at any time.
-  pin_module();
+  pin_this_module();
   worker::watch_for_exit();
 }
 

@@ -48,7 +48,7 @@ class launch_lock {
   launch_orders const& orders_;
 };
 
-class graph_exec::state {
+class ESCROW_LOCAL graph_exec::state {
  public:
   state(survey_root const& source, instantiate_options const& options);
   state(state&&) = delete;

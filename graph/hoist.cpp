@@ -35,7 +35,7 @@ void refuse_capturing(char const* call, stream_ref stream) {
 
 }  // namespace
 
-class hoisted::state {
+class ESCROW_LOCAL hoisted::state {
  public:
   deferred_releases held;
   bool is_bare;

@@ -33,7 +33,7 @@ std::size_t scratch_pool::block_bytes(std::size_t bytes) noexcept {
   return (least + step - 1) / step * step;
 }
 
-struct scratch_pool::state final : memory_budget, std::enable_shared_from_this<state> {
+struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_shared_from_this<state> {
   state(pool_options given, scratch_policy const& chosen)
       : options(std::move(given)), policy(chosen), checked_at(clock::now().time_since_epoch()) {}
   ~state() {
@@ -218,14 +218,16 @@ std::string scratch_pool::state::describe(std::size_t bytes, source_location whe
   return text;
 }
 
-scratch_pool::scratch_pool(pool_options const& options, scratch_policy const& policy)
-    : state_(std::make_shared<state>(options, policy)) {
+std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const& options,
+                                                              scratch_policy const& policy) {
+  auto made = std::make_shared<state>(options, policy);
   if (!policy.source.allocate || !policy.source.free) {
     throw usage_error("scratch_pool", "`policy.source` lacks a function",
                       "give both, allocate and free");
   }
-  if (options.device < 0) state_->options.device = current_device();
-  state_->of(bytes_min);  // checks the device
+  if (options.device < 0) made->options.device = current_device();
+  made->of(bytes_min);  // checks the device
+  return made;
 }
 
 scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
@@ -284,11 +286,10 @@ scratch_stats scratch_pool::stats() const noexcept {
   return state_->stats();
 }
 
-scratch_pools::scratch_pools(pool_options options, scratch_policy policy)
-    : options_(std::move(options)), policy_(std::move(policy)) {
+std::size_t scratch_pools::device_count() {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  places_ = std::vector<place>(static_cast<std::size_t>(devices));
+  return static_cast<std::size_t>(devices);
 }
 
 scratch_pool& scratch_pools::on(int device) {

@@ -63,7 +63,7 @@ struct claim_request {
   std::chrono::nanoseconds busy_wait_max{};  // for slots that are only busy
 };
 
-struct slot_pool::state {
+struct ESCROW_LOCAL slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
       : owner(pool),
         options(std::move(given)),

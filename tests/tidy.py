@@ -20,9 +20,9 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
+    "core": "version api never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
     " ready_event graph_lifetime_lock graph_query",
-    "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
+    "deleter": "module_pin reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
     " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass"
     " describe",
     "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle describe"
@@ -72,7 +72,7 @@ def included_part(line):
     match = re.match(r'#include [<"]escrow/(\w+)[./]', line)
     if not match:
         return None
-    return "core" if match[1] == "version" else match[1]
+    return "core" if match[1] in ("api", "version") else match[1]
 
 
 def check_includes(name, lines):

@@ -1,5 +1,6 @@
-// A plugin with Escrow inside is closed with dlclose: code that its worker and CUDA may still call
-// stays loaded, all that it held is released, and the program goes on and ends.
+// A plugin with Escrow inside, or linked with the shared library, is closed with dlclose: code that
+// its worker and CUDA may still call stays loaded, all that it held is released, and the program
+// goes on and ends.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -18,8 +19,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// The plugin with a copy of Escrow inside, or the one that this variable names.
+[[nodiscard]] char const* plugin_path() {
+  char const* const named = std::getenv("ESCROW_EXIT_PLUGIN");
+  return named == nullptr ? ESCROW_EXIT_PLUGIN : named;
+}
+
 [[nodiscard]] bool is_loaded() {
-  void* const found = dlopen(ESCROW_EXIT_PLUGIN, RTLD_LAZY | RTLD_NOLOAD);
+  void* const found = dlopen(plugin_path(), RTLD_LAZY | RTLD_NOLOAD);
   if (found != nullptr) dlclose(found);
   return found != nullptr;
 }
@@ -27,8 +34,7 @@ using namespace std::chrono_literals;
 /// The plugin, from its opening to its closing.
 class plugin {
  public:
-  explicit plugin(char const* path = ESCROW_EXIT_PLUGIN)
-      : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
+  explicit plugin(char const* path = plugin_path()) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
     if (handle_ == nullptr) throw std::runtime_error{dlerror()};
     calls_ = reinterpret_cast<plugin_entry>(dlsym(handle_, "exit_plugin"))(&counts());
   }
@@ -148,7 +154,7 @@ void with_a_launch_of_its_own_exec_in_flight() {
 }
 
 void opened_by_a_path_that_is_no_longer_valid() {
-  std::filesystem::path const path = ESCROW_EXIT_PLUGIN;
+  std::filesystem::path const path = plugin_path();
   std::filesystem::current_path(path.parent_path());
   plugin used(("./" + path.filename().string()).c_str());
   std::filesystem::current_path("/");

@@ -14,9 +14,11 @@ KEYWORDS = {"if", "for", "while", "switch", "return", "requires", "decltype", "n
             "alignas", "explicit", "catch", "constexpr", "operator"}
 
 
-def without_comments(text):
+def without_comments(text, keep_marks=False):
     text = re.sub(r"//[^\n]*", "", text)
     text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.M)
+    if not keep_marks:
+        text = re.sub(r"\bESCROW_(?:API|LOCAL)\b", "", text)
     return re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
 
 

@@ -1,16 +1,69 @@
-# Installs the build tree BUILD_DIR into a fresh folder, builds the consumer against it, and runs its examples.
-set(prefix ${BUILD_DIR}/install-test/prefix)
-set(consumer ${BUILD_DIR}/install-test/consumer)
-file(REMOVE_RECURSE ${BUILD_DIR}/install-test)
+# Gets Escrow in each way that README names, builds the consumer against it, and runs its examples.
+# FROM=installed: the build tree BUILD_DIR, installed into a fresh folder. FROM=source: the source archive, built anew.
+set(root ${BUILD_DIR}/install-test/${FROM})
+set(prefix ${root}/prefix)
+file(REMOVE_RECURSE ${root})
+if(CUDA_INCLUDE_DIR)
+  set(cuda -DESCROW_CUDA_INCLUDE_DIR=${CUDA_INCLUDE_DIR})
+endif()
 
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
-run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${consumer} -G Ninja
-  -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=${CXX_FLAGS}
-  -DESCROW_CUDA_INCLUDE_DIR=${CUDA_INCLUDE_DIR})
-run(${CMAKE_COMMAND} --build ${consumer})
-run(${consumer}/main)
-run(${consumer}/own_launch)
+# consume(folder options...): without optimisation, since it takes longer than it saves.
+function(consume folder)
+  run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${root}/${folder} -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} ${cuda} ${ARGN})
+  run(${CMAKE_COMMAND} --build ${root}/${folder})
+  run(${root}/${folder}/main)
+  run(${root}/${folder}/own_launch)
+endfunction()
+
+# What find_package says to options that it cannot satisfy.
+function(expect_refusal expected)
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${root}/refused -G Ninja
+    -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${prefix} ${ARGN}
+    RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  if(result EQUAL 0 OR NOT said MATCHES "${expected}")
+    message(FATAL_ERROR "expected: ${expected}\nsaid: ${said}")
+  endif()
+endfunction()
+
+# The library that pkg-config names, without CMake.
+function(consume_by_pkg_config)
+  find_program(pkg_config NAMES pkg-config pkgconf)
+  if(NOT pkg_config)
+    return()
+  endif()
+  file(GLOB_RECURSE file ${prefix}/*/escrow_simulated.pc)
+  cmake_path(GET file PARENT_PATH folder)
+  set(ENV{PKG_CONFIG_PATH} ${folder})
+  execute_process(COMMAND ${pkg_config} --cflags --libs escrow_simulated OUTPUT_VARIABLE flags
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  run(${COMPILER} -std=c++20 ${SOURCE_DIR}/main.cpp -o ${root}/by_pkg_config ${flags})
+  cmake_path(GET folder PARENT_PATH libraries)
+  set(ENV{LD_LIBRARY_PATH} ${libraries})
+  run(${root}/by_pkg_config)
+endfunction()
+
+if(FROM STREQUAL installed)
+  run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+  consume(found -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
+  consume_by_pkg_config()
+  expect_refusal("There is no escrow::escrow: the CUDA Toolkit 12.8 or newer"
+    -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${SOURCE_DIR})
+  expect_refusal("There is no escrow::other" -DCOMPONENTS=other)
+else()
+  run(${CPACK} --config ${BUILD_DIR}/CPackSourceConfig.cmake -B ${root}/archive)
+  file(GLOB archive ${root}/archive/*.tar.gz)
+  # Two ways in one folder, so that Escrow is compiled once.
+  consume(built -DWAY=FetchContent -DESCROW_SOURCE=${archive})
+  consume(built -DWAY=add_subdirectory -DESCROW_SOURCE=${root}/built/_deps/escrow-src
+    -DBUILD_SHARED_LIBS=OFF -DESCROW_INSTALL=ON)
+  run(${CMAKE_COMMAND} --install ${root}/built --prefix ${prefix})
+  consume(found -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
+  consume_by_pkg_config()
+endif()

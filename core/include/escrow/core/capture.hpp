@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/cuda12.hpp"
@@ -54,7 +55,7 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
   return result;
 }
 
-[[noreturn]] void refuse_capture(char const* call, cudaError_t status);
+[[noreturn]] ESCROW_API void refuse_capture(char const* call, cudaError_t status);
 
 }  // namespace detail
 
@@ -86,7 +87,7 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
 // Thread safety: affects the calling thread only; create and destroy on the same thread.
 // Lifetime: scopes nest; the destructor restores the previous mode.
 // Errors: the constructor throws cuda_error and then has changed nothing.
-class [[nodiscard]] relaxed_capture_scope {
+class [[nodiscard]] ESCROW_API relaxed_capture_scope {
  public:
   relaxed_capture_scope();
   relaxed_capture_scope(relaxed_capture_scope&&) = delete;

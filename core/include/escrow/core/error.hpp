@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -41,7 +42,7 @@ class source_location {
 };
 
 // A CUDA runtime call returned something other than cudaSuccess.
-class cuda_error : public std::runtime_error {
+class ESCROW_API cuda_error : public std::runtime_error {
  public:
   // `api`: the CUDA function's name, a string literal. `where`: the line that called it. `note`:
   // what else is known; empty: nothing.
@@ -63,11 +64,12 @@ class cuda_error : public std::runtime_error {
 };
 
 namespace detail {
-[[noreturn]] void throw_cuda_error(cudaError_t status, char const* api, source_location where,
-                                   std::string_view note);
+[[noreturn]] ESCROW_API void throw_cuda_error(cudaError_t status, char const* api,
+                                              source_location where, std::string_view note);
 
 // In a handler of `handled`: throws it as the error of `call` at `where`; a derived type as it is.
-[[noreturn]] void rethrow_at(cuda_error const& handled, char const* call, source_location where);
+[[noreturn]] ESCROW_API void rethrow_at(cuda_error const& handled, char const* call,
+                                        source_location where);
 
 // Runs a function of Escrow: a cuda_error that leaves it names `call` and the caller's line.
 template <class Function>
@@ -100,10 +102,10 @@ inline bool succeeded(cudaError_t status) noexcept {
 // Whether `status` means that a device is lost to this process: its work has stopped permanently
 // and every later call fails. Other devices may still run: see runs_nothing_after(). Source: CUDA
 // runtime error descriptions that say "leaves the process in an inconsistent state".
-[[nodiscard]] bool is_sticky(cudaError_t status) noexcept;
+[[nodiscard]] ESCROW_API bool is_sticky(cudaError_t status) noexcept;
 
 // Incorrect use of Escrow. The text names the call, the argument and the remedy.
-class usage_error : public std::logic_error {
+class ESCROW_API usage_error : public std::logic_error {
  public:
   // `call`: Escrow's function, e.g. "resource_pool::claim". `problem`: the argument and what is
   // wrong with it. `advice`: what to do.

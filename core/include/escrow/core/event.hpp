@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 
@@ -21,7 +22,7 @@ namespace escrow::inline v0_1 {
 //   synchronization invalidate another thread's Global capture, except in Relaxed mode
 //   (relaxed_capture_scope).
 // Errors: cuda_error.
-class event_ref {
+class ESCROW_API event_ref {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
   event_ref(cudaEvent_t event) noexcept : event_(event) {}
@@ -48,7 +49,7 @@ class event_ref {
 //   waits on it stay valid.
 // Capture: creating and destroying are capture-safe.
 // Errors: the constructor throws cuda_error; the destructor retries, then ignores the status.
-class event {
+class ESCROW_API event {
  public:
   explicit event(source_location where = source_location::current());
   // Takes ownership; null gives an empty event.

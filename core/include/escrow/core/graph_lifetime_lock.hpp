@@ -1,6 +1,7 @@
 // Serializes creation and destruction of related graphs and execs.
 #pragma once
 
+#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -24,7 +25,7 @@ namespace escrow::inline v0_1 {
 //   Escrow.
 // Lifetime: until the end of the scope, on one thread. Usable during exit.
 // Capture: capture-safe.
-class [[nodiscard]] graph_lifetime_lock {
+class [[nodiscard]] ESCROW_API graph_lifetime_lock {
  public:
   graph_lifetime_lock() noexcept;
   graph_lifetime_lock(graph_lifetime_lock&&) = delete;

@@ -14,10 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/retired_object.hpp"
 
 namespace escrow::inline v0_1 {
@@ -52,7 +54,7 @@ struct deleter_stats {
 };
 
 // The same as a JSON object on one line, with the names of the members.
-[[nodiscard]] std::string to_json(deleter_stats const& stats);
+[[nodiscard]] ESCROW_API std::string to_json(deleter_stats const& stats);
 
 // What a graph or an exec holds, in total and by label. Owners are those of deleter::retire().
 struct resource_usage {
@@ -90,9 +92,11 @@ struct resource_usage {
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
 //   blocking stream captures: the caller keeps the owner. cuda_error as stated at each function.
 //   Errors on the worker are reported to deleter_options::on_error and counted.
-class deleter {
+class ESCROW_API deleter {
  public:
-  explicit deleter(deleter_options options = {});
+  explicit deleter(deleter_options options = {}) : core_(make_core(std::move(options))) {
+    pin_this_module();  // on_error is code of the caller's
+  }
   deleter(deleter&&) = delete;
   ~deleter();
 
@@ -103,7 +107,10 @@ class deleter {
   // Replaces deleter_options::on_error; empty: none. Any thread, at any time. A call of the
   // previous handler may still run when this returns. Throws std::bad_alloc, and then the previous
   // one stays.
-  void set_on_error(std::function<void(std::exception const&)> handler);
+  void set_on_error(std::function<void(std::exception const&)> handler) {
+    pin_this_module();
+    replace_on_error(std::move(handler));
+  }
 
   // Destroys `owner` after the work on `stream` so far; in a capture, after the graph, its clones
   // and execs are destroyed and their launches done. Never blocks on the GPU. Allocates nothing in
@@ -236,6 +243,8 @@ class deleter {
   void finish_after_stream(retirement&& begun);
   void finish_with_graph(retirement&& begun);
   void require_open(char const* call) const;
+  static deleter_core* make_core(deleter_options options);
+  void replace_on_error(std::function<void(std::exception const&)> handler);
 
   deleter_core* core_;
 };

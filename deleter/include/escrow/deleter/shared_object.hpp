@@ -7,9 +7,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow::inline v0_1 {
@@ -18,7 +20,7 @@ namespace escrow::inline v0_1 {
 //   shares, and one for each use that record_stream() recorded.
 // Thread safety: any thread may call anything.
 // Lifetime: created with the shares' reference. After the last one the worker destroys it.
-class shared_object_base : public reclaimable {
+class ESCROW_API shared_object_base : public reclaimable {
  public:
   void note_use(stream_ref stream);  // see record_stream()
 
@@ -44,7 +46,9 @@ class stream_shared_object final : public shared_object_base {
       : shared_object_base(
             its,
             [](reclaimable& thing) noexcept { delete static_cast<stream_shared_object*>(&thing); }),
-        value(std::forward<Arguments>(arguments)...) {}
+        value(std::forward<Arguments>(arguments)...) {
+    pin_this_module();
+  }
 
   T value;
 
@@ -59,7 +63,8 @@ struct stream_shared_deleter {
 };
 
 // The object of `deleter`; throws usage_error if it is null.
-[[nodiscard]] shared_object_base& require_stream_shared(stream_shared_deleter const* deleter);
+[[nodiscard]] ESCROW_API shared_object_base& require_stream_shared(
+    stream_shared_deleter const* deleter);
 
 }  // namespace detail
 

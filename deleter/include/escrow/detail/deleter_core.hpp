@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 
+#include "escrow/api.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow::inline v0_1 {
@@ -23,7 +24,7 @@ struct deleter_stats;
 //   deleter, every reclaimable, every pool. The worker frees it after the last use was dropped.
 // Thread safety: any thread may call anything that is not marked as the worker's.
 // Capture: capture-safe. Recycling of execs and take_retired_object() call CUDA.
-class deleter_core {
+class ESCROW_API deleter_core {
  public:
   deleter_core(deleter_core&&) = delete;
 

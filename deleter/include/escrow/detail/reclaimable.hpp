@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -47,7 +48,7 @@ struct release_order {
 // Lifetime: alive from push() until it is reclaimed, which may destroy it or leave it idle for its
 //   next use. Keeps its deleter_core alive.
 // Errors: the constructor throws std::bad_alloc and then has reserved nothing.
-class reclaimable {
+class ESCROW_API reclaimable {
  public:
   // Called with the thing's device current and in Relaxed capture mode; in the recycle lane with
   // any device current, under the lane's lock.

@@ -9,7 +9,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
+#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
 namespace escrow::inline v0_1 {
@@ -69,6 +71,7 @@ class alignas(64) retired_object final : public reclaimable {
   requires retirable<std::remove_cvref_t<Owner>>
   auto emplace(Owner&& owner) -> std::remove_cvref_t<Owner>& {
     using stored = std::remove_cvref_t<Owner>;
+    pin_this_module();
     if constexpr (fits<stored>) {
       auto* const placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
       destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<stored*>(at)); };
@@ -84,7 +87,7 @@ class alignas(64) retired_object final : public reclaimable {
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }  // see is_shared_owner
 
   // From now until it is reclaimed, a graph or exec holds it: counted in deleter_stats::in_graphs.
-  void enter_graph() noexcept;
+  ESCROW_API void enter_graph() noexcept;
 
   void clear() noexcept {
     if (auto* const destroy = std::exchange(destroy_, nullptr)) destroy(storage_);

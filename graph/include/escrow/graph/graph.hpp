@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 
@@ -35,7 +36,7 @@ graph_core& require_graph(char const* call, graph_core* core);
 // Errors: cuda_error, usage_error. The destructor ignores the status. Node resources are placed on
 //   the graph when the handle is requested or the graph is instantiated or copied: this may fail,
 //   and queries the id (graph_id_of()).
-class graph {
+class ESCROW_API graph {
  public:
   // A new, empty graph, whose node resources the process-wide deleter or `its` destroys. Throws
   // cuda_error, std::bad_alloc. Source: cudaGraphCreate.
@@ -89,7 +90,7 @@ class graph {
 // Lifetime: without end(), the destructor ends the capture and drops what was captured.
 // Capture: begins one.
 // Errors: cuda_error. After a failed end() the capture is over and its graph is destroyed.
-class capture_scope {
+class ESCROW_API capture_scope {
  public:
   // Begins to capture `stream`. Source: cudaStreamBeginCapture.
   explicit capture_scope(stream_ref stream,

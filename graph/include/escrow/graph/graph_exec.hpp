@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/node_payload.hpp"
@@ -45,7 +46,7 @@ struct instantiate_options {
 //   stream captures.
 // Errors: usage_error if this or the graph was moved from; cuda_error. The destructor ignores the
 // status.
-class graph_exec {
+class ESCROW_API graph_exec {
  public:
   // Takes any graph, also one captured with plain CUDA calls. On failure the graph and all
   // references are unchanged. Throws cuda_error, std::bad_alloc. A graph with conditional or memory

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
@@ -26,7 +27,7 @@ struct survey_root;
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error after a release, and for a capturing stream; cuda_error. On failure nothing
 //   is released.
-class hoisted {
+class ESCROW_API hoisted {
  public:
   hoisted(hoisted&& other) noexcept;
   hoisted& operator=(hoisted&& other) noexcept;
@@ -68,7 +69,9 @@ class hoisted {
 // until it is used again or destroyed. Earlier clones and execs keep what they hold. Throws
 // usage_error, also for a graph that was hoisted before and holds nothing new since; cuda_error,
 // std::bad_alloc. No other thread may use the graph meanwhile.
-[[nodiscard]] hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies = {});
-[[nodiscard]] hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies = {});
+[[nodiscard]] ESCROW_API hoisted hoist(cudaGraph_t graph,
+                                       std::vector<cudaGraph_t> const& bodies = {});
+[[nodiscard]] ESCROW_API hoisted hoist(graph const& graph,
+                                       std::vector<cudaGraph_t> const& bodies = {});
 
 }  // namespace escrow::inline v0_1

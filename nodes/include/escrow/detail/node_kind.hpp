@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/node_payload.hpp"
@@ -33,8 +34,8 @@ concept changeable_kind = requires(Kind& kind, deleter_core& core) {
 
 // CUDA's parameters, yet without values. Throws usage_error, in the name of kernel_node, for what
 // cannot be launched by a node.
-[[nodiscard]] cudaGraphNodeParams kernel_params(kernel const& launched,
-                                                launch_config const& config);
+[[nodiscard]] ESCROW_API cudaGraphNodeParams kernel_params(kernel const& launched,
+                                                           launch_config const& config);
 
 // What a node keeps of the arguments that were given as `Arguments` (T& or T, as forwarded).
 template <class... Arguments>

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/nodes/node_kinds.hpp"
@@ -29,7 +30,7 @@ class node;
 // Errors: usage_error if the graph is destroyed, was moved from or detached, and for what cannot be
 //   meant; cuda_error, std::bad_alloc. The graph and what it keeps are then as before, and nothing
 //   was moved from but what is taken by value.
-class graph_builder_ref {
+class ESCROW_API graph_builder_ref {
  public:
   // A place in no graph.
   graph_builder_ref() noexcept = default;
@@ -90,7 +91,7 @@ class graph_builder_ref {
 // Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, its
 //   other copies must not be used, as with CUDA's handles.
 // Errors: as graph_builder_ref; cuda_error: cudaErrorInvalidValue for parameters of another kind.
-class node : public graph_builder_ref {
+class ESCROW_API node : public graph_builder_ref {
  public:
   // No node.
   node() noexcept = default;
@@ -165,7 +166,7 @@ class allocation : public node {
 
 // What: the body of a conditional node, to which nodes are added as to a graph.
 // Lifetime: a share of the graph that the body belongs to, which it keeps.
-class body_graph : public graph_builder_ref {
+class ESCROW_API body_graph : public graph_builder_ref {
  public:
   // The CUDA handle, e.g. to capture into. Never owning. Throws as graph::get().
   [[nodiscard]] cudaGraph_t get() const;

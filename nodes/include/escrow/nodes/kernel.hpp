@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/deleter/deleter.hpp"
 
 namespace escrow::inline v0_1 {
@@ -68,7 +69,7 @@ class kernel {
 // Capture: loading is capture-safe: it runs in Relaxed mode.
 // Errors: cuda_error, std::bad_alloc. What is no code may be noticed by find() only: CUDA loads
 //   lazily, and load() of anything succeeds then.
-class library {
+class ESCROW_API library {
  public:
   // Loads the code at `image`, which need not stay. Any thread. Bad code may be noticed by find()
   // only. Source: cudaLibraryLoadData.

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
@@ -29,9 +30,11 @@ struct memset_config {
 
 namespace detail {
 // CUDA's parameters. They throw usage_error, in the name of the kind, for what cannot be meant.
-[[nodiscard]] cudaGraphNodeParams memset_params(void* destination, memset_config const& config);
-[[nodiscard]] cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes);
-[[nodiscard]] cudaGraphNodeParams host_params(cudaHostFn_t function);
+[[nodiscard]] ESCROW_API cudaGraphNodeParams memset_params(void* destination,
+                                                           memset_config const& config);
+[[nodiscard]] ESCROW_API cudaGraphNodeParams memcpy_params(void* to, void const* from,
+                                                           std::size_t bytes);
+[[nodiscard]] ESCROW_API cudaGraphNodeParams host_params(cudaHostFn_t function);
 }  // namespace detail
 
 // The kinds. Each is a value, made by a function of its name for graph_builder_ref::add(),
@@ -83,17 +86,17 @@ template <std::invocable Function>
                                        callable{std::move(function)});
 }
 // Calls `function` with a copy of `bytes` bytes at `data`, aligned for any type.
-[[nodiscard]] detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function,
-                                                                void const* data,
-                                                                std::size_t bytes);
+[[nodiscard]] ESCROW_API detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function,
+                                                                           void const* data,
+                                                                           std::size_t bytes);
 
 // Records an event, or waits for one. A shared one is kept, another has to stay.
-[[nodiscard]] detail::owning_kind<std::shared_ptr<event const>> record_node(
+[[nodiscard]] ESCROW_API detail::owning_kind<std::shared_ptr<event const>> record_node(
     std::shared_ptr<event const> shared);
-[[nodiscard]] detail::owning_kind<detail::no_share> record_node(event_ref event);
-[[nodiscard]] detail::owning_kind<std::shared_ptr<event const>> wait_node(
+[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> record_node(event_ref event);
+[[nodiscard]] ESCROW_API detail::owning_kind<std::shared_ptr<event const>> wait_node(
     std::shared_ptr<event const> shared);
-[[nodiscard]] detail::owning_kind<detail::no_share> wait_node(event_ref event);
+[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> wait_node(event_ref event);
 
 // The kinds that follow cannot be changed once they are in a graph.
 
@@ -109,10 +112,10 @@ struct child_kind {
 
 // Memory of the device that is current now, which is there from this node to the one that frees it;
 // `bytes` is not 0. Throws cuda_error, too.
-[[nodiscard]] alloc_kind alloc_node(std::size_t bytes);
+[[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes);
 
 // Frees memory that a node allocates, of this graph or of another.
-[[nodiscard]] free_kind free_node(void* address);
+[[nodiscard]] ESCROW_API free_kind free_node(void* address);
 
 // A copy of `child`, which has to be there until the node is added. The copy holds what `child`
 // holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
@@ -151,12 +154,12 @@ struct conditional_kind {
 };
 
 // Runs its body if the condition is not 0.
-[[nodiscard]] conditional_kind if_node(condition const& tested);
+[[nodiscard]] ESCROW_API conditional_kind if_node(condition const& tested);
 // Runs its first body if the condition is not 0, else its second.
-[[nodiscard]] conditional_kind if_else_node(condition const& tested);
+[[nodiscard]] ESCROW_API conditional_kind if_else_node(condition const& tested);
 // Runs its body again and again, while the condition is not 0.
-[[nodiscard]] conditional_kind while_node(condition const& tested);
+[[nodiscard]] ESCROW_API conditional_kind while_node(condition const& tested);
 // Runs the body of that number; none if there are not as many. `bodies` is not 0.
-[[nodiscard]] conditional_kind switch_node(condition const& tested, unsigned bodies);
+[[nodiscard]] ESCROW_API conditional_kind switch_node(condition const& tested, unsigned bodies);
 
 }  // namespace escrow::inline v0_1

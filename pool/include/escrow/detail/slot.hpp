@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
@@ -65,7 +66,7 @@ class graph_hold final : public slot_reference {
 // Thread safety: guarded by its owner: the list's lock, the lease's thread; members for graphs and
 //   captures by capture_reuse.
 // Lifetime: created by its pool, destroyed on the worker.
-class slot : public reclaimable {
+class ESCROW_API slot : public reclaimable {
  public:
   explicit slot(slot_pool& pool);  // throws std::bad_alloc, cuda_error
 
@@ -201,7 +202,7 @@ struct claimed_slot {
 };
 
 // Implements resource_pool<T> and scratch_pool, which state the contract.
-class slot_pool {
+class ESCROW_API slot_pool {
  public:
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
   using make_function = std::function<slot*(slot_pool&)>;

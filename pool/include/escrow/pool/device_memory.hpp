@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 
@@ -19,7 +20,7 @@ namespace escrow::inline v0_1 {
 // and `free` waits for nothing that it does not need to, since no work uses the block any more.
 // Both are called with the block's device current and in Relaxed capture mode, possibly
 // concurrently, and may not throw. Copies are kept until the last block is freed, by the worker.
-struct memory_source {
+struct ESCROW_API memory_source {
   std::function<cudaError_t(void** address, std::size_t bytes)> allocate;
   std::function<cudaError_t(void* address)> free;
   char const* name = "memory_source::allocate";  // what failed, in errors: a string literal
@@ -41,7 +42,7 @@ struct memory_source {
 // Capture: creating and destroying one invalidate a capture unless the thread is in Relaxed mode,
 //   as pools and the worker are.
 // Errors: the constructor throws cuda_error. The destructor ignores the status.
-class device_block {
+class ESCROW_API device_block {
  public:
   explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device());
   device_block(device_block&& other) noexcept

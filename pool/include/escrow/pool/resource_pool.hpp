@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
 
@@ -58,7 +60,7 @@ struct pool_stats {
 };
 
 // The same as a JSON object on one line, with the names of the members.
-[[nodiscard]] std::string to_json(pool_stats const& stats);
+[[nodiscard]] ESCROW_API std::string to_json(pool_stats const& stats);
 
 // A holder of slots of a pool: a graph with its clones and execs; all leases, or with
 // pool_options::track_leases one lease; or a stream with missing records. A slot that both a graph
@@ -79,11 +81,11 @@ struct holder {
 
 // A holder in words, for a log: "a lease holds 1 for 412 ms, since the claim at solver.cpp:88".
 // Any thread. Throws std::bad_alloc.
-[[nodiscard]] std::string describe(holder const& which);
+[[nodiscard]] ESCROW_API std::string describe(holder const& which);
 
 // All slots are out, no more may be created, and the claim may not wait (any longer). The text
 // names the holders and the remedies. A capture in progress stays valid.
-class pool_exhausted : public std::runtime_error {
+class ESCROW_API pool_exhausted : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -221,6 +223,7 @@ class resource_pool {
                         "`make` of \"" + options.label + "\" is empty",
                         "pass a function that returns a new resource");
     }
+    pin_this_module();  // the worker calls `destroy` and T's destructor
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();

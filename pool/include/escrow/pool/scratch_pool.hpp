@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
@@ -77,7 +78,7 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 // Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
 //   limit that is reached pool_exhausted: both name the claim's size and line, and what leases and
 //   graphs hold. Errors and holders name the pool of one size "<label> of <size> bytes".
-class scratch_pool {
+class ESCROW_API scratch_pool {
  public:
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
@@ -87,7 +88,10 @@ class scratch_pool {
 
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
   // and usage_error for a source without functions.
-  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {});
+  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {})
+      : state_(make_state(options, policy)) {
+    pin_this_module();  // the worker calls the source's `free`
+  }
   scratch_pool(scratch_pool&&) noexcept;
   scratch_pool& operator=(scratch_pool&&) noexcept;
   ~scratch_pool();
@@ -118,15 +122,21 @@ class scratch_pool {
 
  private:
   struct state;
+  static std::shared_ptr<state> make_state(pool_options const& options,
+                                           scratch_policy const& policy);
+
   std::shared_ptr<state> state_;
 };
 
 // A scratch_pool for each device, created when it is first asked for.
 // Thread safety: any thread may call on() concurrently.
-class scratch_pools {
+class ESCROW_API scratch_pools {
  public:
   // `options.device` is ignored, and `policy` holds for each device.
-  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {});
+  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {})
+      : options_(std::move(options)), policy_(std::move(policy)), places_(device_count()) {
+    pin_this_module();
+  }
 
   // The pool of `device`, which lives as long as this. Throws cuda_error if that is not a device.
   [[nodiscard]] scratch_pool& on(int device);
@@ -136,6 +146,7 @@ class scratch_pools {
     std::once_flag is_made;
     std::optional<scratch_pool> pool;
   };
+  static std::size_t device_count();
 
   pool_options options_;
   scratch_policy policy_;
