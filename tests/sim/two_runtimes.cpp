@@ -3,9 +3,9 @@
 // for.
 #ifdef ESCROW_TEST_SECOND_RUNTIME
 
-extern "C" int cudaStreamDestroy(void*);
+extern "C" int cudaDriverGetVersion(int*);
 
-extern "C" int cudaStreamDestroy(void*) {
+extern "C" int cudaDriverGetVersion(int*) {
   return 0;
 }
 
