@@ -11,7 +11,7 @@ function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# consume(folder options...): without optimisation, since it takes longer than it saves.
+# consume(folder options...): without optimisation, which takes longer than it saves.
 function(consume folder)
   run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${root}/${folder} -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
     -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} ${cuda} ${ARGN})
@@ -60,7 +60,7 @@ else()
   run(${CPACK} --config ${BUILD_DIR}/CPackSourceConfig.cmake -B ${root}/archive)
   file(GLOB archive ${root}/archive/*.tar.gz)
   # Two ways in one folder, so that Escrow is compiled once.
-  consume(built -DWAY=FetchContent -DESCROW_SOURCE=${archive})
+  consume(built -DWAY=FetchContent -DESCROW_SOURCE=${archive} -DCMAKE_UNITY_BUILD=ON)
   consume(built -DWAY=add_subdirectory -DESCROW_SOURCE=${root}/built/_deps/escrow-src
     -DBUILD_SHARED_LIBS=OFF -DESCROW_INSTALL=ON)
   run(${CMAKE_COMMAND} --install ${root}/built --prefix ${prefix})
