@@ -44,7 +44,7 @@ compile() {
 
 test_with() {
   local build=build/cuda/$1/build
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DESCROW_BUILD_BENCH=OFF \
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DESCROW_WERROR=ON -DESCROW_BUILD_BENCH=OFF \
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR="$PWD/build/cuda/$1/include" >/dev/null
   cmake --build "$build" --target headers_stand_alone tests/pool/all tests/graph/all tests/nodes/all
   for part in pool graph nodes; do ctest --test-dir "$build/tests/$part" -j2 --output-on-failure; done
