@@ -179,7 +179,7 @@ TEST_F(CapturedCalls, AskForTheDeviceOnceAStreamAndCapture) {
   auto calls = calls_of([&] {
     for (int i = 0; i < 10; ++i) use(pool, one, i);
   });
-  EXPECT_EQ(calls["cudaEventRecord"], 1U);
+  EXPECT_EQ(calls["cuStreamGetCtx"], 1U);
 }
 
 }  // namespace
