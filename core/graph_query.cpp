@@ -16,7 +16,6 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -101,7 +100,7 @@ Function find_in_driver(char const* name, int since) {
   return reinterpret_cast<Function>(found);
 }
 
-// Functions of the driver that do not harm a capture, as the runtime's cudaStreamGetDevice does.
+// Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
 // Throws cuda_error.
 struct context_functions {
   CUresult(CUDAAPI* of_stream)(CUstream,
@@ -124,7 +123,9 @@ int device_in_driver(cudaStream_t stream) {
   check_driver(driver.push(context), "cuCtxPushCurrent");
   CUdevice device = 0;
   CUresult const result = driver.device(&device);
-  retry_cleanup([&] { return static_cast<cudaError_t>(driver.pop(&context)); });
+  // Not retry_cleanup(), which would clear the runtime's last error.
+  for (int attempt = 0; attempt < 3 && driver.pop(&context) != CUDA_SUCCESS; ++attempt) {
+  }
   check_driver(result, "cuCtxGetDevice");
   return device;
 }
