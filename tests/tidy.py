@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
 
-# Which parts each part may include. Tests and benches may include all.
+# Which parts each part may include. Tests, benches and examples may include all.
 MAY_INCLUDE = {
     "core": {"core"},
     "deleter": {"core", "deleter"},
@@ -54,7 +54,7 @@ def names():
 
 
 def sources():
-    parts = (*MAY_INCLUDE, "tests", "bench", "tools")
+    parts = (*MAY_INCLUDE, "tests", "bench", "examples", "tools")
     for name in names():
         path = ROOT / name
         if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():
@@ -206,7 +206,7 @@ def check_links():
 
 def check_named_files():
     """A file that a page names by its path is there. The changelog also names what was there before."""
-    parts = "|".join((*MAY_INCLUDE, "tests", "bench", "docs"))
+    parts = "|".join((*MAY_INCLUDE, "tests", "bench", "examples", "docs"))
     for page in pages():
         for named in re.findall(rf"`((?:{parts})/[\w/]+\.\w+)`", page.read_text()):
             if page.name != "CHANGELOG.md" and not (ROOT / named).exists():
@@ -219,9 +219,9 @@ def check_readme():
     length = len(readme.splitlines())
     if length > README_MAX:
         yield f"README.md: {length} lines, at most {README_MAX}"
-    _, example, _ = (ROOT / "tests/install/main.cpp").read_text().split("// [example]\n")
+    _, example, _ = (ROOT / "examples/scratch.cpp").read_text().split("// [example]\n")
     if f"```cpp\n{example}```" not in readme:
-        yield "README.md: its example is not that of tests/install/main.cpp"
+        yield "README.md: its example is not that of examples/scratch.cpp"
 
 
 def check_figures():

@@ -1,7 +1,8 @@
-# Gets Escrow in each way that README names, builds the consumer against it, and runs its examples.
+# Gets Escrow in each way that README names, builds the examples against it, and runs them.
 # FROM=installed: the build tree BUILD_DIR, installed into a fresh folder. FROM=source: the source archive, built anew.
 set(root ${BUILD_DIR}/install-test/${FROM})
 set(prefix ${root}/prefix)
+cmake_path(SET examples NORMALIZE ${SOURCE_DIR}/../../examples)
 file(REMOVE_RECURSE ${root})
 if(CUDA_INCLUDE_DIR)
   set(cuda -DESCROW_CUDA_INCLUDE_DIR=${CUDA_INCLUDE_DIR})
@@ -11,13 +12,12 @@ function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# consume(folder options...): without optimisation, which takes longer than it saves.
-function(consume folder)
-  run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${root}/${folder} -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
+# consume(folder source options...): without optimisation, which takes longer than it saves.
+function(consume folder source)
+  run(${CMAKE_COMMAND} -S ${source} -B ${root}/${folder} -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
     -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} ${cuda} ${ARGN})
   run(${CMAKE_COMMAND} --build ${root}/${folder})
-  run(${root}/${folder}/main)
-  run(${root}/${folder}/own_launch)
+  run(${CMAKE_CTEST_COMMAND} --test-dir ${root}/${folder} --no-tests=error --output-on-failure)
 endfunction()
 
 # What find_package says to options that it cannot satisfy.
@@ -43,7 +43,7 @@ function(consume_by_pkg_config)
   execute_process(COMMAND ${pkg_config} --cflags --libs escrow_simulated OUTPUT_VARIABLE flags
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(flags UNIX_COMMAND "${flags}")
-  run(${COMPILER} -std=c++20 ${SOURCE_DIR}/main.cpp -o ${root}/by_pkg_config ${flags})
+  run(${COMPILER} -std=c++20 ${examples}/scratch.cpp -o ${root}/by_pkg_config ${flags})
   cmake_path(GET folder PARENT_PATH libraries)
   set(ENV{LD_LIBRARY_PATH} ${libraries})
   run(${root}/by_pkg_config)
@@ -51,7 +51,7 @@ endfunction()
 
 if(FROM STREQUAL installed)
   run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
-  consume(found -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
+  consume(found ${examples} -DCMAKE_PREFIX_PATH=${prefix})
   consume_by_pkg_config()
   expect_refusal("There is no escrow::escrow: the CUDA Toolkit 12.8 or newer"
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${SOURCE_DIR})
@@ -60,10 +60,10 @@ else()
   run(${CPACK} --config ${BUILD_DIR}/CPackSourceConfig.cmake -B ${root}/archive)
   file(GLOB archive ${root}/archive/*.tar.gz)
   # Two ways in one folder, so that Escrow is compiled once.
-  consume(built -DWAY=FetchContent -DESCROW_SOURCE=${archive} -DCMAKE_UNITY_BUILD=ON)
-  consume(built -DWAY=add_subdirectory -DESCROW_SOURCE=${root}/built/_deps/escrow-src
+  consume(built ${SOURCE_DIR} -DEXAMPLES=${examples} -DWAY=FetchContent -DESCROW_SOURCE=${archive} -DCMAKE_UNITY_BUILD=ON)
+  consume(built ${SOURCE_DIR} -DEXAMPLES=${examples} -DWAY=add_subdirectory -DESCROW_SOURCE=${root}/built/_deps/escrow-src
     -DBUILD_SHARED_LIBS=OFF -DESCROW_INSTALL=ON)
   run(${CMAKE_COMMAND} --install ${root}/built --prefix ${prefix})
-  consume(found -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
+  consume(found ${examples} -DCMAKE_PREFIX_PATH=${prefix})
   consume_by_pkg_config()
 endif()

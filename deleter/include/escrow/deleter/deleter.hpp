@@ -92,6 +92,7 @@ struct resource_usage {
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
 //   blocking stream captures: the caller keeps the owner. cuda_error as stated at each function.
 //   Errors on the worker are reported to deleter_options::on_error and counted.
+// Example: examples/retire.cpp.
 class ESCROW_API deleter {
  public:
   explicit deleter(deleter_options options = {}) : core_(make_core(std::move(options))) {

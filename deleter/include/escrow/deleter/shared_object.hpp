@@ -85,6 +85,7 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
 }
 
 // The same with the process's own deleter.
+// Example: examples/retire.cpp.
 template <class T, class... Arguments>
 requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
     [[nodiscard]] std::shared_ptr<T> make_stream_shared(Arguments&&... arguments) {

@@ -36,6 +36,7 @@ graph_core& require_graph(char const* call, graph_core* core);
 // Errors: cuda_error, usage_error. The destructor ignores the status. Node resources are placed on
 //   the graph when the handle is requested or the graph is instantiated or copied: this may fail,
 //   and queries the id (graph_id_of()).
+// Example: examples/conditional.cpp.
 class ESCROW_API graph {
  public:
   // A new, empty graph, whose node resources the process-wide deleter or `its` destroys. Throws

@@ -46,6 +46,7 @@ struct instantiate_options {
 //   stream captures.
 // Errors: usage_error if this or the graph was moved from; cuda_error. The destructor ignores the
 // status.
+// Example: examples/scratch.cpp.
 class ESCROW_API graph_exec {
  public:
   // Takes any graph, also one captured with plain CUDA calls. On failure the graph and all

@@ -27,6 +27,7 @@ struct survey_root;
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error after a release, and for a capturing stream; cuda_error. On failure nothing
 //   is released.
+// Example: examples/own_launch.cpp.
 class ESCROW_API hoisted {
  public:
   hoisted(hoisted&& other) noexcept;

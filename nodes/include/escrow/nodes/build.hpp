@@ -30,6 +30,7 @@ class node;
 // Errors: usage_error if the graph is destroyed, was moved from or detached, and for what cannot be
 //   meant; cuda_error, std::bad_alloc. The graph and what it keeps are then as before, and nothing
 //   was moved from but what is taken by value.
+// Example: examples/conditional.cpp.
 class ESCROW_API graph_builder_ref {
  public:
   // A place in no graph.
@@ -182,6 +183,7 @@ class ESCROW_API body_graph : public graph_builder_ref {
 
 // What: an if, if-else, while or switch node with its bodies, which are empty at first and keep the
 //   graph.
+// Example: examples/conditional.cpp.
 class conditional_node : public node {
  public:
   // Of an if or while node, or the first of another.

@@ -94,6 +94,7 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
 // launched then (leases may stay told of the stream, as by record_stream()), with one exception:
 // if, eager, the error names cudaEventRecord, the kernel runs, and what it uses is leaked
 // (deleter_stats::leaked). Any thread. Source: cudaLaunchKernelExC.
+// Example: examples/retire.cpp.
 template <class... Arguments>
 void launch(stream_ref stream, kernel const& launched, launch_config const& config,
             Arguments&&... arguments) {

@@ -45,6 +45,7 @@ namespace detail {
 
 // A kernel; arguments as of escrow::launch(). Attributes and deleter of `config` must be empty: the
 // graph has a deleter.
+// Example: examples/conditional.cpp.
 template <class... Arguments>
 [[nodiscard]] auto kernel_node(kernel const& launched, launch_config const& config,
                                Arguments&&... arguments) {

@@ -87,6 +87,7 @@ namespace detail {
 }  // namespace detail
 
 // A device_block of `count` elements, not initialized. A kernel receives a T*.
+// Example: examples/conditional.cpp.
 template <class T>
 class device_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");

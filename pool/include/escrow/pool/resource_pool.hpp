@@ -65,6 +65,7 @@ struct pool_stats {
 // A holder of slots of a pool: a graph with its clones and execs; all leases, or with
 // pool_options::track_leases one lease; or a stream with missing records. A slot that both a graph
 // and a tracked lease hold is listed for both.
+// Example: examples/shutdown.cpp.
 struct holder {
   // The graph's capture id; 0: none, or a node of a graph built by hand.
   std::uint64_t capture_id = 0;
@@ -113,6 +114,7 @@ class resource_pool;
 // Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
 //   refuses: the lease is empty and its record deferred, or it still has the slot. Errors in the
 //   destructor are reported to the deleter's on_error.
+// Example: examples/cublas_handles.cpp.
 template <class T>
 class lease {
  public:
@@ -203,6 +205,7 @@ struct kernel_argument_traits<lease<T>> {
 // Errors: usage_error for a stream of another device, a closed pool, an invalidated capture, or the
 //   legacy stream while a blocking stream captures; pool_exhausted: leases or graphs hold all
 //   slots; cuda_error; exceptions of `make` and `recycle`. A throwing claim has taken nothing.
+// Example: examples/cublas_handles.cpp.
 template <class T>
 class resource_pool {
  public:

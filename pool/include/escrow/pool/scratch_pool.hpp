@@ -78,6 +78,7 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 // Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
 //   limit that is reached pool_exhausted: both name the claim's size and line, and what leases and
 //   graphs hold. Errors and holders name the pool of one size "<label> of <size> bytes".
+// Example: examples/scratch.cpp.
 class ESCROW_API scratch_pool {
  public:
   // The smallest block, and the largest.
