@@ -13,7 +13,8 @@ constexpr int skip_status = 77;  // what CTest takes for "skipped"
   cudaError_t const error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count > 0) return true;
   std::printf("skipped: no usable GPU (%s)\n", cudaGetErrorName(error));
-  std::exit(skip_status);
+  static_cast<void>(std::fflush(stdout));
+  std::_Exit(skip_status);
 }();
 
 }  // namespace
