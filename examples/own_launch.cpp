@@ -9,7 +9,7 @@ namespace {
 
 using escrow::check;
 
-constexpr std::size_t bytes = 1 << 20;
+constexpr std::size_t bytes = 1 << 16;
 
 void library_work(escrow::scratch_pool& scratch, cudaStream_t stream) {
   auto block = scratch.claim(stream, bytes);
