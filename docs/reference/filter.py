@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Words that Doxygen's pages do not show.
 UNSHOWN = re.compile(r"::inline v0_1|\[\[nodiscard\]\] |\bESCROW_(?:API|LOCAL) ")
 # The labels of public comments. Each begins a paragraph.
-LABEL = re.compile(r"(What|Thread safety(?:, Capture)?|Memory ordering|Lifetime|Capture|Errors|Waits|Contexts): ")
+LABEL = re.compile(
+    r"(What|Thread safety(?:, Capture)?|Memory ordering|Lifetime|Capture|Errors|Waits|Contexts|Example): "
+)
 FORWARD = re.compile(r"(?:template <.*>\s*)?(?:class|struct) \w+;")
 # Without a comment these are left out: the comment of their class speaks of them, or there is nothing to say.
 LEFT_OUT = re.compile(r"~\w+\(|= (?:delete|default);|\(\w+&&|operator(?:==|=)\(|\bfriend |static_assert")
@@ -154,7 +156,7 @@ def target(page, link):
     if re.match(r"https?:", link):
         return link
     file = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
-    is_page = file.endswith(".md") and not file.startswith(("tests/", "tools/"))
+    is_page = re.match(r"(README|CHANGELOG|(docs|sim)/.*)\.md$", file)
     is_header = re.search(r"/include/escrow/(?!detail/|api).*\.hpp$", file)
     return "@ref " + label(file, heading) if is_page or is_header else (ROOT / file).as_uri()
 
