@@ -13,6 +13,7 @@
 
 namespace escrow::inline v0_1 {
 
+// As cudaStreamCaptureStatus. An invalidated capture still has to be ended.
 enum class capture_status { none, active, invalidated };
 
 // Result of capture_of(). If `active`: `id` identifies the graph permanently (handles are reused),

@@ -51,6 +51,7 @@ class ESCROW_API event_ref {
 // Errors: the constructor throws cuda_error; the destructor retries, then ignores the status.
 class ESCROW_API event {
  public:
+  // A new event of the current device.
   explicit event(source_location where = source_location::current());
   // Takes ownership; null gives an empty event.
   explicit event(cudaEvent_t native) noexcept : event_(native) {}

@@ -24,6 +24,7 @@
 
 namespace escrow::inline v0_1 {
 
+// How a deleter's worker runs, and whom it tells of errors.
 struct deleter_options {
   // Starts a worker thread. Without one, the program must call deleter::poll().
   bool own_worker = true;
@@ -58,6 +59,7 @@ struct deleter_stats {
 
 // What a graph or an exec holds, in total and by label. Owners are those of deleter::retire().
 struct resource_usage {
+  // What has one label.
   struct labelled {
     std::string label;  // the pool's; "owners" for all owners
     std::size_t count = 0;
@@ -95,6 +97,7 @@ struct resource_usage {
 // Example: examples/retire.cpp.
 class ESCROW_API deleter {
  public:
+  // Starts the worker, if it is to have one. Throws std::bad_alloc, std::system_error.
   explicit deleter(deleter_options options = {}) : core_(make_core(std::move(options))) {
     pin_this_module();  // on_error is code of the caller's
   }
@@ -194,10 +197,11 @@ class ESCROW_API deleter {
   // The statistics and what is waited for, in words, for a log when a shutdown waits, or for a
   // debugger. Graphs are named by their capture id; a pool's describe() has their slots. Any
   // thread; takes short locks. Throws std::bad_alloc.
-  //   deleter "escrow": {"reclaimed": 12, "pending": 3, "pending_peak": 7, "in_graphs": 2, ...}
-  //     2 wait for an event
-  //     1 reference sets of graphs wait for a last launch
-  //     graph 12 holds a reference set
+  //
+  //     deleter "escrow": {"reclaimed": 12, "pending": 3, "pending_peak": 7, "in_graphs": 2, ...}
+  //       2 wait for an event
+  //       1 reference sets of graphs wait for a last launch
+  //       graph 12 holds a reference set
   [[nodiscard]] std::string describe() const;
 
   [[nodiscard]] deleter_stats stats() const noexcept { return core_->stats(); }

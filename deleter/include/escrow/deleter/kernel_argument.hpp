@@ -13,19 +13,19 @@ namespace escrow::inline v0_1 {
 // Customization point for kernel arguments. Specialize it for a type whose objects own what a
 // kernel uses; arguments of other types are passed unchanged. A specialization has
 //
-//   static V device_value(T const& object);
+//     static V device_value(T const& object);
 //
 // which returns the value for the kernel, of a trivially copyable type, and at most one of:
 //
-//   static O owner(T const& object);
-//   static void before_launch(T& object, stream_ref stream);
+//     static O owner(T const& object);
+//     static void before_launch(T& object, stream_ref stream);
 //
 // owner() returns a share of what must stay alive until the kernel is done: of the allocation, not
 // its wrapper, so that a reset() of the wrapper frees nothing early. before_launch() is for types
 // that track their own use; it is called before the launch, and the caller keeps the object. A type
 // with neither must be moved into the launch, which then owns it. With before_launch(),
 //
-//   static O owner_for_node(T& object);
+//     static O owner_for_node(T& object);
 //
 // returns the share that a graph node keeps, since it has no stream. A slot_share is dropped as
 // soon as nothing uses that version of the node, other owners when the worker destroys them.
@@ -38,11 +38,13 @@ concept owning_argument = requires(std::remove_const_t<T> const& object) {
   kernel_argument_traits<std::remove_const_t<T>>::device_value(object);
 };
 
+// An owning argument of which a share can be taken, so that the caller keeps the object.
 template <class T>
 concept shareable_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
   { kernel_argument_traits<std::remove_const_t<T>>::owner(object) } -> retirable;
 };
 
+// An owning argument that tracks its own use: it is told of each launch, as a lease is.
 template <class T>
 concept self_keeping_argument = owning_argument<T> &&
     requires(std::remove_const_t<T>& object, stream_ref stream) {

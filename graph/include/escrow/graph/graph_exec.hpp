@@ -14,6 +14,7 @@
 
 namespace escrow::inline v0_1 {
 
+// How a graph_exec is created.
 struct instantiate_options {
   unsigned long long flags = 0;  // cudaGraphInstantiateFlags, or'ed
   // All body graphs of conditional nodes, nested ones too, from the nodes' creation (phGraph_out):

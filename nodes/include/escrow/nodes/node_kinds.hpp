@@ -91,22 +91,26 @@ template <std::invocable Function>
                                                                            void const* data,
                                                                            std::size_t bytes);
 
-// Records an event, or waits for one. A shared one is kept, another has to stay.
+// Records an event. A shared one is kept, another has to stay.
 [[nodiscard]] ESCROW_API detail::owning_kind<std::shared_ptr<event const>> record_node(
     std::shared_ptr<event const> shared);
 [[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> record_node(event_ref event);
+// Waits for an event. A shared one is kept, another has to stay.
 [[nodiscard]] ESCROW_API detail::owning_kind<std::shared_ptr<event const>> wait_node(
     std::shared_ptr<event const> shared);
 [[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> wait_node(event_ref event);
 
 // The kinds that follow cannot be changed once they are in a graph.
 
+// What alloc_node() returns.
 struct alloc_kind {
   cudaGraphNodeParams params{};
 };
+// What free_node() returns.
 struct free_kind {
   cudaGraphNodeParams params{};
 };
+// What child_node() returns: a reference to the graph that add() copies.
 struct child_kind {
   graph const& child;
 };

@@ -44,6 +44,7 @@ struct ESCROW_API memory_source {
 // Errors: the constructor throws cuda_error. The destructor ignores the status.
 class ESCROW_API device_block {
  public:
+  // Allocates `bytes` bytes, not initialized.
   explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device());
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
@@ -93,6 +94,7 @@ class device_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
 
  public:
+  // Throws cuda_error; usage_error if `count` is too large.
   explicit device_buffer(std::size_t count, memory_source const& source = memory_source::device())
       : block_(detail::bytes_of("device_buffer", count, sizeof(T)), source) {}
 

@@ -266,9 +266,10 @@ class resource_pool {
   [[nodiscard]] std::vector<holder> holders() const { return slots_->holders(); }
   // The pool, its statistics and holders in words, for a log when a shutdown waits, or for a
   // debugger. Any thread; takes short locks. Throws std::bad_alloc.
-  //   pool "blocks" on device 0, slots_max 4: {"slots": 3, "leased": 1, "idle": 1, ...}
-  //     capture 12 holds 1 for 5301 ms, since the claim at solver.cpp:88
-  //     a lease holds 1 for 412 ms, since the claim at halo.cpp:17
+  //
+  //     pool "blocks" on device 0, slots_max 4: {"slots": 3, "leased": 1, "idle": 1, ...}
+  //       capture 12 holds 1 for 5301 ms, since the claim at solver.cpp:88
+  //       a lease holds 1 for 412 ms, since the claim at halo.cpp:17
   [[nodiscard]] std::string describe() const { return slots_->describe(); }
 
   [[nodiscard]] pool_stats stats() const noexcept { return slots_->stats(); }

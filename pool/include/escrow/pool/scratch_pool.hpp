@@ -47,6 +47,7 @@ struct scratch_stats {
 template <class T>
 class buffer_lease : public lease<device_block> {
  public:
+  // Of `memory`, which has room for `count` elements.
   buffer_lease(lease<device_block>&& memory, std::size_t count) noexcept
       : lease<device_block>(std::move(memory)), size_(count) {}
 
@@ -119,6 +120,7 @@ class ESCROW_API scratch_pool {
 
   // Total memory of all blocks, in bytes, in use or not, until it is freed.
   [[nodiscard]] std::size_t bytes() const noexcept;
+  // The statistics of all sizes. Any thread.
   [[nodiscard]] scratch_stats stats() const noexcept;
 
  private:

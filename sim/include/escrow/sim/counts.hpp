@@ -36,6 +36,7 @@ struct counts {
   bool operator==(counts const&) const = default;
 };
 
+/// What is alive now.
 [[nodiscard]] counts alive();
 
 /// All API calls since reset(), those that failed included.
