@@ -62,6 +62,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
                                            capture_info capture, capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
   std::optional<return_wait> wait;
+  std::optional<std::uint64_t> moves;  // in the budget, before the last search
   require_device(asked.call, asked.stream, capture, "use a pool of the stream's device");
   while (true) {
     std::uint64_t const shrunk_before = shrunk.load(std::memory_order_relaxed);
@@ -78,7 +79,12 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     // Acquire: see `shrinking`.
     bool const is_looked_at = free.looked_at.load(std::memory_order_acquire) != 0;
     if (shrunk.load(std::memory_order_relaxed) == shrunk_before) {
-      bool const is_room_coming = may_make_room(failure) && budget->is_room_coming(slot_bytes);
+      // At the limit, the first search is repeated: its blocks may have moved between the pools.
+      bool const is_at_limit = failure == nullptr && may_make_room(failure);
+      auto const moves_before = moves;
+      if (is_at_limit) moves = budget->moves();
+      bool const is_room_coming =
+          moves != moves_before || (may_make_room(failure) && budget->is_room_coming(slot_bytes));
       // Busy free slots become usable in a capture, and make room, without an announced return.
       bool const is_for_work =
           is_room_coming || (capture.is_active() && (!free.is_empty() || is_looked_at));

@@ -50,6 +50,10 @@ bool slot_pool::has_busy() const noexcept {
   return !state_->free.is_empty() || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
 }
 
+std::uint64_t slot_pool::puts() const noexcept {
+  return state_->free.puts();
+}
+
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
   state_->free.close();

@@ -73,6 +73,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   void give_back(std::size_t bytes, bool was_made) noexcept override;
   bool make_room(std::size_t bytes, bool is_out_of_memory) override;
   bool is_room_coming(std::size_t bytes) noexcept override;
+  std::uint64_t moves() noexcept override;
 
   pool_options options;
   scratch_policy const policy;
@@ -89,7 +90,8 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   std::atomic<std::size_t> peak{0};
   std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> returned{0};
-  std::atomic<clock::duration> checked_at;  // for idle blocks; relaxed: a time
+  std::atomic<std::uint64_t> given_back{0};  // the same, and room that was not used
+  std::atomic<clock::duration> checked_at;   // for idle blocks; relaxed: a time
 };
 
 blocks& scratch_pool::state::of(std::size_t bytes) {
@@ -143,6 +145,7 @@ void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
     total.fetch_sub(bytes, std::memory_order_relaxed);
     returned.fetch_add(1, std::memory_order_relaxed);
   }
+  given_back.fetch_add(1, std::memory_order_relaxed);  // first: see moves()
   reserved.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
@@ -160,6 +163,12 @@ bool scratch_pool::state::is_room_coming(std::size_t bytes) noexcept {
     existing += slots_of(each).stats().slots * each.bytes;
   });
   return has_busy || reserved.load(std::memory_order_relaxed) > existing;
+}
+
+std::uint64_t scratch_pool::state::moves() noexcept {
+  std::uint64_t sum = given_back.load(std::memory_order_relaxed);
+  for_each([&sum](size_class& each) { sum += slots_of(each).puts(); });
+  return sum;
 }
 
 std::size_t scratch_pool::state::trim(std::size_t keep_bytes) {

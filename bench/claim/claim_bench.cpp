@@ -5,6 +5,7 @@
 // it would hide the difference. Rows of pairs are short enough for CUDA's launch queue, and streams
 // are synchronized between rows, outside the time.
 //
+// claim/A_over_B: rounds of both in turns; of_base is the median of A's time over B's.
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 // claim/captured_reuse: each claim takes the slot that the capture released before.
 #include <array>
@@ -152,18 +153,45 @@ claim_arm const arms[]{
     {"malloc", &stateless<&malloc_and_free>, true, few},
 };
 
+// Threads that do `pairs` pairs of an arm in a round.
+class claim_team {
+ public:
+  claim_team(claim_setup setup_thread, int threads, int pairs)
+      : pairs_(pairs), team_(threads, [=]() -> thread_team::part {
+          auto const mine = std::make_shared<test::owned_stream>(test::make_stream());
+          return {[=, pair = setup_thread()] {
+                    for (int i = 0; i < pairs; ++i) pair(*mine);
+                  },
+                  [=] { test::must(cudaStreamSynchronize(*mine)); }};
+        }) {
+    constexpr int warm_up_rounds = 2;
+    for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(team_.round());
+  }
+
+  // Runs a round and returns the seconds of a pair.
+  [[nodiscard]] double round() { return team_.round() / pairs_; }
+
+ private:
+  int pairs_;
+  thread_team team_;
+};
+
 void run(benchmark::State& state, claim_arm const& which, int threads, int pairs) {
-  auto const setup_thread = which.setup();
-  thread_team team(threads, [&]() -> thread_team::part {
-    auto const mine = std::make_shared<test::owned_stream>(test::make_stream());
-    return {[=, pair = setup_thread()] {
-              for (int i = 0; i < pairs; ++i) pair(*mine);
-            },
-            [=] { test::must(cudaStreamSynchronize(*mine)); }};
-  });
-  constexpr int warm_up_rounds = 2;
-  for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(team.round());
-  for (auto _ : state) state.SetIterationTime(team.round() / pairs);
+  claim_team team(which.setup(), threads, pairs);
+  for (auto _ : state) state.SetIterationTime(team.round());
+}
+
+// Two arms in turns. The host's speed changes between runs by more than they differ.
+void run_in_turns(benchmark::State& state, claim_setup const& base, claim_setup const& other,
+                  int threads, int pairs) {
+  claim_team base_team(base, threads, pairs);
+  claim_team other_team(other, threads, pairs);
+  turns both;
+  for (auto _ : state) {
+    state.SetIterationTime(
+        both.add([&] { return base_team.round(); }, [&] { return other_team.round(); }));
+  }
+  state.counters["of_base"] = both.share();
 }
 
 constexpr int claims = 64;  // in one capture
@@ -255,6 +283,16 @@ void register_all(settings const& how) {
           {how.choose(30, 5, 1)}, benchmark::kMicrosecond,
           [=](benchmark::State& state) { run(state, each, threads, pairs); });
     }
+  }
+  for (int const threads : {1, 8}) {
+    int const pairs = how.choose(256, 64, 4);
+    auto const add_turns = [&](std::string const& name, auto base, auto other) {
+      add("claim/" + name + "/on_threads:" + std::to_string(threads), {how.choose(200, 40, 2)},
+          benchmark::kMicrosecond,
+          [=](benchmark::State& state) { run_in_turns(state, base(), other(), threads, pairs); });
+    };
+    add_turns("escrow_over_floor", &record<true>, &escrow);
+    add_turns("scratch_over_escrow", &escrow, &scratch);
   }
   for (bool const is_kept : {true, false}) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},

@@ -189,6 +189,10 @@ class memory_budget {
   [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory) = 0;
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
   [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
+  // Number of slots that have become free or were destroyed so far, and of rooms given back. A
+  // search through the pools that finds neither a slot nor room has missed none if this is equal
+  // before and after it.
+  [[nodiscard]] virtual std::uint64_t moves() noexcept = 0;
 
  protected:
   ~memory_budget() = default;
@@ -249,6 +253,7 @@ class ESCROW_API slot_pool {
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] std::size_t free_slots() const noexcept;
   [[nodiscard]] bool has_busy() const noexcept;  // free slots, or some on their way from a list
+  [[nodiscard]] std::uint64_t puts() const noexcept;  // see free_lists
   [[nodiscard]] int device() const noexcept;
   [[nodiscard]] std::string const& label() const noexcept;
   [[nodiscard]] deleter_core& core() const noexcept;
