@@ -20,21 +20,29 @@ thread_local std::int64_t bytes_taken = 0;
 thread_local std::uint64_t failing_at = 0;  // 0: none fails
 thread_local std::uint64_t failing_times = 0;
 
+bool is_named_cuda(void* address) noexcept {
+  Dl_info info{};
+  bool const named = dladdr(address, &info) != 0 && info.dli_sname != nullptr;
+  return named && std::strncmp(info.dli_sname, "cuda", 4) == 0;
+}
+
 // Whether an address of code is in a function of the CUDA API. Asking the dynamic linker is slow,
-// so answers are kept; a thread's own table, without allocation.
+// so answers are kept; a thread's own table, without allocation. Addresses with the same place take
+// the next ones: where libraries are loaded decides which they are.
 bool is_cuda_function(void* address) noexcept {
   struct answer {
     void* address;
     bool is_cuda;
   };
   thread_local std::array<answer, 4096> known{};
-  answer& found = known[(reinterpret_cast<std::uintptr_t>(address) >> 2) % known.size()];
-  if (found.address != address) {
-    Dl_info info{};
-    bool const named = dladdr(address, &info) != 0 && info.dli_sname != nullptr;
-    found = {address, named && std::strncmp(info.dli_sname, "cuda", 4) == 0};
+  constexpr std::size_t tries_max = 64;
+  std::size_t const place = reinterpret_cast<std::uintptr_t>(address) >> 2;
+  for (std::size_t i = 0; i < tries_max; ++i) {
+    answer& each = known[(place + i) % known.size()];
+    if (each.address == nullptr) each = {address, is_named_cuda(address)};
+    if (each.address == address) return each.is_cuda;
   }
-  return found.is_cuda;
+  return is_named_cuda(address);
 }
 
 bool is_inside_cuda() noexcept {
