@@ -201,7 +201,8 @@ struct kernel_argument_traits<lease<T>> {
 //   many slots as are in use concurrently; successive uses of a slot are ordered by the graph's
 //   edges. Removing nodes or edges between them, or bypassing them with
 //   cudaStreamUpdateCaptureDependencies, is the caller's responsibility. No call invalidates a
-//   capture of any thread.
+//   capture of any thread, if `make` and T's destructor do not: cudaDeviceSynchronize invalidates
+//   captures in every mode, and the destroy functions of some libraries call it.
 // Errors: usage_error for a stream of another device, a closed pool, an invalidated capture, or the
 //   legacy stream while a blocking stream captures; pool_exhausted: leases or graphs hold all
 //   slots; cuda_error; exceptions of `make` and `recycle`. A throwing claim has taken nothing.
