@@ -90,7 +90,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   std::atomic<std::size_t> peak{0};
   std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> returned{0};
-  std::atomic<std::uint64_t> given_back{0};  // the same, and room that was not used
+  std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
   std::atomic<clock::duration> checked_at;   // for idle blocks; relaxed: a time
 };
 
@@ -145,7 +145,7 @@ void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
     total.fetch_sub(bytes, std::memory_order_relaxed);
     returned.fetch_add(1, std::memory_order_relaxed);
   }
-  given_back.fetch_add(1, std::memory_order_relaxed);  // first: see moves()
+  given_back.fetch_add(1, std::memory_order_relaxed);  // before there is room: see moves()
   reserved.fetch_sub(bytes, std::memory_order_relaxed);
 }
 

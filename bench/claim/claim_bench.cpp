@@ -5,7 +5,7 @@
 // it would hide the difference. Rows of pairs are short enough for CUDA's launch queue, and streams
 // are synchronized between rows, outside the time.
 //
-// claim/A_over_B: rounds of both in turns; of_base is the median of A's time over B's.
+// claim_turns/A_over_B: rounds of both in turns; of_base is the median of A's time over B's.
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 // claim/captured_reuse: each claim takes the slot that the capture released before.
 #include <array>
@@ -287,8 +287,8 @@ void register_all(settings const& how) {
   for (int const threads : {1, 8}) {
     int const pairs = how.choose(256, 64, 4);
     auto const add_turns = [&](std::string const& name, auto base, auto other) {
-      add("claim/" + name + "/on_threads:" + std::to_string(threads), {how.choose(200, 40, 2)},
-          benchmark::kMicrosecond,
+      add("claim_turns/" + name + "/on_threads:" + std::to_string(threads),
+          {how.choose(200, 40, 2)}, benchmark::kMicrosecond,
           [=](benchmark::State& state) { run_in_turns(state, base(), other(), threads, pairs); });
     };
     add_turns("escrow_over_floor", &record<true>, &escrow);

@@ -189,9 +189,8 @@ class memory_budget {
   [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory) = 0;
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
   [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
-  // Number of slots that have become free or were destroyed so far, and of rooms given back. A
-  // search through the pools that finds neither a slot nor room has missed none if this is equal
-  // before and after it.
+  // How many times a slot has become free or memory was given back so far. A search through the
+  // pools that finds neither a slot nor room has missed none if this is equal before and after it.
   [[nodiscard]] virtual std::uint64_t moves() noexcept = 0;
 
  protected:

@@ -71,8 +71,9 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 //   Memory comes back by trim() and after scratch_policy::idle_max. A claim that finds no memory,
 // or no room below bytes_max, and no block of its size to wait for in the stream, frees idle blocks
 // of other sizes on its thread and tries again; cudaFree may then block it until the device is
-// idle. If the work on free blocks is not done, it waits for that on the host, for at most
-// capture_wait_max (try again later otherwise). Blocks are freed only after the work on them.
+// idle. If the work on free blocks is not done, or if other threads release blocks meanwhile, it
+// waits for that on the host, for at most capture_wait_max (try again later otherwise). Blocks are
+// freed only after the work on them.
 // Thread safety: as resource_pool. A claim of a size that exists takes no lock of the pool's.
 // Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
 // Capture: as resource_pool; a limit that is reached in a capture acts as slots_max does.
