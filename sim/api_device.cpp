@@ -28,7 +28,7 @@ cudaError_t attribute(cudaDeviceAttr which, int& value) {
       value = 16;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      value = 9;
+      value = the().how.compute_capability;
       break;
     case cudaDevAttrComputeCapabilityMinor:
       value = 0;

@@ -1,12 +1,15 @@
 // The driver's version, and those of its functions that the runtime hands out.
 #include "api.hpp"
 #include "graphs.hpp"
+#include "nodes.hpp"
 
 #include <cuda.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace escrow::sim::model {
 namespace {
@@ -91,6 +94,31 @@ CUresult CUDAAPI cuda_driver_context_device(CUdevice* device) {
     return CUDA_SUCCESS;
   });
 }
+CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+  return driver_call("cuGraphKernelNodeGetParams", [&](state&) {
+    auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
+    if (kernel == nullptr || params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    auto const& [grid, block] = std::pair(kernel->shape.gridDim, kernel->shape.blockDim);
+    *params = {};
+    params->func = reinterpret_cast<CUfunction>(const_cast<kernel_code*>(kernel->code));
+    params->gridDimX = grid.x, params->gridDimY = grid.y, params->gridDimZ = grid.z;
+    params->blockDimX = block.x, params->blockDimY = block.y, params->blockDimZ = block.z;
+    params->sharedMemBytes = kernel->shape.sharedMemBytes;
+    params->ctx = context_of(kernel->device);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult CUDAAPI cuda_driver_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id,
+                                              CUlaunchAttributeValue* value) {
+  return driver_call("cuGraphKernelNodeGetAttribute", [&](state&) {
+    auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
+    cudaLaunchAttributeValue read{};
+    if (kernel == nullptr || value == nullptr || !read_attribute(*kernel, id, read))
+      return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(value, &read, sizeof(read));
+    return CUDA_SUCCESS;
+  });
+}
 }
 
 namespace {
@@ -109,6 +137,10 @@ void* find_function(std::string_view symbol, int version) {
   static std::array const known{
       entry{"cuDevicePrimaryCtxGetState", 7000, reinterpret_cast<void*>(&primary_context_state)},
       entry{"cuGraphGetId", 13010, reinterpret_cast<void*>(&graph_id)},
+      entry{"cuGraphKernelNodeGetParams", 12000,
+            reinterpret_cast<void*>(&cuda_driver_kernel_params)},
+      entry{"cuGraphKernelNodeGetAttribute", 11080,
+            reinterpret_cast<void*>(&cuda_driver_kernel_attribute)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},
       entry{"cuCtxPopCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_pop_context)},

@@ -30,6 +30,7 @@ cudaError_t set(char const* name, cudaGraphExec_t handle, cudaGraphNode_t node,
     work what;
     if (auto const error = make(what); error != cudaSuccess) return error;
     if (!may_be_set_to(twin->what, what)) return cudaErrorInvalidValue;
+    keep_attributes(twin->what, what);
     part_from_launches(*exec, c.reclaimed);
     find_twin(*exec->graph, node)->what = std::move(what);
     return cudaSuccess;

@@ -4,15 +4,20 @@
 #include "kernels.hpp"
 #include "streams.hpp"
 
+#include <map>
+
 using namespace escrow::sim::model;  // What this file gives C names to.
 
 namespace {
 
+using attribute_values = std::map<int, cudaLaunchAttributeValue>;
+
 cudaError_t launch_kernel(char const* name, cudaKernelNodeParams const& params, cudaStream_t stream,
-                          bool is_programmatic = false) {
+                          bool is_programmatic = false, attribute_values attributes = {}) {
   return call(name, ordinary, [&](api_call& c) {
     kernel_work what;
     if (auto const error = make_kernel_work(params, what); error != cudaSuccess) return error;
+    what.attributes = std::move(attributes);
     auto const capturing = is_programmatic ? find_stream(c, stream) : nullptr;
     if (capturing != nullptr && capturing->capturing != nullptr) expect_triggers(*capturing);
     return enqueue(c, stream, cudaGraphNodeTypeKernel, std::move(what));
@@ -34,11 +39,14 @@ cudaError_t CUDARTAPI cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void
                                           void** args) {
   if (config == nullptr) return launch_kernel(__func__, {}, nullptr);
   bool is_programmatic = false;  // outside of captures it need not begin early
+  attribute_values attributes;
   for (unsigned int i = 0; i < config->numAttrs; ++i) {
     cudaLaunchAttribute const& attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)
       is_programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
-    // A kernel's own events are not simulated; other attributes change nothing that is.
+    else
+      attributes[attribute.id] = attribute.val;
+    // A kernel's own events are not simulated. Of the others only clusters do something.
     if (attribute.id == cudaLaunchAttributeProgrammaticEvent ||
         attribute.id == cudaLaunchAttributeLaunchCompletionEvent)
       return call(__func__, ordinary, [](api_call&) { return cudaErrorNotSupported; });
@@ -49,7 +57,7 @@ cudaError_t CUDARTAPI cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void
                                     static_cast<unsigned int>(config->dynamicSmemBytes),
                                     args,
                                     nullptr};
-  return launch_kernel(__func__, params, config->stream, is_programmatic);
+  return launch_kernel(__func__, params, config->stream, is_programmatic, std::move(attributes));
 }
 
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* argument) {

@@ -33,6 +33,7 @@ cudaError_t set(char const* name, cudaGraphNode_t node, cudaGraphNodeType type, 
     if (node == nullptr || node->type != type) return cudaErrorInvalidValue;
     work what;
     if (auto const error = make(what); error != cudaSuccess) return error;
+    keep_attributes(node->what, what);
     node->what = std::move(what);
     return cudaSuccess;
   });
@@ -59,6 +60,14 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
     *params = kernel.shape;
     params->kernelParams = kernel.pointers.data();
     return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t node,
+                                                      cudaLaunchAttributeID id,
+                                                      cudaLaunchAttributeValue* value) {
+  return try_get<kernel_work>(__func__, node, value, [&](kernel_work const& kernel) {
+    return read_attribute(kernel, id, *value) ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 

@@ -37,7 +37,7 @@ CUgraphNode_st* first_difference(CUgraph_st const& old, CUgraph_st const& graph,
       return &now;
     }
     if (!may_become(before.what, now.what)) {
-      why = cudaGraphExecUpdateErrorParametersChanged;
+      why = refusal(before.what, now.what);
       return &now;
     }
     auto const inner_before = inner_graphs(before);
@@ -67,6 +67,7 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     graph.nodes[i]->origin = old.nodes[i]->origin;
     graph.nodes[i]->enabled = old.nodes[i]->enabled;
+    keep_clusters(old.nodes[i]->what, graph.nodes[i]->what);
   }
   for_each_inside(old, graph, keep_origins);
 }

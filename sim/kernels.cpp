@@ -1,6 +1,8 @@
 // Registered kernels, and what a launch of one copies.
 #include "kernels.hpp"
 
+#include "thread.hpp"
+
 #include <cstdint>
 
 namespace escrow::sim::model {
@@ -33,6 +35,7 @@ cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& ou
   if (has_too_many_threads(params.blockDim)) return cudaErrorInvalidValue;
   if (!code->arg_sizes.empty() && params.kernelParams == nullptr) return cudaErrorInvalidValue;
   out.code = code;
+  out.device = this_thread_unchecked().device;
   out.args = kernel_args(code->arg_sizes, params.kernelParams);
   out.shape = params;
   return cudaSuccess;

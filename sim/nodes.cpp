@@ -6,10 +6,15 @@
 #include "kernels.hpp"
 #include "memory.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace escrow::sim::model {
 namespace {
+
+// Of headers since CUDA 13.
+constexpr int nvlink_centric_scheduling = 16;
 
 bool is_empty(cudaExtent const& extent) {
   return extent.width == 0 || extent.height == 0 || extent.depth == 0;
@@ -61,6 +66,20 @@ bool replaces(fill_work const& old, fill_work const& now) {
   if (a.height <= 1 && b.height <= 1) return true;
   return a.height == b.height && a.width == b.width && a.pitch == b.pitch &&
          a.elementSize == b.elementSize;
+}
+
+// Of attributes that are a number.
+int attribute_of(kernel_work const& kernel, int id) {
+  auto const found = kernel.attributes.find(id);
+  return found == kernel.attributes.end() ? 0 : found->second.cooperative;
+}
+
+bool replaces(kernel_work const& old, kernel_work const& now) {
+  return old.device == now.device &&
+         attribute_of(old, cudaLaunchAttributeCooperative) ==
+             attribute_of(now, cudaLaunchAttributeCooperative) &&
+         attribute_of(old, nvlink_centric_scheduling) ==
+             attribute_of(now, nvlink_centric_scheduling);
 }
 
 bool replaces(alloc_work const& old, alloc_work const& now) {
@@ -193,6 +212,52 @@ bool may_become(work const& old, work const& now) {
         return replaces(before, std::get<std::decay_t<decltype(before)>>(now));
       },
       old);
+}
+
+cudaGraphExecUpdateResult refusal(work const& old, work const& now) {
+  auto const* const before = std::get_if<kernel_work>(&old);
+  auto const* const after = std::get_if<kernel_work>(&now);
+  if (before == nullptr || after == nullptr) return cudaGraphExecUpdateErrorParametersChanged;
+  return before->device != after->device ? cudaGraphExecUpdateErrorUnsupportedFunctionChange
+                                         : cudaGraphExecUpdateErrorAttributesChanged;
+}
+
+bool read_attribute(kernel_work const& kernel, int id, cudaLaunchAttributeValue& value) {
+  constexpr std::array readable{cudaLaunchAttributeAccessPolicyWindow,
+                                cudaLaunchAttributeCooperative,
+                                cudaLaunchAttributeClusterDimension,
+                                cudaLaunchAttributeClusterSchedulingPolicyPreference,
+                                cudaLaunchAttributePriority,
+                                cudaLaunchAttributeMemSyncDomainMap,
+                                cudaLaunchAttributeMemSyncDomain,
+                                cudaLaunchAttributeDeviceUpdatableKernelNode,
+                                cudaLaunchAttributePreferredSharedMemoryCarveout};
+  if (std::ranges::find(readable, id) == readable.end()) return false;
+  value = {};
+  if (id == cudaLaunchAttributeClusterSchedulingPolicyPreference)
+    value.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
+  if (id == cudaLaunchAttributeMemSyncDomainMap) value.memSyncDomainMap.remote = 1;
+  auto const found = kernel.attributes.find(id);
+  if (found != kernel.attributes.end()) value = found->second;
+  return true;
+}
+
+void keep_attributes(work const& old, work& now) {
+  auto const* const before = std::get_if<kernel_work>(&old);
+  auto* const after = std::get_if<kernel_work>(&now);
+  if (before != nullptr && after != nullptr) after->attributes = before->attributes;
+}
+
+void keep_clusters(work const& old, work& now) {
+  auto const* const before = std::get_if<kernel_work>(&old);
+  auto* const after = std::get_if<kernel_work>(&now);
+  if (before == nullptr || after == nullptr) return;
+  for (int const id :
+       {cudaLaunchAttributeClusterDimension, cudaLaunchAttributePreferredClusterDimension}) {
+    after->attributes.erase(id);
+    auto const found = before->attributes.find(id);
+    if (found != before->attributes.end()) after->attributes.insert(*found);
+  }
 }
 
 bool may_be_set_to(work const& old, work const& now) {

@@ -28,6 +28,14 @@ cudaMemcpy3DParms rows(cudaPitchedPtr to, cudaPitchedPtr from, std::size_t width
 
 /// True if an update may give a node of an exec the work `now` in place of `old`.
 bool may_become(work const& old, work const& now);
+/// How an update reports that it may not.
+cudaGraphExecUpdateResult refusal(work const& old, work const& now);
+/// False: a launch attribute of a kernel's node reads as cudaErrorInvalidValue.
+bool read_attribute(kernel_work const& kernel, int id, cudaLaunchAttributeValue& value);
+/// Setting a node's parameters leaves its attributes.
+void keep_attributes(work const& old, work& now);
+/// Those that an update leaves as they were, without an error.
+void keep_clusters(work const& old, work& now);
 /// True if a call that sets the parameters of an exec's node may do so; less than an update may.
 bool may_be_set_to(work const& old, work const& now);
 

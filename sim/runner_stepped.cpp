@@ -112,4 +112,12 @@ std::chrono::nanoseconds kernel_elapsed() {
   return model::time_now() - running->began_at;
 }
 
+unsigned int cluster_blocks() {
+  auto const* const running = model::this_thread_unchecked().kernel;
+  if (running == nullptr) model::give_up("cluster_blocks() outside a kernel");
+  auto const& attributes = std::get<model::kernel_work>(running->what).attributes;
+  auto const found = attributes.find(cudaLaunchAttributeClusterDimension);
+  return found == attributes.end() ? 1 : found->second.clusterDim.x;
+}
+
 }  // namespace escrow::sim

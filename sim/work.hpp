@@ -5,6 +5,7 @@
 #include <escrow/sim/kernel.hpp>
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -42,10 +43,14 @@ struct empty_work {};
 
 struct kernel_work {
   kernel_code const* code = nullptr;
+  // Whose code it runs.
+  int device = 0;
   kernel_args args;
   cudaKernelNodeParams shape{};
   // What cudaGraphKernelNodeGetParams hands out.
   std::vector<void*> pointers;
+  // Those of the launch, by id.
+  std::map<int, cudaLaunchAttributeValue> attributes;
 };
 
 struct host_work {

@@ -77,6 +77,14 @@ __global__ void set_condition_below_kernel(cudaGraphConditionalHandle condition,
   cudaGraphSetConditional(condition, *cell < limit ? 1U : 0U);
 }
 
+__global__ void cluster_size_kernel(int* cell) {
+  unsigned blocks = 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+#endif
+  if (blockIdx.x == 0) *cell = static_cast<int>(blocks);
+}
+
 template <class Kernel>
 void* address(Kernel* kernel) {
   return reinterpret_cast<void*>(kernel);
@@ -140,6 +148,8 @@ void* kernel_address(kernel_id id) {
       return address(&set_condition_kernel);
     case kernel_id::set_condition_below:
       return address(&set_condition_below_kernel);
+    case kernel_id::cluster_size:
+      return address(&cluster_size_kernel);
   }
   return nullptr;
 }

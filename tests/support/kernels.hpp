@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace escrow::test {
 
@@ -26,7 +27,8 @@ enum class kernel_id {
   sleep,
   illegal_address,
   set_condition,
-  set_condition_below
+  set_condition_below,
+  cluster_size
 };
 
 /// The address of a kernel. On the simulated runtime the first call registers all of them.
@@ -57,6 +59,18 @@ class kernel_call {
     result.blockDim = block();
     result.kernelParams = pointers();
     return result;
+  }
+
+  /// Several blocks, with launch attributes.
+  [[nodiscard]] cudaError_t launch(cudaStream_t stream, unsigned blocks,
+                                   std::vector<cudaLaunchAttribute> attributes) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3{blocks, 1, 1};
+    config.blockDim = block();
+    config.stream = stream;
+    config.attrs = attributes.data();
+    config.numAttrs = static_cast<unsigned>(attributes.size());
+    return cudaLaunchKernelExC(&config, kernel_address(id_), pointers());
   }
 
   /// One block on `stream`.
@@ -135,11 +149,27 @@ class kernel_call {
   return kernel_call{kernel_id::set_condition_below, condition, cell, limit};
 }
 
+/// Sets `*cell` to the number of blocks in a cluster of its launch.
+[[nodiscard]] inline kernel_call cluster_size_call(int* cell) {
+  return kernel_call{kernel_id::cluster_size, cell};
+}
+
 /// Code for cudaLibraryLoadData with two kernels: "library_add", which is add_call's, and
 /// "library_tiny".
 [[nodiscard]] void const* library_code();
 /// Lets cudaLibraryLoadFromFile find the same code under `path`.
 void provide_library_file(char const* path);
+
+/// A launch attribute that is a number, or clusters of so many blocks along x.
+[[nodiscard]] inline cudaLaunchAttribute attribute_of(cudaLaunchAttributeID id, int value) {
+  cudaLaunchAttribute result{};
+  result.id = id;
+  result.val.cooperative = value;
+  bool const is_cluster = id == cudaLaunchAttributeClusterDimension ||
+                          id == cudaLaunchAttributePreferredClusterDimension;
+  if (is_cluster) result.val.clusterDim = {static_cast<unsigned>(value), 1, 1};
+  return result;
+}
 
 [[nodiscard]] inline cudaError_t launch_add(cudaStream_t stream, int* cell, int value) {
   return add_call(cell, value).launch(stream);

@@ -82,6 +82,11 @@ bool set_condition_below_kernel(void** args) {
   return true;
 }
 
+bool cluster_size_kernel(void** args) {
+  *argument<int*>(args, 0) = static_cast<int>(escrow::sim::cluster_blocks());
+  return true;
+}
+
 template <class... Arguments>
 void* registered(escrow::sim::kernel kernel, char const* name) {
   auto* const address = reinterpret_cast<void*>(kernel);
@@ -128,7 +133,8 @@ void* kernel_address(kernel_id id) {
       registered<int>(&illegal_address_kernel, "illegal_address_kernel"),
       registered<handle, int const*>(&set_condition_kernel, "set_condition_kernel"),
       registered<handle, int const*, int>(&set_condition_below_kernel,
-                                          "set_condition_below_kernel")};
+                                          "set_condition_below_kernel"),
+      registered<int*>(&cluster_size_kernel, "cluster_size_kernel")};
   return in_order_of_ids.at(static_cast<std::size_t>(id));
 }
 

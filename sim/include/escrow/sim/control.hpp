@@ -22,6 +22,8 @@ struct options {
   /// What cudaDriverGetVersion says; 0: the version of the headers. From 13010 on the driver has
   /// cuGraphGetId.
   int driver_version = 0;
+  /// The major number of each device's compute capability.
+  int compute_capability = 9;
   /// The ids of graphs count up, also beyond a reset(); from now on they are no smaller than this.
   std::uint64_t first_graph_id = 1;
 };

@@ -27,6 +27,10 @@ void register_kernel(void const* address, kernel fn, std::vector<std::size_t> ar
 /// stepped.
 [[nodiscard]] std::chrono::nanoseconds kernel_elapsed();
 
+/// How many blocks a cluster of the kernel that calls this has along x; 1 without clusters. Inside
+/// a kernel body only.
+[[nodiscard]] unsigned int cluster_blocks();
+
 /// Sets a conditional node's value, as cudaGraphSetConditional does in device code. Inside a kernel
 /// body.
 void set_conditional(cudaGraphConditionalHandle handle, unsigned int value);
