@@ -16,6 +16,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/driver.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -90,16 +91,6 @@ graph_id_function find_graph_id() noexcept {
   return succeeded(status) ? reinterpret_cast<graph_id_function>(found) : nullptr;
 }
 
-template <class Function>
-Function find_in_driver(char const* name, int since) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  check(cudaGetDriverEntryPointByVersion(name, &found, static_cast<unsigned>(since),
-                                         cudaEnableDefault, &result),
-        "cudaGetDriverEntryPointByVersion");
-  return reinterpret_cast<Function>(found);
-}
-
 // Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
 // Throws cuda_error.
 struct context_functions {
@@ -110,11 +101,6 @@ struct context_functions {
   CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
   CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
 };
-
-// The numbers are those of cudaError_t. The runtime's last error is not touched.
-void check_driver(CUresult result, char const* call) {
-  if (result != CUDA_SUCCESS) throw cuda_error(static_cast<cudaError_t>(result), call);
-}
 
 int device_in_driver(cudaStream_t stream) {
   static context_functions const driver;

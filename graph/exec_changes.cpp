@@ -30,44 +30,87 @@ std::string describe(cudaGraphExecUpdateResultInfo const& failed) {
   auto const reason = static_cast<std::size_t>(failed.result);
   cudaGraphNodeType type{};
   std::ostringstream text;
-  text << "graph_exec::update: a node";
+  text << "a node";
   if (failed.errorNode != nullptr) {
     text << " (" << failed.errorNode;
     bool const is_known = succeeded(cudaGraphNodeGetType(failed.errorNode, &type));
     if (is_known && static_cast<std::size_t>(type) < types.size()) text << ", " << types[type];
     text << ')';
   }
-  text << " of `source` does not fit: " << (reason < reasons.size() ? reasons[reason] : "")
-       << "; create another graph_exec from `source`";
+  text << " of `source` does not fit: " << (reason < reasons.size() ? reasons[reason] : "");
   return text.str();
+}
+
+// Returns why CUDA refused, or nothing if it has updated. Throws cuda_error, std::bad_alloc.
+std::string updated(cudaGraphExec_t exec, cudaGraph_t source) {
+  cudaGraphExecUpdateResultInfo result{};
+  cudaError_t status = cudaSuccess;
+  {
+    graph_lifetime_lock const lock;
+    status = cudaGraphExecUpdate(exec, source, &result);
+  }
+  bool const is_refused = status == cudaErrorGraphExecUpdateFailure;
+  if (!is_refused) check(status, "cudaGraphExecUpdate");
+  if (is_refused) static_cast<void>(cudaGetLastError());
+  return is_refused ? describe(result) : "";
+}
+
+// Throws also if CUDA refuses.
+void update_to(cudaGraph_t source, cudaGraphExec_t exec, char const* call, char const* advice) {
+  std::string const refused = updated(exec, source);
+  if (refused.empty()) return;
+  throw cuda_error(cudaErrorGraphExecUpdateFailure, "cudaGraphExecUpdate",
+                   source_location::current(), call + (": " + refused) + "; " + advice);
 }
 
 }  // namespace
 
-graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets) const {
-  bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
+graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets,
+                                                         launch_orders const* more) const {
   holding next;
   next.held = hold_all(sets);
-  next.orders = launch_orders(next.held, is_end_unknown ? &now_.orders : nullptr);
+  next.orders = launch_orders(next.held, more);
   if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
   return next;
+}
+
+graph_exec::state::holding graph_exec::state::replacement_of(reference_sets const& sets) const {
+  bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
+  return holding_of(sets, is_end_unknown ? &now_.orders : nullptr);
 }
 
 void graph_exec::state::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::update", source, bodies);
   hoist_scope const off(survey);
-  holding next = holding_of(off.sets());
-  cudaGraphExecUpdateResultInfo result{};
-  cudaError_t status = cudaSuccess;
-  {
-    graph_lifetime_lock const lock;
-    status = cudaGraphExecUpdate(exec_, source.handle, &result);
-  }
-  check(status, "cudaGraphExecUpdate", source_location::current(),
-        status == cudaErrorGraphExecUpdateFailure ? describe(result) : "");
+  holding next = replacement_of(off.sets());
+  update_to(source.handle, exec_, "graph_exec::update", "create another graph_exec from `source`");
   is_bare_ = !survey.lacks_bodies;
   hold(std::move(next));
+}
+
+void graph_exec::state::keep_off(hoist_scope& off, survey_root const& source) noexcept {
+  off.keep_off();
+  if (source.core != nullptr) source.core->forget_payloads();
+}
+
+std::string graph_exec::state::add_turn(survey_root const& source,
+                                        std::vector<cudaGraph_t> const& bodies, holding& before) {
+  relaxed_capture_scope const relaxed;
+  graph_survey const survey = survey_of("exec_set::add", source, bodies);
+  hoist_scope off(survey);
+  holding next = holding_of(off.sets());
+  std::string refused = updated(exec_, source.handle);
+  if (!refused.empty()) return refused;
+  keep_off(off, source);
+  before = std::exchange(now_, std::move(next));
+  return refused;
+}
+
+void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
+  relaxed_capture_scope const relaxed;
+  update_to(source, exec_, "exec_set::launch", "do not change a graph after adding it");
+  std::swap(now_, its);
 }
 
 void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
@@ -89,7 +132,7 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
     sets.push_back(source->set_of({&owner, 1}));
     of_nodes.emplace(node, sets.back().get());
   }
-  holding next = holding_of(sets);
+  holding next = replacement_of(sets);
   next.of_nodes = std::move(of_nodes);
   change();
   hold(std::move(next));

@@ -72,17 +72,21 @@ launch_lock::~launch_lock() {
   for (auto const& each : orders_) each->mutex.unlock();
 }
 
-graph_exec::state::state(survey_root const& source, instantiate_options const& options) {
+graph_exec::state::state(survey_root const& source, instantiate_options const& options,
+                         references after) {
   profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   if (source.core != nullptr) source_ = source.core->weak_from_this();
-  hoist_scope const off(survey);
+  hoist_scope off(survey);
   now_ = holding_of(off.sets());
-  graph_lifetime_lock const lock;
-  check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
+  {
+    graph_lifetime_lock const lock;
+    check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
+  }
+  if (after == references::stay_off) keep_off(off, source);
 }
 
 graph_exec::state::~state() {

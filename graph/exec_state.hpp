@@ -3,8 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,7 +52,19 @@ class launch_lock {
 
 class ESCROW_LOCAL graph_exec::state {
  public:
-  state(survey_root const& source, instantiate_options const& options);
+  // What the exec holds for the graph that it runs.
+  struct holding {
+    deferred_releases held;
+    launch_orders orders;                                // of what is held
+    std::shared_ptr<launch_end> end;                     // of launches; null if no release needs it
+    std::map<cudaGraphNode_t, reference_set*> of_nodes;  // set by set(); in `held`, too
+  };
+  // Whether the references come back to the graph after instantiation, or stay off, as after
+  // hoist().
+  enum class references : std::uint8_t { come_back, stay_off };
+
+  state(survey_root const& source, instantiate_options const& options,
+        references after = references::come_back);
   state(state&&) = delete;
   ~state();
 
@@ -61,24 +75,30 @@ class ESCROW_LOCAL graph_exec::state {
   void launch(stream_ref stream);
   void upload(stream_ref stream);
   void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
+
+  // For an exec that several graphs use in turn, each with a holding of its own (exec_set).
+  // Updates it to a further graph, whose references stay off then; `before` gets the holding of the
+  // graph before. If CUDA refuses, returns why, and nothing has changed. Throws as update().
+  [[nodiscard]] std::string add_turn(survey_root const& source,
+                                     std::vector<cudaGraph_t> const& bodies, holding& before);
+  // Updates it to one of these graphs; `its` holding is exchanged for that of the graph before.
+  void switch_to(cudaGraph_t source, holding& its);
+  // Drops references after the last launch, whose end is `end`.
+  static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
+
   // The source must exist.
   void set(cudaGraphNode_t node, cudaGraphNodeParams& params, detail::node_payload payload);
   // The graph whose nodes set() takes; null if created from a plain handle.
   [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
 
  private:
-  struct holding {
-    deferred_releases held;
-    launch_orders orders;                                // of what is held
-    std::shared_ptr<launch_end> end;                     // of launches; null if no release needs it
-    std::map<cudaGraphNode_t, reference_set*> of_nodes;  // set by set(); in `held`, too
-  };
-
+  // `more`: further orders, or null.
+  [[nodiscard]] holding holding_of(reference_sets const& sets,
+                                   launch_orders const* more = nullptr) const;
   // Prepares a replacement for what is held now.
-  [[nodiscard]] holding holding_of(reference_sets const& sets) const;
+  [[nodiscard]] holding replacement_of(reference_sets const& sets) const;
   void hold(holding next) noexcept;
-  // Drops references after the last launch, whose end is `end`.
-  static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
+  static void keep_off(hoist_scope& off, survey_root const& source) noexcept;
   void wait_for_others(stream_ref stream);
   void wait_until_idle() const noexcept;
   void note_launch(stream_ref stream);

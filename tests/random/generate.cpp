@@ -62,6 +62,12 @@ constexpr std::string_view sequences_text = R"(
       destroy_exec settle claim_scratch;
   load_library launch_code make_graph add_node_of_code unload_library instantiate launch
       destroy_graph destroy_exec settle;
+  begin claim_captured release end set_add begin claim_captured release end set_add begin retire end
+      set_add set_launch set_launch set_launch set_launch drop_set settle;
+  begin claim_captured release end instantiate set_add begin claim_captured release end set_add
+      launch set_launch set_launch launch set_launch destroy_exec set_launch settle;
+  own make_graph add_node add_node_of_lease clone set_add set_add set_launch set_launch drop_set
+      launch set_add set_launch settle;
   load_library begin launch_code end clone unload_library instantiate upload launch settle;)";
 
 /// The same before ':'; then operations that run at the same time, in several forms.

@@ -122,6 +122,11 @@ struct exec_place {
   int launched = 0;             // a mark after its last launch, if there was one
   bool is_there() const { return own.has_value() || plain != nullptr; }
 };
+struct member_place {
+  std::optional<exec_set::member> which;
+  int behind = 0;    // as an exec's
+  int launched = 0;  // the same
+};
 enum class node_kind : std::uint8_t { kernel, call, fill, rows, copy, record, wait, empty };
 struct node_place {
   node handle;

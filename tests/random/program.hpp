@@ -71,6 +71,9 @@ namespace escrow::test {
   X(hoist, "Hgw", 3, fails | together)                  \
   X(let_go, "hiw", 4, fails | together)                 \
   X(drop_hoisted, "h", 1, together)                     \
+  X(set_add, "Fg", 4, fails)                            \
+  X(set_launch, "fi", 6, fails)                         \
+  X(drop_set, "", 1, fails)                             \
   /* nodes */                                           \
   X(add_node, "Ngow", 10, fails | together | looks)     \
   X(add_node_of_lease, "Ngl", 5, fails | together)      \
@@ -137,13 +140,14 @@ struct op_spec {
 
 /// How many places there are of each kind, by the letter that stands for it in the text form:
 /// 6 streams, of which s3 is of device 1, s4 the legacy one and s5 the thread's own, and nodes;
-/// 4 graphs, execs, leases, ways to do it and sizes of memory; 3 capture modes and bodies; 2 pools,
-/// hoisteds, owners of nodes and launches, objects of make_stream_shared() (x), libraries (y),
-/// events (v) and allocations of graphs; up to 16 steps (k).
+/// 4 graphs, execs, members of the exec_set (f), leases, ways to do it and sizes of memory; 3
+/// capture modes and bodies; 2 pools, hoisteds, owners of nodes and launches, objects of
+/// make_stream_shared() (x), libraries (y), events (v) and allocations of graphs; up to 16 steps
+/// (k).
 [[nodiscard]] constexpr unsigned places_of(char letter) {
   auto const is_one_of = [letter](std::string_view all) { return all.find(letter) < all.size(); };
   if (is_one_of("sn")) return 6;
-  if (is_one_of("gelwz")) return 4;
+  if (is_one_of("gelwzf")) return 4;
   if (is_one_of("mb")) return 3;
   return letter == 'k' ? 16 : 2;
 }
@@ -239,7 +243,8 @@ ESCROW_SITUATIONS(
     exec_set_of_another_kind, kept_event_gone, exec_with_events_launched, exec_with_memory_launched,
     memory_freed_in_another_graph, node_stays_beside_memory_nodes, allocation_failed,
     released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
-    code_unloaded, capture_left_by_an_exception)
+    code_unloaded, capture_left_by_an_exception, graphs_shared_an_exec, set_has_several_execs,
+    set_switched_in_flight, set_gone_in_flight)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

@@ -146,6 +146,7 @@ class reference {
     };
     std::ranges::for_each(graphs, look);
     std::ranges::for_each(execs, look);
+    std::ranges::for_each(members, look);
     std::ranges::for_each(hoisted, look);
     for (auto& [of, left] : orphans) look(left);
   }
@@ -195,6 +196,7 @@ class reference {
 
   std::array<contents, 4> graphs;
   std::array<contents, 4> execs;
+  std::array<contents, 4> members;  // of the exec_set
   std::array<contents, 2> hoisted;
   std::map<std::uint64_t, contents> orphans;  // of graphs of which only bodies are left, by serial
 
@@ -215,6 +217,7 @@ class reference {
     };
     all(graphs, "graph g");
     all(execs, "exec e");
+    all(members, "member f");
     all(hoisted, "hoisted h");
     for (auto const& [id, captured] : captures_) look(captured, "capture ", id);
     for (auto const& [serial, left] : orphans) look(left, "a body of graph ", serial);

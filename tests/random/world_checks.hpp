@@ -129,6 +129,7 @@ struct world_checks : world_bodies {
       held.held.reset();
     }
     each('E', &world_checks::drop_exec);
+    drop_set();
     each('G', &world_checks::drop_graph);
     each('B', &world_checks::drop_body);
     each('O', &world_checks::do_disown);

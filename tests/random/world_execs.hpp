@@ -6,7 +6,8 @@
 namespace escrow::test {
 
 struct world_execs : world_graphs {
-  bool is_in_flight(exec_place const& place) const {
+  /// Of an exec, or of a member of the set.
+  bool is_in_flight(auto const& place) const {
     return place.launched != 0 && !all_.model.is_done(place.launched);
   }
 

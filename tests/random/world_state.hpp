@@ -234,6 +234,7 @@ struct world_state {
     if (asked == 'b') return is_body_usable(bodies_[at]);
     if (asked == 'B') return !bodies_[at].own;
     if (asked == 'e') return execs_[at].is_there();
+    if (asked == 'f') return members_[at].which.has_value();
     if (asked == 'l') return leases_[at].held.has_value();
     if (asked == 'n') return is_there(nodes_[at]);
     if (asked == 'y') return libraries_[at].found.has_value();
@@ -278,6 +279,8 @@ struct world_state {
   std::array<lease_place, 4> leases_;
   std::array<graph_place, 4> graphs_;
   std::array<exec_place, 4> execs_;
+  std::optional<exec_set> set_;
+  std::array<member_place, 4> members_;
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;

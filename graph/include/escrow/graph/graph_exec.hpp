@@ -14,6 +14,8 @@
 
 namespace escrow::inline v0_1 {
 
+class exec_set;
+
 // How a graph_exec is created.
 struct instantiate_options {
   unsigned long long flags = 0;  // cudaGraphInstantiateFlags, or'ed
@@ -111,6 +113,7 @@ class ESCROW_API graph_exec {
   void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
 
  private:
+  friend class exec_set;  // uses `state`
   class state;
 
   [[nodiscard]] state& require(char const* call) const;

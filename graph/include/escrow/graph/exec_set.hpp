@@ -1,0 +1,88 @@
+// One executable graph for many graphs of equal shape, which are launched one at a time.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "escrow/api.hpp"
+#include "escrow/core/stream.hpp"
+#include "escrow/deleter/deleter.hpp"
+#include "escrow/graph/graph.hpp"
+#include "escrow/graph/graph_exec.hpp"
+
+namespace escrow::inline v0_1 {
+
+// What an exec_set has. The device memory of its execs is not among it: CUDA tells that of no exec,
+// and keeps what a destroyed one had for others, so that free memory before and after says little.
+struct exec_set_stats {
+  std::size_t members = 0;     // graphs
+  std::size_t execs = 0;       // each takes device memory
+  std::uint64_t switches = 0;  // launches that had to update their exec
+  // Why graphs got an exec that no earlier member had, in order.
+  std::vector<std::string> reasons;
+};
+
+// What: graphs, e.g. one for each batch size, that share execs: graphs with the same nodes, edges,
+//   kernels and launch attributes have one exec. Launching another of them than before updates the
+//   exec (cudaGraphExecUpdate), which takes time on the host, but less device memory than an exec
+//   for each. Grids, blocks, arguments, addresses and sizes may differ. An exec of its own get
+//   graphs that an update cannot change, or cannot change faithfully: with conditional or memory
+//   nodes; with other cluster dimensions (an update keeps those of the first graph, measured); with
+//   clusters on compute capability 10 and newer, since CUDA does not tell their preferred size.
+//   Launches of graphs that share an exec run one after another, as those of one graph_exec do.
+// Thread safety: one thread at a time; different sets concurrently, also if they share something.
+// Lifetime: keeps the graphs, and what they hold, until its end; there is no way to take one out.
+//   May be destroyed as a graph_exec: what a graph held is released after its last launch.
+// Capture: as graph_exec.
+// Errors: usage_error if this was moved from; cuda_error. The destructor ignores the status.
+// Example: docs/guides/graphs.md.
+class ESCROW_API exec_set {
+ public:
+  // What: a graph in a set. A value; it refers to the set, also after that was moved.
+  class member {
+   public:
+    member() noexcept = default;  // of no set
+
+   private:
+    friend class exec_set;
+    member(std::uint64_t set, std::size_t index) noexcept : set_(set), index_(index) {}
+
+    std::uint64_t set_ = 0;
+    std::size_t index_ = 0;
+  };
+
+  exec_set();  // throws std::bad_alloc
+  exec_set(exec_set&& other) noexcept;
+  exec_set& operator=(exec_set&& other) noexcept;
+  ~exec_set();
+
+  // Takes the graph, and its references off it, as hoist() does; it must not be changed any more.
+  // Updates the first exec that it fits, also with launches of it in flight, or instantiates one:
+  // see graph_exec's constructor. On failure throws cuda_error, std::bad_alloc, usage_error, and
+  // `source`, set and execs are unchanged. Source: cudaGraphExecUpdate.
+  [[nodiscard]] member add(graph&& source, instantiate_options const& options = {},
+                           source_location where = source_location::current());
+
+  // Enqueues one run of a graph of this set: graph_exec::launch(), after an update if its exec ran
+  // another graph before. Earlier launches, also in flight, are not affected. usage_error for a
+  // member of another set. If the update fails, throws cuda_error, nothing is enqueued, and the set
+  // is unchanged. Source: cudaGraphExecUpdate, cudaGraphLaunch.
+  void launch(member which, stream_ref stream, source_location where = source_location::current());
+
+  [[nodiscard]] exec_set_stats stats() const;  // throws std::bad_alloc
+  [[nodiscard]] resource_usage held() const;   // by all its graphs; throws std::bad_alloc
+
+ private:
+  class state;
+
+  [[nodiscard]] state& require(char const* call) const;
+
+  std::unique_ptr<state> state_;  // null if moved from
+};
+
+}  // namespace escrow::inline v0_1
