@@ -16,7 +16,7 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-constexpr int ids_max = 32;
+constexpr int ids_max = 24;  // CUDA 13.0 has 16
 // In headers from CUDA 12.0, 12.8 and 12.4 on.
 constexpr int cluster = 4;
 constexpr int preferred_cluster = 11;

@@ -25,6 +25,8 @@ OF_DRIVER = {
     "cuCtxGetDevice": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
     "cuCtxPopCurrent": ["cudaErrorDeviceUninitialized"],
     "cuCtxPushCurrent": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
+    "cuGraphKernelNodeGetAttribute": ["cudaErrorInvalidValue", "cudaErrorInvalidResourceHandle"],
+    "cuGraphKernelNodeGetParams": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
     "cuStreamGetCtx": ["cudaErrorInvalidValue", "cudaErrorInvalidResourceHandle"],
 }
 

@@ -35,9 +35,11 @@ class exec_stage : public fault_world {
   std::optional<graph_exec> exec;
   std::optional<graph_exec> rival;  // of the same graph
   std::optional<hoisted> handle;
-  std::bitset<4> in_flight;  // the owners that launches use until the flag is raised
-  bool source_holds = true;  // false once its references were hoisted
-  int expected_runs = 0;     // launches that were enqueued
+  std::optional<exec_set> set;
+  std::vector<exec_set::member> members;  // of the set
+  std::bitset<4> in_flight;               // the owners that launches use until the flag is raised
+  bool source_holds = true;               // false once its references were hoisted
+  int expected_runs = 0;                  // launches that were enqueued
 
   exec_stage() {
     pool.emplace(pool_options{.slots_max = 8, .label = "blocks", .deleter = worker.get()},
@@ -64,6 +66,18 @@ class exec_stage : public fault_world {
     in_flight.set(owner);
     ++expected_runs;
   }
+  /// Adds a graph to the set, which takes it.
+  void add_member(std::optional<graph>& which) {
+    members.reserve(2);
+    if (!set) set.emplace();
+    members.push_back(set->add(std::move(*which)));
+    which.reset();
+  }
+  void launch_member(std::size_t which, cudaStream_t stream, std::size_t owner) {
+    set->launch(members[which], stream);
+    in_flight.set(owner);
+    ++expected_runs;
+  }
   void end_copies() {
     copy.reset();
     parent.reset();
@@ -73,6 +87,7 @@ class exec_stage : public fault_world {
   void end_execs(bool may_wait = true) {
     exec.reset();
     rival.reset();
+    set.reset();
     try {
       if (handle && may_wait) handle->release_after(stream_ref(one));
       if (handle && !may_wait) handle->release();
@@ -137,6 +152,9 @@ class exec_stage : public fault_world {
     add(exec);
     add(rival);
     add(handle);
+    add(set);
+    exec_set_stats const now = set ? set->stats() : exec_set_stats{};
+    text += text_of("set", now.members, now.execs, now.reasons.size());
     return text + alive_graphs() + text_of("runs", expected_runs);
   }
   /// With launches in flight: graphs first (0), or execs first (1). With none, graphs first (2).
