@@ -138,6 +138,12 @@ void reset(options const& how) {
   model::fresh_devices(s);
 }
 
+void set_compute_capability(int major) {
+  auto& s = model::the();
+  std::lock_guard const lock(s.mutex);
+  s.how.compute_capability = major;
+}
+
 options current_options() {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);

@@ -53,7 +53,13 @@ TEST_F(ErrorTexts, OfMisuseNameTheCallTheArgumentAndWhatToDo) {
   expect_text<usage_error>([&] { exec.update(nullptr); }, with(null, "graph_exec::update"));
   expect_text<usage_error>([&] { static_cast<void>(hoist(from)); }, with(null, "hoist"));
   expect_text<usage_error>([&] { static_cast<void>(from.held()); }, with(null, "graph::held"));
+  exec_set set;
+  expect_text<usage_error>([&] { static_cast<void>(set.add(std::move(from))); },
+                           {"exec_set::add: ", "moved from or detached", "keep the graph"});
   // NOLINTEND(bugprone-use-after-move)
+  expect_text<usage_error>(
+      [&] { set.launch({}, two); },
+      {"exec_set::launch: ", "`which` is of another set", "pass what add() of this set returned"});
   expect_text<usage_error>(
       [&] { block_pool(options(1), {}); },
       {"resource_pool::resource_pool: ", "`make` of \"blocks\" is empty", "pass a function"});
@@ -81,6 +87,22 @@ TEST_F(ErrorTexts, OfAFailedUpdateNameTheNodeAndTheReason) {
   EXPECT_EQ(cells.load(), 1);
 }
 
+TEST_F(ErrorTexts, OfAGraphThatWasChangedInASetSayNotToAndTheSetIsUnchanged) {
+  graph source = filling(4);
+  cudaGraph_t const handle = source.get();
+  exec_set set;
+  auto const changed = set.add(std::move(source));
+  auto const other = set.add(filling(4));
+  add_kernel(handle, tiny_call());
+  expect_text<cuda_error>([&] { set.launch(changed, two); },
+                          {"exec_set::launch: a node", "or the number of nodes, differ",
+                           "do not change a graph after adding it"});
+  set.launch(other, two);
+  sync(two);
+  EXPECT_EQ(cells.load(), 1);
+  EXPECT_EQ(set.stats().switches, 0U);
+}
+
 TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
   cargo taken = make_cargo();
   for (graph const& source : {captured_without_cargo(), captured(taken)}) {
@@ -99,6 +121,10 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
   scratch_pool scratch(options(1));
   graph const source = captured_without_cargo();
   graph_exec exec(source);
+  exec_set set;
+  auto const first = set.add(captured_without_cargo());
+  auto const second = set.add(captured_without_cargo());
+  graph refused = filling(4);
   owned_event const event = make_event();
   auto const owner = [] { return std::make_unique<int>(); };
   struct row {
@@ -116,6 +142,10 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
       {__LINE__, "graph_exec::upload", "cudaGraphUpload", [&] { exec.upload(two); }},
       {__LINE__, "graph_exec::update", "cudaGraphExecUpdate", [&] { exec.update(source); }},
       {__LINE__, "graph_exec::update", "cudaGraphExecUpdate", [&] { exec.update(source.get()); }},
+      {__LINE__, "exec_set::add", "cudaGraphInstantiate",
+       [&] { static_cast<void>(set.add(std::move(refused))); }},
+      {__LINE__, "exec_set::launch", "cudaGraphExecUpdate", [&] { set.launch(first, two); }},
+      {__LINE__, "exec_set::launch", "cudaGraphLaunch", [&] { set.launch(second, two); }},
       {__LINE__, "deleter::retire", "cudaStreamGetId", [&] { worker->retire(two, owner()); }},
       {__LINE__, "deleter::retire", "cudaGetDevice",
        [&] { worker->retire(source.get(), owner()); }},

@@ -206,6 +206,20 @@ TEST_F(ExecSet, RunsEachGraphWithItsOwnClusters) {
   EXPECT_EQ(set->stats().execs, major < 10 ? 2U : 4U);
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(ExecSet, SharesNoClustersWhereTheirPreferredSizeCouldDiffer) {
+  sim::set_compute_capability(10);
+  for (int i = 0; i < 2; ++i) {
+    static_cast<void>(set->add(with_attribute(cudaLaunchAttributeClusterDimension, 2)));
+    static_cast<void>(set->add(adding(1)));
+  }
+  sim::set_compute_capability(9);
+  EXPECT_EQ(set->stats().execs, 3U);
+  ASSERT_EQ(set->stats().reasons.size(), 2U);
+  EXPECT_NE(set->stats().reasons[0].find("preferred size CUDA does not tell"), std::string::npos);
+}
+#endif
+
 TEST_F(ExecSet, MayBeUsedWhileAnotherStreamCaptures) {
   test::capture open{one, cudaStreamCaptureModeGlobal};
   graph source;

@@ -88,6 +88,23 @@ TEST_F(CallsOfACapture, DestroyingAnExecCallsCudaAsOftenWithManyOwnersAsWithOne)
   EXPECT_EQ(calls_of_destroying(512), calls_of_destroying(1));
 }
 
+TEST_F(CallsOfACapture, ASetCallsCudaForALaunchAsAnExecDoesAndThreeTimesMoreForASwitch) {
+  auto const calls_of = [](auto&& launch) {
+    auto const before = sim::calls();
+    launch();
+    return sim::calls() - before;
+  };
+  graph_exec exec(retiring(1));
+  exec_set set;
+  auto const first = set.add(retiring(1));
+  auto const second = set.add(retiring(1));
+  auto const of_exec = calls_of([&] { exec.launch(two); });
+  EXPECT_EQ(calls_of([&] { set.launch(second, two); }), of_exec);
+  auto const updates = sim::calls("cudaGraphExecUpdate");
+  EXPECT_EQ(calls_of([&] { set.launch(first, two); }), of_exec + 3) << "update, and capture mode";
+  EXPECT_EQ(sim::calls("cudaGraphExecUpdate") - updates, 1u);
+}
+
 // CUDA orders what is launched in one stream.
 TEST_F(CallsOfACapture, ExecsOfOneGraphOnOneStreamWaitForNothing) {
   block_pool pool = make_pool(1);

@@ -50,7 +50,8 @@ class graph_actor : public actor {
         {&graph_actor::keep_captured, &graph_actor::keep_captured, &graph_actor::share,
          &graph_actor::copy, &graph_actor::nest, &graph_actor::instantiate_own,
          &graph_actor::instantiate_common, &graph_actor::update, &graph_actor::launch_hoisted,
-         &graph_actor::use_eagerly, &graph_actor::drop_one, &graph_actor::launch_some});
+         &graph_actor::launch_set, &graph_actor::use_eagerly, &graph_actor::drop_one,
+         &graph_actor::launch_some});
   }
 
   void keep_captured() { keep(graphs_, 3, captured()); }
@@ -187,6 +188,25 @@ class graph_actor : public actor {
     handle.release_after(stream_ref(stream));
   }
 
+  // Of graphs of several shapes, and perhaps ended in flight. Execs of the same graphs go on.
+  void launch_set() {
+    exec_set set;
+    std::vector<std::pair<exec_set::member, lives>> members;
+    for (std::uint64_t i = 2 + pick(3); i != 0; --i) {
+      made<graph> one = captured();
+      if (coin()) keep(execs_, 4, instantiated(one));
+      exec_set::member const added = set.add(std::move(one.it));
+      members.emplace_back(added, std::move(one.of));
+    }
+    for (std::uint64_t i = pick(8); i != 0; --i) {
+      auto const& [member, of] = members[pick(members.size())];
+      for (auto const& each : of) each->runs.expect();
+      set.launch(member, free_stream());
+      arena_.launches.fetch_add(1, std::memory_order_relaxed);
+    }
+    arena_.switches.fetch_add(set.stats().switches, std::memory_order_relaxed);
+  }
+
   common_graphs& common_;
   std::size_t next_shape_ = 1000;  // each parent has a shape of its own
   std::vector<made<graph>> graphs_;
@@ -203,6 +223,7 @@ TEST_F(GraphStress, NothingIsSharedDestroyedEarlyTwiceOrNever) {
   EXPECT_GT(all.captures, 50U);
   EXPECT_GT(all.launches, 50U);
   EXPECT_GT(all.updates, 5U);
+  EXPECT_GT(all.switches, 5U);
   EXPECT_LE(made(), static_cast<int>(arena::slots_max));
 }
 

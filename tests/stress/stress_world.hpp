@@ -56,6 +56,7 @@ struct arena {
   std::atomic<std::uint64_t> claims{0};
   std::atomic<std::uint64_t> launches{0};
   std::atomic<std::uint64_t> updates{0};
+  std::atomic<std::uint64_t> switches{0};  // of sets
   // One cell for each slot: work with the slot adds 1 at its beginning and takes it back at its
   // end.
   pinned_ints in_use{slots_max};

@@ -36,6 +36,9 @@ void reset(options const& how = {});
 /// What the last reset() asked for.
 [[nodiscard]] options current_options();
 
+/// The same as options::compute_capability, until the next reset(). Any thread.
+void set_compute_capability(int major);
+
 /// Stepped only: from now on choices are those of a run with this seed. All else stays: handles,
 /// time, and what is pending. For many runs in one process, whose libraries keep handles.
 void reseed(std::uint64_t seed);
