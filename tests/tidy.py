@@ -21,13 +21,14 @@ MAY_INCLUDE = {
 # its .cpp are one name.
 READING_ORDER = {
     "core": "version api never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
-    " ready_event graph_lifetime_lock graph_query",
+    " ready_event graph_lifetime_lock driver graph_query",
     "deleter": "module_pin reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
     " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass"
     " describe",
     "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle describe"
     " device_memory scratch_pool",
-    "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes",
+    "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes"
+    " graph_shape exec_set",
     "nodes": "bound_arguments kernel launch node_kind node_kinds build",
 }
 # Includes that run against that order, and why. Five at most.

@@ -46,12 +46,12 @@ class graph_actor : public actor {
 
  private:
   void step() override {
-    one_of<graph_actor>(
-        {&graph_actor::keep_captured, &graph_actor::keep_captured, &graph_actor::share,
-         &graph_actor::copy, &graph_actor::nest, &graph_actor::instantiate_own,
-         &graph_actor::instantiate_common, &graph_actor::update, &graph_actor::launch_hoisted,
-         &graph_actor::launch_set, &graph_actor::use_eagerly, &graph_actor::drop_one,
-         &graph_actor::launch_some});
+    one_of<graph_actor>({&graph_actor::keep_captured, &graph_actor::keep_captured,
+                         &graph_actor::share, &graph_actor::copy, &graph_actor::nest,
+                         &graph_actor::instantiate_own, &graph_actor::instantiate_common,
+                         &graph_actor::update, &graph_actor::launch_hoisted,
+                         &graph_actor::launch_set, &graph_actor::use_eagerly,
+                         &graph_actor::drop_one, &graph_actor::launch_some});
   }
 
   void keep_captured() { keep(graphs_, 3, captured()); }

@@ -17,8 +17,8 @@
 
 namespace escrow::inline v0_1 {
 
-// What an exec_set has. The device memory of its execs is not among it: CUDA tells that of no exec,
-// and keeps what a destroyed one had for others, so that free memory before and after says little.
+// What an exec_set has. How much device memory its execs take is not known: CUDA tells it of no
+// exec, and the free memory before and after says little, since CUDA keeps what earlier execs had.
 struct exec_set_stats {
   std::size_t members = 0;     // graphs
   std::size_t execs = 0;       // each takes device memory
@@ -27,17 +27,19 @@ struct exec_set_stats {
   std::vector<std::string> reasons;
 };
 
-// What: graphs, e.g. one for each batch size, that share execs: graphs with the same nodes, edges,
-//   kernels and launch attributes have one exec. Launching another of them than before updates the
-//   exec (cudaGraphExecUpdate), which takes time on the host, but less device memory than an exec
-//   for each. Grids, blocks, arguments, addresses and sizes may differ. An exec of its own get
-//   graphs that an update cannot change, or cannot change faithfully: with conditional or memory
-//   nodes; with other cluster dimensions (an update keeps those of the first graph, measured); with
-//   clusters on compute capability 10 and newer, since CUDA does not tell their preferred size.
+// What: graphs, e.g. one for each batch size, that share execs. Graphs with the same nodes, edges,
+//   kernels and launch attributes have one exec; their grids, blocks, arguments, addresses and
+//   sizes may differ. Launching another of them than before updates the exec (cudaGraphExecUpdate):
+//   that takes host time at each switch, where an exec for each takes device memory.
+//   A graph gets an exec of its own if an update cannot change it, or not faithfully: with
+//   conditional or memory nodes; with other cluster dimensions, since an update keeps those of the
+//   first graph and reports success (measured); and with clusters at all on compute capability 10
+//   and newer, since CUDA does not tell their preferred size. exec_set_stats says why.
 //   Launches of graphs that share an exec run one after another, as those of one graph_exec do.
+//   Each waits for execs that share something with its own graph, as graph_exec::launch() does.
 // Thread safety: one thread at a time; different sets concurrently, also if they share something.
-// Lifetime: keeps the graphs, and what they hold, until its end; there is no way to take one out.
-//   May be destroyed as a graph_exec: what a graph held is released after its last launch.
+// Lifetime: has the graphs, and what they held, until its end; none can be taken out. May be
+//   destroyed at any time, as a graph_exec: what a graph held is released after its last launch.
 // Capture: as graph_exec.
 // Errors: usage_error if this was moved from; cuda_error. The destructor ignores the status.
 // Example: docs/guides/graphs.md.
