@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <unordered_map>
 
@@ -15,12 +16,6 @@
 namespace escrow::inline v0_1 {
 
 namespace {
-
-constexpr int ids_max = 24;  // CUDA 13.0 has 16
-// In headers from CUDA 12.0, 12.8 and 12.4 on.
-constexpr int cluster = 4;
-constexpr int preferred_cluster = 11;
-constexpr int device_updatable = 13;
 
 // The runtime knows no function of another module (measured: cudaErrorInvalidDeviceFunction).
 struct node_functions {
@@ -51,8 +46,8 @@ bool may_prefer_clusters() {
   return false;
 }
 
-std::string about_node(std::size_t position, char const* problem) {
-  return "node " + std::to_string(position) + " of the graph " + problem;
+std::string about_node(std::size_t node, char const* problem) {
+  return "node " + std::to_string(node) + " of the graph " + problem;
 }
 
 }  // namespace
@@ -61,28 +56,37 @@ graph_shape::graph_shape(cudaGraph_t graph, unsigned long long flags) : flags_(f
   add(graph);
 }
 
-void graph_shape::object(char const* problem) {
-  if (obstacle_.empty()) obstacle_ = about_node(nodes_.size() - 1, problem);
+template <class Value>
+bool graph_shape::add_fact(std::size_t node, int what, Value const& value) {
+  fact& added = facts_.emplace_back(fact{node, what, {}});
+  static_assert(sizeof(value) <= sizeof(added.value));
+  std::memcpy(added.value.data(), &value, sizeof(value));
+  return added.value != fact{}.value;
+}
+
+void graph_shape::object(std::size_t node, char const* problem) {
+  if (obstacle_.empty()) obstacle_ = about_node(node, problem);
 }
 
 void graph_shape::add(cudaGraph_t graph) {
-  std::size_t const first = nodes_.size();
   std::vector<cudaGraphNode_t> const handles = nodes_of(graph);
-  for (cudaGraphNode_t const each : handles) {
-    node& added = nodes_.emplace_back();
-    check(cudaGraphNodeGetType(each, &added.type), "cudaGraphNodeGetType");
-    if (added.type == cudaGraphNodeTypeKernel) add_kernel(each);
-    if (!is_updated_reliably(added.type)) {
-      object("is of a kind whose exec no other graph can use, e.g. conditional or memory");
+  std::size_t const first = nodes_;
+  nodes_ += handles.size();
+  std::vector<cudaGraph_t> children;
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(handles[i], &type), "cudaGraphNodeGetType");
+    add_fact(first + i, of_type, type);
+    if (!is_updated_reliably(type)) {
+      object(first + i, "is of a kind whose exec no other graph can use, e.g. conditional, memory");
     }
+    if (type == cudaGraphNodeTypeKernel) add_kernel(first + i, handles[i]);
+    if (type != cudaGraphNodeTypeGraph) continue;
+    check(cudaGraphChildGraphNodeGetGraph(handles[i], &children.emplace_back()),
+          "cudaGraphChildGraphNodeGetGraph");
   }
   add_edges(graph, handles, first);
-  for (std::size_t i = 0; i < handles.size(); ++i) {
-    if (nodes_[first + i].type != cudaGraphNodeTypeGraph) continue;
-    cudaGraph_t child = nullptr;
-    check(cudaGraphChildGraphNodeGetGraph(handles[i], &child), "cudaGraphChildGraphNodeGetGraph");
-    add(child);
-  }
+  for (cudaGraph_t const each : children) add(each);
 }
 
 void graph_shape::add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes,
@@ -97,29 +101,23 @@ void graph_shape::add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> cons
   std::vector<cudaGraphEdgeData> data(count);
   if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
   for (std::size_t i = 0; i < count; ++i) {
-    edges_.push_back({positions.at(from[i]),
-                      positions.at(to[i]),
-                      {data[i].from_port, data[i].to_port, data[i].type}});
+    std::array<std::size_t, 4> const edge{positions.at(from[i]), data[i].from_port, data[i].to_port,
+                                          data[i].type};
+    add_fact(positions.at(to[i]), of_edge, edge);
   }
 }
 
-template <class Value>
-bool graph_shape::add_attribute(int id, Value const& value) {
-  attribute added{nodes_.size() - 1, id, {}};
-  static_assert(sizeof(value) <= sizeof(added.value));
-  std::memcpy(added.value.data(), &value, sizeof(value));
-  if (added.value == attribute{}.value) return false;
-  attributes_.push_back(added);
-  return true;
-}
-
-void graph_shape::add_kernel(cudaGraphNode_t handle) {
+void graph_shape::add_kernel(std::size_t node, cudaGraphNode_t handle) {
   static node_functions const driver;
-  node& added = nodes_.back();
+  constexpr int ids_max = 24;  // CUDA 13.0 has 16
+  // In headers from CUDA 12.0, 12.8 and 12.4 on.
+  constexpr int cluster = 4;
+  constexpr int preferred_cluster = 11;
+  constexpr int device_updatable = 13;
   CUDA_KERNEL_NODE_PARAMS params{};
   check_driver(driver.params(handle, &params), "cuGraphKernelNodeGetParams");
-  added.function = params.func != nullptr ? static_cast<void const*>(params.func) : params.kern;
-  added.context = params.ctx;
+  // A function is of a module, and thus of a context.
+  add_fact(node, of_kernel, std::array<void const*, 3>{params.func, params.kern, params.ctx});
   bool has_clusters = false;
   std::uint32_t readable = 0;  // a bit for each id
   for (int id = 1; id < ids_max; ++id) {
@@ -128,38 +126,39 @@ void graph_shape::add_kernel(cudaGraphNode_t handle) {
     if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) continue;
     check_driver(result, "cuGraphKernelNodeGetAttribute");
     readable |= 1U << static_cast<unsigned>(id);
-    if (!add_attribute(id, value)) continue;
-    if (id == cluster) has_clusters = true;
-    if (id == device_updatable) object("can be updated by the device, and so its exec by no graph");
+    bool const is_set = add_fact(node, id, value);
+    if (!is_set) facts_.pop_back();  // as most are
+    if (is_set && id == cluster) has_clusters = true;
+    if (is_set && id == device_updatable) object(node, "can be updated by the device");
   }
-  add_attribute(0, readable);  // the id of none
+  add_fact(node, of_readable_ids, readable);
   bool const is_preference_known = (readable >> preferred_cluster & 1U) != 0;
   if (has_clusters && !is_preference_known && may_prefer_clusters()) {
-    object("runs in clusters, whose preferred size CUDA does not tell and an update keeps");
+    object(node, "runs in clusters, whose preferred size CUDA does not tell and an update keeps");
   }
 }
 
 graph_shape::difference graph_shape::compare(graph_shape const& other) const {
-  std::size_t const count = nodes_.size();
   if (flags_ != other.flags_) return {0, "the flags of the instantiation differ"};
-  if (count != other.nodes_.size()) {
-    return {0, "the graph has " + std::to_string(other.nodes_.size()) + " nodes, not " +
-                   std::to_string(count)};
+  if (nodes_ != other.nodes_) {
+    return {0, "the graph has " + std::to_string(other.nodes_) + " nodes, not " +
+                   std::to_string(nodes_)};
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    node const& one = nodes_[i];
-    node const& its = other.nodes_[i];
-    if (one.type != its.type) return {i, about_node(i, "is of another type")};
-    if (one.function != its.function || one.context != its.context) {
-      return {i, about_node(i, "has another kernel")};
-    }
+  auto const [one, its] = std::ranges::mismatch(facts_, other.facts_);
+  auto const agreement = static_cast<std::size_t>(one - facts_.begin());
+  bool const is_end = one == facts_.end();
+  if (is_end && its == other.facts_.end()) return {agreement, ""};
+  fact const& found = is_end ? *its : *one;
+  switch (found.what) {
+    case of_type:
+      return {agreement, about_node(found.node, "is of another type")};
+    case of_kernel:
+      return {agreement, about_node(found.node, "has another kernel")};
+    case of_edge:
+      return {agreement, about_node(found.node, "has other edges")};
+    default:
+      return {agreement, about_node(found.node, "has other launch attributes")};
   }
-  if (edges_ != other.edges_) return {count, "the edges differ"};
-  auto const [one, its] = std::ranges::mismatch(attributes_, other.attributes_);
-  std::size_t const at = std::min(one == attributes_.end() ? count : one->node,
-                                  its == other.attributes_.end() ? count : its->node);
-  if (at == count) return {2 * count, ""};
-  return {count + at, about_node(at, "has other launch attributes")};
 }
 
 }  // namespace escrow::inline v0_1

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -32,38 +31,27 @@ class graph_shape {
   [[nodiscard]] difference compare(graph_shape const& other) const;
 
  private:
-  struct node {
-    cudaGraphNodeType type;
-    void const* function = nullptr;  // the kernel's, which is of a module and thus of a context
-    void const* context = nullptr;
-  };
-  struct edge {
-    std::size_t from;
-    std::size_t to;
-    std::array<unsigned char, 3> data;
-
-    bool operator==(edge const&) const = default;
-  };
-  struct attribute {
+  // About one node: its type, kernel, an edge to it, or the attribute of a positive id.
+  enum : int { of_type = 0, of_kernel = -1, of_edge = -2, of_readable_ids = -3 };
+  struct fact {
     std::size_t node;
-    int id;
+    int what;
     std::array<unsigned char, sizeof(cudaLaunchAttributeValue)> value;
 
-    bool operator==(attribute const&) const = default;
+    bool operator==(fact const&) const = default;
   };
 
   void add(cudaGraph_t graph);
+  void add_kernel(std::size_t node, cudaGraphNode_t handle);
   void add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes, std::size_t first);
-  void add_kernel(cudaGraphNode_t handle);
-  // Of the last node; false if it is zero.
+  // Returns whether the value has a bit that is not zero.
   template <class Value>
-  bool add_attribute(int id, Value const& value);
-  void object(char const* problem);  // to the last node
+  bool add_fact(std::size_t node, int what, Value const& value);
+  void object(std::size_t node, char const* problem);
 
   unsigned long long flags_;
-  std::vector<node> nodes_;
-  std::vector<edge> edges_;
-  std::vector<attribute> attributes_;  // but those that are zero
+  std::size_t nodes_ = 0;
+  std::vector<fact> facts_;
   std::string obstacle_;
 };
 
