@@ -118,22 +118,22 @@ void graph_shape::add_kernel(std::size_t node, cudaGraphNode_t handle) {
   check_driver(driver.params(handle, &params), "cuGraphKernelNodeGetParams");
   // A function is of a module, and thus of a context.
   add_fact(node, of_kernel, std::array<void const*, 3>{params.func, params.kern, params.ctx});
+  bool const is_first = readable_.none();
   bool has_clusters = false;
-  std::uint32_t readable = 0;  // a bit for each id
   for (int id = 1; id < ids_max; ++id) {
+    if (!is_first && !readable_[id]) continue;
     CUlaunchAttributeValue value{};
     CUresult const result = driver.attribute(handle, static_cast<CUlaunchAttributeID>(id), &value);
-    if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) continue;
-    check_driver(result, "cuGraphKernelNodeGetAttribute");
-    readable |= 1U << static_cast<unsigned>(id);
+    bool const is_told = result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED;
+    if (is_told) check_driver(result, "cuGraphKernelNodeGetAttribute");
+    if (is_first) readable_[id] = is_told;
+    if (!is_told && !is_first) object(node, "has a launch attribute that CUDA does not tell");
     bool const is_set = add_fact(node, id, value);
     if (!is_set) facts_.pop_back();  // as most are
-    if (is_set && id == cluster) has_clusters = true;
     if (is_set && id == device_updatable) object(node, "can be updated by the device");
+    if (is_set && id == cluster) has_clusters = true;
   }
-  add_fact(node, of_readable_ids, readable);
-  bool const is_preference_known = (readable >> preferred_cluster & 1U) != 0;
-  if (has_clusters && !is_preference_known && may_prefer_clusters()) {
+  if (has_clusters && !readable_[preferred_cluster] && may_prefer_clusters()) {
     object(node, "runs in clusters, whose preferred size CUDA does not tell and an update keeps");
   }
 }
@@ -147,7 +147,9 @@ graph_shape::difference graph_shape::compare(graph_shape const& other) const {
   auto const [one, its] = std::ranges::mismatch(facts_, other.facts_);
   auto const agreement = static_cast<std::size_t>(one - facts_.begin());
   bool const is_end = one == facts_.end();
-  if (is_end && its == other.facts_.end()) return {agreement, ""};
+  if (is_end && its == other.facts_.end()) {
+    return {agreement, readable_ == other.readable_ ? "" : "CUDA tells other launch attributes"};
+  }
   fact const& found = is_end ? *its : *one;
   switch (found.what) {
     case of_type:

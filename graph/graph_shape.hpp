@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ class graph_shape {
 
  private:
   // About one node: its type, kernel, an edge to it, or the attribute of a positive id.
-  enum : int { of_type = 0, of_kernel = -1, of_edge = -2, of_readable_ids = -3 };
+  enum : int { of_type = 0, of_kernel = -1, of_edge = -2 };
   struct fact {
     std::size_t node;
     int what;
@@ -50,6 +51,7 @@ class graph_shape {
   void object(std::size_t node, char const* problem);
 
   unsigned long long flags_;
+  std::bitset<32> readable_;  // the ids of attributes that CUDA tells; none: no kernel was read
   std::size_t nodes_ = 0;
   std::vector<fact> facts_;
   std::string obstacle_;

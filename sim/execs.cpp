@@ -67,7 +67,6 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     graph.nodes[i]->origin = old.nodes[i]->origin;
     graph.nodes[i]->enabled = old.nodes[i]->enabled;
-    keep_clusters(old.nodes[i]->what, graph.nodes[i]->what);
   }
   for_each_inside(old, graph, keep_origins);
 }
@@ -76,6 +75,16 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
 void keep_links(CUgraph_st const& old, CUgraph_st& graph) {
   graph.made_of = old.made_of;
   for_each_inside(old, graph, keep_links);
+}
+
+// The same with what an update does not change.
+void keep_clusters(CUgraphExec_st const& exec, CUgraph_st const& old, CUgraph_st& graph) {
+  bool const is_used = exec.launched || exec.last_upload != nullptr;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+    keep_clusters(old.nodes[i]->what, graph.nodes[i]->what, is_used);
+  for_each_inside(old, graph, [&](auto const& inner_old, auto& inner) {
+    keep_clusters(exec, inner_old, inner);
+  });
 }
 
 // The references of an exec's copy go at once if the exec was never launched, soon on CUDA's own
@@ -108,6 +117,7 @@ cudaError_t replace(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st>& place,
   }
   result.result = cudaGraphExecUpdateSuccess;
   keep_origins(*place, *fresh);
+  keep_clusters(exec, *place, *fresh);
   // Linked to both (measured); what links the graphs inside then nobody measured.
   fresh->made_of.insert(fresh->made_of.begin(), place->made_of.front());
   fresh->embedded = place->embedded;

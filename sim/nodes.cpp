@@ -248,13 +248,13 @@ void keep_attributes(work const& old, work& now) {
   if (before != nullptr && after != nullptr) after->attributes = before->attributes;
 }
 
-void keep_clusters(work const& old, work& now) {
+void keep_clusters(work const& old, work& now, bool is_used) {
   auto const* const before = std::get_if<kernel_work>(&old);
   auto* const after = std::get_if<kernel_work>(&now);
   if (before == nullptr || after == nullptr) return;
   for (int const id :
        {cudaLaunchAttributeClusterDimension, cudaLaunchAttributePreferredClusterDimension}) {
-    after->attributes.erase(id);
+    if (is_used) after->attributes.erase(id);
     auto const found = before->attributes.find(id);
     if (found != before->attributes.end()) after->attributes.insert(*found);
   }

@@ -34,8 +34,9 @@ cudaGraphExecUpdateResult refusal(work const& old, work const& now);
 bool read_attribute(kernel_work const& kernel, int id, cudaLaunchAttributeValue& value);
 /// Setting a node's parameters leaves its attributes.
 void keep_attributes(work const& old, work& now);
-/// Those that an update leaves as they were, without an error.
-void keep_clusters(work const& old, work& now);
+/// The clusters that an update leaves as they were, without an error. `is_used`: the exec was
+/// launched or uploaded.
+void keep_clusters(work const& old, work& now, bool is_used);
 /// True if a call that sets the parameters of an exec's node may do so; less than an update may.
 bool may_be_set_to(work const& old, work const& now);
 

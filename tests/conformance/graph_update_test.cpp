@@ -64,12 +64,19 @@ class GraphUpdate : public testing::Test {
   pinned_flag flag;
 };
 
-TEST_F(GraphUpdate, LeavesClustersAsTheyWereAndSaysThatItSucceeded) {
+TEST_F(GraphUpdate, LeavesTheClustersOfAnExecThatWasUsedAndSaysThatItSucceeded) {
   if (!has_clusters()) GTEST_SKIP() << "the device has no clusters";
   for (auto const& [before, after] : {std::pair{0, 2}, {2, 0}, {2, 4}, {4, 2}}) {
-    owned_exec const exec = instantiate(of_clusters(before));
-    EXPECT_EQ(update(exec, of_clusters(after)), cudaSuccess);
-    EXPECT_EQ(size_of(exec), std::max(before, 1)) << "not " << after;
+    owned_exec const launched = instantiate(of_clusters(before));
+    owned_exec const uploaded = instantiate(of_clusters(before));
+    owned_exec const fresh = instantiate(of_clusters(before));
+    EXPECT_EQ(size_of(launched), std::max(before, 1));
+    must(cudaGraphUpload(uploaded, stream));
+    for (cudaGraphExec_t const exec : {launched.get(), uploaded.get(), fresh.get()}) {
+      EXPECT_EQ(update(exec, of_clusters(after)), cudaSuccess);
+      bool const is_changed = exec == fresh.get() && after != 0;
+      EXPECT_EQ(size_of(exec), is_changed ? after : std::max(before, 1)) << before << after;
+    }
   }
 }
 

@@ -32,9 +32,9 @@ struct exec_set_stats {
 //   sizes may differ. Launching another of them than before updates the exec (cudaGraphExecUpdate):
 //   that takes host time at each switch, where an exec for each takes device memory.
 //   A graph gets an exec of its own if an update cannot change it, or not faithfully: with
-//   conditional or memory nodes; with other cluster dimensions, since an update keeps those of the
-//   first graph and reports success (measured); and with clusters at all on compute capability 10
-//   and newer, since CUDA does not tell their preferred size. exec_set_stats says why.
+//   conditional or memory nodes; with other cluster dimensions, since an update of an exec that was
+//   launched keeps the old ones and reports success (measured); and with clusters at all on compute
+//   capability 10 and newer, since CUDA does not tell their preferred size. stats() says why.
 //   Launches of graphs that share an exec run one after another, as those of one graph_exec do.
 //   Each waits for execs that share something with its own graph, as graph_exec::launch() does.
 // Thread safety: one thread at a time; different sets concurrently, also if they share something.
