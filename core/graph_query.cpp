@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/cuda12.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/driver.hpp"
 
@@ -181,6 +182,18 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   std::vector<cudaGraphNode_t> nodes(count);
   if (count != 0) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
   return nodes;
+}
+
+graph_edges edges_of(cudaGraph_t graph) {
+  constexpr char const* api = "cudaGraphGetEdges";
+  std::size_t count = 0;
+  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
+  graph_edges edges{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphNode_t>(count),
+                    std::vector<cudaGraphEdgeData>(count)};
+  auto& [from, to, data] = edges;
+  // Without the data programmatic edges are an error.
+  if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
+  return edges;
 }
 
 }  // namespace escrow::inline v0_1

@@ -9,7 +9,6 @@
 #include <unordered_map>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/cuda12.hpp"
 #include "escrow/detail/driver.hpp"
 #include "escrow/detail/graph_query.hpp"
 
@@ -91,16 +90,10 @@ void graph_shape::add(cudaGraph_t graph) {
 
 void graph_shape::add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes,
                             std::size_t first) {
-  constexpr char const* api = "cudaGraphGetEdges";
   std::unordered_map<cudaGraphNode_t, std::size_t> positions;
   for (std::size_t i = 0; i < nodes.size(); ++i) positions.emplace(nodes[i], first + i);
-  std::size_t count = 0;
-  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
-  std::vector<cudaGraphNode_t> from(count);
-  std::vector<cudaGraphNode_t> to(count);
-  std::vector<cudaGraphEdgeData> data(count);
-  if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
-  for (std::size_t i = 0; i < count; ++i) {
+  auto const [from, to, data] = edges_of(graph);
+  for (std::size_t i = 0; i < data.size(); ++i) {
     std::array<std::size_t, 4> const edge{positions.at(from[i]), data[i].from_port, data[i].to_port,
                                           data[i].type};
     add_fact(positions.at(to[i]), of_edge, edge);
