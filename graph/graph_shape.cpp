@@ -114,12 +114,13 @@ void graph_shape::add_kernel(std::size_t node, cudaGraphNode_t handle) {
   bool const is_first = readable_.none();
   bool has_clusters = false;
   for (int id = 1; id < ids_max; ++id) {
-    if (!is_first && !readable_[id]) continue;
+    auto is_readable = readable_[static_cast<std::size_t>(id)];
+    if (!is_first && !is_readable) continue;
     CUlaunchAttributeValue value{};
     CUresult const result = driver.attribute(handle, static_cast<CUlaunchAttributeID>(id), &value);
     bool const is_told = result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED;
     if (is_told) check_driver(result, "cuGraphKernelNodeGetAttribute");
-    if (is_first) readable_[id] = is_told;
+    if (is_first) is_readable = is_told;
     if (!is_told && !is_first) object(node, "has a launch attribute that CUDA does not tell");
     bool const is_set = add_fact(node, id, value);
     if (!is_set) facts_.pop_back();  // as most are

@@ -41,8 +41,11 @@ class ExecSet : public world {
 
 TEST_F(ExecSet, RunsTheGraphThatIsLaunchedAndUpdatesOnlyForAnother) {
   std::vector<exec_set::member> members(4);
-  for (int i = 0; i < 4; ++i) members[i] = set->add(adding(i));
-  for (int const i : {3, 3, 0, 2, 2, 2, 1}) EXPECT_EQ(launched(members[i]), i);
+  int value = 0;
+  for (auto& each : members) each = set->add(adding(value++));
+  for (int const i : {3, 3, 0, 2, 2, 2, 1}) {
+    EXPECT_EQ(launched(members[static_cast<std::size_t>(i)]), i);
+  }
   exec_set moved = std::move(*set);
   *set = std::move(moved);
   EXPECT_EQ(launched(members[3]), 3);
