@@ -1,5 +1,5 @@
 // Stepped runs: one seeded choice at a time, virtual time, and a run that is a function of its
-// seed. And the values of conditions, stepped or not.
+// seed. And host functions as kernels, and the values of conditions, stepped or not.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -26,6 +26,35 @@ class Stepped : public fresh_runtime {
  protected:
   Stepped() { start(1); }
 };
+
+int calls_without_arguments = 0;
+void count_call() {
+  ++calls_without_arguments;
+}
+void store(double* to, char digit, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = digit - '0';
+}
+
+TEST_F(Stepped, AHostFunctionIsAKernelWithItsOwnParametersCopiedAtTheLaunch) {
+  owned_stream const stream = make_stream();
+  double values[] = {0, 0, 0};
+  double* to = values;
+  char digit = '7';
+  std::size_t count = 2;
+  void* arguments[] = {&to, &digit, &count};
+  void* const kernel = reinterpret_cast<void*>(sim::register_kernel<&store>("store"));
+  must(cudaLaunchKernel(kernel, {1}, {1}, arguments, 0, stream));
+  count = 3;
+  digit = '8';
+  void* const other = reinterpret_cast<void*>(sim::register_kernel<&count_call>());
+  must(cudaLaunchKernel(other, {1}, {1}, nullptr, 0, stream));
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(std::vector(std::begin(values), std::end(values)), (std::vector{7.0, 7.0, 0.0}));
+  EXPECT_EQ(calls_without_arguments, 1);
+  char const* name = nullptr;
+  must(cudaFuncGetName(&name, kernel));
+  EXPECT_STREQ(name, "store");
+}
 
 void append(void* argument) {
   auto& [order, letter] = *static_cast<std::pair<std::string*, char>*>(argument);

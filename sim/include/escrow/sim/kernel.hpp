@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace escrow::sim {
@@ -22,6 +23,30 @@ using kernel = bool (*)(void** args);
 /// cudaFuncGetName says. Any thread. Outlives reset().
 void register_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
                      std::string name = "kernel");
+
+namespace detail {
+
+template <auto function, class... P, std::size_t... I>
+void register_function(void (*)(P...), std::index_sequence<I...>, std::string name) {
+  kernel const run = [](void** args) {
+    static_cast<void>(args);  // of a function without parameters
+    function(*static_cast<P*>(args[I])...);
+    return true;
+  };
+  register_kernel(reinterpret_cast<void const*>(function), run, {sizeof(P)...}, std::move(name));
+}
+
+}  // namespace detail
+
+/// The same for a host function whose parameters are the kernel's: register_kernel<&add>("add")
+/// makes it run whenever it is launched as a kernel. Returns it, for launches. May be called again.
+template <auto function>
+auto register_kernel(std::string name = "kernel") {
+  [&]<class... P>(void (*of)(P...)) {
+    detail::register_function<function>(of, std::index_sequence_for<P...>{}, std::move(name));
+  }(function);
+  return function;
+}
 
 /// How long the kernel that calls this has been running. Inside a kernel body only; virtual time if
 /// stepped.
