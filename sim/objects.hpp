@@ -17,8 +17,8 @@
 
 namespace escrow::sim::model {
 
-/// One thing a device does. Operations form a graph; an operation starts when those it waits on are
-/// done.
+// One thing a device does. Operations form a graph; an operation starts when those it waits on are
+// done.
 struct op {
   std::shared_ptr<CUstream_st> stream;
   work what;
@@ -36,8 +36,8 @@ struct op {
 
 using op_ptr = std::shared_ptr<op>;
 
-/// A function of the user's to be called with no lock held: a user object's destructor, or a host
-/// function.
+// A function of the user's to be called with no lock held: a user object's destructor, or a host
+// function.
 struct callback {
   cudaHostFn_t run = nullptr;
   void* argument = nullptr;
@@ -47,7 +47,7 @@ struct callback {
 
 using callbacks = std::vector<callback>;
 
-/// The thread that works for one stream, when running free. Guarded by the state's mutex.
+// The thread that works for one stream, when running free. Guarded by the state's mutex.
 struct executor {
   std::condition_variable wake;
   std::deque<op_ptr> ready;
@@ -55,7 +55,7 @@ struct executor {
   bool stop = false;
 };
 
-/// A capture in progress, or one that has ended but that an event still remembers.
+// A capture in progress, or one that has ended but that an event still remembers.
 struct capture {
   std::uint64_t id = 0;
   std::shared_ptr<CUgraph_st> graph;
@@ -68,13 +68,13 @@ struct capture {
   bool invalidated = false;
   bool ended = false;
 
-  /// Events recorded in it are of no use any more.
+  // Events recorded in it are of no use any more.
   [[nodiscard]] bool is_over() const { return invalidated || ended; }
 };
 
 using frontier = std::vector<cudaGraphNode_t>;
 
-/// A graph with all that was made of it: see families.hpp.
+// A graph with all that was made of it: see families.hpp.
 struct family {
   // The number of the thread that makes or ends a member; 0 if none does. Set under the state's
   // mutex, cleared without.

@@ -47,9 +47,9 @@ struct call_fault {
   std::uint64_t thread = 0;
 };
 
-/// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while
-/// a destructor, a host function or a kernel runs. Leaked on purpose: threads may still look at it
-/// while the process exits.
+// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while
+// a destructor, a host function or a kernel runs. Leaked on purpose: threads may still look at it
+// while the process exits.
 struct state {
   std::mutex mutex;
   // Signalled when an operation or a callback is done or a thread has ended, if somebody waits.
@@ -127,16 +127,16 @@ struct state {
   std::string last_invalidation;
 };
 
-/// The one state; made on first use.
+// The one state; made on first use.
 state& the();
 
-/// Real or virtual time since reset.
+// Real or virtual time since reset.
 std::chrono::nanoseconds time_now();
 
-/// A random whole number in [low, high].
+// A random whole number in [low, high].
 std::uint64_t pick(std::uint64_t low, std::uint64_t high);
 
-/// Ends the program with a message that names the seed.
+// Ends the program with a message that names the seed.
 [[noreturn]] void give_up(std::string const& why);
 
 }  // namespace escrow::sim::model

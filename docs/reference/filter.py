@@ -36,7 +36,7 @@ def documentation(comment):
     """A comment's lines as Doxygen's: a label begins a paragraph, and so does a line that is indented after one that is
     not. What is indented by four or more is code."""
     result, is_labelled, indent = [], False, 0
-    for line in (re.sub(r"\s*///? ?", "", each, count=1) for each in comment if "NOLINT" not in each):
+    for line in (re.sub(r"\s*// ?", "", each, count=1) for each in comment if "NOLINT" not in each):
         before, indent = indent, len(line) - len(line.lstrip())
         label = LABEL.match(line)
         if indent >= 4 or not line:
@@ -58,7 +58,7 @@ def without_comment(line):
 
 
 def comment_end(lines, at):
-    while at < len(lines) and re.match(r"\s*///?( |$)", lines[at]):
+    while at < len(lines) and re.match(r"\s*//( |$)", lines[at]):
         at += 1
     return at
 
