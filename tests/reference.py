@@ -12,7 +12,7 @@ from public_functions import public_functions  # noqa: E402
 
 # What a class's comment speaks of may be left out: constructors, the destructor, assignment, members of specializations.
 SPECIAL = re.compile(r"(\w+)::(~?\1|operator =)|kernel_argument_traits::.*")
-HIDDEN = re.compile(r"\bv0_1\b|ESCROW_(API|LOCAL)|namespace escrow::detail|\[\[nodiscard")
+HIDDEN = re.compile(r"\bv0_1\b|ESCROW_(API|LOCAL)|namespace escrow::detail|Internal:|\[\[nodiscard")
 
 
 def shown(tag_file):

@@ -18,6 +18,8 @@ LABEL = re.compile(
     r"(What|Thread safety(?:, Capture)?|Memory ordering|Lifetime|Capture|Errors|Waits|Contexts|Example): "
 )
 FORWARD = re.compile(r"(?:template <.*>\s*)?(?:class|struct) \w+;")
+# What is for Escrow's own parts is left out.
+INTERNAL = re.compile(r"\s*// Internal: ")
 # Without a comment these are left out: the comment of their class speaks of them, or there is nothing to say.
 LEFT_OUT = re.compile(r"~\w+\(|= (?:delete|default);|\(\w+&&|operator(?:==|=)\(|\bfriend |static_assert")
 OPENS_SCOPE = re.compile(
@@ -76,6 +78,14 @@ def declaration_end(lines, at):
     return at
 
 
+def internal_end(lines, at):
+    """Behind the declaration, a class included."""
+    end = declaration_end(lines, at)
+    if lines[end - 1].endswith("{"):
+        end = lines.index(re.match(" *", lines[at])[0] + "};", end) + 1
+    return end
+
+
 def function_name(declared):
     match = re.search(r"([~\w]+)\(", re.sub(r"template <[^{;]*>\n|requires[^{;]*?\)\s", "", declared))
     return match and match[1]
@@ -105,6 +115,10 @@ def header_lines(name, lines):
             while not lines[at].startswith(private[1][1:] + "}"):
                 yield ""
                 at += 1
+        elif end > at and INTERNAL.match(lines[at]):
+            end = internal_end(lines, end)
+            yield from [""] * (end - at)
+            comment, is_commented, at = [], False, end
         elif end > at:
             is_above = end < len(lines) and re.match(r"\s*[^\s#}]", lines[end])
             comment = documentation(lines[at:end]) if is_above else []
