@@ -2,6 +2,7 @@
 // operations.
 #pragma once
 
+#include "recycled.hpp"
 #include "work.hpp"
 
 #include <atomic>
@@ -125,7 +126,7 @@ struct CUuserObject_st {
   std::uint64_t references = 0;
 };
 
-struct CUgraphNode_st {
+struct CUgraphNode_st : escrow::sim::model::recycled {
   CUgraph_st* graph = nullptr;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   escrow::sim::model::work what;
@@ -140,7 +141,7 @@ struct CUgraphNode_st {
   bool enabled = true;
 };
 
-struct CUgraph_st {
+struct CUgraph_st : escrow::sim::model::recycled {
   struct reference {
     cudaUserObject_t object = nullptr;
     std::uint64_t count = 0;

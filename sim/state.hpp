@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,9 @@ struct state {
   std::map<void const*, graph_block*> graph_blocks;
   // Those that a launch has let appear and that no call has freed since.
   std::map<void const*, std::shared_ptr<graph_block>> unfreed_blocks;
+  // See recycled: what it has made since the run began; of that, what is destroyed, by size.
+  std::unordered_set<void*> blocks_of_run;
+  std::map<std::size_t, std::vector<void*>> idle_blocks;
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
 

@@ -2,14 +2,17 @@
 // seed. And host functions as kernels, and the values of conditions, stepped or not.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "build_graph.hpp"
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
+#include "sanitizers.hpp"
 #include "wait_until.hpp"
 #include "witness.hpp"
 
@@ -90,6 +93,26 @@ TEST_F(Stepped, ARunIsAFunctionOfItsSeedAlsoOneThatANewSeedBeginsAndWhichKeepsWh
     sim::reseed(seed);
     EXPECT_EQ(order_of_this_run(), alone) << "seed " << seed;
     EXPECT_EQ(cudaEventQuery(kept), cudaSuccess);
+  }
+}
+
+// Handles of a graph and of a node in it.
+std::pair<cudaGraph_t, cudaGraphNode_t> handles_of_a_graph() {
+  owned_graph const graph = make_graph();
+  cudaGraphNode_t node = nullptr;
+  must(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
+  return {graph, node};
+}
+
+TEST_F(Stepped, HandlesOfGraphsAndNodesAreGivenAgainInTheSameRunOnlyWhateverTheHeapDoes) {
+  for (int run = 0; run < 3; ++run) {
+    auto const [graph, node] = handles_of_a_graph();
+    std::vector<std::unique_ptr<char[]>> taken;
+    for (std::size_t bytes = 8; bytes < 1024; bytes += 8) taken.emplace_back(new char[bytes]);
+    auto const [next_graph, next_node] = handles_of_a_graph();
+    EXPECT_EQ(next_graph == graph, !built_with_asan);
+    EXPECT_EQ(next_node == node, !built_with_asan);
+    sim::reseed(1);
   }
 }
 
