@@ -167,6 +167,8 @@ def check_words(name, lines):
         for pattern, advice in BANNED.items():
             if re.search(pattern, line):
                 yield f"{name}:{number}: '{pattern}': {advice}"
+        if name.split("/")[0] in MAY_INCLUDE and re.match(r"\s*///", line):
+            yield f"{name}:{number}: write // in place of ///"
 
 
 def check_named_tests(all_sources):
