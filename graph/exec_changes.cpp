@@ -48,6 +48,7 @@ graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& s
   bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
   holding next;
   next.held = hold_all(sets);
+  for (auto const& each : sets) graph_registry::global().note_ordered(*each);
   next.orders = launch_orders(next.held, is_end_unknown ? &now_.orders : nullptr);
   if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
   return next;

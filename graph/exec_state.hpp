@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/stream.hpp"
@@ -14,39 +13,9 @@
 #include "escrow/graph/graph_exec.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
+#include "launch_orders.hpp"
 
 namespace escrow::inline v0_1 {
-
-// The launch orders of the held sets that may be written: each once, in address order.
-class launch_orders {
- public:
-  launch_orders() = default;
-  // `more`: further orders, or null. Throws std::bad_alloc.
-  launch_orders(deferred_releases const& held, launch_orders const* more);
-  launch_orders(launch_orders&& other) noexcept : orders_(std::exchange(other.orders_, {})) {}
-  launch_orders& operator=(launch_orders&& other) noexcept {
-    std::swap(orders_, other.orders_);
-    return *this;
-  }
-  ~launch_orders();
-
-  [[nodiscard]] auto begin() const noexcept { return orders_.begin(); }
-  [[nodiscard]] auto end() const noexcept { return orders_.end(); }
-
- private:
-  std::vector<std::shared_ptr<launch_order>> orders_;
-};
-
-// Serializes launches of execs that may write the same resources: locks their orders.
-class launch_lock {
- public:
-  explicit launch_lock(launch_orders const& orders);
-  launch_lock(launch_lock&&) = delete;
-  ~launch_lock();
-
- private:
-  launch_orders const& orders_;
-};
 
 class ESCROW_LOCAL graph_exec::state {
  public:
@@ -79,9 +48,7 @@ class ESCROW_LOCAL graph_exec::state {
   void hold(holding next) noexcept;
   // Drops references after the last launch, whose end is `end`.
   static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
-  void wait_for_others(stream_ref stream);
   void wait_until_idle() const noexcept;
-  void note_launch(stream_ref stream);
 
   cudaGraphExec_t exec_ = nullptr;
   holding now_;

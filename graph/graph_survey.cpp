@@ -11,18 +11,14 @@
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
+#include "group_branches.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
 
-// A graph with its child graphs, at any depth, in node order, which a copy preserves.
-struct graph_tree {
-  std::vector<cudaGraph_t> graphs;
-  std::size_t conditionals = 0;  // nodes
-};
-
 void add_tree(cudaGraph_t graph, graph_tree& tree) {
+  std::size_t const own = tree.graphs.size();
   tree.graphs.push_back(graph);
   for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
@@ -31,7 +27,9 @@ void add_tree(cudaGraph_t graph, graph_tree& tree) {
     if (type != cudaGraphNodeTypeGraph) continue;
     cudaGraph_t child = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &child), "cudaGraphChildGraphNodeGetGraph");
+    std::size_t const begin = tree.graphs.size();
     add_tree(child, tree);
+    tree.children.push_back({own, node, begin, tree.graphs.size()});
   }
 }
 
@@ -73,6 +71,7 @@ graph_survey survey_of(char const* call, survey_root const& root,
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
   graph_tree tree;
   add_tree(root.handle, tree);
+  std::size_t const bodies_begin = tree.graphs.size();
   for (cudaGraph_t const body : all_bodies) add_tree(body, tree);
   graph_survey found;
   found.conditionals = tree.conditionals;
@@ -82,6 +81,7 @@ graph_survey survey_of(char const* call, survey_root const& root,
     std::uint64_t const id = is_root ? root.key : identify(call, each);
     if (id != 0 && registry.knows(id)) found.known.emplace(each, id);
   }
+  require_serial_groups(call, tree, bodies_begin, found.known);
   return found;
 }
 
