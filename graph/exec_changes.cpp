@@ -57,7 +57,7 @@ graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& s
 void graph_exec::state::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::update", source, bodies);
-  hoist_scope const off(survey);
+  hoist_scope const off("graph_exec::update", survey);
   holding next = holding_of(off.sets());
   cudaGraphExecUpdateResultInfo result{};
   cudaError_t status = cudaSuccess;

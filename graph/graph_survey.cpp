@@ -11,7 +11,6 @@
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
-#include "group_branches.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -69,19 +68,17 @@ graph_survey survey_of(char const* call, survey_root const& root,
   graph_registry const& registry = graph_registry::global();
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
-  graph_tree tree;
-  add_tree(root.handle, tree);
-  std::size_t const bodies_begin = tree.graphs.size();
-  for (cudaGraph_t const body : all_bodies) add_tree(body, tree);
   graph_survey found;
-  found.conditionals = tree.conditionals;
+  graph_tree& tree = found.tree;
+  add_tree(root.handle, tree);
+  found.bodies_begin = tree.graphs.size();
+  for (cudaGraph_t const body : all_bodies) add_tree(body, tree);
   found.lacks_bodies = all_bodies.size() < tree.conditionals && !registry.is_empty();
   for (cudaGraph_t const each : tree.graphs) {
     bool const is_root = each == root.handle && root.key != 0;
     std::uint64_t const id = is_root ? root.key : identify(call, each);
     if (id != 0 && registry.knows(id)) found.known.emplace(each, id);
   }
-  require_serial_groups(call, tree, bodies_begin, found.known);
   return found;
 }
 
@@ -105,7 +102,8 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
   }
 }
 
-hoist_scope::hoist_scope(graph_survey const& survey) : hoist_scope() {
+hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_scope() {
+  require_serial_groups(call, survey.tree, survey.bodies_begin, survey.known);
   std::vector<reference_set*> all;
   for (auto const& [graph, id] : survey.known) {
     for (auto const& each : graph_registry::global().seal(id)) {

@@ -86,7 +86,7 @@ hoisted::~hoisted() {
 hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("hoist", root, bodies);
-  hoist_scope off(survey);
+  hoist_scope off("hoist", survey);
   if (off.sets().empty() && !survey.known.empty()) {
     throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
                       "keep the first `hoisted` for all that is created from the graph");
@@ -126,7 +126,11 @@ void hoisted::leave(stream_ref stream) {
   constexpr char const* call = "hoisted::leave";
   state& mine = require(call);
   if (!mine.entered) throw usage_error(call, "enter() was not called", "call enter() before");
-  refuse_capturing(call, stream);
+  try {
+    refuse_capturing(call, stream);
+  } catch (cuda_error const& error) {
+    if (!is_sticky(error.status())) throw;  // else the device is lost, and record_ready() knows
+  }
   launch_lock const lock(launch_lock::for_leaving(), mine.orders);
   mine.entered.reset();
   mine.orders.leave();

@@ -57,7 +57,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
       }
     }
   }
-  // In a capture of the sharing group: the smallest block that fits and needs no growth.
+  // In a capture: the smallest block that fits and needs no growth. Else an empty claim.
   [[nodiscard]] claimed_slot claim_existing(std::size_t bytes, stream_ref stream,
                                             source_location where);
   static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }
@@ -177,6 +177,9 @@ std::uint64_t scratch_pool::state::moves() noexcept {
 
 claimed_slot scratch_pool::state::claim_existing(std::size_t bytes, stream_ref stream,
                                                  source_location where) {
+  bool const is_captured = detail::called_at(
+      claim_name, where, [&] { return usable_capture_of(claim_name, stream).is_active(); });
+  if (!is_captured) return {};
   std::vector<size_class*> fitting;
   for_each([&](size_class& each) {
     if (each.bytes >= bytes) fitting.push_back(&each);
@@ -276,7 +279,7 @@ lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
   }
   if (state_->policy.idle_max.count() != 0) state_->give_back_unused();
   try {
-    if (state_->options.group && !capture_of(stream).is_none()) {
+    if (state_->options.group) {
       claimed_slot const shared = state_->claim_existing(bytes, stream, where);
       if (shared.what != nullptr) return lease<device_block>(shared);
     }

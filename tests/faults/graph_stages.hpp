@@ -73,9 +73,15 @@ class exec_stage : public fault_world {
   void end_execs(bool may_wait = true) {
     exec.reset();
     rival.reset();
+    if (!handle) return;
     try {
-      if (handle && may_wait) handle->release_after(stream_ref(one));
-      if (handle && !may_wait) handle->release();
+      handle->leave(one);
+    } catch (std::exception const&) {
+      // It was left before, or the device is lost.
+    }
+    try {
+      if (may_wait) handle->release_after(stream_ref(one));
+      if (!may_wait) handle->release();
     } catch (usage_error const&) {
       // It was released before.
     }
