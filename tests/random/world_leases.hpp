@@ -14,11 +14,16 @@ struct world_leases : world_pools {
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
     if (capture.is_active() && state.capture == capture.id)
       return meet(slot_claimed_again_in_its_capture);
+    // Work of before is waited for in the stream.
+    std::vector<int> const marks = std::exchange(modelled.marks, {});
+    std::string const why = all_.model.why_alive(slot);
+    modelled.marks = marks;
     // A hoisted graph has it until the work behind it is done, and nothing orders its launches.
     bool const is_let_go = state.racy && state.capture != 0 && all_.model.is_pending(slot);
     if (run_->shares && capture.is_active() && (all_.model.is_held_by_graphs(slot) || is_let_go)) {
-      meet(slot_shared_by_graphs);
-      if (state.is_private) all_.fail(name + " was shared, and eager work may use it");
+      meet(slot_shared_by_graphs, !why.empty());
+      if (state.is_private && !why.empty())
+        all_.fail(name + " was shared, and eager work may use it");
       if (has(all_.model.capture_of(capture.id).held, slot))
         all_.fail(name + " was claimed twice in a capture, in no order");
       return;
@@ -28,13 +33,8 @@ struct world_leases : world_pools {
     meet(slot_of_a_graph_claimed_again, state.capture != 0);
     if (capture.is_active() && all_.values_count && all_.model.is_pending(slot))
       return all_.fail(name + " went to a capture while work uses it");
-    if (all_.values_count || !all_.model.is_pending(slot)) {
-      // Work of before is waited for in the stream.
-      std::vector<int> const marks = std::exchange(modelled.marks, {});
-      std::string const why = all_.model.why_alive(slot);
-      modelled.marks = marks;
-      if (!why.empty()) all_.fail(name + " was handed out, but " + why + " keeps it");
-    }
+    if ((all_.values_count || !all_.model.is_pending(slot)) && !why.empty())
+      all_.fail(name + " was handed out, but " + why + " keeps it");
     ++state.generation;
     if (state.racy) state.open = 0;
     state.racy = state.is_private = false;
@@ -205,6 +205,7 @@ struct world_leases : world_pools {
     }
     // The lease still has it.
     all_.slot_of(place.slot).leased = true;
+    all_.slot_of(place.slot).is_private = false;
     ++all_.model.state_of(place.slot).handles;
     all_.model.state_of(place.slot).marks = marks;
     if (is_right && way == 1) {  // the stream was used all the same
