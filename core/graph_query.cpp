@@ -197,4 +197,16 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
+graph_edges edges_of(cudaGraph_t graph) {
+  constexpr char const* api = "cudaGraphGetEdges";
+  std::size_t count = 0;
+  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
+  graph_edges all{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphNode_t>(count),
+                  std::vector<cudaGraphEdgeData>(count)};
+  if (count == 0) return all;
+  // Without the data, programmatic edges are an error.
+  check(cudaGraphGetEdges(graph, all.from.data(), all.to.data(), all.data.data(), &count), api);
+  return all;
+}
+
 }  // namespace escrow::inline v0_1

@@ -9,7 +9,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/cuda12.hpp"
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
@@ -22,16 +21,10 @@ namespace {
 
 // Nodes whose end no other node waits for.
 std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
-  constexpr char const* api = "cudaGraphGetEdges";
-  std::size_t count = 0;
-  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
-  std::vector<cudaGraphNode_t> from(count);
-  std::vector<cudaGraphNode_t> to(count);
-  std::vector<cudaGraphEdgeData> data(count);  // without it programmatic edges are an error
-  if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
+  graph_edges const edges = edges_of(graph);
   std::unordered_set<cudaGraphNode_t> awaited;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (is_full_dependency(data[i])) awaited.insert(from[i]);
+  for (std::size_t i = 0; i < edges.from.size(); ++i) {
+    if (is_full_dependency(edges.data[i])) awaited.insert(edges.from[i]);
   }
   std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
   std::erase_if(nodes, [&awaited](cudaGraphNode_t node) { return awaited.contains(node); });

@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/cuda12.hpp"
 #include "escrow/detail/graph_query.hpp"
 #include "escrow/detail/reference_set.hpp"
 
@@ -34,17 +33,12 @@ void add_reachable(cudaGraphNode_t from, links const& of, node_set& found) {
 
 // For each node of `asked`: itself, and the nodes that it runs after or that run after it.
 std::vector<node_set> ordered_with(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& asked) {
-  std::size_t count = 0;
-  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
-  std::vector<cudaGraphNode_t> from(count);
-  std::vector<cudaGraphNode_t> to(count);
-  std::vector<cudaGraphEdgeData> data(count);
-  check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), "cudaGraphGetEdges");
+  graph_edges const edges = edges_of(graph);
   links later;
   links earlier;
-  for (std::size_t i = 0; i < count; ++i) {
-    later[from[i]].push_back(to[i]);
-    earlier[to[i]].push_back(from[i]);
+  for (std::size_t i = 0; i < edges.from.size(); ++i) {
+    later[edges.from[i]].push_back(edges.to[i]);
+    earlier[edges.to[i]].push_back(edges.from[i]);
   }
   std::vector<node_set> result(asked.size());
   for (std::size_t i = 0; i < asked.size(); ++i) {
