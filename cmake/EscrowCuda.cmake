@@ -1,5 +1,5 @@
 # CUDA::toolkit, which has CUDA's headers, and CUDA::cudart. escrow::simulated needs the headers alone. The build and the
-# installed package include this file.
+# installed package include this file. escrow_cuda_major is the headers' version, empty if it cannot be read.
 find_package(CUDAToolkit 12.8)
 if(NOT CUDAToolkit_FOUND)
   find_path(ESCROW_CUDA_INCLUDE_DIR cuda_runtime_api.h DOC "CUDA's headers, 12.8 or newer")
@@ -13,4 +13,13 @@ set(escrow_cudart_missing "the CUDA Toolkit 12.8 or newer, with the library cuda
 if(NOT TARGET CUDA::toolkit)
   set(escrow_cuda_missing "CUDA's headers are missing: install the CUDA Toolkit 12.8 or newer, or set \
 ESCROW_CUDA_INCLUDE_DIR to a folder that has its headers")
+else()
+  set(escrow_cuda_major "")
+  get_target_property(folders CUDA::toolkit INTERFACE_INCLUDE_DIRECTORIES)
+  foreach(folder IN LISTS folders)
+    if(EXISTS ${folder}/cuda_runtime_api.h)
+      file(STRINGS ${folder}/cuda_runtime_api.h line REGEX "define CUDART_VERSION +[0-9]")
+      string(REGEX REPLACE ".* ([0-9]+)[0-9][0-9][0-9].*" "\\1" escrow_cuda_major "${line}")
+    endif()
+  endforeach()
 endif()

@@ -217,8 +217,8 @@ resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
     return each->is_slot() ? static_cast<slot_reference const*>(each)->slot_address() : each;
   };
   std::ranges::sort(members, std::less<>(), identity);
-  auto const repeated = std::ranges::unique(members, {}, identity);
-  members.erase(repeated.begin(), repeated.end());
+  auto const is_same = [&](auto* one, auto* other) { return identity(one) == identity(other); };
+  members.erase(std::unique(members.begin(), members.end(), is_same), members.end());
   resource_usage sum;
   for (reclaimable const* const each : members) {
     if (!each->is_slot()) {

@@ -12,11 +12,11 @@ namespace escrow::inline v0_1 {
 // Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
 // deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
 // the deleter's on_error.
-class loaded_library {
+class ESCROW_LOCAL library::loaded_code {
  public:
-  explicit loaded_library(deleter_core& core) noexcept : core_(core) {}
-  loaded_library(loaded_library&&) = delete;
-  ~loaded_library();
+  explicit loaded_code(deleter_core& core) noexcept : core_(core) {}
+  loaded_code(loaded_code&&) = delete;
+  ~loaded_code();
 
   [[nodiscard]] cudaLibrary_t get() const noexcept { return handle_; }
 
@@ -27,7 +27,7 @@ class loaded_library {
   cudaLibrary_t handle_ = nullptr;
 };
 
-loaded_library::~loaded_library() {
+library::loaded_code::~loaded_code() {
   if (handle_ == nullptr) return;
   cudaError_t status = cudaSuccess;
   bool const is_unloaded = retry_cleanup([&] { return status = cudaLibraryUnload(handle_); });
@@ -37,7 +37,7 @@ loaded_library::~loaded_library() {
 library library::load(void const* image, deleter& its) {
   relaxed_capture_scope const relaxed;
   // Its place comes first, so that nothing that was loaded can be lost.
-  auto const loaded = make_stream_shared_by<loaded_library>(its, its.core());
+  auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
   check(cudaLibraryLoadData(&loaded->handle_, image, nullptr, nullptr, 0, nullptr, nullptr, 0),
         "cudaLibraryLoadData");
   return library(loaded);
@@ -45,7 +45,7 @@ library library::load(void const* image, deleter& its) {
 
 library library::load_file(std::filesystem::path const& file, deleter& its) {
   relaxed_capture_scope const relaxed;
-  auto const loaded = make_stream_shared_by<loaded_library>(its, its.core());
+  auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
   check(cudaLibraryLoadFromFile(&loaded->handle_, file.c_str(), nullptr, nullptr, 0, nullptr,
                                 nullptr, 0),
         "cudaLibraryLoadFromFile");

@@ -15,6 +15,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
+#include "escrow/detail/json.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -68,8 +69,11 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   std::size_t trim(std::size_t keep_bytes);
   void give_back_unused() noexcept;  // see scratch_policy::idle_max
-  // What uses the memory, for the errors of a claim.
-  [[nodiscard]] std::string describe(std::size_t bytes, source_location where) const;
+  // What uses the memory, for the errors of a claim. `named`: the label of a pool whose holders the
+  // error has named already.
+  [[nodiscard]] std::string describe_claim(std::size_t bytes, source_location where,
+                                           std::string const& named = {}) const;
+  [[nodiscard]] std::vector<holder> holders() const;
   [[nodiscard]] scratch_stats stats() const noexcept;
 
   bool reserve(std::size_t bytes) noexcept override;
@@ -228,7 +232,16 @@ scratch_stats scratch_pool::state::stats() const noexcept {
   return now;
 }
 
-std::string scratch_pool::state::describe(std::size_t bytes, source_location where) const {
+std::vector<holder> scratch_pool::state::holders() const {
+  std::vector<holder> result;
+  for_each([&result](size_class& each) {
+    std::ranges::move(slots_of(each).holders(), std::back_inserter(result));
+  });
+  return result;
+}
+
+std::string scratch_pool::state::describe_claim(std::size_t bytes, source_location where,
+                                                std::string const& named) const {
   scratch_stats const now = stats();
   std::string text =
       "claimed at " + std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " +
@@ -239,12 +252,12 @@ std::string scratch_pool::state::describe(std::size_t bytes, source_location whe
   if (policy.bytes_max != scratch_policy{}.bytes_max) {
     text += "; scratch_policy::bytes_max is " + std::to_string(policy.bytes_max);
   }
-  for_each([&text](size_class& each) {
-    for (holder const& its : slots_of(each).holders()) {
-      if (its.capture_id == 0) continue;
-      text += "; \"" + its.label + "\": " + escrow::describe(its);
-    }
-  });
+  std::size_t count = 0;
+  for (holder const& each : holders()) {
+    if (each.label == named) continue;
+    if (++count > 16) break;  // longer texts are not read
+    text += "; \"" + each.label + "\": " + escrow::describe(each);
+  }
   return text;
 }
 
@@ -285,10 +298,12 @@ lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
     }
     return state_->of(bytes).claim_as(claim_name, stream, where);
   } catch (pool_exhausted const& error) {
-    throw pool_exhausted(std::string(error.what()) + "; " + state_->describe(bytes, where));
+    throw pool_exhausted(
+        std::string(error.what()) + "; " +
+        state_->describe_claim(bytes, where, state_->label_of(block_bytes(bytes))));
   } catch (cuda_error const& error) {
     if (error.status() != cudaErrorMemoryAllocation) throw;
-    throw cuda_error(error.status(), error.api(), where, state_->describe(bytes, where));
+    throw cuda_error(error.status(), error.api(), where, state_->describe_claim(bytes, where));
   }
 }
 
@@ -316,8 +331,32 @@ std::size_t scratch_pool::bytes() const noexcept {
   return state_->total.load(std::memory_order_relaxed);
 }
 
+std::vector<holder> scratch_pool::holders() const {
+  return state_->holders();
+}
+
 scratch_stats scratch_pool::stats() const noexcept {
   return state_->stats();
+}
+
+std::string scratch_pool::describe() const {
+  pool_options const& options = state_->options;
+  std::string text = "scratch pool \"" + options.label + "\" on device " +
+                     std::to_string(options.device) + ": " + to_json(stats());
+  for (holder const& each : holders()) {
+    text += "\n  \"" + each.label + "\": " + escrow::describe(each);
+  }
+  return text;
+}
+
+std::string to_json(scratch_stats const& stats) {
+  return json_of({{"bytes", stats.bytes},
+                  {"bytes_in_use", stats.bytes_in_use},
+                  {"bytes_idle", stats.bytes_idle},
+                  {"bytes_in_graphs", stats.bytes_in_graphs},
+                  {"bytes_peak", stats.bytes_peak},
+                  {"grown", stats.grown},
+                  {"returned", stats.returned}});
 }
 
 std::size_t scratch_pools::device_count() {

@@ -7,38 +7,38 @@
 
 namespace escrow::sim::model {
 
-/// What sets a function apart from the rest; flags.
+// What sets a function apart from the rest; flags.
 enum rules : unsigned {
   ordinary = 0,
-  /// Answers inside destructors and host functions.
+  // Answers inside destructors and host functions.
   in_callbacks = 1,
-  /// Works although the current device has failed.
+  // Works although the current device has failed.
   outlives_fault = 2,
-  /// Frees what it is given although the device has failed, and returns the fault all the same.
+  // Frees what it is given although the device has failed, and returns the fault all the same.
   frees = 4,
-  /// Fault injection leaves it alone.
+  // Fault injection leaves it alone.
   never_failed = 8,
 };
 
-/// One API call from its entry to its return; holds the state's mutex in between.
+// One API call from its entry to its return; holds the state's mutex in between.
 class api_call {
  public:
   explicit api_call(char const* function);
 
-  /// Counts the call; an error if it may not proceed.
+  // Counts the call; an error if it may not proceed.
   cudaError_t admit(unsigned which);
-  /// Lets the lock go, runs `reclaimed` on this thread, and notes the result as CUDA's last error.
+  // Lets the lock go, runs `reclaimed` on this thread, and notes the result as CUDA's last error.
   cudaError_t finish(cudaError_t result, unsigned which);
-  /// The thread's device has a context from now on.
+  // The thread's device has a context from now on.
   void make_context();
 
   char const* name;
   state& s;
   std::unique_lock<std::mutex> lock;
   thread_record& me;
-  /// Destructors that are to run on this thread before the call returns.
+  // Destructors that are to run on this thread before the call returns.
   callbacks reclaimed;
-  /// Left as the call returns.
+  // Left as the call returns.
   std::vector<std::shared_ptr<family>> families;
 
  private:
@@ -58,7 +58,7 @@ cudaError_t call(char const* name, unsigned which, Body body) {
   return c.finish(result, which);
 }
 
-/// The failure that the process is in for good because a device is, or cudaSuccess.
+// The failure that the process is in for good because a device is, or cudaSuccess.
 cudaError_t fault();
 
 }  // namespace escrow::sim::model

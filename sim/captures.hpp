@@ -7,26 +7,26 @@
 
 namespace escrow::sim::model {
 
-/// Kills the capture and notes who did it.
+// Kills the capture and notes who did it.
 void invalidate(api_call const& c, capture& which);
 
-/// For a call that is unsafe while a capture that concerns this thread is in progress: kills those
-/// captures and returns cudaErrorStreamCaptureUnsupported, or cudaSuccess if there are none.
+// For a call that is unsafe while a capture that concerns this thread is in progress: kills those
+// captures and returns cudaErrorStreamCaptureUnsupported, or cudaSuccess if there are none.
 cudaError_t forbid_unsafe(api_call& c);
-/// For work on the legacy stream, which would wait for a blocking stream that captures.
+// For work on the legacy stream, which would wait for a blocking stream that captures.
 cudaError_t forbid_legacy(api_call& c, CUstream_st const& stream);
-/// True if a blocking stream of the legacy stream's device captures.
+// True if a blocking stream of the legacy stream's device captures.
 bool blocked_by_capture(CUstream_st const& legacy);
-/// For a call that no capture survives.
+// For a call that no capture survives.
 cudaError_t forbid_all(api_call& c, int device);
 
-/// Adds a node behind the stream's captured work.
+// Adds a node behind the stream's captured work.
 cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what);
 
-/// `edges`: as many, or null if all are full.
+// `edges`: as many, or null if all are full.
 void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges);
-/// What comes next is a programmatic launch: it waits for no more of kernels than that they
-/// trigger.
+// What comes next is a programmatic launch: it waits for no more of kernels than that they
+// trigger.
 void expect_triggers(CUstream_st& stream);
 void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges);
 
@@ -34,7 +34,7 @@ cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& strea
                           cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
                           frontier ends, cudaGraphEdgeData const* edges);
 cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph);
-/// The stream is being destroyed while it captures.
+// The stream is being destroyed while it captures.
 void abandon_capture(api_call& c, CUstream_st& stream);
 
 }  // namespace escrow::sim::model

@@ -7,31 +7,31 @@ namespace escrow::sim::model {
 
 // The state's mutex is held by whoever calls these.
 
-/// Sets `what` to a conditional node of `graph` with bodies that are empty. The handle may have
-/// been made for the graph or for one that it is inside of.
+// Sets `what` to a conditional node of `graph` with bodies that are empty. The handle may have
+// been made for the graph or for one that it is inside of.
 cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodeParams const& params,
                                   work& what);
 
-/// True if each condition that was made for the graph, or for one inside it, has a conditional node
-/// there. CUDA looks at it when the graph is instantiated.
+// True if each condition that was made for the graph, or for one inside it, has a conditional node
+// there. CUDA looks at it when the graph is instantiated.
 bool conditions_are_used(CUgraph_st const& graph);
 
-/// True if all that is in bodies, at any depth, is of the kinds that CUDA can run there. CUDA looks
-/// at it when the graph is instantiated.
+// True if all that is in bodies, at any depth, is of the kinds that CUDA can run there. CUDA looks
+// at it when the graph is instantiated.
 bool bodies_are_legal(CUgraph_st const& graph);
 
-/// Gives each condition that has a default its default; an execution begins with that.
+// Gives each condition that has a default its default; an execution begins with that.
 void set_conditions(CUgraph_st const& graph);
 
-/// Drops the values of conditions of an exec's graph, whose launches are done: handles are not
-/// given out twice.
+// Drops the values of conditions of an exec's graph, whose launches are done: handles are not
+// given out twice.
 void forget_conditions(CUgraph_st const& graph);
 
-/// The same for the conditions that `graph` has and `still_used` has not.
+// The same for the conditions that `graph` has and `still_used` has not.
 void forget_conditions(CUgraph_st const& graph, CUgraph_st const& still_used);
 
-/// Decides what a conditional node's operation runs, and runs it; completes the operation after
-/// that.
+// Decides what a conditional node's operation runs, and runs it; completes the operation after
+// that.
 void run_conditional(op_ptr const& o);
 
 }  // namespace escrow::sim::model

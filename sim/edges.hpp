@@ -18,12 +18,12 @@ inline bool is_same(cudaGraphEdgeData const& one, cudaGraphEdgeData const& other
   return one.from_port == other.from_port && one.type == other.type;
 }
 
-/// A full edge if the caller named no data.
+// A full edge if the caller named no data.
 inline cudaGraphEdgeData edge_at(cudaGraphEdgeData const* edges, std::size_t index) {
   return edges == nullptr ? cudaGraphEdgeData{} : edges[index];
 }
 
-/// Whether there are such edges behind `from`.
+// Whether there are such edges behind `from`.
 inline bool can_begin_at(CUgraphNode_st const& from, cudaGraphEdgeData const& edge) {
   bool const is_programmatic = edge.type == cudaGraphDependencyTypeProgrammatic;
   if (edge.to_port != 0 || (edge.type != cudaGraphDependencyTypeDefault && !is_programmatic))
@@ -34,13 +34,13 @@ inline bool can_begin_at(CUgraphNode_st const& from, cudaGraphEdgeData const& ed
          (edge.from_port == cudaGraphKernelNodePortProgrammatic && is_programmatic);
 }
 
-/// Whether `node` does not end before what is in front of it on an edge that is not full
-/// (measured).
+// Whether `node` does not end before what is in front of it on an edge that is not full
+// (measured).
 inline bool is_programmatic_launch(CUgraphNode_st const& node, cudaGraphEdgeData const& edge) {
   return node.type == cudaGraphNodeTypeKernel && edge.type == cudaGraphDependencyTypeProgrammatic;
 }
 
-/// Whether such edges can be added that lead to nodes of a kind. Captures make others, too.
+// Whether such edges can be added that lead to nodes of a kind. Captures make others, too.
 inline bool can_lead_to(cudaGraphNodeType kind, cudaGraphEdgeData const& edge) {
   return edge.type == cudaGraphDependencyTypeDefault || kind == cudaGraphNodeTypeKernel;
 }

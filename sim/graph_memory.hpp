@@ -7,8 +7,8 @@ namespace escrow::sim::model {
 
 // The state's mutex is held by whoever calls these, and by who lets go of a block last.
 
-/// What one alloc node allocates. The address is the node's as long as it lives; a sanitizer
-/// reports whoever touches it while no memory is there.
+// What one alloc node allocates. The address is the node's as long as it lives; a sanitizer
+// reports whoever touches it while no memory is there.
 struct graph_block : std::enable_shared_from_this<graph_block> {
   enum class freed_by { nobody, its_graph, others };
 
@@ -26,29 +26,29 @@ struct graph_block : std::enable_shared_from_this<graph_block> {
   freed_by freed = freed_by::nobody;
 };
 
-/// Memory is there from now on, or is not.
+// Memory is there from now on, or is not.
 void appear(graph_block& block);
 void vanish(graph_block& block);
 
-/// The block that an address is in; null if there is none.
+// The block that an address is in; null if there is none.
 std::shared_ptr<graph_block> find_block_around(void const* address);
-/// The block that begins at an address; null if there is none.
+// The block that begins at an address; null if there is none.
 std::shared_ptr<graph_block> find_block(void const* address);
 
-/// What a node of `graph` needs that allocates; `params` gets the address.
+// What a node of `graph` needs that allocates; `params` gets the address.
 cudaError_t make_alloc_work(CUgraph_st const& graph, cudaMemAllocNodeParams& params, work& what);
-/// What a node of `graph` needs that frees what an alloc node of any graph has allocated.
+// What a node of `graph` needs that frees what an alloc node of any graph has allocated.
 cudaError_t make_graph_free_work(CUgraph_st const& graph, void const* address, work& what);
 
-/// Alloc or free nodes, also inside.
+// Alloc or free nodes, also inside.
 bool has_memory_nodes(CUgraph_st const& graph);
 
 using graph_blocks = std::vector<std::shared_ptr<graph_block>>;
 
-/// Books what a launch allocates and frees; an error if something is still there from a launch
-/// before, or is not there to be freed. `left` gets what the launch must free first.
+// Books what a launch allocates and frees; an error if something is still there from a launch
+// before, or is not there to be freed. `left` gets what the launch must free first.
 cudaError_t book_launch(CUgraphExec_st const& exec, graph_blocks& left);
-/// Books a free by a call; an error if the memory is not there, or is its graph's to free.
+// Books a free by a call; an error if the memory is not there, or is its graph's to free.
 cudaError_t book_free(graph_block& block);
 
 }  // namespace escrow::sim::model

@@ -44,7 +44,7 @@ std::shared_ptr<CUgraph_st> find_graph(cudaGraph_t handle) {
 
 std::shared_ptr<CUgraph_st> make_graph() {
   auto& s = the();
-  auto graph = std::make_shared<CUgraph_st>();
+  std::shared_ptr<CUgraph_st> graph(new CUgraph_st);  // see recycled
   graph->id = ++s.next_graph_id;
   s.graphs.emplace(graph.get(), graph);
   return graph;

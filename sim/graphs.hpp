@@ -9,41 +9,41 @@ namespace escrow::sim::model {
 
 // The state's mutex is held by whoever calls these.
 
-/// The graph behind a handle, embedded ones included; null if there is none.
+// The graph behind a handle, embedded ones included; null if there is none.
 std::shared_ptr<CUgraph_st> find_graph(cudaGraph_t handle);
-/// A new graph with a handle and an id of its own.
+// A new graph with a handle and an id of its own.
 std::shared_ptr<CUgraph_st> make_graph();
 
-/// Adds a node; dependencies named twice count once. `edges`: null if all are full.
+// Adds a node; dependencies named twice count once. `edges`: null if all are full.
 cudaGraphNode_t add_node(CUgraph_st& graph, std::span<cudaGraphNode_t const> before,
                          cudaGraphEdgeData const* edges, cudaGraphNodeType type, work what);
 bool depends_on(CUgraphNode_st const& node, CUgraphNode_st const& earlier);
-/// The edge from `before`, on which the node depends.
+// The edge from `before`, on which the node depends.
 cudaGraphEdgeData edge_from(CUgraphNode_st const& before, CUgraphNode_st const& node);
 void add_edge(CUgraphNode_st& from, CUgraphNode_st& to, cudaGraphEdgeData const& edge);
 void remove_edge(CUgraphNode_st& from, CUgraphNode_st& to);
-/// Removes a node and its edges, and dismantles the graphs inside it.
+// Removes a node and its edges, and dismantles the graphs inside it.
 void remove_node(CUgraphNode_st& node, callbacks& reclaimed);
 
-/// A copy with all that is inside, references too. With handles it is a graph of its own
-/// (cudaGraphClone, child nodes); without, it is an exec's private copy.
+// A copy with all that is inside, references too. With handles it is a graph of its own
+// (cudaGraphClone, child nodes); without, it is an exec's private copy.
 std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles);
-/// Takes the graph's handles away and lets go of all its references; destructors that are due go to
-/// `reclaimed`.
+// Takes the graph's handles away and lets go of all its references; destructors that are due go to
+// `reclaimed`.
 void dismantle(std::shared_ptr<CUgraph_st> const& graph, callbacks& reclaimed);
 
-/// The graphs inside a node: an embedded child, or the bodies of a conditional.
+// The graphs inside a node: an embedded child, or the bodies of a conditional.
 std::vector<std::shared_ptr<CUgraph_st>> inner_graphs(CUgraphNode_st const& node);
 bool has_conditionals(CUgraph_st const& graph);
-/// Puts nodes into an order in which each comes after what it depends on, inside too. False if
-/// there is a cycle.
+// Puts nodes into an order in which each comes after what it depends on, inside too. False if
+// there is a cycle.
 bool sort_nodes(CUgraph_st& graph);
 
-/// Null if the object is gone.
+// Null if the object is gone.
 CUuserObject_st* find_object(cudaUserObject_t handle);
 void retain(CUgraph_st& graph, CUuserObject_st& object, std::uint64_t count);
-/// Lets go of references; the destructor goes to `reclaimed` with the last one. An object that is
-/// gone is left alone, as CUDA reports no error when more references are given up than there were.
+// Lets go of references; the destructor goes to `reclaimed` with the last one. An object that is
+// gone is left alone, as CUDA reports no error when more references are given up than there were.
 void let_go(cudaUserObject_t handle, std::uint64_t id, std::uint64_t count, callbacks& reclaimed);
 
 }  // namespace escrow::sim::model

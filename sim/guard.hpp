@@ -3,8 +3,8 @@
 
 namespace escrow::sim::model {
 
-/// Aborts if a real libcudart is loaded as well: calls would go to either, and a test would prove
-/// nothing. Runs before main, and once more at the simulator's first use.
+// Aborts if a real libcudart is loaded as well: calls would go to either, and a test would prove
+// nothing. Runs before main, and once more at the simulator's first use.
 void refuse_a_real_runtime();
 
 }  // namespace escrow::sim::model

@@ -5,15 +5,15 @@
 
 namespace escrow::sim::model {
 
-/// As an H200 has it for kernels that need few registers.
+// As an H200 has it for kernels that need few registers.
 inline constexpr int max_threads_per_block = 1024;
 
-/// The code of a kernel by its address, or by its handle if it is a library's; null if there is
-/// none. That of an unloaded library is found as well.
+// The code of a kernel by its address, or by its handle if it is a library's; null if there is
+// none. That of an unloaded library is found as well.
 kernel_code const* find_code(void const* func);
 
-/// Sets `out` to a launch of the kernel with copies of the arguments. Empty grids and blocks are
-/// cudaErrorInvalidConfiguration, blocks that are too large cudaErrorInvalidValue.
+// Sets `out` to a launch of the kernel with copies of the arguments. Empty grids and blocks are
+// cudaErrorInvalidConfiguration, blocks that are too large cudaErrorInvalidValue.
 cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out);
 
 }  // namespace escrow::sim::model

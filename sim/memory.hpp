@@ -5,12 +5,12 @@
 
 namespace escrow::sim::model {
 
-/// What an address is in; also for addresses inside an allocation. Lock held.
+// What an address is in; also for addresses inside an allocation. Lock held.
 memory_place place_of(void const* address);
 
-/// Null if there is none left. Lock held.
+// Null if there is none left. Lock held.
 void* allocate_memory(std::size_t bytes, int device, bool host);
-/// Frees at once. False if there is no such allocation. Lock held.
+// Frees at once. False if there is no such allocation. Lock held.
 bool free_memory(void* address);
 
 }  // namespace escrow::sim::model

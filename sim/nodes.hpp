@@ -15,20 +15,20 @@ cudaError_t make_work(cudaMemcpy3DParms const& params, work& what);
 cudaError_t make_work(cudaHostNodeParams const& params, work& what);
 cudaError_t make_record_work(cudaEvent_t event, work& what);
 cudaError_t make_wait_work(cudaEvent_t event, work& what);
-/// For a node of `graph`: an embedded copy of `child`, or `child` itself if it moves.
+// For a node of `graph`: an embedded copy of `child`, or `child` itself if it moves.
 cudaError_t make_child_work(CUgraph_st const& graph, cudaGraph_t child, bool moves, work& what);
-/// Of the kinds that can be set again after a node has been made.
+// Of the kinds that can be set again after a node has been made.
 cudaError_t make_work(cudaGraphNodeParams const& params, work& what);
 
-/// A copy of so many bytes.
+// A copy of so many bytes.
 cudaMemcpy3DParms linear(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind);
-/// A copy of rows.
+// A copy of rows.
 cudaMemcpy3DParms rows(cudaPitchedPtr to, cudaPitchedPtr from, std::size_t width,
                        std::size_t height, cudaMemcpyKind kind);
 
-/// True if an update may give a node of an exec the work `now` in place of `old`.
+// True if an update may give a node of an exec the work `now` in place of `old`.
 bool may_become(work const& old, work const& now);
-/// True if a call that sets the parameters of an exec's node may do so; less than an update may.
+// True if a call that sets the parameters of an exec's node may do so; less than an update may.
 bool may_be_set_to(work const& old, work const& now);
 
 }  // namespace escrow::sim::model

@@ -2,6 +2,7 @@
 // operations.
 #pragma once
 
+#include "recycled.hpp"
 #include "work.hpp"
 
 #include <atomic>
@@ -17,8 +18,8 @@
 
 namespace escrow::sim::model {
 
-/// One thing a device does. Operations form a graph; an operation starts when those it waits on are
-/// done.
+// One thing a device does. Operations form a graph; an operation starts when those it waits on are
+// done.
 struct op {
   std::shared_ptr<CUstream_st> stream;
   work what;
@@ -36,8 +37,8 @@ struct op {
 
 using op_ptr = std::shared_ptr<op>;
 
-/// A function of the user's to be called with no lock held: a user object's destructor, or a host
-/// function.
+// A function of the user's to be called with no lock held: a user object's destructor, or a host
+// function.
 struct callback {
   cudaHostFn_t run = nullptr;
   void* argument = nullptr;
@@ -47,7 +48,7 @@ struct callback {
 
 using callbacks = std::vector<callback>;
 
-/// The thread that works for one stream, when running free. Guarded by the state's mutex.
+// The thread that works for one stream, when running free. Guarded by the state's mutex.
 struct executor {
   std::condition_variable wake;
   std::deque<op_ptr> ready;
@@ -55,7 +56,7 @@ struct executor {
   bool stop = false;
 };
 
-/// A capture in progress, or one that has ended but that an event still remembers.
+// A capture in progress, or one that has ended but that an event still remembers.
 struct capture {
   std::uint64_t id = 0;
   std::shared_ptr<CUgraph_st> graph;
@@ -68,13 +69,13 @@ struct capture {
   bool invalidated = false;
   bool ended = false;
 
-  /// Events recorded in it are of no use any more.
+  // Events recorded in it are of no use any more.
   [[nodiscard]] bool is_over() const { return invalidated || ended; }
 };
 
 using frontier = std::vector<cudaGraphNode_t>;
 
-/// A graph with all that was made of it: see families.hpp.
+// A graph with all that was made of it: see families.hpp.
 struct family {
   // The number of the thread that makes or ends a member; 0 if none does. Set under the state's
   // mutex, cleared without.
@@ -125,7 +126,7 @@ struct CUuserObject_st {
   std::uint64_t references = 0;
 };
 
-struct CUgraphNode_st {
+struct CUgraphNode_st : escrow::sim::model::recycled {
   CUgraph_st* graph = nullptr;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   escrow::sim::model::work what;
@@ -140,7 +141,7 @@ struct CUgraphNode_st {
   bool enabled = true;
 };
 
-struct CUgraph_st {
+struct CUgraph_st : escrow::sim::model::recycled {
   struct reference {
     cudaUserObject_t object = nullptr;
     std::uint64_t count = 0;

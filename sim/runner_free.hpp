@@ -6,20 +6,20 @@
 
 namespace escrow::sim::model {
 
-/// True if `o` is not to be run any more: its device has failed or everything is being dropped.
+// True if `o` is not to be run any more: its device has failed or everything is being dropped.
 bool is_abandoned(op_ptr const& o);
-/// True if `o` runs with the lock let go: a kernel, a copy, a fill.
+// True if `o` runs with the lock let go: a kernel, a copy, a fill.
 bool takes_time(op_ptr const& o);
-/// Does what `o` does to the model itself, and completes it.
+// Does what `o` does to the model itself, and completes it.
 void finish_at_once(op_ptr const& o);
-/// Lets the lock go, does the work, takes the lock again. False: not done yet.
+// Lets the lock go, does the work, takes the lock again. False: not done yet.
 bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o);
-/// Lets the lock go, calls the user's function, takes the lock again and completes its operation.
+// Lets the lock go, calls the user's function, takes the lock again and completes its operation.
 void run_callback_unlocked(std::unique_lock<std::mutex>& lock, callback const& what);
 
-/// Queues `o` for its stream's thread, and starts that thread if need be.
+// Queues `o` for its stream's thread, and starts that thread if need be.
 void give_to_executor(op_ptr const& o);
-/// Starts the callback thread if need be, and wakes it.
+// Starts the callback thread if need be, and wakes it.
 void wake_callback_thread();
 
 }  // namespace escrow::sim::model

@@ -80,6 +80,7 @@ void reseed(std::uint64_t seed) {
   if (!s.how.stepped) model::give_up("reseed() on a runtime that runs free");
   s.how.seed = seed;
   s.random.seed(seed);
+  model::forget_recycled();
   s.fruitless = 0;
 }
 

@@ -127,6 +127,7 @@ void reset(options const& how) {
   }
   model::forget_objects(s);
   model::forget_records(s);
+  model::forget_recycled();
   ++s.epoch;
   s.how = how;
   s.next_graph_id = std::max(s.next_graph_id, how.first_graph_id - 1);

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -47,9 +48,9 @@ struct call_fault {
   std::uint64_t thread = 0;
 };
 
-/// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while
-/// a destructor, a host function or a kernel runs. Leaked on purpose: threads may still look at it
-/// while the process exits.
+// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while
+// a destructor, a host function or a kernel runs. Leaked on purpose: threads may still look at it
+// while the process exits.
 struct state {
   std::mutex mutex;
   // Signalled when an operation or a callback is done or a thread has ended, if somebody waits.
@@ -89,6 +90,9 @@ struct state {
   std::map<void const*, graph_block*> graph_blocks;
   // Those that a launch has let appear and that no call has freed since.
   std::map<void const*, std::shared_ptr<graph_block>> unfreed_blocks;
+  // See recycled: what it has made since the run began; of that, what is destroyed, by size.
+  std::unordered_set<void*> blocks_of_run;
+  std::map<std::size_t, std::vector<void*>> idle_blocks;
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
 
@@ -127,16 +131,16 @@ struct state {
   std::string last_invalidation;
 };
 
-/// The one state; made on first use.
+// The one state; made on first use.
 state& the();
 
-/// Real or virtual time since reset.
+// Real or virtual time since reset.
 std::chrono::nanoseconds time_now();
 
-/// A random whole number in [low, high].
+// A random whole number in [low, high].
 std::uint64_t pick(std::uint64_t low, std::uint64_t high);
 
-/// Ends the program with a message that names the seed.
+// Ends the program with a message that names the seed.
 [[noreturn]] void give_up(std::string const& why);
 
 }  // namespace escrow::sim::model

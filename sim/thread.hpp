@@ -24,17 +24,17 @@ struct thread_record {
   thread_record() = default;
   thread_record(thread_record const&) = delete;
   thread_record& operator=(thread_record const&) = delete;
-  /// Lets go of the thread's default streams; work pending on them still runs.
+  // Lets go of the thread's default streams; work pending on them still runs.
   ~thread_record();
 };
 
-/// The calling thread's record. The state's mutex must be held, because a reset may have happened.
+// The calling thread's record. The state's mutex must be held, because a reset may have happened.
 thread_record& this_thread();
 
-/// The calling thread's record, for members that only this thread touches.
+// The calling thread's record, for members that only this thread touches.
 thread_record& this_thread_unchecked();
 
-/// "thread 3 (name)".
+// "thread 3 (name)".
 std::string describe_this_thread();
 
 }  // namespace escrow::sim::model

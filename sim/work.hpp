@@ -12,7 +12,7 @@
 
 namespace escrow::sim::model {
 
-/// A kernel that was registered or loaded: its body and the sizes of its arguments.
+// A kernel that was registered or loaded: its body and the sizes of its arguments.
 struct kernel_code {
   void const* address = nullptr;
   kernel run = nullptr;
@@ -24,13 +24,13 @@ struct kernel_code {
   bool unloaded = false;
 };
 
-/// Copies of a launch's arguments, each at the alignment any type is content with.
+// Copies of a launch's arguments, each at the alignment any type is content with.
 class kernel_args {
  public:
   kernel_args() = default;
   kernel_args(std::vector<std::size_t> const& sizes, void** from);
 
-  /// Pointers to the copies; they stay good until this object is copied over or gone.
+  // Pointers to the copies; they stay good until this object is copied over or gone.
   std::vector<void*> pointers();
 
  private:
@@ -53,7 +53,7 @@ struct host_work {
   void* argument = nullptr;
 };
 
-/// What kind of memory an address is in, and whose.
+// What kind of memory an address is in, and whose.
 struct memory_place {
   cudaMemoryType type = cudaMemoryTypeUnregistered;
   int device = cudaInvalidDeviceId;
@@ -73,19 +73,19 @@ struct fill_work {
   memory_place to;
 };
 
-/// Frees device memory in stream order.
+// Frees device memory in stream order.
 struct free_work {
   void* address = nullptr;
 };
 
 struct graph_block;
 
-/// Lets a graph's memory appear.
+// Lets a graph's memory appear.
 struct alloc_work {
   std::shared_ptr<graph_block> block;
 };
 
-/// Lets it vanish, in a graph or in stream order.
+// Lets it vanish, in a graph or in stream order.
 struct graph_free_work {
   std::shared_ptr<graph_block> block;
 };
@@ -114,7 +114,7 @@ using work =
     std::variant<empty_work, kernel_work, host_work, copy_work, fill_work, free_work, alloc_work,
                  graph_free_work, record_work, wait_work, child_work, conditional_work>;
 
-/// Does the work of a kernel, a copy or a fill; no lock held. False: not done yet, call again.
+// Does the work of a kernel, a copy or a fill; no lock held. False: not done yet, call again.
 bool perform(work& what);
 
 }  // namespace escrow::sim::model

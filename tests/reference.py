@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The reference is built without a warning, and has every public function: reference.py DOXYGEN DOXYFILE"""
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from public_functions import public_functions  # noqa: E402
 
 # What a class's comment speaks of may be left out: constructors, the destructor, assignment, members of specializations.
 SPECIAL = re.compile(r"(\w+)::(~?\1|operator =)|kernel_argument_traits::.*")
-HIDDEN = re.compile(r"\bv0_1\b|ESCROW_(API|LOCAL)|namespace escrow::detail|\[\[nodiscard")
+HIDDEN = re.compile(r"\bv0_1\b|ESCROW_(API|LOCAL)|namespace escrow::detail|Internal:|\[\[nodiscard")
 
 
 def shown(tag_file):
@@ -28,9 +29,10 @@ def shown(tag_file):
 
 def main():
     doxygen, doxyfile = sys.argv[1:]
+    pages = Path(re.search(r"^OUTPUT_DIRECTORY = (.*)", Path(doxyfile).read_text(), re.MULTILINE)[1])
+    shutil.rmtree(pages / "html", ignore_errors=True)  # or pages of what is left out now would stay
     if subprocess.run([doxygen, doxyfile], cwd=ROOT, check=False).returncode != 0:
         return 1
-    pages = Path(re.search(r"^OUTPUT_DIRECTORY = (.*)", Path(doxyfile).read_text(), re.MULTILINE)[1])
     there = set(shown(pages / "tags.xml"))
     expected = {re.sub(r"operator\s*(?=\W)", "operator", name) for name in public_functions() if not SPECIAL.fullmatch(name)}
     expected |= {name.split("::")[0] for name in public_functions() if "::" in name}

@@ -18,6 +18,8 @@ LABEL = re.compile(
     r"(What|Thread safety(?:, Capture)?|Memory ordering|Lifetime|Capture|Errors|Waits|Contexts|Example): "
 )
 FORWARD = re.compile(r"(?:template <.*>\s*)?(?:class|struct) \w+;")
+# What is for Escrow's own parts is left out.
+INTERNAL = re.compile(r"\s*// Internal: ")
 # Without a comment these are left out: the comment of their class speaks of them, or there is nothing to say.
 LEFT_OUT = re.compile(r"~\w+\(|= (?:delete|default);|\(\w+&&|operator(?:==|=)\(|\bfriend |static_assert")
 OPENS_SCOPE = re.compile(
@@ -36,7 +38,7 @@ def documentation(comment):
     """A comment's lines as Doxygen's: a label begins a paragraph, and so does a line that is indented after one that is
     not. What is indented by four or more is code."""
     result, is_labelled, indent = [], False, 0
-    for line in (re.sub(r"\s*///? ?", "", each, count=1) for each in comment if "NOLINT" not in each):
+    for line in (re.sub(r"\s*// ?", "", each, count=1) for each in comment if "NOLINT" not in each):
         before, indent = indent, len(line) - len(line.lstrip())
         label = LABEL.match(line)
         if indent >= 4 or not line:
@@ -58,7 +60,7 @@ def without_comment(line):
 
 
 def comment_end(lines, at):
-    while at < len(lines) and re.match(r"\s*///?( |$)", lines[at]):
+    while at < len(lines) and re.match(r"\s*//( |$)", lines[at]):
         at += 1
     return at
 
@@ -74,6 +76,14 @@ def declaration_end(lines, at):
         if depth == 0 and code.endswith((";", "}")):
             break
     return at
+
+
+def internal_end(lines, at):
+    """Behind the declaration, a class included."""
+    end = declaration_end(lines, at)
+    if lines[end - 1].endswith("{"):
+        end = lines.index(re.match(" *", lines[at])[0] + "};", end) + 1
+    return end
 
 
 def function_name(declared):
@@ -105,6 +115,10 @@ def header_lines(name, lines):
             while not lines[at].startswith(private[1][1:] + "}"):
                 yield ""
                 at += 1
+        elif end > at and INTERNAL.match(lines[at]):
+            end = internal_end(lines, end)
+            yield from [""] * (end - at)
+            comment, is_commented, at = [], False, end
         elif end > at:
             is_above = end < len(lines) and re.match(r"\s*[^\s#}]", lines[end])
             comment = documentation(lines[at:end]) if is_above else []

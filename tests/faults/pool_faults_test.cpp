@@ -123,6 +123,8 @@ void add_scratch(rows& add) {
   add("scratch, close", runs("scratch_pool::close_for"),
       {make_scratch, claim_scratch, release_scratch},
       [](auto& in) { EXPECT_EQ(in.scratch->close_for(std::chrono::nanoseconds{0}).size(), 1U); });
+  add("scratch, described", runs("scratch_pool::describe scratch_pool::holders"),
+      {make_scratch, claim_scratch}, [](auto& in) { in.answer = in.scratch->describe(); });
   add("scratch, ended", runs("scratch_pool::~scratch_pool"),
       {make_scratch, claim_scratch, release_scratch}, end);
   add("scratch, reclaimed", runs("deleter::poll"),

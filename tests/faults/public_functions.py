@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that every public function has an operation whose calls are made to fail, or a reason why not.
 
-Reads the public headers of core, deleter, pool, graph and nodes, and the operations: `runs("resource_pool::claim")` in the
+Reads the public headers of core, deleter, pool, graph and nodes, without what is marked `// Internal:`, and the operations: `runs("resource_pool::claim")` in the
 sources of this folder. not_operations.txt has the exceptions, each with its reason.
 """
 import re
@@ -15,6 +15,8 @@ KEYWORDS = {"if", "for", "while", "switch", "return", "requires", "decltype", "n
 
 
 def without_comments(text, keep_marks=False):
+    if not keep_marks:
+        text = re.sub(r"// Internal: ", "internal //", text)
     text = re.sub(r"//[^\n]*", "", text)
     text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.M)
     if not keep_marks:
@@ -97,6 +99,8 @@ def functions_of(scope_name, text, is_public=True):
             if not label:
                 break
             is_public, head = label[1] == "public", head[label.end() :]
+        if head.strip().startswith("internal"):
+            continue
         bare = re.sub(r"\[\[.*?\]\]|alignas\(\w+\)", "", without_templates(head)).strip()
         bare = re.sub(r"^requires.*?(?=\b(?:class|struct)\b)", "", bare, flags=re.S)
         nested = re.match(r"(class|struct)\s+(\w+)", bare)

@@ -56,6 +56,9 @@ if(FROM STREQUAL installed)
   expect_refusal("There is no escrow::escrow: the CUDA Toolkit 12.8 or newer"
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${SOURCE_DIR})
   expect_refusal("There is no escrow::other" -DCOMPONENTS=other)
+  file(WRITE ${root}/other_cuda/cuda_runtime_api.h "#define CUDART_VERSION  99010\n")
+  expect_refusal("Escrow was built with the headers of CUDA 1[0-9], and here are those of CUDA 99: use CUDA 1"
+    -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${root}/other_cuda -DCOMPONENTS=simulated)
 else()
   run(${CPACK} --config ${BUILD_DIR}/CPackSourceConfig.cmake -B ${root}/archive)
   file(GLOB archive ${root}/archive/*.tar.gz)

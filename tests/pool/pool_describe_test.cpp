@@ -208,5 +208,36 @@ TEST_F(Describe, NamesThePoolItsStatisticsAndHolders) {
   EXPECT_TRUE(text.ends_with("\n  leases hold 1")) << text;
 }
 
+TEST_F(Describe, NamesAScratchPoolItsBytesAndTheHoldersOfEachSize) {
+  pool_options chosen = options(4);
+  chosen.track_leases = true;
+  scratch_pool pool(chosen);
+  EXPECT_TRUE(pool.holders().empty());
+  auto const held = pool.claim(one, 2048);
+  owned_graph const graph =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1024)); });
+  EXPECT_EQ(pool.holders().size(), 2U);
+  std::string const text = pool.describe();
+  for (char const* each :
+       {"scratch pool \"blocks\" on device 0: {\"bytes\": 3072, \"bytes_in_use\": 2048, ",
+        "\n  \"blocks of 1024 bytes\": capture ",
+        "\n  \"blocks of 2048 bytes\": a lease holds 1 for "}) {
+    EXPECT_NE(text.find(each), std::string::npos) << text;
+  }
+}
+
+TEST_F(Describe, NamesEachHolderOnceInAScratchPoolsErrors) {
+  scratch_pool pool(options(1));
+  owned_graph const graph = captured_plainly([&](cudaStream_t on) {
+    for (std::size_t const bytes : {1024U, 2048U}) static_cast<void>(pool.claim(on, bytes));
+  });
+  std::string const text =
+      message_of<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 1024)); });
+  std::string const what = " holds 1 for ";
+  int named = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++named;
+  EXPECT_EQ(named, 2) << text;
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -132,7 +132,8 @@ TEST_F(ScratchPolicy, AClaimBeyondTheLimitNamesItsSizeItsLineAndWhatHoldsTheMemo
       [&] { static_cast<void>(pool.claim(one, 3'000)); },
       {"scratch_pool::claim: ", "the limit in bytes", "scratch_policy_test.cpp:", "3000 bytes of",
        "\"scratch of 3072 bytes\"", "\"scratch\" has 6144 bytes", "leases hold 4096",
-       "graphs hold 2048", "bytes_max is 8192", "\"scratch of 2048 bytes\": capture"});
+       "graphs hold 2048", "bytes_max is 8192", "\"scratch of 2048 bytes\": capture",
+       "\"scratch of 4096 bytes\": leases hold 1"});
   expect_error<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 9 * kib)); }, {"9216"});
   EXPECT_EQ(memory->used.load(), 6 * kib);
 }

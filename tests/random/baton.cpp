@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <deque>
@@ -18,6 +19,7 @@
 #include <memory>
 #include <thread>
 
+#include "own_process.hpp"
 #include "program.hpp"
 #include "things.hpp"
 
@@ -194,6 +196,7 @@ void baton::close_points() noexcept {
 }  // namespace escrow::test
 
 using escrow::test::baton;
+using escrow::test::own_process;
 using escrow::test::things;
 
 extern "C" {
@@ -201,7 +204,6 @@ extern "C" {
 // The names are the linker's.
 int __real_pthread_mutex_lock(pthread_mutex_t*);
 int __real_pthread_mutex_unlock(pthread_mutex_t*);
-int __real_pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, timespec const*);
 int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, timespec const*);
 int __real_sched_yield();
 cudaError_t __real_cudaEventDestroy(cudaEvent_t);
@@ -221,25 +223,17 @@ int lock_in_turn(pthread_mutex_t* mutex) {
   return result;
 }
 
-/// A very short wait is really waited for, so that its end is no matter of luck.
-void await_if_near(clockid_t clock, timespec const& until) {
-  constexpr long near = 100'000;  // ns
-  auto const left = [&] {
-    timespec now{};
-    static_cast<void>(clock_gettime(clock, &now));
-    return (until.tv_sec - now.tv_sec) * 1'000'000'000L + (until.tv_nsec - now.tv_nsec);
-  };
-  if (left() > near) return;
-  while (left() >= 0) continue;
-}
-
-/// A wait that always ends at once. Others go on meanwhile, and so does the machine.
-int wait_in_turn(pthread_mutex_t* mutex, clockid_t clock, timespec const& until) {
-  static_cast<void>(__real_pthread_mutex_unlock(mutex));
-  static_cast<void>(escrow::sim::step());
-  baton::wait();
-  await_if_near(clock, until);
-  static_cast<void>(lock_in_turn(mutex));
+/// A wait that always ends at once, at the time at which it has to. Others go on meanwhile, and so
+/// does the machine.
+int wait_in_turn(pthread_mutex_t* mutex, timespec const& until) {
+  if (baton::is_in_group()) {
+    static_cast<void>(__real_pthread_mutex_unlock(mutex));
+    static_cast<void>(escrow::sim::step());
+    baton::wait();
+    static_cast<void>(lock_in_turn(mutex));
+  }
+  own_process::current()->wait_until(std::chrono::seconds(until.tv_sec) +
+                                     std::chrono::nanoseconds(until.tv_nsec));
   return ETIMEDOUT;
 }
 
@@ -259,16 +253,11 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
   return result;
 }
 
-int __wrap_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
-                                  timespec const* until) {
-  if (!baton::is_in_group()) return __real_pthread_cond_timedwait(condition, mutex, until);
-  return wait_in_turn(mutex, CLOCK_REALTIME, *until);
-}
-
 int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                                   clockid_t clock, timespec const* until) {
-  if (!baton::is_in_group()) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
-  return wait_in_turn(mutex, clock, *until);
+  if (own_process::current() == nullptr)
+    return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  return wait_in_turn(mutex, *until);
 }
 
 int __wrap_sched_yield() {

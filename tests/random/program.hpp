@@ -159,6 +159,8 @@ struct op_spec {
 }
 
 struct operation {
+  static constexpr std::uint8_t none_fails = 255;  // an allocation; they are only counted
+
   op kind = op::step;
   std::uint8_t thread = 0;
   std::array<std::uint8_t, 4> arguments{};
@@ -253,6 +255,7 @@ struct run_counts {
   std::uint64_t groups = 0;  // of operations that ran together
   std::array<std::array<std::uint64_t, outcome_count>, op_count> operations{};
   std::array<std::uint64_t, situation_count> situations{};
+  std::vector<std::uint64_t> allocations;  // in each call of which one was to fail; not added up
 
   void meet(situation met, bool is_so = true) {
     if (is_so) ++situations[static_cast<std::size_t>(met)];

@@ -78,6 +78,17 @@ TEST(RandomPrograms, AreFunctionsOfTheirSeeds) {
   }
 }
 
+/// Or else an allocation that is to fail would be another one, or none.
+TEST(RandomPrograms, AllocateAsOftenWhateverRanBefore) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    program drawn = generate(seed);
+    for (operation& each : drawn.operations)
+      if (each.failing_allocation == 0) each.failing_allocation = operation::none_fails;
+    run_counts const once = run(drawn).counts;
+    EXPECT_EQ(once.allocations, run(drawn).counts.allocations) << seed;
+  }
+}
+
 TEST(RandomPrograms, AreReadAsTheyWereWritten) {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     program drawn = generate(seed);

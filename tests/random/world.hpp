@@ -1,6 +1,8 @@
 // A program's world on its machine, and one operation of it after the other.
 #pragma once
 
+#include <escrow/detail/graph_query.hpp>
+
 #include "world_overlap.hpp"
 
 namespace escrow::test {
@@ -35,13 +37,27 @@ inline void align_stream_ids() {
   }
 }
 
+/// What a process makes at its first use.
+inline void use_once() {
+  for (int device : {0, 1}) static_cast<void>(event_cache::take(device));
+  static_cast<void>(work_kernel());
+  static_cast<void>(work_kernel_that_keeps());
+  static_cast<void>(work_kernel_of_memory());
+  static_cast<void>(world_owners::code());
+  owned_graph made;
+  must(cudaGraphCreate(made.out(), 0));
+  static_cast<void>(graph_id_of(made));
+}
+
 /// The machine is not reset between programs, because the library keeps a stream and events of it.
 /// None of that differs from program to program: there is such a stream for each device and thread,
 /// and no event.
 inline void begin_machine(std::uint64_t seed) {
   [[maybe_unused]] static bool const is_first = [] {
-    sim::reset({.stepped = true});
+    // Ids of as many digits in all programs, and in 32 bits.
+    sim::reset({.stepped = true, .first_graph_id = 100'000'000});
     release_during_a_capture();
+    use_once();
     return true;
   }();
   sim::reseed(seed);
@@ -75,8 +91,9 @@ class world : private world_overlap {
   ~world() {
     if (worker_ == nullptr) return;
     // Destroying one that still owes something would start a thread for it. It is leaked.
-    static auto& left = *new std::vector<std::unique_ptr<deleter>>;
-    left.push_back(std::move(worker_));
+    static auto& left =
+        *new std::vector<std::pair<std::unique_ptr<deleter>, std::shared_ptr<graph_registry>>>;
+    left.emplace_back(std::move(worker_), process_.registry());
   }
 
   /// Makes an operation of a program that is not exact name the places that it means.

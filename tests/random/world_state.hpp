@@ -23,6 +23,7 @@
 #include "allocation_watch.hpp"
 #include "baton.hpp"
 #include "handles.hpp"
+#include "own_process.hpp"
 #include "places.hpp"
 #include "program.hpp"
 #include "things.hpp"
@@ -65,26 +66,25 @@ struct world_state {
     std::uint64_t made_of = 0;        // the graph of its exec
   };
   /// A call of the library, inside of which others may go on. The allocation in it with that number
-  /// fails, and `failed` says whether there was one; 0: none, and none is watched, since that takes
-  /// ten times as long.
+  /// fails, and `made` says how many there were; 0: none, and none is watched, since that takes ten
+  /// times as long.
   class inside_call {
    public:
-    explicit inside_call(std::uint64_t number = 0, bool* failed = nullptr) : failed_(failed) {
+    explicit inside_call(std::uint64_t number = 0, std::uint64_t* made = nullptr) : made_(made) {
       baton::open_points();
       if (mine_ != nullptr) mine_->is_inside = true;
-      if (number != 0) watch_.emplace(number_ = number);
+      if (number != 0) watch_.emplace(number);
     }
     inside_call(inside_call&&) = delete;
     ~inside_call() {
-      if (watch_) *failed_ = watch_->count() >= number_;
+      if (watch_) *made_ = watch_->count();
       watch_.reset();
       if (mine_ != nullptr) mine_->is_inside = false;
       baton::close_points();
     }
 
    private:
-    std::uint64_t number_ = 0;
-    bool* failed_;
+    std::uint64_t* made_;
     std::optional<allocation_watch> watch_;
   };
 
@@ -97,9 +97,11 @@ struct world_state {
     outcome result = done;
     std::string what;
     arm_fault();
-    bool ran_out = false;
+    std::uint8_t const failing =
+        mine_ == nullptr ? std::uint8_t{0} : mine_->what->failing_allocation;
+    std::uint64_t made = 0;
     try {
-      inside_call const inside(mine_ == nullptr ? 0 : mine_->what->failing_allocation, &ran_out);
+      inside_call const inside(failing, &made);
       action();
     } catch (pool_exhausted const&) {
       result = exhausted;
@@ -110,6 +112,8 @@ struct world_state {
       result = failed;
       what = error.what();
     }
+    bool const ran_out = failing != 0 && made >= failing;
+    if (failing != 0) counts_.allocations.push_back(made);
     meet(allocation_failed, ran_out);
     is_disturbed_ = is_disturbed_ || ran_out;
     bool const disturbed = disarm_fault() || is_disturbed_ || is_lost();
@@ -251,6 +255,7 @@ struct world_state {
     return filled == asked || !has_what_is_asked(filled, at, by);
   }
 
+  own_process process_;  // the rest is in it
   things all_;
   run_counts& counts_ = all_.counts;
   std::array<running, program::threads_max> running_;
@@ -265,7 +270,6 @@ struct world_state {
   std::size_t deferred_releases_ = 0;  // of leases that may have ended where nothing was recorded
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;
-  bool was_empty_ = graph_registry::global().is_empty();
   std::uint64_t fault_calls_ = 0;
   std::uint64_t invalidated_ = 0;  // captures, on purpose
   std::uint64_t serials_ = 0;

@@ -1,15 +1,18 @@
 // Stepped runs: one seeded choice at a time, virtual time, and a run that is a function of its
-// seed. And the values of conditions, stepped or not.
+// seed. And host functions as kernels, and the values of conditions, stepped or not.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "build_graph.hpp"
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
+#include "sanitizers.hpp"
 #include "wait_until.hpp"
 #include "witness.hpp"
 
@@ -26,6 +29,35 @@ class Stepped : public fresh_runtime {
  protected:
   Stepped() { start(1); }
 };
+
+int calls_without_arguments = 0;
+void count_call() {
+  ++calls_without_arguments;
+}
+void store(double* to, char digit, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = digit - '0';
+}
+
+TEST_F(Stepped, AHostFunctionIsAKernelWithItsOwnParametersCopiedAtTheLaunch) {
+  owned_stream const stream = make_stream();
+  double values[] = {0, 0, 0};
+  double* to = values;
+  char digit = '7';
+  std::size_t count = 2;
+  void* arguments[] = {&to, &digit, &count};
+  void* const kernel = reinterpret_cast<void*>(sim::register_kernel<&store>("store"));
+  must(cudaLaunchKernel(kernel, {1}, {1}, arguments, 0, stream));
+  count = 3;
+  digit = '8';
+  void* const other = reinterpret_cast<void*>(sim::register_kernel<&count_call>());
+  must(cudaLaunchKernel(other, {1}, {1}, nullptr, 0, stream));
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(std::vector(std::begin(values), std::end(values)), (std::vector{7.0, 7.0, 0.0}));
+  EXPECT_EQ(calls_without_arguments, 1);
+  char const* name = nullptr;
+  must(cudaFuncGetName(&name, kernel));
+  EXPECT_STREQ(name, "store");
+}
 
 void append(void* argument) {
   auto& [order, letter] = *static_cast<std::pair<std::string*, char>*>(argument);
@@ -61,6 +93,26 @@ TEST_F(Stepped, ARunIsAFunctionOfItsSeedAlsoOneThatANewSeedBeginsAndWhichKeepsWh
     sim::reseed(seed);
     EXPECT_EQ(order_of_this_run(), alone) << "seed " << seed;
     EXPECT_EQ(cudaEventQuery(kept), cudaSuccess);
+  }
+}
+
+// Handles of a graph and of a node in it.
+std::pair<cudaGraph_t, cudaGraphNode_t> handles_of_a_graph() {
+  owned_graph const graph = make_graph();
+  cudaGraphNode_t node = nullptr;
+  must(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
+  return {graph, node};
+}
+
+TEST_F(Stepped, HandlesOfGraphsAndNodesAreGivenAgainInTheSameRunOnlyWhateverTheHeapDoes) {
+  for (int run = 0; run < 3; ++run) {
+    auto const [graph, node] = handles_of_a_graph();
+    std::vector<std::unique_ptr<char[]>> taken;
+    for (std::size_t bytes = 8; bytes < 1024; bytes += 8) taken.emplace_back(new char[bytes]);
+    auto const [next_graph, next_node] = handles_of_a_graph();
+    EXPECT_EQ(next_graph == graph, !built_with_asan);
+    EXPECT_EQ(next_node == node, !built_with_asan);
+    sim::reseed(1);
   }
 }
 

@@ -16,7 +16,7 @@ inline void expect_fine(options const& how, program const& what) {
   EXPECT_TRUE(result.is_complete || how.random != 0);
 }
 
-/// How many executions at random of a whole hub or pool.
+// How many executions at random of a whole hub or pool.
 inline std::uint64_t executions(std::uint64_t usual) {
   return is_deep() ? usual * 50 : usual;
 }

@@ -132,7 +132,7 @@ class ESCROW_API deleter {
   // place. Eager: what can fail for lack of memory fails before `enqueue`, and nothing is taken if
   // that throws. In a capture: the graph has the owner, with what it took, before `enqueue`. `call`
   // is the caller's name, for errors. Any thread.
-  template <retirable Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
+  template <class Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
   void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue) {
     retirement begun = begin(stream, call);
     Owner& kept = begun.object->emplace(std::move(owner));
@@ -205,7 +205,7 @@ class ESCROW_API deleter {
   [[nodiscard]] std::string describe() const;
 
   [[nodiscard]] deleter_stats stats() const noexcept { return core_->stats(); }
-  // What pools and graphs push to.
+  // Internal: what pools and graphs push to.
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
 
  private:

@@ -6,9 +6,23 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/retired_object.hpp"
+#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow::inline v0_1 {
+
+// A graph node's share of a pool's slot, from lease::share_with_node(). The slot returns to its
+// pool after its lease and all shares. Movable.
+class slot_share {
+ public:
+  // Internal: `held` is idle: this is its only reference.
+  explicit slot_share(slot_reference& held) noexcept : held_(held) {}
+  // Internal: makes this share a companion of `last`, which has no reference yet: released with its
+  // last one.
+  void end_with(reclaimable& last) noexcept { last.take_along(*held_.release()); }
+
+ private:
+  ref<slot_reference> held_;
+};
 
 // Customization point for kernel arguments. Specialize it for a type whose objects own what a
 // kernel uses; arguments of other types are passed unchanged. A specialization has
@@ -41,7 +55,7 @@ concept owning_argument = requires(std::remove_const_t<T> const& object) {
 // An owning argument of which a share can be taken, so that the caller keeps the object.
 template <class T>
 concept shareable_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
-  { kernel_argument_traits<std::remove_const_t<T>>::owner(object) } -> retirable;
+  kernel_argument_traits<std::remove_const_t<T>>::owner(object);
 };
 
 // An owning argument that tracks its own use: it is told of each launch, as a lease is.

@@ -16,8 +16,8 @@
 
 namespace escrow::inline v0_1 {
 
-// What: the type-independent part of a make_stream_shared() object. It has one reference for all
-//   shares, and one for each use that record_stream() recorded.
+// Internal: the type-independent part of a make_stream_shared() object. It has one reference for
+// all shares, and one for each use that record_stream() recorded.
 // Thread safety: any thread may call anything.
 // Lifetime: created with the shares' reference. After the last one the worker destroys it.
 class ESCROW_API shared_object_base : public reclaimable {

@@ -77,7 +77,7 @@ class ESCROW_API sharing_group {
   // The label and the statistics, for a log. Throws std::bad_alloc.
   [[nodiscard]] std::string describe() const;
 
-  // For pools.
+  // Internal: for pools.
   [[nodiscard]] std::shared_ptr<group_order> const& order() const noexcept { return order_; }
 
  private:

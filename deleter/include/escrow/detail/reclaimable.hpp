@@ -186,17 +186,4 @@ class ref {
   T* held_ = nullptr;
 };
 
-// What: a node's share of a pool's slot, which returns to its pool after its lease and all shares.
-class slot_share {
- public:
-  // `held` is idle: this is its only reference.
-  explicit slot_share(slot_reference& held) noexcept : held_(held) {}
-
-  // Makes this share a companion of `last`, which has no reference yet: released with its last one.
-  void end_with(reclaimable& last) noexcept { last.take_along(*held_.release()); }
-
- private:
-  ref<slot_reference> held_;
-};
-
 }  // namespace escrow::inline v0_1

@@ -218,6 +218,9 @@ class graph_registry {
     cudaUserObject_t object;
   };
 
+  graph_registry() = default;  // for tests; the library has global()
+  graph_registry(graph_registry&&) = delete;
+  ~graph_registry() = default;
   [[nodiscard]] static graph_registry& global() noexcept;
 
   // A key for a graph that Escrow created and will destroy; forget_graph() removes it.
@@ -290,9 +293,6 @@ class graph_registry {
   };
   using entries = std::unordered_map<std::uint64_t, entry>;
 
-  friend class never_destroyed<graph_registry>;
-  graph_registry() = default;
-  ~graph_registry() = default;
   [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added);
   [[nodiscard]] std::span<placed_set const> sets_of(std::uint64_t id) const noexcept;

@@ -73,9 +73,10 @@ class ESCROW_API graph {
   // copies, which Escrow does not know. Throws cuda_error, std::bad_alloc.
   [[nodiscard]] resource_usage held() const;
 
-  // For building by hand (escrow/nodes.hpp): state of nodes and bodies; null if moved from.
+  // Internal: for building by hand (escrow/nodes.hpp): state of nodes and bodies; null if moved
+  // from.
   [[nodiscard]] std::shared_ptr<graph_core> const& core() const noexcept { return shared_; }
-  // The same: a node of `in` with a copy of this graph. Throws as add_child().
+  // Internal: the same: a node of `in` with a copy of this graph. Throws as add_child().
   [[nodiscard]] cudaGraphNode_t embed_in(char const* call, cudaGraph_t in,
                                          std::span<cudaGraphNode_t const> after) const;
 

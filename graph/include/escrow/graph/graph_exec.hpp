@@ -103,11 +103,12 @@ class ESCROW_API graph_exec {
   void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {},
               source_location where = source_location::current());
 
-  // For changing one node (escrow/nodes.hpp: set): the graph that the exec was created from; null
-  // if that was a plain handle or was destroyed. If moved from, throws usage_error naming `call`.
+  // Internal: for changing one node (escrow/nodes.hpp: set): the graph that the exec was created
+  // from; null if that was a plain handle or was destroyed. If moved from, throws usage_error
+  // naming `call`.
   [[nodiscard]] std::shared_ptr<graph_core> source(char const* call) const;
-  // The same: changes a node of that graph in this exec, and keeps `payload` for it. Throws
-  // cuda_error, std::bad_alloc, and exec and owners are then unchanged.
+  // Internal: the same: changes a node of that graph in this exec, and keeps `payload` for it.
+  // Throws cuda_error, std::bad_alloc, and exec and owners are then unchanged.
   void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
 
  private:

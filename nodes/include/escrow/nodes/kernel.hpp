@@ -14,8 +14,6 @@
 
 namespace escrow::inline v0_1 {
 
-class loaded_library;  // a library's handle, which is unloaded with its last share
-
 // What: a kernel, with a share of the library that it was found in, if it was.
 // Lifetime: the library stays loaded as long as a kernel of it is there, and launches and graphs
 //   that launch() made.
@@ -44,10 +42,8 @@ class kernel {
 
   // What cudaLaunchKernel and kernel nodes take.
   [[nodiscard]] void const* get() const noexcept { return function_; }
-  // The library that the kernel keeps; null for one that is linked in.
-  [[nodiscard]] std::shared_ptr<loaded_library const> const& library() const noexcept {
-    return library_;
-  }
+  // A share of the library that the kernel keeps; null for one that is linked in.
+  [[nodiscard]] std::shared_ptr<void const> const& library() const noexcept { return library_; }
 
   friend bool operator==(kernel const& one, kernel const& other) noexcept {
     return one.function_ == other.function_;
@@ -56,11 +52,11 @@ class kernel {
  private:
   friend class library;
 
-  kernel(void const* function, std::shared_ptr<loaded_library const> from) noexcept
+  kernel(void const* function, std::shared_ptr<void const> from) noexcept
       : function_(function), library_(std::move(from)) {}
 
   void const* function_;
-  std::shared_ptr<loaded_library const> library_;
+  std::shared_ptr<void const> library_;
 };
 
 // What: a share of loaded code: a cubin, PTX or fatbin.
@@ -87,10 +83,11 @@ class ESCROW_API library {
   [[nodiscard]] cudaLibrary_t get() const noexcept;
 
  private:
-  explicit library(std::shared_ptr<loaded_library const> loaded) noexcept
+  class loaded_code;
+  explicit library(std::shared_ptr<loaded_code const> loaded) noexcept
       : loaded_(std::move(loaded)) {}
 
-  std::shared_ptr<loaded_library const> loaded_;
+  std::shared_ptr<loaded_code const> loaded_;
 };
 
 }  // namespace escrow::inline v0_1

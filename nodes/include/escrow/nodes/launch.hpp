@@ -38,7 +38,7 @@ struct launch_owner {
   [[nodiscard]] bool is_empty() const noexcept {
     return decltype(arguments)::is_empty && library == nullptr;
   }
-  std::shared_ptr<loaded_library const> library;
+  std::shared_ptr<void const> library;
   bound_arguments<To, Arguments...> arguments;
 };
 

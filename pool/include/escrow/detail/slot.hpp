@@ -24,6 +24,7 @@ namespace escrow::inline v0_1 {
 
 class slot;
 class slot_pool;
+class slot_share;
 struct holder;
 struct pool_options;
 struct pool_stats;

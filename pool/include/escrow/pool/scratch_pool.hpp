@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -42,6 +43,9 @@ struct scratch_stats {
   std::uint64_t grown = 0;          // blocks allocated so far
   std::uint64_t returned = 0;       // blocks freed so far
 };
+
+// The same as a JSON object on one line, with the names of the members.
+[[nodiscard]] ESCROW_API std::string to_json(scratch_stats const& stats);
 
 // A lease of a block as `size()` elements of type T. A kernel receives a T*.
 template <class T>
@@ -118,6 +122,15 @@ class ESCROW_API scratch_pool {
 
   // As resource_pool::close_for, for all sizes.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
+
+  // What holds blocks of any size now. Any thread. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<holder> holders() const;
+  // The pool, its statistics and holders in words, as resource_pool::describe. Any thread; takes
+  // short locks. Throws std::bad_alloc.
+  //
+  //     scratch pool "solver" on device 0: {"bytes": 6144, "bytes_in_use": 4096, ...}
+  //       "solver of 4096 bytes": a lease holds 1 for 412 ms, since the claim at halo.cpp:17
+  [[nodiscard]] std::string describe() const;
 
   // Total memory of all blocks, in bytes, in use or not, until it is freed.
   [[nodiscard]] std::size_t bytes() const noexcept;

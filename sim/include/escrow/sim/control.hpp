@@ -6,50 +6,50 @@
 
 namespace escrow::sim {
 
-/// How the runtime runs from the next reset() on.
+// How the runtime runs from the next reset() on.
 struct options {
-  /// False: each stream has its own thread, and one more runs callbacks. True: no threads; step()
-  /// moves the machine.
+  // False: each stream has its own thread, and one more runs callbacks. True: no threads; step()
+  // moves the machine.
   bool stepped = false;
-  /// Decides every choice of a stepped run, and the delays of destructors in a free one.
+  // Decides every choice of a stepped run, and the delays of destructors in a free one.
   std::uint64_t seed = 1;
-  /// How many devices there are.
+  // How many devices there are.
   int devices = 2;
-  /// A host call that blocks for longer than this aborts the program with a message.
+  // A host call that blocks for longer than this aborts the program with a message.
   std::chrono::seconds sync_limit{90};
-  /// A blocking call aborts after so many steps in a row that finished nothing (stepped only).
+  // A blocking call aborts after so many steps in a row that finished nothing (stepped only).
   std::uint64_t fruitless_steps_max = 20'000;
-  /// What cudaDriverGetVersion says; 0: the version of the headers. From 13010 on the driver has
-  /// cuGraphGetId.
+  // What cudaDriverGetVersion says; 0: the version of the headers. From 13010 on the driver has
+  // cuGraphGetId.
   int driver_version = 0;
-  /// The ids of graphs count up, also beyond a reset(); from now on they are no smaller than this.
+  // The ids of graphs count up, also beyond a reset(); from now on they are no smaller than this.
   std::uint64_t first_graph_id = 1;
 };
 
-/// Starts afresh: pending work is dropped, user-object destructors that have not run never run,
-/// memory is freed, all handles become invalid, counters return to zero. No other thread may be
-/// inside a CUDA call.
+// Starts afresh: pending work is dropped, user-object destructors that have not run never run,
+// memory is freed, all handles become invalid, counters return to zero. No other thread may be
+// inside a CUDA call.
 void reset(options const& how = {});
 
-/// What the last reset() asked for.
+// What the last reset() asked for.
 [[nodiscard]] options current_options();
 
-/// Stepped only: from now on choices are those of a run with this seed. All else stays: handles,
-/// time, and what is pending. For many runs in one process, whose libraries keep handles.
+// Stepped only: from now on choices are those of a run with this seed. All else stays: handles,
+// time, and what is pending. For many runs in one process, whose libraries keep handles.
 void reseed(std::uint64_t seed);
 
-/// Stepped only: makes one seeded choice among what could happen next and does it. Returns false if
-/// nothing is pending. Time moves by a microsecond, or on to the next thing that is due.
+// Stepped only: makes one seeded choice among what could happen next and does it. Returns false if
+// nothing is pending. Time moves by a microsecond, or on to the next thing that is due.
 bool step();
 
-/// Stepped: steps until nothing is pending. Free-running: blocks until nothing is pending.
+// Stepped: steps until nothing is pending. Free-running: blocks until nothing is pending.
 void run_until_idle();
 
-/// Stepped only: lets `how_long` of virtual time pass; what falls due is then ready, and nothing is
-/// run by this.
+// Stepped only: lets `how_long` of virtual time pass; what falls due is then ready, and nothing is
+// run by this.
 void advance(std::chrono::nanoseconds how_long);
 
-/// The time since the last reset(): virtual if stepped.
+// The time since the last reset(): virtual if stepped.
 [[nodiscard]] std::chrono::nanoseconds now();
 
 }  // namespace escrow::sim

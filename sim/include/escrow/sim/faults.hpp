@@ -12,31 +12,31 @@ namespace escrow::sim {
 // failed: cudaGetLastError, cudaPeekAtLastError, cudaGetErrorName, cudaGetErrorString. Any thread
 // may call these.
 
-/// The n-th API call from now fails once, whichever thread makes it; 1 is the next. An error that
-/// loses the device (fail_device) is no failure of one call: the device that is current for that
-/// call fails for good just before it, and the call answers as calls on a lost device do.
+// The n-th API call from now fails once, whichever thread makes it; 1 is the next. An error that
+// loses the device (fail_device) is no failure of one call: the device that is current for that
+// call fails for good just before it, and the call answers as calls on a lost device do.
 void fail_nth(std::uint64_t n, cudaError_t error);
 
-/// The same for the n-th call that the calling thread makes.
+// The same for the n-th call that the calling thread makes.
 void fail_nth_here(std::uint64_t n, cudaError_t error);
 
-/// Calls of `api` ("cudaEventRecord") fail: the `nth` from now and those after it, `times` in all.
+// Calls of `api` ("cudaEventRecord") fail: the `nth` from now and those after it, `times` in all.
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
                std::uint64_t times = 1);
 
-/// The same for the calls that the calling thread makes.
+// The same for the calls that the calling thread makes.
 void fail_call_here(std::string_view api, cudaError_t error, std::uint64_t nth = 1,
                     std::uint64_t times = 1);
 
-/// The device fails for good, as after an illegal address: its pending work is dropped, and the
-/// process's calls return `sticky`, whichever device they are about. Other devices go on with what
-/// they were given.
+// The device fails for good, as after an illegal address: its pending work is dropped, and the
+// process's calls return `sticky`, whichever device they are about. Other devices go on with what
+// they were given.
 void fail_device(int device, cudaError_t sticky);
 
-/// Whether the device failed for good, and runs nothing any more.
+// Whether the device failed for good, and runs nothing any more.
 [[nodiscard]] bool has_failed(int device);
 
-/// No fault is waiting any more, and the process and every device work again.
+// No fault is waiting any more, and the process and every device work again.
 void clear_faults();
 
 }  // namespace escrow::sim

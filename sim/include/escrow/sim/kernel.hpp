@@ -6,29 +6,47 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace escrow::sim {
 
-/// A kernel's body. It gets a pointer to each argument, as cudaLaunchKernel does, and returns true
-/// when the kernel is done; false means "not yet, call me again" and is how a kernel waits for a
-/// flag or for time to pass. The arguments are this launch's own copies and keep what the body
-/// writes to them from one call to the next. No lock of the simulator is held while it runs. A body
-/// calls no CUDA function.
+// A kernel's body. It gets a pointer to each argument, as cudaLaunchKernel does, and returns true
+// when the kernel is done; false means "not yet, call me again" and is how a kernel waits for a
+// flag or for time to pass. The arguments are this launch's own copies and keep what the body
+// writes to them from one call to the next. No lock of the simulator is held while it runs. A body
+// calls no CUDA function.
 using kernel = bool (*)(void** args);
 
-/// Makes `fn` run whenever the kernel at `address` is launched; `arg_sizes` are the sizes of its
-/// arguments in bytes, which are copied at the launch, or when a node is made; `name` is what
-/// cudaFuncGetName says. Any thread. Outlives reset().
+// Makes `fn` run whenever the kernel at `address` is launched; `arg_sizes` are the sizes of its
+// arguments in bytes, which are copied at the launch, or when a node is made; `name` is what
+// cudaFuncGetName says. Any thread. Outlives reset().
 void register_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
                      std::string name = "kernel");
 
-/// How long the kernel that calls this has been running. Inside a kernel body only; virtual time if
-/// stepped.
+// The same for a host function whose parameters are the kernel's: register_kernel<&add>("add")
+// makes it run whenever it is launched as a kernel. Returns it, for launches. May be called again.
+template <auto function>
+auto register_kernel(std::string const& name = "kernel") {
+  [&]<class... P>(void (*)(P...)) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      kernel const run = []([[maybe_unused]] void** args) {
+        function(*static_cast<P*>(args[I])...);
+        return true;
+      };
+      register_kernel(reinterpret_cast<void const*>(function), run, {sizeof(P)...}, name);
+    }
+    (std::index_sequence_for<P...>{});
+  }(function);
+  return function;
+}
+
+// How long the kernel that calls this has been running. Inside a kernel body only; virtual time if
+// stepped.
 [[nodiscard]] std::chrono::nanoseconds kernel_elapsed();
 
-/// Sets a conditional node's value, as cudaGraphSetConditional does in device code. Inside a kernel
-/// body.
+// Sets a conditional node's value, as cudaGraphSetConditional does in device code. Inside a kernel
+// body.
 void set_conditional(cudaGraphConditionalHandle handle, unsigned int value);
 
 }  // namespace escrow::sim
