@@ -194,6 +194,43 @@ TEST_F(SharingGroup, FillsScratchBeforeEachLaunchIfAsked) {
   }
 }
 
+TEST_F(SharingGroup, FillsNothingOfOtherPools) {
+  pool_options chosen = in_group();
+  chosen.group = sharing_group({.fill = 0xAB});
+  scratch_pool shared(chosen);
+  scratch_pool own(options(8));
+  pinned_ints seen{1};
+  graph const source = captured([&](cudaStream_t on) {
+    auto const scratch = shared.claim<int>(on, 64);
+    auto const kept = own.claim<int>(on, 64);
+    must(launch_copy(on, seen.data(), kept.data(), 1));
+    must(launch_fill(on, kept.data(), 64, 7));
+  });
+  EXPECT_EQ(chosen.group->stats().slots, 1U);
+  graph_exec exec(source);
+  for (int i = 0; i < 2; ++i) run(exec);
+  EXPECT_EQ(seen.load(), 7);
+}
+
+TEST_F(SharingGroup, FillsAfterTheLastLaunchOfTheSameExec) {
+  pool_options chosen = in_group();
+  chosen.group = sharing_group({.fill = 0xAB});
+  scratch_pool scratch(chosen);
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    must(launch_fill(on, held.data(), 64, 7));
+    must(launch_add(on, started(), 1));
+    hold_up(on);
+    must(launch_check(on, held.data(), 64, 7, mismatches.data()));
+  }));
+  exec.launch(three);
+  ASSERT_TRUE(have_started(1));
+  exec.launch(two);
+  flag.raise();
+  sync_all();
+  EXPECT_EQ(mismatches.load(), 0);
+}
+
 // The order of launches.
 
 TEST_F(SharingGroup, OrdersLaunchesOfItsGraphs) {
@@ -283,7 +320,9 @@ class GroupTurn : public SharingGroup {
  protected:
   // A graph of the group with a plain exec.
   struct plain {
-    explicit plain(graph&& of) : held(hoist(of)), exec(instantiate(of.get())) {}
+    explicit plain(graph&& of)
+        : source(std::move(of)), held(hoist(source)), exec(instantiate(source.get())) {}
+    graph source;
     hoisted held;
     owned_exec exec;
   };
@@ -310,6 +349,19 @@ TEST_F(GroupTurn, IsOrderedWithTheLaunchesOfExecs) {
   EXPECT_EQ(group.stats().launches, 3U);
   end(first);
   end(third);
+}
+
+TEST_F(GroupTurn, OrdersTwoExecsOfOneGraph) {
+  plain first(captured_behind_flag([&](cudaStream_t on) { use(*pool, on); }));
+  owned_exec const second = instantiate(first.source.get());
+  launch_in_turn(first, three);
+  first.held.enter(two);
+  must(cudaGraphLaunch(second, two));
+  first.held.leave(two);
+  expect_behind_flag(two);
+  for (int i = 0; i < 3; ++i) launch_in_turn(first, two);
+  EXPECT_EQ(group.stats().stream_waits, 1U);
+  end(first);
 }
 
 TEST_F(GroupTurn, MakesOthersWaitOnTheHostUntilItsEnd) {
