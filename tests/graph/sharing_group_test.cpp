@@ -159,6 +159,16 @@ TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
   EXPECT_EQ(group.stats().bytes, bytes);
 }
 
+TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
+  scratch_pool scratch(in_group());
+  for (std::size_t const bytes : {4 << 10, 1 << 20}) scratch.claim(two, bytes).release();
+  sync(two);
+  graph const small = captured_claims(scratch, {3 << 10});
+  EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(3 << 10));
+  graph const equal = captured_claims_together(scratch, {4 << 10, 1 << 20});
+  EXPECT_EQ(scratch.bytes(), small.held().bytes + equal.held().bytes) << "of idle ones, those";
+}
+
 TEST_F(SharingGroup, NeedsWhatItsLargestGraphNeeds) {
   scratch_pool scratch(in_group());
   std::vector<graph> graphs;
