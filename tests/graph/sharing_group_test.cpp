@@ -109,6 +109,14 @@ TEST_F(SharingGroup, SharesASlotOnlyAfterItsReleaseInTheCapture) {
   EXPECT_EQ(made(), 3);
 }
 
+TEST_F(SharingGroup, KeepsNoSlotForOneGraphThatAnotherHoldsAlready) {
+  graph const first = captured_use_of(*pool);
+  std::optional<block_lease> output;
+  graph const second = captured([&](cudaStream_t on) { output = pool->claim(on); });
+  EXPECT_EQ(made(), 1) << "why results need a pool without the group";
+  output->release();
+}
+
 TEST_F(SharingGroup, OrdersUsesInsideOneGraphByItsEdges) {
   graph const large = captured([&](cudaStream_t on) {
     block_lease const held = pool->claim(on);
