@@ -33,7 +33,7 @@ constexpr launch_pattern long_pattern{"footprint_long/", 50};
 // The graphs in the order of their launches, the same in each run.
 std::vector<std::size_t> recorded(launch_pattern const& of, std::size_t graphs) {
   constexpr std::size_t launches = 1000;
-  std::minstd_rand next;
+  std::minstd_rand next(static_cast<unsigned>(graphs));
   std::vector<std::size_t> order;
   while (order.size() < launches) {
     std::size_t const graph = next() % graphs;
