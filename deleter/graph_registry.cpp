@@ -97,7 +97,7 @@ graph_registry::appended graph_registry::append(deleter_core const& core, std::u
   std::lock_guard const lock(mutex_);
   for (placed_set const& each : sets_of(resolve(id, graph))) {
     if (!each.set->is_open_ || &each.set->core() != &core) continue;
-    if (group != nullptr && each.set->order_.get() != group) continue;
+    if (each.set->order_->group != group) continue;
     return each.set->append(member, is_written) ? appended::yes : appended::closed;
   }
   return appended::no_set;

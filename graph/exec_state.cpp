@@ -71,7 +71,7 @@ void graph_exec::state::launch(stream_ref stream) {
   now_.orders.fill(now_.held, stream);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-  now_.orders.note_launch(stream, now_.end);
+  now_.orders.note_launch(stream, now_.end, true);
 }
 
 void graph_exec::state::upload(stream_ref stream) {

@@ -116,7 +116,7 @@ void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
     for (auto const& each : mine.held) graph_registry::global().note_ordered(*each.set);
   }
   launch_lock const lock(call, mine.orders, wait_max);
-  mine.orders.wait_for_others(call, stream, mine.launched.get());
+  mine.orders.wait_for_others(call, stream, nullptr);  // the graph may have several execs
   mine.orders.fill(mine.held, stream);
   mine.orders.enter();
   mine.entered = stream;
@@ -134,7 +134,7 @@ void hoisted::leave(stream_ref stream) {
   launch_lock const lock(launch_lock::for_leaving(), mine.orders);
   mine.entered.reset();
   mine.orders.leave();
-  mine.orders.note_launch(stream, mine.launched);
+  mine.orders.note_launch(stream, mine.launched, false);
 }
 
 void hoisted::leave_at_end() noexcept {

@@ -65,7 +65,9 @@ void launch_orders::wait_for_others(char const* call, stream_ref stream, launch_
   std::uint64_t own_stream = 0;
   for (auto const& each : orders_) {
     launch_end const* const last = each->last.get();
-    if (last == nullptr || last == own || last == waited_for) continue;
+    // CUDA orders the launches of one exec, but not what fill() writes before them.
+    bool const is_ordered = last == own && (each->group == nullptr || !each->group->options.fill);
+    if (last == nullptr || is_ordered || last == waited_for) continue;
     if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
     if (!last->is_recorded) continue;
     if (own_stream == 0) {
@@ -97,14 +99,15 @@ void launch_orders::fill(deferred_releases const& held, stream_ref stream) const
   }
 }
 
-void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own) {
-  bool is_shared = false;
+void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
+                                bool is_of_one_exec) {
+  bool is_shared = !is_of_one_exec;
   for (auto const& each : orders_) {
     if (each->last != own) each->last = own;
     is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
     if (each->group != nullptr) ++each->group->launches;
   }
-  // Only other execs use the stream's id. Not known: they wait.
+  // Only launches that CUDA does not order use the stream's id. Not known: they wait.
   unsigned long long id = 0;
   bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
   own->stream = is_known ? id : 0;

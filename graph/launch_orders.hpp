@@ -32,14 +32,16 @@ class launch_orders {
 
   // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
 
-  // Makes `stream` wait for the last launches of others than the one whose end is `own`. Throws
-  // cuda_error, and usage_error for a capturing stream if it would have to wait.
+  // Makes `stream` wait for the last launches of others than the one whose end is `own`, as CUDA
+  // orders the launches of one exec; null: for all. Throws cuda_error, and usage_error for a
+  // capturing stream if it would have to wait.
   void wait_for_others(char const* call, stream_ref stream, launch_end const* own);
   // Fills what `held` has in sharing groups with sharing_options::fill. Throws cuda_error.
   void fill(deferred_releases const& held, stream_ref stream) const;
   // Something was launched on `stream`: records its end, `own`, for the others. If that fails,
   // waits for the work. If both fail, stores the failure in `own` and throws cuda_error.
-  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own);
+  // `is_of_one_exec`: CUDA orders the next launch with the same `own` after it.
+  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, bool is_of_one_exec);
 
   // Between enter() and leave(), no launch_lock of these orders succeeds.
   void enter() noexcept;

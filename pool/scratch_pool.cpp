@@ -58,7 +58,8 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
       }
     }
   }
-  // In a capture: the smallest block that fits and needs no growth. Else an empty claim.
+  // In a capture: the smallest block that fits, of those that graphs hold. Else an empty claim. An
+  // idle one that is larger than asked for stays: eager claims would make it once more.
   [[nodiscard]] claimed_slot claim_existing(std::size_t bytes, stream_ref stream,
                                             source_location where);
   static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }

@@ -13,7 +13,9 @@ class GroupTurn : public sharing_world {
  protected:
   // A graph of the group with a plain exec.
   struct plain {
-    explicit plain(graph&& of) : held(hoist(of)), exec(instantiate(of.get())) {}
+    explicit plain(graph&& of)
+        : source(std::move(of)), held(hoist(source)), exec(instantiate(source.get())) {}
+    graph source;
     hoisted held;
     owned_exec exec;
   };
@@ -40,6 +42,19 @@ TEST_F(GroupTurn, IsOrderedWithTheLaunchesOfExecs) {
   EXPECT_EQ(group.stats().launches, 3U);
   end(first);
   end(third);
+}
+
+TEST_F(GroupTurn, OrdersTwoExecsOfOneGraph) {
+  plain first(captured_behind_flag([&](cudaStream_t on) { use(*pool, on); }));
+  owned_exec const second = instantiate(first.source.get());
+  launch_in_turn(first, three);
+  first.held.enter(two);
+  must(cudaGraphLaunch(second, two));
+  first.held.leave(two);
+  expect_behind_flag(two);
+  for (int i = 0; i < 3; ++i) launch_in_turn(first, two);
+  EXPECT_EQ(group.stats().stream_waits, 1U);
+  end(first);
 }
 
 TEST_F(GroupTurn, MakesOthersWaitOnTheHostUntilItsEnd) {

@@ -69,6 +69,14 @@ TEST_F(SharingGroup, SharesASlotOnlyAfterItsReleaseInTheCapture) {
   EXPECT_EQ(made(), 3);
 }
 
+TEST_F(SharingGroup, KeepsNoSlotForOneGraphThatAnotherHoldsAlready) {
+  graph const first = captured_use_of(*pool);
+  std::optional<block_lease> output;
+  graph const second = captured([&](cudaStream_t on) { output = pool->claim(on); });
+  EXPECT_EQ(made(), 1) << "why results need a pool without the group";
+  output->release();
+}
+
 TEST_F(SharingGroup, OrdersUsesInsideOneGraphByItsEdges) {
   graph const large = captured([&](cudaStream_t on) {
     block_lease const held = pool->claim(on);
@@ -119,6 +127,16 @@ TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
   EXPECT_EQ(group.stats().bytes, bytes);
 }
 
+TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
+  scratch_pool scratch(in_group());
+  for (std::size_t const bytes : {4 << 10, 1 << 20}) scratch.claim(two, bytes).release();
+  sync(two);
+  graph const small = captured_claims(scratch, {3 << 10});
+  EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(3 << 10));
+  graph const equal = captured_claims_together(scratch, {4 << 10, 1 << 20});
+  EXPECT_EQ(scratch.bytes(), small.held().bytes + equal.held().bytes) << "of idle ones, those";
+}
+
 TEST_F(SharingGroup, NeedsWhatItsLargestGraphNeeds) {
   scratch_pool scratch(in_group());
   std::vector<graph> graphs;
@@ -152,6 +170,43 @@ TEST_F(SharingGroup, FillsScratchBeforeEachLaunchIfAsked) {
     sync(two);
     EXPECT_EQ(static_cast<unsigned>(seen.load()), 0xABABABABU) << "what the last launch left";
   }
+}
+
+TEST_F(SharingGroup, FillsNothingOfOtherPools) {
+  pool_options chosen = in_group();
+  chosen.group = sharing_group({.fill = 0xAB});
+  scratch_pool shared(chosen);
+  scratch_pool own(options(8));
+  pinned_ints seen{1};
+  graph const source = captured([&](cudaStream_t on) {
+    auto const scratch = shared.claim<int>(on, 64);
+    auto const kept = own.claim<int>(on, 64);
+    must(launch_copy(on, seen.data(), kept.data(), 1));
+    must(launch_fill(on, kept.data(), 64, 7));
+  });
+  EXPECT_EQ(chosen.group->stats().slots, 1U);
+  graph_exec exec(source);
+  for (int i = 0; i < 2; ++i) run(exec);
+  EXPECT_EQ(seen.load(), 7);
+}
+
+TEST_F(SharingGroup, FillsAfterTheLastLaunchOfTheSameExec) {
+  pool_options chosen = in_group();
+  chosen.group = sharing_group({.fill = 0xAB});
+  scratch_pool scratch(chosen);
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    must(launch_fill(on, held.data(), 64, 7));
+    must(launch_add(on, started(), 1));
+    hold_up(on);
+    must(launch_check(on, held.data(), 64, 7, mismatches.data()));
+  }));
+  exec.launch(three);
+  ASSERT_TRUE(have_started(1));
+  exec.launch(two);
+  flag.raise();
+  sync_all();
+  EXPECT_EQ(mismatches.load(), 0);
 }
 
 // The order of launches.

@@ -60,8 +60,8 @@ class ESCROW_API group_busy : public std::runtime_error {
 //   while they run (two ranks' collectives in one process, a kernel that spins on a flag) must not
 //   be in one group.
 //     What a launch leaves in shared memory is lost at the group's next launch. For results that
-//   must stay, claim from a pool without the group, or keep the lease until the graph is destroyed:
-//   a slot is shared only after its lease was released in the capture.
+//   must stay, and for leases that other work uses after the capture, claim from a pool without the
+//   group: graphs captured before may hold the slot, too, and their launches write to it.
 //     A graph with several child graphs or bodies of one group must run them one after another:
 //   graph_exec and hoist() refuse branches that could run concurrently.
 // Thread safety: any thread may call anything concurrently.
