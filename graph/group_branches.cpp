@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/graph_query.hpp"
@@ -14,38 +13,53 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-using links = std::unordered_map<cudaGraphNode_t, std::vector<cudaGraphNode_t>>;
-using node_set = std::unordered_set<cudaGraphNode_t>;
+using indices = std::vector<std::size_t>;
 
-void add_reachable(cudaGraphNode_t from, links const& of, node_set& found) {
-  std::vector<cudaGraphNode_t> next{from};
-  node_set seen{from};
+// For each node, along the edges: the most marked nodes on a path that ends with it.
+indices marked_on_paths(indices const& from, indices const& to,
+                        std::vector<bool> const& is_marked) {
+  std::vector<indices> later(is_marked.size());
+  indices waits_for(is_marked.size());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    later[from[i]].push_back(to[i]);
+    ++waits_for[to[i]];
+  }
+  indices next;
+  for (std::size_t i = 0; i < is_marked.size(); ++i) {
+    if (waits_for[i] == 0) next.push_back(i);
+  }
+  indices most(is_marked.size());
   while (!next.empty()) {
-    auto const at = of.find(next.back());
+    std::size_t const node = next.back();
     next.pop_back();
-    if (at == of.end()) continue;
-    for (cudaGraphNode_t const each : at->second) {
-      if (seen.insert(each).second) next.push_back(each);
+    if (is_marked[node]) ++most[node];
+    for (std::size_t const each : later[node]) {
+      most[each] = std::max(most[each], most[node]);
+      if (--waits_for[each] == 0) next.push_back(each);
     }
   }
-  found.merge(seen);
+  return most;
 }
 
-// For each node of `asked`: itself, and the nodes that it runs after or that run after it.
-std::vector<node_set> ordered_with(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& asked) {
+// Whether no two of `children` may run concurrently; with all nodes, none and any other node.
+bool are_serial(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& children, bool with_all) {
+  std::unordered_map<cudaGraphNode_t, std::size_t> index;
+  for (cudaGraphNode_t const each : nodes_of(graph)) index.emplace(each, index.size());
   graph_edges const edges = edges_of(graph);
-  links later;
-  links earlier;
-  for (std::size_t i = 0; i < edges.from.size(); ++i) {
-    later[edges.from[i]].push_back(edges.to[i]);
-    earlier[edges.to[i]].push_back(edges.from[i]);
+  indices from;
+  indices to;
+  for (cudaGraphNode_t const each : edges.from) from.push_back(index.at(each));
+  for (cudaGraphNode_t const each : edges.to) to.push_back(index.at(each));
+  std::vector<bool> is_child(index.size());
+  for (cudaGraphNode_t const each : children) is_child[index.at(each)] = true;
+  indices const before = marked_on_paths(from, to, is_child);
+  indices const after = marked_on_paths(to, from, is_child);
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    // On one path with all children: a child itself counts twice.
+    bool const is_with_all = before[i] + after[i] == children.size() + (is_child[i] ? 1 : 0);
+    if ((is_child[i] || with_all) && !is_with_all) return false;
   }
-  std::vector<node_set> result(asked.size());
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    add_reachable(asked[i], later, result[i]);
-    add_reachable(asked[i], earlier, result[i]);
-  }
-  return result;
+  return true;
 }
 
 [[noreturn]] void refuse(char const* call, group_order const& group, char const* what) {
@@ -73,14 +87,8 @@ void require_serial(char const* call, graph_tree const& tree, std::size_t bodies
       if (each.in == i && any_in(each.begin, each.end)) children.push_back(each.node);
     }
     if (children.size() + (is_in_group[i] ? 1 : 0) < 2) continue;
-    std::vector<node_set> const ordered = ordered_with(tree.graphs[i], children);
-    std::size_t const nodes = is_in_group[i] ? nodes_of(tree.graphs[i]).size() : 0;
-    for (node_set const& its : ordered) {
-      bool const is_with_all = !is_in_group[i] || its.size() == nodes;
-      bool const is_with_children =
-          std::ranges::all_of(children, [&](auto const& other) { return its.contains(other); });
-      if (!is_with_all || !is_with_children) refuse(call, group, "child graphs on two branches");
-    }
+    if (are_serial(tree.graphs[i], children, is_in_group[i])) continue;
+    refuse(call, group, "child graphs on two branches");
   }
 }
 

@@ -44,8 +44,7 @@ class ESCROW_API hoisted {
   // destructor calls if that was forgotten, and reports.
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
   // Ends it: records the end of what was launched, on `stream`. Throws usage_error for a capturing
-  // stream and without enter(); cuda_error as graph_exec::launch() if the end cannot be recorded,
-  // and others may launch even then.
+  // stream and without enter(); cuda_error as graph_exec::launch() if the end cannot be recorded.
   void leave(stream_ref stream);
 
   // Releases after the work on `stream` so far. Launches on other streams must be ordered before
