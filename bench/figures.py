@@ -92,6 +92,34 @@ def claims(branches, count):
     return f"capture/claim/branches:{branches}/claims:{count}"
 
 
+def family(name, word, goal, field, way, pattern):
+    """A way's share of plain launches of 64 graphs over one arena, which it took turns with."""
+    return figure(name, word, goal, "ratio", "footprint", of(f"{pattern}/{way}/graphs:64", field),
+                  of(f"{pattern}/arena_again/graphs:64", field))
+
+
+def families(word, goal, field):
+    """The same for graphs in random order and for one graph at a time, and for memory nodes."""
+    return [family(f"alternating_{word}", "any order", goal, field, "shared", "footprint"),
+            family(f"repeating_{word}", "each for long", goal, field, "shared", "footprint_long"),
+            family(f"memory_nodes_{word}", "memory nodes", NO_GOAL, field, "memory_nodes", "footprint")]
+
+
+def device_bytes(way):
+    return lambda m: (m(f"footprint/{way}/graphs:64", "device_kib") /
+                      m(f"footprint/{way}/graphs:64", "scratch_kib"))
+
+
+def mixed(name, word, goal, way):
+    return figure(name, word, goal, "ratio", "footprint", of(f"footprint_mixed/{way}", "over_best"))
+
+
+def races(name, word, goal, way, streams):
+    benchmark = f"footprint_races/{way}/streams:{streams}"
+    return figure(name, word, goal, "values", "footprint", of(benchmark, "wrong_values"),
+                  note=lambda m: f"in {m(benchmark, 'launches'):,.0f} launches")
+
+
 THREADS, BRANCHES = {1: "1 thread", 8: "8 threads"}, {1: "1 branch", 16: "16 branches"}
 
 # The tables: what a row says, and the figures in it.
@@ -198,6 +226,24 @@ TABLES = {
                             "extra_us"),
                  note="instantiating a plain handle, beyond the same with a graph of Escrow's")
           for n in (10, 1000, 10000)]),
+    ],
+    "footprint": [
+        ("device memory of 64 graphs with scratch of one size, over one graph's",
+         [figure("shared_bytes_64_graphs", "shared", "<= 1.05", "ratio", "footprint", device_bytes("shared")),
+          figure("memory_nodes_bytes_64_graphs", "memory nodes", NO_GOAL, "ratio", "footprint",
+                 device_bytes("memory_nodes"))]),
+        ("device memory of 65 graphs with several blocks each, over the best packing",
+         [mixed("shared_bytes_mixed", "shared", "<= 1.25", "shared"),
+          mixed("memory_nodes_bytes_mixed", "memory nodes", NO_GOAL, "memory_nodes"),
+          mixed("private_bytes_mixed", "private", NO_GOAL, "private"),
+          mixed("shared_bytes_smallest_first", "shared smallest first", NO_GOAL, "shared_smallest_first")]),
+        ("launches/s of 64 graphs in turn, over plain launches over one arena",
+         families("throughput", ">= 0.99", "throughput_of_bare")),
+        ("host time of the same", families("host", "<= 1.25", "host_of_bare")),
+        ("values that another launch overwrote, in 100,000 launches",
+         [races("two_stream_races", "2 streams", "= 0", "shared", 2),
+          races("eight_stream_races", "8 streams", "= 0", "shared", 8),
+          races("arena_races", "arena on 2 streams", "> 0", "arena", 2)]),
     ],
     "others": [
         ("retire over an event record",

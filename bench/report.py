@@ -289,6 +289,8 @@ PLOTS = [
      "relaunch/", "host_us", "us"),
     ("relaunch.svg", "Time per launch, many in a row", "kernels:", "relaunch/", "time", "us"),
     ("claim.svg", "Host time per claim and release", "threads:", "claim/", "time", "us"),
+    ("footprint.svg", "Device memory for the scratch of so many graphs", "graphs:", "footprint/", "device_kib", "KiB"),
+    ("footprint_launches.svg", "Launches of these graphs in random order", "graphs:", "footprint/", "launches_per_s", "/s"),
     ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns", "ns"),
 ]
 

@@ -52,6 +52,12 @@ SAMPLE = {
         *runs("build/escrow/nodes:10000", 700.0, 700.0, of_bare=1.4, build_ns=700.0),
         *runs("memory/escrow/nodes:10000", 20.0, bytes_per_owner=112.5),
     ],
+    "footprint_bench": [
+        *runs("footprint/shared/graphs:64", 5.1, device_kib=64.0, scratch_kib=64.0, host_of_bare=1.2,
+              launches_per_s=2e5),
+        *runs("footprint/arena_again/graphs:64", 5.0, host_of_bare=1.01),
+        *runs("footprint_races/shared/streams:2", 9.0, launches=1e5, wrong_values=0.0),
+    ],
     "cuda_core_build_bench": [*runs("build/cuda_core/nodes:10000", 7000.0, build_ns=7000.0)],
 }
 
@@ -89,7 +95,8 @@ class SummaryTest(ReportTest):
             "user_object_run_ahead": (28, None), "user_object_row_extra_us_k8": (5.0, None),
             "user_object_over_escrow_host_k8": (8.0, None), "user_object_over_escrow_burst_k8": (1.25, None),
             "update_64_extra_us": (3.0, None), "build_node_over_cuda": (1.4, 1.02),
-            "build_cuda_core_over_escrow": (10.0, None), "claim_over_floor_8t": (None, None)}
+            "build_cuda_core_over_escrow": (10.0, None), "shared_bytes_64_graphs": (1.0, None),
+            "alternating_host": (1.2, 1.01), "two_stream_races": (0, None), "claim_over_floor_8t": (None, None)}
         self.assertEqual({name: values[name] for name in expected}, expected)
 
     def test_the_table_tells_pass_miss_no_goal_and_not_measured_apart(self):
@@ -103,7 +110,8 @@ class SummaryTest(ReportTest):
         for name, words in (("relaunch_throughput_k1", "1 kernel nodes, 0 edges: the timing is an A/A test"),
                             ("relaunch_throughput_fork4", "the graphs differ"),
                             ("user_object_over_escrow_host_k8", "200 launches from an idle stream; with a user object"),
-                            ("user_object_over_escrow_burst_k8", "bursts of 16")):
+                            ("user_object_over_escrow_burst_k8", "bursts of 16"),
+                            ("two_stream_races", "in 100,000 launches")):
             self.assertIn(words, self.summary[name]["note"])
 
     def test_without_cuda_core_the_summary_says_why(self):
@@ -182,7 +190,8 @@ class TablesTest(ReportTest):
 
     def test_plots_are_well_formed_and_have_a_dot_for_each_value(self):
         plots = report.plots(Measured(self.leave(runtime="simulated")))
-        self.assertEqual(set(plots), {"relaunch.svg", "relaunch_host.svg", "relaunch_burst.svg", "claim.svg", "build.svg"})
+        self.assertEqual(set(plots), {"relaunch.svg", "relaunch_host.svg", "relaunch_burst.svg", "claim.svg", "build.svg",
+                                      "footprint.svg", "footprint_launches.svg"})
         tree = xml.fromstring(plots["relaunch_host.svg"])
         dots = [dot for dot in tree.iter("{http://www.w3.org/2000/svg}circle") if len(dot)]
         self.assertEqual([dot[0].text for dot in dots], ["bare, 1: 0.5 us", "escrow, 1: 0.75 us", "escrow, 8: 1.5 us",

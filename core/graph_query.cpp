@@ -188,12 +188,12 @@ graph_edges edges_of(cudaGraph_t graph) {
   constexpr char const* api = "cudaGraphGetEdges";
   std::size_t count = 0;
   check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), api);
-  graph_edges edges{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphNode_t>(count),
-                    std::vector<cudaGraphEdgeData>(count)};
-  auto& [from, to, data] = edges;
-  // Without the data programmatic edges are an error.
-  if (count != 0) check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count), api);
-  return edges;
+  graph_edges all{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphNode_t>(count),
+                  std::vector<cudaGraphEdgeData>(count)};
+  if (count == 0) return all;
+  // Without the data, programmatic edges are an error.
+  check(cudaGraphGetEdges(graph, all.from.data(), all.to.data(), all.data.data(), &count), api);
+  return all;
 }
 
 }  // namespace escrow::inline v0_1

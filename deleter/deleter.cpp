@@ -126,7 +126,7 @@ void deleter::finish_with_graph(retirement&& begun) {
   bool is_taken = false;
   try {
     hold_in_graph(object, object.is_written(), begun.graph, begun.graph_id, begun.may_append,
-                  is_taken);
+                  nullptr, is_taken);
   } catch (...) {
     if (!is_taken) object.push();  // owners are always destroyed on the worker
     throw;

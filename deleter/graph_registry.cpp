@@ -2,6 +2,7 @@
 #include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "escrow/detail/never_destroyed.hpp"
@@ -91,10 +92,12 @@ void graph_registry::erase_if_unused(entries::iterator found) noexcept {
 
 graph_registry::appended graph_registry::append(deleter_core const& core, std::uint64_t id,
                                                 cudaGraph_t graph, reclaimable& member,
-                                                bool is_written) noexcept {
+                                                bool is_written,
+                                                group_order const* group) noexcept {
   std::lock_guard const lock(mutex_);
   for (placed_set const& each : sets_of(resolve(id, graph))) {
     if (!each.set->is_open_ || &each.set->core() != &core) continue;
+    if (each.set->order_->group != group) continue;
     return each.set->append(member, is_written) ? appended::yes : appended::closed;
   }
   return appended::no_set;
@@ -193,6 +196,41 @@ bool graph_registry::knows(std::uint64_t id) const noexcept {
 bool graph_registry::is_empty() const noexcept {
   std::lock_guard const lock(mutex_);
   return sets_.empty();
+}
+
+bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
+                                group_order const& group) const noexcept {
+  std::lock_guard const lock(mutex_);
+  return std::ranges::any_of(sets_of(resolve(id, graph)), [&group](placed_set const& each) {
+    return each.set->is_sealed_ && each.set->order_.get() == &group;
+  });
+}
+
+std::vector<std::shared_ptr<launch_order>> graph_registry::groups_of(std::uint64_t id) const {
+  std::vector<std::shared_ptr<launch_order>> found;
+  std::lock_guard const lock(mutex_);
+  for (placed_set const& each : sets_of(id)) {
+    if (each.set->order_->group != nullptr) found.push_back(each.set->order_);
+  }
+  return found;
+}
+
+void graph_registry::note_ordered(reference_set& set) noexcept {
+  std::lock_guard const lock(mutex_);
+  set.is_ordered_ = true;
+}
+
+graph_registry::group_members graph_registry::members_of(group_order const& group) const {
+  std::vector<reclaimable const*> members;
+  std::vector<std::uint64_t> unordered;
+  std::lock_guard const lock(mutex_);
+  for (reference_set const* const each : sets_) {
+    if (each->order_.get() != &group) continue;
+    each->list_members(members);
+    if (!each->is_ordered_) std::ranges::copy(each->graph_ids_, std::back_inserter(unordered));
+  }
+  std::ranges::sort(unordered);
+  return {resource_usage_of(std::move(members)), std::move(unordered)};
 }
 
 std::string graph_registry::describe_sets(deleter_core const& core) const {

@@ -2,6 +2,7 @@
 #include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
@@ -139,12 +140,12 @@ cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, 
 }
 
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
-                   bool may_append, bool& is_taken) {
+                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken) {
   using appended = graph_registry::appended;
   is_taken = false;
-  appended const found =
-      may_append ? graph_registry::global().append(member.core(), id, graph, member, is_written)
-                 : appended::no_set;
+  appended const found = may_append ? graph_registry::global().append(
+                                          member.core(), id, graph, member, is_written, group.get())
+                                    : appended::no_set;
   if (found == appended::closed) {
     throw usage_error("claim or retire", "the capture was ended while the call used it",
                       "use a stream on one thread at a time");
@@ -153,7 +154,8 @@ void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std:
   if (found == appended::yes) return;
   ref<reference_set> made;
   try {
-    made = reference_set::make(member.core(), member.device());
+    made = group != nullptr ? reference_set::make(member.core(), member.device(), group)
+                            : reference_set::make(member.core(), member.device());
   } catch (...) {
     is_taken = false;
     throw;
@@ -210,9 +212,13 @@ void add_labelled(resource_usage& sum, std::string_view label, std::size_t bytes
 }  // namespace
 
 resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
-  // Sets may share members, and a graph with the same child twice has its sets twice.
-  std::ranges::sort(members);
-  members.erase(std::unique(members.begin(), members.end()), members.end());
+  // Sets may share members and slots, and a graph with the same child twice has its sets twice.
+  auto const identity = [](reclaimable const* each) -> void const* {
+    return each->is_slot() ? static_cast<slot_reference const*>(each)->slot_address() : each;
+  };
+  std::ranges::sort(members, std::less<>(), identity);
+  auto const is_same = [&](auto* one, auto* other) { return identity(one) == identity(other); };
+  members.erase(std::unique(members.begin(), members.end(), is_same), members.end());
   resource_usage sum;
   for (reclaimable const* const each : members) {
     if (!each->is_slot()) {

@@ -69,6 +69,7 @@ graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& s
                                                          launch_orders const* more) const {
   holding next;
   next.held = hold_all(sets);
+  for (auto const& each : sets) graph_registry::global().note_ordered(*each);
   next.orders = launch_orders(next.held, more);
   if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
   return next;
@@ -82,7 +83,7 @@ graph_exec::state::holding graph_exec::state::replacement_of(reference_sets cons
 void graph_exec::state::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::update", source, bodies);
-  hoist_scope const off(survey);
+  hoist_scope const off("graph_exec::update", survey);
   holding next = replacement_of(off.sets());
   update_to(source.handle, exec_, "graph_exec::update", "create another graph_exec from `source`");
   is_bare_ = !survey.lacks_bodies;
@@ -98,7 +99,7 @@ std::string graph_exec::state::add_turn(survey_root const& source,
                                         std::vector<cudaGraph_t> const& bodies, holding& before) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("exec_set::add", source, bodies);
-  hoist_scope off(survey);
+  hoist_scope off("exec_set::add", survey);
   holding next = holding_of(off.sets());
   std::string refused = updated(exec_, source.handle);
   if (!refused.empty()) return refused;

@@ -1,7 +1,6 @@
 // Instantiation, launch, upload, and destruction in flight.
 #include "exec_state.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -10,36 +9,11 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/profiler.hpp"
-#include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
-
-constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
-
-// Records the end of the work on the stream. If that fails, waits for the work. If both fail,
-// stores the failure in `end` and throws cuda_error.
-void record_end(launch_end& end, stream_ref stream) {
-  end.is_recorded = true;
-  end.failure = cudaSuccess;
-  record_result const result = record_ready(end.ready, end.device, stream.get());
-  switch (result.outcome) {
-    case record_outcome::recorded:
-    case record_outcome::recorded_anew:
-      return;
-    case record_outcome::device_lost:
-      end.is_recorded = false;  // nothing runs any more
-      break;
-    case record_outcome::failed:
-      end.is_recorded = false;
-      if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); })) return;
-      end.failure = result.status;
-      break;
-  }
-  check(result.status, "cudaEventRecord");
-}
 
 void check_launch(cudaError_t status, char const* api) {
   check(status, api, source_location::current(),
@@ -50,37 +24,15 @@ void check_launch(cudaError_t status, char const* api) {
 
 }  // namespace
 
-launch_orders::launch_orders(deferred_releases const& held, launch_orders const* more) {
-  if (more != nullptr) orders_ = more->orders_;
-  for (auto const& each : held) {
-    if (each.set->is_written()) orders_.push_back(each.set->order());
-  }
-  std::ranges::sort(orders_);
-  orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
-  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
-}
-
-launch_orders::~launch_orders() {
-  for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
-}
-
-launch_lock::launch_lock(launch_orders const& orders) : orders_(orders) {
-  for (auto const& each : orders_) each->mutex.lock();
-}
-
-launch_lock::~launch_lock() {
-  for (auto const& each : orders_) each->mutex.unlock();
-}
-
 graph_exec::state::state(survey_root const& source, instantiate_options const& options,
                          references after) {
   profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
   is_bare_ = !survey.lacks_bodies;
-  is_conditional_ = survey.conditionals != 0;
+  is_conditional_ = survey.tree.conditionals != 0;
   if (source.core != nullptr) source_ = source.core->weak_from_this();
-  hoist_scope off(survey);
+  hoist_scope off("graph_exec::graph_exec", survey);
   now_ = holding_of(off.sets());
   {
     graph_lifetime_lock const lock;
@@ -117,46 +69,13 @@ void graph_exec::state::launch(stream_ref stream) {
   if (now_.end == nullptr) {
     return check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   }
-  launch_lock const lock(now_.orders);
-  wait_for_others(stream);
+  constexpr char const* call = "graph_exec::launch";
+  launch_lock const lock(call, now_.orders);
+  now_.orders.wait_for_others(call, stream, now_.end.get());
+  now_.orders.fill(now_.held, stream);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
-  note_launch(stream);
-}
-
-void graph_exec::state::wait_for_others(stream_ref stream) {
-  launch_end const* waited_for = nullptr;
-  std::uint64_t own_stream = 0;
-  for (auto const& each : now_.orders) {
-    launch_end const* const last = each->last.get();
-    if (last == nullptr || last == now_.end.get() || last == waited_for) continue;
-    if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
-    if (!last->is_recorded) continue;
-    if (own_stream == 0) {
-      // A wait would invalidate a capture, as a launch does.
-      if (!capture_of(stream).is_none()) {
-        throw usage_error("graph_exec::launch", "`stream` is being captured",
-                          "add the graph as a child node (graph::add_child)");
-      }
-      own_stream = stream_id(stream);
-    }
-    waited_for = last;
-    if (last->stream == own_stream) continue;  // ordered by the stream
-    check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
-  }
-}
-
-void graph_exec::state::note_launch(stream_ref stream) {
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-  bool is_shared = false;
-  for (auto const& each : now_.orders) {
-    if (each->last != now_.end) each->last = now_.end;
-    is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
-  }
-  // Only other execs use the stream's id. Not known: they wait.
-  unsigned long long id = 0;
-  bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
-  now_.end->stream = is_known ? id : 0;
-  record_end(*now_.end, stream);
+  now_.orders.note_launch(stream, now_.end, true);
 }
 
 void graph_exec::state::upload(stream_ref stream) {

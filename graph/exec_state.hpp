@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/stream.hpp"
@@ -16,39 +15,9 @@
 #include "escrow/graph/graph_exec.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
+#include "launch_orders.hpp"
 
 namespace escrow::inline v0_1 {
-
-// The launch orders of the held sets that may be written: each once, in address order.
-class launch_orders {
- public:
-  launch_orders() = default;
-  // `more`: further orders, or null. Throws std::bad_alloc.
-  launch_orders(deferred_releases const& held, launch_orders const* more);
-  launch_orders(launch_orders&& other) noexcept : orders_(std::exchange(other.orders_, {})) {}
-  launch_orders& operator=(launch_orders&& other) noexcept {
-    std::swap(orders_, other.orders_);
-    return *this;
-  }
-  ~launch_orders();
-
-  [[nodiscard]] auto begin() const noexcept { return orders_.begin(); }
-  [[nodiscard]] auto end() const noexcept { return orders_.end(); }
-
- private:
-  std::vector<std::shared_ptr<launch_order>> orders_;
-};
-
-// Serializes launches of execs that may write the same resources: locks their orders.
-class launch_lock {
- public:
-  explicit launch_lock(launch_orders const& orders);
-  launch_lock(launch_lock&&) = delete;
-  ~launch_lock();
-
- private:
-  launch_orders const& orders_;
-};
 
 class ESCROW_LOCAL graph_exec::state {
  public:
@@ -99,9 +68,7 @@ class ESCROW_LOCAL graph_exec::state {
   [[nodiscard]] holding replacement_of(reference_sets const& sets) const;
   void hold(holding next) noexcept;
   static void keep_off(hoist_scope& off, survey_root const& source) noexcept;
-  void wait_for_others(stream_ref stream);
   void wait_until_idle() const noexcept;
-  void note_launch(stream_ref stream);
 
   cudaGraphExec_t exec_ = nullptr;
   holding now_;

@@ -23,7 +23,7 @@ namespace {
 std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
   graph_edges const edges = edges_of(graph);
   std::unordered_set<cudaGraphNode_t> awaited;
-  for (std::size_t i = 0; i < edges.data.size(); ++i) {
+  for (std::size_t i = 0; i < edges.from.size(); ++i) {
     if (is_full_dependency(edges.data[i])) awaited.insert(edges.from[i]);
   }
   std::vector<cudaGraphNode_t> nodes = nodes_of(graph);

@@ -16,13 +16,8 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-// A graph with its child graphs, at any depth, in node order, which a copy preserves.
-struct graph_tree {
-  std::vector<cudaGraph_t> graphs;
-  std::size_t conditionals = 0;  // nodes
-};
-
 void add_tree(cudaGraph_t graph, graph_tree& tree) {
+  std::size_t const own = tree.graphs.size();
   tree.graphs.push_back(graph);
   for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
@@ -31,7 +26,9 @@ void add_tree(cudaGraph_t graph, graph_tree& tree) {
     if (type != cudaGraphNodeTypeGraph) continue;
     cudaGraph_t child = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &child), "cudaGraphChildGraphNodeGetGraph");
+    std::size_t const begin = tree.graphs.size();
     add_tree(child, tree);
+    tree.children.push_back({own, node, begin, tree.graphs.size()});
   }
 }
 
@@ -71,11 +68,11 @@ graph_survey survey_of(char const* call, survey_root const& root,
   graph_registry const& registry = graph_registry::global();
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
-  graph_tree tree;
-  add_tree(root.handle, tree);
-  for (cudaGraph_t const body : all_bodies) add_tree(body, tree);
   graph_survey found;
-  found.conditionals = tree.conditionals;
+  graph_tree& tree = found.tree;
+  add_tree(root.handle, tree);
+  found.bodies_begin = tree.graphs.size();
+  for (cudaGraph_t const body : all_bodies) add_tree(body, tree);
   found.lacks_bodies = all_bodies.size() < tree.conditionals && !registry.is_empty();
   for (cudaGraph_t const each : tree.graphs) {
     bool const is_root = each == root.handle && root.key != 0;
@@ -105,7 +102,8 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
   }
 }
 
-hoist_scope::hoist_scope(graph_survey const& survey) : hoist_scope() {
+hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_scope() {
+  require_serial_groups(call, survey.tree, survey.bodies_begin, survey.known);
   std::vector<reference_set*> all;
   for (auto const& [graph, id] : survey.known) {
     for (auto const& each : graph_registry::global().seal(id)) {

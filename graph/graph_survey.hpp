@@ -11,15 +11,17 @@
 
 #include "escrow/detail/reference_set.hpp"
 #include "graph_core.hpp"
+#include "group_branches.hpp"
 
 namespace escrow::inline v0_1 {
 
 // A graph with its child graphs and bodies.
 struct graph_survey {
+  graph_tree tree;  // the graph's first, then those of the bodies
+  std::size_t bodies_begin = 0;
   // The graphs with registry entries, and their ids there: those that hold something, or were
   // hoisted.
   std::map<cudaGraph_t, std::uint64_t> known;
-  std::size_t conditionals = 0;  // nodes
   // Fewer bodies were named than exist, while any graph holds anything.
   bool lacks_bodies = false;
 };
@@ -52,10 +54,11 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
                  std::uint64_t id);
 
 // During this scope, the survey's graphs have no reference sets, and these are sealed. If the
-// constructor throws (cuda_error, std::bad_alloc), all are restored. Needs exclusive use of them.
+// constructor throws (cuda_error, std::bad_alloc, usage_error as require_serial_groups()), all are
+// restored. Needs exclusive use of them.
 class hoist_scope {
  public:
-  explicit hoist_scope(graph_survey const& survey);
+  hoist_scope(char const* call, graph_survey const& survey);
   hoist_scope(hoist_scope&&) = delete;
   ~hoist_scope();
 

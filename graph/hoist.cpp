@@ -14,15 +14,15 @@
 #include "escrow/detail/reference_set.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
+#include "launch_orders.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
 
-void report_unreleased(deleter_core& core) noexcept {
+void report_misuse(deleter_core& core, char const* what, char const* remedy) noexcept {
   try {
-    core.report(usage_error("hoisted::~hoisted", "it ended with references that were not released",
-                            "call release_after(), release_at_end() or release()"));
+    core.report(usage_error("hoisted::~hoisted", what, remedy));
   } catch (std::bad_alloc const&) {
     // No memory for the text; deleter_stats::leaked counts it.
   }
@@ -30,7 +30,7 @@ void report_unreleased(deleter_core& core) noexcept {
 
 void refuse_capturing(char const* call, stream_ref stream) {
   if (usable_capture_of(call, stream).is_none()) return;
-  throw usage_error(call, "`stream` is being captured", "release after the capture has ended");
+  throw usage_error(call, "`stream` is being captured", "call it after the capture has ended");
 }
 
 }  // namespace
@@ -41,6 +41,11 @@ class ESCROW_LOCAL hoisted::state {
   bool is_bare;
   std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
   std::shared_ptr<launch_end> end = nullptr;        // of `at_end`; made in advance
+
+  // From the first enter() on.
+  launch_orders orders = {};
+  std::shared_ptr<launch_end> launched = nullptr;    // the end of the last launch
+  std::optional<stream_ref> entered = std::nullopt;  // between enter() and leave()
 };
 
 hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -55,6 +60,7 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
+  if (state_->entered) leave_at_end();
   bool is_lost = false;  // the device: it does not report captures, and record_ready() knows
   for (int tries_left = 3; state_->at_end && tries_left != 0; --tries_left) {
     try {
@@ -69,7 +75,10 @@ hoisted::~hoisted() {
     }
   }
   if (!state_->at_end) {
-    for (auto const& each : state_->held) report_unreleased(each.set->core());
+    for (auto const& each : state_->held) {
+      report_misuse(each.set->core(), "it ended with references that were not released",
+                    "call release_after(), release_at_end() or release()");
+    }
   }
   leak(std::move(state_->held));
 }
@@ -77,7 +86,7 @@ hoisted::~hoisted() {
 hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("hoist", root, bodies);
-  hoist_scope off(survey);
+  hoist_scope off("hoist", survey);
   if (off.sets().empty() && !survey.known.empty()) {
     throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
                       "keep the first `hoisted` for all that is created from the graph");
@@ -96,9 +105,57 @@ hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
   return hoisted::take(graph.core().get(), bodies);
 }
 
+void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
+  constexpr char const* call = "hoisted::enter";
+  state& mine = require_left(call);
+  refuse_capturing(call, stream);
+  if (mine.launched == nullptr) {
+    auto end = std::make_shared<launch_end>(current_device());
+    mine.orders = launch_orders(mine.held, nullptr);
+    mine.launched = std::move(end);
+    for (auto const& each : mine.held) graph_registry::global().note_ordered(*each.set);
+  }
+  launch_lock const lock(call, mine.orders, wait_max);
+  mine.orders.wait_for_others(call, stream, nullptr);  // the graph may have several execs
+  mine.orders.fill(mine.held, stream);
+  mine.orders.enter();
+  mine.entered = stream;
+}
+
+void hoisted::leave(stream_ref stream) {
+  constexpr char const* call = "hoisted::leave";
+  state& mine = require(call);
+  if (!mine.entered) throw usage_error(call, "enter() was not called", "call enter() before");
+  try {
+    refuse_capturing(call, stream);
+  } catch (cuda_error const& error) {
+    if (!is_sticky(error.status())) throw;  // else the device is lost, and record_ready() knows
+  }
+  launch_lock const lock(launch_lock::for_leaving(), mine.orders);
+  mine.entered.reset();
+  mine.orders.leave();
+  mine.orders.note_launch(stream, mine.launched, false);
+}
+
+void hoisted::leave_at_end() noexcept {
+  state& mine = *state_;
+  for (auto const& each : mine.held) {
+    report_misuse(each.set->core(), "it ended between enter() and leave()",
+                  "call leave(), also if the launch fails");
+  }
+  try {
+    leave(*mine.entered);
+  } catch (std::exception const& error) {
+    for (auto const& each : mine.held) each.set->core().report(error);
+    if (!mine.entered) return;
+    launch_lock const lock(launch_lock::for_leaving(), mine.orders);
+    mine.orders.leave_unknown(mine.launched, cudaErrorUnknown);
+  }
+}
+
 void hoisted::release_after(stream_ref stream) {
   constexpr char const* call = "hoisted::release_after";
-  static_cast<void>(require(call));
+  static_cast<void>(require_left(call));
   refuse_capturing(call, stream);
   record_and_release(stream);
 }
@@ -119,7 +176,7 @@ void hoisted::record_and_release(stream_ref stream) {
 }
 
 void hoisted::release_after(event_ref ready) {
-  state& mine = require("hoisted::release_after");
+  state& mine = require_left("hoisted::release_after");
   escrow::release_after(std::move(mine.held), ready.get(), current_device(), nullptr);
   state_.reset();
 }
@@ -131,7 +188,7 @@ void hoisted::release_at_end(stream_ref stream) {
 }
 
 void hoisted::release() {
-  static_cast<void>(require("hoisted::release"));
+  static_cast<void>(require_left("hoisted::release"));
   state_.reset();  // the references are dropped
 }
 
@@ -141,6 +198,12 @@ bool hoisted::is_bare() const noexcept {
 
 resource_usage hoisted::held() const {
   return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->held);
+}
+
+hoisted::state& hoisted::require_left(char const* call) const {
+  state& mine = require(call);
+  if (!mine.entered) return mine;
+  throw usage_error(call, "it is between enter() and leave()", "call leave() first");
 }
 
 hoisted::state& hoisted::require(char const* call) const {

@@ -95,43 +95,88 @@ capture_reuse::entry* capture_reuse::find(std::uint64_t id) noexcept {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-void capture_reuse::add(slot& held, std::uint64_t id, source_location where) {
+std::size_t capture_reuse::holds_of(slot const& held) noexcept {
+  return held.claimed_in_.size() + held.other_holds_;
+}
+
+void capture_reuse::share(slot& released) noexcept {
+  if (!is_in_group_ || released.is_shared_ || released.other_holds_ != 0) return;
+  released.is_shared_ = true;
+  released.older_ = std::exchange(shared_, &released);
+  if (released.older_ != nullptr) released.older_->newer_ = &released;
+}
+
+void capture_reuse::unshare(slot& claimed) noexcept {
+  if (!std::exchange(claimed.is_shared_, false)) return;
+  slot* const older = std::exchange(claimed.older_, nullptr);
+  slot* const newer = std::exchange(claimed.newer_, nullptr);
+  (newer == nullptr ? shared_ : newer->older_) = older;
+  if (older != nullptr) older->newer_ = newer;
+}
+
+void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
   std::lock_guard const lock(mutex_);
+  held.claimed_in_.reserve(held.claimed_in_.size() + 1);
   auto const [found, is_new] = entries_.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();
     found->second.where = where;
   }
   ++found->second.holds;
-  held.is_leased_ = held.may_be_in_graphs_ = held.may_be_reused_ = true;
-  if (++held.graph_holds_ == 1) ++slots_held_;
+  held.is_leased_ = held.may_be_in_graphs_ = true;
+  if (holds_of(held) == 0) ++slots_held_;
+  if (is_claim) {
+    held.claimed_in_.push_back(id);
+    held.reusable_in_ = id;
+  } else {
+    ++held.other_holds_;
+  }
 }
 
-bool capture_reuse::remove(slot& held, std::uint64_t id) noexcept {
+bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(id);
-  remove_reusable(found->second, held);
+  if (held.reusable_in_ == id) {
+    held.reusable_in_ = 0;
+    remove_reusable(found->second, held);
+  }
   if (--found->second.holds == 0) entries_.erase(found);
-  if (--held.graph_holds_ != 0) return false;
+  if (is_claim) {
+    std::erase(held.claimed_in_, id);
+  } else {
+    --held.other_holds_;
+  }
+  if (holds_of(held) != 0) return false;
   --slots_held_;
-  return !held.is_leased_;
+  if (held.is_leased_) return false;
+  unshare(held);
+  return true;
 }
 
 void capture_reuse::end_reuse(slot& held, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  held.may_be_reused_ = false;
+  if (held.reusable_in_ != id) return;
+  held.reusable_in_ = 0;
   if (entry* const of = find(id)) remove_reusable(*of, held);
 }
 
 bool capture_reuse::is_held(slot const& asked) const noexcept {
   std::lock_guard const lock(mutex_);
-  return asked.graph_holds_ != 0;
+  return holds_of(asked) != 0;
 }
 
 bool capture_reuse::end_lease(slot& held) noexcept {
   std::lock_guard const lock(mutex_);
   held.is_leased_ = false;
-  return held.graph_holds_ == 0;
+  return holds_of(held) == 0;
+}
+
+bool capture_reuse::put_shared_back(slot& held) noexcept {
+  std::lock_guard const lock(mutex_);
+  held.is_leased_ = false;
+  if (holds_of(held) == 0) return true;
+  share(held);
+  return false;
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
@@ -140,8 +185,8 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
   held.released_after_.swap(after);
   held.released_edges_ = edges;
   entry* const of = find(id);
-  // If others hold it too, no claim may reuse it.
-  if (of != nullptr && held.graph_holds_ == 1 && held.may_be_reused_) {
+  // If graphs that are not ordered with this one hold it too, no claim may reuse it.
+  if (of != nullptr && held.other_holds_ == 0 && held.reusable_in_ == id) {
     try {
       if (held.released_after_.empty()) of->reusable.emplace(nullptr, &held);
       for (cudaGraphNode_t const node : held.released_after_) of->reusable.emplace(node, &held);
@@ -154,7 +199,9 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
   }
   held.unrecorded_.clear();  // before the slot can be leased again
   held.is_leased_ = false;
-  return held.graph_holds_ == 0;
+  if (holds_of(held) == 0) return true;
+  share(held);
+  return false;
 }
 
 void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
@@ -189,8 +236,25 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
     std::lock_guard const lock(mutex_);
     if (entry* const of = find(id)) remove_reusable(*of, *found);
     found->is_leased_ = is_taken;
-    if (is_taken) return found;
+    if (is_taken) {
+      unshare(*found);
+      return found;
+    }
   }
+}
+
+slot* capture_reuse::take_shared(std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  for (slot* each = shared_; each != nullptr; each = each->older_) {
+    if (each->is_leased_ || std::ranges::find(each->claimed_in_, id) != each->claimed_in_.end()) {
+      continue;
+    }
+    each->is_leased_ = true;
+    unshare(*each);
+    if (entry* const of = find(std::exchange(each->reusable_in_, 0))) remove_reusable(*of, *each);
+    return each;
+  }
+  return nullptr;
 }
 
 bool capture_reuse::is_unchanged(slot const& released) {

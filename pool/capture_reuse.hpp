@@ -32,28 +32,35 @@ struct capture_frontier {
 };
 
 // One entry per capture id, which a graph keeps when it is captured into again. Guards each slot's
-// is_leased_ and graph_holds_ from the first graph hold on, and the data of its release in a
-// capture while it is reusable; before that, the lease owns them exclusively.
+// is_leased_ and holds from the first graph hold on, and the data of its release in a capture while
+// it is reusable; before that, the lease owns them exclusively.
 //   A slot becomes reusable after its release in a capture, at the nodes that the release came
 //   after. Nodes are identified by handle, and CUDA reuses handles if a graph is edited and
 //   captured into again: a slot is reused only if these nodes have the same dependencies as at the
 //   release.
+//   In a sharing group, a slot released in a capture is also shared: captures whose graphs do not
+//   hold it may claim it, and it is then reusable in the newest of them only.
 // Thread safety: any thread. One lock, held across no CUDA call.
 class capture_reuse {
  public:
   // Ids from here on are those of node shares, in place of capture ids. CUDA counts from 1.
   static constexpr std::uint64_t first_share_id = std::uint64_t{1} << 63;
 
-  // Adds the hold of the graph captured as `id`. Throws std::bad_alloc and then has added nothing.
-  void add(slot& held, std::uint64_t id, source_location where);
+  explicit capture_reuse(bool is_in_group) : is_in_group_(is_in_group) {}
+
+  // Adds the hold of the graph captured as `id`, in which the slot was claimed or, if not
+  // `is_claim`, is used, too. Throws std::bad_alloc and then has added nothing.
+  void add(slot& held, std::uint64_t id, bool is_claim, source_location where);
   // Removes the hold. True if neither a graph nor a lease holds the slot any more.
-  [[nodiscard]] bool remove(slot& held, std::uint64_t id) noexcept;
+  [[nodiscard]] bool remove(slot& held, std::uint64_t id, bool is_claim) noexcept;
   // The hold moved off the graph: no claim of its captures gets the slot.
   void end_reuse(slot& held, std::uint64_t id) noexcept;
   [[nodiscard]] bool is_held(slot const& asked) const noexcept;
 
   // Ends the lease, or its deferred record. True if no graph holds the slot.
   [[nodiscard]] bool end_lease(slot& held) noexcept;
+  // The same for a slot of take_shared() that no graph got: it is shared again.
+  [[nodiscard]] bool put_shared_back(slot& held) noexcept;
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then continues.
   [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after);
@@ -66,6 +73,10 @@ class capture_reuse {
   // cuda_error, std::bad_alloc.
   [[nodiscard]] slot* take_before(capture_frontier frontier, std::uint64_t id,
                                   std::size_t slots_max);
+
+  // A shared slot that the graph captured as `id` does not hold, leased to the caller; null if
+  // there is none.
+  [[nodiscard]] slot* take_shared(std::uint64_t id) noexcept;
 
   // The capture's oldest reusable slot, leased to the caller, whose stream gets edges from its
   // release; null if there is none. Throws cuda_error, std::bad_alloc.
@@ -90,6 +101,9 @@ class capture_reuse {
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
+  [[nodiscard]] static std::size_t holds_of(slot const& held) noexcept;
+  void share(slot& released) noexcept;
+  void unshare(slot& claimed) noexcept;
   static void remove_reusable(entry& of, slot& held) noexcept;
   // Leases the slot that `choose` finds among the reusable ones if `is_right(slot)`; else that one
   // is not reusable any more, and another is chosen. While asked about it counts as leased, and
@@ -102,6 +116,8 @@ class capture_reuse {
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
   std::map<std::uint64_t, entry> entries_;
   std::size_t slots_held_ = 0;  // by any number of graphs
+  bool const is_in_group_;
+  slot* shared_ = nullptr;  // linked by slot::older_ and newer_, the newest first
 };
 
 }  // namespace escrow::inline v0_1

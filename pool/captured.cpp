@@ -16,22 +16,48 @@ namespace escrow::inline v0_1 {
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
                                       capture_frontier frontier, source_location where,
                                       std::exception_ptr& failure) {
-  slot* found = reuse.take_before(std::move(frontier), capture.id, options.slots_max);
-  if (found == nullptr) {
-    found = take_done(next_pass());
-    if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
-    if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
-      edges_added.fetch_add(1, std::memory_order_relaxed);
-      return found;
-    }
-    if (found == nullptr) found = grow_in_room(failure);
-    if (found == nullptr) return nullptr;
-    try {
-      hold_in_graph(*found, capture, where);
-    } catch (...) {
+  slot* found = take_existing(capture, std::move(frontier), where, true);
+  if (found != nullptr) return found;
+  found = grow(failure);  // on failure there may be one to wait for
+  if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
+    edges_added.fetch_add(1, std::memory_order_relaxed);
+    return found;
+  }
+  if (found == nullptr) found = grow_in_room(failure);
+  if (found == nullptr) return nullptr;
+  try {
+    hold_in_graph(*found, capture, true, where);
+  } catch (...) {
+    end_lease(*found);
+    throw;
+  }
+  found->was_used_ = true;  // the graph may be launched again
+  return found;
+}
+
+slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
+                                      source_location where, bool may_be_idle) {
+  if (slot* const own = reuse.take_before(std::move(frontier), capture.id, options.slots_max)) {
+    return own;
+  }
+  slot* shared = nullptr;
+  // Where the work of a copied graph is ordered in this capture is not known.
+  if (options.group &&
+      !graph_registry::global().has_sealed(capture.id, capture.graph, *options.group->order())) {
+    shared = reuse.take_shared(capture.id);
+  }
+  slot* const found = shared != nullptr || !may_be_idle ? shared : take_done(next_pass());
+  if (found == nullptr) return nullptr;
+  try {
+    hold_in_graph(*found, capture, true, where);
+  } catch (...) {
+    if (shared == nullptr) {
       end_lease(*found);
-      throw;
+    } else if (reuse.put_shared_back(*found)) {
+      found->may_be_in_graphs_ = false;
+      go_home(*found);
     }
+    throw;
   }
   found->was_used_ = true;  // the graph may be launched again
   return found;
@@ -45,36 +71,45 @@ std::size_t graph_hold::bytes() const noexcept {
   return held_.bytes_;
 }
 
+void graph_hold::fill(cudaStream_t stream, unsigned char value) const {
+  if (held_.data_ == nullptr) return;
+  check(cudaMemsetAsync(held_.data_, value, held_.bytes_, stream), "cudaMemsetAsync");
+}
+
 void graph_hold::end_reuse() noexcept {
   held_.pool().state_->reuse.end_reuse(held_, capture_id_);
 }
 
-graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, source_location where) {
+graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,
+                                        source_location where) {
   graph_hold* hold = &taken.first_hold_;
   std::unique_ptr<graph_hold> extra;  // if a graph holds it already
   if (reuse.is_held(taken)) {
     extra = std::make_unique<graph_hold>(core, options.device, taken);
     hold = extra.get();
   }
-  reuse.add(taken, id, where);
+  reuse.add(taken, id, is_claim, where);
   core.count_in_graphs(+1);
   hold->capture_id_ = id;
+  hold->is_claim_ = is_claim;
   static_cast<void>(extra.release());  // graph_is_gone() or forget_hold() deletes it
   return *hold;
 }
 
 void slot_pool::state::forget_hold(graph_hold& unused) noexcept {
   core.count_in_graphs(-1);
-  static_cast<void>(reuse.remove(unused.held_, unused.capture_id_));  // it is leased
+  static_cast<void>(
+      reuse.remove(unused.held_, unused.capture_id_, unused.is_claim_));  // it is leased
   if (&unused != &unused.held_.first_hold_) delete &unused;
 }
 
-void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture,
+void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
                                      source_location where) {
-  graph_hold& hold = make_hold(taken, capture.id, where);
+  graph_hold& hold = make_hold(taken, capture.id, is_claim, where);
   bool is_taken = false;
   try {
-    escrow::hold_in_graph(hold, true, capture.graph, capture.id, true, is_taken);
+    escrow::hold_in_graph(hold, true, capture.graph, capture.id, true,
+                          is_claim && options.group ? options.group->order() : nullptr, is_taken);
   } catch (...) {
     if (!is_taken) forget_hold(hold);  // else it is reclaimed with its set
     throw;
@@ -85,7 +120,7 @@ slot_share slot_pool::state::share(slot& leased) {
   // Relaxed: ids only need to be unique.
   static std::atomic<std::uint64_t> last{capture_reuse::first_share_id};
   std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
-  return slot_share(make_hold(leased, id, {}));
+  return slot_share(make_hold(leased, id, false, {}));
 }
 
 void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
@@ -93,13 +128,14 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   slot& held = hold.held_;
   slot_pool::state& in = *held.pool().state_;
   std::uint64_t const capture_id = hold.capture_id_;
+  bool const is_claim = hold.is_claim_;
   in.core.count_in_graphs(-1);
   if (&hold != &held.first_hold_) delete &hold;
   // No claim finds the slot until it is listed; `looked_at` makes them retry. The reference is for
   // afterwards, since the pool may end with the slot.
   in.references.fetch_add(1, std::memory_order_relaxed);
   in.free.looked_at.fetch_add(1, std::memory_order_relaxed);
-  if (in.reuse.remove(held, capture_id)) {
+  if (in.reuse.remove(held, capture_id, is_claim)) {
     held.released_at_ = in.stamp();
     held.may_be_in_graphs_ = false;
     held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream

@@ -7,6 +7,7 @@
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -17,6 +18,19 @@ slot_pool::slot_pool(pool_options const& options, make_function make) {
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
   if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
+  if (own.group) {
+    int of_group = -1;
+    // Relaxed: only the value matters.
+    if (!own.group->order()->device.compare_exchange_strong(of_group, own.device,
+                                                            std::memory_order_relaxed) &&
+        of_group != own.device) {
+      throw usage_error("pool_options::group",
+                        "\"" + own.label + "\" is of device " + std::to_string(own.device) +
+                            ", the sharing group \"" + own.group->order()->options.label +
+                            "\" of device " + std::to_string(of_group),
+                        "use a group for each device");
+    }
+  }
   deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
   state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
   core.add_use();

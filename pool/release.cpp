@@ -122,7 +122,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
     bool const was_used_eagerly = !is_same_stream(lease.on, on) && !is_in_its_capture(lease);
     uses.reserve(uses.size() + 2);
     // Work on the slot may have been captured: this graph must hold it, too.
-    if (is_foreign) hold_in_graph(*lease.what, capture, {});
+    if (is_foreign) hold_in_graph(*lease.what, capture, false, {});
     // Work from before this capture may still run, and a wait of `on` for the claiming stream may
     // have been captured.
     if (was_used_eagerly) uses.push_back(lease.on);

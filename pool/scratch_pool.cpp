@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/json.hpp"
@@ -57,6 +58,10 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
       }
     }
   }
+  // In a capture: the smallest block that fits, of those that graphs hold. Else an empty claim. An
+  // idle one that is larger than asked for stays: eager claims would make it once more.
+  [[nodiscard]] claimed_slot claim_existing(std::size_t bytes, stream_ref stream,
+                                            source_location where);
   static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }
   // The pool's label in errors and holders.
   [[nodiscard]] std::string label_of(std::size_t size) const {
@@ -175,6 +180,23 @@ std::uint64_t scratch_pool::state::moves() noexcept {
   return sum;
 }
 
+claimed_slot scratch_pool::state::claim_existing(std::size_t bytes, stream_ref stream,
+                                                 source_location where) {
+  bool const is_captured = detail::called_at(
+      claim_name, where, [&] { return usable_capture_of(claim_name, stream).is_active(); });
+  if (!is_captured) return {};
+  std::vector<size_class*> fitting;
+  for_each([&](size_class& each) {
+    if (each.bytes >= bytes) fitting.push_back(&each);
+  });
+  std::ranges::sort(fitting, {}, &size_class::bytes);
+  for (size_class* const each : fitting) {
+    claimed_slot const found = slots_of(*each).claim_existing(claim_name, stream, where);
+    if (found.what != nullptr) return found;
+  }
+  return {};
+}
+
 std::size_t scratch_pool::state::trim(std::size_t keep_bytes) {
   std::size_t freed = 0;
   for_each([&](size_class& each) {
@@ -271,6 +293,10 @@ lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
   }
   if (state_->policy.idle_max.count() != 0) state_->give_back_unused();
   try {
+    if (state_->options.group) {
+      claimed_slot const shared = state_->claim_existing(bytes, stream, where);
+      if (shared.what != nullptr) return lease<device_block>(shared);
+    }
     return state_->of(bytes).claim_as(claim_name, stream, where);
   } catch (pool_exhausted const& error) {
     throw pool_exhausted(

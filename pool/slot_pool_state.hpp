@@ -70,7 +70,8 @@ struct ESCROW_LOCAL slot_pool::state {
         make(std::move(made)),
         core(used),
         is_only_device(devices == 1),
-        end_on_worker(*this, used, options.device) {}
+        end_on_worker(*this, used, options.device),
+        reuse(options.group.has_value()) {}
 
   // claim.cpp: these return null if no slot is available now.
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
@@ -105,10 +106,15 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
                                     capture_frontier frontier, source_location where,
                                     std::exception_ptr& failure);
-  graph_hold& make_hold(slot& taken, std::uint64_t id, source_location where);
+  // The same without growth, waits and edges. `may_be_idle`: also a slot that no graph holds.
+  [[nodiscard]] slot* take_existing(capture_info const& capture, capture_frontier frontier,
+                                    source_location where, bool may_be_idle);
+  graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
-  // Makes the captured graph hold the slot, too. If it throws, it does not.
-  void hold_in_graph(slot& taken, capture_info const& capture, source_location where);
+  // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does
+  // not.
+  void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
+                     source_location where);
   [[nodiscard]] slot_share share(slot& leased);
 
   // release.cpp

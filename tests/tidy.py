@@ -22,13 +22,13 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version api never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
     " ready_event graph_lifetime_lock driver graph_query",
-    "deleter": "module_pin reclaimable deleter_core retired_object deleter shared_object kernel_argument reference_set"
+    "deleter": "module_pin reclaimable deleter_core retired_object deleter shared_object kernel_argument sharing_group reference_set"
     " graph_registry release_queue pending_events recycle_lane object_store wakeup shutdown_gate core_state worker pass"
     " describe",
     "pool": "slot free_lists resource_pool capture_reuse slot_pool_state claim release deferred captured lifecycle describe"
     " device_memory scratch_pool",
-    "graph": "node_payload graph_core node_changes graph_survey graph hoist graph_exec exec_state exec_changes"
-    " graph_shape exec_set",
+    "graph": "node_payload graph_core node_changes group_branches graph_survey launch_orders graph hoist graph_exec exec_state"
+    " exec_changes graph_shape exec_set",
     "nodes": "bound_arguments kernel launch node_kind node_kinds build",
 }
 # Includes that run against that order, and why. Five at most.
@@ -37,6 +37,7 @@ BACKWARD = {
     ("deleter", "deleter_core", "core_state"): "the inside of the class",
     ("deleter", "deleter", "core_state"): "it runs the worker; the core has the deleter's options and stats",
     ("deleter", "deleter", "reference_set"): "it retires to graphs; a set tells what it holds as resource_usage",
+    ("deleter", "sharing_group", "reference_set"): "it counts what the group's sets hold",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX = 100, 400, 70, 110
 BANNED = {

@@ -155,6 +155,11 @@ void add_hoists(rows& add) {
     in.in_flight.set(0);
     ++in.expected_runs;
   };
+  step const enter = [](auto& in) { in.handle->enter(in.one); };
+  step const leave = [](auto& in) { in.handle->leave(in.one); };
+  add("enter", runs("hoisted::enter"), {rival, launch_rival, hoist_it}, enter);
+  add("enter again", runs("hoisted::enter"), {rival, hoist_it, enter, leave, launch_rival}, enter);
+  add("leave", runs("hoisted::leave"), {rival, hoist_it, enter, launch_hoisted}, leave);
   auto const releases = runs("hoisted::release_after");
   add("hoist", runs("hoist"), {}, hoist_it);
   add("hoist with a rival", runs("hoist"), {rival, launch_rival}, hoist_it);

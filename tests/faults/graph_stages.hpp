@@ -88,9 +88,15 @@ class exec_stage : public fault_world {
     exec.reset();
     rival.reset();
     set.reset();
+    if (!handle) return;
     try {
-      if (handle && may_wait) handle->release_after(stream_ref(one));
-      if (handle && !may_wait) handle->release();
+      handle->leave(one);
+    } catch (std::exception const&) {
+      // It was left before, or the device is lost.
+    }
+    try {
+      if (may_wait) handle->release_after(stream_ref(one));
+      if (!may_wait) handle->release();
     } catch (usage_error const&) {
       // It was released before.
     }

@@ -78,6 +78,15 @@ void add_claims(rows& add) {
       claim);
   add("claim, with an edge", claims,
       {pool_of(1), capturing, ordered(one, other), work_on(other), ordered(other, third)}, claim);
+  step const shared_by_a_graph = [](auto& in) {
+    in.group.emplace();
+    in.make_pool(1);
+    test::capture open{in.one, cudaStreamCaptureModeRelaxed};
+    library_work(*in.pool, in.one, 1, in.mismatches);
+    must(open.end());
+    in.sharing = std::move(open.graph());
+  };
+  add("claim, a slot of another graph", claims, {shared_by_a_graph, capturing}, claim);
   add("try claim, a new slot", runs("resource_pool::try_claim"), {pool_of(1)}, [](auto& in) {
     if (auto found = in.pool->try_claim(in.one)) in.held.emplace(std::move(*found));
   });
@@ -89,7 +98,7 @@ void add_claims(rows& add) {
 }
 
 step const make_scratch = [](auto& in) {
-  in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get()});
+  in.scratch.emplace(pool_options{.slots_max = 2, .deleter = in.worker.get(), .group = in.group});
 };
 step const claim_scratch = [](auto& in) { in.memory.emplace(in.scratch->claim(in.one, 300)); };
 step const release_scratch = [](auto& in) { static_cast<void>(in.scratch->claim(in.one, 300)); };
@@ -101,6 +110,16 @@ void add_scratch(rows& add) {
   add("scratch, made", runs("scratch_pool::scratch_pool"), {}, make_scratch);
   add("scratch, claim", claims, {make_scratch}, claim_scratch);
   add("scratch, claim in a capture", claims, {make_scratch, capturing}, claim_scratch);
+  step const share_scratch = [](auto& in) {
+    in.group.emplace();
+    make_scratch(in);
+    test::capture open{in.one, cudaStreamCaptureModeRelaxed};
+    in.scratch->claim(in.one, 1000).release();
+    must(open.end());
+    in.sharing = std::move(open.graph());
+  };
+  add("scratch, claim a larger block of another graph", claims, {share_scratch, capturing},
+      claim_scratch);
   add("scratch, close", runs("scratch_pool::close_for"),
       {make_scratch, claim_scratch, release_scratch},
       [](auto& in) { EXPECT_EQ(in.scratch->close_for(std::chrono::nanoseconds{0}).size(), 1U); });

@@ -15,7 +15,9 @@ class pool_stage : public fault_world {
  public:
   owned_stream third = make_stream();
   owned_stream blocking = make_stream(cudaStreamDefault);
-  owned_stream elsewhere;  // of device 1; if it is there, its work uses the held slot
+  owned_stream elsewhere;              // of device 1; if it is there, its work uses the held slot
+  std::optional<sharing_group> group;  // of pools that are made afterwards
+  owned_graph sharing;                 // a graph of the group
   std::optional<block_pool> pool;
   std::optional<block_lease> held;
   std::optional<block_lease> kept;
@@ -33,7 +35,7 @@ class pool_stage : public fault_world {
                  bool track_leases = false) {
     slots = limit;
     pool_options const chosen{
-        .slots_max = limit, .track_leases = track_leases, .deleter = worker.get()};
+        .slots_max = limit, .track_leases = track_leases, .deleter = worker.get(), .group = group};
     auto const make = [this] { return block{counts}; };
     recycle ? pool.emplace(chosen, make, std::move(recycle)) : pool.emplace(chosen, make);
   }
@@ -77,6 +79,7 @@ class pool_stage : public fault_world {
       EXPECT_THROW(static_cast<void>(pool->try_claim_for(third, std::chrono::minutes(1))),
                    std::exception);
     }
+    sharing.reset();
     if (!is_lost && pool) {
       share.reset();
       expect_sound();

@@ -96,7 +96,9 @@ error cudaStreamBeginCaptureToGraph(cudaStream_t, cudaGraph_t, node const*, edge
 error cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { std::abort(); }
 error cudaStreamUpdateCaptureDependencies(cudaStream_t, node*, edge const*, size_t,
                                           unsigned) { std::abort(); }
+error cudaMemsetAsync(void*, int, size_t, cudaStream_t) { std::abort(); }
 error cudaGraphGetNodes(cudaGraph_t, node*, size_t*) { std::abort(); }
+error cudaGraphGetEdges(cudaGraph_t, node*, node*, edge*, size_t*) { std::abort(); }
 error cudaGraphNodeGetDependencies(node, node*, edge*, size_t*) { std::abort(); }
 error cudaGraphNodeGetType(node, cudaGraphNodeType*) { std::abort(); }
 error cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned, unsigned) { std::abort(); }

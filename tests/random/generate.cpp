@@ -136,7 +136,7 @@ std::vector<scene> read_scenes(std::string_view text) {
   return read;
 }
 
-constexpr std::size_t header_bytes = 9;  // seed, slots
+constexpr std::size_t header_bytes = 9;  // seed, slots and sharing
 // Kind, thread, arguments, failing call; whether it joins the one before, and at which points it
 // lets others go on.
 constexpr std::size_t operation_bytes = 16;
@@ -278,6 +278,7 @@ program decode(std::span<std::uint8_t const> bytes) {
   if (bytes.size() < header_bytes) return decoded;
   decoded.seed = number_in(bytes);
   decoded.slots = 1 + bytes[8] % 4;
+  decoded.shares = bytes[8] / 4 % 4 == 1;
   for (bytes = bytes.subspan(header_bytes); bytes.size() >= operation_bytes;
        bytes = bytes.subspan(operation_bytes)) {
     operation& next = decoded.operations.emplace_back();

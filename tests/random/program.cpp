@@ -99,6 +99,7 @@ std::string to_text(operation const& written) {
 std::string to_text(program const& written) {
   std::ostringstream text;
   text << "seed " << written.seed << "\nslots " << written.slots << '\n';
+  if (written.shares) text << "shares\n";
   for (operation const& each : written.operations) text << to_text(each) << '\n';
   return text.str();
 }
@@ -115,6 +116,8 @@ program read_program(std::string_view text) {
       if (!(words >> read.seed)) refuse(line, "a seed");
     } else if (first == "slots") {
       if (!(words >> read.slots) || read.slots == 0) refuse(line, "a number of slots");
+    } else if (first == "shares") {
+      read.shares = true;
     } else {
       read.operations.push_back(read_operation(line));
     }

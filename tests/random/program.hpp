@@ -181,6 +181,7 @@ struct program {
 
   std::uint64_t seed = 1;  // of the machine's choices
   unsigned slots = 2;      // of each pool
+  bool shares = false;     // the pools are in one sharing group
   std::vector<operation> operations;
   // Whether an operation means the places that it names. If not, it means the next ones that have
   // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
@@ -246,7 +247,8 @@ ESCROW_SITUATIONS(
     memory_freed_in_another_graph, node_stays_beside_memory_nodes, allocation_failed,
     released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
     code_unloaded, capture_left_by_an_exception, graphs_shared_an_exec, set_has_several_execs,
-    set_switched_in_flight, set_gone_in_flight)
+    set_switched_in_flight, set_gone_in_flight, slot_shared_by_graphs,
+    memory_of_a_larger_size_shared, concurrent_branches_refused)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

@@ -95,6 +95,7 @@ class things {
     int open = 0;        // the lease whose use has begun and not ended on the device; 0: none
     bool racy = false;   // nothing orders its uses, and nothing promises to
     std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
+    bool is_private = false;    // its last lease ended outside of that capture
     bool leased = false;
   };
 

@@ -143,6 +143,8 @@ struct world_bodies : world_changes {
       all_.fail("a capture into a body was harmed");
     std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
     for (entry& each : all_.model.capture_of(opened.id).held) each.on_body = true;
+    // An exec created from the graph's handle is not refused.
+    if (run_->shares) make_racy(all_.model.capture_of(opened.id).held);
     take_captured(opened, native, at.graph, true);
     meet(body_captured_into, result == done);
     return result;

@@ -195,6 +195,7 @@ struct world_checks : world_bodies {
     bool const has_debts = owed.leaked != 0 || owed.in_graphs != 0 || owed.pending != 0 ||
                            is_lost() || !all_.failure().empty();
     if (!has_debts) worker_.reset();
+    group_ = sharing_group();  // the last launch's event goes back, too
     for (int device = 0; device < 2; ++device) {
       for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
         static_cast<void>(event_cache::take(device));

@@ -18,7 +18,7 @@ struct world_execs : world_graphs {
     bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
       return each.is_there() && each.made_of == source.serial;
     });
-    outcome const result = attempt(false, source.is_single && has_one, [&] {
+    outcome const result = attempt(may_be_refused(source), source.is_single && has_one, [&] {
       if (way == 3) {
         cudaGraph_t const native = handle_of(source);
         relaxed_capture_scope const relaxed;
@@ -33,6 +33,7 @@ struct world_execs : world_graphs {
       }
     });
     if (result != done) {
+      meet(concurrent_branches_refused, result == refused);
       place = {};
       return result;
     }

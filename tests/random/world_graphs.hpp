@@ -156,7 +156,7 @@ struct world_graphs : world_owners {
     graph_place& place = graphs_[g];
     bool const by_handle = !place.own || way == 3;
     // Again, with nothing new to take, is refused.
-    outcome const result = attempt(place.is_hoisted, false, [&] {
+    outcome const result = attempt(place.is_hoisted || may_be_refused(place), false, [&] {
       hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own));
     });
     if (result != done) return result;

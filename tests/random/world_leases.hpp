@@ -14,21 +14,30 @@ struct world_leases : world_pools {
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
     if (capture.is_active() && state.capture == capture.id)
       return meet(slot_claimed_again_in_its_capture);
+    // Work of before is waited for in the stream.
+    std::vector<int> const marks = std::exchange(modelled.marks, {});
+    std::string const why = all_.model.why_alive(slot);
+    modelled.marks = marks;
+    // A hoisted graph has it until the work behind it is done, and nothing orders its launches.
+    bool const is_let_go = state.racy && state.capture != 0 && all_.model.is_pending(slot);
+    if (run_->shares && capture.is_active() && (all_.model.is_held_by_graphs(slot) || is_let_go)) {
+      meet(slot_shared_by_graphs, !why.empty());
+      if (state.is_private && !why.empty())
+        all_.fail(name + " was shared, and eager work may use it");
+      if (has(all_.model.capture_of(capture.id).held, slot))
+        all_.fail(name + " was claimed twice in a capture, in no order");
+      return;
+    }
     meet(eager_slot_went_to_a_capture,
          capture.is_active() && state.capture == 0 && state.value != 0);
     meet(slot_of_a_graph_claimed_again, state.capture != 0);
     if (capture.is_active() && all_.values_count && all_.model.is_pending(slot))
       return all_.fail(name + " went to a capture while work uses it");
-    if (all_.values_count || !all_.model.is_pending(slot)) {
-      // Work of before is waited for in the stream.
-      std::vector<int> const marks = std::exchange(modelled.marks, {});
-      std::string const why = all_.model.why_alive(slot);
-      modelled.marks = marks;
-      if (!why.empty()) all_.fail(name + " was handed out, but " + why + " keeps it");
-    }
+    if ((all_.values_count || !all_.model.is_pending(slot)) && !why.empty())
+      all_.fail(name + " was handed out, but " + why + " keeps it");
     ++state.generation;
     if (state.racy) state.open = 0;
-    state.racy = false;
+    state.racy = state.is_private = false;
   }
 
   /// The lease has the slot, for work on the stream.
@@ -140,6 +149,7 @@ struct world_leases : world_pools {
     if (capture_at(s).is_none()) all_.model.pend(place.slot, streams_[s].mark);
     if (place.capture != 0) {
       slot.racy = true;  // its graph's launches are in no order with the lease's work
+      slot.is_private = true;
       return meet(lease_outlived_its_capture);
     }
     for (auto const& [other, is_used] : place.others)
@@ -195,6 +205,7 @@ struct world_leases : world_pools {
     }
     // The lease still has it.
     all_.slot_of(place.slot).leased = true;
+    all_.slot_of(place.slot).is_private = false;
     ++all_.model.state_of(place.slot).handles;
     all_.model.state_of(place.slot).marks = marks;
     if (is_right && way == 1) {  // the stream was used all the same
@@ -262,11 +273,14 @@ struct world_leases : world_pools {
         (streams_[s].device != 0 && capture.is_none()))
       all_.fail("a claim of memory succeeded that must be refused");
     device_block const& block = **claimed;
-    if (block.size() < bytes || block.size() != scratch_pool::block_bytes(bytes))
+    bool const is_of_its_size = block.size() == scratch_pool::block_bytes(bytes);
+    bool const may_be_larger = run_->shares && capture.is_active();
+    if (block.size() < bytes || (!is_of_its_size && !may_be_larger))
       all_.fail("a claim got a block of the wrong size");
+    meet(memory_of_a_larger_size_shared, !is_of_its_size);
     place.memory = block.data();
     std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
-    place.slot = thing_at(place.memory, pool);
+    place.slot = thing_at(place.memory, pool_of_size(block.size()));
     if (capture.is_active()) note_memory_of(capture.id, place.slot);
     place.held.emplace(std::move(*claimed));
     note_claim(place, s, capture);

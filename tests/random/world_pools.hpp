@@ -12,6 +12,7 @@ struct world_pools : world_streams {
     chosen.capture_wait_max = {};  // stepped, no time passes meanwhile
     chosen.device = 0;
     chosen.deleter = worker_.get();
+    if (run_->shares) chosen.group = group_;
     return chosen;
   }
 
@@ -106,6 +107,14 @@ struct world_pools : world_streams {
   // Two of one size, and others.
   static constexpr std::array memory_sizes{memory_size{100, 2}, memory_size{256, 2},
                                            memory_size{700, 3}, memory_size{5000, 4}};
+
+  static std::size_t pool_of_size(std::size_t bytes) {
+    return std::ranges::find_if(memory_sizes,
+                                [bytes](memory_size const& each) {
+                                  return scratch_pool::block_bytes(each.asked) == bytes;
+                                })
+        ->pool;
+  }
 
   /// The thing that a claimed block is.
   int thing_at(void* block, nth pool) {

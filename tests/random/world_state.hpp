@@ -197,6 +197,10 @@ struct world_state {
 
   /// What a stream may be refused for.
   bool is_unusable(nth s) const { return capture_at(s).is_invalid() || is_blocked(s); }
+  /// Whether branches of the graph might run concurrently that share a slot.
+  bool may_be_refused(graph_place const& place) const {
+    return run_->shares && (place.is_parent || place.is_single);
+  }
   bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
 
   bool is_there(node_place const& place) const {
@@ -278,6 +282,7 @@ struct world_state {
   std::array<bool, 2> is_closed_{};        // or about to be
   std::array<bool, 2> was_closed_{};       // the call is over
   std::vector<std::size_t> pool_of_slot_;  // by thing
+  sharing_group group_;                    // of the pools, if the program says so
   std::optional<scratch_pool> scratch_;
   bool is_scratch_closed_ = false;
   std::array<lease_place, 4> leases_;

@@ -4,3 +4,4 @@
 #include "escrow/deleter/deleter.hpp"          // IWYU pragma: export
 #include "escrow/deleter/kernel_argument.hpp"  // IWYU pragma: export
 #include "escrow/deleter/shared_object.hpp"    // IWYU pragma: export
+#include "escrow/deleter/sharing_group.hpp"    // IWYU pragma: export

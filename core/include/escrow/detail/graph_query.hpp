@@ -41,12 +41,13 @@ namespace escrow::inline v0_1 {
 // A graph's nodes, in CUDA's order. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
 
-// A graph's edges, in CUDA's order. Throws the same.
+// A graph's edges: edge `i` leads from from[i] to to[i].
 struct graph_edges {
   std::vector<cudaGraphNode_t> from;
   std::vector<cudaGraphNode_t> to;
   std::vector<cudaGraphEdgeData> data;
 };
+// Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_edges edges_of(cudaGraph_t graph);
 
 }  // namespace escrow::inline v0_1

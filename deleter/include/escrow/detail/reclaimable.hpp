@@ -139,6 +139,9 @@ class slot_reference : public reclaimable {
  public:
   [[nodiscard]] virtual std::string_view label() const noexcept = 0;  // the pool's
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;       // 0 if the pool does not know
+  [[nodiscard]] virtual void const* slot_address() const noexcept = 0;  // identifies the slot
+  // Enqueues a write of `value` to each byte, if it is memory. Throws cuda_error.
+  virtual void fill(cudaStream_t stream, unsigned char value) const = 0;
   // The graph was hoisted and does not hold the slot any more: its captures may not reuse it.
   virtual void end_reuse() noexcept = 0;
 

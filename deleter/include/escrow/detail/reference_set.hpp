@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -19,6 +21,7 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reclaimable.hpp"
@@ -43,17 +46,37 @@ struct launch_end {
   cudaError_t failure = cudaSuccess;  // why the end of the last launch is not known
 };
 
+struct group_order;
+
 // What: serializes the launches of execs that may write the same resources. A launch holds the
-//   mutex from its wait for the last launch to the record of its own end.
+//   mutex from its wait for the last launch to the record of its own end; a launch by the caller's
+//   own code is `entered` instead.
 // Thread safety: by its mutex. Several are locked in address order. Held during the calls of one
 //   launch, which run no destructor.
 // Lifetime: shared by reference sets that have members in common.
 struct launch_order {
-  std::mutex mutex;                  // guards `last`, and the launch_end of each exec of this order
+  // Guards all but `execs`, and the launch_end of each exec of this order.
+  std::mutex mutex;
   std::shared_ptr<launch_end> last;  // null: nothing was launched yet
+  // From hoisted::enter() to leave(): that thread. No other launch may begin meanwhile.
+  std::thread::id entered;
+  std::condition_variable left;  // announces that `entered` has ended
   // Execs of this order. Relaxed: a launch that misses a new exec stores no stream, and the other
   // exec waits once needlessly.
   std::atomic<int> execs{0};
+  group_order* group = nullptr;  // itself, if it is a sharing group's; never changes
+};
+
+// What: the launch order of a sharing_group.
+struct group_order final : launch_order {
+  explicit group_order(sharing_options given) : options(std::move(given)) { group = this; }
+
+  sharing_options const options;
+  // Its pools' device; -1: no pool yet. Relaxed: only the value matters.
+  std::atomic<int> device{-1};
+  // Statistics, guarded by the mutex.
+  std::uint64_t launches = 0;
+  std::uint64_t stream_waits = 0;
 };
 
 // What: the slots and owners that one graph holds for one deleter. The first claim or retire in a
@@ -125,6 +148,7 @@ class reference_set final : public reclaimable {
   // Guarded by the registry.
   bool is_open_ = false;                  // claims of its capture may append
   bool is_sealed_ = false;                // nothing may be appended any more
+  bool is_ordered_ = false;               // an exec has it, or hoisted::enter() was called
   std::vector<std::uint64_t> graph_ids_;  // of the known graphs that have it
 };
 
@@ -136,7 +160,7 @@ using reference_sets = std::vector<ref<reference_set>>;
 // this throws. Throws usage_error for a capture that was invalidated meanwhile, cuda_error,
 // std::bad_alloc. Any thread. Source: cudaUserObjectCreate, cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
-                   bool may_append, bool& is_taken);
+                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken);
 
 // Places `set` on `graph`, known to the registry as `id`: the graph's user object references it.
 // Returns that object. Throws cuda_error, std::bad_alloc, and then the graph is unchanged.
@@ -208,7 +232,8 @@ class graph_registry {
   // Appends to that deleter's open set. `closed`: the graph was destroyed.
   enum class appended { yes, no_set, closed };
   [[nodiscard]] appended append(deleter_core const& core, std::uint64_t id, cudaGraph_t graph,
-                                reclaimable& member, bool is_written) noexcept;
+                                reclaimable& member, bool is_written,
+                                group_order const* group) noexcept;
 
   // Registers a set before it is placed on `graph`; open() follows afterwards. Returns the id it is
   // registered with: the key if an adopted graph is captured into.
@@ -239,6 +264,20 @@ class graph_registry {
   [[nodiscard]] std::optional<known_handle> find(cudaGraph_t graph) const noexcept;
   [[nodiscard]] bool knows(std::uint64_t id) const noexcept;
   [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs
+
+  // Whether the graph has work on slots of the group from before it was copied or instantiated.
+  [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
+                                group_order const& group) const noexcept;
+  // The launch orders of the sharing groups whose slots the graph holds.
+  [[nodiscard]] std::vector<std::shared_ptr<launch_order>> groups_of(std::uint64_t id) const;
+  void note_ordered(reference_set& set) noexcept;  // see reference_set::is_ordered_
+  // What the graphs of the group hold, and the ids of those that nothing orders. Throws
+  // std::bad_alloc.
+  struct group_members {
+    resource_usage held;
+    std::vector<std::uint64_t> unordered;
+  };
+  [[nodiscard]] group_members members_of(group_order const& group) const;
 
   // What the graphs hold, each member once. Throws std::bad_alloc.
   [[nodiscard]] resource_usage describe(std::vector<std::uint64_t> const& ids) const;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct survey_root;
 //   enqueued.
 // Thread safety: a value; one thread at a time. For plain calls that create something from the
 //   graph see graph_lifetime_lock.
-// Lifetime: call one of the release functions. Else, and if the release at its end fails, the
+// Lifetime: call one of the release functions, not between enter() and leave(). Else, and if the
+// release at its end fails, the
 //   destructor leaks what this holds, as it is not known when the GPU is done, reports that to
 //   deleter_options::on_error and counts it (deleter_stats::leaked).
 // Capture: releasing is capture-safe, but not on a capturing stream.
@@ -33,6 +35,17 @@ class ESCROW_API hoisted {
   hoisted(hoisted&& other) noexcept;
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();
+
+  // Begins a launch by the caller's own code, on `stream`: makes it wait for the last launch of any
+  // graph that shares something with this one (sharing_group, clones). None begins until leave().
+  // Blocks the host for at most `wait_max` while another thread is between the two; then, and if
+  // this thread is, throws group_busy. Throws usage_error for a capturing stream and if it was
+  // entered already, cuda_error, std::bad_alloc. `stream` must be alive until leave(), which the
+  // destructor calls if that was forgotten, and reports.
+  void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
+  // Ends it: records the end of what was launched, on `stream`. Throws usage_error for a capturing
+  // stream and without enter(); cuda_error as graph_exec::launch() if the end cannot be recorded.
+  void leave(stream_ref stream);
 
   // Releases after the work on `stream` so far. Launches on other streams must be ordered before
   // that. Throws std::bad_alloc too.
@@ -60,7 +73,9 @@ class ESCROW_API hoisted {
   [[nodiscard]] static hoisted take(survey_root const& root,
                                     std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
+  [[nodiscard]] state& require_left(char const* call) const;  // not between enter() and leave()
   void record_and_release(stream_ref stream);
+  void leave_at_end() noexcept;
 
   std::unique_ptr<state> state_;  // null once released
 };

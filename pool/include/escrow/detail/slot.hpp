@@ -49,6 +49,8 @@ class graph_hold final : public slot_reference {
 
   [[nodiscard]] std::string_view label() const noexcept override;
   [[nodiscard]] std::size_t bytes() const noexcept override;
+  [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
+  void fill(cudaStream_t stream, unsigned char value) const override;
   void end_reuse() noexcept override;
 
  private:
@@ -58,6 +60,7 @@ class graph_hold final : public slot_reference {
 
   escrow::slot& held_;
   std::uint64_t capture_id_ = 0;
+  bool is_claim_ = false;  // the slot was claimed in that capture
 };
 
 // A resource's state. Exactly one of these owns it at a time:
@@ -76,7 +79,9 @@ class ESCROW_API slot : public reclaimable {
  protected:
   virtual ~slot();  // destroys the resource
 
-  std::size_t bytes_ = 0;  // the resource's size, 0 if it is not known; set once, when it is made
+  // The resource's memory, if it is a block of bytes; set once, when it is made.
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
 
  private:
   friend class capture_reuse;
@@ -89,7 +94,8 @@ class ESCROW_API slot : public reclaimable {
   slot_pool& pool_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
-  // Links of its list: a free list, the deferred records, or the leases (pool_options).
+  // Links of its list: a free list, the deferred records, the leases (pool_options), or what a
+  // sharing group's captures may claim.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
   // In a free list's oldest slot, which represents the list: see free_lists.
@@ -130,8 +136,11 @@ class ESCROW_API slot : public reclaimable {
   graph_hold first_hold_;
   bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
   bool is_leased_ = false;         // guarded by capture_reuse, as all below, once a graph holds it
-  std::size_t graph_holds_ = 0;
-  bool may_be_reused_ = false;  // see slot_reference::end_reuse()
+  std::vector<std::uint64_t> claimed_in_;  // captures that claimed it and whose graphs hold it
+  std::size_t other_holds_ = 0;            // of graphs whose launches nothing orders with those
+  // The last capture that claimed it, while it may be claimed there again; 0: it may not.
+  std::uint64_t reusable_in_ = 0;
+  bool is_shared_ = false;  // other captures of its sharing group may claim it
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;
@@ -159,7 +168,10 @@ class slot_of final : public slot {
   // Throws what `functions.make` throws.
   slot_of(slot_pool& pool, slot_functions<T> const& functions)
       : slot(pool), functions_(functions), resource_(functions.make()) {
-    if constexpr (block_of_bytes<T>) bytes_ = resource_.size();
+    if constexpr (block_of_bytes<T>) {
+      data_ = resource_.data();
+      bytes_ = resource_.size();
+    }
   }
 
   [[nodiscard]] T& resource() noexcept { return resource_; }
@@ -220,7 +232,12 @@ class ESCROW_API slot_pool {
 
   // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
-  // The same, but blocks the host for at most `host_wait_max`, and then returns an empty claim.
+  // For a stream that captures, in a sharing group: a slot that its graph or others of the group
+  // hold, and that needs neither a wait nor an edge. Else an empty claim.
+  [[nodiscard]] claimed_slot claim_existing(char const* call, stream_ref stream,
+                                            source_location where);
+  // The same as claim(), but blocks the host for at most `host_wait_max`, and then returns an empty
+  // claim.
   [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where);

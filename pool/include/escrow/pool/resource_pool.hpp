@@ -17,6 +17,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
@@ -40,6 +41,8 @@ struct pool_options {
   bool track_leases = false;
   // The deleter whose worker recycles and destroys; null means deleter::global().
   escrow::deleter* deleter = nullptr;
+  // The group whose graphs share this pool's slots; none: each graph has its own.
+  std::optional<sharing_group> group = {};
 };
 
 // Statistics, read one by one, so they may be inconsistent by a few while other threads use the
@@ -162,6 +165,7 @@ class lease {
 
  private:
   friend class resource_pool<T>;
+  friend class scratch_pool;
 
   explicit lease(claimed_slot const& claimed) noexcept : claimed_(claimed) {}
   // Whether an earlier lease or launch may have used the resource.
@@ -188,9 +192,9 @@ struct kernel_argument_traits<lease<T>> {
 // execs and launches are destroyed.
 //   A claim gets, in this order: the slot released last on its stream, without a wait; one whose
 //   work is done; a new one up to the limit; the oldest, with a wait in the stream, also if
-//   creating one failed. In a capture: one released in this capture, in dependency order; one whose
-//   work is done; a new one; one of another branch, with an edge; else it waits on the host for
-//   eager work to end.
+//   creating one failed. In a capture: one released in this capture, in dependency order; with
+//   pool_options::group, one that other graphs of the group hold; one whose work is done; a new
+//   one; one of another branch, with an edge; else it waits on the host for eager work to end.
 // Thread safety: any thread may call anything concurrently, except constructor, move and
 //   destructor. What a thread did to a resource before its release happens before the return of the
 //   claim that gets it next; GPU work is ordered by the streams. A programmatically launched kernel

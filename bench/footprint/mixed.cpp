@@ -1,0 +1,134 @@
+// The memory of graphs for a model's batch sizes, which claim several blocks each.
+//
+// The trace: a graph for one token of each of 1, 8, 16, ... 512 sequences, of a model with 8
+// billion parameters: hidden size 4096, 32 heads of 128, 8 of them with keys, inner size 14336,
+// 128256 words. Each of its layers claims what it needs, in 16 bits, when it needs it, and releases
+// it after the last use; two matrix products use 32 MiB more, whatever the batch. Most blocks are
+// proportional to the batch, with different factors. All layers are alike, so a few are enough.
+// Graphs are captured largest first, and in one arm smallest first.
+//
+// over_best is the device's memory over the best packing: no less than the most that one graph has
+// out at a time.
+#include <algorithm>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "graphs.hpp"
+#include "scratch_ways.hpp"
+
+namespace escrow::bench {
+namespace {
+
+// `scale` divides all sizes.
+void enqueue_model(scratch_way& way, cudaStream_t stream, std::size_t batch, std::size_t scale) {
+  constexpr std::size_t hidden = 4096, keys = 1024, inner = 14336, words = 128256;
+  constexpr std::size_t heads = 32, splits = 8, of_a_split = 130;
+  constexpr std::size_t workspace_bytes = std::size_t{32} << 20U;
+  constexpr int layers = 4;
+  auto const claim = [&](std::size_t bytes) {
+    void* const scratch = way.claim(stream, std::max<std::size_t>(bytes / scale, 1));
+    test::must(test::launch_tiny(stream));
+    return scratch;
+  };
+  auto const release = [&](std::initializer_list<void*> blocks) {
+    for (void* const each : blocks) way.release(stream, each);
+  };
+  // The output is added to what goes from layer to layer.
+  auto const project = [&](void* input) {
+    void* const workspace = claim(workspace_bytes);
+    void* const output = claim(2 * batch * hidden);
+    release({workspace, input, output});
+  };
+  void* const between_layers = claim(2 * batch * hidden);
+  for (int i = 0; i < layers; ++i) {
+    void* const normed = claim(2 * batch * hidden);
+    void* const queries = claim(2 * batch * (hidden + 2 * keys));
+    release({normed});
+    void* const partial = claim(4 * batch * heads * splits * of_a_split);
+    void* const attended = claim(2 * batch * hidden);
+    release({queries, partial});
+    project(attended);
+    void* const normed_again = claim(2 * batch * hidden);
+    void* const both = claim(2 * batch * 2 * inner);
+    release({normed_again});
+    void* const gated = claim(2 * batch * inner);
+    release({both});
+    project(gated);
+  }
+  void* const scores = claim(4 * batch * words);
+  release({between_layers});
+  void* const sorted = claim(4 * batch * words);
+  void* const tokens = claim(4 * batch);
+  release({scores, sorted, tokens});
+}
+
+// No memory: notes the most bytes that are out at a time.
+class meter final : public scratch_way {
+ public:
+  [[nodiscard]] void* claim(cudaStream_t, std::size_t bytes) override {
+    peak_ = std::max(peak_, out_ += bytes);
+    return &claimed_.emplace_back(bytes);
+  }
+  void release(cudaStream_t, void* scratch) override {
+    out_ -= *static_cast<std::size_t*>(scratch);
+  }
+  [[nodiscard]] std::size_t device_bytes() const override { return peak_; }
+
+ private:
+  std::list<std::size_t> claimed_;
+  std::size_t out_ = 0, peak_ = 0;
+};
+
+struct model_graphs {
+  std::vector<std::size_t> batches;  // in the order of their captures
+  std::size_t scale;
+};
+
+// Captures, instantiates and launches all graphs, and returns what they need of the device.
+double device_bytes(scratch_way& way, model_graphs const& of) {
+  test::owned_stream const stream = test::make_stream();
+  std::vector<launch_call> execs;
+  for (std::size_t const batch : of.batches) {
+    execs.push_back(way.exec_of(stream, [&] { enqueue_model(way, stream, batch, of.scale); }));
+    execs.back()(stream);
+  }
+  test::must(cudaStreamSynchronize(stream));
+  return static_cast<double>(way.device_bytes());
+}
+
+// The time is microseconds for a graph.
+void run(benchmark::State& state, way_arm const& which, model_graphs const& of) {
+  meter least;
+  double const best = device_bytes(least, of);
+  auto const graphs = static_cast<double>(of.batches.size());
+  for (auto _ : state) {
+    require_time();
+    auto const way = which.setup(0);
+    double bytes = 0;
+    state.SetIterationTime(1e-6 / graphs * us_of([&] { bytes = device_bytes(*way, of); }));
+    state.counters["device_mib"] = bytes / (1 << 20U);
+    state.counters["over_best"] = bytes / best;
+  }
+  state.counters["graphs"] = graphs;
+}
+
+}  // namespace
+
+void register_mixed(settings const& how) {
+  model_graphs smallest_first{.batches = {1}, .scale = how.is_simulated ? 64U : 1U};
+  for (std::size_t batch = 8; batch <= 512; batch += 8) smallest_first.batches.push_back(batch);
+  model_graphs largest_first = smallest_first;
+  std::ranges::reverse(largest_first.batches);
+  auto const add_way = [&](std::string const& name, way_arm const& which, model_graphs const& of) {
+    if (!which.is_for(how)) return;
+    add("footprint_mixed/" + name, {1, how.choose(3, 1, 1)}, benchmark::kMicrosecond,
+        [=](benchmark::State& state) { run(state, which, of); });
+  };
+  for (char const* const name : {"shared", "memory_nodes", "private"}) {
+    add_way(name, way_named(name), largest_first);
+  }
+  add_way("shared_smallest_first", way_named("shared"), smallest_first);
+}
+
+}  // namespace escrow::bench

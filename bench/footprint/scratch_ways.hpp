@@ -1,0 +1,58 @@
+// The ways in which many graphs get their scratch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "bench.hpp"
+
+namespace escrow::bench {
+
+using launch_call = std::function<void(cudaStream_t)>;
+
+// What: where graphs get their scratch, and how they are instantiated and launched.
+// Thread safety: one thread claims and captures; execs as CUDA's.
+// Lifetime: must outlive its execs.
+class scratch_way {
+ public:
+  scratch_way() = default;
+  scratch_way(scratch_way&&) = delete;
+  virtual ~scratch_way() = default;
+
+  // Both are called in a capture of `stream`.
+  [[nodiscard]] virtual void* claim(cudaStream_t stream, std::size_t bytes) = 0;
+  virtual void release(cudaStream_t stream, void* scratch) = 0;
+
+  // Captures what `enqueue()` enqueues on `stream`. The result launches an exec of it; by plain
+  // CUDA calls if not overridden.
+  [[nodiscard]] virtual launch_call exec_of(cudaStream_t stream,
+                                            std::function<void()> const& enqueue);
+
+  // What all graphs need of the device, once each was launched.
+  [[nodiscard]] virtual std::size_t device_bytes() const = 0;
+};
+
+// Makes a way whose graphs need at most `bytes` at a time.
+using way_setup = std::unique_ptr<scratch_way>(std::size_t bytes);
+using way_arm = arm<way_setup>;
+
+// The arm of this name:
+//   shared        a scratch pool with a sharing group
+//   private       a scratch pool without: each graph has slots of its own
+//   arena         one block that all graphs use, launched by plain CUDA calls: nothing keeps a
+//                 program from launching two at a time. The floor. arena_again is the same.
+//   memory_nodes  cudaMallocAsync and cudaFreeAsync in the capture
+[[nodiscard]] way_arm way_named(std::string_view name);
+
+// Not defined on the simulated runtime, which does not say what memory nodes need.
+[[gnu::weak]] std::unique_ptr<scratch_way> make_memory_nodes(std::size_t bytes);
+
+// Registers the parts of the bench that have a file of their own.
+void register_mixed(settings const& how);
+void register_races(settings const& how);
+
+}  // namespace escrow::bench

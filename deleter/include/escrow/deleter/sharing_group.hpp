@@ -1,0 +1,87 @@
+// Graphs that share their scratch: launched one after another, never concurrently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "escrow/api.hpp"
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_1 {
+
+struct group_order;
+
+// How a sharing_group behaves.
+struct sharing_options {
+  std::string label = "group";  // in errors and reports
+  // For debugging: before each launch of a graph of the group, writes this value to every byte that
+  // the graph holds in the group. A graph that reads what an earlier launch wrote then fails.
+  std::optional<unsigned char> fill = {};
+};
+
+// Statistics of a sharing_group.
+struct sharing_stats {
+  std::size_t slots = 0;           // that the group's graphs hold, each once
+  std::size_t bytes = 0;           // of those whose size is known
+  std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::leave()
+  std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
+  // Capture ids of graphs whose launches nothing orders: neither a graph_exec was created from them
+  // nor hoisted::enter() called. If such a graph is launched, it races with the others.
+  std::vector<std::uint64_t> unordered;
+};
+
+// The same as a JSON object on one line, with the names of the members.
+[[nodiscard]] ESCROW_API std::string to_json(sharing_stats const& stats);
+
+// A launch could not begin in time: another thread is between hoisted::enter() and leave() of a
+// graph that shares something with this one, or this thread is.
+class ESCROW_API group_busy : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What: lets the graphs of one or several pools use the same slots, one graph after another:
+//   together they need what the largest needs, not the sum. Give it to pools by
+//   pool_options::group; each graph captured with claims of these pools then belongs to the group.
+//     Claims in a capture take the smallest slot that is large enough, of those that the group's
+//   graphs hold and do not use concurrently, before the pool grows. Capture the largest graph
+//   first: the others then need no more. Eager claims never get a slot that a graph holds, and
+//   groups never share slots.
+//     All launches of the group's graphs are ordered: each waits, in its stream, for the last one,
+//   unless that was on the same stream. graph_exec does that by itself. Code that launches by
+//   itself calls hoisted::enter() and leave(). Plain launches without them are not ordered, and
+//   race: sharing_stats::unordered names such graphs.
+//     The order can make a program hang which plain CUDA runs: two graphs that wait for each other
+//   while they run (two ranks' collectives in one process, a kernel that spins on a flag) must not
+//   be in one group.
+//     What a launch leaves in shared memory is lost at the group's next launch. For results that
+//   must stay, and for leases that other work uses after the capture, claim from a pool without the
+//   group: graphs captured before may hold the slot, too, and their launches write to it.
+//     A graph with several child graphs or bodies of one group must run them one after another:
+//   graph_exec and hoist() refuse branches that could run concurrently.
+// Thread safety: any thread may call anything concurrently.
+// Lifetime: a handle; may be destroyed before its pools and graphs.
+// Errors: usage_error for pools of different devices.
+class ESCROW_API sharing_group {
+ public:
+  // Throws std::bad_alloc.
+  explicit sharing_group(sharing_options options = {});
+
+  // Throws std::bad_alloc.
+  [[nodiscard]] sharing_stats stats() const;
+  // The label and the statistics, for a log. Throws std::bad_alloc.
+  [[nodiscard]] std::string describe() const;
+
+  // Internal: for pools.
+  [[nodiscard]] std::shared_ptr<group_order> const& order() const noexcept { return order_; }
+
+ private:
+  std::shared_ptr<group_order> order_;
+};
+
+}  // namespace escrow::inline v0_1

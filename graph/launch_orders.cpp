@@ -1,0 +1,175 @@
+// Waits for other launches, and records of a launch's end.
+#include "launch_orders.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/ready_event.hpp"
+#include "escrow/detail/retry_cleanup.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
+
+[[noreturn]] void throw_busy(char const* call, launch_order const& busy, bool is_own) {
+  std::string const what = busy.group == nullptr
+                               ? "a graph that shares something with this one"
+                               : "a graph of group \"" + busy.group->options.label + "\"";
+  throw group_busy(std::string(call) + ": " + (is_own ? "this" : "another") +
+                   " thread is between hoisted::enter() and leave() of " + what +
+                   (is_own ? "; call leave() first" : "; launch later"));
+}
+
+}  // namespace
+
+void record_end(launch_end& end, stream_ref stream) {
+  end.is_recorded = true;
+  end.failure = cudaSuccess;
+  record_result const result = record_ready(end.ready, end.device, stream.get());
+  switch (result.outcome) {
+    case record_outcome::recorded:
+    case record_outcome::recorded_anew:
+      return;
+    case record_outcome::device_lost:
+      end.is_recorded = false;  // nothing runs any more
+      break;
+    case record_outcome::failed:
+      end.is_recorded = false;
+      if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); })) return;
+      end.failure = result.status;
+      break;
+  }
+  check(result.status, "cudaEventRecord");
+}
+
+launch_orders::launch_orders(deferred_releases const& held, launch_orders const* more) {
+  if (more != nullptr) orders_ = more->orders_;
+  for (auto const& each : held) {
+    if (each.set->is_written()) orders_.push_back(each.set->order());
+  }
+  std::ranges::sort(orders_);
+  orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
+  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
+}
+
+launch_orders::~launch_orders() {
+  for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void launch_orders::wait_for_others(char const* call, stream_ref stream, launch_end const* own) {
+  launch_end const* waited_for = nullptr;
+  std::uint64_t own_stream = 0;
+  for (auto const& each : orders_) {
+    launch_end const* const last = each->last.get();
+    // CUDA orders the launches of one exec, but not what fill() writes before them.
+    bool const is_ordered = last == own && (each->group == nullptr || !each->group->options.fill);
+    if (last == nullptr || is_ordered || last == waited_for) continue;
+    if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
+    if (!last->is_recorded) continue;
+    if (own_stream == 0) {
+      // A wait would invalidate a capture, as a launch does.
+      if (!capture_of(stream).is_none()) {
+        throw usage_error(call, "`stream` is being captured",
+                          "add the graph as a child node (graph::add_child)");
+      }
+      own_stream = stream_id(stream);
+    }
+    waited_for = last;
+    if (last->stream == own_stream) continue;  // ordered by the stream
+    check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
+    if (each->group != nullptr) ++each->group->stream_waits;
+  }
+}
+
+void launch_orders::fill(deferred_releases const& held, stream_ref stream) const {
+  for (auto const& order : orders_) {
+    if (order->group == nullptr || !order->group->options.fill) continue;
+    std::vector<reclaimable const*> members;
+    for (auto const& each : held) {
+      if (each.set->order() == order) each.set->list_members(members);
+    }
+    for (reclaimable const* const each : members) {
+      if (!each->is_slot()) continue;
+      static_cast<slot_reference const*>(each)->fill(stream.get(), *order->group->options.fill);
+    }
+  }
+}
+
+void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
+                                bool is_of_one_exec) {
+  bool is_shared = !is_of_one_exec;
+  for (auto const& each : orders_) {
+    if (each->last != own) each->last = own;
+    is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
+    if (each->group != nullptr) ++each->group->launches;
+  }
+  // Only launches that CUDA does not order use the stream's id. Not known: they wait.
+  unsigned long long id = 0;
+  bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
+  own->stream = is_known ? id : 0;
+  record_end(*own, stream);
+}
+
+void launch_orders::enter() noexcept {
+  for (auto const& each : orders_) each->entered = std::this_thread::get_id();
+}
+
+void launch_orders::leave() noexcept {
+  for (auto const& each : orders_) {
+    each->entered = {};
+    each->left.notify_all();
+  }
+}
+
+void launch_orders::leave_unknown(std::shared_ptr<launch_end> const& own,
+                                  cudaError_t failure) noexcept {
+  leave();
+  own->failure = failure;
+  for (auto const& each : orders_) each->last = own;
+}
+
+launch_lock::launch_lock(char const* call, launch_orders const& orders,
+                         std::chrono::nanoseconds wait_max)
+    : orders_(orders) {
+  std::thread::id const nobody;
+  auto const find_busy = [&] {
+    return std::ranges::find_if(orders_.orders_,
+                                [&](auto const& each) { return each->entered != nobody; });
+  };
+  lock();
+  auto busy = find_busy();
+  if (busy == orders_.orders_.end()) [[likely]]
+    return;
+  auto const end = std::chrono::steady_clock::now() + wait_max;
+  while (busy != orders_.orders_.end()) {
+    launch_order& waited_for = **busy;
+    bool const is_own = waited_for.entered == std::this_thread::get_id();
+    unlock();  // leave() needs all of them
+    if (is_own) throw_busy(call, waited_for, true);
+    std::unique_lock one(waited_for.mutex);
+    bool const has_left =
+        waited_for.left.wait_until(one, end, [&] { return waited_for.entered == nobody; });
+    one.unlock();
+    if (!has_left) throw_busy(call, waited_for, false);
+    lock();
+    busy = find_busy();
+  }
+}
+
+launch_lock::launch_lock(for_leaving, launch_orders const& orders) noexcept : orders_(orders) {
+  lock();
+}
+
+void launch_lock::lock() noexcept {
+  for (auto const& each : orders_.orders_) each->mutex.lock();
+}
+
+void launch_lock::unlock() noexcept {
+  for (auto const& each : orders_.orders_) each->mutex.unlock();
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,80 @@
+// The orders of launches, and a launch's turn in them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/stream.hpp"
+#include "escrow/detail/reference_set.hpp"
+
+namespace escrow::inline v0_1 {
+
+// How long a launch waits for another thread's hoisted::leave().
+inline constexpr std::chrono::nanoseconds enter_wait_max = std::chrono::seconds(10);
+
+// The launch orders of the held sets that may be written: each once, in address order.
+class launch_orders {
+ public:
+  launch_orders() = default;
+  // `more`: further orders, or null. Throws std::bad_alloc.
+  launch_orders(deferred_releases const& held, launch_orders const* more);
+  launch_orders(launch_orders&& other) noexcept : orders_(std::exchange(other.orders_, {})) {}
+  launch_orders& operator=(launch_orders&& other) noexcept {
+    std::swap(orders_, other.orders_);
+    return *this;
+  }
+  ~launch_orders();
+
+  // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
+
+  // Makes `stream` wait for the last launches of others than the one whose end is `own`, as CUDA
+  // orders the launches of one exec; null: for all. Throws cuda_error, and usage_error for a
+  // capturing stream if it would have to wait.
+  void wait_for_others(char const* call, stream_ref stream, launch_end const* own);
+  // Fills what `held` has in sharing groups with sharing_options::fill. Throws cuda_error.
+  void fill(deferred_releases const& held, stream_ref stream) const;
+  // Something was launched on `stream`: records its end, `own`, for the others. If that fails,
+  // waits for the work. If both fail, stores the failure in `own` and throws cuda_error.
+  // `is_of_one_exec`: CUDA orders the next launch with the same `own` after it.
+  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, bool is_of_one_exec);
+
+  // Between enter() and leave(), no launch_lock of these orders succeeds.
+  void enter() noexcept;
+  void leave() noexcept;
+  // The same where the end of what was launched, `own`, is not known: the others refuse to launch.
+  void leave_unknown(std::shared_ptr<launch_end> const& own, cudaError_t failure) noexcept;
+
+ private:
+  friend class launch_lock;
+
+  std::vector<std::shared_ptr<launch_order>> orders_;
+};
+
+// Serializes launches of execs that may write the same resources: locks their orders.
+class launch_lock {
+ public:
+  // Throws group_busy if another thread entered one of them and does not leave within `wait_max`,
+  // or if this thread did.
+  launch_lock(char const* call, launch_orders const& orders,
+              std::chrono::nanoseconds wait_max = enter_wait_max);
+  struct for_leaving {};
+  launch_lock(for_leaving leaving, launch_orders const& orders) noexcept;  // by who entered
+  launch_lock(launch_lock&&) = delete;
+  ~launch_lock() { unlock(); }
+
+ private:
+  void lock() noexcept;
+  void unlock() noexcept;
+
+  launch_orders const& orders_;
+};
+
+// Records the end of the work on the stream, as launch_orders::note_launch().
+void record_end(launch_end& end, stream_ref stream);
+
+}  // namespace escrow::inline v0_1
