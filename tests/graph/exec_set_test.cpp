@@ -134,6 +134,30 @@ TEST_F(ExecSet, DoesNotWaitForWhatOnlyAnotherOfItsGraphsShares) {
   flag.raise();
 }
 
+TEST_F(ExecSet, OfASharingGroupHasOneExecAndOneSlotAndWaitsForOtherStreamsAlone) {
+  sharing_group const group;
+  pool_options chosen = options(4);
+  chosen.group = group;
+  block_pool pool = make_pool(chosen);
+  std::vector<exec_set::member> members(4);
+  int value = 0;
+  for (auto& each : members) {
+    ++value;
+    each = set->add(captured([&](cudaStream_t on) { use(pool, on, value); }));
+  }
+  EXPECT_EQ(made(), 1);
+  EXPECT_EQ(set->stats().execs, 1U);
+  for (int i = 0; i < 3; ++i) {
+    for (auto const each : members) set->launch(each, two);
+  }
+  EXPECT_EQ(group.stats().stream_waits, 0U);
+  set->launch(members[0], three);
+  EXPECT_EQ(group.stats().stream_waits, 1U);
+  EXPECT_TRUE(group.stats().unordered.empty());
+  sync_all();
+  set.reset();
+}
+
 TEST_F(ExecSet, GivesGraphsThatAnUpdateCannotChangeAnExecOfTheirOwnAndSaysWhy) {
   auto const add = [this](cudaStream_t on) { must(launch_add(on, cells.data(), 1)); };
   struct row {
