@@ -33,8 +33,9 @@ numbers make_numbers() {
   return numbers(static_cast<int*>(data));
 }
 
-void clear(numbers const& cleared, cudaStream_t stream) {
-  check(cudaMemsetAsync(cleared.get(), 0, count * sizeof(int), stream), "cudaMemsetAsync");
+void clear(numbers const& cleared, cudaStream_t stream, int begin = 0, int end = count) {
+  std::size_t const bytes = static_cast<std::size_t>(end - begin) * sizeof(int);
+  check(cudaMemsetAsync(cleared.get() + begin, 0, bytes, stream), "cudaMemsetAsync");
 }
 
 }  // namespace
@@ -53,9 +54,9 @@ int main() {
   check(cudaLaunchHostFunc(one, wait, &may_end), "cudaLaunchHostFunc");
   clear(owned, one);
   escrow::deleter::global().retire(one, std::move(owned));  // freed after the work on `one`
-  clear(*shared, one);
+  clear(*shared, one, 0, count / 2);
   escrow::record_stream(shared, one);
-  clear(*shared, two);
+  clear(*shared, two, count / 2, count);
   escrow::record_stream(shared, two);
   shared.reset();  // freed after the work on both
   bool is_right = freed == 0;

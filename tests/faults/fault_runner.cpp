@@ -55,7 +55,12 @@ fault_runner::fault_runner(operation const& it) : it_(it) {
   auto const first = run({}, 0);
   sites_ = first.calls;
   auto const second = run({}, 0);
-  EXPECT_TRUE(second.calls == sites_) << it.name << " does not make the same calls each time";
+  auto const [one, other] = std::ranges::mismatch(sites_, second.calls);
+  EXPECT_TRUE(second.calls == sites_)
+      << it.name << " does not make the same calls each time: " << sites_.size() << " and "
+      << second.calls.size() << ", the first other one is "
+      << (one == sites_.end() ? "missing" : one->api) << " and "
+      << (other == second.calls.end() ? "missing" : other->api);
 }
 
 void fault_runner::fill() {

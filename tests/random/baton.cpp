@@ -60,6 +60,7 @@ struct helper {
     begin.give();
   }
   void run() {
+    own_process::run_programs_here();
     for (begin.take(); work != nullptr; begin.take()) {
       (*work)();
       done.give();

@@ -8,6 +8,7 @@ namespace escrow::test {
 
 own_process::own_process() {
   current_ = this;
+  run_programs_here();
   // Under another name, a function would not be replaced.
   bool const are_replaced = &graph_registry::global() == registry_.get() &&
                             std::chrono::steady_clock::now().time_since_epoch() == now_;

@@ -28,13 +28,16 @@ class own_process {
     if (now_ < end) now_ = end;
   }
 
-  /// That of the program that runs, or null.
-  [[nodiscard]] static own_process* current() { return current_; }
+  /// That of the program that runs; null on threads that run none, e.g. a worker's.
+  [[nodiscard]] static own_process* current() { return runs_programs_ ? current_ : nullptr; }
+  /// The calling thread is one of the programs'.
+  static void run_programs_here() { runs_programs_ = true; }
 
  private:
   std::shared_ptr<graph_registry> registry_ = std::make_shared<graph_registry>();
   std::chrono::nanoseconds now_ = std::chrono::hours(1);  // 0 would mean: no time
   static inline own_process* current_ = nullptr;
+  static inline thread_local bool runs_programs_ = false;
 };
 
 }  // namespace escrow::test
