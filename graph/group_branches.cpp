@@ -31,14 +31,15 @@ void add_reachable(cudaGraphNode_t from, links const& of, node_set& found) {
   found.merge(seen);
 }
 
-// For each node of `asked`: itself, and the nodes that it runs after or that run after it.
+// For each node of `asked`, which are no kernels: itself, the nodes that end before it begins, and
+// those that begin after its end.
 std::vector<node_set> ordered_with(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& asked) {
   graph_edges const edges = edges_of(graph);
   links later;
   links earlier;
   for (std::size_t i = 0; i < edges.from.size(); ++i) {
     later[edges.from[i]].push_back(edges.to[i]);
-    earlier[edges.to[i]].push_back(edges.from[i]);
+    if (ends_after(edges.to[i], edges.data[i])) earlier[edges.to[i]].push_back(edges.from[i]);
   }
   std::vector<node_set> result(asked.size());
   for (std::size_t i = 0; i < asked.size(); ++i) {

@@ -1,5 +1,6 @@
 // Sharing groups: graphs that use the same slots, one after another.
 #include <array>
+#include <escrow/detail/graph_query.hpp>
 #include <escrow/nodes.hpp>
 #include <optional>
 #include <thread>
@@ -239,6 +240,23 @@ TEST_F(SharingGroup, RefusesAChildGraphBesideWorkOfItsOwn) {
   graph serial = captured_use_of(*pool);
   serial.add_child(child);
   run(serial);
+}
+
+TEST_F(SharingGroup, AnEdgeThatWaitsForNoEndOrdersNoChildGraph) {
+  graph const child = captured_use_of(*pool);
+  auto const add_behind = [&](cudaGraphEdgeData const& edge) {
+    graph parent = captured_use_of(*pool);
+    std::vector<cudaGraphNode_t> const nodes = nodes_of(parent.get());
+    cudaGraphNode_t const last = add_kernel(parent.get(), tiny_call());
+    must(cudaGraphAddDependencies(parent.get(), &nodes.back(), &last, &edge, 1));
+    static_cast<void>(child.embed_in("test", parent.get(), {&last, 1}));
+    return parent;
+  };
+  // The kernel in between may end before the parent's own use of the slot does.
+  EXPECT_THROW(graph_exec const refused(add_behind(launch_completion_edge)), usage_error);
+  EXPECT_THROW(graph_exec const refused(add_behind(block_start_edge)), usage_error);
+  run(add_behind(trigger_edge));
+  run(add_behind(full_edge));
 }
 
 TEST_F(SharingGroup, RefusesABodyBesideOtherWork) {
