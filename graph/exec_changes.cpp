@@ -48,7 +48,6 @@ graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& s
   bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
   holding next;
   next.held = hold_all(sets);
-  for (auto const& each : sets) graph_registry::global().note_ordered(*each);
   next.orders = launch_orders(next.held, is_end_unknown ? &now_.orders : nullptr);
   if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
   return next;
@@ -98,6 +97,7 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
 
 void graph_exec::state::hold(holding next) noexcept {
   std::swap(now_, next);
+  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
   if (next.end == nullptr) return;
   // With its old end, since launches record the new one again and again.
   release(std::move(next.held), next.end);

@@ -35,6 +35,7 @@ graph_exec::state::state(survey_root const& source, instantiate_options const& o
   now_ = holding_of(off.sets());
   graph_lifetime_lock const lock;
   check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
+  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
 }
 
 graph_exec::state::~state() {

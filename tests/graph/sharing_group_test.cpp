@@ -136,6 +136,15 @@ TEST_F(SharingGroup, ACaptureIntoACloneDoesNotGetWhatTheCloneUses) {
   EXPECT_EQ(made(), 2) << "both parts of the clone may run concurrently";
 }
 
+TEST_F(SharingGroup, ACaptureIntoAHoistedCloneDoesNotGetWhatTheCloneUses) {
+  graph const source = captured_use_of(*pool);
+  graph const copy = source.clone();
+  hoisted held = hoist(copy);
+  capture_into(copy.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_EQ(made(), 2) << "both parts of the clone may run concurrently";
+  held.release();
+}
+
 TEST_F(SharingGroup, DoesNotShareWhatANodeBuiltByHandHolds) {
   std::optional<slot_share> share;
   graph const first = captured([&](cudaStream_t on) {
@@ -427,6 +436,29 @@ TEST_F(GroupTurn, StatisticsNameGraphsThatNothingOrders) {
   EXPECT_NE(group.describe().find("\"unordered\": [" + std::to_string(unused.id()) + "]}"),
             std::string::npos)
       << group.describe();
+  held.release();
+}
+
+TEST_F(GroupTurn, StatisticsNameAGraphOnceAsLongAsNothingOrdersIt) {
+  graph built;
+  capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  std::vector<std::uint64_t> const its_id{graph_id_of(built.get()).value_or(0)};
+  EXPECT_EQ(group.stats().unordered, its_id) << "a graph created by Escrow";
+  static_cast<void>(graph_exec(captured_use_of(*pool)));
+  { graph const copied = built.clone(); }  // the next claim does not join the first
+  capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_EQ(group.stats().unordered, its_id) << "with two sets";
+#ifdef ESCROW_TEST_RUNTIME_SIM
+  sim::fail_call_here("cudaGraphInstantiate", cudaErrorUnknown);
+  EXPECT_THROW(graph_exec const refused(built), cuda_error);
+  static_cast<void>(cudaGetLastError());
+  EXPECT_EQ(group.stats().unordered, its_id) << "no exec was created";
+#endif
+  hoisted held = hoist(built);
+  EXPECT_EQ(group.stats().unordered, its_id) << "enter() was not called";
+  held.enter(two);
+  held.leave(two);
+  EXPECT_TRUE(group.stats().unordered.empty());
   held.release();
 }
 
