@@ -16,7 +16,7 @@ namespace escrow::inline v0_1 {
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
                                       capture_frontier frontier, source_location where,
                                       std::exception_ptr& failure) {
-  slot* found = take_existing(capture, std::move(frontier), where);
+  slot* found = take_existing(capture, std::move(frontier), where, true);
   if (found != nullptr) return found;
   found = grow(failure);  // on failure there may be one to wait for
   if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
@@ -36,7 +36,7 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
 }
 
 slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
-                                      source_location where) {
+                                      source_location where, bool may_be_free) {
   if (slot* const own = reuse.take_before(std::move(frontier), capture.id, options.slots_max)) {
     return own;
   }
@@ -46,7 +46,7 @@ slot* slot_pool::state::take_existing(capture_info const& capture, capture_front
       !graph_registry::global().has_sealed(capture.id, capture.graph, *options.group->order())) {
     shared = reuse.take_shared(capture.id);
   }
-  slot* const found = shared != nullptr ? shared : take_done(next_pass());
+  slot* const found = shared != nullptr || !may_be_free ? shared : take_done(next_pass());
   if (found == nullptr) return nullptr;
   try {
     hold_in_graph(*found, capture, true, where);

@@ -40,7 +40,7 @@ claimed_slot slot_pool::try_claim(char const* call, stream_ref stream,
   });
 }
 
-claimed_slot slot_pool::claim_existing(char const* call, stream_ref stream, source_location where) {
+claimed_slot slot_pool::claim_held(char const* call, stream_ref stream, source_location where) {
   return detail::called_at(call, where, [&]() -> claimed_slot {
     state& in = *state_;
     in.require_open(call);
@@ -48,7 +48,7 @@ claimed_slot slot_pool::claim_existing(char const* call, stream_ref stream, sour
     capture_info const capture = usable_capture_of(call, stream, &after);
     if (!capture.is_active()) return {};
     in.require_device(call, stream, capture, "use a pool of the stream's device");
-    slot* const found = in.take_existing(capture, capture_frontier(after), where);
+    slot* const found = in.take_existing(capture, capture_frontier(after), where, false);
     if (found == nullptr) return {};
     if (in.options.track_leases) in.track(*found, {where, std::chrono::steady_clock::now()});
     return {found, use_of(stream, 0, in.options.device), capture.id};

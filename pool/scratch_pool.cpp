@@ -57,9 +57,10 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
       }
     }
   }
-  // In a capture: the smallest block that fits and needs no growth. Else an empty claim.
-  [[nodiscard]] claimed_slot claim_existing(std::size_t bytes, stream_ref stream,
-                                            source_location where);
+  // In a capture: the smallest block that fits, of those that the sharing group's graphs hold. Else
+  // an empty claim.
+  [[nodiscard]] claimed_slot claim_held(std::size_t bytes, stream_ref stream,
+                                        source_location where);
   static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }
   // The pool's label in errors and holders.
   [[nodiscard]] std::string label_of(std::size_t size) const {
@@ -175,8 +176,8 @@ std::uint64_t scratch_pool::state::moves() noexcept {
   return sum;
 }
 
-claimed_slot scratch_pool::state::claim_existing(std::size_t bytes, stream_ref stream,
-                                                 source_location where) {
+claimed_slot scratch_pool::state::claim_held(std::size_t bytes, stream_ref stream,
+                                             source_location where) {
   bool const is_captured = detail::called_at(
       claim_name, where, [&] { return usable_capture_of(claim_name, stream).is_active(); });
   if (!is_captured) return {};
@@ -186,7 +187,7 @@ claimed_slot scratch_pool::state::claim_existing(std::size_t bytes, stream_ref s
   });
   std::ranges::sort(fitting, {}, &size_class::bytes);
   for (size_class* const each : fitting) {
-    claimed_slot const found = slots_of(*each).claim_existing(claim_name, stream, where);
+    claimed_slot const found = slots_of(*each).claim_held(claim_name, stream, where);
     if (found.what != nullptr) return found;
   }
   return {};
@@ -280,7 +281,7 @@ lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
   if (state_->policy.idle_max.count() != 0) state_->give_back_unused();
   try {
     if (state_->options.group) {
-      claimed_slot const shared = state_->claim_existing(bytes, stream, where);
+      claimed_slot const shared = state_->claim_held(bytes, stream, where);
       if (shared.what != nullptr) return lease<device_block>(shared);
     }
     return state_->of(bytes).claim_as(claim_name, stream, where);

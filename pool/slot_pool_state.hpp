@@ -106,9 +106,9 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
                                     capture_frontier frontier, source_location where,
                                     std::exception_ptr& failure);
-  // The same without growth, waits and edges.
+  // The same without growth, waits and edges; if not `may_be_free`, only what graphs hold.
   [[nodiscard]] slot* take_existing(capture_info const& capture, capture_frontier frontier,
-                                    source_location where);
+                                    source_location where, bool may_be_free);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does

@@ -231,10 +231,9 @@ class ESCROW_API slot_pool {
 
   // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
   [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
-  // For a stream that captures, in a sharing group: a slot that exists and needs neither a wait nor
-  // an edge. Else an empty claim.
-  [[nodiscard]] claimed_slot claim_existing(char const* call, stream_ref stream,
-                                            source_location where);
+  // For a stream that captures, in a sharing group: a slot that a graph of the group holds, this
+  // one or another, and that needs neither a wait nor an edge. Else an empty claim.
+  [[nodiscard]] claimed_slot claim_held(char const* call, stream_ref stream, source_location where);
   // The same as claim(), but blocks the host for at most `host_wait_max`, and then returns an empty
   // claim.
   [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
