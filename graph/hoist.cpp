@@ -116,8 +116,9 @@ void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
     for (auto const& each : mine.held) graph_registry::global().note_ordered(*each.set);
   }
   launch_lock const lock(call, mine.orders, wait_max);
-  mine.orders.wait_for_others(call, stream, mine.launched.get());
-  mine.orders.fill(mine.held, stream);
+  // Also for its own last launch: there may be several execs.
+  mine.orders.wait_for_last(call, stream, mine.launched.get(), false);
+  mine.orders.fill(call, mine.held, stream, mine.launched);
   mine.orders.enter();
   mine.entered = stream;
 }
@@ -171,6 +172,8 @@ void hoisted::record_and_release(stream_ref stream) {
       end->is_recorded = true;
       escrow::release_after(std::move(mine.held), end->ready.get(), end->device, end);
     }
+    launch_lock const lock(launch_lock::for_leaving(), mine.orders);
+    mine.orders.settle(mine.launched, end);
   }
   state_.reset();
 }
@@ -188,7 +191,11 @@ void hoisted::release_at_end(stream_ref stream) {
 }
 
 void hoisted::release() {
-  static_cast<void>(require_left("hoisted::release"));
+  state& mine = require_left("hoisted::release");
+  {
+    launch_lock const lock(launch_lock::for_leaving(), mine.orders);
+    mine.orders.settle(mine.launched, nullptr);
+  }
   state_.reset();  // the references are dropped
 }
 

@@ -32,11 +32,15 @@ class launch_orders {
 
   // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
 
-  // Makes `stream` wait for the last launches of others than the one whose end is `own`. Throws
-  // cuda_error, and usage_error for a capturing stream if it would have to wait.
-  void wait_for_others(char const* call, stream_ref stream, launch_end const* own);
-  // Fills what `held` has in sharing groups with sharing_options::fill. Throws cuda_error.
-  void fill(deferred_releases const& held, stream_ref stream) const;
+  // Makes `stream` wait for the last launches, but for the one whose end is `own` only if not
+  // `is_same_exec`, whose launches CUDA orders, or if fill() writes. Throws cuda_error, and
+  // usage_error for a capturing stream if it would have to wait.
+  void wait_for_last(char const* call, stream_ref stream, launch_end const* own, bool is_same_exec);
+  // Fills what `held` has in sharing groups with sharing_options::fill, and records the end of that
+  // as note_launch() does, since a launch may fail afterwards. Throws cuda_error, std::bad_alloc,
+  // and usage_error for a capturing stream.
+  void fill(char const* call, deferred_releases const& held, stream_ref stream,
+            std::shared_ptr<launch_end> const& own);
   // Something was launched on `stream`: records its end, `own`, for the others. If that fails,
   // waits for the work. If both fail, stores the failure in `own` and throws cuda_error.
   void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own);
@@ -46,9 +50,14 @@ class launch_orders {
   void leave() noexcept;
   // The same where the end of what was launched, `own`, is not known: the others refuse to launch.
   void leave_unknown(std::shared_ptr<launch_end> const& own, cudaError_t failure) noexcept;
+  // If the end of what was launched, `own`, is not known: it is before `known`; null: reached.
+  void settle(std::shared_ptr<launch_end> const& own,
+              std::shared_ptr<launch_end> const& known) noexcept;
 
  private:
   friend class launch_lock;
+
+  void note_end(stream_ref stream, std::shared_ptr<launch_end> const& own);
 
   std::vector<std::shared_ptr<launch_order>> orders_;
 };

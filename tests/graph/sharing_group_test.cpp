@@ -19,6 +19,11 @@ class SharingGroup : public pool_world {
     result.group = group;
     return result;
   }
+  [[nodiscard]] pool_options in_filled_group() {
+    pool_options result = in_group();
+    result.group = filled;
+    return result;
+  }
   [[nodiscard]] graph captured_use_of(block_pool& of, int value = 1) {
     return captured([&](cudaStream_t on) { use(of, on, value); });
   }
@@ -51,6 +56,7 @@ class SharingGroup : public pool_world {
   }
 
   sharing_group group{{.label = "batches"}};
+  sharing_group filled{{.fill = 0xAB}};
   std::optional<block_pool> pool{make_pool(in_group())};
 };
 
@@ -186,10 +192,17 @@ TEST_F(SharingGroup, AGraphAddsOnlyWhatTheOthersLack) {
             scratch_pool::block_bytes(4 << 10) + scratch_pool::block_bytes(1 << 20));
 }
 
+TEST_F(SharingGroup, TakesNoFreeBlockThatIsTooLarge) {
+  scratch_pool scratch(in_group());
+  scratch.claim(two, 1 << 20).release();
+  sync(two);
+  graph const small = captured_claims(scratch, {1 << 10});
+  EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(1 << 10))
+      << "the next eager claim must grow";
+}
+
 TEST_F(SharingGroup, FillsScratchBeforeEachLaunchIfAsked) {
-  pool_options chosen = in_group();
-  chosen.group = sharing_group({.fill = 0xAB});
-  scratch_pool scratch(chosen);
+  scratch_pool scratch(in_filled_group());
   pinned_ints seen{1};
   graph const source = captured([&](cudaStream_t on) {
     auto const held = scratch.claim<int>(on, 64);
@@ -203,6 +216,76 @@ TEST_F(SharingGroup, FillsScratchBeforeEachLaunchIfAsked) {
     EXPECT_EQ(static_cast<unsigned>(seen.load()), 0xABABABABU) << "what the last launch left";
   }
 }
+
+TEST_F(SharingGroup, FillsNothingOfAPoolWithoutTheGroup) {
+  scratch_pool scratch(in_filled_group());
+  scratch_pool other(options(8));
+  pinned_ints seen{1};
+  graph const source = captured([&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    auto const kept = other.claim<int>(on, 64);
+    must(launch_copy(on, seen.data(), kept.data(), 1));
+    must(launch_fill(on, kept.data(), 64, 7));
+  });
+  EXPECT_EQ(filled.stats().slots, 1U);
+  graph_exec exec(source);
+  for (int i = 0; i < 2; ++i) exec.launch(two);
+  sync(two);
+  EXPECT_EQ(seen.load(), 7) << "what the last launch left";
+}
+
+TEST_F(SharingGroup, FillsAfterTheLastLaunchOfTheSameExec) {
+  scratch_pool scratch(in_filled_group());
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    must(launch_fill(on, held.data(), 64, 7));
+    must(launch_add(on, started(), 1));
+    hold_up(on);
+    must(launch_check(on, held.data(), 64, 7, mismatches.data()));
+  }));
+  exec.launch(two);
+  ASSERT_TRUE(have_started(1));
+  exec.launch(three);
+  EXPECT_TRUE(stays_false([&] { return is_idle(three); }));
+  flag.raise();
+  sync_all();
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+
+TEST_F(SharingGroup, LaunchesWaitForWhatAFailedOneHasFilled) {
+  scratch_pool scratch(in_filled_group());
+  auto const enqueue = [&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    must(launch_add(on, started(), 1));
+    must(launch_fill(on, held.data(), 64, 7));
+  };
+  graph_exec first(captured(enqueue));
+  graph_exec second(captured(enqueue));
+  hold_up(two);
+  sim::fail_call_here("cudaGraphLaunch", cudaErrorUnknown);
+  EXPECT_THROW(first.launch(two), cuda_error);
+  static_cast<void>(cudaGetLastError());
+  second.launch(three);
+  EXPECT_TRUE(stays_false([&] { return cells.load(1) != 0; }));
+  flag.raise();
+  sync_all();
+}
+
+TEST_F(SharingGroup, FillsNothingInACapture) {
+  scratch_pool scratch(in_filled_group());
+  graph_exec exec(captured_claims(scratch, {256}));
+  test::capture open{three, cudaStreamCaptureModeThreadLocal};
+  EXPECT_THROW(exec.launch(three), usage_error);
+  must(open.end());
+  EXPECT_EQ(node_count(open.graph()), 0U);
+  exec.launch(two);
+  sync(two);
+}
+
+#endif
+
+// The order of launches.
 
 // The order of launches.
 
@@ -363,6 +446,40 @@ TEST_F(GroupTurn, MakesOthersWaitOnTheHostUntilItsEnd) {
   end(third);
 }
 
+TEST_F(GroupTurn, OrdersTwoExecsOfOneGraph) {
+  graph source = captured_behind_flag([&](cudaStream_t on) { use(*pool, on); });
+  hoisted held = hoist(source);
+  owned_exec first = instantiate(source.get());
+  owned_exec second = instantiate(source.get());
+  held.enter(three);
+  must(cudaGraphLaunch(first, three));
+  held.leave(three);
+  held.enter(two);
+  must(cudaGraphLaunch(second, two));
+  held.leave(two);
+  expect_behind_flag(two);
+  first.reset();
+  second.reset();
+  held.release();
+}
+
+TEST_F(GroupTurn, MayWaitWithoutALimit) {
+  plain first(captured_use_of(*pool));
+  plain second(captured_use_of(*pool));
+  first.held.enter(two);
+  std::atomic<bool> has_ended{false};
+  std::jthread other([&] {
+    second.held.enter(three, std::chrono::nanoseconds::max());
+    second.held.leave(three);
+    has_ended = true;
+  });
+  EXPECT_TRUE(stays_false([&] { return has_ended.load(); }));
+  first.held.leave(two);
+  other.join();
+  end(first);
+  end(second);
+}
+
 TEST_F(GroupTurn, RefusesAnotherThreadAfterItsWait) {
   plain first(captured_use_of(*pool));
   plain second(captured_use_of(*pool));
@@ -422,6 +539,31 @@ TEST_F(GroupTurn, ThatIsForgottenEndsWithItsHandle) {
   second.launch(three);
   expect_behind_flag(three);
 }
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(GroupTurn, WhoseEndIsNotKnownBlocksOthersUntilItsRelease) {
+  graph_exec other(captured_use_of(*pool));
+  for (bool const is_after_stream : {false, true}) {
+    plain one_graph(captured_use_of(*pool));
+    one_graph.held.enter(two);
+    must(cudaGraphLaunch(one_graph.exec, two));
+    sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+    sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 100);
+    EXPECT_THROW(one_graph.held.leave(two), cuda_error);
+    sim::clear_faults();
+    static_cast<void>(cudaGetLastError());
+    EXPECT_THROW(other.launch(three), cuda_error);
+    if (is_after_stream) {
+      one_graph.held.release_after(stream_ref(two));
+    } else {
+      sync(two);
+      end(one_graph);
+    }
+    other.launch(three);
+    sync_all();
+  }
+}
+#endif
 
 TEST_F(GroupTurn, StatisticsNameGraphsThatNothingOrders) {
   graph plain_source = captured_use_of(*pool);

@@ -85,7 +85,9 @@ class ESCROW_API graph_exec {
   // exec succeeds, execs serialized with it refuse to launch; if none does, what it holds is leaked
   // (deleter_stats::leaked). While another thread launches an exec that this one is serialized
   // with, this blocks the host as long as that cudaGraphLaunch blocks, e.g. for a copy to pageable
-  // memory. Source: cudaGraphLaunch.
+  // memory. While another one is between hoisted::enter() and leave() of such a graph, it blocks
+  // the host for at most 10 s; then, and if this thread is, it throws group_busy. Source:
+  // cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
