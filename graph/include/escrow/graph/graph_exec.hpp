@@ -19,7 +19,8 @@ struct instantiate_options {
   unsigned long long flags = 0;  // cudaGraphInstantiateFlags, or'ed
   // All body graphs of conditional nodes, nested ones too, from the nodes' creation (phGraph_out):
   // CUDA does not report them later. Those created by the `graph` may be omitted. Without them the
-  // exec is correct, but not bare if a body holds something.
+  // exec keeps what they hold, but is not bare, and its launches are not ordered with others that
+  // share that.
   std::vector<cudaGraph_t> bodies = {};
 };
 
@@ -29,8 +30,9 @@ struct instantiate_options {
 //   owner that was moved in, as two execs of one graph do. A launch waits, in its stream, for the
 //   others' last launch, unless that was on the same stream. Shared owners (std::shared_ptr,
 //   libraries) order nothing. Escrow cannot know of, and does not order: execs of plain copies
-//   (cudaGraphClone), plain launches, execs created before hoist(), and execs of different graphs,
-//   built by hand, whose nodes were given the same owner or lease.
+//   (cudaGraphClone, cudaGraphAddChildGraphNode), what unnamed bodies hold, plain launches, execs
+//   created before hoist(), execs of hoisted graphs (hoisted::enter), and execs of different
+//   graphs, built by hand, whose nodes were given the same owner or lease.
 // Thread safety: one thread at a time; different execs concurrently, also if they share something.
 //   No other thread may use the source graph during instantiation, update() and set(), as in CUDA.
 //   May be destroyed on any thread, concurrently with Escrow's use of the graphs that it was
