@@ -54,6 +54,15 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph, std::span<placed_
   std::vector<placed_set>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
+    auto& groups = found->second.groups;
+    for (placed_set const& each : added) {
+      auto const& order = each.set->order_;
+      auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
+        return !known.owner_before(order) && !order.owner_before(known);
+      };
+      if (order->group == nullptr || std::ranges::any_of(groups, is_it)) continue;
+      groups.push_back(order);
+    }
     std::uint64_t& known = handles_.try_emplace(graph, id).first->second;
     // The graph that had the handle before was destroyed.
     if (known != id) forget_entry(std::exchange(known, id));
@@ -218,12 +227,14 @@ bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
 }
 
 std::vector<std::shared_ptr<launch_order>> graph_registry::groups_of(std::uint64_t id) const {
-  std::vector<std::shared_ptr<launch_order>> found;
+  std::vector<std::shared_ptr<launch_order>> result;
   std::lock_guard const lock(mutex_);
-  for (placed_set const& each : sets_of(id)) {
-    if (each.set->order_->group != nullptr) found.push_back(each.set->order_);
+  auto const found = entries_.find(id);
+  if (found == entries_.end()) return result;
+  for (auto const& each : found->second.groups) {
+    if (auto group = each.lock()) result.push_back(std::move(group));
   }
-  return found;
+  return result;
 }
 
 void graph_registry::note_ordered(reference_set& set) noexcept {

@@ -334,6 +334,17 @@ TEST_F(SharingGroup, RefusesAChildGraphBesideWorkOfItsOwn) {
   run(serial);
 }
 
+TEST_F(SharingGroup, RefusesWorkBesideAChildGraphThatWasHoisted) {
+  graph parent;
+  parent.add_child(captured_use_of(*pool));
+  graph const other = captured_use_of(*pool);
+  hoisted held = hoist(parent);
+  capture_into(parent.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_THROW(graph_exec const refused(parent), usage_error);
+  EXPECT_THROW(static_cast<void>(hoist(parent)), usage_error);
+  held.release();
+}
+
 TEST_F(SharingGroup, AnEdgeThatWaitsForNoEndOrdersNoChildGraph) {
   graph const child = captured_use_of(*pool);
   auto const add_behind = [&](cudaGraphEdgeData const& edge) {

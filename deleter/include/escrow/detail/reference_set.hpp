@@ -268,7 +268,8 @@ class graph_registry {
   // or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
-  // The launch orders of the sharing groups whose slots the graph holds.
+  // The launch orders of the sharing groups whose slots the graph holds, or held until it was
+  // hoisted.
   [[nodiscard]] std::vector<std::shared_ptr<launch_order>> groups_of(std::uint64_t id) const;
   void note_ordered(reference_set& set) noexcept;  // see reference_set::is_ordered_
   // What the graphs of the group hold, and the ids of those that nothing orders. Throws
@@ -291,6 +292,8 @@ class graph_registry {
     std::uint64_t capture_id = 0;  // 0: not known
     bool is_hoisted = false;
     std::vector<placed_set> sets;
+    // The sharing groups of its sets, hoisted ones too. The entry may outlive them.
+    std::vector<std::weak_ptr<launch_order>> groups;
   };
   using entries = std::unordered_map<std::uint64_t, entry>;
 
