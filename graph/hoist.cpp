@@ -46,6 +46,13 @@ class ESCROW_LOCAL hoisted::state {
   launch_orders orders = {};
   std::shared_ptr<launch_end> launched = nullptr;    // the end of the last launch
   std::optional<stream_ref> entered = std::nullopt;  // between enter() and leave()
+
+  // If the end of the last launch is not known: it is before `known`; null: reached.
+  void settle(std::shared_ptr<launch_end> const& known) noexcept {
+    if (launched == nullptr || launched->failure == cudaSuccess) return;
+    launch_lock const lock(launch_lock::for_leaving(), orders);
+    orders.replace_last(launched, known);
+  }
 };
 
 hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -172,8 +179,7 @@ void hoisted::record_and_release(stream_ref stream) {
       end->is_recorded = true;
       escrow::release_after(std::move(mine.held), end->ready.get(), end->device, end);
     }
-    launch_lock const lock(launch_lock::for_leaving(), mine.orders);
-    mine.orders.settle(mine.launched, end);
+    mine.settle(end);
   }
   state_.reset();
 }
@@ -191,11 +197,7 @@ void hoisted::release_at_end(stream_ref stream) {
 }
 
 void hoisted::release() {
-  state& mine = require_left("hoisted::release");
-  {
-    launch_lock const lock(launch_lock::for_leaving(), mine.orders);
-    mine.orders.settle(mine.launched, nullptr);
-  }
+  require_left("hoisted::release").settle(nullptr);
   state_.reset();  // the references are dropped
 }
 

@@ -155,9 +155,8 @@ void launch_orders::leave_unknown(std::shared_ptr<launch_end> const& own,
   for (auto const& each : orders_) each->last = own;
 }
 
-void launch_orders::settle(std::shared_ptr<launch_end> const& own,
-                           std::shared_ptr<launch_end> const& known) noexcept {
-  if (own == nullptr || own->failure == cudaSuccess) return;
+void launch_orders::replace_last(std::shared_ptr<launch_end> const& own,
+                                 std::shared_ptr<launch_end> const& known) noexcept {
   for (auto const& each : orders_) {
     if (each->last == own) each->last = known;
   }

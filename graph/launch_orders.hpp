@@ -50,9 +50,9 @@ class launch_orders {
   void leave() noexcept;
   // The same where the end of what was launched, `own`, is not known: the others refuse to launch.
   void leave_unknown(std::shared_ptr<launch_end> const& own, cudaError_t failure) noexcept;
-  // If the end of what was launched, `own`, is not known: it is before `known`; null: reached.
-  void settle(std::shared_ptr<launch_end> const& own,
-              std::shared_ptr<launch_end> const& known) noexcept;
+  // The others wait for `known` instead of `own`; null: for nothing.
+  void replace_last(std::shared_ptr<launch_end> const& own,
+                    std::shared_ptr<launch_end> const& known) noexcept;
 
  private:
   friend class launch_lock;
