@@ -176,6 +176,14 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
   return found;
 }
 
+bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
+  if (is_full_dependency(edge)) return true;
+  if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
+  cudaGraphNodeType type{};
+  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+  return type == cudaGraphNodeTypeKernel;
+}
+
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   std::size_t count = 0;
   check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");

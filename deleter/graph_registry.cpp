@@ -54,6 +54,15 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph, std::span<placed_
   std::vector<placed_set>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
+    auto& groups = found->second.groups;
+    for (placed_set const& each : added) {
+      auto const& order = each.set->order_;
+      auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
+        return !known.owner_before(order) && !order.owner_before(known);
+      };
+      if (order->group == nullptr || std::ranges::any_of(groups, is_it)) continue;
+      groups.push_back(order);
+    }
     std::uint64_t& known = handles_.try_emplace(graph, id).first->second;
     // The graph that had the handle before was destroyed.
     if (known != id) forget_entry(std::exchange(known, id));
@@ -105,9 +114,10 @@ graph_registry::appended graph_registry::append(deleter_core const& core, std::u
 
 std::uint64_t graph_registry::add(placed_set added, std::uint64_t id, cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
-  id = resolve(id, graph);
-  note(id, graph, {&added, 1});
-  return id;
+  std::uint64_t const known = resolve(id, graph);
+  note(known, graph, {&added, 1});
+  if (!is_key(id)) entries_.find(known)->second.capture_id = id;
+  return known;
 }
 
 void graph_registry::open(reference_set const* set, std::uint64_t id) noexcept {
@@ -131,11 +141,18 @@ void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexce
   erase_if_unused(found);
 }
 
-void graph_registry::note_hoisted(std::uint64_t id) noexcept {
+void graph_registry::note_hoisted(reference_set& set, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
   if (auto const found = entries_.find(id); found != entries_.end()) {
     found->second.is_hoisted = true;
   }
+  set.hoisted_off_ = capture_id_of(id);
+}
+
+std::uint64_t graph_registry::capture_id_of(std::uint64_t id) const noexcept {
+  if (!is_key(id)) return id;
+  auto const found = entries_.find(id);
+  return found == entries_.end() ? 0 : found->second.capture_id;
 }
 
 void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
@@ -201,18 +218,23 @@ bool graph_registry::is_empty() const noexcept {
 bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept {
   std::lock_guard const lock(mutex_);
-  return std::ranges::any_of(sets_of(resolve(id, graph)), [&group](placed_set const& each) {
-    return each.set->is_sealed_ && each.set->order_.get() == &group;
-  });
+  auto const found = entries_.find(resolve(id, graph));
+  if (found == entries_.end()) return false;
+  return found->second.is_hoisted ||
+         std::ranges::any_of(found->second.sets, [&group](placed_set const& each) {
+           return each.set->is_sealed_ && each.set->order_.get() == &group;
+         });
 }
 
 std::vector<std::shared_ptr<launch_order>> graph_registry::groups_of(std::uint64_t id) const {
-  std::vector<std::shared_ptr<launch_order>> found;
+  std::vector<std::shared_ptr<launch_order>> result;
   std::lock_guard const lock(mutex_);
-  for (placed_set const& each : sets_of(id)) {
-    if (each.set->order_->group != nullptr) found.push_back(each.set->order_);
+  auto const found = entries_.find(id);
+  if (found == entries_.end()) return result;
+  for (auto const& each : found->second.groups) {
+    if (auto group = each.lock()) result.push_back(std::move(group));
   }
-  return found;
+  return result;
 }
 
 void graph_registry::note_ordered(reference_set& set) noexcept {
@@ -227,9 +249,12 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
   for (reference_set const* const each : sets_) {
     if (each->order_.get() != &group) continue;
     each->list_members(members);
-    if (!each->is_ordered_) std::ranges::copy(each->graph_ids_, std::back_inserter(unordered));
+    if (each->is_ordered_) continue;
+    for (std::uint64_t const id : each->graph_ids_) unordered.push_back(capture_id_of(id));
+    if (each->hoisted_off_ != 0) unordered.push_back(each->hoisted_off_);
   }
   std::ranges::sort(unordered);
+  unordered.erase(std::unique(unordered.begin(), unordered.end()), unordered.end());
   return {resource_usage_of(std::move(members)), std::move(unordered)};
 }
 

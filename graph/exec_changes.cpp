@@ -69,7 +69,6 @@ graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& s
                                                          launch_orders const* more) const {
   holding next;
   next.held = hold_all(sets);
-  for (auto const& each : sets) graph_registry::global().note_ordered(*each);
   next.orders = launch_orders(next.held, more);
   if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
   return next;
@@ -105,6 +104,7 @@ std::string graph_exec::state::add_turn(survey_root const& source,
   if (!refused.empty()) return refused;
   keep_off(off, source);
   before = std::exchange(now_, std::move(next));
+  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
   return refused;
 }
 
@@ -141,6 +141,7 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
 
 void graph_exec::state::hold(holding next) noexcept {
   std::swap(now_, next);
+  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
   if (next.end == nullptr) return;
   // With its old end, since launches record the new one again and again.
   release(std::move(next.held), next.end);

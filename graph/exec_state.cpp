@@ -39,6 +39,7 @@ graph_exec::state::state(survey_root const& source, instantiate_options const& o
     check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
   }
   if (after == references::stay_off) keep_off(off, source);
+  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
 }
 
 graph_exec::state::~state() {
@@ -71,11 +72,11 @@ void graph_exec::state::launch(stream_ref stream) {
   }
   constexpr char const* call = "graph_exec::launch";
   launch_lock const lock(call, now_.orders);
-  now_.orders.wait_for_others(call, stream, now_.end.get());
-  now_.orders.fill(now_.held, stream);
+  now_.orders.wait_for_last(call, stream, now_.end.get(), true);
+  now_.orders.fill(call, now_.held, stream, now_.end);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-  now_.orders.note_launch(stream, now_.end, true);
+  now_.orders.note_launch(stream, now_.end);
 }
 
 void graph_exec::state::upload(stream_ref stream) {

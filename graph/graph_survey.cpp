@@ -146,7 +146,7 @@ hoist_scope::~hoist_scope() {
 void hoist_scope::keep_off() noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    graph_registry::global().note_hoisted(each.graph_id);
+    graph_registry::global().note_hoisted(*each.set, each.graph_id);
     graph_registry::global().remove(*each.set, each.graph_id);
     each.set->end_reuse();
     release_object(each.object, each.set->core());

@@ -48,16 +48,25 @@ bool are_serial(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& children,
   graph_edges const edges = edges_of(graph);
   indices from;
   indices to;
-  for (cudaGraphNode_t const each : edges.from) from.push_back(index.at(each));
-  for (cudaGraphNode_t const each : edges.to) to.push_back(index.at(each));
+  indices ended_from;  // edges whose successor begins after the end of what comes before
+  indices ended_to;
+  for (std::size_t i = 0; i < edges.from.size(); ++i) {
+    from.push_back(index.at(edges.from[i]));
+    to.push_back(index.at(edges.to[i]));
+    if (!ends_after(edges.to[i], edges.data[i])) continue;
+    ended_from.push_back(from.back());
+    ended_to.push_back(to.back());
+  }
   std::vector<bool> is_child(index.size());
   for (cudaGraphNode_t const each : children) is_child[index.at(each)] = true;
+  // A child ends before its successors begin.
   indices const before = marked_on_paths(from, to, is_child);
   indices const after = marked_on_paths(to, from, is_child);
+  indices const after_end = marked_on_paths(ended_to, ended_from, is_child);
   for (std::size_t i = 0; i < index.size(); ++i) {
-    // On one path with all children: a child itself counts twice.
-    bool const is_with_all = before[i] + after[i] == children.size() + (is_child[i] ? 1 : 0);
-    if ((is_child[i] || with_all) && !is_with_all) return false;
+    // On one path with all children, of which a child itself counts twice.
+    if (is_child[i] && before[i] + after[i] != children.size() + 1) return false;
+    if (!is_child[i] && with_all && before[i] + after_end[i] != children.size()) return false;
   }
   return true;
 }

@@ -46,6 +46,13 @@ class ESCROW_LOCAL hoisted::state {
   launch_orders orders = {};
   std::shared_ptr<launch_end> launched = nullptr;    // the end of the last launch
   std::optional<stream_ref> entered = std::nullopt;  // between enter() and leave()
+
+  // If the end of the last launch is not known: it is before `known`; null: reached.
+  void settle(std::shared_ptr<launch_end> const& known) noexcept {
+    if (launched == nullptr || launched->failure == cudaSuccess) return;
+    launch_lock const lock(launch_lock::for_leaving(), orders);
+    orders.replace_last(launched, known);
+  }
 };
 
 hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -116,8 +123,9 @@ void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
     for (auto const& each : mine.held) graph_registry::global().note_ordered(*each.set);
   }
   launch_lock const lock(call, mine.orders, wait_max);
-  mine.orders.wait_for_others(call, stream, nullptr);  // the graph may have several execs
-  mine.orders.fill(mine.held, stream);
+  // Also for its own last launch: there may be several execs.
+  mine.orders.wait_for_last(call, stream, mine.launched.get(), false);
+  mine.orders.fill(call, mine.held, stream, mine.launched);
   mine.orders.enter();
   mine.entered = stream;
 }
@@ -134,7 +142,7 @@ void hoisted::leave(stream_ref stream) {
   launch_lock const lock(launch_lock::for_leaving(), mine.orders);
   mine.entered.reset();
   mine.orders.leave();
-  mine.orders.note_launch(stream, mine.launched, false);
+  mine.orders.note_launch(stream, mine.launched);
 }
 
 void hoisted::leave_at_end() noexcept {
@@ -171,6 +179,7 @@ void hoisted::record_and_release(stream_ref stream) {
       end->is_recorded = true;
       escrow::release_after(std::move(mine.held), end->ready.get(), end->device, end);
     }
+    mine.settle(end);
   }
   state_.reset();
 }
@@ -188,7 +197,7 @@ void hoisted::release_at_end(stream_ref stream) {
 }
 
 void hoisted::release() {
-  static_cast<void>(require_left("hoisted::release"));
+  require_left("hoisted::release").settle(nullptr);
   state_.reset();  // the references are dropped
 }
 

@@ -2,6 +2,7 @@
 #include "launch_orders.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "escrow/core/capture.hpp"
@@ -22,6 +23,16 @@ constexpr char const* refused = "graph_exec::launch, after a launch whose end is
   throw group_busy(std::string(call) + ": " + (is_own ? "this" : "another") +
                    " thread is between hoisted::enter() and leave() of " + what +
                    (is_own ? "; call leave() first" : "; launch later"));
+}
+
+bool is_filled(launch_order const& order) {
+  return order.group != nullptr && order.group->options.fill;
+}
+
+void refuse_capturing(char const* call, stream_ref stream) {
+  if (capture_of(stream).is_none()) return;
+  throw usage_error(call, "`stream` is being captured",
+                    "add the graph as a child node (graph::add_child)");
 }
 
 }  // namespace
@@ -60,22 +71,18 @@ launch_orders::~launch_orders() {
   for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void launch_orders::wait_for_others(char const* call, stream_ref stream, launch_end const* own) {
+void launch_orders::wait_for_last(char const* call, stream_ref stream, launch_end const* own,
+                                  bool is_same_exec) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
   for (auto const& each : orders_) {
     launch_end const* const last = each->last.get();
-    // CUDA orders the launches of one exec, but not what fill() writes before them.
-    bool const is_ordered = last == own && (each->group == nullptr || !each->group->options.fill);
-    if (last == nullptr || is_ordered || last == waited_for) continue;
-    if (last->failure != cudaSuccess) throw cuda_error(last->failure, refused);
+    if (last == nullptr || last == waited_for) continue;
+    if (last == own && is_same_exec && !is_filled(*each)) continue;
+    if (last->failure != cudaSuccess && last != own) throw cuda_error(last->failure, refused);
     if (!last->is_recorded) continue;
     if (own_stream == 0) {
-      // A wait would invalidate a capture, as a launch does.
-      if (!capture_of(stream).is_none()) {
-        throw usage_error(call, "`stream` is being captured",
-                          "add the graph as a child node (graph::add_child)");
-      }
+      refuse_capturing(call, stream);  // a wait would invalidate a capture, as a launch does
       own_stream = stream_id(stream);
     }
     waited_for = last;
@@ -85,29 +92,45 @@ void launch_orders::wait_for_others(char const* call, stream_ref stream, launch_
   }
 }
 
-void launch_orders::fill(deferred_releases const& held, stream_ref stream) const {
+void launch_orders::fill(char const* call, deferred_releases const& held, stream_ref stream,
+                         std::shared_ptr<launch_end> const& own) {
+  std::exception_ptr failure;
+  bool has_filled = false;
   for (auto const& order : orders_) {
-    if (order->group == nullptr || !order->group->options.fill) continue;
-    std::vector<reclaimable const*> members;
-    for (auto const& each : held) {
-      if (each.set->order() == order) each.set->list_members(members);
-    }
-    for (reclaimable const* const each : members) {
-      if (!each->is_slot()) continue;
-      static_cast<slot_reference const*>(each)->fill(stream.get(), *order->group->options.fill);
+    if (!is_filled(*order)) continue;
+    if (!has_filled) refuse_capturing(call, stream);
+    has_filled = true;
+    try {
+      std::vector<reclaimable const*> members;
+      for (auto const& each : held) {
+        if (each.set->order() == order) each.set->list_members(members);
+      }
+      for (reclaimable const* const each : members) {
+        if (!each->is_slot()) continue;
+        static_cast<slot_reference const*>(each)->fill(stream.get(), *order->group->options.fill);
+      }
+    } catch (std::exception const&) {
+      failure = std::current_exception();
     }
   }
+  if (has_filled) note_end(stream, own);
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
-                                bool is_of_one_exec) {
-  bool is_shared = !is_of_one_exec;
+void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own) {
   for (auto const& each : orders_) {
-    if (each->last != own) each->last = own;
-    is_shared |= each->execs.load(std::memory_order_relaxed) > 1;
     if (each->group != nullptr) ++each->group->launches;
   }
-  // Only launches that CUDA does not order use the stream's id. Not known: they wait.
+  note_end(stream, own);
+}
+
+void launch_orders::note_end(stream_ref stream, std::shared_ptr<launch_end> const& own) {
+  bool is_shared = false;
+  for (auto const& each : orders_) {
+    if (each->last != own) each->last = own;
+    is_shared |= each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1;
+  }
+  // Only others use the stream's id, and a group's statistics. Not known: they wait.
   unsigned long long id = 0;
   bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
   own->stream = is_known ? id : 0;
@@ -132,6 +155,13 @@ void launch_orders::leave_unknown(std::shared_ptr<launch_end> const& own,
   for (auto const& each : orders_) each->last = own;
 }
 
+void launch_orders::replace_last(std::shared_ptr<launch_end> const& own,
+                                 std::shared_ptr<launch_end> const& known) noexcept {
+  for (auto const& each : orders_) {
+    if (each->last == own) each->last = known;
+  }
+}
+
 launch_lock::launch_lock(char const* call, launch_orders const& orders,
                          std::chrono::nanoseconds wait_max)
     : orders_(orders) {
@@ -144,7 +174,8 @@ launch_lock::launch_lock(char const* call, launch_orders const& orders,
   auto busy = find_busy();
   if (busy == orders_.orders_.end()) [[likely]]
     return;
-  auto const end = std::chrono::steady_clock::now() + wait_max;
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(1 << 16);  // the sum must fit
+  auto const end = std::chrono::steady_clock::now() + std::min(wait_max, longest);
   while (busy != orders_.orders_.end()) {
     launch_order& waited_for = **busy;
     bool const is_own = waited_for.entered == std::this_thread::get_id();

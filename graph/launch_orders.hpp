@@ -32,25 +32,32 @@ class launch_orders {
 
   // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
 
-  // Makes `stream` wait for the last launches of others than the one whose end is `own`, as CUDA
-  // orders the launches of one exec; null: for all. Throws cuda_error, and usage_error for a
-  // capturing stream if it would have to wait.
-  void wait_for_others(char const* call, stream_ref stream, launch_end const* own);
-  // Fills what `held` has in sharing groups with sharing_options::fill. Throws cuda_error.
-  void fill(deferred_releases const& held, stream_ref stream) const;
+  // Makes `stream` wait for the last launches, but for the one whose end is `own` only if not
+  // `is_same_exec`, whose launches CUDA orders, or if fill() writes. Throws cuda_error, and
+  // usage_error for a capturing stream if it would have to wait.
+  void wait_for_last(char const* call, stream_ref stream, launch_end const* own, bool is_same_exec);
+  // Fills what `held` has in sharing groups with sharing_options::fill, and records the end of that
+  // as note_launch() does, since a launch may fail afterwards. Throws cuda_error, std::bad_alloc,
+  // and usage_error for a capturing stream.
+  void fill(char const* call, deferred_releases const& held, stream_ref stream,
+            std::shared_ptr<launch_end> const& own);
   // Something was launched on `stream`: records its end, `own`, for the others. If that fails,
   // waits for the work. If both fail, stores the failure in `own` and throws cuda_error.
-  // `is_of_one_exec`: CUDA orders the next launch with the same `own` after it.
-  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, bool is_of_one_exec);
+  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own);
 
   // Between enter() and leave(), no launch_lock of these orders succeeds.
   void enter() noexcept;
   void leave() noexcept;
   // The same where the end of what was launched, `own`, is not known: the others refuse to launch.
   void leave_unknown(std::shared_ptr<launch_end> const& own, cudaError_t failure) noexcept;
+  // The others wait for `known` instead of `own`; null: for nothing.
+  void replace_last(std::shared_ptr<launch_end> const& own,
+                    std::shared_ptr<launch_end> const& known) noexcept;
 
  private:
   friend class launch_lock;
+
+  void note_end(stream_ref stream, std::shared_ptr<launch_end> const& own);
 
   std::vector<std::shared_ptr<launch_order>> orders_;
 };

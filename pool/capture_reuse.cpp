@@ -20,16 +20,6 @@ bool contains(nodes const& set, cudaGraphNode_t node) {
   return std::find(set.begin(), set.end(), node) != set.end();
 }
 
-// Whether `node` ends after the edge's predecessor. A kernel launched by another one's trigger does
-// (measured): a capture of such launches has only such edges, and later work comes after them all.
-bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
-  if (is_full_dependency(edge)) return true;
-  if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
-  cudaGraphNodeType type{};
-  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-  return type == cudaGraphNodeTypeKernel;
-}
-
 // Calls `found(node, edge)` for each node that `node` depends on.
 template <class Found>
 void for_each_dependency(cudaGraphNode_t node, Found found) {

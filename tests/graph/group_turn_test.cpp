@@ -1,8 +1,11 @@
 // Launches of a sharing group's graphs by the caller's own code, between enter() and leave().
 #include <atomic>
+#include <cstdint>
+#include <escrow/detail/graph_query.hpp>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "sharing_world.hpp"
 
@@ -156,6 +159,71 @@ TEST_F(GroupTurn, StatisticsNameGraphsThatNothingOrders) {
       << group.describe();
   held.release();
 }
+
+TEST_F(GroupTurn, MayWaitWithoutALimit) {
+  plain first(captured_use_of(*pool));
+  plain second(captured_use_of(*pool));
+  first.held.enter(two);
+  std::atomic<bool> has_ended{false};
+  std::jthread other([&] {
+    second.held.enter(three, std::chrono::nanoseconds::max());
+    second.held.leave(three);
+    has_ended = true;
+  });
+  EXPECT_TRUE(stays_false([&] { return has_ended.load(); }));
+  first.held.leave(two);
+  other.join();
+  end(first);
+  end(second);
+}
+
+TEST_F(GroupTurn, StatisticsNameAGraphOnceAsLongAsNothingOrdersIt) {
+  graph built;
+  capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  std::vector<std::uint64_t> const its_id{graph_id_of(built.get()).value_or(0)};
+  EXPECT_EQ(group.stats().unordered, its_id) << "a graph created by Escrow";
+  static_cast<void>(graph_exec(captured_use_of(*pool)));
+  { graph const copied = built.clone(); }  // the next claim does not join the first
+  capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_EQ(group.stats().unordered, its_id) << "with two sets";
+#ifdef ESCROW_TEST_RUNTIME_SIM
+  sim::fail_call_here("cudaGraphInstantiate", cudaErrorUnknown);
+  EXPECT_THROW(graph_exec const refused(built), cuda_error);
+  static_cast<void>(cudaGetLastError());
+  EXPECT_EQ(group.stats().unordered, its_id) << "no exec was created";
+#endif
+  hoisted held = hoist(built);
+  EXPECT_EQ(group.stats().unordered, its_id) << "enter() was not called";
+  held.enter(two);
+  held.leave(two);
+  EXPECT_TRUE(group.stats().unordered.empty());
+  held.release();
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(GroupTurn, WhoseEndIsNotKnownBlocksOthersUntilItsRelease) {
+  graph_exec other(captured_use_of(*pool));
+  for (bool const is_after_stream : {false, true}) {
+    plain one_graph(captured_use_of(*pool));
+    one_graph.held.enter(two);
+    must(cudaGraphLaunch(one_graph.exec, two));
+    sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+    sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 100);
+    EXPECT_THROW(one_graph.held.leave(two), cuda_error);
+    sim::clear_faults();
+    static_cast<void>(cudaGetLastError());
+    EXPECT_THROW(other.launch(three), cuda_error);
+    if (is_after_stream) {
+      one_graph.held.release_after(stream_ref(two));
+    } else {
+      sync(two);
+      end(one_graph);
+    }
+    other.launch(three);
+    sync_all();
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace escrow::test

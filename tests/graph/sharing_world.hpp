@@ -16,6 +16,11 @@ class sharing_world : public pool_world {
     result.group = group;
     return result;
   }
+  [[nodiscard]] pool_options in_filled_group() {
+    pool_options result = in_group();
+    result.group = filled;
+    return result;
+  }
   [[nodiscard]] graph captured_use_of(block_pool& of, int value = 1) {
     return captured([&](cudaStream_t on) { use(of, on, value); });
   }
@@ -48,6 +53,7 @@ class sharing_world : public pool_world {
   }
 
   sharing_group group{{.label = "batches"}};
+  sharing_group filled{{.fill = 0xAB}};
   std::optional<block_pool> pool{make_pool(in_group())};
 };
 

@@ -34,6 +34,11 @@ namespace escrow::inline v0_1 {
   return edge.from_port == cudaGraphKernelNodePortDefault;
 }
 
+// Whether `node` ends after the edge's predecessor. A kernel launched by another one's trigger does
+// (measured): a capture of such launches has only such edges, and later work comes after them all.
+// Any thread. Throws cuda_error.
+[[nodiscard]] bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge);
+
 // The device of `stream`, which captures with that id. Harms no capture and creates no context. The
 // thread remembers recent results. Throws cuda_error. Any thread. Source: cuStreamGetCtx.
 [[nodiscard]] int device_of_capturing(stream_ref stream, std::uint64_t capture_id);

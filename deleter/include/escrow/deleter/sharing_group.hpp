@@ -30,8 +30,9 @@ struct sharing_stats {
   std::size_t bytes = 0;           // of those whose size is known
   std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::leave()
   std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
-  // Capture ids of graphs whose launches nothing orders: neither a graph_exec was created from them
-  // nor hoisted::enter() called. If such a graph is launched, it races with the others.
+  // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders: neither a
+  // graph_exec was created from them, or from what has them as a child or named body, nor
+  // hoisted::enter() called. If such a graph is launched, it races with the others.
   std::vector<std::uint64_t> unordered;
 };
 
@@ -53,17 +54,22 @@ class ESCROW_API group_busy : public std::runtime_error {
 //   first: the others then need no more. Eager claims never get a slot that a graph holds, and
 //   groups never share slots.
 //     All launches of the group's graphs are ordered: each waits, in its stream, for the last one,
-//   unless that was on the same stream. graph_exec does that by itself. Code that launches by
-//   itself calls hoisted::enter() and leave(). Plain launches without them are not ordered, and
-//   race: sharing_stats::unordered names such graphs.
+//   unless that was on the same stream. graph_exec does that by itself; name all bodies of
+//   conditional nodes (instantiate_options). Code that launches by itself, or from a hoisted graph,
+//   calls hoisted::enter() and leave(). Plain launches without them are not ordered, and race:
+//   sharing_stats::unordered names such graphs. Escrow does not know plain copies (cudaGraphClone,
+//   cudaGraphAddChildGraphNode): neither launch nor capture into them; use graph::clone() and
+//   add_child().
 //     The order can make a program hang which plain CUDA runs: two graphs that wait for each other
 //   while they run (two ranks' collectives in one process, a kernel that spins on a flag) must not
 //   be in one group.
-//     What a launch leaves in shared memory is lost at the group's next launch. For results that
-//   must stay, and for leases that other work uses after the capture, claim from a pool without the
-//   group: graphs captured before may hold the slot, too, and their launches write to it.
-//     A graph with several child graphs or bodies of one group must run them one after another:
-//   graph_exec and hoist() refuse branches that could run concurrently.
+//     What a launch leaves in shared memory is lost at the group's next launch, even while the
+//   lease is kept: other graphs may have the slot already. For results that must stay, for eager
+//   use after the capture, and for nodes of graphs built by hand, claim from a pool without the
+//   group.
+//     A graph with several child graphs of one group must run them one after another: graph_exec
+//   and hoist() refuse branches that could run concurrently, and a body of a conditional node
+//   beside any other part that uses the group.
 // Thread safety: any thread may call anything concurrently.
 // Lifetime: a handle; may be destroyed before its pools and graphs.
 // Errors: usage_error for pools of different devices.

@@ -150,6 +150,7 @@ class reference_set final : public reclaimable {
   bool is_sealed_ = false;                // nothing may be appended any more
   bool is_ordered_ = false;               // an exec has it, or hoisted::enter() was called
   std::vector<std::uint64_t> graph_ids_;  // of the known graphs that have it
+  std::uint64_t hoisted_off_ = 0;         // the last of those that it was hoisted off; 0: none
 };
 
 using reference_sets = std::vector<ref<reference_set>>;
@@ -229,7 +230,8 @@ class graph_registry {
   void give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept;
   void forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept;  // before destroy or detach
 
-  // Appends to that deleter's open set. `closed`: the graph was destroyed.
+  // Appends to that deleter's open set of the group; null: of none. `closed`: the graph was
+  // destroyed.
   enum class appended { yes, no_set, closed };
   [[nodiscard]] appended append(deleter_core const& core, std::uint64_t id, cudaGraph_t graph,
                                 reclaimable& member, bool is_written,
@@ -242,7 +244,7 @@ class graph_registry {
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
   // hoist() takes the sets off that graph: the entry stays, so that a second hoist is noticed,
   // until the graph or, of a plain graph, the next one with its handle ends.
-  void note_hoisted(std::uint64_t id) noexcept;
+  void note_hoisted(reference_set& set, std::uint64_t id) noexcept;
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, std::uint64_t id) noexcept;
   void forget_set(reference_set& set) noexcept;
@@ -265,10 +267,12 @@ class graph_registry {
   [[nodiscard]] bool knows(std::uint64_t id) const noexcept;
   [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs
 
-  // Whether the graph has work on slots of the group from before it was copied or instantiated.
+  // Whether the graph may have work on slots of the group from before it was copied, instantiated
+  // or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
-  // The launch orders of the sharing groups whose slots the graph holds.
+  // The launch orders of the sharing groups whose slots the graph holds, or held until it was
+  // hoisted.
   [[nodiscard]] std::vector<std::shared_ptr<launch_order>> groups_of(std::uint64_t id) const;
   void note_ordered(reference_set& set) noexcept;  // see reference_set::is_ordered_
   // What the graphs of the group hold, and the ids of those that nothing orders. Throws
@@ -288,8 +292,11 @@ class graph_registry {
   friend class reference_set;
   struct entry {
     cudaGraph_t graph = nullptr;
+    std::uint64_t capture_id = 0;  // 0: not known
     bool is_hoisted = false;
     std::vector<placed_set> sets;
+    // The sharing groups of its sets, hoisted ones too. The entry may outlive them.
+    std::vector<std::weak_ptr<launch_order>> groups;
   };
   using entries = std::unordered_map<std::uint64_t, entry>;
 
@@ -299,6 +306,7 @@ class graph_registry {
   void take_out(reference_set const& set, std::uint64_t id) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
   static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
+  [[nodiscard]] std::uint64_t capture_id_of(std::uint64_t id) const noexcept;  // 0: not known
   void forget_entry(std::uint64_t dead_id) noexcept;
 
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set

@@ -21,7 +21,8 @@ struct instantiate_options {
   unsigned long long flags = 0;  // cudaGraphInstantiateFlags, or'ed
   // All body graphs of conditional nodes, nested ones too, from the nodes' creation (phGraph_out):
   // CUDA does not report them later. Those created by the `graph` may be omitted. Without them the
-  // exec is correct, but not bare if a body holds something.
+  // exec keeps what they hold, but is not bare, and its launches are not ordered with others that
+  // share that.
   std::vector<cudaGraph_t> bodies = {};
 };
 
@@ -31,8 +32,9 @@ struct instantiate_options {
 //   owner that was moved in, as two execs of one graph do. A launch waits, in its stream, for the
 //   others' last launch, unless that was on the same stream. Shared owners (std::shared_ptr,
 //   libraries) order nothing. Escrow cannot know of, and does not order: execs of plain copies
-//   (cudaGraphClone), plain launches, execs created before hoist(), and execs of different graphs,
-//   built by hand, whose nodes were given the same owner or lease.
+//   (cudaGraphClone, cudaGraphAddChildGraphNode), what unnamed bodies hold, plain launches, execs
+//   created before hoist(), execs of hoisted graphs (hoisted::enter), and execs of different
+//   graphs, built by hand, whose nodes were given the same owner or lease.
 // Thread safety: one thread at a time; different execs concurrently, also if they share something.
 //   No other thread may use the source graph during instantiation, update() and set(), as in CUDA.
 //   May be destroyed on any thread, concurrently with Escrow's use of the graphs that it was
@@ -87,7 +89,9 @@ class ESCROW_API graph_exec {
   // exec succeeds, execs serialized with it refuse to launch; if none does, what it holds is leaked
   // (deleter_stats::leaked). While another thread launches an exec that this one is serialized
   // with, this blocks the host as long as that cudaGraphLaunch blocks, e.g. for a copy to pageable
-  // memory. Source: cudaGraphLaunch.
+  // memory. While another one is between hoisted::enter() and leave() of such a graph, it blocks
+  // the host for at most 10 s; then, and if this thread is, it throws group_busy. Source:
+  // cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and

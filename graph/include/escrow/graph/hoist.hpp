@@ -36,15 +36,17 @@ class ESCROW_API hoisted {
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();
 
-  // Begins a launch by the caller's own code, on `stream`: makes it wait for the last launch of any
-  // graph that shares something with this one (sharing_group, clones). None begins until leave().
+  // Begins a launch by the caller's own code, on `stream`, of any exec of the graph, a graph_exec
+  // too: makes it wait for the last launch of any graph that shares something with this one
+  // (sharing_group, clones), and of this one. None begins until leave().
   // Blocks the host for at most `wait_max` while another thread is between the two; then, and if
   // this thread is, throws group_busy. Throws usage_error for a capturing stream and if it was
   // entered already, cuda_error, std::bad_alloc. `stream` must be alive until leave(), which the
   // destructor calls if that was forgotten, and reports.
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
-  // Ends it: records the end of what was launched, on `stream`. Throws usage_error for a capturing
-  // stream and without enter(); cuda_error as graph_exec::launch() if the end cannot be recorded.
+  // Ends it: records the end of what was launched, on `stream`, or waits for it if that fails.
+  // Throws usage_error for a capturing stream and without enter(); cuda_error if both fail: others
+  // then refuse to launch until a later leave(), or a release, of this one.
   void leave(stream_ref stream);
 
   // Releases after the work on `stream` so far. Launches on other streams must be ordered before

@@ -70,8 +70,9 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 
 // Memory in blocks of certain sizes, one resource_pool per size: four sizes for each power of two
 // (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on, so that a block is less than
-// 25 % larger than the claim (but at least bytes_min). Blocks are neither split nor joined. A size
-// that was claimed once takes about 20 KB of host memory until the pool is destroyed.
+// 25 % larger than the claim (but at least bytes_min), or in a capture with pool_options::group one
+// that the group's graphs hold already. Blocks are neither split nor joined. A size that was
+// claimed once takes about 20 KB of host memory until the pool is destroyed.
 //   Memory comes back by trim() and after scratch_policy::idle_max. A claim that finds no memory,
 // or no room below bytes_max, and no block of its size to wait for in the stream, frees idle blocks
 // of other sizes on its thread and tries again; cudaFree may then block it until the device is
@@ -90,7 +91,7 @@ class ESCROW_API scratch_pool {
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
   static constexpr std::size_t bytes_max = std::size_t{1} << 40;
-  // The size of the block that a claim of `bytes` gets.
+  // The size of the block that a claim of `bytes` gets, unless it shares one.
   [[nodiscard]] static std::size_t block_bytes(std::size_t bytes) noexcept;
 
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
