@@ -114,6 +114,11 @@ def mixed(name, word, goal, way):
     return figure(name, word, goal, "ratio", "footprint", of(f"footprint_mixed/{way}", "over_best"))
 
 
+def exec_sets(name, form, goal, kernels):
+    return figure(f"{name}_k{kernels}", f"{kernels} kernels", goal, "ratio", "footprint",
+                  of(f"exec_set/{form}/kernels:{kernels}", "host_of_bare"))
+
+
 def races(name, word, goal, way, streams):
     benchmark = f"footprint_races/{way}/streams:{streams}"
     return figure(name, word, goal, "values", "footprint", of(benchmark, "wrong_values"),
@@ -240,6 +245,14 @@ TABLES = {
         ("launches/s of 64 graphs in turn, over plain launches over one arena",
          families("throughput", ">= 0.99", "throughput_of_bare")),
         ("host time of the same", families("host", "<= 1.25", "host_of_bare")),
+        ("device memory of 64 graphs in an exec_set, over one exec",
+         [figure("exec_set_bytes_64", "", "<= 1.2", "ratio", "footprint",
+                 lambda m: m("exec_set/memory", "set_kib") / max(m("exec_set/memory", "one_exec_kib"), 2048),
+                 note="CUDA takes memory in steps of 2 MiB")]),
+        ("host time of launching the same graph of an exec_set, over a plain launch",
+         [exec_sets("exec_set_same_host", "same", "<= 1.25", n) for n in (8, 64, 512)]),
+        ("host time of switching between two, over a plain update and launch",
+         [exec_sets("exec_set_switch_over_update", "switch", "<= 1.1", n) for n in (8, 64, 512)]),
         ("values that another launch overwrote, in 100,000 launches",
          [races("two_stream_races", "2 streams", "= 0", "shared", 2),
           races("eight_stream_races", "8 streams", "= 0", "shared", 8),

@@ -72,11 +72,11 @@ void graph_exec::state::launch(stream_ref stream) {
   }
   constexpr char const* call = "graph_exec::launch";
   launch_lock const lock(call, now_.orders);
-  now_.orders.wait_for_last(call, stream, now_.end.get(), true);
+  std::uint64_t const id = now_.orders.wait_for_last(call, stream, now_.end.get(), true);
   now_.orders.fill(call, now_.held, stream, now_.end);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-  now_.orders.note_launch(stream, now_.end);
+  now_.orders.note_launch(stream, now_.end, id);
 }
 
 void graph_exec::state::upload(stream_ref stream) {

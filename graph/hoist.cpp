@@ -124,7 +124,7 @@ void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
   }
   launch_lock const lock(call, mine.orders, wait_max);
   // Also for its own last launch: there may be several execs.
-  mine.orders.wait_for_last(call, stream, mine.launched.get(), false);
+  static_cast<void>(mine.orders.wait_for_last(call, stream, mine.launched.get(), false));
   mine.orders.fill(call, mine.held, stream, mine.launched);
   mine.orders.enter();
   mine.entered = stream;
@@ -142,7 +142,7 @@ void hoisted::leave(stream_ref stream) {
   launch_lock const lock(launch_lock::for_leaving(), mine.orders);
   mine.entered.reset();
   mine.orders.leave();
-  mine.orders.note_launch(stream, mine.launched);
+  mine.orders.note_launch(stream, mine.launched, 0);
 }
 
 void hoisted::leave_at_end() noexcept {

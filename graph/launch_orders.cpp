@@ -71,8 +71,8 @@ launch_orders::~launch_orders() {
   for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void launch_orders::wait_for_last(char const* call, stream_ref stream, launch_end const* own,
-                                  bool is_same_exec) {
+std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
+                                           launch_end const* own, bool is_same_exec) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
   for (auto const& each : orders_) {
@@ -90,6 +90,7 @@ void launch_orders::wait_for_last(char const* call, stream_ref stream, launch_en
     check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
     if (each->group != nullptr) ++each->group->stream_waits;
   }
+  return own_stream;
 }
 
 void launch_orders::fill(char const* call, deferred_releases const& held, stream_ref stream,
@@ -113,27 +114,29 @@ void launch_orders::fill(char const* call, deferred_releases const& held, stream
       failure = std::current_exception();
     }
   }
-  if (has_filled) note_end(stream, own);
+  if (has_filled) note_end(stream, own, 0);
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own) {
+void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
+                                std::uint64_t id) {
   for (auto const& each : orders_) {
     if (each->group != nullptr) ++each->group->launches;
   }
-  note_end(stream, own);
+  note_end(stream, own, id);
 }
 
-void launch_orders::note_end(stream_ref stream, std::shared_ptr<launch_end> const& own) {
+void launch_orders::note_end(stream_ref stream, std::shared_ptr<launch_end> const& own,
+                             std::uint64_t id) {
   bool is_shared = false;
   for (auto const& each : orders_) {
     if (each->last != own) each->last = own;
     is_shared |= each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1;
   }
   // Only others use the stream's id, and a group's statistics. Not known: they wait.
-  unsigned long long id = 0;
-  bool const is_known = is_shared && succeeded(cudaStreamGetId(stream.get(), &id));
-  own->stream = is_known ? id : 0;
+  unsigned long long asked = 0;
+  if (id == 0 && is_shared && succeeded(cudaStreamGetId(stream.get(), &asked))) id = asked;
+  own->stream = id;
   record_end(*own, stream);
 }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -34,16 +35,19 @@ class launch_orders {
 
   // Makes `stream` wait for the last launches, but for the one whose end is `own` only if not
   // `is_same_exec`, whose launches CUDA orders, or if fill() writes. Throws cuda_error, and
-  // usage_error for a capturing stream if it would have to wait.
-  void wait_for_last(char const* call, stream_ref stream, launch_end const* own, bool is_same_exec);
+  // usage_error for a capturing stream if it would have to wait. Returns the stream's id, if that
+  // was needed; else 0.
+  std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* own,
+                              bool is_same_exec);
   // Fills what `held` has in sharing groups with sharing_options::fill, and records the end of that
   // as note_launch() does, since a launch may fail afterwards. Throws cuda_error, std::bad_alloc,
   // and usage_error for a capturing stream.
   void fill(char const* call, deferred_releases const& held, stream_ref stream,
             std::shared_ptr<launch_end> const& own);
   // Something was launched on `stream`: records its end, `own`, for the others. If that fails,
-  // waits for the work. If both fail, stores the failure in `own` and throws cuda_error.
-  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own);
+  // waits for the work. If both fail, stores the failure in `own` and throws cuda_error. `id`: the
+  // stream's, or 0.
+  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
 
   // Between enter() and leave(), no launch_lock of these orders succeeds.
   void enter() noexcept;
@@ -57,7 +61,7 @@ class launch_orders {
  private:
   friend class launch_lock;
 
-  void note_end(stream_ref stream, std::shared_ptr<launch_end> const& own);
+  void note_end(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
 
   std::vector<std::shared_ptr<launch_order>> orders_;
 };

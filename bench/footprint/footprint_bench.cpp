@@ -89,6 +89,7 @@ void add_family(settings const& how, launch_pattern const& pattern, way_arm cons
 }  // namespace
 
 void register_all(settings const& how) {
+  register_exec_sets(how);
   for (char const* const name : {"arena_again", "shared", "memory_nodes", "private"}) {
     way_arm const which = way_named(name);
     for (std::size_t const graphs : {1U, 4U, 16U, 64U, 256U}) {

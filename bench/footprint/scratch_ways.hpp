@@ -54,5 +54,6 @@ using way_arm = arm<way_setup>;
 // Registers the parts of the bench that have a file of their own.
 void register_mixed(settings const& how);
 void register_races(settings const& how);
+void register_exec_sets(settings const& how);
 
 }  // namespace escrow::bench
