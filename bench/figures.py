@@ -177,7 +177,7 @@ TABLES = {
     "claim": [
         ("claim and release over the floor",
          [figure(f"claim_over_floor_{n}t", word, "<= 1.3", "ratio", "claim",
-                 ratio(f"claim/escrow/on_threads:{n}", f"claim/floor/on_threads:{n}"))
+                 of(f"claim_turns/escrow_over_floor/on_threads:{n}", "of_base"))
           for n, word in THREADS.items()]),
         ("`cub::CachingDeviceAllocator` over claim and release",
          [figure(f"cub_over_claim_{n}t", word, goal, "ratio", "claim",
@@ -185,7 +185,7 @@ TABLES = {
           for (n, word), goal in zip(THREADS.items(), (">= 1.0", ">= 2.0"))]),
         ("claim and release by size, over claim and release",
          [figure(f"scratch_claim_over_pool_{n}t", word, "<= 1.15", "ratio", "claim",
-                 ratio(f"claim/scratch/on_threads:{n}", f"claim/escrow/on_threads:{n}"))
+                 of(f"claim_turns/scratch_over_escrow/on_threads:{n}", "of_base"))
           for n, word in THREADS.items()]),
         ("memory that claims by size get, over what they ask for, in an inference trace",
          [figure("scratch_overhead_bytes", "", "<= 1.25", "ratio", "claim",
@@ -247,8 +247,10 @@ TABLES = {
         ("host time of the same", families("host", "<= 1.25", "host_of_bare")),
         ("device memory of 64 graphs in an exec_set, over one exec",
          [figure("exec_set_bytes_64", "", "<= 1.2", "ratio", "footprint",
-                 lambda m: m("exec_set/memory", "set_kib") / max(m("exec_set/memory", "one_exec_kib"), 2048),
-                 note="CUDA takes memory in steps of 2 MiB")]),
+                 lambda m: (max(m("exec_set/memory", "set_kib"), 2048) /
+                            max(m("exec_set/memory", "one_exec_kib"), 2048)),
+                 note=lambda m: f"CUDA takes memory in steps of 2 MiB: {m('exec_set/memory', 'set_kib') / 1024:.3g} MiB; "
+                                f"64 execs: {m('exec_set/memory', 'execs_kib') / 1024:.3g} MiB")]),
         ("host time of launching the same graph of an exec_set, over a plain launch",
          [exec_sets("exec_set_same_host", "same", "<= 1.25", n) for n in (8, 64, 512)]),
         ("host time of switching between two, over a plain update and launch",

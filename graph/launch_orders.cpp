@@ -29,7 +29,7 @@ bool is_filled(launch_order const& order) {
   return order.group != nullptr && order.group->options.fill;
 }
 
-void refuse_capturing(char const* call, stream_ref stream) {
+void refuse_to_wait_in_a_capture(char const* call, stream_ref stream) {
   if (capture_of(stream).is_none()) return;
   throw usage_error(call, "`stream` is being captured",
                     "add the graph as a child node (graph::add_child)");
@@ -82,7 +82,8 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     if (last->failure != cudaSuccess && last != own) throw cuda_error(last->failure, refused);
     if (!last->is_recorded) continue;
     if (own_stream == 0) {
-      refuse_capturing(call, stream);  // a wait would invalidate a capture, as a launch does
+      refuse_to_wait_in_a_capture(call,
+                                  stream);  // a wait would invalidate a capture, as a launch does
       own_stream = stream_id(stream);
     }
     waited_for = last;
@@ -99,7 +100,7 @@ void launch_orders::fill(char const* call, deferred_releases const& held, stream
   bool has_filled = false;
   for (auto const& order : orders_) {
     if (!is_filled(*order)) continue;
-    if (!has_filled) refuse_capturing(call, stream);
+    if (!has_filled) refuse_to_wait_in_a_capture(call, stream);
     has_filled = true;
     try {
       std::vector<reclaimable const*> members;
