@@ -45,7 +45,8 @@ struct world_sets : world_execs {
     return result;
   }
 
-  void drop_set() {
+  /// The model has it before the call, in which an allocation may fail.
+  void note_end_of_set() {
     for (nth f = 0; f < members_.size(); ++f) {
       meet(set_gone_in_flight, is_in_flight(members_[f]));
       contents& kept = all_.model.members[f];
@@ -56,12 +57,17 @@ struct world_sets : world_execs {
       kept.clear();
       members_[f] = {};
     }
+  }
+
+  void drop_set() {
+    note_end_of_set();
     set_.reset();
   }
 
   outcome do_drop_set() {
     if (!set_) return skipped;
-    return attempt([&] { drop_set(); });
+    note_end_of_set();
+    return attempt([&] { set_.reset(); });
   }
 };
 
