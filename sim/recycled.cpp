@@ -21,9 +21,9 @@ constexpr bool is_given_again = true;
 
 void* recycled::operator new(std::size_t bytes) {
   auto& s = the();
-  if (!s.how.stepped) return ::operator new(bytes);
+  if (!s.how.stepped && s.how.reuses_handles) return ::operator new(bytes);
   auto& idle = s.idle_blocks[bytes];
-  if (is_given_again && !idle.empty()) {
+  if (is_given_again && s.how.reuses_handles && !idle.empty()) {
     auto* const memory = idle.back();
     idle.pop_back();
     return memory;

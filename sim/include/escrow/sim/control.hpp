@@ -11,6 +11,9 @@ struct options {
   // False: each stream has its own thread, and one more runs callbacks. True: no threads; step()
   // moves the machine.
   bool stepped = false;
+  // Graphs and nodes may get handles of destroyed ones, as in CUDA. False: never, so that what a
+  // library does depends on no address.
+  bool reuses_handles = true;
   // Decides every choice of a stepped run, and the delays of destructors in a free one.
   std::uint64_t seed = 1;
   // How many devices there are.
