@@ -14,8 +14,6 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-constexpr char const* refused = "graph_exec::launch, after a launch whose end is not known";
-
 [[noreturn]] void throw_busy(char const* call, launch_order const& busy, bool is_own) {
   std::string const what = busy.group == nullptr
                                ? "a graph that shares something with this one"
@@ -79,7 +77,10 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     launch_end const* const last = each->last.get();
     if (last == nullptr || last == waited_for) continue;
     if (last == own && is_same_exec && !is_filled(*each)) continue;
-    if (last->failure != cudaSuccess && last != own) throw cuda_error(last->failure, refused);
+    if (last->failure != cudaSuccess && last != own) {
+      throw cuda_error(last->failure, call, source_location::current(),
+                       "it would come after a launch whose end is not known");
+    }
     if (!last->is_recorded) continue;
     if (own_stream == 0) {
       refuse_to_wait_in_a_capture(call,
