@@ -2,7 +2,6 @@
 #include "escrow/detail/reference_set.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "escrow/detail/never_destroyed.hpp"

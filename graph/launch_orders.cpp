@@ -170,10 +170,10 @@ void launch_orders::replace_last(std::shared_ptr<launch_end> const& own,
 launch_lock::launch_lock(char const* call, launch_orders const& orders,
                          std::chrono::nanoseconds wait_max)
     : orders_(orders) {
-  std::thread::id const nobody;
+  std::thread::id const no_thread;
   auto const find_busy = [&] {
     return std::ranges::find_if(orders_.orders_,
-                                [&](auto const& each) { return each->entered != nobody; });
+                                [&](auto const& each) { return each->entered != no_thread; });
   };
   lock();
   auto busy = find_busy();
@@ -188,7 +188,7 @@ launch_lock::launch_lock(char const* call, launch_orders const& orders,
     if (is_own) throw_busy(call, waited_for, true);
     std::unique_lock one(waited_for.mutex);
     bool const has_left =
-        waited_for.left.wait_until(one, end, [&] { return waited_for.entered == nobody; });
+        waited_for.left.wait_until(one, end, [&] { return waited_for.entered == no_thread; });
     one.unlock();
     if (!has_left) throw_busy(call, waited_for, false);
     lock();

@@ -74,7 +74,7 @@ class launch_lock {
   launch_lock(char const* call, launch_orders const& orders,
               std::chrono::nanoseconds wait_max = enter_wait_max);
   struct for_leaving {};
-  launch_lock(for_leaving leaving, launch_orders const& orders) noexcept;  // by who entered
+  launch_lock(for_leaving leaving, launch_orders const& orders) noexcept;  // also while entered
   launch_lock(launch_lock&&) = delete;
   ~launch_lock() { unlock(); }
 

@@ -25,14 +25,24 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
   }
   if (found == nullptr) found = grow_in_room(failure);
   if (found == nullptr) return nullptr;
+  give_to_graph(*found, capture, false, where);
+  return found;
+}
+
+void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, bool was_shared,
+                                     source_location where) {
   try {
-    hold_in_graph(*found, capture, true, where);
+    hold_in_graph(taken, capture, true, where);
   } catch (...) {
-    end_lease(*found);
+    if (!was_shared) {
+      end_lease(taken);
+    } else if (reuse.put_shared_back(taken)) {
+      taken.may_be_in_graphs_ = false;
+      go_home(taken);
+    }
     throw;
   }
-  found->was_used_ = true;  // the graph may be launched again
-  return found;
+  taken.was_used_ = true;  // the graph may be launched again
 }
 
 slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
@@ -48,18 +58,7 @@ slot* slot_pool::state::take_existing(capture_info const& capture, capture_front
   }
   slot* const found = shared != nullptr || !may_be_idle ? shared : take_done(next_pass());
   if (found == nullptr) return nullptr;
-  try {
-    hold_in_graph(*found, capture, true, where);
-  } catch (...) {
-    if (shared == nullptr) {
-      end_lease(*found);
-    } else if (reuse.put_shared_back(*found)) {
-      found->may_be_in_graphs_ = false;
-      go_home(*found);
-    }
-    throw;
-  }
-  found->was_used_ = true;  // the graph may be launched again
+  give_to_graph(*found, capture, shared != nullptr, where);
   return found;
 }
 

@@ -109,6 +109,10 @@ struct ESCROW_LOCAL slot_pool::state {
   // The same without growth, waits and edges. `may_be_idle`: also a slot that no graph holds.
   [[nodiscard]] slot* take_existing(capture_info const& capture, capture_frontier frontier,
                                     source_location where, bool may_be_idle);
+  // Makes the captured graph hold the slot that a claim took. If it throws, the slot is where it
+  // was.
+  void give_to_graph(slot& taken, capture_info const& capture, bool was_shared,
+                     source_location where);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does

@@ -157,9 +157,10 @@ using reference_sets = std::vector<ref<reference_set>>;
 
 // Makes `graph`, known to the registry as `id`, hold `member`, which is idle: in the graph's open
 // set if there is one, else in a new set. `may_append` false: always a new set, to which nothing is
-// appended later. `is_taken` returns whether the member was taken; then it is reclaimed even if
-// this throws. Throws usage_error for a capture that was invalidated meanwhile, cuda_error,
-// std::bad_alloc. Any thread. Source: cudaUserObjectCreate, cudaGraphRetainUserObject.
+// appended later. `group`: the sharing group that the set is of; null: none. `is_taken` returns
+// whether the member was taken; then it is reclaimed even if this throws. Throws usage_error for a
+// capture that was invalidated meanwhile, cuda_error, std::bad_alloc. Any thread. Source:
+// cudaUserObjectCreate, cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken);
 

@@ -46,7 +46,8 @@ class ESCROW_API hoisted {
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
   // Ends it: records the end of what was launched, on `stream`, or waits for it if that fails.
   // Throws usage_error for a capturing stream and without enter(); cuda_error if both fail: others
-  // then refuse to launch until a later leave(), or a release, of this one.
+  // then refuse to launch until a later leave(), release() or
+  // release_after(stream) of this one.
   void leave(stream_ref stream);
 
   // Releases after the work on `stream` so far. Launches on other streams must be ordered before
