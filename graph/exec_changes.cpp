@@ -89,11 +89,6 @@ void graph_exec::state::update(survey_root const& source, std::vector<cudaGraph_
   hold(std::move(next));
 }
 
-void graph_exec::state::keep_off(hoist_scope& off, survey_root const& source) noexcept {
-  off.keep_off();
-  if (source.core != nullptr) source.core->forget_payloads();
-}
-
 std::string graph_exec::state::add_turn(survey_root const& source,
                                         std::vector<cudaGraph_t> const& bodies, holding& before) {
   relaxed_capture_scope const relaxed;
@@ -102,7 +97,7 @@ std::string graph_exec::state::add_turn(survey_root const& source,
   holding next = holding_of(off.sets());
   std::string refused = updated(exec_, source.handle);
   if (!refused.empty()) return refused;
-  keep_off(off, source);
+  off.keep_off(source);
   before = std::exchange(now_, std::move(next));
   for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
   return refused;

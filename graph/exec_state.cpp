@@ -38,7 +38,7 @@ graph_exec::state::state(survey_root const& source, instantiate_options const& o
     graph_lifetime_lock const lock;
     check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
   }
-  if (after == references::stay_off) keep_off(off, source);
+  if (after == references::stay_off) off.keep_off(source);
   for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
 }
 

@@ -67,7 +67,6 @@ class ESCROW_LOCAL graph_exec::state {
   // Prepares a replacement for what is held now.
   [[nodiscard]] holding replacement_of(reference_sets const& sets) const;
   void hold(holding next) noexcept;
-  static void keep_off(hoist_scope& off, survey_root const& source) noexcept;
   void wait_until_idle() const noexcept;
 
   cudaGraphExec_t exec_ = nullptr;

@@ -143,7 +143,7 @@ hoist_scope::~hoist_scope() {
   }
 }
 
-void hoist_scope::keep_off() noexcept {
+void hoist_scope::keep_off(survey_root const& root) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     graph_registry::global().note_hoisted(*each.set, each.graph_id);
@@ -151,6 +151,7 @@ void hoist_scope::keep_off() noexcept {
     each.set->end_reuse();
     release_object(each.object, each.set->core());
   }
+  if (root.core != nullptr) root.core->forget_payloads();
 }
 
 }  // namespace escrow::inline v0_1

@@ -63,7 +63,7 @@ class hoist_scope {
   ~hoist_scope();
 
   [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }  // each once
-  void keep_off() noexcept;  // makes the removal permanent
+  void keep_off(survey_root const& root) noexcept;  // makes the removal permanent; `root`: surveyed
 
  private:
   struct taken {

@@ -99,8 +99,7 @@ hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& b
                       "keep the first `hoisted` for all that is created from the graph");
   }
   std::unique_ptr<state> taken(new state{hold_all(off.sets()), !survey.lacks_bodies});
-  off.keep_off();
-  if (root.core != nullptr) root.core->forget_payloads();
+  off.keep_off(root);
   return hoisted(std::move(taken));
 }
 
