@@ -70,7 +70,9 @@ std::uint64_t slot_pool::puts() const noexcept {
 
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
+  state_->ask_for_local_slots();                             // their users' next calls destroy them
   state_->free.close();
+  state_->close_local_slots();
   while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);
 }
 
@@ -119,6 +121,13 @@ bool slot_pool::state::return_wait::go_on(std::chrono::nanoseconds max) {
   return true;
 }
 
+covering_event::covering_event(int its_device)
+    : device(its_device), recorded(event_cache::take(its_device)) {}
+
+covering_event::~covering_event() {
+  event_cache::put(device, std::move(recorded));
+}
+
 slot::slot(slot_pool& pool)
     : reclaimable(pool.core(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
       pool_(pool),
@@ -134,7 +143,7 @@ slot::~slot() {
 void slot_pool::state::destroy(slot& idle) noexcept {
   slots.fetch_sub(1, std::memory_order_release);  // see there
   announce_return();
-  if (!idle.is_done_) idle.reclaim_after(idle.ready_.get(), {});
+  if (!idle.is_done_) idle.reclaim_after(idle.ready(), {});
   idle.push();
 }
 
