@@ -18,13 +18,16 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
                                            claim_request const& asked) {
   slot* rest = nullptr;
   slot* const own = from.take(record_requests.load(std::memory_order_relaxed), rest);
-  cover(rest, on, true);
+  if (rest != nullptr) [[unlikely]]
+    cover(rest, on, true);
   claimed_slot claimed;
   if (own != nullptr) [[likely]] {
     if (options.track_leases) track(*own, {asked.where, std::chrono::steady_clock::now()});
     claimed = {own, on};
   } else {
     claimed = claim_eager(asked, on.id);
+    // This claim has asked, too, if it found nothing.
+    from.note_requests(record_requests.load(std::memory_order_relaxed));
   }
   claimed.local = &from;
   return claimed;

@@ -32,17 +32,17 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
   }
 
   // The slot released last; null if there is none. `rest`: if others have asked for slots since the
-  // last call (`requests` changed), all of them instead, linked by newer_ from the oldest on, for
-  // the caller to cover.
+  // last put() (`requests` changed), all others, linked by newer_ from the oldest on, for the
+  // caller to cover.
   [[nodiscard]] slot* take(std::uint64_t requests, slot*& rest) noexcept {
     std::lock_guard const lock(mutex_);
-    if (std::exchange(requests_seen_, requests) != requests) [[unlikely]]
-      rest = take_all();
     slot* const found = newest_;
     if (found == nullptr) return nullptr;
     newest_ = std::exchange(found->older_, nullptr);
     count(idle() - 1);
     taken_.store(taken() + 1, std::memory_order_relaxed);
+    if (requests_seen_ != requests) [[unlikely]]
+      rest = take_all();  // put() gives this one, too
     return found;
   }
 
@@ -62,6 +62,12 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
   [[nodiscard]] slot* take_all_slots() noexcept {
     std::lock_guard const lock(mutex_);
     return take_all();
+  }
+
+  // If there is none: what others have asked for so far, they have not missed.
+  void note_requests(std::uint64_t requests) noexcept {
+    std::lock_guard const lock(mutex_);
+    if (newest_ == nullptr) requests_seen_ = requests;
   }
 
   // Statistics.

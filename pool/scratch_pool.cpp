@@ -45,8 +45,9 @@ scratch_pool::~scratch_pool() {
 
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
                                         source_location where) {
-  return state_->claim(bytes, stream, where,
-                       [&] { return state_->of(bytes).claim_as(state::claim_name, stream, where); });
+  return state_->claim(bytes, stream, where, [&] {
+    return state_->of(bytes).claim_as(state::claim_name, stream, where);
+  });
 }
 
 scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
