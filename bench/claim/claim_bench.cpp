@@ -12,212 +12,18 @@
 // over B's.
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 // claim/captured_reuse: each claim takes the slot that the capture released before.
-#include <iterator>
-#include <limits>
-#include <memory>
-#include <mutex>
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "claim_arm.hpp"
+#include "claim_arms.hpp"
+#include "claim_team.hpp"
 #include "graphs.hpp"
-#include "thread_team.hpp"
 
 namespace escrow::bench {
 namespace {
-
-// An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
-// do without.
-template <bool asks>
-claim_setup record() {
-  return [](claim_streams const& mine) -> claim_pair {
-    auto const event = std::make_shared<test::owned_event>(test::make_event());
-    return [event, mine](std::size_t on, std::size_t last) {
-      if constexpr (asks) ask_about(mine[on]);
-      test::must(cudaEventRecord(*event, mine[last]));
-    };
-  };
-}
-
-// The floor without its record: what no pool that may be called in a capture can do without.
-claim_setup queries() {
-  return by_stream([](cudaStream_t on, cudaStream_t) { ask_about(on); });
-}
-
-constexpr std::size_t slots_max = 1024;  // at least one for each stream
-
-struct pooled {
-  explicit pooled(pool_options options)
-      : pool((options.label = "claim", options.deleter = &deleter, options),
-             [] { return device_block(claimed_bytes); }) {}
-
-  escrow::deleter deleter;
-  resource_pool<device_block> pool;
-};
-
-// A release as most code has it, or on another stream.
-template <class Lease>
-void release(Lease& claimed, cudaStream_t on, cudaStream_t last) {
-  if (last == on) {
-    claimed.release();
-  } else {
-    claimed.release(last);
-  }
-}
-
-template <std::size_t slots>
-claim_setup escrow() {
-  return by_stream([all = std::make_shared<pooled>(pool_options{.slots_max = slots})](
-                       cudaStream_t on, cudaStream_t last) {
-    auto claimed = all->pool.claim(on);
-    release(claimed, on, last);
-  });
-}
-
-// The same with records only where another stream takes the slot; null without such pools.
-template <class Options>
-constexpr claim_setup (*lazy())() {
-  if constexpr (requires(Options options) { options.streams_outlive_pool = true; }) {
-    return []() -> claim_setup {
-      Options options{.slots_max = slots_max};
-      options.streams_outlive_pool = true;
-      return by_stream(
-          [all = std::make_shared<pooled>(options)](cudaStream_t on, cudaStream_t last) {
-            auto claimed = all->pool.claim(on);
-            release(claimed, on, last);
-          });
-    };
-  } else {
-    return nullptr;
-  }
-}
-
-// Claimers, one for each stream of a thread; null without such pools.
-template <class Pool, std::size_t slots>
-constexpr claim_setup (*local())() {
-  if constexpr (requires(Pool & pool, cudaStream_t stream) { pool.on(stream); }) {
-    return []() -> claim_setup {
-      return [all = std::make_shared<pooled>(pool_options{.slots_max = slots})](
-                 claim_streams const& mine) -> claim_pair {
-        Pool& pool = all->pool;
-        using claimer = decltype(pool.on(cudaStream_t{}));
-        auto const claimers = std::make_shared<std::vector<claimer>>();
-        for (cudaStream_t const each : mine) claimers->push_back(pool.on(each));
-        return [all, claimers, mine](std::size_t on, std::size_t last) {
-          auto claimed = (*claimers)[on].claim();
-          release(claimed, mine[on], mine[last]);
-        };
-      };
-    };
-  } else {
-    return nullptr;
-  }
-}
-
-// The same by size.
-claim_setup scratch() {
-  struct sized {
-    escrow::deleter deleter;
-    scratch_pool pool{{.slots_max = slots_max, .label = "claim", .deleter = &deleter}};
-  };
-  return by_stream([all = std::make_shared<sized>()](cudaStream_t on, cudaStream_t last) {
-    auto claimed = all->pool.claim(on, claimed_bytes);
-    release(claimed, on, last);
-  });
-}
-
-// PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
-class locked_pool {
- public:
-  struct slot {
-    test::owned_event ready;
-    cudaStream_t stream;
-  };
-
-  slot claim(cudaStream_t stream) {
-    std::unique_lock lock(mutex_);
-    auto const own = std::find_if(free_.rbegin(), free_.rend(),
-                                  [=](slot const& each) { return each.stream == stream; });
-    if (own != free_.rend()) {
-      slot found = std::move(*own);
-      free_.erase(std::next(own).base());
-      return found;
-    }
-    if (made_ < slots_max) {
-      ++made_;
-      return {test::make_event(), stream};
-    }
-    test::must(!free_.empty(), "a slot is free");
-    slot found = std::move(free_.front());
-    free_.erase(free_.begin());
-    lock.unlock();
-    test::must(cudaStreamWaitEvent(stream, found.ready, 0));
-    return found;
-  }
-
-  void release(slot&& used, cudaStream_t stream) {
-    test::must(cudaEventRecord(used.ready, stream));
-    used.stream = stream;
-    std::lock_guard const lock(mutex_);
-    free_.push_back(std::move(used));
-  }
-
- private:
-  std::mutex mutex_;  // guards all below
-  std::vector<slot> free_;
-  std::size_t made_ = 0;
-};
-
-claim_setup mutex_vector() {
-  return by_stream([pool = std::make_shared<locked_pool>()](cudaStream_t on, cudaStream_t last) {
-    pool->release(pool->claim(on), last);
-  });
-}
-
-// The device's own pool, told to keep all memory.
-claim_setup keeping_malloc_async() {
-  cudaMemPool_t pool = nullptr;
-  test::must(cudaDeviceGetDefaultMemPool(&pool, 0));
-  std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
-  test::must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
-  return by_stream([](cudaStream_t on, cudaStream_t last) {
-    void* memory = nullptr;
-    test::must(cudaMallocAsync(&memory, claimed_bytes, on));
-    test::must(cudaFreeAsync(memory, last));
-  });
-}
-
-claim_setup malloc_and_free() {
-  return by_stream([](cudaStream_t, cudaStream_t) {
-    void* memory = nullptr;
-    test::must(cudaMalloc(&memory, claimed_bytes));
-    test::must(cudaFree(memory));
-  });
-}
-
-using claim_arm = arm<claim_setup()>;
-
-constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
-constexpr int few = 16;
-
-claim_arm const arms[]{
-    {"event_record", &record<false>, true, many},
-    {"queries", &queries, true, many},
-    {"floor", &record<true>, true, many},
-    {"local", local<resource_pool<device_block>, slots_max>(), true, many},
-    {"lazy", lazy<pool_options>(), true, many},
-    {"escrow", &escrow<slots_max>, true, many},
-    {"scratch", &scratch, true, many},
-    {"mutex_vector", &mutex_vector, true, many},
-    {"pytorch", &pytorch_allocator, false, many},
-    {"rmm_pool", &rmm_pool, false, many},
-    {"rmm_fixed_size", &rmm_fixed_size, false, many},
-    {"cub", &cub_allocator, false, many},
-    {"malloc_async", &keeping_malloc_async, true, many},
-    {"malloc", &malloc_and_free, true, few},
-};
 
 // Of which arms' times the ratios are told.
 constexpr std::pair<std::string_view, std::string_view> ratios[]{
@@ -227,99 +33,13 @@ constexpr std::pair<std::string_view, std::string_view> ratios[]{
     {"rmm_fixed_size", "escrow"}, {"rmm_fixed_size", "local"}, {"malloc_async", "local"},
 };
 
-struct claim_load {
-  int threads = 1;
-  int streams = 1;    // of each thread
-  int migrating = 0;  // percent of the leases that are released on another stream; a divisor of 100
-};
-
-// Threads that do pairs of some arms, all on the same streams.
-class claim_team {
- public:
-  claim_team(claim_load const& load, std::vector<claim_setup> const& of_arms)
-      : steps_(steps_of(load)), team_(load.threads, [=, this] { return part_of(load, of_arms); }) {
-    constexpr int warm_up_rounds = 2;
-    for (std::size_t each = 0; each < of_arms.size(); ++each) {
-      for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(row(each, load.streams));
-    }
-  }
-
-  // Runs a round of an arm and returns the seconds of a pair. The arms before it have had the
-  // caches: some pairs are done before the time begins.
-  [[nodiscard]] double round(std::size_t arm, int pairs) {
-    constexpr int before_max = 64;
-    static_cast<void>(row(arm, std::min(pairs, before_max)));
-    return row(arm, pairs) / pairs;
-  }
-
- private:
-  struct step {
-    std::size_t on, last;
-  };
-
-  // What one thread has. The pairs end before the streams.
-  struct own {
-    std::vector<test::owned_stream> streams;
-    std::vector<claim_pair> pairs;
-    std::vector<std::size_t> next;  // of each arm's steps
-  };
-
-  // All streams in turn, and of the leases that migrate as many from each stream and to each.
-  static std::vector<step> steps_of(claim_load const& load) {
-    auto const streams = static_cast<std::size_t>(load.streams);
-    auto const period = static_cast<std::size_t>(load.migrating > 0 ? 100 / load.migrating : 1);
-    std::vector<step> result;
-    for (std::size_t i = 0; i < period * streams; ++i) {
-      std::size_t const on = i % streams;
-      bool const migrates = load.migrating > 0 && i % period == i / period % period;
-      result.push_back({on, migrates ? (on + streams / 2) % streams : on});
-    }
-    return result;
-  }
-
-  [[nodiscard]] thread_team::part part_of(claim_load const& load,
-                                          std::vector<claim_setup> const& of_arms) const {
-    auto const mine = std::make_shared<own>();
-    claim_streams handles;
-    for (int i = 0; i < load.streams; ++i) {
-      handles.push_back(mine->streams.emplace_back(test::make_stream()));
-    }
-    for (claim_setup const& each : of_arms) mine->pairs.push_back(each(handles));
-    mine->next.resize(of_arms.size());
-    return {[=, this] {
-              claim_pair const& pair = mine->pairs[arm_];
-              std::size_t next = mine->next[arm_];
-              for (int i = 0; i < pairs_; ++i) {
-                pair(steps_[next].on, steps_[next].last);
-                if (++next == steps_.size()) next = 0;
-              }
-              mine->next[arm_] = next;
-            },
-            [=] {
-              for (cudaStream_t const each : handles) test::must(cudaStreamSynchronize(each));
-            }};
-  }
-
-  // The seconds of the slowest thread.
-  double row(std::size_t arm, int pairs) {
-    arm_ = arm;
-    pairs_ = pairs;
-    return team_.round();
-  }
-
-  std::vector<step> const steps_;
-  std::size_t arm_ = 0;  // this and the next are written between rounds
-  int pairs_ = 0;
-  thread_team team_;
-};
-
 // All arms in turns: ratios are of one round, and the host's speed changes between runs by more
 // than the arms differ.
 void run(benchmark::State& state, std::vector<claim_arm> const& present, claim_load const& load,
          int pairs) {
   std::vector<claim_setup> setups;
   for (claim_arm const& each : present) setups.push_back(each.setup());
-  claim_team team(load, setups);
+  claim_team team(load, std::move(setups));
   std::vector<std::vector<double>> us(present.size());
   for (std::size_t round = 0; auto _ : state) {
     require_time();
@@ -353,9 +73,9 @@ void run(benchmark::State& state, std::vector<claim_arm> const& present, claim_l
 }
 
 // Two arms in turns.
-void run_in_turns(benchmark::State& state, claim_setup const& base, claim_setup const& other,
+void run_in_turns(benchmark::State& state, claim_setup base, claim_setup other,
                   claim_load const& load, int pairs) {
-  claim_team team(load, {base, other});
+  claim_team team(load, {std::move(base), std::move(other)});
   turns both;
   for (auto _ : state) {
     state.SetIterationTime(
@@ -369,7 +89,7 @@ void run_in_turns(benchmark::State& state, claim_setup const& base, claim_setup 
 std::vector<claim_arm> present_arms(settings const& how) {
   std::vector<claim_arm> result;
   std::string skipped;
-  for (claim_arm const& each : arms) {
+  for (claim_arm const& each : claim_arms()) {
     if (!each.is_for(how)) continue;
     std::string reason;
     if (each.setup == nullptr) {
@@ -478,7 +198,7 @@ void register_all(settings const& how) {
   auto const add_load = [&](claim_load const& load) {
     add("claim/threads:" + std::to_string(load.threads) + "/streams:" +
             std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
-        {how.choose(20, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
+        {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
         [=](benchmark::State& state) { run(state, present, load, pairs); });
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
@@ -487,23 +207,21 @@ void register_all(settings const& how) {
     add_load({.threads = 8, .streams = 4, .migrating = percent});
   }
 
-  auto const add_turns = [&](std::string const& name, auto base, auto other,
+  auto const add_turns = [&](std::string const& other, std::string const& base,
                              claim_load const& load) {
-    if (other == nullptr) return;
-    add("claim_turns/" + name + "/on_threads:" + std::to_string(load.threads),
-        {how.choose(200, 40, 2)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run_in_turns(state, base(), other(), load, pairs); });
+    if (setup_of(other) == nullptr) return;
+    add("claim_turns/" + other + "_over_" + base + "/on_threads:" + std::to_string(load.threads),
+        {how.choose(200, 40, 2)}, benchmark::kMicrosecond, [=](benchmark::State& state) {
+          run_in_turns(state, setup_of(base)(), setup_of(other)(), load, pairs);
+        });
   };
   for (int const threads : {1, 8}) {
-    add_turns("escrow_over_floor", &record<true>, &escrow<slots_max>, {.threads = threads});
-    add_turns("scratch_over_escrow", &escrow<slots_max>, &scratch, {.threads = threads});
+    add_turns("escrow", "floor", {.threads = threads});
+    add_turns("scratch", "escrow", {.threads = threads});
   }
-  // One slot for two streams in turn: each claim takes it from the other stream, or from the other
-  // stream's claimer, and makes its stream wait unless the release is known to be done. The base
-  // has a slot for each stream, so none waits.
-  add_turns("steal_over_escrow", &escrow<slots_max>, local<resource_pool<device_block>, 1>(),
-            {.streams = 2});
-  add_turns("escrow_steal_over_escrow", &escrow<slots_max>, &escrow<1>, {.streams = 2});
+  // Two streams in turn have one slot. The base has one stream, whose claims wait for nothing.
+  add_turns("steal", "escrow_on_first_stream", {.streams = 2});
+  add_turns("escrow_steal", "escrow_on_first_stream", {.streams = 2});
   for (bool const is_kept : {true, false}) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
         benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });
