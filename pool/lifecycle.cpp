@@ -12,16 +12,16 @@
 
 namespace escrow::inline v0_1 {
 
-slot_pool::slot_pool(pool_options const& options, make_function make) {
+slot_pool::slot_pool(pool_options const& options, make_function make, deleter_core* core) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
   if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
-  deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
-  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
+  if (core == nullptr) core = &(own.deleter != nullptr ? *own.deleter : deleter::global()).core();
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), *core, devices);
   state_->bind_group();  // last: a group stays bound
-  core.add_use();
+  core->add_use();
 }
 
 void slot_pool::state::bind_group() {

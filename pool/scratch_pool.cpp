@@ -86,9 +86,12 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   pool_options options;
   scratch_policy const policy;
-  // Guards the creation of sizes and `is_closed`. Held while a size is created, which runs no
-  // destructor.
+  // Guards the creation of sizes, `core` and `is_closed`. Held while a size is created, which runs
+  // no destructor.
   std::mutex mutex;
+  // That of the pools, which use it, and so keep it when the deleter is gone. Null before the
+  // first.
+  deleter_core* core = nullptr;
   bool is_closed = false;
   // Owned, by size. Stored with release under the lock, acquired by claims without it.
   std::array<std::atomic<size_class*>, 256> by_size{};
@@ -124,8 +127,9 @@ blocks& scratch_pool::state::of(std::size_t bytes) {
   }
   pool_options its = options;
   its.label = label_of(size);
-  auto made = std::make_unique<size_class>(size_class{size, std::nullopt, now});
-  made->pool.emplace(its, [this, size] { return make(size); });
+  auto made = std::make_unique<size_class>(
+      size_class{size, blocks(core, its, [this, size] { return make(size); }, {}, {}), now});
+  core = &slots_of(*made).core();
   slots_of(*made).share(shared_from_this(), size);
   first.store(made.get(), std::memory_order_release);
   return *made.release()->pool;

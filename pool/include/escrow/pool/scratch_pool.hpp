@@ -146,7 +146,8 @@ class ESCROW_API scratch_pool {
   std::shared_ptr<state> state_;
 };
 
-// A scratch_pool for each device, created when it is first asked for.
+// A scratch_pool for each device, created when it is first asked for: `options.deleter` must be
+// alive then.
 // Thread safety: any thread may call on() concurrently.
 class ESCROW_API scratch_pools {
  public:
