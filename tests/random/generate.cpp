@@ -71,6 +71,8 @@ constexpr std::string_view sequences_text = R"(
   load_library begin launch_code end clone unload_library instantiate upload launch settle;
   begin claim_captured release end hoist instantiate enter launch_in_turn leave begin claim_captured
       release end instantiate launch enter launch_in_turn leave launch let_go settle;
+  begin claim_captured release end hoist instantiate instantiate enter launch_in_turn leave enter
+      launch_in_turn leave let_go settle;
   begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
       leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;)";
 
@@ -106,7 +108,7 @@ constexpr std::string_view meetings_text = R"(
       destroy_exec destroy_exec claim, destroy_graph claim, claim destroy_exec poll;
   hoist: let_go poll;
   begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
-      leave, launch launch_in_turn leave, launch launch, leave launch step;
+      leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;
   begin claim_captured release end clone hoist hoist instantiate instantiate enter launch_in_turn:
       enter leave, enter leave step, enter launch;)";
 
