@@ -195,6 +195,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp
+  void bind_group();  // to the pool's device; throws usage_error if it is another's
   // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
   // sees `looked_at` or `shrunk` changed, and tries again.
   class shrinking {
