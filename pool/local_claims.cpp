@@ -59,8 +59,8 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   return true;
 }
 
-void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
-  if (!options.check_streams || on.id == 0 || !is_destroyed(on)) return;
+void slot_pool::state::check_stream(char const* call, stream_use const& on) const {
+  if (on.id == 0 || !is_destroyed(on)) return;
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }

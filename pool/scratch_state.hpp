@@ -116,7 +116,7 @@ lease<device_block> scratch_pool::state::claim(std::size_t bytes, stream_ref str
   try {
     if (options.group) {
       claimed_slot const shared = claim_existing(bytes, stream, where);
-      if (shared.what != nullptr) return lease<device_block>(shared);
+      if (shared.what != nullptr) return lease<device_block>([&] { return shared; });
     }
     return claim_of_size();
   } catch (pool_exhausted const& error) {

@@ -102,7 +102,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // Whether room in the budget would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
-  void require_open(char const* call) const;
+  void require_open(char const* call) const {
+    if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_closed(call);
+  }
+  [[noreturn]] void throw_closed(char const* call) const;
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy);
@@ -172,7 +176,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // Whether an event can be recorded on `on` now, by this thread.
   [[nodiscard]] static bool is_recordable(stream_use const& on) noexcept;
   // With pool_options::check_streams: throws usage_error if the stream was destroyed.
-  void require_stream(char const* call, stream_use const& on) const;
+  void require_stream(char const* call, stream_use const& on) const {
+    if (options.check_streams) [[unlikely]]
+      check_stream(call, on);
+  }
+  void check_stream(char const* call, stream_use const& on) const;
   // Limits what each of so many users keeps. Under locals_mutex.
   void divide_idle(std::size_t users) noexcept;
   // Asks the users of all local_slots for what they have: their next calls cover it.
