@@ -133,6 +133,7 @@ std::string to_json(scratch_stats const& stats) {
                   {"bytes_in_use", stats.bytes_in_use},
                   {"bytes_idle", stats.bytes_idle},
                   {"bytes_in_graphs", stats.bytes_in_graphs},
+                  {"bytes_unrecorded", stats.bytes_unrecorded},
                   {"bytes_peak", stats.bytes_peak},
                   {"grown", stats.grown},
                   {"returned", stats.returned}});

@@ -147,8 +147,9 @@ scratch_stats scratch_pool::state::stats() const noexcept {
                     .returned = returned.load(std::memory_order_relaxed)};
   for_each([&now](size_class& each) {
     pool_stats const its = slots_of(each).stats();
-    std::size_t const idle = slots_of(each).free_slots();
+    std::size_t const idle = its.idle;
     now.bytes_idle += idle * each.bytes;
+    now.bytes_unrecorded += its.unrecorded * each.bytes;
     now.bytes_in_graphs += its.in_graphs * each.bytes;
     if (its.slots > idle + its.in_graphs) {
       now.bytes_in_use += (its.slots - idle - its.in_graphs) * each.bytes;

@@ -288,7 +288,6 @@ class ESCROW_API slot_pool {
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;
   [[nodiscard]] std::string describe() const;
-  [[nodiscard]] std::size_t free_slots() const noexcept;
   [[nodiscard]] bool has_busy() const noexcept;  // free slots, or some on their way from a list
   [[nodiscard]] std::uint64_t puts() const noexcept;  // see free_lists
   [[nodiscard]] int device() const noexcept;
