@@ -68,6 +68,12 @@ constexpr std::string_view sequences_text = R"(
       launch set_launch set_launch launch set_launch destroy_exec set_launch settle;
   own make_graph add_node add_node_of_lease clone set_add set_add set_launch set_launch drop_set
       launch set_add set_launch settle;
+  begin claim_captured release end instantiate bind launch_bound launch_bound destroy_graph flush
+      launch_bound destroy_exec poll claim;
+  begin claim_captured release end instantiate bind launch_bound instantiate launch flush launch
+      launch_bound launch destroy_exec launch_bound unbind launch destroy_exec settle;
+  begin claim_captured release end instantiate bind launch_bound set_add set_launch flush set_launch
+      launch_bound destroy_exec settle;
   load_library begin launch_code end clone unload_library instantiate upload launch settle;)";
 
 /// The same before ':'; then operations that run at the same time, in several forms.
@@ -100,6 +106,10 @@ constexpr std::string_view meetings_text = R"(
       destroy_exec claim;
   claim make_graph add_node_of_lease instantiate release instantiate: launch launch step,
       destroy_exec destroy_exec claim, destroy_graph claim, claim destroy_exec poll;
+  begin claim release end instantiate bind launch_bound instantiate: launch_bound launch,
+      launch_bound launch step, launch flush, launch flush step, launch destroy_exec, launch unbind;
+  begin claim release end instantiate bind: launch_bound instantiate, launch_bound begin,
+      launch_bound destroy_graph step;
   hoist: let_go poll;)";
 
 /// Operations that go together: first one by one, then at the same time.

@@ -74,6 +74,10 @@ namespace escrow::test {
   X(set_add, "Fg", 4, fails)                            \
   X(set_launch, "fi", 6, fails)                         \
   X(drop_set, "", 1, fails)                             \
+  X(bind, "ei", 3, fails | together)                    \
+  X(launch_bound, "ew", 6, fails | together)            \
+  X(flush, "e", 2, fails | together)                    \
+  X(unbind, "e", 1, fails | together)                   \
   /* nodes */                                           \
   X(add_node, "Ngow", 10, fails | together | looks)     \
   X(add_node_of_lease, "Ngl", 5, fails | together)      \
@@ -248,7 +252,9 @@ ESCROW_SITUATIONS(
     released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
     code_unloaded, capture_left_by_an_exception, graphs_shared_an_exec, set_has_several_execs,
     set_switched_in_flight, set_gone_in_flight, slot_shared_by_graphs,
-    memory_of_a_larger_size_shared, concurrent_branches_refused)
+    memory_of_a_larger_size_shared, concurrent_branches_refused, launcher_left_its_launches_due,
+    launch_refused_behind_a_launcher, launched_after_a_flush, launcher_gone_in_flight,
+    launcher_called_on_another_thread, sibling_launched_inside_a_launch_of_a_launcher)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

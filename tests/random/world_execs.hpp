@@ -66,8 +66,38 @@ struct world_execs : world_graphs {
     });
   }
 
+  /// A launcher's launch is recorded, or is not: then others may be refused.
+  void note_due(exec_place& place, bool is_due) {
+    place.is_due = is_due;
+    is_any_due_ = std::ranges::any_of(execs_, &exec_place::is_due);
+  }
+  bool is_another_due(exec_place const& place) const {
+    return std::ranges::any_of(
+        execs_, [&](exec_place const& each) { return &each != &place && each.is_due; });
+  }
+  /// Whether the calling thread is not that of the launcher.
+  bool is_elsewhere(exec_place const& place) {
+    bool const is_so = place.bound && place.thread != mine_->what->thread;
+    meet(launcher_called_on_another_thread, is_so);
+    return is_so;
+  }
+
   // Ways 1 and 3: with work of its own behind it.
   outcome do_launch(nth e, nth s, nth way) {
+    return execs_[e].bound ? skipped : launch_on(e, s, way);
+  }
+  outcome do_launch_bound(nth e, nth way) {
+    exec_place& place = execs_[e];
+    if (!place.bound || !capture_at(place.stream).is_none()) return skipped;
+    bool const was_due = place.is_due;
+    note_due(place, true);
+    outcome const result = launch_on(e, place.stream, way);
+    if (result == skipped || result == refused) note_due(place, was_due);
+    meet(launcher_left_its_launches_due, result == done);
+    return result;
+  }
+
+  outcome launch_on(nth e, nth s, nth way) {
     exec_place& place = execs_[e];
     contents const& kept = all_.model.execs[e];
     if (is_blocked(s) || is_lost()) return skipped;
@@ -78,12 +108,19 @@ struct world_execs : world_graphs {
       for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
     }
     int const behind = streams_[s].mark;
+    bool const may_refuse =
+        place.plain == nullptr && (is_another_due(place) || is_elsewhere(place));
+    bool const& may_refuse_by_then = place.bound ? mine_->has_met : is_any_due_;
     // Memory that is there already, or is not there to be freed.
-    outcome const result = attempt(false, place.has_memory, [&] {
+    auto const act = [&] {
       if (place.own) return place.own->launch(streams_[s].handle);
+      if (place.bound) return place.bound->launch();
       escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
-    });
-    place.is_end_unknown = result != done;
+    };
+    outcome const result = attempt(may_refuse, place.has_memory, act, may_refuse_by_then);
+    meet(launch_refused_behind_a_launcher, result == refused && place.own);
+    meet(launched_after_a_flush, result == done && place.own && was_flushed_);
+    place.is_end_unknown = result == failed;
     if (result != done) return result;
     for (entry& each : all_.model.execs[e].held) each.launched = true;
     meet(exec_with_memory_launched, place.has_memory);
@@ -100,6 +137,7 @@ struct world_execs : world_graphs {
   outcome do_update(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
     graph_place& source = graphs_[g];
+    if (place.bound) return skipped;
     // What it had may go from the beginning of the call, but for launches in flight.
     contents& kept = all_.model.execs[e];
     contents const before = kept;
@@ -140,6 +178,7 @@ struct world_execs : world_graphs {
   void drop_exec(nth e) {
     exec_place& place = execs_[e];
     meet(exec_gone_in_flight, is_in_flight(place));
+    meet(launcher_gone_in_flight, is_in_flight(place) && place.bound);
     meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
     contents& kept = all_.model.execs[e];
     append(kept.held, kept.lingering);
@@ -153,10 +192,52 @@ struct world_execs : world_graphs {
       static_cast<void>(cudaGraphExecDestroy(place.plain));
     }
     place = {};
+    note_due(place, false);
   }
 
   outcome do_destroy_exec(nth e) {
+    exec_place const& place = execs_[e];
+    // It would leak what it holds.
+    bool const is_leak = is_elsewhere(place) || !capture_at(place.stream).is_none();
+    if (place.is_due && is_leak) return skipped;
     return attempt([&] { drop_exec(e); });
+  }
+
+  outcome do_bind(nth e, nth s) {
+    exec_place& place = execs_[e];
+    if (!place.own || is_blocked(s)) return skipped;
+    outcome const result =
+        attempt([&] { place.bound.emplace(std::move(*place.own), streams_[s].handle); });
+    if (result != done) return result;
+    place.own.reset();
+    place.stream = s;
+    place.thread = mine_->what->thread;
+    return result;
+  }
+
+  outcome do_flush(nth e) {
+    exec_place& place = execs_[e];
+    if (!place.bound) return skipped;
+    outcome const result = attempt(may_not_record(place), false, [&] { place.bound->flush(); });
+    if (result != done) return result;
+    was_flushed_ = was_flushed_ || place.is_due;
+    note_due(place, false);
+    return result;
+  }
+
+  outcome do_unbind(nth e) {
+    exec_place& place = execs_[e];
+    if (!place.bound) return skipped;
+    outcome const result =
+        attempt(may_not_record(place), false, [&] { place.own.emplace(place.bound->release()); });
+    if (result != done) return result;
+    place.bound.reset();
+    note_due(place, false);
+    return result;
+  }
+
+  bool may_not_record(exec_place const& place) {
+    return is_elsewhere(place) || (place.is_due && !capture_at(place.stream).is_none());
   }
 
   outcome do_upload(nth e, nth s) {

@@ -14,10 +14,11 @@ struct world_sets : world_execs {
       return each.is_there() && each.made_of == source.serial;
     });
     std::optional<exec_set::member> added;
-    outcome const result = attempt(false, source.is_single && has_one, [&] {
+    outcome const result = attempt(may_be_refused(source), source.is_single && has_one, [&] {
       if (!set_) set_.emplace();
       added = set_->add(std::move(*source.own));
     });
+    meet(concurrent_branches_refused, result == refused);
     if (result != done) return result;
     members_[f] = {.which = added};
     all_.model.members[f] = std::exchange(all_.model.graphs[g], {});
@@ -36,7 +37,8 @@ struct world_sets : world_execs {
     auto const switches = set_->stats().switches;
     bool const is_any_in_flight = std::ranges::any_of(
         members_, [this](member_place const& each) { return is_in_flight(each); });
-    outcome const result = attempt([&] { set_->launch(*place.which, streams_[s].handle); });
+    auto const act = [&] { set_->launch(*place.which, streams_[s].handle); };
+    outcome const result = attempt(is_any_due_, false, act);
     if (result != done) return result;
     for (entry& each : all_.model.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);

@@ -275,6 +275,8 @@ struct world_state {
   std::uint64_t invalidated_ = 0;  // captures, on purpose
   std::uint64_t serials_ = 0;
   int node_ids_ = 0;
+  bool is_any_due_ = false;  // a launcher's launch
+  bool was_flushed_ = false;
 
   std::unique_ptr<deleter> worker_;
   std::array<stream_place, 6> streams_;
