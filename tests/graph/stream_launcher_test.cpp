@@ -160,6 +160,25 @@ TEST_F(StreamLauncher, FlushedLateDoesNotHideALaterLaunchOfAnother) {
   EXPECT_TRUE(have_ended(4));
 }
 
+TEST_F(StreamLauncher, WaitsForALaunchThatCameAfterAnotherOnItsStream) {
+  pinned_flag behind;
+  graph const source = behind_flag();
+  stream_launcher launcher = on_two(source);
+  launcher.launch();
+  {
+    graph_exec rival(source);
+    rival.launch(two);
+    must(launch_wait_flag(three, behind.get()));
+    rival.launch(three);
+  }
+  launcher.launch();  // alone again
+  flag.raise();
+  EXPECT_TRUE(have_ended(2));
+  EXPECT_TRUE(stays_false([&] { return cells.load(1) > 2; })) << "it does not wait for the third";
+  behind.raise();
+  EXPECT_TRUE(have_ended(4));
+}
+
 TEST_F(StreamLauncher, DoesNotOrderExecsThatShareOnlyWhatIsRead) {
   graph const source = captured_behind_flag(
       [&, shared = std::make_shared<int>(1)](cudaStream_t on) { retain(on, shared); });
