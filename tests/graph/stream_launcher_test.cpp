@@ -1,6 +1,7 @@
 // stream_launcher: launches on one stream and thread, recorded together. What comes after them is
 // refused, and never early. What the exec holds is released as after a graph_exec's launches:
 // see exec_lifetime_test.cpp.
+#include <atomic>
 #include <escrow/sim.hpp>
 #include <functional>
 #include <memory>
@@ -177,6 +178,30 @@ TEST_F(StreamLauncher, WaitsForALaunchThatCameAfterAnotherOnItsStream) {
   EXPECT_TRUE(stays_false([&] { return cells.load(1) > 2; })) << "it does not wait for the third";
   behind.raise();
   EXPECT_TRUE(have_ended(4));
+}
+
+// A copy to pageable memory blocks cudaGraphLaunch until it is done.
+TEST_F(StreamLauncher, KeepsOthersFromLaunchingWhileItsOwnLaunchBlocks) {
+  device_ints from{1};
+  std::vector<int> to(1);
+  graph const source = captured_behind_flag([&](cudaStream_t on) {
+    load(*taken, on);
+    must(cudaMemcpyAsync(to.data(), from.data(), sizeof(int), cudaMemcpyDeviceToHost, on));
+  });
+  std::atomic<bool> was_launched{false};
+  graph_exec rival(source);
+  {
+    std::jthread const launching([&] { on_two(source).launch(); });
+    ASSERT_TRUE(have_started(1));
+    std::jthread const beside([&] {
+      rival.launch(three);
+      was_launched.store(true, std::memory_order_relaxed);  // relaxed: only the value matters
+    });
+    EXPECT_TRUE(stays_false([&] { return was_launched.load(std::memory_order_relaxed); }));
+    EXPECT_EQ(cells.load(1), 1) << "the launches overlap";
+    flag.raise();
+  }
+  EXPECT_TRUE(have_ended(2));
 }
 
 TEST_F(StreamLauncher, DoesNotOrderExecsThatShareOnlyWhatIsRead) {
