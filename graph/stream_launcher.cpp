@@ -12,7 +12,7 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-void refuse_capturing(char const* call, stream_ref stream) {
+void refuse_if_capturing(char const* call, stream_ref stream) {
   capture_info info;
   cudaError_t const status = detail::query_capture(stream.get(), info);
   if (is_sticky(status)) return;  // a lost device reports no captures, and record_ready() knows
@@ -30,7 +30,7 @@ bool depends_on_device(stream_ref stream) noexcept {
 // 0 if the launches are recorded one by one.
 std::uint64_t bound_stream(char const* call, stream_ref stream) {
   if (depends_on_device(stream)) return 0;
-  refuse_capturing(call, stream);
+  refuse_if_capturing(call, stream);
   return stream_id(stream);
 }
 
@@ -86,7 +86,7 @@ graph_exec stream_launcher::release(source_location where) {
 void stream_launcher::record(char const* call) {
   graph_exec::state& its = require(call);
   if (!its.is_end_due()) return;
-  refuse_capturing(call, stream_);
+  refuse_if_capturing(call, stream_);
   its.record_due_end(stream_);
 }
 
