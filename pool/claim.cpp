@@ -64,13 +64,21 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
   }
   std::uint64_t const id = stream_id(asked.stream);
   record_deferred(asked.stream, id);
+  if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
+    stream_use const on = use_of(asked.stream, id, options.device);
+    return claim_local(local_of(on), on, asked);
+  }
+  return claim_eager(asked, id);
+}
+
+claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint64_t id) {
   if (slot* const own = free.take_newest(id)) [[likely]] {
     if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
     if (options.track_leases) [[unlikely]]
       track(*own, {asked.where, std::chrono::steady_clock::now()});
     return {own, use_of(asked.stream, id, options.device)};
   }
-  return claim_other(asked, id, capture, {});
+  return claim_other(asked, id, {}, {});
 }
 
 claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint64_t stream_id,
@@ -158,22 +166,26 @@ slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max)
   do {
     if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   } while (core.recycle_next(last_asked));
-  if (free.is_empty()) return nullptr;
+  if (free.is_empty()) {
+    ask_for_local_slots();
+    return nullptr;
+  }
   // A query would invalidate another thread's Global capture, and any of this one.
   relaxed_capture_scope const relaxed;
   for (std::size_t asked = 0; asked < questions_max; ++asked) {
     slot* const found = free.take_to_ask(pass);
-    if (found == nullptr) return nullptr;
+    if (found == nullptr) break;
     bool const is_taken = is_done(*found);
     if (!is_taken && !free.put_asked(*found, pass)) destroy(*found);
     free.looked_at.fetch_sub(1, std::memory_order_relaxed);
     if (is_taken) return found;
   }
+  ask_for_local_slots();
   return nullptr;
 }
 
 bool slot_pool::state::is_done(slot& free) noexcept {
-  if (!succeeded(cudaEventQuery(free.ready_.get()))) return false;
+  if (!succeeded(cudaEventQuery(free.ready()))) return false;
   for (std::size_t i = 0; i < free.also_count_; ++i) {
     if (succeeded(cudaEventQuery(free.also_ready_[i].ready.get()))) continue;
     free.key_ = free_lists::own_list_of(free);
@@ -248,18 +260,18 @@ slot* slot_pool::state::grow_in_room(std::exception_ptr& failure) {
 
 void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own) {
   if (taken.is_done_) return;
-  auto const wait = [&](event const& ready) {
-    cudaError_t const status = cudaStreamWaitEvent(stream.get(), ready.get(), 0);
+  auto const wait = [&](cudaEvent_t ready) {
+    cudaError_t const status = cudaStreamWaitEvent(stream.get(), ready, 0);
     if (status == cudaSuccess) return;
     put_back(taken);
     check(status, "cudaStreamWaitEvent");
   };
   if (!is_its_own) {
     stream_waits.fetch_add(1, std::memory_order_relaxed);
-    wait(taken.ready_);
+    wait(taken.ready());
   }
   // Reset only all together: if one wait fails, no lease follows, and the slot needs all events.
-  for (std::size_t i = 0; i < taken.also_count_; ++i) wait(taken.also_ready_[i].ready);
+  for (std::size_t i = 0; i < taken.also_count_; ++i) wait(taken.also_ready_[i].ready.get());
   taken.also_count_ = 0;
 }
 

@@ -1,6 +1,7 @@
-// Slots that wait until their stream can be recorded on.
+// Slots whose stream is recorded on later: one event for many, or each when it can be recorded.
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -29,14 +30,13 @@ std::uint64_t bound_of_stream_ids(int device) noexcept {
   }
 }
 
-// For a stream that is invalid or has another id.
-bool is_destroyed(stream_use const& use) noexcept {
+}  // namespace
+
+bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
   unsigned long long id = 0;
   cudaError_t const status = cudaStreamGetId(use.handle, &id);
   return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
 }
-
-}  // namespace
 
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
@@ -95,6 +95,38 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   leak(used);  // the pool was destroyed: no call gives it a stream any more
+}
+
+void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept {
+  if (oldest == nullptr) return;
+  std::shared_ptr<covering_event> covering;
+  if (is_recordable && !(options.check_streams && is_destroyed(on))) {
+    try {
+      device_scope const current(on.device);
+      auto made = std::make_shared<covering_event>(options.device);
+      record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
+      if (outcome == record_outcome::recorded || outcome == record_outcome::recorded_anew) {
+        covering = std::move(made);
+      }
+    } catch (std::exception const&) {  // each slot tries again
+    }
+  }
+  while (oldest != nullptr) {
+    slot& each = *std::exchange(oldest, oldest->newer_);
+    each.newer_ = nullptr;
+    each.released_at_ = stamp();
+    each.covered_by_ = covering;
+    if (covering != nullptr) {
+      each.key_ = on.id;
+      go_home(each);
+      continue;
+    }
+    each.key_ = free_lists::own_list_of(each);
+    each.unrecorded_.push_back(on);  // reserved: see slot_pool::record_stream
+    cudaError_t const status = record_uses(each);
+    if (status != cudaSuccess) core.report(status, "cudaEventRecord");
+    finish_release(each);
+  }
 }
 
 void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {

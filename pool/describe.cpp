@@ -19,6 +19,7 @@ std::string to_json(pool_stats const& stats) {
                   {"leased", stats.leased},
                   {"idle", stats.idle},
                   {"in_graphs", stats.in_graphs},
+                  {"unrecorded", stats.unrecorded},
                   {"deferred", stats.deferred},
                   {"slots_peak", stats.slots_peak},
                   {"grown", stats.grown},
@@ -53,7 +54,9 @@ std::string describe(holder const& which) {
     text += std::string(", since the claim at ") + which.where.file_name() + ":" +
             std::to_string(which.where.line());
   }
-  if (which.waits_for != nullptr) text += " until the pool is given it outside of captures";
+  if (which.waits_for != nullptr) {
+    text += " until the pool or its claimer is given it outside of captures";
+  }
   return text;
 }
 
@@ -72,6 +75,14 @@ pool_stats slot_pool::stats() const noexcept {
   free_lists::counts const free = in.free.count();
   now.idle = free.listed;
   now.hits = free.newest_taken;
+  {
+    std::lock_guard const lock(in.locals_mutex);
+    for (local_slots const& each : in.locals) {
+      now.unrecorded += each.idle();
+      now.hits += each.taken();
+    }
+  }
+  now.idle += now.unrecorded;
   elsewhere += now.idle;
   // Last: a slot that is destroyed meanwhile must not look like a lease.
   now.slots = in.slots.load(std::memory_order_relaxed);
@@ -91,6 +102,7 @@ std::size_t slot_pool::state::deferred_outside_graphs() const noexcept {
 std::vector<holder> slot_pool::holders() const {
   std::vector<holder> result = state_->reuse.holders(label());
   state_->add_deferred_holders(result);
+  state_->add_local_holders(result);
   std::size_t const tracked = state_->add_leases(result);
   std::size_t const leased = stats().leased;
   if (leased > tracked) {
@@ -109,6 +121,17 @@ void slot_pool::state::add_deferred_holders(std::vector<holder>& result) const {
     } else {
       result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = stream});
     }
+  }
+}
+
+void slot_pool::state::add_local_holders(std::vector<holder>& result) const {
+  std::lock_guard const lock(locals_mutex);
+  for (local_slots const& each : locals) {
+    if (each.idle() == 0) continue;
+    result.push_back({.label = options.label,
+                      .slots = each.idle(),
+                      .where = {},
+                      .waits_for = each.of_stream.handle});
   }
 }
 
@@ -149,8 +172,10 @@ std::string slot_pool::state::describe_exhaustion(char const* call) const {
                      (is_full ? "slots_max " + std::to_string(options.slots_max)
                               : std::string("the limit in bytes leaves no room for another")) +
                      ")";
-  if (now.idle != 0)
-    text += "; " + std::to_string(now.idle) + " are free but still in use by the GPU";
+  if (now.idle != now.unrecorded) {
+    text += "; " + std::to_string(now.idle - std::min(now.idle, now.unrecorded)) +
+            " are free but still in use by the GPU";
+  }
   std::size_t named = 0;
   for (holder const& each : owner.holders()) {
     if (++named > 16) break;  // longer texts are not read

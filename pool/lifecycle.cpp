@@ -12,28 +12,32 @@
 
 namespace escrow::inline v0_1 {
 
-slot_pool::slot_pool(pool_options const& options, make_function make) {
+slot_pool::slot_pool(pool_options const& options, make_function make, deleter_core* core) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
   if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
-  if (own.group) {
-    int of_group = -1;
-    // Relaxed: only the value matters.
-    if (!own.group->order()->device.compare_exchange_strong(of_group, own.device,
-                                                            std::memory_order_relaxed) &&
-        of_group != own.device) {
-      throw usage_error("pool_options::group",
-                        "\"" + own.label + "\" is of device " + std::to_string(own.device) +
-                            ", the sharing group \"" + own.group->order()->options.label +
-                            "\" of device " + std::to_string(of_group),
-                        "use a group for each device");
-    }
+  if (core == nullptr) core = &(own.deleter != nullptr ? *own.deleter : deleter::global()).core();
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), *core, devices);
+  state_->bind_group();  // last: a group stays bound
+  core->add_use();
+}
+
+void slot_pool::state::bind_group() {
+  if (!options.group) return;
+  group_order& order = *options.group->order();
+  int of_group = -1;
+  // Relaxed: only the value matters.
+  if (order.device.compare_exchange_strong(of_group, options.device, std::memory_order_relaxed) ||
+      of_group == options.device) {
+    return;
   }
-  deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
-  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
-  core.add_use();
+  throw usage_error("pool_options::group",
+                    "\"" + options.label + "\" is of device " + std::to_string(options.device) +
+                        ", the sharing group \"" + order.options.label + "\" of device " +
+                        std::to_string(of_group),
+                    "use a group for each device");
 }
 
 slot_pool::~slot_pool() = default;
@@ -70,7 +74,9 @@ std::uint64_t slot_pool::puts() const noexcept {
 
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
+  state_->ask_for_local_slots();                             // their users' next calls destroy them
   state_->free.close();
+  state_->close_local_slots();
   while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);
 }
 
@@ -119,6 +125,13 @@ bool slot_pool::state::return_wait::go_on(std::chrono::nanoseconds max) {
   return true;
 }
 
+covering_event::covering_event(int its_device)
+    : device(its_device), recorded(event_cache::take(its_device)) {}
+
+covering_event::~covering_event() {
+  event_cache::put(device, std::move(recorded));
+}
+
 slot::slot(slot_pool& pool)
     : reclaimable(pool.core(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
       pool_(pool),
@@ -134,7 +147,7 @@ slot::~slot() {
 void slot_pool::state::destroy(slot& idle) noexcept {
   slots.fetch_sub(1, std::memory_order_release);  // see there
   announce_return();
-  if (!idle.is_done_) idle.reclaim_after(idle.ready_.get(), {});
+  if (!idle.is_done_) idle.reclaim_after(idle.ready(), {});
   idle.push();
 }
 

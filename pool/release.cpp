@@ -61,12 +61,16 @@ void slot_pool::release(claimed_slot& lease) {
   require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
   if (is_ambiguous(lease.on)) device.emplace(in.options.device);  // the claiming stream's
+  if (lease.local != nullptr && in.release_local(lease)) return;
   in.release_on(lease, lease.on);
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use const on = in.unasked(stream);
+  if (lease.local != nullptr && !is_ambiguous(on) && on.handle == lease.on.handle) {
+    return release(lease);
+  }
   capture_info capture;
   check(query_recordable(on.handle, capture), "cudaStreamGetCaptureInfo");
   if (capture.status != capture_status::invalidated) {
@@ -143,6 +147,7 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use cons
   if (options.track_leases) untrack(used);
   used.is_done_ = false;
   used.was_used_ = true;
+  used.covered_by_.reset();
   used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
   if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {

@@ -1,11 +1,13 @@
 // The implementation of slot_pool.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <forward_list>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -18,6 +20,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "free_lists.hpp"
+#include "local_slots.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -75,6 +78,8 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // claim.cpp: these return null if no slot is available now.
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
+  // For a stream that does not capture.
+  [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, std::uint64_t stream_id);
   [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
                                          capture_info capture, capture_frontier frontier);
   // `failure`: why no slot could be made.
@@ -135,10 +140,14 @@ struct ESCROW_LOCAL slot_pool::state {
   void put_back(slot& unused) noexcept;  // without announcement: waiting threads would spin
 
   // deferred.cpp
+  [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
   // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
   // if it is not null. Returns the first failure.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
+  // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
+  // them. `is_recordable` false, or if CUDA refuses: each is recorded or deferred as others are.
+  void cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
     // Relaxed: see deferred_count.
@@ -147,17 +156,46 @@ struct ESCROW_LOCAL slot_pool::state {
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
+  // local_claims.cpp
+  // For a claimer of the stream `on`, whose id it learns outside of captures.
+  [[nodiscard]] claimed_slot claim_of_claimer(local_slots& its, stream_use& on,
+                                              claim_request const& asked);
+  [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,
+                                         claim_request const& asked);
+  // Puts the slot into the lease's local_slots and empties the lease. False: it must be released
+  // with an event. Throws as lease::release.
+  [[nodiscard]] bool release_local(claimed_slot& lease);
+  // Of a stream that outlives the pool.
+  [[nodiscard]] local_slots& local_of(stream_use const& on);
+  [[nodiscard]] local_slots& add_claimer(stream_use const& on);
+  void remove_claimer(local_slots& ended, stream_use const& on) noexcept;
+  // Whether an event can be recorded on `on` now, by this thread.
+  [[nodiscard]] static bool is_recordable(stream_use const& on) noexcept;
+  // With pool_options::check_streams: throws usage_error if the stream was destroyed.
+  void require_stream(char const* call, stream_use const& on) const;
+  // Limits what each of so many users keeps. Under locals_mutex.
+  void divide_idle(std::size_t users) noexcept;
+  // Asks the users of all local_slots for what they have: their next calls cover it.
+  void ask_for_local_slots() noexcept {
+    // Relaxed: see there.
+    if (has_local_slots.load(std::memory_order_relaxed))
+      record_requests.fetch_add(1, std::memory_order_relaxed);
+  }
+  void close_local_slots() noexcept;  // of streams that outlive the pool
+
   // describe.cpp
   // If options.track_leases: adds the slot to the list of leases, and removes it.
   void track(slot& leased, slot::claim_note const& note) noexcept;
   void untrack(slot& ended) noexcept;
   void add_deferred_holders(std::vector<holder>& result) const;
+  void add_local_holders(std::vector<holder>& result) const;
   // Returns the number of tracked leases whose slot no graph holds.
   [[nodiscard]] std::size_t add_leases(std::vector<holder>& result) const;
   [[nodiscard]] std::size_t deferred_outside_graphs() const noexcept;
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp
+  void bind_group();  // to the pool's device; throws usage_error if it is another's
   // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
   // sees `looked_at` or `shrunk` changed, and tries again.
   class shrinking {
@@ -241,11 +279,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // Existing slots, neither handed to the worker for destruction nor leaked. Released when
   // decremented, acquired when incremented: a claim that gets a closed pool's room sees it closed.
   std::atomic<std::size_t> slots{0};
-  // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
-  std::atomic<bool> is_closed{false};
-  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
-  // releases may get the same stamp or either order.
-  std::atomic<std::uint64_t> releases{1};
   std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
 
   // See `shrinking`.
@@ -253,9 +286,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
 
-  // Threads waiting for a slot, each with a short timeout. Relaxed: a wake-up missed by a thread
-  // that has just begun to wait costs it that timeout.
-  std::atomic<std::size_t> waiters{0};
   std::mutex return_mutex;  // guards nothing: a missed return costs the same
   std::condition_variable returned;
 
@@ -263,15 +293,36 @@ struct ESCROW_LOCAL slot_pool::state {
   mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
   slot* deferred = nullptr;
   bool deferred_is_closed = false;
-  // Their number. Relaxed: a call that misses a concurrent deferral leaves it to the next call.
-  std::atomic<std::size_t> deferred_count{0};
 
   // The leased slots, if options.track_leases, linked by older_ and newer_.
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
   slot* newest_lease = nullptr;
 
+  mutable std::mutex locals_mutex;        // guards these two; held across no CUDA call
+  std::forward_list<local_slots> locals;  // never removed before the pool's end
+  std::size_t local_users = 0;            // claimers and streams
+  // Those of streams, by id; empty if they do not outlive the pool. Stored with release under the
+  // lock, acquired by claims without it.
+  std::array<std::atomic<local_slots*>, 64> by_stream{};
+
+  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
+  // releases may get the same stamp or either order. Written by each release with an event, so in a
+  // cache line of its own.
+  alignas(64) std::atomic<std::uint64_t> releases{1};
+
+  // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
+  // misses a change acts on it the next time.
+  // Threads waiting for a slot, each with a short timeout.
+  alignas(64) std::atomic<std::size_t> waiters{0};
+  std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
+  std::atomic<bool> has_local_slots{false};
+  std::atomic<std::size_t> local_idle_max{0};     // each may keep so many
+  std::atomic<std::uint64_t> record_requests{0};  // how many times others found no other slot
+  // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
+  std::atomic<bool> is_closed{false};
+
   // Statistics: relaxed.
-  std::atomic<std::size_t> slots_peak{0};
+  alignas(64) std::atomic<std::size_t> slots_peak{0};
   std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> stream_waits{0};
   std::atomic<std::uint64_t> host_waits{0};

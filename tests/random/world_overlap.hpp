@@ -94,6 +94,10 @@ struct world_overlap : world_checks {
         if (next.kind == op::add_node)
           all.alone |= bit_of('n', (place + nodes_.size() - 1) % nodes_.size());
       }
+      if (letter == 'h' && turns_[place]) {
+        reach_stream(all, turns_[place]->entered, false);
+        reach_stream(all, turns_[place]->stream, false);
+      }
       if (letter == 'l' && leases_[place].held) {
         reach_stream(all, leases_[place].stream, false);
         for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
@@ -101,6 +105,7 @@ struct world_overlap : world_checks {
     }
     if (is_one_of(next.kind, op::launch, op::launch_bound, op::flush, op::unbind, op::destroy_exec))
       reach_exec(all, next);
+    if (next.kind == op::launch_in_turn) all.shared |= launches;
     if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
     if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
     return all;
@@ -194,6 +199,9 @@ struct world_overlap : world_checks {
     meet(retire_inside_a_drain, around == op::drain && within == op::retire);
     meet(last_share_gone_inside_a_use,
          around == op::use_shared && within == op::unshare && !outer.is_shared);
+    bool const is_in_a_launch = is_one_of(around, op::launch, op::launch_bound);
+    meet(left_inside_a_launch, is_in_a_launch && within == op::leave);
+    meet(left_inside_an_enter, around == op::enter && within == op::leave);
     bool const is_of_a_sibling = around == op::launch && outer.made_of == inner.made_of;
     meet(launch_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::launch);
     meet(sibling_launched_inside_a_launch_of_a_launcher,

@@ -1,11 +1,11 @@
 // A set of graphs that share execs: graphs added, launched in turn, and the set's end.
 #pragma once
 
-#include "world_execs.hpp"
+#include "world_turns.hpp"
 
 namespace escrow::test {
 
-struct world_sets : world_execs {
+struct world_sets : world_turns {
   outcome do_set_add(nth f, nth g) {
     graph_place& source = graphs_[g];
     // Bodies would still lead to the graph; and see exec_with_memory_launched.
@@ -37,8 +37,9 @@ struct world_sets : world_execs {
     auto const switches = set_->stats().switches;
     bool const is_any_in_flight = std::ranges::any_of(
         members_, [this](member_place const& each) { return is_in_flight(each); });
+    make_racy_unless_held(kept.needed, kept.held);
     auto const act = [&] { set_->launch(*place.which, streams_[s].handle); };
-    outcome const result = attempt(is_any_due_, false, act);
+    outcome const result = attempt_turn(kept, is_any_due_, false, turn_wait_max, act);
     if (result != done) return result;
     for (entry& each : all_.model.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);

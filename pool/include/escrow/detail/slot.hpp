@@ -22,6 +22,7 @@
 
 namespace escrow::inline v0_1 {
 
+class local_slots;
 class slot;
 class slot_pool;
 class slot_share;
@@ -63,8 +64,19 @@ class graph_hold final : public slot_reference {
   bool is_claim_ = false;  // the slot was claimed in that capture
 };
 
+// An event recorded after several slots' releases on one stream. Goes back to the event_cache.
+struct ESCROW_API covering_event {
+  explicit covering_event(int its_device);  // throws std::bad_alloc, cuda_error
+  covering_event(covering_event&&) = delete;
+  ~covering_event();
+
+  int device;
+  event recorded;
+};
+
 // A resource's state. Exactly one of these owns it at a time:
-//     a free list | a lease | the pool's list of deferred records | graphs | the worker
+//     a free list | a stream's local_slots | a lease | the pool's list of deferred records | graphs
+//     | the worker
 // A lease, or a deferred record in its place, and graphs may hold it together; it is free when the
 // last of them has released it.
 // Thread safety: guarded by its owner: the list's lock, the lease's thread; members for graphs and
@@ -87,6 +99,7 @@ class ESCROW_API slot : public reclaimable {
   friend class capture_reuse;
   friend class free_lists;
   friend class graph_hold;
+  friend class local_slots;
   friend class slot_pool;
   template <class T>
   friend class lease;
@@ -112,6 +125,11 @@ class ESCROW_API slot : public reclaimable {
 
   // Eager use: work before these events may still use the resource.
   event ready_;  // of the stream of the release
+  // If not null, instead: an event after the releases of several slots.
+  std::shared_ptr<covering_event const> covered_by_;
+  [[nodiscard]] cudaEvent_t ready() const noexcept {
+    return covered_by_ != nullptr ? covered_by_->recorded.get() : ready_.get();
+  }
   struct other_event {
     event ready;
     int device;  // the event's
@@ -215,6 +233,7 @@ struct claimed_slot {
   slot* what = nullptr;
   stream_use on;
   std::uint64_t capture_id = 0;  // 0: claimed eagerly
+  local_slots* local = nullptr;  // where a release on `on` may put it, without an event
 };
 
 // Implements resource_pool<T> and scratch_pool, which state the contract.
@@ -223,8 +242,9 @@ class ESCROW_API slot_pool {
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
   using make_function = std::function<slot*(slot_pool&)>;
 
-  // `options.device` must be a device. Throws cuda_error.
-  slot_pool(pool_options const& options, make_function make);
+  // `options.device` must be a device. `core`: that of `options.deleter`, which may be gone then;
+  // null: ask that deleter. Throws cuda_error.
+  slot_pool(pool_options const& options, make_function make, deleter_core* core = nullptr);
   slot_pool(slot_pool&&) = delete;
 
   // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
@@ -276,6 +296,7 @@ class ESCROW_API slot_pool {
   [[nodiscard]] deleter_core& core() const noexcept;
 
  private:
+  friend class claimer_slots;
   friend class graph_hold;
   friend class slot;
   struct state;
@@ -284,6 +305,31 @@ class ESCROW_API slot_pool {
   static void destroy_slot(reclaimable& thing) noexcept;
 
   std::unique_ptr<state> state_;
+};
+
+// Implements claimer<T> and scratch_claimer, which state the contract. Keeps the pool's state.
+class ESCROW_API claimer_slots {
+ public:
+  claimer_slots(char const* call, slot_pool& pool, stream_ref stream, source_location where);
+  claimer_slots(claimer_slots&& other) noexcept;
+  claimer_slots& operator=(claimer_slots&& other) noexcept;
+  ~claimer_slots();
+
+  [[nodiscard]] claimed_slot claim(char const* call, source_location where);
+  [[nodiscard]] claimed_slot try_claim(char const* call, source_location where);
+  void flush(char const* call, source_location where);
+
+ private:
+  [[nodiscard]] slot_pool& require_pool(char const* call) const;
+  // Empty if there is none after those waits on the host, for any slot and for a busy one.
+  [[nodiscard]] claimed_slot claim_for(char const* call, source_location where,
+                                       std::chrono::nanoseconds host_wait_max,
+                                       std::chrono::nanoseconds busy_wait_max);
+  void learn_id();  // which cannot be asked in a capture
+
+  slot_pool* pool_ = nullptr;  // null if moved from
+  local_slots* local_ = nullptr;
+  stream_use on_;
 };
 
 }  // namespace escrow::inline v0_1

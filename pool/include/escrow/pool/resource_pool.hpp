@@ -21,6 +21,8 @@
 #include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
+#include "escrow/pool/claimer.hpp"  // IWYU pragma: export
+#include "escrow/pool/lease.hpp"    // IWYU pragma: export
 
 namespace escrow::inline v0_1 {
 
@@ -43,6 +45,18 @@ struct pool_options {
   escrow::deleter* deleter = nullptr;
   // The group whose graphs share this pool's slots; none: each graph has its own.
   std::optional<sharing_group> group = {};
+  // Maximum number of released slots that a claimer, or a stream of streams_outlive_pool, keeps
+  // without an event; all together at most half of slots_max.
+  std::size_t unrecorded_max = 16;
+  // The caller promises that each stream given to the pool lives until the pool is destroyed, and
+  // that none begins a capture on another thread during a call with it, close_for(), or the pool's
+  // destructor. Then releases record no event until another stream needs the slot, as those of a
+  // claimer: the next call with that stream records. A stream that is destroyed earlier is
+  // undefined behaviour. cudaStreamPerThread is treated as without this.
+  bool streams_outlive_pool = false;
+  // Claims and releases of claimers ask whether the stream still exists, and throw usage_error if
+  // not: for debugging. CUDA does not promise an answer for a destroyed stream, but gives it.
+  bool check_streams = false;
 };
 
 // Statistics, read one by one, so they may be inconsistent by a few while other threads use the
@@ -52,6 +66,7 @@ struct pool_stats {
   std::size_t slots = 0;           // existing resources, without leaked ones
   std::size_t leased = 0;          // of them, in leases and not held by graphs
   std::size_t idle = 0;            // of them, free; earlier work may still use them
+  std::size_t unrecorded = 0;      // of the idle ones, only for their stream now: see claimer
   std::size_t in_graphs = 0;       // of them, held by graphs; may be leased, too
   std::size_t deferred = 0;        // of them, with a deferred record: see lease
   std::size_t slots_peak = 0;      // the highest `slots` so far
@@ -77,8 +92,8 @@ struct holder {
   // Of the first claim in the capture, of the share, or of the tracked lease; zero for others.
   std::chrono::steady_clock::time_point since{};
   source_location where = {};  // of that claim
-  // Not null: slots released while this stream captured. They return when the pool is next given
-  // the stream outside of captures.
+  // Not null: slots released on this stream without an event: while it captured, or see claimer.
+  // They return when the pool, or the claimer, is next given the stream outside of captures.
   cudaStream_t waits_for = nullptr;
   bool is_lease = false;
 };
@@ -92,98 +107,6 @@ struct holder {
 class ESCROW_API pool_exhausted : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-template <class T>
-class resource_pool;
-
-// The right to use one resource of a pool from claim() to release. Enqueue on the claiming stream,
-// or call record_stream().
-// Thread safety: one thread at a time. It may move to another thread.
-// Lifetime: the destructor releases on the claiming stream. That stream, and those given to
-//   record_stream(), must be alive then, and may be destroyed right afterwards. May outlive its
-//   pool. Moved-from and released leases are empty.
-// Capture: a lease claimed in a capture belongs to the graph: the graph keeps the resource, and the
-//   release lets later claims of the same capture use it, in dependency order. The lease may be
-//   used eagerly after its capture, and released at any time. Resuming the graph with
-//   cudaStreamBeginCaptureToGraph starts a different capture (CUDA reuses the id); its work is not
-//   ordered after the lease's.
-//   Deferred record: a release cannot record on a stream while that stream captures something else
-//   or its capture is invalidated, for the legacy stream while a blocking stream captures, for
-//   cudaStreamPerThread on another thread, or if CUDA refuses. The slot, also held by a graph that
-//   is captured meanwhile, then waits until its pool is next given that stream outside of captures,
-//   by any call, and records there. pool_stats::deferred counts such slots and close_for() lists
-//   them; those left at the pool's end are leaked and counted (deleter_stats::leaked).
-// Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
-//   refuses: the lease is empty and its record deferred, or it still has the slot. Errors in the
-//   destructor are reported to the deleter's on_error.
-// Example: examples/cublas_handles.cpp.
-template <class T>
-class lease {
- public:
-  lease(lease&& other) noexcept : claimed_(std::exchange(other.claimed_, {})) {}
-  // Releases the old slot, as the destructor does, and leaves `other` empty.
-  lease& operator=(lease&& other) noexcept {
-    lease taken(std::move(other));
-    std::swap(claimed_, taken.claimed_);
-    return *this;
-  }
-  ~lease() {
-    if (claimed_.what != nullptr) slot_pool::release_at_end(claimed_);
-  }
-
-  // The resource. Throws usage_error if the lease is empty.
-  [[nodiscard]] T& get() const {
-    return static_cast<slot_of<T>&>(slot_pool::require_slot("lease::get", claimed_)).resource();
-  }
-  [[nodiscard]] T& operator*() const { return get(); }
-  [[nodiscard]] T* operator->() const { return &get(); }
-
-  // Ends the lease after the work on the claiming stream so far. Does not block. For
-  // cudaStreamPerThread, only on the thread that claimed.
-  void release() { slot_pool::release(claimed_); }
-  // The same, with the last use on another stream, which must be ordered after all earlier uses.
-  void release(stream_ref stream) { slot_pool::release(claimed_, stream); }
-
-  // The resource is used on `stream` too, of any device, until the release: it is handed out again
-  // only after the work on `stream` at the release. In a capture, `stream` must be in the same
-  // capture. After cudaStreamPerThread, release on the same thread.
-  void record_stream(stream_ref stream) { slot_pool::record_stream(claimed_, stream); }
-
-  // For launch(): record_stream(), unless the lease knows the stream. A capture must always be the
-  // lease's own, also on a known stream.
-  void before_launch(stream_ref stream) { slot_pool::before_launch(claimed_, stream); }
-
-  // For nodes of graphs built by hand: the slot is not handed out until this share is destroyed,
-  // too. The caller keeps the lease and orders the graph's launches with other work on the
-  // resource. A share kept as a node's argument ends with the last graph, exec and launch that uses
-  // it, even while the worker is busy. Throws usage_error if the lease is empty, std::bad_alloc.
-  [[nodiscard]] slot_share share_with_node() { return slot_pool::share_with_node(claimed_); }
-
-  // False once released or moved from.
-  [[nodiscard]] explicit operator bool() const noexcept { return claimed_.what != nullptr; }
-
- private:
-  friend class resource_pool<T>;
-  friend class scratch_pool;
-
-  explicit lease(claimed_slot const& claimed) noexcept : claimed_(claimed) {}
-  // Whether an earlier lease or launch may have used the resource.
-  [[nodiscard]] bool may_have_been_used() const noexcept { return claimed_.what->was_used_; }
-
-  claimed_slot claimed_;
-};
-
-// The kernel receives the resource's value. The caller keeps the lease, which records the stream; a
-// node keeps a share of the slot.
-template <class T>
-requires owning_argument<T>
-struct kernel_argument_traits<lease<T>> {
-  static auto device_value(lease<T> const& claimed) {
-    return kernel_argument_traits<T>::device_value(claimed.get());
-  }
-  static void before_launch(lease<T>& claimed, stream_ref stream) { claimed.before_launch(stream); }
-  static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
 };
 
 // A pool of resources of type T on one device. claim() gives one to a stream; once released, the
@@ -225,20 +148,8 @@ class resource_pool {
 
   // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
-                destroy_function destroy = {}) {
-    if (!make) {
-      throw usage_error("resource_pool::resource_pool",
-                        "`make` of \"" + options.label + "\" is empty",
-                        "pass a function that returns a new resource");
-    }
-    pin_this_module();  // the worker calls `destroy` and T's destructor
-    auto const functions = std::make_shared<slot_functions<T> const>(
-        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
-    functions_ = functions.get();
-    slots_.reset(new slot_pool(options, [functions](slot_pool& pool) -> slot* {
-      return new slot_of<T>(pool, *functions);
-    }));
-  }
+                destroy_function destroy = {})
+      : resource_pool(nullptr, options, std::move(make), std::move(recycle), std::move(destroy)) {}
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
   // at most options.host_wait_max if all slots are out, in a capture for at most
@@ -259,6 +170,13 @@ class resource_pool {
       stream_ref stream, std::chrono::nanoseconds host_wait_max,
       source_location where = source_location::current()) {
     return try_claim_as("resource_pool::try_claim_for", stream, host_wait_max, where);
+  }
+
+  // A claimer of this pool for `stream`, also one that is being captured. Claims through it cost a
+  // third or less of claim(stream). Throws as claim(). Any thread.
+  [[nodiscard]] claimer<T> on(stream_ref stream,
+                              source_location where = source_location::current()) {
+    return {claimer_slots("resource_pool::on", *slots_, stream, where), *functions_};
   }
 
   // Refuses claims from now on, destroys free slots, and waits at most `timeout` for the others.
@@ -287,23 +205,32 @@ class resource_pool {
     void operator()(slot_pool* slots) const noexcept { slots->close_and_leave(); }
   };
 
+  // `core`: see slot_pool.
+  resource_pool(deleter_core* core, pool_options const& options, make_function make,
+                recycle_function recycle, destroy_function destroy) {
+    if (!make) {
+      throw usage_error("resource_pool::resource_pool",
+                        "`make` of \"" + options.label + "\" is empty",
+                        "pass a function that returns a new resource");
+    }
+    pin_this_module();  // the worker calls `destroy` and T's destructor
+    auto const functions = std::make_shared<slot_functions<T> const>(
+        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
+    functions_ = functions.get();
+    slots_.reset(new slot_pool(
+        options, [functions](slot_pool& pool) -> slot* { return new slot_of<T>(pool, *functions); },
+        core));
+  }
+
   lease<T> claim_as(char const* call, stream_ref stream, source_location where) {
-    return recycled(slots_->claim(call, stream, where), stream);
+    return claimer<T>::recycled(slots_->claim(call, stream, where), *functions_);
   }
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
     claimed_slot const claimed = slots_->try_claim(call, stream, host_wait_max, where);
     if (claimed.what == nullptr) return std::nullopt;
-    return recycled(claimed, stream);
-  }
-
-  lease<T> recycled(claimed_slot const& claimed, stream_ref stream) {
-    lease<T> leased(claimed);
-    if (functions_->recycle && leased.may_have_been_used()) {
-      functions_->recycle(leased.get(), stream);  // if it throws, the lease releases
-    }
-    return leased;
+    return claimer<T>::recycled(claimed, *functions_);
   }
 
   slot_functions<T> const* functions_;  // owned by the slot_pool

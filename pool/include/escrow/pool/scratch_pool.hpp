@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,8 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
   static T* device_value(buffer_lease<T> const& claimed) { return claimed.data(); }
 };
 
+class scratch_claimer;
+
 // Memory in blocks of certain sizes, one resource_pool per size: four sizes for each power of two
 // (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on, so that a block is less than
 // 25 % larger than the claim (but at least bytes_min), or in a capture with pool_options::group one
@@ -116,6 +119,10 @@ class ESCROW_API scratch_pool {
     return {claim(stream, bytes, where), count};
   }
 
+  // A claimer of this pool for `stream`: see resource_pool::on. Any thread.
+  [[nodiscard]] scratch_claimer on(stream_ref stream,
+                                   source_location where = source_location::current());
+
   // Frees free blocks whose work is done, on this thread, until at most `keep_bytes` are allocated
   // or none is left. Returns the bytes freed. cudaFree may block until the device is idle. Throws
   // cuda_error; what was freed until then is freed. Any thread.
@@ -139,6 +146,7 @@ class ESCROW_API scratch_pool {
   [[nodiscard]] scratch_stats stats() const noexcept;
 
  private:
+  friend class scratch_claimer;
   struct state;
   static std::shared_ptr<state> make_state(pool_options const& options,
                                            scratch_policy const& policy);
@@ -146,7 +154,42 @@ class ESCROW_API scratch_pool {
   std::shared_ptr<state> state_;
 };
 
-// A scratch_pool for each device, created when it is first asked for.
+// Claims memory of a scratch_pool for one stream: scratch_pool::on(). Contract as claimer; what is
+// idle, and its limit, counts for each size of blocks.
+class ESCROW_API scratch_claimer {
+ public:
+  scratch_claimer(scratch_claimer&& other) noexcept;
+  scratch_claimer& operator=(scratch_claimer&& other) noexcept;
+  ~scratch_claimer();
+
+  // As scratch_pool::claim, for the claimer's stream.
+  [[nodiscard]] lease<device_block> claim(std::size_t bytes,
+                                          source_location where = source_location::current());
+  template <class T>
+  [[nodiscard]] buffer_lease<T> claim(std::size_t count,
+                                      source_location where = source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+    std::size_t const bytes = detail::bytes_of("scratch_claimer::claim", count, sizeof(T));
+    return {claim(bytes, where), count};
+  }
+
+  // As claimer::flush, for all sizes.
+  void flush(source_location where = source_location::current());
+
+ private:
+  friend class scratch_pool;
+
+  scratch_claimer(std::shared_ptr<scratch_pool::state> pool, stream_ref stream,
+                  source_location where);
+  [[nodiscard]] claimer<device_block>& of(std::size_t bytes, source_location where);
+
+  std::shared_ptr<scratch_pool::state> pool_;  // null if moved from
+  cudaStream_t stream_;
+  std::unordered_map<std::size_t, claimer<device_block>> sizes_;  // by the size of their blocks
+};
+
+// A scratch_pool for each device, created when it is first asked for: `options.deleter` must be
+// alive then.
 // Thread safety: any thread may call on() concurrently.
 class ESCROW_API scratch_pools {
  public:

@@ -1,0 +1,233 @@
+// Claims and releases of one stream without events, by a claimer or by the pool itself.
+#include "local_slots.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& on,
+                                           claim_request const& asked) {
+  slot* rest = nullptr;
+  slot* const own = from.take(record_requests.load(std::memory_order_relaxed), rest);
+  if (rest != nullptr) [[unlikely]]
+    cover(rest, on, true);
+  claimed_slot claimed;
+  if (own != nullptr) [[likely]] {
+    if (options.track_leases) track(*own, {asked.where, std::chrono::steady_clock::now()});
+    claimed = {own, on};
+  } else {
+    claimed = claim_eager(asked, on.id);
+    // This claim has asked, too, if it found nothing.
+    from.note_requests(record_requests.load(std::memory_order_relaxed));
+  }
+  claimed.local = &from;
+  return claimed;
+}
+
+bool slot_pool::state::release_local(claimed_slot& lease) {
+  slot& used = *lease.what;
+  std::size_t const idle_max = local_idle_max.load(std::memory_order_relaxed);
+  // Work on other streams, or a graph, needs an event or the graph's release.
+  if (idle_max == 0 || !used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
+  require_stream("lease::release", lease.on);
+  capture_info capture;
+  check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
+  if (!capture.is_none()) return false;
+  record_deferred(lease.on.handle, lease.on.id);
+  if (options.track_leases) untrack(used);  // before the slot may have a new lease
+  used.is_done_ = false;
+  used.was_used_ = true;
+  slot* rest = nullptr;
+  if (!lease.local->put(used, lease.on.id, idle_max,
+                        record_requests.load(std::memory_order_relaxed), rest)) {
+    if (options.track_leases) track(used, used.note_);
+    return false;
+  }
+  // The slot may have a new lease, or have ended the pool, unless it is in `rest`.
+  lease.what = nullptr;
+  if (rest != nullptr) [[unlikely]]
+    cover(rest, lease.on, true);
+  return true;
+}
+
+void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
+  if (!options.check_streams || on.id == 0 || !is_destroyed(on)) return;
+  throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
+                    "destroy the claimer and its leases before the stream");
+}
+
+local_slots& slot_pool::state::local_of(stream_use const& on) {
+  std::atomic<local_slots*>& first = by_stream[on.id % by_stream.size()];
+  auto const find = [&](local_slots* each) {
+    while (each != nullptr && each->of_stream.id != on.id) each = each->chained;
+    return each;
+  };
+  if (local_slots* const known = find(first.load(std::memory_order_acquire))) return *known;
+  std::lock_guard const lock(locals_mutex);
+  local_slots* const newest = first.load(std::memory_order_relaxed);  // written under the lock
+  if (local_slots* const known = find(newest)) return *known;
+  local_slots& made = locals.emplace_front();
+  made.of_stream = on;
+  made.chained = newest;
+  made.begin(on.id);
+  divide_idle(local_users + 1);
+  first.store(&made, std::memory_order_release);
+  return made;
+}
+
+local_slots& slot_pool::state::add_claimer(stream_use const& on) {
+  std::lock_guard const lock(locals_mutex);
+  auto const spare = std::ranges::find(locals, true, &local_slots::is_spare);
+  local_slots& its = spare != locals.end() ? *spare : locals.emplace_front();
+  its.is_spare = false;
+  its.of_stream = on;
+  divide_idle(local_users + 1);
+  // Relaxed: the owner has one.
+  references.fetch_add(1, std::memory_order_relaxed);
+  return its;
+}
+
+void slot_pool::state::remove_claimer(local_slots& ended, stream_use const& on) noexcept {
+  slot* const rest = ended.end();
+  cover(rest, on, rest != nullptr && is_recordable(on));
+  {
+    std::lock_guard const lock(locals_mutex);
+    ended.is_spare = true;
+    divide_idle(local_users - 1);
+  }
+  drop_reference();
+}
+
+void slot_pool::state::divide_idle(std::size_t users) noexcept {
+  local_users = users;
+  // At most half of all slots, so that idle streams leave the rest to others.
+  std::size_t const share = options.slots_max / 2 / std::max<std::size_t>(users, 1);
+  local_idle_max.store(std::min(options.unrecorded_max, share), std::memory_order_relaxed);
+  has_local_slots.store(true, std::memory_order_relaxed);
+}
+
+void slot_pool::state::close_local_slots() noexcept {
+  for (std::atomic<local_slots*> const& first : by_stream) {
+    for (local_slots* each = first.load(std::memory_order_acquire); each != nullptr;
+         each = each->chained) {
+      slot* const rest = each->end();
+      cover(rest, each->of_stream, rest != nullptr && is_recordable(each->of_stream));
+    }
+  }
+}
+
+bool slot_pool::state::is_recordable(stream_use const& on) noexcept {
+  if (is_other_thread(on)) return false;
+  capture_info capture;
+  try {
+    device_scope const current(on.device);  // the null stream is that of the current device
+    return succeeded(query_recordable(on.handle, capture)) && capture.is_none();
+  } catch (cuda_error const&) {
+    return false;
+  }
+}
+
+claimer_slots::claimer_slots(char const* call, slot_pool& pool, stream_ref stream,
+                             source_location where)
+    : on_(use_of(stream, 0, pool.device())) {
+  detail::called_at(call, where, [&] {
+    slot_pool::state& in = *pool.state_;
+    in.require_open(call);
+    capture_info const capture = usable_capture_of(call, stream);
+    in.require_device(call, stream, capture, "use a pool of the stream's device");
+    local_ = &in.add_claimer(on_);
+    pool_ = &pool;
+  });
+}
+
+claimer_slots::claimer_slots(claimer_slots&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), local_(other.local_), on_(other.on_) {}
+
+claimer_slots& claimer_slots::operator=(claimer_slots&& other) noexcept {
+  claimer_slots taken(std::move(other));
+  std::swap(pool_, taken.pool_);
+  std::swap(local_, taken.local_);
+  std::swap(on_, taken.on_);
+  return *this;
+}
+
+claimer_slots::~claimer_slots() {
+  if (pool_ != nullptr) pool_->state_->remove_claimer(*local_, on_);
+}
+
+slot_pool& claimer_slots::require_pool(char const* call) const {
+  if (pool_ == nullptr) {
+    throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
+  }
+  if (is_other_thread(on_)) {
+    throw usage_error(call, "cudaStreamPerThread names another stream on this thread",
+                      "make a claimer on each thread");
+  }
+  return *pool_;
+}
+
+claimed_slot claimer_slots::claim_for(char const* call, source_location where,
+                                      std::chrono::nanoseconds host_wait_max,
+                                      std::chrono::nanoseconds busy_wait_max) {
+  return detail::called_at(call, where, [&] {
+    slot_pool::state& in = *require_pool(call).state_;
+    std::optional<device_scope> device;
+    if (is_ambiguous(on_)) device.emplace(on_.device);
+    in.require_open(call);
+    in.require_stream(call, on_);
+    claim_request const asked{call, on_.handle, where, host_wait_max, busy_wait_max};
+    detail::capture_dependencies after;
+    capture_info const capture = usable_capture_of(call, on_.handle, &after);
+    if (capture.is_active()) return in.claim_other(asked, 0, capture, capture_frontier(after));
+    learn_id();
+    in.record_deferred(on_.handle, on_.id);
+    return in.claim_local(*local_, on_, asked);
+  });
+}
+
+void claimer_slots::learn_id() {
+  if (on_.id != 0) [[likely]]
+    return;
+  std::uint64_t const id = stream_id(on_.handle);
+  local_->begin(id);
+  on_.id = id;
+}
+
+claimed_slot claimer_slots::claim(char const* call, source_location where) {
+  pool_options const& options = require_pool(call).state_->options;
+  claimed_slot const claimed =
+      claim_for(call, where, options.host_wait_max, options.capture_wait_max);
+  if (claimed.what == nullptr) throw pool_exhausted(pool_->state_->describe_exhaustion(call));
+  return claimed;
+}
+
+claimed_slot claimer_slots::try_claim(char const* call, source_location where) {
+  return claim_for(call, where, {}, {});
+}
+
+void claimer_slots::flush(char const* call, source_location where) {
+  detail::called_at(call, where, [&] {
+    slot_pool::state& in = *require_pool(call).state_;
+    std::optional<device_scope> device;
+    if (is_ambiguous(on_)) device.emplace(on_.device);
+    in.require_stream(call, on_);
+    if (!usable_capture_of(call, on_.handle).is_none()) {
+      throw usage_error(call, "the claimer's stream is being captured",
+                        "flush before the capture begins or after it ended");
+    }
+    learn_id();
+    in.record_deferred(on_.handle, on_.id);
+    in.cover(local_->take_all_slots(), on_, true);
+  });
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,399 @@
+// Claimers, and streams that outlive the pool: what is released on the stream is claimed there
+// again without an event, and gets one when others need it.
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+using block_claimer = claimer<block>;
+
+class Claimer : public pool_world {
+ protected:
+  /// Claims, uses behind the flag and releases.
+  void use_behind_flag(block_claimer& local, cudaStream_t stream, int value = 7) {
+    block_lease held = local.claim();
+    keep_busy(held, stream, value);
+  }
+  [[nodiscard]] pool_options keeping(std::size_t slots_max, std::size_t unrecorded_max) {
+    pool_options result = options(slots_max);
+    result.unrecorded_max = unrecorded_max;
+    return result;
+  }
+};
+
+TEST_F(Claimer, GetsTheSlotReleasedLastWithoutAWait) {
+  block_pool pool = make_pool(8);
+  block_claimer local = pool.on(one);
+  {
+    block_lease first = local.claim();
+    block_lease second = local.claim();
+    hold_up(one);
+    second.release();
+    first.release();
+  }
+  EXPECT_EQ(pool.stats().unrecorded, 2U);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(local.claim()->number(), 0);
+  EXPECT_FALSE(is_idle(one));
+  EXPECT_EQ(made(), 2);
+  EXPECT_EQ(pool.stats().stream_waits, 0U);
+  EXPECT_GE(pool.stats().hits, 10U);
+}
+
+TEST_F(Claimer, KeepsItsSlotsFromOtherStreamsUntilItsNextCall) {
+  block_pool pool = make_pool(2);
+  block_claimer local = pool.on(one);
+  use_behind_flag(local, one);
+  EXPECT_EQ(pool.claim(two)->number(), 1) << "no event covers the first";
+  sync(two);
+  block_lease other = pool.claim(two);
+  EXPECT_FALSE(pool.try_claim(three).has_value());
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  { block_lease mine = local.claim(); }  // sees that another claim found nothing
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  block_lease next = pool.claim(three);
+  EXPECT_EQ(next->number(), 0);
+  check(next, three, 7, mismatches);
+  EXPECT_TRUE(stays_false([&] { return is_idle(three); })) << "used before its work is done";
+  flag.raise();
+  sync(three);
+}
+
+TEST_F(Claimer, RecordsOneEventWhenMoreThanUnrecordedMaxAreIdle) {
+  block_pool pool = make_pool(keeping(16, 3));
+  block_claimer local = pool.on(one);
+  std::vector<block_lease> leases;
+  for (int i = 0; i < 4; ++i) leases.push_back(local.claim());
+  for (std::size_t i = 0; i < 3; ++i) leases[i].release();
+  EXPECT_EQ(pool.stats().unrecorded, 3U);
+  leases[3].release();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  EXPECT_EQ(pool.stats().idle, 4U);
+}
+
+TEST_F(Claimer, AllOfAPoolKeepAtMostHalfOfItsSlots) {
+  block_pool pool = make_pool(8);
+  std::vector<owned_stream> streams(8);
+  std::vector<block_claimer> locals;
+  for (owned_stream& each : streams) locals.push_back(pool.on(each = make_stream()));
+  for (block_claimer& each : locals) static_cast<void>(each.claim());
+  EXPECT_LE(pool.stats().unrecorded, 4U);
+  EXPECT_TRUE(pool.try_claim(three).has_value());
+  locals.clear();
+}
+
+TEST_F(Claimer, FlushMakesWhatIsIdleAvailableToAllStreams) {
+  block_pool pool = make_pool(2);
+  block_claimer local = pool.on(one);
+  std::optional<block_lease> both[]{local.claim(), local.claim()};
+  keep_busy(*both[0], one);
+  for (auto& each : both) each.reset();
+  local.flush();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  expect_next_waits(pool, two);
+}
+
+TEST_F(Claimer, ItsEndMakesWhatIsIdleAvailableToAllStreams) {
+  block_pool pool = make_pool(1);
+  {
+    block_claimer local = pool.on(one);
+    use_behind_flag(local, one);
+  }
+  expect_next_waits(pool, two);
+}
+
+TEST_F(Claimer, ALeaseReleasedOnAnotherStreamOrWithAnotherStreamsWorkIsRecorded) {
+  block_pool pool = make_pool(8);
+  block_claimer local = pool.on(one);
+  block_lease migrating = local.claim();
+  block_lease shared = local.claim();
+  hold_up(one);
+  migrating.release(two.get());
+  shared.record_stream(two);
+  shared.release();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  EXPECT_EQ(pool.claim(two)->number(), 0) << "its last use was on this stream";
+}
+
+TEST_F(Claimer, ALeaseMayBeReleasedOnAnotherThread) {
+  block_pool pool = make_pool(4);
+  block_claimer local = pool.on(one);
+  std::thread([held = local.claim()]() mutable { held.release(); }).join();
+  EXPECT_EQ(local.claim()->number(), 0);
+}
+
+TEST_F(Claimer, ALeaseMayOutliveItAndThePool) {
+  std::optional<block_pool> pool = make_pool(4);
+  std::optional<block_claimer> local = pool->on(one);
+  std::optional<block_lease> held = local->claim();
+  std::optional<block_lease> later = local->claim();
+  local.reset();
+  held.reset();
+  EXPECT_EQ(pool->stats().unrecorded, 0U);
+  EXPECT_EQ(pool->claim(one)->number(), 0);
+  local = pool->on(two);  // may use what the other used
+  pool.reset();
+  keep_busy(*later, one);
+  later.reset();
+  local.reset();
+  flag.raise();
+}
+
+TEST_F(Claimer, MayOutliveThePool) {
+  std::optional<block_pool> pool = make_pool(4);
+  block_claimer local = pool->on(one);
+  std::optional<block_lease> held = local.claim();
+  { block_lease other = local.claim(); }
+  pool.reset();
+  held.reset();
+  expect_error<usage_error>([&] { static_cast<void>(local.claim()); },
+                            {"claimer::claim", "closed"});
+}
+
+TEST_F(Claimer, AClosedPoolNamesWhatItKeepsAndItsNextCallReturnsIt) {
+  block_pool pool = make_pool(4);
+  block_claimer local = pool.on(one);
+  { block_lease used = local.claim(); }
+  std::vector<holder> const left = pool.close_for(std::chrono::nanoseconds(0));
+  ASSERT_EQ(left.size(), 1U);
+  EXPECT_EQ(left[0].waits_for, one.get());
+  EXPECT_EQ(left[0].slots, 1U);
+  local.flush();
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+TEST_F(Claimer, ClaimsInACaptureAsThePoolDoes) {
+  block_pool pool = make_pool(8);
+  block_claimer local = pool.on(one);
+  std::optional<block_lease> eager = local.claim();
+  fill(*eager, one, 3);
+  { block_lease idle = local.claim(); }
+  {
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    block_lease held = local.claim();
+    EXPECT_EQ(held->number(), 2) << "no event covers the idle one";
+    fill(held, one, 1);
+    check(held, one, 1, mismatches);
+    held.release();
+    EXPECT_EQ(local.claim()->number(), 2) << "the same capture reuses it";
+    expect_error<usage_error>([&] { local.flush(); }, {"claimer::flush", "captured"});
+    eager.reset();  // work on it may have been captured: the graph holds it, too
+    EXPECT_EQ(pool.stats().deferred, 1U);
+    EXPECT_TRUE(captured.is_active());
+    expect_right_results(captured);
+  }
+  EXPECT_EQ(local.claim()->number(), 1);
+  EXPECT_EQ(pool.stats().deferred, 0U);
+  EXPECT_TRUE(leaves_graphs(pool));
+}
+
+TEST_F(Claimer, MadeInACaptureIsLocalAfterwards) {
+  block_pool pool = make_pool(8);
+  std::optional<block_claimer> local;
+  {
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    local.emplace(pool.on(one));
+    { block_lease held = local->claim(); }
+    must(captured.end());
+  }
+  EXPECT_TRUE(leaves_graphs(pool));
+  { block_lease held = local->claim(); }
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+}
+
+TEST_F(Claimer, ThatEndsInACaptureLeavesItsSlotsToThePoolsNextCall) {
+  block_pool pool = make_pool(2);
+  std::optional<block_claimer> local = pool.on(one);
+  use_behind_flag(*local, one);
+  {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    local.reset();
+    EXPECT_TRUE(captured.is_active());
+    EXPECT_EQ(pool.stats().deferred, 1U);
+    must(captured.end());
+  }
+  block_lease other = pool.claim(one);
+  EXPECT_EQ(pool.stats().deferred, 0U);
+  flag.raise();
+}
+
+TEST_F(Claimer, AGraphLaunchedBetweenIsOrderedByTheStream) {
+  block_pool pool = make_pool(2);
+  owned_graph const graph = captured_use(pool, 5);
+  owned_exec const exec = instantiate(graph.get());
+  block_claimer local = pool.on(one);
+  for (int i = 0; i < 20; ++i) {
+    block_lease held = local.claim();
+    fill(held, one, i);
+    must(cudaGraphLaunch(exec, one));
+    check(held, one, i, mismatches);
+  }
+  sync(one);
+}
+
+TEST_F(Claimer, OfTheLegacyStreamKeepsWhatIsReleasedWhileABlockingStreamCaptures) {
+  owned_stream blocking = make_stream(cudaStreamDefault);
+  block_pool pool = make_pool(4);
+  block_claimer local = pool.on(cudaStreamLegacy);
+  std::optional<block_lease> held = local.claim();
+  {
+    capture captured{blocking, cudaStreamCaptureModeGlobal};
+    expect_error<usage_error>([&] { static_cast<void>(local.claim()); }, {"legacy stream"});
+    held.reset();
+    EXPECT_TRUE(captured.is_active());
+    must(captured.end());
+  }
+  EXPECT_EQ(local.claim()->number(), 0);
+  EXPECT_EQ(pool.claim(cudaStream_t{})->number(), 1) << "the first is the claimer's";
+}
+
+TEST_F(Claimer, OfThePerThreadStreamIsOfItsThread) {
+  block_pool pool = make_pool(4);
+  block_claimer local = pool.on(cudaStreamPerThread);
+  { block_lease held = local.claim(); }
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  std::thread([&] {
+    expect_error<usage_error>([&] { static_cast<void>(local.claim()); },
+                              {"cudaStreamPerThread", "on each thread"});
+  }).join();
+}
+
+TEST_F(Claimer, IsRefusedForAStreamOfAnotherDeviceAndWhenMovedFrom) {
+  block_pool pool = make_pool(4);
+  block_claimer local = pool.on(one);
+  block_claimer moved = std::move(local);
+  { block_lease held = moved.claim(); }
+  expect_error<usage_error>([&] { static_cast<void>(local.claim()); },  // NOLINT: moved from
+                            {"claimer::claim", "moved"});
+  local = std::move(moved);
+  EXPECT_EQ(local.claim()->number(), 0);
+  if (!has_two_devices()) return;
+  must(cudaSetDevice(1));
+  owned_stream const elsewhere = make_stream();
+  must(cudaSetDevice(0));
+  expect_error<usage_error>([&] { static_cast<void>(pool.on(elsewhere)); },
+                            {"resource_pool::on", "device"});
+}
+
+TEST_F(Claimer, OfAScratchPoolServesEachSize) {
+  scratch_pool pool(options(8));
+  scratch_claimer local = pool.on(one);
+  void* const first = local.claim(1000)->data();
+  void* const second = local.claim(5000)->data();
+  EXPECT_EQ(local.claim(1000)->data(), first);
+  EXPECT_EQ(local.claim<int>(1250).data(), second);
+  expect_error<usage_error>([&] { static_cast<void>(local.claim(scratch_pool::bytes_max + 1)); },
+                            {"bytes"});
+  local.flush();
+  sync(one);
+  EXPECT_GT(pool.trim(), 0U);
+  EXPECT_EQ(pool.bytes(), 0U);
+}
+
+TEST_F(Claimer, OfAScratchPoolGivesBackAtItsNextCallAfterAClaimThatFoundNoRoom) {
+  scratch_pool pool(options(8), {.bytes_max = 4096});
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  EXPECT_THROW(static_cast<void>(pool.claim(two, 2048)), pool_exhausted);
+  EXPECT_THROW(static_cast<void>(local.claim(2048)), pool_exhausted);
+  { auto held = local.claim(4096); }
+  sync(one);
+  EXPECT_EQ(pool.claim(two, 2048)->size(), 2048U);
+}
+
+TEST_F(Claimer, OfAScratchPoolIsRefusedAfterThePool) {
+  std::optional<scratch_pool> pool(std::in_place, options(8));
+  scratch_claimer local = pool->on(one);
+  { auto held = local.claim(1000); }
+  pool.reset();
+  for (std::size_t const bytes : {1000U, 5000U}) {
+    expect_error<usage_error>([&] { static_cast<void>(local.claim(bytes)); }, {"closed"});
+  }
+}
+
+class StreamsOutlivePool : public pool_world {
+ protected:
+  [[nodiscard]] pool_options lasting(std::size_t slots_max) {
+    pool_options result = options(slots_max);
+    result.streams_outlive_pool = true;
+    return result;
+  }
+};
+
+TEST_F(StreamsOutlivePool, AReleaseIsRecordedWhenAnotherStreamNeedsTheSlot) {
+  block_pool pool = make_pool(lasting(4));
+  std::vector<block_lease> others;
+  for (int i = 0; i < 3; ++i) others.push_back(pool.claim(two));
+  use_behind_flag(pool, one);
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  EXPECT_EQ(pool.claim(one)->number(), 3);
+  EXPECT_FALSE(pool.try_claim(three).has_value());
+  { block_lease mine = pool.claim(one); }
+  expect_next_waits(pool, three);
+}
+
+TEST_F(StreamsOutlivePool, ItsEndRecordsWhatIsLeft) {
+  {
+    block_pool pool = make_pool(lasting(4));
+    use_behind_flag(pool, one);
+    use_behind_flag(pool, two);
+    EXPECT_EQ(pool.stats().unrecorded, 2U);
+  }
+  EXPECT_EQ(counts.alive(), 2) << "destroyed before its work was done";
+  flag.raise();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(counts.alive(), 0);
+}
+
+TEST_F(StreamsOutlivePool, CloseForRecordsWhatIsLeft) {
+  block_pool pool = make_pool(lasting(4));
+  std::optional<block_lease> held = pool.claim(two);
+  use_behind_flag(pool, one);
+  EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 1U);
+  held.reset();
+  flag.raise();
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+TEST_F(StreamsOutlivePool, ThePerThreadStreamIsRecordedAtOnce) {
+  block_pool pool = make_pool(lasting(4));
+  pool.claim(cudaStreamPerThread).release();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+}
+
+// Threads with claimers of their own streams, and one that claims from the pool, share few slots.
+TEST_F(Claimer, OfManyThreadsNeverShareASlotThatIsInUse) {
+  constexpr int threads = 4;
+  constexpr int rounds = 300;
+  pool_options given = keeping(6, 2);
+  given.host_wait_max = generous;
+  block_pool pool = make_pool(given);
+  std::vector<std::jthread> all;
+  for (int id = 0; id < threads; ++id) {
+    all.emplace_back([&, id] {
+      owned_stream const stream = make_stream();
+      {
+        std::optional<block_claimer> local;
+        if (id != 0) local.emplace(pool.on(stream.get()));
+        for (int round = 0; round < rounds; ++round) {
+          block_lease held = local ? local->claim() : pool.claim(stream.get());
+          fill(held, stream, id * rounds + round);
+          check(held, stream, id * rounds + round, mismatches);
+        }
+      }
+      sync(stream);
+    });
+  }
+  all.clear();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  EXPECT_EQ(pool.stats().leased, 0U);
+}
+
+}  // namespace
+}  // namespace escrow::test
