@@ -68,13 +68,27 @@ constexpr std::string_view sequences_text = R"(
       launch set_launch set_launch launch set_launch destroy_exec set_launch settle;
   own make_graph add_node add_node_of_lease clone set_add set_add set_launch set_launch drop_set
       launch set_add set_launch settle;
+  begin claim_captured release end begin claim_captured release end make_graph child child
+      instantiate;
+  begin claim_captured release end instantiate bind launch_bound launch_bound destroy_graph flush
+      launch_bound destroy_exec poll claim;
+  begin claim_captured release end instantiate bind launch_bound instantiate launch flush launch
+      launch_bound launch destroy_exec launch_bound unbind launch destroy_exec settle;
+  begin claim_captured release end instantiate bind launch_bound set_add set_launch flush set_launch
+      launch_bound destroy_exec settle;
   load_library begin launch_code end clone unload_library instantiate upload launch settle;
   begin claim_captured release end hoist instantiate enter launch_in_turn leave begin claim_captured
       release end instantiate launch enter launch_in_turn leave launch let_go settle;
   begin claim_captured release end hoist instantiate instantiate enter launch_in_turn leave enter
       launch_in_turn leave let_go settle;
   begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
-      leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;)";
+      leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate enter flush enter
+      launch_in_turn launch_bound leave launch_bound enter launch_in_turn leave let_go settle;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate enter
+      launch_in_turn flush launch_in_turn leave enter launch_in_turn destroy_exec leave settle;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate enter
+      launch_in_turn drop_hoisted launch_bound settle;)";
 
 /// The same before ':'; then operations that run at the same time, in several forms.
 constexpr std::string_view meetings_text = R"(
@@ -106,11 +120,21 @@ constexpr std::string_view meetings_text = R"(
       destroy_exec claim;
   claim make_graph add_node_of_lease instantiate release instantiate: launch launch step,
       destroy_exec destroy_exec claim, destroy_graph claim, claim destroy_exec poll;
+  begin claim_captured release end instantiate bind launch_bound instantiate: launch_bound launch,
+      launch_bound launch step, launch flush, launch flush step, launch destroy_exec, launch unbind;
+  begin claim_captured release end instantiate bind instantiate: launch_bound launch, launch_bound
+      launch step;
+  begin claim_captured release end instantiate bind: launch_bound instantiate, launch_bound begin,
+      launch_bound destroy_graph step;
   hoist: let_go poll;
   begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
       leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;
   begin claim_captured release end clone hoist hoist instantiate instantiate enter launch_in_turn:
-      enter leave, enter leave step, enter launch;)";
+      enter leave, enter leave step, enter launch;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate: enter
+      launch_bound, enter flush, enter flush step, enter unbind step, enter destroy_exec step;
+  begin claim_captured release end instantiate bind hoist instantiate launch_bound enter
+      launch_in_turn: launch_bound leave, launch_bound launch_in_turn leave, flush leave step;)";
 
 /// Operations that go together: first one by one, then at the same time.
 struct scene {
