@@ -100,7 +100,14 @@ void slot_pool::state::finish_release(slot& used) noexcept {
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept {
   if (oldest == nullptr) return;
   std::shared_ptr<covering_event> covering;
-  if (is_recordable && !(options.check_streams && is_destroyed(on))) {
+  bool is_gone = false;
+  try {
+    require_stream("claimer::~claimer", on);
+  } catch (std::exception const& error) {
+    is_gone = true;
+    core.report(error);
+  }
+  if (is_recordable && !is_gone) {
     try {
       device_scope const current(on.device);
       auto made = std::make_shared<covering_event>(options.device);
@@ -119,6 +126,10 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
     if (covering != nullptr) {
       each.key_ = on.id;
       go_home(each);
+      continue;
+    }
+    if (is_gone) {
+      leak(each);
       continue;
     }
     each.key_ = free_lists::own_list_of(each);

@@ -1,0 +1,415 @@
+// Claimers in the cases where a slot could be lost, kept for ever, or handed out too early: what is
+// idle is found by claims for its stream, comes back when others need it, and is leaked if its
+// stream was destroyed.
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+using block_claimer = claimer<block>;
+
+class IdleOfAClaimer : public pool_world {};
+
+// A release on another thread may come after the claim has looked there, as this one does.
+TEST_F(IdleOfAClaimer, IsFoundByItsClaimThatBeganBeforeTheRelease) {
+  bool is_limited = false;
+  std::optional<block_lease> held;
+  block_pool pool(options(4), [&] {
+    if (is_limited) {
+      held.reset();
+      throw std::runtime_error("no more");
+    }
+    return block{counts};
+  });
+  block_claimer local = pool.on(one);
+  held = local.claim();
+  is_limited = true;
+  EXPECT_EQ(local.claim()->number(), 0);
+}
+
+TEST_F(IdleOfAClaimer, IsFoundByAllClaimsForItsStreamThatFindNothingElse) {
+  block_pool pool = make_pool(4);
+  block_claimer local = pool.on(one);
+  block_claimer second = pool.on(one);
+  std::vector<block_lease> kept;
+  for (int i = 0; i < 3; ++i) kept.push_back(pool.claim(two));
+  for (int i = 0; i < 2; ++i) static_cast<void>(local.claim());
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  hold_up(one);
+  { block_lease found = second.claim(); }
+  { block_lease found = pool.claim(one); }
+  EXPECT_FALSE(is_idle(one));
+  EXPECT_EQ(made(), 4);
+}
+
+TEST_F(IdleOfAClaimer, OfAllIsAtMostHalfOfTheSlotsAlsoIfTheyAreMadeOneByOne) {
+  block_pool pool = make_pool(8);
+  std::vector<owned_stream> streams;
+  std::vector<block_claimer> locals;
+  for (std::size_t i = 1; i <= 4; ++i) {
+    locals.push_back(pool.on(streams.emplace_back(make_stream())));
+    std::vector<block_lease> leases;
+    while (leases.size() < 4) {
+      auto found = locals.back().try_claim();
+      if (!found) break;
+      leases.push_back(std::move(*found));
+    }
+    while (!leases.empty()) leases.pop_back();
+    EXPECT_LE(pool.stats().unrecorded, 4U) << i << " claimers";
+  }
+  EXPECT_TRUE(pool.try_claim(three).has_value());
+  // What the first has too much, it gives to the others.
+  for (int round = 0; round < 2; ++round) {
+    for (block_claimer& each : locals) static_cast<void>(each.claim());
+  }
+  EXPECT_EQ(pool.stats().unrecorded, 4U);
+  locals.clear();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+}
+
+class IdleOfAScratchClaimer : public pool_world {
+ protected:
+  [[nodiscard]] pool_options lasting() {
+    pool_options result = options(8);
+    result.streams_outlive_pool = true;
+    return result;
+  }
+};
+
+TEST_F(IdleOfAScratchClaimer, MakesRoomForItsStreamsClaimsOfOtherSizes) {
+  scratch_pool pool(options(8), {.bytes_max = 4096});
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  EXPECT_EQ(local.claim(2048)->size(), 2048U);
+  { auto held = local.claim(1024); }
+  EXPECT_EQ(pool.claim(one, 4096)->size(), 4096U);
+}
+
+TEST_F(IdleOfAScratchClaimer, OrStreamMakesRoomForItsClaimsOfOtherSizes) {
+  scratch_pool pool(lasting(), {.bytes_max = 4096});
+  { auto held = pool.claim(one, 4096); }
+  EXPECT_EQ(pool.claim(one, 2048)->size(), 2048U);
+}
+
+TEST_F(IdleOfAScratchClaimer, OfSizesItUsesNoMoreComesBackAtItsNextClaim) {
+  scratch_pool pool(options(8));
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  sync(one);
+  EXPECT_EQ(pool.trim(), 0U);
+  { auto held = local.claim(1024); }
+  sync(one);
+  EXPECT_EQ(pool.trim(), 4096U);
+}
+
+TEST_F(IdleOfAScratchClaimer, ComesBackAfterIdleMax) {
+  for (bool const is_lasting : {false, true}) {
+    scratch_pool pool(is_lasting ? lasting() : options(8),
+                      {.idle_max = std::chrono::nanoseconds(1)});
+    std::optional<scratch_claimer> local;
+    if (!is_lasting) local.emplace(pool.on(one));
+    auto const claim = [&](std::size_t bytes) {
+      static_cast<void>(local ? local->claim(bytes) : pool.claim(one, bytes));
+    };
+    claim(4096);
+    sync(one);
+    EXPECT_TRUE(wait_until([&] {
+      claim(1024);
+      return pool.bytes() < 4096;
+    }));
+  }
+}
+
+TEST_F(IdleOfAScratchClaimer, IsNotInUse) {
+  scratch_pool pool(options(8));
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  EXPECT_EQ(pool.stats().bytes_idle, 4096U);
+  EXPECT_EQ(pool.stats().bytes_in_use, 0U);
+}
+
+// Each size is asked for unused blocks, or for those of a graph, by claims of any size.
+TEST_F(IdleOfAScratchClaimer, MayOutliveAPoolWithOptionsThatLookAtAllSizes) {
+  for (bool const is_in_group : {false, true}) {
+    pool_options given = options(8);
+    if (is_in_group) given.group.emplace();
+    std::optional<scratch_pool> pool(std::in_place, given,
+                                     scratch_policy{.idle_max = std::chrono::nanoseconds(1)});
+    scratch_claimer local = pool->on(one);
+    auto held = local.claim(1000);
+    pool.reset();
+    for (std::size_t const bytes : {1000U, 5000U}) {
+      expect_error<usage_error>([&] { static_cast<void>(local.claim(bytes)); }, {"closed"});
+    }
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); }, {"closed"});
+    must(captured.end());
+  }
+}
+
+TEST_F(IdleOfAScratchClaimer, IsFreedAfterThePoolWithTheClaimer) {
+  std::optional<scratch_pool> pool(std::in_place, options(8));
+  std::optional<scratch_claimer> local = pool->on(one);
+  { auto held = local->claim(1000); }
+  hold_up(one);
+  pool.reset();
+  local = scratch_pool(options(8)).on(two);  // the first ends, and the second's pool
+  flag.raise();
+  EXPECT_TRUE(drained());
+}
+
+// On a GPU CUDA may crash where it is not asked first.
+class DestroyedStream : public pool_world {
+ protected:
+  DestroyedStream() { errors_expected = true; }
+  [[nodiscard]] pool_options checking() {
+    pool_options result = options(4);
+    result.check_streams = true;
+    return result;
+  }
+  owned_stream stream = make_stream();
+};
+
+TEST_F(DestroyedStream, IsRefusedByClaimsAndReleases) {
+  lost = 2;
+  {
+    block_pool pool = make_pool(checking());
+    block_claimer local = pool.on(stream);
+    block_lease plain = local.claim();
+    block_lease shared = local.claim();
+    shared.record_stream(one);
+    stream.reset();
+    expect_error<usage_error>([&] { static_cast<void>(local.claim()); },
+                              {"claimer::claim", "destroyed"});
+    expect_error<usage_error>([&] { local.flush(); }, {"claimer::flush", "destroyed"});
+    expect_error<usage_error>([&] { plain.release(); }, {"lease::release", "destroyed"});
+    expect_error<usage_error>([&] { shared.release(); }, {"lease::release", "destroyed"});
+    EXPECT_TRUE(plain && shared);
+  }
+  EXPECT_EQ(worker->stats().leaked, 2U);
+  EXPECT_EQ(errors->size(), 2U) << errors->all();
+}
+
+TEST_F(DestroyedStream, LeaksWhatItsClaimerHasWithAReport) {
+  lost = 2;
+  {
+    block_pool pool = make_pool(checking());
+    block_claimer local = pool.on(stream);
+    {
+      block_lease first = local.claim();
+      block_lease second = local.claim();
+    }
+    EXPECT_EQ(pool.stats().unrecorded, 2U);
+    stream.reset();
+  }
+  EXPECT_EQ(worker->stats().leaked, 2U);
+  EXPECT_GE(errors->size(), 1U);
+  EXPECT_NE(errors->all().find("destroyed"), std::string::npos) << errors->all();
+}
+
+TEST_F(DestroyedStream, WhoseHandleIsReusedIsAnother) {
+  lost = 1;
+  {
+    block_pool pool = make_pool(checking());
+    block_claimer local = pool.on(stream);
+    { block_lease used = local.claim(); }
+    cudaStream_t const old = stream.get();
+    stream.reset();
+    stream = make_stream();
+    if (stream.get() != old) GTEST_SKIP() << "it is not reused";
+    expect_error<usage_error>([&] { static_cast<void>(local.claim()); }, {"destroyed"});
+  }
+  EXPECT_EQ(worker->stats().leaked, 1U);
+}
+
+TEST_F(DestroyedStream, OfAnEmptyClaimerLeaksNothing) {
+  errors_expected = false;
+  block_pool pool = make_pool(checking());
+  block_claimer local = pool.on(stream);
+  { block_lease used = local.claim(); }
+  local.flush();
+  stream.reset();
+}
+
+TEST_F(DestroyedStream, IsNotAskedAboutIfAClaimerEndsBeforeIt) {
+  errors_expected = false;
+  block_pool pool = make_pool(checking());
+  std::optional<block_claimer> local = pool.on(stream);
+  std::optional<block_lease> held = local->claim();
+  local.reset();
+  held.reset();
+  stream.reset();
+  EXPECT_TRUE(pool.try_claim(one).has_value());
+}
+
+class CallerState : public pool_world {};
+
+TEST_F(CallerState, StaysAsItWasAfterEachCallOfAClaimer) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  for (bool const is_legacy : {false, true}) {
+    block_pool pool = make_pool(4);
+    cudaStream_t const stream = is_legacy ? cudaStreamLegacy : one.get();
+    std::optional<block_claimer> local = pool.on(stream);
+    std::optional<block_lease> held;
+    auto const expect_same = [](char const* what) {
+      int device = -1;
+      must(cudaGetDevice(&device));
+      EXPECT_EQ(device, 1) << what;
+      EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << what;
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+      must(cudaThreadExchangeStreamCaptureMode(&mode));
+      EXPECT_EQ(mode, cudaStreamCaptureModeGlobal) << what;
+      must(cudaThreadExchangeStreamCaptureMode(&mode));
+    };
+    must(cudaSetDevice(1));
+    held = local->claim();
+    expect_same("claim");
+    held.reset();
+    expect_same("release");
+    held = local->claim();
+    held.reset();
+    local->flush();
+    expect_same("flush");
+    held = local->claim();
+    held.reset();
+    local.reset();
+    expect_same("end");
+    must(cudaSetDevice(0));
+    EXPECT_EQ(pool.claim(stream)->number(), is_legacy ? 1 : 0) << "the only one of its pool";
+  }
+}
+
+TEST_F(CallerState, AStreamOfAnotherDeviceTakesNoShareOfWhatMayBeIdle) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  pool_options given = options(2);
+  given.streams_outlive_pool = true;
+  block_pool pool = make_pool(given);
+  must(cudaSetDevice(1));
+  owned_stream const elsewhere = make_stream();
+  must(cudaSetDevice(0));
+  expect_error<usage_error>([&] { static_cast<void>(pool.claim(elsewhere)); }, {"device"});
+  pool.claim(one).release();
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+}
+
+class InACapture : public pool_world {};
+
+// Nothing may be recorded, however often others ask.
+TEST_F(InACapture, NoCallOfAClaimerOrItsLeasesRecords) {
+  pool_options given = options(4);
+  given.unrecorded_max = 1;
+  block_pool pool = make_pool(given);
+  for (auto const mode : all_modes) {
+    std::optional<block_claimer> local = pool.on(one);
+    std::optional<block_lease> eager = local->claim();
+    for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());
+    EXPECT_EQ(pool.stats().unrecorded, 1U);
+    capture captured{one, mode};
+    EXPECT_TRUE(pool.try_claim(two).has_value());
+    std::optional<block_lease> mine = local->claim();
+    for (int i = 0; i < 3; ++i) static_cast<void>(pool.try_claim(two));
+    mine.reset();
+    eager->release(one.get());
+    local.reset();
+    EXPECT_TRUE(captured.is_active());
+    EXPECT_EQ(pool.stats().deferred, 2U);
+    must(captured.end());
+    EXPECT_TRUE(pool.try_claim(one).has_value());
+    EXPECT_EQ(pool.stats().deferred, 0U);
+    captured.graph().reset();
+    EXPECT_TRUE(leaves_graphs(pool));
+  }
+}
+
+// The next claim for the stream must not get it without a wait for the work of others.
+TEST_F(InACapture, ALeaseThatOtherStreamsUsedIsNotIdleOnItsStream) {
+  block_pool pool = make_pool(1);
+  block_claimer local = pool.on(one);
+  {
+    block_lease held = local.claim();
+    held.record_stream(two);
+    keep_busy(held, two);
+  }
+  block_lease next = local.claim();
+  check(next, one, 7, mismatches);
+  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
+  flag.raise();
+  sync(one);
+}
+
+// Events that cover slots are shared: the wait of one for its slot leaves the others'.
+class CoveredSlots : public pool_world {
+ protected:
+  /// So many slots, used behind the flag and covered by one event.
+  void cover(block_pool& pool, std::size_t count) {
+    block_claimer local = pool.on(one);
+    std::vector<block_lease> leases;
+    while (leases.size() < count) leases.push_back(local.claim());
+    for (block_lease& each : leases) keep_busy(each, one);
+    leases.clear();
+  }
+};
+
+TEST_F(CoveredSlots, AreEachHandedOutOnlyAfterTheirWork) {
+  block_pool pool = make_pool(4);
+  cover(pool, 4);
+  std::vector<block_lease> leases;
+  for (cudaStream_t const stream : {two.get(), three.get(), two.get()}) {
+    leases.push_back(pool.claim(stream));
+    check(leases.back(), stream, 7, mismatches);
+  }
+  EXPECT_TRUE(stays_false([&] { return is_idle(two) || is_idle(three); }));
+  capture captured{three, cudaStreamCaptureModeRelaxed};
+  EXPECT_FALSE(pool.try_claim(three).has_value()) << "a capture gets what is done";
+  must(captured.end());
+  flag.raise();
+}
+
+TEST_F(CoveredSlots, AreDestroyedAfterTheirWorkWithThePool) {
+  {
+    block_pool pool = make_pool(4);
+    cover(pool, 3);
+  }
+  EXPECT_FALSE(drains_soon());
+  EXPECT_EQ(counts.alive(), 3);
+  flag.raise();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(counts.alive(), 0);
+}
+
+TEST_F(CoveredSlots, WaitForTheEventOfTheirNextReleaseInstead) {
+  pinned_flag second;
+  block_pool pool = make_pool(1);
+  cover(pool, 1);
+  flag.raise();
+  sync(one);
+  {
+    block_lease held = pool.claim(two);
+    must(launch_wait_flag(two, second.get()));
+    fill(held, two, 9);
+  }
+  block_lease next = pool.claim(three);
+  check(next, three, 9, mismatches);
+  EXPECT_TRUE(stays_false([&] { return is_idle(three); }));
+  second.raise();
+  sync(three);
+}
+
+TEST_F(CoveredSlots, OfAGraphAfterTheirWorkAreClaimedOnceItIsGone) {
+  block_pool pool = make_pool(1);
+  cover(pool, 1);
+  flag.raise();
+  sync(one);
+  captured_use(pool).reset();
+  EXPECT_TRUE(is_released(pool));
+}
+
+}  // namespace
+}  // namespace escrow::test
