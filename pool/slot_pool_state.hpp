@@ -148,7 +148,8 @@ struct ESCROW_LOCAL slot_pool::state {
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
-  // them. `is_recordable` false, or if CUDA refuses: each is recorded or deferred as others are.
+  // them. If that fails, each is recorded by its own event, or deferred. `is_recordable` false:
+  // deferred.
   void cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {

@@ -28,7 +28,8 @@ namespace escrow::inline v0_1 {
 // Capture: if the stream captures, claims are those of resource_pool::claim. Nothing is recorded
 //   then: what was released before waits until the capture has ended. If the claimer ends in a
 //   capture, that is a deferred record: see lease.
-// Errors: as resource_pool::claim. A stream that was destroyed before the claimer is undefined
+// Errors: as resource_pool::claim. If CUDA refuses a record, that is reported to the deleter's
+//   on_error, and a deferred record. A stream that was destroyed before the claimer is undefined
 //   behaviour; pool_options::check_streams finds most of it.
 // Example: examples/stream_claimer.cpp.
 template <class T>
