@@ -68,6 +68,13 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   return true;
 }
 
+bool slot_pool::state::is_destroyed_unless_captured(stream_use const& on) noexcept {
+  capture_info capture;
+  cudaError_t const status = query_recordable(on.handle, capture);
+  if (!succeeded(status)) return status == cudaErrorInvalidResourceHandle;
+  return capture.is_none() && is_destroyed(on);
+}
+
 void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
   if (!is_known_destroyed(on)) return;
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",

@@ -180,10 +180,14 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] bool cover_each(Take take, stream_use const& on) noexcept;
   // Whether an event can be recorded on `on` now, by this thread.
   [[nodiscard]] bool is_recordable(stream_use const& on) const noexcept;
-  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then.
+  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then. A null
+  // stream or that of a thread never is.
   [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
-    return options.check_streams && on.id != 0 && is_destroyed(on);
+    if (!options.check_streams || on.id == 0 || is_ambiguous(on)) return false;
+    return is_destroyed_unless_captured(on);
   }
+  // The query for the id would invalidate a capture.
+  [[nodiscard]] static bool is_destroyed_unless_captured(stream_use const& on) noexcept;
   // With pool_options::check_streams: throws usage_error if the stream was destroyed.
   void require_stream(char const* call, stream_use const& on) const;
   // How many slots all local_slots keep: idle streams leave the rest to others.

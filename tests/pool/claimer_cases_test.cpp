@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pool_world.hpp"
@@ -247,6 +248,61 @@ TEST_F(DestroyedStream, IsNotAskedAboutIfAClaimerEndsBeforeIt) {
   held.reset();
   stream.reset();
   EXPECT_TRUE(pool.try_claim(one).has_value());
+}
+
+// Asking a capturing stream for its id would invalidate the capture.
+TEST_F(DestroyedStream, IsNotAskedForWhileItCaptures) {
+  errors_expected = false;
+  for (auto const mode : all_modes) {
+    block_pool pool = make_pool(checking());
+    std::optional<block_claimer> local = pool.on(stream);
+    for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());
+    block_lease eager = local->claim();
+    capture captured{stream, mode};
+    { block_lease held = local->claim(); }
+    EXPECT_TRUE(captured.is_active());
+    eager.release();
+    EXPECT_TRUE(captured.is_active());
+    local.reset();
+    EXPECT_TRUE(captured.is_active());
+    must(captured.end());
+    EXPECT_TRUE(pool.try_claim(stream).has_value());
+    captured.graph().reset();
+    EXPECT_TRUE(leaves_graphs(pool));
+  }
+}
+
+TEST_F(DestroyedStream, ThatShouldHaveOutlivedThePoolIsReported) {
+  lost = 1;
+  {
+    pool_options given = checking();
+    given.streams_outlive_pool = true;
+    block_pool pool = make_pool(given);
+    pool.claim(stream).release();
+    EXPECT_EQ(pool.stats().unrecorded, 1U);
+    stream.reset();
+    EXPECT_TRUE(pool.try_claim(one).has_value());
+  }
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  EXPECT_NE(errors->all().find("destroyed"), std::string::npos) << errors->all();
+}
+
+// Their ids are others on each device, and on each thread.
+TEST_F(DestroyedStream, IsNotTheNullStreamOrThatOfAThread) {
+  errors_expected = false;
+  block_pool pool = make_pool(checking());
+  std::optional<block_claimer> null = pool.on(cudaStream_t{});
+  { block_lease used = null->claim(); }
+  if (has_two_devices()) must(cudaSetDevice(1));
+  { block_lease used = null->claim(); }
+  null.reset();
+  must(cudaSetDevice(0));
+  std::optional<block_claimer> local = pool.on(cudaStreamPerThread);
+  { block_lease used = local->claim(); }
+  std::thread([&] { local.reset(); }).join();
+  EXPECT_EQ(worker->stats().leaked, 0U);
+  EXPECT_TRUE(pool.try_claim(cudaStreamPerThread).has_value());
+  EXPECT_EQ(pool.stats().deferred, 0U);
 }
 
 class CallerState : public pool_world {};
