@@ -3,6 +3,7 @@
 // stream was destroyed.
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -465,6 +466,65 @@ TEST_F(CoveredSlots, OfAGraphAfterTheirWorkAreClaimedOnceItIsGone) {
   sync(one);
   captured_use(pool).reset();
   EXPECT_TRUE(is_released(pool));
+}
+
+class OnThreads : public pool_world {};
+
+// A claimer's leases end on another thread, while it claims, records, ends and is made again, and
+// a third thread asks for what it has.
+TEST_F(OnThreads, ClaimersGiveAwayLeasesThatOthersEnd) {
+  constexpr int rounds = 400;
+  for (bool const is_lasting : {false, true}) {
+    pool_options given = options(6);
+    given.streams_outlive_pool = is_lasting;
+    given.host_wait_max = generous;
+    block_pool pool = make_pool(given);
+    std::mutex mutex;  // guards the next two
+    std::vector<block_lease> given_away;
+    bool is_over = false;
+    std::jthread ending([&] {
+      while (true) {
+        std::vector<block_lease> taken;
+        bool is_last = false;
+        {
+          std::lock_guard const lock(mutex);
+          std::swap(taken, given_away);
+          is_last = is_over;
+        }
+        if (taken.empty() && is_last) return;
+        std::this_thread::yield();
+      }
+    });
+    std::jthread other([&] {
+      for (int i = 0; i < rounds; ++i) {
+        if (auto found = pool.try_claim(two)) {
+          fill(*found, two, i);
+          check(*found, two, i, mismatches);
+        }
+      }
+    });
+    std::optional<block_claimer> local;
+    for (int i = 0; i < rounds; ++i) {
+      if (!is_lasting && i % 20 == 0) local.emplace(pool.on(one));
+      block_lease held = local ? local->claim() : pool.claim(one);
+      fill(held, one, i);
+      check(held, one, i, mismatches);
+      if (i % 7 == 0 && local) local->flush();
+      if (i % 3 == 0) continue;
+      std::lock_guard const lock(mutex);
+      given_away.push_back(std::move(held));
+    }
+    {
+      std::lock_guard const lock(mutex);
+      is_over = true;
+    }
+    ending.join();
+    other.join();
+    local.reset();
+    sync_all();
+    EXPECT_EQ(pool.stats().leased, 0U);
+    EXPECT_EQ(pool.stats().deferred, 0U);
+  }
 }
 
 }  // namespace
