@@ -144,6 +144,8 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
   std::uint64_t const pass = next_pass();
   slot* found = take_done(pass, questions_before_growth);
   if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
+  if (found == nullptr) found = take_done(pass);
+  if (found == nullptr) found = free.take_oldest();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
     std::uint64_t const puts_before = free.puts();
     found = take_done(pass);
@@ -278,10 +280,7 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
   taken.also_count_ = 0;
 }
 
-void slot_pool::state::require_open(char const* call) const {
-  // Relaxed: see state::is_closed.
-  if (!is_closed.load(std::memory_order_relaxed)) [[likely]]
-    return;
+void slot_pool::state::throw_closed(char const* call) const {
   throw usage_error(call, "the pool \"" + options.label + "\" is closed",
                     "claim before close_for()");
 }

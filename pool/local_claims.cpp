@@ -75,7 +75,7 @@ bool slot_pool::state::is_destroyed_unless_captured(stream_use const& on) noexce
   return capture.is_none() && is_destroyed(on);
 }
 
-void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
+void slot_pool::state::check_stream(char const* call, stream_use const& on) const {
   if (!is_known_destroyed(on)) return;
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");

@@ -92,6 +92,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   // destructor.
   std::mutex mutex;
   bool is_closed = false;
+  deleter_core* core = nullptr;  // of the first size, whose use keeps it; guarded by `mutex`
   // Owned, by size. Stored with release under the lock, acquired by claims without it.
   std::array<std::atomic<size_class*>, 256> by_size{};
 
@@ -116,7 +117,7 @@ lease<device_block> scratch_pool::state::claim(std::size_t bytes, stream_ref str
   try {
     if (options.group) {
       claimed_slot const shared = claim_existing(bytes, stream, where);
-      if (shared.what != nullptr) return lease<device_block>(shared);
+      if (shared.what != nullptr) return lease<device_block>([&] { return shared; });
     }
     return claim_of_size();
   } catch (pool_exhausted const& error) {

@@ -104,7 +104,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // Whether room in the budget would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
-  void require_open(char const* call) const;
+  void require_open(char const* call) const {
+    if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_closed(call);
+  }
+  [[noreturn]] void throw_closed(char const* call) const;
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy);
@@ -189,7 +193,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // The query for the id would invalidate a capture.
   [[nodiscard]] static bool is_destroyed_unless_captured(stream_use const& on) noexcept;
   // With pool_options::check_streams: throws usage_error if the stream was destroyed.
-  void require_stream(char const* call, stream_use const& on) const;
+  void require_stream(char const* call, stream_use const& on) const {
+    if (options.check_streams) [[unlikely]]
+      check_stream(call, on);
+  }
+  void check_stream(char const* call, stream_use const& on) const;
   // How many slots all local_slots keep: idle streams leave the rest to others.
   [[nodiscard]] std::size_t local_slots_max() const noexcept { return options.slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
@@ -216,6 +224,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp
+  void bind_group();  // to the pool's device; throws usage_error if it is another's
   // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
   // sees `looked_at` or `shrunk` changed, and tries again.
   class shrinking {

@@ -13,15 +13,16 @@
 namespace escrow::bench {
 namespace {
 
-// An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
-// do without.
+// A record of the stream's event; `asks`: the floor, what no event-based pool that may be called in
+// a capture can do without.
 template <bool asks>
 claim_setup record() {
   return [](claim_streams const& mine) -> claim_pair {
-    auto const event = std::make_shared<test::owned_event>(test::make_event());
-    return [event, mine](std::size_t on, std::size_t last) {
+    auto const events = std::make_shared<std::vector<test::owned_event>>();
+    for (std::size_t i = 0; i < mine.size(); ++i) events->push_back(test::make_event());
+    return [events, mine](std::size_t on, std::size_t last) {
       if constexpr (asks) ask_about(mine[on]);
-      test::must(cudaEventRecord(*event, mine[last]));
+      test::must(cudaEventRecord((*events)[on], mine[last]));
     };
   };
 }
@@ -68,44 +69,47 @@ claim_setup escrow_on_first_stream() {
   };
 }
 
-// The same with records only where another stream takes the slot; null without such pools.
-template <class Options>
-constexpr claim_setup (*lazy())() {
-  if constexpr (requires(Options options) { options.streams_outlive_pool = true; }) {
-    return []() -> claim_setup {
-      Options options{.slots_max = slots_max};
-      options.streams_outlive_pool = true;
-      return by_stream(
-          [all = std::make_shared<pooled>(options)](cudaStream_t on, cudaStream_t last) {
-            auto claimed = all->pool.claim(on);
-            release(claimed, on, last);
-          });
-    };
-  } else {
-    return nullptr;
-  }
+// The same with records only where another stream takes the slot.
+claim_setup lazy() {
+  return by_stream([all = std::make_shared<pooled>(
+                        pool_options{.slots_max = slots_max, .streams_outlive_pool = true})](
+                       cudaStream_t on, cudaStream_t last) {
+    auto claimed = all->pool.claim(on);
+    release(claimed, on, last);
+  });
 }
 
-// Claimers, one for each stream of a thread; null without such pools.
-template <class Pool, std::size_t slots>
-constexpr claim_setup (*local())() {
-  if constexpr (requires(Pool & pool, cudaStream_t stream) { pool.on(stream); }) {
-    return []() -> claim_setup {
-      return [all = std::make_shared<pooled>(pool_options{.slots_max = slots})](
-                 claim_streams const& mine) -> claim_pair {
-        Pool& pool = all->pool;
-        using claimer = decltype(pool.on(cudaStream_t{}));
-        auto const claimers = std::make_shared<std::vector<claimer>>();
-        for (cudaStream_t const each : mine) claimers->push_back(pool.on(each));
-        return [all, claimers, mine](std::size_t on, std::size_t last) {
-          auto claimed = (*claimers)[on].claim();
-          release(claimed, mine[on], mine[last]);
-        };
-      };
+using block_claimers = std::vector<claimer<device_block>>;
+
+// A claimer for each stream of the thread.
+std::shared_ptr<block_claimers> claimers_of(pooled& all, claim_streams const& mine) {
+  auto result = std::make_shared<block_claimers>();
+  for (cudaStream_t const each : mine) result->push_back(all.pool.on(each));
+  return result;
+}
+
+claim_setup local() {
+  return [all = std::make_shared<pooled>(pool_options{.slots_max = slots_max})](
+             claim_streams const& mine) -> claim_pair {
+    return [all, mine, claimers = claimers_of(*all, mine)](std::size_t on, std::size_t last) {
+      auto claimed = (*claimers)[on].claim();
+      release(claimed, mine[on], mine[last]);
     };
-  } else {
-    return nullptr;
-  }
+  };
+}
+
+// One slot for two streams in turn: each claim takes what the other stream's claimer has released
+// and flushed, and makes its stream wait unless the record is known to be done.
+claim_setup steal() {
+  return [all = std::make_shared<pooled>(pool_options{.slots_max = 4})](
+             claim_streams const& mine) -> claim_pair {
+    auto const others = std::make_shared<std::vector<lease<device_block>>>();
+    for (int i = 0; i < 3; ++i) others->push_back(all->pool.claim(mine[0]));
+    return [all, others, claimers = claimers_of(*all, mine)](std::size_t on, std::size_t) {
+      (*claimers)[on].claim().release();
+      (*claimers)[on].flush();
+    };
+  };
 }
 
 // The same by size.
@@ -189,10 +193,6 @@ claim_setup malloc_and_free() {
   });
 }
 
-// One slot for all streams: a claim takes what another stream, or its claimer, has released before,
-// and makes its stream wait unless the record is known to be done.
-constexpr std::size_t one_slot = 1;
-
 }  // namespace
 
 std::vector<claim_arm> const& claim_arms() {
@@ -200,16 +200,16 @@ std::vector<claim_arm> const& claim_arms() {
       {"event_record", &record<false>, true, many},
       {"queries", &queries, true, many},
       {"floor", &record<true>, true, many},
-      {"local", local<resource_pool<device_block>, slots_max>(), true, many},
-      {"lazy", lazy<pool_options>(), true, many},
+      {"local", &local, true, many},
+      {"lazy", &lazy, true, many},
       {"escrow", &escrow<slots_max>, true, many},
       {"scratch", &scratch, true, many},
       {"mutex_vector", &mutex_vector, true, many},
-      {"pytorch", &pytorch_allocator, false, many},
-      {"rmm_pool", &rmm_pool, false, many},
-      {"rmm_fixed_size", &rmm_fixed_size, false, many},
-      {"cub", &cub_allocator, false, many},
-      {"malloc_async", &keeping_malloc_async, true, many},
+      {"pytorch", &pytorch_allocator, false, some},
+      {"rmm_pool", &rmm_pool, false, some},
+      {"rmm_fixed_size", &rmm_fixed_size, false, some},
+      {"cub", &cub_allocator, false, some},
+      {"malloc_async", &keeping_malloc_async, true, some},
       {"malloc", &malloc_and_free, true, few},
   };
   return all;
@@ -218,8 +218,8 @@ std::vector<claim_arm> const& claim_arms() {
 claim_setup (*setup_of(std::string_view name))() {
   static std::vector<claim_arm> const others{
       {"escrow_on_first_stream", &escrow_on_first_stream},
-      {"escrow_steal", &escrow<one_slot>},
-      {"steal", local<resource_pool<device_block>, one_slot>()},
+      {"escrow_steal", &escrow<1>},
+      {"steal", &steal},
   };
   for (auto const* const each : {&claim_arms(), &others}) {
     auto const found = std::find_if(each->begin(), each->end(),

@@ -68,7 +68,13 @@ constexpr std::string_view sequences_text = R"(
       launch set_launch set_launch launch set_launch destroy_exec set_launch settle;
   own make_graph add_node add_node_of_lease clone set_add set_add set_launch set_launch drop_set
       launch set_add set_launch settle;
-  load_library begin launch_code end clone unload_library instantiate upload launch settle;)";
+  load_library begin launch_code end clone unload_library instantiate upload launch settle;
+  begin claim_captured release end hoist instantiate enter launch_in_turn leave begin claim_captured
+      release end instantiate launch enter launch_in_turn leave launch let_go settle;
+  begin claim_captured release end hoist instantiate instantiate enter launch_in_turn leave enter
+      launch_in_turn leave let_go settle;
+  begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
+      leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;)";
 
 /// The same before ':'; then operations that run at the same time, in several forms.
 constexpr std::string_view meetings_text = R"(
@@ -100,7 +106,11 @@ constexpr std::string_view meetings_text = R"(
       destroy_exec claim;
   claim make_graph add_node_of_lease instantiate release instantiate: launch launch step,
       destroy_exec destroy_exec claim, destroy_graph claim, claim destroy_exec poll;
-  hoist: let_go poll;)";
+  hoist: let_go poll;
+  begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
+      leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;
+  begin claim_captured release end clone hoist hoist instantiate instantiate enter launch_in_turn:
+      enter leave, enter leave step, enter launch;)";
 
 /// Operations that go together: first one by one, then at the same time.
 struct scene {

@@ -37,15 +37,17 @@ class claimer {
  public:
   // As resource_pool::claim, for the claimer's stream.
   [[nodiscard]] lease<T> claim(source_location where = source_location::current()) {
-    return recycled(slots_.claim("claimer::claim", where), *functions_);
+    lease<T> leased([&] { return slots_.claim("claimer::claim", where); });
+    leased.recycle(*functions_);
+    return leased;
   }
 
   // The same, but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       source_location where = source_location::current()) {
-    claimed_slot const claimed = slots_.try_claim("claimer::try_claim", where);
-    if (claimed.what == nullptr) return std::nullopt;
-    return recycled(claimed, *functions_);
+    lease<T> leased([&] { return slots_.try_claim("claimer::try_claim", where); });
+    leased.recycle(*functions_);
+    return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 
   // Makes what was released available to all streams: before a pause, for example. Records at most
@@ -59,15 +61,6 @@ class claimer {
 
   claimer(claimer_slots&& slots, slot_functions<T> const& functions) noexcept
       : slots_(std::move(slots)), functions_(&functions) {}
-
-  static lease<T> recycled(claimed_slot const& claimed, slot_functions<T> const& functions) {
-    lease<T> leased(claimed);
-    if (functions.recycle && leased.may_have_been_used()) {
-      functions.recycle(leased.get(),
-                        stream_ref(claimed.on.handle));  // on failure, leased releases
-    }
-    return leased;
-  }
 
   claimer_slots slots_;
   slot_functions<T> const* functions_;  // owned by the slot_pool
