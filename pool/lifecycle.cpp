@@ -197,7 +197,7 @@ std::size_t slot_pool::destroy_done(std::size_t count_max) {
 
 void slot_pool::retire_unused() noexcept {
   state& in = *state_;
-  in.ask_for_local_slots();  // a later call finds what is not used
+  in.ask_for_local_slots();  // what is not used by the next call is unused then
   std::uint64_t const now = in.releases.load(std::memory_order_relaxed);
   std::uint64_t const last = in.releases_seen.exchange(now, std::memory_order_relaxed);
   while (true) {

@@ -23,8 +23,13 @@ std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const
                       "give both, allocate and free");
   }
   if (options.device < 0) made->options.device = current_device();
+  // The pools of the sizes end with the last owner of this: the scratch_pool or a claimer. Their
+  // slots keep the state beyond that.
+  std::shared_ptr<void> const owner(nullptr, [made](void*) {
+    made->for_each([](state::size_class& each) { each.pool.reset(); });
+  });
   made->of(bytes_min);  // checks the device
-  return made;
+  return {owner, made.get()};
 }
 
 scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
@@ -39,8 +44,7 @@ scratch_pool::~scratch_pool() {
     std::lock_guard const lock(state_->mutex);
     state_->is_closed = true;
   }
-  // The state remains until the last block is freed, and the last claimer ends.
-  state_->for_each([](auto& each) { each.pool.reset(); });
+  state_->for_each([](auto& each) { state::slots_of(each).close(); });
 }
 
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,

@@ -82,9 +82,19 @@ void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
   reserved.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
-bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory) {
+bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory,
+                                    stream_use const* on) {
+  if (on != nullptr) {
+    for_each([on](size_class& each) { slots_of(each).give_all(*on); });
+  }
   if (is_out_of_memory) return trim(0) != 0;
   return bytes <= policy.bytes_max && trim(policy.bytes_max - bytes) != 0;
+}
+
+void scratch_pool::state::give_to_others(slot_pool& claiming, stream_use const& on) noexcept {
+  for_each([&](size_class& each) {
+    if (&slots_of(each) != &claiming) slots_of(each).give_to_others(on);
+  });
 }
 
 bool scratch_pool::state::is_room_coming(std::size_t bytes) noexcept {

@@ -32,7 +32,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   struct size_class {
     std::size_t bytes;           // of each block
-    std::optional<blocks> pool;  // until the scratch_pool is destroyed
+    std::optional<blocks> pool;  // until the scratch_pool and its claimers have ended
     size_class* next;            // with the same hash
   };
 
@@ -81,7 +81,8 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   bool reserve(std::size_t bytes) noexcept override;
   device_block make(std::size_t bytes);
   void give_back(std::size_t bytes, bool was_made) noexcept override;
-  bool make_room(std::size_t bytes, bool is_out_of_memory) override;
+  bool make_room(std::size_t bytes, bool is_out_of_memory, stream_use const* on) override;
+  void give_to_others(slot_pool& claiming, stream_use const& on) noexcept override;
   bool is_room_coming(std::size_t bytes) noexcept override;
   std::uint64_t moves() noexcept override;
 

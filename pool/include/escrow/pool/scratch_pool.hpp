@@ -156,7 +156,8 @@ class ESCROW_API scratch_pool {
 };
 
 // Claims memory of a scratch_pool for one stream: scratch_pool::on(). Contract as claimer; what is
-// idle, and its limit, counts for each size of blocks.
+// idle, and its limit, counts for each size of blocks. A claim of any size records for what others
+// asked of all sizes, trim() and scratch_policy::idle_max included.
 class ESCROW_API scratch_claimer {
  public:
   scratch_claimer(scratch_claimer&& other) noexcept;
