@@ -60,7 +60,11 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
 }
 
 void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
-  if (!options.check_streams || on.id == 0 || !is_destroyed(on)) return;
+  if (!options.check_streams || on.id == 0) return;
+  capture_info capture;
+  // To ask for its id would invalidate its capture.
+  if (succeeded(query_recordable(on.handle, capture)) && !capture.is_none()) return;
+  if (!is_destroyed(on)) return;
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }

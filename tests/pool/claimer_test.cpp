@@ -193,6 +193,25 @@ TEST_F(Claimer, ClaimsInACaptureAsThePoolDoes) {
   EXPECT_TRUE(leaves_graphs(pool));
 }
 
+TEST_F(Claimer, ThatChecksItsStreamHarmsNoCapture) {
+  pool_options given = options(8);
+  given.check_streams = true;
+  block_pool pool = make_pool(given);
+  block_claimer local = pool.on(one);
+  std::optional<block_lease> eager = local.claim();
+  {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    { block_lease held = local.claim(); }
+    EXPECT_TRUE(captured.is_active());
+    expect_error<usage_error>([&] { local.flush(); }, {"claimer::flush", "captured"});
+    eager.reset();
+    EXPECT_TRUE(captured.is_active());
+    must(captured.end());
+  }
+  { block_lease held = local.claim(); }
+  EXPECT_TRUE(leaves_graphs(pool));
+}
+
 TEST_F(Claimer, MadeInACaptureIsLocalAfterwards) {
   block_pool pool = make_pool(8);
   std::optional<block_claimer> local;
