@@ -168,6 +168,17 @@ TEST_F(Claimer, AClosedPoolNamesWhatItKeepsAndItsNextCallReturnsIt) {
   EXPECT_TRUE(pool.close_for(generous).empty());
 }
 
+TEST_F(Claimer, AClosedPoolGetsEachSlotAtItsRelease) {
+  block_pool pool = make_pool(16);
+  block_claimer local = pool.on(one);
+  std::vector<block_lease> leases;
+  for (int i = 0; i < 3; ++i) leases.push_back(local.claim());
+  EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 1U);
+  leases.clear();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
 TEST_F(Claimer, ClaimsInACaptureAsThePoolDoes) {
   block_pool pool = make_pool(8);
   block_claimer local = pool.on(one);
