@@ -64,9 +64,10 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
 void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
   if (!options.check_streams || on.id == 0) return;
   capture_info capture;
-  // To ask for its id would invalidate its capture.
-  if (succeeded(query_recordable(on.handle, capture)) && !capture.is_none()) return;
-  if (!is_destroyed(on)) return;
+  cudaError_t const status = query_recordable(on.handle, capture);
+  // To ask for its id would invalidate its capture, if there is one.
+  bool const may_ask = succeeded(status) && capture.is_none();
+  if (status != cudaErrorInvalidResourceHandle && !(may_ask && is_destroyed(on))) return;
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }
