@@ -347,6 +347,20 @@ TEST_F(Claimer, OfAScratchPoolIsRefusedAfterThePool) {
   }
 }
 
+TEST_F(Claimer, OfAScratchPoolInAGroupIsRefusedAfterThePoolAlsoInACapture) {
+  pool_options given = options(8);
+  given.group = sharing_group();
+  std::optional<scratch_pool> pool(std::in_place, given);
+  scratch_claimer local = pool->on(one);
+  { auto held = pool->claim(two, 5000); }  // of a size that the claimer does not keep
+  pool.reset();
+  EXPECT_TRUE(drained());
+  capture captured{one, cudaStreamCaptureModeRelaxed};
+  expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); }, {"closed"});
+  EXPECT_TRUE(captured.is_active());
+  must(captured.end());
+}
+
 class StreamsOutlivePool : public pool_world {
  protected:
   [[nodiscard]] pool_options lasting(std::size_t slots_max) {
