@@ -97,6 +97,9 @@ class things {
     std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
     bool is_private = false;    // its last lease ended outside of that capture
     bool leased = false;
+    std::uint64_t home = 0;    // its pool, by serial
+    std::size_t kept_on = 0;   // the stream that it was released on, if it is kept
+    bool is_claimers = false;  // kept by a claimer, or else by the stream itself
   };
 
   reference model;
