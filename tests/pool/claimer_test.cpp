@@ -100,10 +100,12 @@ TEST_F(Claimer, FlushMakesWhatIsIdleAvailableToAllStreams) {
 }
 
 TEST_F(Claimer, ItsEndMakesWhatIsIdleAvailableToAllStreams) {
-  block_pool pool = make_pool(1);
+  block_pool pool = make_pool(2);
+  block_lease other = pool.claim(three);
   {
     block_claimer local = pool.on(one);
     use_behind_flag(local, one);
+    EXPECT_EQ(pool.stats().unrecorded, 1U);
   }
   expect_next_waits(pool, two);
 }
@@ -143,6 +145,28 @@ TEST_F(Claimer, ALeaseMayOutliveItAndThePool) {
   later.reset();
   local.reset();
   flag.raise();
+}
+
+TEST_F(Claimer, DoesNotKeepWhatALeaseOfAnEarlierOneReleases) {
+  block_pool pool = make_pool(8);
+  std::optional<block_claimer> earlier = pool.on(one);
+  std::optional<block_lease> held = earlier->claim();
+  keep_busy(*held, one);
+  earlier.reset();
+  block_claimer local = pool.on(two);
+  { block_lease its = local.claim(); }
+  held.reset();
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  EXPECT_EQ(local.claim()->number(), 1) << "of another stream, without a wait";
+}
+
+TEST_F(Claimer, ALeaseOfANodeGoesBackWithItsGraph) {
+  block_pool pool = make_pool(8);
+  block_claimer local = pool.on(one);
+  std::optional<block_lease> held = local.claim();
+  slot_share share = held->share_with_node();
+  held.reset();
+  EXPECT_EQ(local.claim()->number(), 1) << "a node has the first";
 }
 
 TEST_F(Claimer, MayOutliveThePool) {
