@@ -147,28 +147,6 @@ TEST_F(Claimer, ALeaseMayOutliveItAndThePool) {
   flag.raise();
 }
 
-TEST_F(Claimer, DoesNotKeepWhatALeaseOfAnEarlierOneReleases) {
-  block_pool pool = make_pool(8);
-  std::optional<block_claimer> earlier = pool.on(one);
-  std::optional<block_lease> held = earlier->claim();
-  keep_busy(*held, one);
-  earlier.reset();
-  block_claimer local = pool.on(two);
-  { block_lease its = local.claim(); }
-  held.reset();
-  EXPECT_EQ(pool.stats().unrecorded, 1U);
-  EXPECT_EQ(local.claim()->number(), 1) << "of another stream, without a wait";
-}
-
-TEST_F(Claimer, ALeaseOfANodeGoesBackWithItsGraph) {
-  block_pool pool = make_pool(8);
-  block_claimer local = pool.on(one);
-  std::optional<block_lease> held = local.claim();
-  slot_share share = held->share_with_node();
-  held.reset();
-  EXPECT_EQ(local.claim()->number(), 1) << "a node has the first";
-}
-
 TEST_F(Claimer, MayOutliveThePool) {
   std::optional<block_pool> pool = make_pool(4);
   block_claimer local = pool->on(one);
@@ -189,17 +167,6 @@ TEST_F(Claimer, AClosedPoolNamesWhatItKeepsAndItsNextCallReturnsIt) {
   EXPECT_EQ(left[0].waits_for, one.get());
   EXPECT_EQ(left[0].slots, 1U);
   local.flush();
-  EXPECT_TRUE(pool.close_for(generous).empty());
-}
-
-TEST_F(Claimer, AClosedPoolGetsEachSlotAtItsRelease) {
-  block_pool pool = make_pool(16);
-  block_claimer local = pool.on(one);
-  std::vector<block_lease> leases;
-  for (int i = 0; i < 3; ++i) leases.push_back(local.claim());
-  EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 1U);
-  leases.clear();
-  EXPECT_EQ(pool.stats().unrecorded, 0U);
   EXPECT_TRUE(pool.close_for(generous).empty());
 }
 
@@ -225,25 +192,6 @@ TEST_F(Claimer, ClaimsInACaptureAsThePoolDoes) {
   }
   EXPECT_EQ(local.claim()->number(), 1);
   EXPECT_EQ(pool.stats().deferred, 0U);
-  EXPECT_TRUE(leaves_graphs(pool));
-}
-
-TEST_F(Claimer, ThatChecksItsStreamHarmsNoCapture) {
-  pool_options given = options(8);
-  given.check_streams = true;
-  block_pool pool = make_pool(given);
-  block_claimer local = pool.on(one);
-  std::optional<block_lease> eager = local.claim();
-  {
-    capture captured{one, cudaStreamCaptureModeRelaxed};
-    { block_lease held = local.claim(); }
-    EXPECT_TRUE(captured.is_active());
-    expect_error<usage_error>([&] { local.flush(); }, {"claimer::flush", "captured"});
-    eager.reset();
-    EXPECT_TRUE(captured.is_active());
-    must(captured.end());
-  }
-  { block_lease held = local.claim(); }
   EXPECT_TRUE(leaves_graphs(pool));
 }
 
@@ -369,20 +317,6 @@ TEST_F(Claimer, OfAScratchPoolIsRefusedAfterThePool) {
   for (std::size_t const bytes : {1000U, 5000U}) {
     expect_error<usage_error>([&] { static_cast<void>(local.claim(bytes)); }, {"closed"});
   }
-}
-
-TEST_F(Claimer, OfAScratchPoolInAGroupIsRefusedAfterThePoolAlsoInACapture) {
-  pool_options given = options(8);
-  given.group = sharing_group();
-  std::optional<scratch_pool> pool(std::in_place, given);
-  scratch_claimer local = pool->on(one);
-  { auto held = pool->claim(two, 5000); }  // of a size that the claimer does not keep
-  pool.reset();
-  EXPECT_TRUE(drained());
-  capture captured{one, cudaStreamCaptureModeRelaxed};
-  expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); }, {"closed"});
-  EXPECT_TRUE(captured.is_active());
-  must(captured.end());
 }
 
 class StreamsOutlivePool : public pool_world {

@@ -78,7 +78,8 @@ constexpr std::string_view sequences_text = R"(
   make_claimer claim_on release destroy_pool flush_claims make_pool make_claimer claim_on
       destroy_pool release end_claimer;
   make_claimer claim_on end_claimer make_claimer claim_on release release claim claim_on;
-  make_claimer claim_on release_on claim_on touch release claim_on drop_lease close_pool end_claimer;
+  make_claimer claim_on release_on claim_on touch release claim_on drop_lease close_pool
+      end_claimer;
   make_scratch_claimer claim_on release claim_on release claim_scratch claim_scratch flush_claims
       claim_scratch end_claimer;)";
 
