@@ -125,6 +125,20 @@ def races(name, word, goal, way, streams):
                   note=lambda m: f"in {m(benchmark, 'launches'):,.0f} launches")
 
 
+def load(threads, streams=1, migrating=0):
+    """The benchmark of all arms of claims in turns: streams are of each thread, migrating is percent."""
+    return f"claim/threads:{threads}/streams:{streams}/migrating:{migrating}"
+
+
+def arms(name, word, goal, share, benchmark, note=None):
+    """An arm's time over another's, in the same rounds."""
+    return figure(name, word, goal, "ratio", "claim", of(benchmark, share), note=note)
+
+
+def steal_note(m):
+    return f"one slot for two streams in turn; without claimers {m('claim_turns/escrow_steal_over_escrow_on_first_stream/on_threads:1', 'of_base'):.3g}"
+
+
 THREADS, BRANCHES = {1: "1 thread", 8: "8 threads"}, {1: "1 branch", 16: "16 branches"}
 
 # The tables: what a row says, and the figures in it.
@@ -179,10 +193,22 @@ TABLES = {
          [figure(f"claim_over_floor_{n}t", word, "<= 1.3", "ratio", "claim",
                  of(f"claim_turns/escrow_over_floor/on_threads:{n}", "of_base"))
           for n, word in THREADS.items()]),
+        ("claim and release by a claimer, over capture query and stream id",
+         [arms(f"local_pair_over_queries_{n}t", word, goal, "local_of_queries", load(n))
+          for n, word, goal in ((1, "1 thread", "<= 1.5"), (8, "8 threads", "<= 2"), (16, "16 threads", "<= 2"))]),
+        ("PyTorch's caching allocator over a claimer",
+         [arms(f"pytorch_over_local_{n}t", word, goal, "pytorch_of_local", load(n))
+          for (n, word), goal in zip(THREADS.items(), (">= 2", ">= 50"))]),
+        ("RMM, the faster of its pool and fixed-size resources, over a claimer",
+         [figure("rmm_over_local_8t", "8 threads", ">= 50", "ratio", "claim",
+                 lambda m: min(m(load(8), f"rmm_{which}_of_local") for which in ("pool", "fixed_size")))]),
         ("`cub::CachingDeviceAllocator` over claim and release",
-         [figure(f"cub_over_claim_{n}t", word, goal, "ratio", "claim",
-                 ratio(f"claim/cub/on_threads:{n}", f"claim/escrow/on_threads:{n}"))
+         [arms(f"cub_over_claim_{n}t", word, goal, "cub_of_escrow", load(n))
           for (n, word), goal in zip(THREADS.items(), (">= 1.0", ">= 2.0"))]),
+        ("claim by a claimer that takes what another one released, over claim and release",
+         [arms("steal_over_eager", "", "<= 1.5", "of_base", "claim_turns/steal_over_escrow_on_first_stream/on_threads:1", steal_note)]),
+        ("claim by a claimer and release on another stream, over the same without a claimer, 8 threads",
+         [arms("migrate100_over_eager", "", "<= 1.1", "local_of_escrow", load(8, 4, 100))]),
         ("claim and release by size, over claim and release",
          [figure(f"scratch_claim_over_pool_{n}t", word, "<= 1.15", "ratio", "claim",
                  of(f"claim_turns/scratch_over_escrow/on_threads:{n}", "of_base"))

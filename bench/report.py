@@ -10,6 +10,7 @@
 import json
 import math
 import operator
+import os
 import re
 import statistics
 import sys
@@ -56,6 +57,8 @@ class Measured:
             if "skipped" in result:
                 self.problems.append(f"{path.name}: skipped: {result['skipped']}")
             self.context.update(result.get("context", {}))
+            if skipped := result.get("context", {}).get("skipped_arms"):
+                self.problems.append(f"{path.name}: skipped arms: {skipped}")
             for run in repetitions_of(result):
                 failed.add(self._add(SUFFIX.sub("", run["name"]), run))
         for name in failed & self._runs.keys():
@@ -221,8 +224,34 @@ def launch_rows(measured):
                for field, digits in LAUNCHES.values())] for name in measured.names("relaunch/")]
 
 
+CLAIM_LOAD = re.compile(r"claim/threads:(\d+)/streams:(\d+)/migrating:(\d+)")
+
+
+def claim_times(measured):
+    """((threads, streams of each, percent that migrates), benchmark, {arm: us of a pair}) of each load."""
+    loads = sorted((tuple(map(int, found.groups())), name) for name in measured.names("claim/threads:")
+                   if (found := CLAIM_LOAD.fullmatch(name)))
+    return [(load, name, {field.removesuffix("_us"): measured(name, field) for field in measured.fields(name)
+                          if field.endswith("_us")}) for load, name in loads]
+
+
+def by_most_threads(times):
+    """The arms, those first that take least time with most threads."""
+    last = times[-1][2] if times else {}
+    return sorted(last, key=last.get)
+
+
+def claims_text(measured):
+    """A row for each arm, a column for each load."""
+    times = claim_times(measured)
+    header = [f"{threads}t" + f" {streams}s" * (streams > 1) + f" {percent}%" * (percent > 0)
+              for (threads, streams, percent), _, _ in times]
+    rows = [[arm, *(f"{us[arm]:.3g}" if arm in us else "-" for _, _, us in times)] for arm in by_most_threads(times)]
+    return table(["us per claim and release", *header], rows) if rows else ""
+
+
 def tables_text(measured):
-    """Launches in a row, and a line for each benchmark of another kind."""
+    """Launches in a row, claims, and a line for each benchmark of another kind."""
     lines = []
     if rows := launch_rows(measured):
         lines += ["Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:",
@@ -231,8 +260,10 @@ def tables_text(measured):
                   table(["form", "kernels", *LAUNCHES], rows), ""]
         sizes = dict.fromkeys(name.split("/")[-1] for name in measured.names("relaunch/bare/"))
         lines += [*(f"{size}: {likeness(measured, size)}." for size in sizes), ""]
+    if claims := claims_text(measured):
+        lines += ["t: threads, s: streams of each, %: leases that are released on another stream.", "", claims, ""]
     for name in measured.names():
-        if not name.startswith("relaunch/"):
+        if not name.startswith(("relaunch/", "claim/threads:")):
             fields = ["time", *(key for key in measured.fields(name) if key not in NO_COUNTERS)]
             said = ", ".join(f"{field} {if_measured(lambda m: f'{m(name, field):.2f}', measured, '-')}"
                              for field in fields)
@@ -267,16 +298,27 @@ def markdown(summary, rows):
     return "\n".join(lines)
 
 
-def page_with(page, summary):
-    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->."""
+def page_with(page, summary, pictures=None):
+    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->.
+
+    `pictures` has what stands below a table.
+    """
     for name, rows in TABLES.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, has_begin, rest = page.partition(begin)
         _, has_end, after = rest.partition(end)
         if not has_begin or not has_end:
             raise SystemExit(f"the page needs {begin} and, behind it, {end}")
-        page = f"{before}{begin}\n{markdown(summary, rows)}\n{end}{after}"
+        picture = f"\n\n{pictures[name]}" if pictures and name in pictures else ""
+        page = f"{before}{begin}\n{markdown(summary, rows)}{picture}\n{end}{after}"
     return page
+
+
+def pictures_of(folder, page):
+    """Table -> link to the plot that stands below it, of those that the folder has."""
+    title_of = {file: title for file, title, *_ in PLOTS}
+    return {name: f"![{title_of[file]}]({os.path.relpath(folder / file, page.parent)})"
+            for name, file in PLOT_OF_TABLE.items() if (folder / file).exists()}
 
 
 # The plots: a row for each form, a dot for each size, on a logarithmic axis.
@@ -288,11 +330,12 @@ PLOTS = [
     ("relaunch_host.svg", "Host time per launch, up to 200 in a row: with a user object mostly blocking", "kernels:",
      "relaunch/", "host_us", "us"),
     ("relaunch.svg", "Time per launch, many in a row", "kernels:", "relaunch/", "time", "us"),
-    ("claim.svg", "Host time per claim and release", "threads:", "claim/", "time", "us"),
+    ("scaling.svg", "Host time per claim and release, on so many threads at once", "threads:", "claim/", None, "us"),
     ("footprint.svg", "Device memory for the scratch of so many graphs", "graphs:", "footprint/", "device_kib", "KiB"),
     ("footprint_launches.svg", "Launches of these graphs in random order", "graphs:", "footprint/", "launches_per_s", "/s"),
     ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns", "ns"),
 ]
+PLOT_OF_TABLE = {"claim": "scaling.svg"}  # the page's other plots have a place in its text
 
 
 def text(x, y, content, anchor="start", size=13, fill="#222"):
@@ -333,12 +376,23 @@ def dot_plot(title, origin, label, unit, points):
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def form_points(measured, prefix, field):
+    """(form, size) -> value, of benchmarks that measure one form each."""
+    return {form_and_size(name): if_measured(lambda m: m(name, field), measured, 0)
+            for name in measured.names(prefix) if name.count("/") == 2}
+
+
+def scaling_points(measured):
+    """(arm, threads) -> us of a pair, of threads with a stream each."""
+    times = [each for each in claim_times(measured) if each[0][1:] == (1, 0)]
+    return {(arm, threads): us[arm] for arm in by_most_threads(times) for (threads, _, _), _, us in times if arm in us}
+
+
 def plots(measured):
     """File name -> SVG, of what the folder has."""
     result = {}
     for file, title, label, prefix, field, unit in PLOTS:
-        values = {form_and_size(name): if_measured(lambda m: m(name, field), measured, 0)
-                  for name in measured.names(prefix) if name.count("/") == 2}
+        values = form_points(measured, prefix, field) if field else scaling_points(measured)
         points = {key: value for key, value in values.items() if value > 0}
         if points:
             result[file] = dot_plot(title, measured.origin(), label, unit, points)
@@ -420,7 +474,8 @@ def main(what="", *paths):
     if what in ("summary", "tables") and len(paths) == 1:
         report(paths[0], what == "summary")
     elif what == "page" and len(paths) == 2:
-        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text())))
+        pictures = pictures_of(paths[0].parent, paths[1])
+        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text()), pictures))
     elif what == "compare" and len(paths) == 1:
         print(comparison_text(*compare(paths[0])))
     elif what == "join" and len(paths) > 1:

@@ -39,9 +39,10 @@ SAMPLE = {
         *runs("objects64/update", 9.0, plain_us=4.0, extra_us=3.0),
     ],
     "claim_bench": [
-        *runs("claim/floor/on_threads:1", 0.25, 0.2, 0.15),
-        *runs("claim/escrow/on_threads:1", 0.25, 0.25, 0.9),
-        *runs("claim/ping_pong/escrow/on_threads:1", 77.0),
+        *runs("claim/threads:16/streams:1/migrating:0", 9.0, escrow_us=4.5, pytorch_us=40.0),
+        *runs("claim/threads:8/streams:1/migrating:0", 9.0, 8.0, escrow_us=2.0, pytorch_us=20.0, cub_of_escrow=11.0,
+              rmm_pool_of_local=80.0, rmm_fixed_size_of_local=60.0),
+        *runs("claim/threads:8/streams:4/migrating:100", 9.0, escrow_us=77.0, local_of_escrow=1.05),
         *runs("claim_turns/escrow_over_floor/on_threads:1", 0.25, 0.25, of_base=1.25),
         *runs("claim_turns/escrow_over_floor/on_threads:1", 0.9, of_base=1.9),
     ],
@@ -98,7 +99,8 @@ class SummaryTest(ReportTest):
             "user_object_over_escrow_host_k8": (8.0, None), "user_object_over_escrow_burst_k8": (1.25, None),
             "update_64_extra_us": (3.0, None), "build_node_over_cuda": (1.4, 1.02),
             "build_cuda_core_over_escrow": (10.0, None), "shared_bytes_64_graphs": (1.0, None),
-            "alternating_host": (1.2, 1.01), "two_stream_races": (0, None), "claim_over_floor_8t": (None, None)}
+            "alternating_host": (1.2, 1.01), "two_stream_races": (0, None), "claim_over_floor_8t": (None, None),
+            "cub_over_claim_8t": (11, None), "rmm_over_local_8t": (60, None), "migrate100_over_eager": (1.05, None)}
         self.assertEqual({name: values[name] for name in expected}, expected)
 
     def test_the_table_tells_pass_miss_no_goal_and_not_measured_apart(self):
@@ -147,6 +149,10 @@ class MeasuredTest(ReportTest):
         self.assertEqual(len(measured.problems), 2)
         self.assertEqual(measured("run_ahead/escrow", "launches"), 1000)
 
+    def test_arms_that_a_program_lacks_are_problems(self):
+        measured = Measured(self.leave({"claim_bench": []}, skipped_arms="pytorch: not built"))
+        self.assertEqual(measured.problems, ["claim_bench.json: skipped arms: pytorch: not built"])
+
     def test_what_is_not_there_was_not_measured(self):
         for name, field in (("relaunch/bare/kernels:1", "no_such_counter"), ("claim/none", "time")):
             with self.assertRaises(NotMeasured):
@@ -190,9 +196,14 @@ class TablesTest(ReportTest):
                       report.launch_rows(measured))
         self.assertIn("objects64/update: time 9.00, plain_us 4.00, extra_us 3.00", report.tables_text(measured))
 
+    def test_claims_have_a_row_for_each_arm_and_a_column_for_each_load(self):
+        lines = [line.split() for line in report.claims_text(Measured(self.leave())).splitlines()]
+        self.assertEqual(lines[0][5:], ["8t", "8t", "4s", "100%", "16t"])
+        self.assertEqual(lines[2:], [["escrow", "2", "77", "4.5"], ["pytorch", "20", "-", "40"]])
+
     def test_plots_are_well_formed_and_have_a_dot_for_each_value(self):
         plots = report.plots(Measured(self.leave(runtime="simulated")))
-        self.assertEqual(set(plots), {"relaunch.svg", "relaunch_host.svg", "relaunch_burst.svg", "claim.svg", "build.svg",
+        self.assertEqual(set(plots), {"relaunch.svg", "relaunch_host.svg", "relaunch_burst.svg", "scaling.svg", "build.svg",
                                       "footprint.svg", "footprint_launches.svg"})
         tree = xml.fromstring(plots["relaunch_host.svg"])
         dots = [dot for dot in tree.iter("{http://www.w3.org/2000/svg}circle") if len(dot)]
@@ -202,7 +213,9 @@ class TablesTest(ReportTest):
         self.assertEqual(places, sorted(places), "a larger value is further to the right")
         self.assertIn("escrow, fork4: 25 us", plots["relaunch.svg"])
         self.assertIn("cuda_core, 10000: 7e+03 ns", plots["build.svg"])
-        self.assertNotIn("77 us", plots["claim.svg"], "other kinds of claims are not mixed in")
+        dots = [dot[0].text for dot in xml.fromstring(plots["scaling.svg"]).iter("{http://www.w3.org/2000/svg}circle") if len(dot)]
+        self.assertEqual(dots, ["escrow, 8: 2 us", "escrow, 16: 4.5 us", "pytorch, 8: 20 us", "pytorch, 16: 40 us"],
+                         "one stream a thread, sorted by number")
         self.assertTrue(all("SIMULATED" in svg for svg in plots.values()))
 
     def test_figures_of_one_kind_share_a_row_of_the_page_and_keep_their_goals(self):
@@ -219,12 +232,21 @@ class TablesTest(ReportTest):
         with self.assertRaises(SystemExit):
             report.page_with("no marks", summary)
 
+    def test_a_plot_stands_below_its_table_where_there_is_one(self):
+        page = "\n".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->" for name in TABLES)
+        where = self.folder / "docs/page.md"
+        self.assertEqual(report.pictures_of(self.folder, where), {})
+        (self.folder / "scaling.svg").touch()
+        result = report.page_with(page, self.summarize()[0], report.pictures_of(self.folder, where))
+        self.assertRegex(result, r"\|\n\n!\[Host time per claim.*\]\(\.\./scaling\.svg\)\n<!-- claim:end -->")
+
     def test_the_page_has_the_figures_of_the_committed_run(self):
         root = Path(__file__).parent
         committed = json.loads((root / "results/h200/summary.json").read_text())
         self.assertEqual(set(committed), {figure.name for figure in FIGURES})
-        page = (root.parent / "docs/performance.md").read_text()
-        self.assertEqual(report.page_with(page, committed), page, "run bench/report.py page")
+        path = root.parent / "docs/performance.md"
+        page, pictures = path.read_text(), report.pictures_of(root / "results/h200", path)
+        self.assertEqual(report.page_with(page, committed, pictures), page, "run bench/report.py page")
 
     def test_the_committed_summary_is_that_of_the_committed_run(self):
         folder = Path(__file__).parent / "results/h200"

@@ -12,28 +12,32 @@
 
 namespace escrow::inline v0_1 {
 
-slot_pool::slot_pool(pool_options const& options, make_function make) {
+slot_pool::slot_pool(pool_options const& options, make_function make, deleter_core* core) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
   if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
-  if (own.group) {
-    int of_group = -1;
-    // Relaxed: only the value matters.
-    if (!own.group->order()->device.compare_exchange_strong(of_group, own.device,
-                                                            std::memory_order_relaxed) &&
-        of_group != own.device) {
-      throw usage_error("pool_options::group",
-                        "\"" + own.label + "\" is of device " + std::to_string(own.device) +
-                            ", the sharing group \"" + own.group->order()->options.label +
-                            "\" of device " + std::to_string(of_group),
-                        "use a group for each device");
-    }
+  if (core == nullptr) core = &(own.deleter != nullptr ? *own.deleter : deleter::global()).core();
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), *core, devices);
+  state_->bind_group();  // last: a group stays bound
+  core->add_use();
+}
+
+void slot_pool::state::bind_group() {
+  if (!options.group) return;
+  group_order& order = *options.group->order();
+  int of_group = -1;
+  // Relaxed: only the value matters.
+  if (order.device.compare_exchange_strong(of_group, options.device, std::memory_order_relaxed) ||
+      of_group == options.device) {
+    return;
   }
-  deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
-  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), core, devices);
-  core.add_use();
+  throw usage_error("pool_options::group",
+                    "\"" + options.label + "\" is of device " + std::to_string(options.device) +
+                        ", the sharing group \"" + order.options.label + "\" of device " +
+                        std::to_string(of_group),
+                    "use a group for each device");
 }
 
 slot_pool::~slot_pool() = default;

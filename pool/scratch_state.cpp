@@ -42,7 +42,8 @@ scratch_pool::state::blocks& scratch_pool::state::of(std::size_t bytes) {
   pool_options its = options;
   its.label = label_of(size);
   auto made = std::make_unique<size_class>(size_class{size, std::nullopt, now});
-  made->pool.emplace(its, [this, size] { return make(size); });
+  made->pool.emplace(blocks(core, its, [this, size] { return make(size); }, {}, {}));
+  core = &slots_of(*made).core();
   slots_of(*made).share(shared_from_this(), size);
   first.store(made.get(), std::memory_order_release);
   return *made.release()->pool;

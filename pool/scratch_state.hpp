@@ -93,6 +93,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   // Relaxed: what creates sizes reads it under the lock; a claimer's claim comes before the
   // scratch_pool's end, or after it.
   std::atomic<bool> is_closed{false};
+  deleter_core* core = nullptr;  // of the first size, whose use keeps it; guarded by `mutex`
   // Owned, by size. Stored with release under the lock, acquired by claims without it.
   std::array<std::atomic<size_class*>, 256> by_size{};
 

@@ -156,7 +156,7 @@ struct ESCROW_LOCAL slot_pool::state {
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
-  // local_slots.cpp
+  // local_claims.cpp
   // For a claimer of the stream `on`, whose id it learns outside of captures.
   [[nodiscard]] claimed_slot claim_of_claimer(local_slots& its, stream_use& on,
                                               claim_request const& asked);
@@ -195,6 +195,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp
+  void bind_group();  // to the pool's device; throws usage_error if it is another's
   // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
   // sees `looked_at` or `shrunk` changed, and tries again.
   class shrinking {
@@ -278,9 +279,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // Existing slots, neither handed to the worker for destruction nor leaked. Released when
   // decremented, acquired when incremented: a claim that gets a closed pool's room sees it closed.
   std::atomic<std::size_t> slots{0};
-  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
-  // releases may get the same stamp or either order.
-  std::atomic<std::uint64_t> releases{1};
   std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
 
   // See `shrinking`.
@@ -288,9 +286,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
 
-  // Threads waiting for a slot, each with a short timeout. Relaxed: a wake-up missed by a thread
-  // that has just begun to wait costs it that timeout.
-  std::atomic<std::size_t> waiters{0};
   std::mutex return_mutex;  // guards nothing: a missed return costs the same
   std::condition_variable returned;
 
@@ -298,8 +293,6 @@ struct ESCROW_LOCAL slot_pool::state {
   mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
   slot* deferred = nullptr;
   bool deferred_is_closed = false;
-  // Their number. Relaxed: a call that misses a concurrent deferral leaves it to the next call.
-  std::atomic<std::size_t> deferred_count{0};
 
   // The leased slots, if options.track_leases, linked by older_ and newer_.
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
@@ -312,9 +305,17 @@ struct ESCROW_LOCAL slot_pool::state {
   // lock, acquired by claims without it.
   std::array<std::atomic<local_slots*>, 64> by_stream{};
 
-  // Read by each claim and release of local_slots, and seldom written: a cache line of their own.
-  // Relaxed: a call that misses a change acts on the next one's.
-  alignas(64) std::atomic<bool> has_local_slots{false};
+  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
+  // releases may get the same stamp or either order. Written by each release with an event, so in a
+  // cache line of its own.
+  alignas(64) std::atomic<std::uint64_t> releases{1};
+
+  // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
+  // misses a change acts on it the next time.
+  // Threads waiting for a slot, each with a short timeout.
+  alignas(64) std::atomic<std::size_t> waiters{0};
+  std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
+  std::atomic<bool> has_local_slots{false};
   std::atomic<std::size_t> local_idle_max{0};     // each may keep so many
   std::atomic<std::uint64_t> record_requests{0};  // how many times others found no other slot
   // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.

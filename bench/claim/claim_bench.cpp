@@ -1,197 +1,115 @@
 // What a claim with its release costs the host, beside the least it can cost and what else there
 // is.
 //
-// Each benchmark's time is microseconds per pair, of the slowest thread. No kernel runs in between:
-// it would hide the difference. Rows of pairs are short enough for CUDA's launch queue, and streams
-// are synchronized between rows, outside the time.
+// A time is microseconds per pair, of the slowest thread. No kernel runs in between: it would hide
+// the difference. Rows of pairs are short enough for CUDA's launch queue, and streams are
+// synchronized between rows, outside the time.
 //
-// claim_turns/A_over_B: rounds of both in turns; of_base is the median of A's time over B's.
+// claim/threads:T/streams:S/migrating:P: T threads with S streams each, in turn; P % of the leases
+// are released on another stream of the thread than they were claimed for. Rounds of all arms in
+// turns: ARM_us is the median of an arm's time, ARM_of_OTHER that of its time over another's.
+// claim_turns/A_over_B: the same with two arms and more rounds; of_base is the median of A's time
+// over B's.
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 // claim/captured_reuse: each claim takes the slot that the capture released before.
-#include <array>
-#include <iterator>
-#include <limits>
-#include <memory>
-#include <mutex>
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "claim_arm.hpp"
+#include "claim_arms.hpp"
+#include "claim_team.hpp"
 #include "graphs.hpp"
-#include "thread_team.hpp"
 
 namespace escrow::bench {
 namespace {
 
-// An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
-// do without.
-template <bool asks>
-claim_setup record() {
-  return [] {
-    auto const event = std::make_shared<test::owned_event>(test::make_event());
-    return [event](cudaStream_t stream) {
-      if constexpr (asks) ask_about(stream);
-      test::must(cudaEventRecord(*event, stream));
-    };
-  };
-}
+// Of which arms' times the ratios are told.
+constexpr std::pair<std::string_view, std::string_view> ratios[]{
+    {"escrow", "floor"},          {"lazy", "escrow"},          {"local", "escrow"},
+    {"local", "queries"},         {"cub", "escrow"},           {"pytorch", "escrow"},
+    {"pytorch", "local"},         {"rmm_pool", "escrow"},      {"rmm_pool", "local"},
+    {"rmm_fixed_size", "escrow"}, {"rmm_fixed_size", "local"}, {"malloc_async", "local"},
+};
 
-constexpr std::size_t slots_max = 64;
-
-claim_setup escrow() {
-  struct pooled {
-    escrow::deleter deleter;
-    resource_pool<device_block> pool{
-        {.slots_max = slots_max, .label = "claim", .deleter = &deleter},
-        [] { return device_block(claimed_bytes); }};
-  };
-  return [all = std::make_shared<pooled>()] {
-    return [all](cudaStream_t stream) { all->pool.claim(stream).release(); };
-  };
-}
-
-// The same by size.
-claim_setup scratch() {
-  struct pooled {
-    escrow::deleter deleter;
-    scratch_pool pool{{.label = "claim", .deleter = &deleter}};
-  };
-  return [all = std::make_shared<pooled>()] {
-    return [all](cudaStream_t stream) { all->pool.claim(stream, claimed_bytes).release(); };
-  };
-}
-
-// PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
-class locked_pool {
- public:
-  struct slot {
-    test::owned_event ready;
-    cudaStream_t stream;
-  };
-
-  slot claim(cudaStream_t stream) {
-    std::unique_lock lock(mutex_);
-    auto const own = std::find_if(free_.rbegin(), free_.rend(),
-                                  [=](slot const& each) { return each.stream == stream; });
-    if (own != free_.rend()) {
-      slot found = std::move(*own);
-      free_.erase(std::next(own).base());
-      return found;
+// All arms in turns: ratios are of one round, and the host's speed changes between runs by more
+// than the arms differ.
+void run(benchmark::State& state, std::vector<claim_arm> const& present, claim_load const& load,
+         int pairs) {
+  std::vector<claim_setup> setups;
+  for (claim_arm const& each : present) setups.push_back(each.setup());
+  claim_team team(load, std::move(setups));
+  std::vector<std::vector<double>> us(present.size());
+  for (std::size_t round = 0; auto _ : state) {
+    require_time();
+    double seconds = 0;
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      std::size_t const at = (i + round) % present.size();
+      double const one = team.round(at, std::min(pairs, present[at].times_max));
+      us[at].push_back(one * 1e6);
+      seconds += one;
     }
-    if (made_ < slots_max) {
-      ++made_;
-      return {test::make_event(), stream};
-    }
-    test::must(!free_.empty(), "a slot is free");
-    slot found = std::move(free_.front());
-    free_.erase(free_.begin());
-    lock.unlock();
-    test::must(cudaStreamWaitEvent(stream, found.ready, 0));
-    return found;
+    state.SetIterationTime(seconds);
+    ++round;
   }
-
-  void release(slot&& used, cudaStream_t stream) {
-    test::must(cudaEventRecord(used.ready, stream));
-    used.stream = stream;
-    std::lock_guard const lock(mutex_);
-    free_.push_back(std::move(used));
-  }
-
- private:
-  std::mutex mutex_;  // guards all below
-  std::vector<slot> free_;
-  std::size_t made_ = 0;
-};
-
-claim_setup mutex_vector() {
-  return [pool = std::make_shared<locked_pool>()] {
-    return [pool](cudaStream_t stream) { pool->release(pool->claim(stream), stream); };
+  auto const us_of_arm = [&](std::string_view name) -> std::vector<double> const* {
+    auto const found = std::find_if(present.begin(), present.end(),
+                                    [=](claim_arm const& each) { return each.name == name; });
+    return found == present.end() ? nullptr
+                                  : &us[static_cast<std::size_t>(found - present.begin())];
   };
-}
-
-// An arm without a state.
-template <void (*pair)(cudaStream_t)>
-claim_setup stateless() {
-  return [] { return pair; };
-}
-
-void malloc_async(cudaStream_t stream) {
-  void* memory = nullptr;
-  test::must(cudaMallocAsync(&memory, claimed_bytes, stream));
-  test::must(cudaFreeAsync(memory, stream));
-}
-
-// The device's own pool, told to keep all memory.
-claim_setup keeping_malloc_async() {
-  cudaMemPool_t pool = nullptr;
-  test::must(cudaDeviceGetDefaultMemPool(&pool, 0));
-  std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
-  test::must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
-  return stateless<&malloc_async>();
-}
-
-void malloc_and_free(cudaStream_t) {
-  void* memory = nullptr;
-  test::must(cudaMalloc(&memory, claimed_bytes));
-  test::must(cudaFree(memory));
-}
-
-using claim_arm = arm<claim_setup()>;
-
-constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
-constexpr int few = 16;
-
-claim_arm const arms[]{
-    {"event_record", &record<false>, true, many},
-    {"floor", &record<true>, true, many},
-    {"escrow", &escrow, true, many},
-    {"scratch", &scratch, true, many},
-    {"mutex_vector", &mutex_vector, true, many},
-    {"cub", &cub_allocator, false, many},
-    {"malloc_async", &keeping_malloc_async, true, many},
-    {"malloc", &stateless<&malloc_and_free>, true, few},
-};
-
-// Threads that do `pairs` pairs of an arm in a round.
-class claim_team {
- public:
-  claim_team(claim_setup setup_thread, int threads, int pairs)
-      : pairs_(pairs), team_(threads, [=]() -> thread_team::part {
-          auto const mine = std::make_shared<test::owned_stream>(test::make_stream());
-          return {[=, pair = setup_thread()] {
-                    for (int i = 0; i < pairs; ++i) pair(*mine);
-                  },
-                  [=] { test::must(cudaStreamSynchronize(*mine)); }};
-        }) {
-    constexpr int warm_up_rounds = 2;
-    for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(team_.round());
+  for (claim_arm const& each : present) {
+    state.counters[std::string(each.name) + "_us"] = quantile(*us_of_arm(each.name), 0.5);
   }
-
-  // Runs a round and returns the seconds of a pair.
-  [[nodiscard]] double round() { return team_.round() / pairs_; }
-
- private:
-  int pairs_;
-  thread_team team_;
-};
-
-void run(benchmark::State& state, claim_arm const& which, int threads, int pairs) {
-  claim_team team(which.setup(), threads, pairs);
-  for (auto _ : state) state.SetIterationTime(team.round());
+  for (auto const& [one, other] : ratios) {
+    auto const* const over = us_of_arm(one);
+    auto const* const under = us_of_arm(other);
+    if (over == nullptr || under == nullptr) continue;
+    std::vector<double> of_rounds;
+    for (std::size_t i = 0; i < over->size(); ++i) of_rounds.push_back((*over)[i] / (*under)[i]);
+    state.counters[std::string(one) + "_of_" + std::string(other)] = quantile(of_rounds, 0.5);
+  }
 }
 
-// Two arms in turns. The host's speed changes between runs by more than they differ.
-void run_in_turns(benchmark::State& state, claim_setup const& base, claim_setup const& other,
-                  int threads, int pairs) {
-  claim_team base_team(base, threads, pairs);
-  claim_team other_team(other, threads, pairs);
+// Two arms in turns.
+void run_in_turns(benchmark::State& state, claim_setup base, claim_setup other,
+                  claim_load const& load, int pairs) {
+  claim_team team(load, {std::move(base), std::move(other)});
   turns both;
   for (auto _ : state) {
     state.SetIterationTime(
-        both.add([&] { return base_team.round(); }, [&] { return other_team.round(); }));
+        both.add([&] { return team.round(0, pairs); }, [&] { return team.round(1, pairs); }));
   }
   state.counters["of_base"] = both.share();
+}
+
+// The arms that this program has and that work here. What another library lacks, or throws at its
+// first claim, skips its arm alone.
+std::vector<claim_arm> present_arms(settings const& how) {
+  std::vector<claim_arm> result;
+  std::string skipped;
+  for (claim_arm const& each : claim_arms()) {
+    if (!each.is_for(how)) continue;
+    std::string reason;
+    if (each.setup == nullptr) {
+      reason = "not built";
+    } else if (!each.is_simulatable) {
+      try {
+        static_cast<void>(
+            claim_team({.streams = 2, .migrating = 100}, {each.setup()}).round(0, few));
+      } catch (std::exception const& error) {
+        reason = error.what();
+      }
+    }
+    if (reason.empty()) {
+      result.push_back(each);
+    } else {
+      skipped += (skipped.empty() ? "" : "; ") + std::string(each.name) + ": " + reason;
+    }
+  }
+  if (!skipped.empty()) benchmark::AddCustomContext("skipped_arms", skipped);
+  return result;
 }
 
 constexpr int claims = 64;  // in one capture
@@ -275,25 +193,35 @@ void run_scratch_memory(benchmark::State& state) {
 }  // namespace
 
 void register_all(settings const& how) {
-  for (int const threads : {1, 2, 4, 8, 16}) {
-    for (claim_arm const& each : arms) {
-      if (!each.is_for(how)) continue;
-      int const pairs = std::min(each.times_max, how.choose(256, 64, 4));
-      add("claim/" + std::string(each.name) + "/on_threads:" + std::to_string(threads),
-          {how.choose(30, 5, 1)}, benchmark::kMicrosecond,
-          [=](benchmark::State& state) { run(state, each, threads, pairs); });
-    }
+  auto const present = present_arms(how);
+  int const pairs = how.choose(many, 64, 4);
+  auto const add_load = [&](claim_load const& load) {
+    add("claim/threads:" + std::to_string(load.threads) + "/streams:" +
+            std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
+        {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
+        [=](benchmark::State& state) { run(state, present, load, pairs); });
+  };
+  for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
+  for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});
+  for (int const percent : {1, 10, 100}) {
+    add_load({.threads = 8, .streams = 4, .migrating = percent});
   }
+
+  auto const add_turns = [&](std::string const& other, std::string const& base,
+                             claim_load const& load) {
+    if (setup_of(other) == nullptr) return;
+    add("claim_turns/" + other + "_over_" + base + "/on_threads:" + std::to_string(load.threads),
+        {how.choose(200, 40, 2)}, benchmark::kMicrosecond, [=](benchmark::State& state) {
+          run_in_turns(state, setup_of(base)(), setup_of(other)(), load, pairs);
+        });
+  };
   for (int const threads : {1, 8}) {
-    int const pairs = how.choose(256, 64, 4);
-    auto const add_turns = [&](std::string const& name, auto base, auto other) {
-      add("claim_turns/" + name + "/on_threads:" + std::to_string(threads),
-          {how.choose(200, 40, 2)}, benchmark::kMicrosecond,
-          [=](benchmark::State& state) { run_in_turns(state, base(), other(), threads, pairs); });
-    };
-    add_turns("escrow_over_floor", &record<true>, &escrow);
-    add_turns("scratch_over_escrow", &escrow, &scratch);
+    add_turns("escrow", "floor", {.threads = threads});
+    add_turns("scratch", "escrow", {.threads = threads});
   }
+  // Two streams in turn have one slot. The base has one stream, whose claims wait for nothing.
+  add_turns("steal", "escrow_on_first_stream", {.streams = 2});
+  add_turns("escrow_steal", "escrow_on_first_stream", {.streams = 2});
   for (bool const is_kept : {true, false}) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
         benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });

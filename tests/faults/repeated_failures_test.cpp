@@ -210,6 +210,23 @@ TEST_F(RecordFault, AClaimWaitsInItsStreamWhereNoOtherResourceCanBeMade) {
   flag.raise();
 }
 
+TEST(PoolFault, APoolThatCouldNotBeMadeDoesNotBindItsSharingGroupToItsDevice) {
+  bool was_made = false;
+  for (std::uint64_t failing = 1; !was_made; ++failing) {
+    pool_options chosen{.device = 0, .group = sharing_group()};
+    auto const make_pool = [&] { return resource_pool<int>(chosen, [] { return 0; }); };
+    try {
+      allocation_watch const watch(failing);
+      static_cast<void>(make_pool());
+      was_made = true;
+    } catch (std::bad_alloc const&) {
+      chosen.device = 1;
+      EXPECT_NO_THROW(static_cast<void>(make_pool())) << "allocation " << failing << " failed";
+    }
+    ASSERT_LT(failing, 100U);
+  }
+}
+
 TEST(ScratchPoolFault, IsClosedForAllSizesThoughItCannotSayWhichLeasesAreLeft) {
   owned_stream const stream = make_stream();
   scratch_pool pool;

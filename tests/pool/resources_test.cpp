@@ -137,6 +137,19 @@ TEST_F(Scratch, GivesAtLeastWhatWasAskedForAndAtMostAQuarterMore) {
   }
 }
 
+TEST_F(Scratch, MakesBlocksOfFurtherSizesWhenItsDeleterIsGone) {
+  std::optional<deleter> its(std::in_place);
+  scratch_pool made({.slots_max = 1, .device = 0, .deleter = &*its});
+  static_cast<void>(made.claim(one, 256));
+  its.reset();
+  its.emplace();  // another one, in the same place
+  static_cast<void>(made.claim(one, 4096));
+  owned_graph const graph =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(made.claim(on, 1'000'000)); });
+  EXPECT_EQ(made.stats().bytes_in_graphs, scratch_pool::block_bytes(1'000'000));
+  EXPECT_EQ(its->stats().in_graphs, 0U) << "it was given to the other deleter";
+}
+
 TEST_F(Scratch, GivesTheSameBlockAgainToItsStream) {
   void* const first = pool.claim(one, 1000)->data();
   EXPECT_EQ(pool.claim(one, 1024)->data(), first);

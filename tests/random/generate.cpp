@@ -69,6 +69,12 @@ constexpr std::string_view sequences_text = R"(
   own make_graph add_node add_node_of_lease clone set_add set_add set_launch set_launch drop_set
       launch set_add set_launch settle;
   load_library begin launch_code end clone unload_library instantiate upload launch settle;
+  begin claim_captured release end hoist instantiate enter launch_in_turn leave begin claim_captured
+      release end instantiate launch enter launch_in_turn leave launch let_go settle;
+  begin claim_captured release end hoist instantiate instantiate enter launch_in_turn leave enter
+      launch_in_turn leave let_go settle;
+  begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
+      leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;
   make_claimer claim_on release claim_on release claim work claim_on release flush_claims claim;
   make_claimer claim_on claim_on claim_on release release release claim claim begin claim_captured;
   make_claimer claim_on release begin_on claim_on release claim_on release end claim_on instantiate
@@ -114,6 +120,10 @@ constexpr std::string_view meetings_text = R"(
   claim make_graph add_node_of_lease instantiate release instantiate: launch launch step,
       destroy_exec destroy_exec claim, destroy_graph claim, claim destroy_exec poll;
   hoist: let_go poll;
+  begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
+      leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;
+  begin claim_captured release end clone hoist hoist instantiate instantiate enter launch_in_turn:
+      enter leave, enter leave step, enter launch;
   make_claimer claim_on: claim_on release, claim_on release claim, release claim, end_claimer
       release, end_claimer release claim, flush_claims release, claim_on drop_lease begin;
   make_claimer claim_on release: claim_on claim, claim_on claim claim, flush_claims claim,

@@ -137,6 +137,12 @@ struct exec_place {
   int launched = 0;             // a mark after its last launch, if there was one
   bool is_there() const { return own.has_value() || plain != nullptr; }
 };
+/// A hoisted between enter() and leave().
+struct turn_place {
+  std::size_t entered;  // the stream
+  std::size_t stream;   // of the last launch
+  std::size_t thread;
+};
 struct member_place {
   std::optional<exec_set::member> which;
   int behind = 0;    // as an exec's

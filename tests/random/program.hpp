@@ -71,6 +71,9 @@ namespace escrow::test {
   X(hoist, "Hgw", 3, fails | together)                  \
   X(let_go, "hiw", 4, fails | together)                 \
   X(drop_hoisted, "h", 1, together)                     \
+  X(enter, "hiw", 4, fails | together)                  \
+  X(launch_in_turn, "tdiw", 6, fails | together)        \
+  X(leave, "ts", 5, fails | together | looks)           \
   X(set_add, "Fg", 4, fails)                            \
   X(set_launch, "fi", 6, fails)                         \
   X(drop_set, "", 1, fails)                             \
@@ -161,11 +164,15 @@ struct op_spec {
 
 /// The kind of place that an argument asks for. A capital asks for an empty one; 'c' for a stream
 /// that is captured, 'r' one that a capture began on, 'i' one that is not captured; 'q' for a node
-/// of the graph that the exec in the first argument was created from, 'u' for that graph.
+/// of the graph that the exec in the first argument was created from, 'u' for that graph; 't' for a
+/// hoisted between enter() and leave(), 'd' for an exec of the graph of the one in the first
+/// argument.
 [[nodiscard]] constexpr char letter_of(char asked) {
   if (asked == 'c' || asked == 'r' || asked == 'i') return 's';
   if (asked == 'q') return 'n';
   if (asked == 'u') return 'g';
+  if (asked == 't') return 'h';
+  if (asked == 'd') return 'e';
   return asked >= 'A' && asked <= 'Z' ? static_cast<char>(asked - 'A' + 'a') : asked;
 }
 
@@ -257,10 +264,13 @@ ESCROW_SITUATIONS(
     released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
     code_unloaded, capture_left_by_an_exception, graphs_shared_an_exec, set_has_several_execs,
     set_switched_in_flight, set_gone_in_flight, slot_shared_by_graphs,
-    memory_of_a_larger_size_shared, concurrent_branches_refused, slot_claimed_again_by_its_claimer,
-    slot_of_a_claimer_went_to_another_stream, slot_of_a_claimer_went_to_a_capture,
-    claimer_claimed_in_a_capture, claimer_ended_in_a_capture, claimer_outlived_its_pool,
-    lease_outlived_its_claimer, lease_of_a_claimer_released_in_a_capture,
+    memory_of_a_larger_size_shared, concurrent_branches_refused, entered_behind_another_stream,
+    launched_in_turn, exec_of_escrow_launched_in_turn, refused_by_its_own_turn,
+    refused_by_a_turn_of_another_thread, left_inside_a_launch, left_inside_an_enter,
+    graph_gone_in_its_turn, hoisted_gone_in_its_turn, slot_shared_after_let_go,
+    slot_claimed_again_by_its_claimer, slot_of_a_claimer_went_to_another_stream,
+    slot_of_a_claimer_went_to_a_capture, claimer_claimed_in_a_capture, claimer_ended_in_a_capture,
+    claimer_outlived_its_pool, lease_outlived_its_claimer, lease_of_a_claimer_released_in_a_capture,
     release_inside_a_claim_of_a_claimer, claimer_gone_inside_a_claim, graph_launched_between_claims,
     memory_claimed_again_by_its_claimer, slot_claimed_again_on_a_lasting_stream,
     lasting_streams_left_by_their_pool)

@@ -23,11 +23,19 @@ struct entry {
   bool by_exec = false;   // set in the exec itself
   bool launched = false;  // the exec was launched with it
   bool on_body = false;   // on the graph of a body itself, which a plain handle does not lead to
+  bool claimed = false;   // a slot, in a capture: launches that use it are ordered
 };
 using entries = std::vector<entry>;
 
 inline bool has(entries const& list, int thing) {
   return std::ranges::find(list, thing, &entry::thing) != list.end();
+}
+
+/// Whether the list has the thing as it was when `one` was added.
+inline bool has_same(entries const& list, entry const& one) {
+  return std::ranges::any_of(list, [&one](entry const& each) {
+    return each.thing == one.thing && each.generation == one.generation;
+  });
 }
 
 /// Takes the entries for which `is_taken` holds out of a list; returns them.

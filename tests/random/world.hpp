@@ -150,7 +150,8 @@ class world : private world_overlap {
     op_spec const& spec = spec_of(next.kind);
     for (std::size_t i = 0; !spec.looks_itself() && i < spec.arguments.size(); ++i) {
       char const asked = spec.arguments[i];
-      char const needed = asked == 'q' || asked == 'u' ? letter_of(asked) : asked;
+      bool const is_wish = asked == 'q' || asked == 'u' || asked == 'd';
+      char const needed = is_wish ? letter_of(asked) : asked;
       if (asked != 'N' && !has_what_is_asked(needed, next.arguments[i], next)) return false;
     }
     return true;

@@ -123,6 +123,8 @@ struct world_checks : world_bodies {
         if (!has_what_is_asked(empty, i)) static_cast<void>((this->*ends)(i));
     };
     end_captures();
+    for (nth h = 0; h < turns_.size(); ++h)
+      if (turns_[h]) static_cast<void>(do_leave(h, turns_[h]->stream));
     for (lease_place& held : leases_) {
       if (!held.held) continue;
       note_release(held, held.stream);

@@ -54,17 +54,62 @@ struct world_execs : world_graphs {
     return result;
   }
 
-  /// Whether everything that its kernels use is kept by the exec, or by what was hoisted.
-  bool is_covered(contents const& exec) const {
+  /// Whether everything that its kernels use is kept by the exec, or by what was hoisted. `alone`:
+  /// by that only.
+  bool is_covered(contents const& exec, bool alone = false) const {
     return std::ranges::all_of(exec.needed, [&](entry const& needed) {
-      auto const keeps = [&](contents const& kept) {
-        return std::ranges::any_of(kept.held, [&](entry const& each) {
-          return each.thing == needed.thing && each.generation == needed.generation;
-        });
-      };
-      return keeps(exec) || std::ranges::any_of(all_.model.hoisted, keeps);
+      auto const keeps = [&](contents const& kept) { return has_same(kept.held, needed); };
+      return (!alone && keeps(exec)) || std::ranges::any_of(all_.model.hoisted, keeps);
     });
   }
+
+  /// Whether no launch of the one may begin between enter() and leave() of the other.
+  bool excludes(contents const& one, contents const& other) const {
+    auto const is_ordered = [](entry const& each) { return each.claimed && each.known; };
+    return std::ranges::any_of(one.held, [&](entry const& each) {
+      return is_ordered(each) && std::ranges::any_of(other.held, [&](entry const& its) {
+               bool const is_same = its.thing == each.thing && its.generation == each.generation;
+               return is_ordered(its) && (is_same || run_->shares);
+             });
+    });
+  }
+
+  /// What launches of the exec are ordered by: plain calls know nothing of it, and an exec of a
+  /// handle not what is on bodies.
+  static contents ordered_by(exec_place const& place, contents const& kept) {
+    contents known = place.own ? kept : contents{};
+    if (!kept.grows_with_bodies_of.empty())
+      std::erase_if(known.held, [](entry const& each) { return each.on_body; });
+    return known;
+  }
+
+  /// A call that begins a launch of what has `kept`. What is between enter() and leave() has to
+  /// keep it from that: at once if it is the thread's own, else after the wait.
+  outcome attempt_turn(contents const& kept, bool may_refuse, bool may_fail,
+                       std::chrono::nanoseconds wait_max, std::function<void()> const& action) {
+    auto const begun = process_.look_at_clock();
+    outcome const result = attempt(may_refuse, may_fail, action);
+    if (mine_->has_met) return result;  // others may have entered and left meanwhile
+    bool is_any_own = false;
+    bool is_any_other = false;
+    for (nth h = 0; h < turns_.size(); ++h) {
+      if (!turns_[h]) continue;
+      bool const is_own = turns_[h]->thread == mine_->what->thread;
+      (is_own ? is_any_own : is_any_other) = true;
+      if (result == done && excludes(kept, all_.model.hoisted[h]))
+        all_.fail("a launch began between enter() and leave() of what has the same slots");
+    }
+    if (result != exhausted) return result;
+    bool const says_own = busy_.find(": this thread is") != std::string::npos;
+    if (says_own ? !is_any_own : !is_any_other)
+      all_.fail("a launch was refused for a thread that is not between enter() and leave()");
+    auto const waited = process_.look_at_clock() - begun;
+    if (says_own ? waited > std::chrono::seconds(1) && !is_any_other : waited < wait_max)
+      all_.fail("a launch did not wait for leave() as long as it has to");
+    meet(says_own ? refused_by_its_own_turn : refused_by_a_turn_of_another_thread);
+    return result;
+  }
+  static constexpr std::chrono::nanoseconds turn_wait_max = std::chrono::seconds(10);
 
   // Ways 1 and 3: with work of its own behind it.
   outcome do_launch(nth e, nth s, nth way) {
@@ -72,18 +117,19 @@ struct world_execs : world_graphs {
     contents const& kept = all_.model.execs[e];
     if (is_blocked(s) || is_lost()) return skipped;
     if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
-    if (place.plain != nullptr) make_racy(kept.needed);
+    contents const ordered = ordered_by(place, kept);
+    make_racy_unless_held(kept.needed, ordered.held);
     if (place.has_memory) {  // who frees it and who uses it are the caller's to order
       if (is_any_capturing()) return skipped;
       for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
     }
     int const behind = streams_[s].mark;
     // Memory that is there already, or is not there to be freed.
-    outcome const result = attempt(false, place.has_memory, [&] {
+    outcome const result = attempt_turn(ordered, false, place.has_memory, turn_wait_max, [&] {
       if (place.own) return place.own->launch(streams_[s].handle);
       escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
     });
-    place.is_end_unknown = result != done;
+    if (result != exhausted) place.is_end_unknown = result != done;
     if (result != done) return result;
     for (entry& each : all_.model.execs[e].held) each.launched = true;
     for (claimer_place& each : claimers_) each.has_launch = each.has_launch || each.stream == s;

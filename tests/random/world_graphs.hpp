@@ -40,6 +40,12 @@ struct world_graphs : world_owners {
         all_.slot_of(each.thing).racy = true;
   }
 
+  /// A launch that orders itself by what is held, and by nothing else.
+  void make_racy_unless_held(entries needed, entries const& held) {
+    std::erase_if(needed, [&held](entry const& each) { return has_same(held, each); });
+    make_racy(needed);
+  }
+
   outcome do_make_graph(nth g) {
     outcome const result = attempt([&] { graphs_[g].own.emplace(*worker_); });
     if (result != done) return result;
@@ -123,6 +129,8 @@ struct world_graphs : world_owners {
     graph_place& place = graphs_[g];
     for (exec_place const& each : execs_)
       meet(graph_gone_before_its_exec, each.is_there() && each.made_of == place.serial);
+    for (nth h = 0; h < turns_.size(); ++h)
+      meet(graph_gone_in_its_turn, turns_[h] && hoisted_from_[h] == place.serial);
     leave_to_bodies(g);
     all_.model.graphs[g].clear();
     if (place.plain != nullptr) {
@@ -141,7 +149,6 @@ struct world_graphs : world_owners {
     contents& from = all_.model.graphs[g];
     contents& to = all_.model.hoisted[h];
     to.clear();
-    make_racy(from.needed);
     entries const known = take(from.held, [](entry const& each) { return each.known; });
     for (entry const& each : known) {
       // Of nodes' owners a handle does not give all up: the graph has them until it is used again.
@@ -161,6 +168,7 @@ struct world_graphs : world_owners {
     });
     if (result != done) return result;
     place.is_hoisted = true;
+    hoisted_from_[h] = place.serial;
     meet(by_handle ? hoisted_by_handle_after_changes_of_nodes : hoisted_after_changes_of_nodes,
          place.changes > 0);
     note_hoist(h, g, by_handle);
@@ -186,12 +194,15 @@ struct world_graphs : world_owners {
       must(cudaSetDevice(0));
       recorded_.emplace_back(made);
     }
-    outcome const result = attempt([&] {
+    bool const is_entered = turns_[h].has_value();
+    outcome const result = attempt(is_entered, false, [&] {
       if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
       if (way == 1) return hoisted_[h]->release_after(event_ref(made));
       hoisted_[h]->release();
     });
     if (result == done) {
+      if (is_entered) all_.fail("a hoisted was released between enter() and leave()");
+      for (entry const& each : kept.held) all_.slot_of(each.thing).is_let_go = true;
       hoisted_[h].reset();
     } else {
       all_.model.hoisted[h] = kept;
@@ -204,6 +215,12 @@ struct world_graphs : world_owners {
     // One that is destroyed without a release counts once, whatever it leaks.
     contents const leaked = std::exchange(all_.model.hoisted[h], {});
     leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
+    meet(hoisted_gone_in_its_turn, turns_[h].has_value());
+    if (turns_[h]) {
+      // Where nothing can be recorded, the others refuse to launch from now on.
+      if (!try_order(turns_[h]->stream, turns_[h]->entered)) is_disturbed_ = true;
+      turns_[h].reset();
+    }
     hoisted_[h].reset();
     return done;
   }

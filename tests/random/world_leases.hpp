@@ -20,12 +20,14 @@ struct world_leases : world_pools {
     std::vector<int> const marks = std::exchange(modelled.marks, {});
     std::string const why = all_.model.why_alive(slot);
     modelled.marks = marks;
-    // A hoisted graph has it until the work behind it is done, and nothing orders its launches.
-    bool const is_let_go = state.racy && state.capture != 0 && all_.model.is_pending(slot);
+    // A hoisted graph has it until the work behind it is done.
+    bool const is_let_go = state.is_let_go && all_.model.is_pending(slot);
     if (run_->shares && capture.is_active() && (all_.model.is_held_by_graphs(slot) || is_let_go)) {
       meet(slot_shared_by_graphs, !why.empty());
-      if (state.is_private && !why.empty())
+      meet(slot_shared_after_let_go, is_let_go);
+      if (state.is_private && (!why.empty() || all_.model.is_pending(slot)))
         all_.fail(name + " was shared, and eager work may use it");
+      state.is_private = false;  // no graph had it any more
       if (has(all_.model.capture_of(capture.id).held, slot))
         all_.fail(name + " was claimed twice in a capture, in no order");
       return;
@@ -39,7 +41,7 @@ struct world_leases : world_pools {
       all_.fail(name + " was handed out, but " + why + " keeps it");
     ++state.generation;
     if (state.racy) state.open = 0;
-    state.racy = state.is_private = false;
+    state.racy = state.is_private = state.is_let_go = false;
   }
 
   /// The lease has the slot, for work on the stream.
@@ -62,7 +64,7 @@ struct world_leases : world_pools {
     if (capture.is_active()) {
       contents& kept = all_.model.capture_of(capture.id);
       if (!has(kept.held, place.slot))
-        kept.held.push_back({.thing = place.slot, .generation = slot.generation});
+        kept.held.push_back({.thing = place.slot, .generation = slot.generation, .claimed = true});
       meet(claim_on_a_forked_stream, !is_origin(s));
       meet(claim_beside_a_kernel, is_beside_a_kernel(s));
     }

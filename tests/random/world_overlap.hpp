@@ -96,12 +96,17 @@ struct world_overlap : world_checks {
           all.alone |= bit_of('n', (place + nodes_.size() - 1) % nodes_.size());
       }
       if (letter == 'j' && claimers_[place].is_there()) reach_claimer(all, claimers_[place]);
+      if (letter == 'h' && turns_[place]) {
+        reach_stream(all, turns_[place]->entered, false);
+        reach_stream(all, turns_[place]->stream, false);
+      }
       if (letter == 'l' && leases_[place].held) {
         reach_stream(all, leases_[place].stream, false);
         for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
       }
     }
     if (is_one_of(next.kind, op::launch, op::destroy_exec)) reach_exec(all, next);
+    if (next.kind == op::launch_in_turn) all.shared |= launches;
     if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
     if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
     // It records on all streams, and none begins a capture meanwhile.
@@ -206,6 +211,8 @@ struct world_overlap : world_checks {
     meet(retire_inside_a_drain, around == op::drain && within == op::retire);
     meet(last_share_gone_inside_a_use,
          around == op::use_shared && within == op::unshare && !outer.is_shared);
+    meet(left_inside_a_launch, around == op::launch && within == op::leave);
+    meet(left_inside_an_enter, around == op::enter && within == op::leave);
     bool const is_of_a_sibling = around == op::launch && outer.made_of == inner.made_of;
     meet(launch_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::launch);
     meet(exec_gone_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::destroy_exec);

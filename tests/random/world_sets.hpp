@@ -1,11 +1,11 @@
 // A set of graphs that share execs: graphs added, launched in turn, and the set's end.
 #pragma once
 
-#include "world_execs.hpp"
+#include "world_turns.hpp"
 
 namespace escrow::test {
 
-struct world_sets : world_execs {
+struct world_sets : world_turns {
   outcome do_set_add(nth f, nth g) {
     graph_place& source = graphs_[g];
     // Bodies would still lead to the graph; and see exec_with_memory_launched.
@@ -14,7 +14,7 @@ struct world_sets : world_execs {
       return each.is_there() && each.made_of == source.serial;
     });
     std::optional<exec_set::member> added;
-    outcome const result = attempt(false, source.is_single && has_one, [&] {
+    outcome const result = attempt(may_be_refused(source), source.is_single && has_one, [&] {
       if (!set_) set_.emplace();
       added = set_->add(std::move(*source.own));
     });
@@ -36,7 +36,9 @@ struct world_sets : world_execs {
     auto const switches = set_->stats().switches;
     bool const is_any_in_flight = std::ranges::any_of(
         members_, [this](member_place const& each) { return is_in_flight(each); });
-    outcome const result = attempt([&] { set_->launch(*place.which, streams_[s].handle); });
+    make_racy_unless_held(kept.needed, kept.held);
+    outcome const result = attempt_turn(kept, false, false, turn_wait_max,
+                                        [&] { set_->launch(*place.which, streams_[s].handle); });
     if (result != done) return result;
     for (entry& each : all_.model.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);

@@ -105,6 +105,9 @@ struct world_state {
       action();
     } catch (pool_exhausted const&) {
       result = exhausted;
+    } catch (group_busy const& error) {
+      result = exhausted;
+      busy_ = error.what();
     } catch (usage_error const& error) {
       result = refused;
       what = error.what();
@@ -250,6 +253,10 @@ struct world_state {
     if (asked == 'b') return is_body_usable(bodies_[at]);
     if (asked == 'B') return !bodies_[at].own;
     if (asked == 'e') return execs_[at].is_there();
+    if (asked == 't') return turns_[at].has_value();
+    if (asked == 'd')
+      return execs_[at].is_there() &&
+             execs_[at].made_of == hoisted_from_[by.arguments[0] % hoisted_.size()];
     if (asked == 'f') return members_[at].which.has_value();
     if (asked == 'l') return leases_[at].held.has_value();
     if (asked == 'n') return is_there(nodes_[at]);
@@ -306,6 +313,9 @@ struct world_state {
   std::optional<exec_set> set_;
   std::array<member_place, 4> members_;
   std::array<std::optional<hoisted>, 2> hoisted_;
+  std::array<std::uint64_t, 2> hoisted_from_{};     // the serial of that graph
+  std::array<std::optional<turn_place>, 2> turns_;  // of the hoisteds
+  std::string busy_;                                // the last group_busy
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
   std::array<std::shared_ptr<event const>, 2> events_;

@@ -69,6 +69,15 @@ struct world_streams : world_state {
     forget_error();
   }
 
+  /// The same; false if it cannot be.
+  bool try_order(nth before, nth after) {
+    if (!capture_at(before).is_none() || !capture_at(after).is_none() || is_blocked(before) ||
+        is_blocked(after) || is_lost())
+      return false;
+    order(before, after);
+    return true;
+  }
+
   outcome do_work(nth s) { return enqueue(s, piece(s, {})) ? done : failed; }
 
   void create_stream(nth s) {
@@ -250,6 +259,8 @@ struct world_streams : world_state {
           std::ranges::count(each.others, s, &lease_place::other_stream::stream) != 0;
       if (each.held && (each.stream == s || is_other)) return skipped;
     }
+    for (auto const& each : turns_)
+      if (each && (each->entered == s || each->stream == s)) return skipped;
     if ((!capture_at(s).is_none() && !is_origin(s)) || is_lost()) return skipped;
     relaxed_capture_scope const relaxed;
     {

@@ -242,8 +242,9 @@ class ESCROW_API slot_pool {
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
   using make_function = std::function<slot*(slot_pool&)>;
 
-  // `options.device` must be a device. Throws cuda_error.
-  slot_pool(pool_options const& options, make_function make);
+  // `options.device` must be a device. `core`: that of `options.deleter`, which may be gone then;
+  // null: ask that deleter. Throws cuda_error.
+  slot_pool(pool_options const& options, make_function make, deleter_core* core = nullptr);
   slot_pool(slot_pool&&) = delete;
 
   // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.

@@ -148,20 +148,8 @@ class resource_pool {
 
   // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
-                destroy_function destroy = {}) {
-    if (!make) {
-      throw usage_error("resource_pool::resource_pool",
-                        "`make` of \"" + options.label + "\" is empty",
-                        "pass a function that returns a new resource");
-    }
-    pin_this_module();  // the worker calls `destroy` and T's destructor
-    auto const functions = std::make_shared<slot_functions<T> const>(
-        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
-    functions_ = functions.get();
-    slots_.reset(new slot_pool(options, [functions](slot_pool& pool) -> slot* {
-      return new slot_of<T>(pool, *functions);
-    }));
-  }
+                destroy_function destroy = {})
+      : resource_pool(nullptr, options, std::move(make), std::move(recycle), std::move(destroy)) {}
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
   // at most options.host_wait_max if all slots are out, in a capture for at most
@@ -216,6 +204,23 @@ class resource_pool {
   struct close_and_leave {
     void operator()(slot_pool* slots) const noexcept { slots->close_and_leave(); }
   };
+
+  // `core`: see slot_pool.
+  resource_pool(deleter_core* core, pool_options const& options, make_function make,
+                recycle_function recycle, destroy_function destroy) {
+    if (!make) {
+      throw usage_error("resource_pool::resource_pool",
+                        "`make` of \"" + options.label + "\" is empty",
+                        "pass a function that returns a new resource");
+    }
+    pin_this_module();  // the worker calls `destroy` and T's destructor
+    auto const functions = std::make_shared<slot_functions<T> const>(
+        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
+    functions_ = functions.get();
+    slots_.reset(new slot_pool(
+        options, [functions](slot_pool& pool) -> slot* { return new slot_of<T>(pool, *functions); },
+        core));
+  }
 
   lease<T> claim_as(char const* call, stream_ref stream, source_location where) {
     return claimer<T>::recycled(slots_->claim(call, stream, where), *functions_);

@@ -188,7 +188,8 @@ class ESCROW_API scratch_claimer {
   std::unordered_map<std::size_t, claimer<device_block>> sizes_;  // by the size of their blocks
 };
 
-// A scratch_pool for each device, created when it is first asked for.
+// A scratch_pool for each device, created when it is first asked for: `options.deleter` must be
+// alive then.
 // Thread safety: any thread may call on() concurrently.
 class ESCROW_API scratch_pools {
  public:

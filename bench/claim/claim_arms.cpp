@@ -1,0 +1,231 @@
+// What the claim bench's arms do, but for those of other libraries.
+#include "claim_arms.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "graphs.hpp"
+
+namespace escrow::bench {
+namespace {
+
+// An event record; `asks`: the floor, what no event-based pool that may be called in a capture can
+// do without.
+template <bool asks>
+claim_setup record() {
+  return [](claim_streams const& mine) -> claim_pair {
+    auto const event = std::make_shared<test::owned_event>(test::make_event());
+    return [event, mine](std::size_t on, std::size_t last) {
+      if constexpr (asks) ask_about(mine[on]);
+      test::must(cudaEventRecord(*event, mine[last]));
+    };
+  };
+}
+
+// The floor without its record: what no pool that may be called in a capture can do without.
+claim_setup queries() {
+  return by_stream([](cudaStream_t on, cudaStream_t) { ask_about(on); });
+}
+
+constexpr std::size_t slots_max = 1024;  // at least one for each stream
+
+struct pooled {
+  explicit pooled(pool_options options)
+      : pool((options.label = "claim", options.deleter = &deleter, options),
+             [] { return device_block(claimed_bytes); }) {}
+
+  escrow::deleter deleter;
+  resource_pool<device_block> pool;
+};
+
+// A release as most code has it, or on another stream.
+template <class Lease>
+void release(Lease& claimed, cudaStream_t on, cudaStream_t last) {
+  if (last == on) {
+    claimed.release();
+  } else {
+    claimed.release(last);
+  }
+}
+
+template <std::size_t slots>
+claim_setup escrow() {
+  return by_stream([all = std::make_shared<pooled>(pool_options{.slots_max = slots})](
+                       cudaStream_t on, cudaStream_t last) {
+    auto claimed = all->pool.claim(on);
+    release(claimed, on, last);
+  });
+}
+
+// The same on the first of the thread's streams alone.
+claim_setup escrow_on_first_stream() {
+  return [of = escrow<slots_max>()](claim_streams const& mine) -> claim_pair {
+    return [pair = of(mine)](std::size_t, std::size_t) { pair(0, 0); };
+  };
+}
+
+// The same with records only where another stream takes the slot.
+claim_setup lazy() {
+  return by_stream([all = std::make_shared<pooled>(
+                        pool_options{.slots_max = slots_max, .streams_outlive_pool = true})](
+                       cudaStream_t on, cudaStream_t last) {
+    auto claimed = all->pool.claim(on);
+    release(claimed, on, last);
+  });
+}
+
+using block_claimers = std::vector<claimer<device_block>>;
+
+// A claimer for each stream of the thread.
+std::shared_ptr<block_claimers> claimers_of(pooled& all, claim_streams const& mine) {
+  auto result = std::make_shared<block_claimers>();
+  for (cudaStream_t const each : mine) result->push_back(all.pool.on(each));
+  return result;
+}
+
+claim_setup local() {
+  return [all = std::make_shared<pooled>(pool_options{.slots_max = slots_max})](
+             claim_streams const& mine) -> claim_pair {
+    return [all, mine, claimers = claimers_of(*all, mine)](std::size_t on, std::size_t last) {
+      auto claimed = (*claimers)[on].claim();
+      release(claimed, mine[on], mine[last]);
+    };
+  };
+}
+
+// One slot for two streams in turn: each claim takes what the other stream's claimer has released
+// and flushed, and makes its stream wait unless the record is known to be done.
+claim_setup steal() {
+  return [all = std::make_shared<pooled>(pool_options{.slots_max = 4})](
+             claim_streams const& mine) -> claim_pair {
+    auto const others = std::make_shared<std::vector<lease<device_block>>>();
+    for (int i = 0; i < 3; ++i) others->push_back(all->pool.claim(mine[0]));
+    return [all, others, claimers = claimers_of(*all, mine)](std::size_t on, std::size_t) {
+      (*claimers)[on].claim().release();
+      (*claimers)[on].flush();
+    };
+  };
+}
+
+// The same by size.
+claim_setup scratch() {
+  struct sized {
+    escrow::deleter deleter;
+    scratch_pool pool{{.slots_max = slots_max, .label = "claim", .deleter = &deleter}};
+  };
+  return by_stream([all = std::make_shared<sized>()](cudaStream_t on, cudaStream_t last) {
+    auto claimed = all->pool.claim(on, claimed_bytes);
+    release(claimed, on, last);
+  });
+}
+
+// PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
+class locked_pool {
+ public:
+  struct slot {
+    test::owned_event ready;
+    cudaStream_t stream;
+  };
+
+  slot claim(cudaStream_t stream) {
+    std::unique_lock lock(mutex_);
+    auto const own = std::find_if(free_.rbegin(), free_.rend(),
+                                  [=](slot const& each) { return each.stream == stream; });
+    if (own != free_.rend()) {
+      slot found = std::move(*own);
+      free_.erase(std::next(own).base());
+      return found;
+    }
+    if (made_ < slots_max) {
+      ++made_;
+      return {test::make_event(), stream};
+    }
+    test::must(!free_.empty(), "a slot is free");
+    slot found = std::move(free_.front());
+    free_.erase(free_.begin());
+    lock.unlock();
+    test::must(cudaStreamWaitEvent(stream, found.ready, 0));
+    return found;
+  }
+
+  void release(slot&& used, cudaStream_t stream) {
+    test::must(cudaEventRecord(used.ready, stream));
+    used.stream = stream;
+    std::lock_guard const lock(mutex_);
+    free_.push_back(std::move(used));
+  }
+
+ private:
+  std::mutex mutex_;  // guards all below
+  std::vector<slot> free_;
+  std::size_t made_ = 0;
+};
+
+claim_setup mutex_vector() {
+  return by_stream([pool = std::make_shared<locked_pool>()](cudaStream_t on, cudaStream_t last) {
+    pool->release(pool->claim(on), last);
+  });
+}
+
+// The device's own pool, told to keep all memory.
+claim_setup keeping_malloc_async() {
+  cudaMemPool_t pool = nullptr;
+  test::must(cudaDeviceGetDefaultMemPool(&pool, 0));
+  std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
+  test::must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  return by_stream([](cudaStream_t on, cudaStream_t last) {
+    void* memory = nullptr;
+    test::must(cudaMallocAsync(&memory, claimed_bytes, on));
+    test::must(cudaFreeAsync(memory, last));
+  });
+}
+
+claim_setup malloc_and_free() {
+  return by_stream([](cudaStream_t, cudaStream_t) {
+    void* memory = nullptr;
+    test::must(cudaMalloc(&memory, claimed_bytes));
+    test::must(cudaFree(memory));
+  });
+}
+
+}  // namespace
+
+std::vector<claim_arm> const& claim_arms() {
+  static std::vector<claim_arm> const all{
+      {"event_record", &record<false>, true, many},
+      {"queries", &queries, true, many},
+      {"floor", &record<true>, true, many},
+      {"local", &local, true, many},
+      {"lazy", &lazy, true, many},
+      {"escrow", &escrow<slots_max>, true, many},
+      {"scratch", &scratch, true, many},
+      {"mutex_vector", &mutex_vector, true, many},
+      {"pytorch", &pytorch_allocator, false, many},
+      {"rmm_pool", &rmm_pool, false, many},
+      {"rmm_fixed_size", &rmm_fixed_size, false, many},
+      {"cub", &cub_allocator, false, many},
+      {"malloc_async", &keeping_malloc_async, true, many},
+      {"malloc", &malloc_and_free, true, few},
+  };
+  return all;
+}
+
+claim_setup (*setup_of(std::string_view name))() {
+  static std::vector<claim_arm> const others{
+      {"escrow_on_first_stream", &escrow_on_first_stream},
+      {"escrow_steal", &escrow<1>},
+      {"steal", &steal},
+  };
+  for (auto const* const each : {&claim_arms(), &others}) {
+    auto const found = std::find_if(each->begin(), each->end(),
+                                    [=](claim_arm const& arm) { return arm.name == name; });
+    if (found != each->end()) return found->setup;
+  }
+  throw std::invalid_argument("there is no arm " + std::string(name));
+}
+
+}  // namespace escrow::bench

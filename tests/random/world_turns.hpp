@@ -1,0 +1,77 @@
+// Launches by the program's own code, between enter() and leave() of a hoisted.
+#pragma once
+
+#include "world_execs.hpp"
+
+namespace escrow::test {
+
+struct world_turns : world_execs {
+  // Ways 0 and 1: it may wait for others; 2 and 3: it may not.
+  outcome do_enter(nth h, nth s, nth way) {
+    if (is_blocked(s) || is_lost()) return skipped;
+    bool const is_wrong = turns_[h] || !capture_at(s).is_none();
+    std::chrono::nanoseconds const wait_max = way < 2 ? turn_wait_max : std::chrono::nanoseconds(0);
+    std::uint64_t const waits_before = group_.stats().stream_waits;
+    outcome const result = attempt_turn(all_.model.hoisted[h], is_wrong, false, wait_max, [&] {
+      way == 0 ? hoisted_[h]->enter(streams_[s].handle)
+               : hoisted_[h]->enter(streams_[s].handle, wait_max);
+    });
+    if (result != done) return result;
+    if (is_wrong) all_.fail("enter() succeeded that must be refused");
+    turns_[h] = {s, s, mine_->what->thread};
+    meet(entered_behind_another_stream, group_.stats().stream_waits != waits_before);
+    return result;
+  }
+
+  // Odd ways: with work of its own behind it.
+  outcome do_launch_in_turn(nth h, nth e, nth s, nth way) {
+    exec_place& place = execs_[e];
+    contents& kept = all_.model.execs[e];
+    bool const is_ours = place.own.has_value();  // but it does not know of this launch
+    if (place.has_memory || !is_covered(kept, is_ours) || !try_order(turns_[h]->stream, s))
+      return skipped;
+    turns_[h]->stream = s;
+    make_racy_unless_held(kept.needed, all_.model.hoisted[h].held);
+    int const behind = streams_[s].mark;
+    cudaGraphExec_t const native = is_ours ? place.own->get() : place.plain;
+    outcome const result = attempt(
+        [&] { escrow::check(cudaGraphLaunch(native, streams_[s].handle), "cudaGraphLaunch"); });
+    if (!is_ours) place.is_end_unknown = result != done;
+    if (result != done) return result;
+    meet(launched_in_turn);
+    meet(exec_of_escrow_launched_in_turn, is_ours);
+    meet(conditional_exec_launched, place.is_conditional);
+    if (!is_ours) {
+      for (entry& each : kept.held) each.launched = true;
+      if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
+    }
+    if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+    return result;
+  }
+
+  // On another stream than the last launch, if that comes after it.
+  outcome do_leave(nth h, nth s) {
+    if (!hoisted_[h]) return skipped;
+    bool const is_entered = turns_[h].has_value();
+    if (is_entered && !try_order(turns_[h]->stream, s)) s = turns_[h]->stream;
+    if (is_blocked(s)) return skipped;
+    bool const is_wrong = !is_entered || !capture_at(s).is_none();
+    auto const leave = [&] { hoisted_[h]->leave(streams_[s].handle); };
+    outcome const result = attempt(is_wrong, false, leave);
+    if (result == done && is_wrong) all_.fail("leave() succeeded that must be refused");
+    if (result == done) turns_[h].reset();
+    if (result != failed || !is_entered) return result;
+    // It failed before it ended the turn, or afterwards.
+    std::string again;
+    try {
+      leave();
+    } catch (std::exception const& error) {
+      again = error.what();
+    }
+    if (again.empty() || again.find("enter() was not called") != std::string::npos)
+      turns_[h].reset();
+    return result;
+  }
+};
+
+}  // namespace escrow::test
