@@ -1,5 +1,5 @@
-// Claimers beside closed pools, ended claimers, nodes and captures: what random programs and planted
-// bugs have led to.
+// Claimers beside closed pools, ended claimers, nodes and captures: what random programs, and bugs
+// that were planted, have led to.
 #include <optional>
 #include <vector>
 

@@ -101,11 +101,10 @@ TEST_F(Claimer, FlushMakesWhatIsIdleAvailableToAllStreams) {
 
 TEST_F(Claimer, ItsEndMakesWhatIsIdleAvailableToAllStreams) {
   block_pool pool = make_pool(2);
-  block_lease other = pool.claim(three);
-  {
-    block_claimer local = pool.on(one);
-    use_behind_flag(local, one);
-  }
+  std::optional<block_claimer> local = pool.on(one);
+  block_lease other = local->claim();
+  use_behind_flag(*local, one);
+  local.reset();
   expect_next_waits(pool, two);
 }
 
