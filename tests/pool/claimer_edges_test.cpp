@@ -31,6 +31,24 @@ TEST_F(ClaimerEdges, ThatChecksItsStreamHarmsNoCapture) {
   EXPECT_TRUE(leaves_graphs(pool));
 }
 
+// CUDA does not promise an answer for a destroyed stream.
+TEST_F(ClaimerEdges, ThatChecksItsStreamFindsItsEnd) {
+  pool_options given = options(8);
+  given.check_streams = true;
+  block_pool pool = make_pool(given);
+  owned_stream destroyed = make_stream();
+  std::optional<block_claimer> local = pool.on(destroyed.get());
+  { block_lease held = local->claim(); }
+  must(cudaStreamSynchronize(destroyed));
+  destroyed.reset();
+  expect_error<usage_error>([&] { static_cast<void>(local->claim()); }, {"destroyed"});
+  expect_error<usage_error>([&] { local->flush(); }, {"destroyed"});
+  local.reset();
+  EXPECT_EQ(pool.stats().slots, 0U) << "leaked: whether its work is done is not known";
+  lost = 1;
+  errors_expected = true;
+}
+
 TEST_F(ClaimerEdges, AClosedPoolGetsEachSlotAtItsRelease) {
   block_pool pool = make_pool(16);
   block_claimer local = pool.on(one);
