@@ -31,6 +31,7 @@ constexpr std::string_view sequences_text = R"(
   begin fork claim_captured touch wait_early release claim_captured release end instantiate launch
       launch;
   begin retire claim_captured drop_lease end child instantiate launch destroy_graph destroy_exec;
+  begin claim_captured release end clone child child instantiate launch;
   begin claim_captured keep release end instantiate launch destroy_graph destroy_exec step poll
       claim;
   claim release claim touch release_on claim release;
