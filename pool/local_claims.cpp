@@ -56,7 +56,9 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   used.is_done_ = false;
   used.was_used_ = true;
   slot* rest = nullptr;
-  if (!lease.local->put(used, lease.on.id, idle_max,
+  // A closed pool waits for its slots. Relaxed: see state::is_closed.
+  bool const is_awaited = is_closed.load(std::memory_order_relaxed);
+  if (!lease.local->put(used, lease.on.id, is_awaited ? 0 : idle_max,
                         record_requests.load(std::memory_order_relaxed), rest)) {
     if (options.track_leases) track(used, used.note_);
     return false;

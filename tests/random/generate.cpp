@@ -31,6 +31,7 @@ constexpr std::string_view sequences_text = R"(
   begin fork claim_captured touch wait_early release claim_captured release end instantiate launch
       launch;
   begin retire claim_captured drop_lease end child instantiate launch destroy_graph destroy_exec;
+  begin claim_captured release end clone child child instantiate launch;
   begin claim_captured keep release end instantiate launch destroy_graph destroy_exec step poll
       claim;
   claim release claim touch release_on claim release;
@@ -88,7 +89,20 @@ constexpr std::string_view sequences_text = R"(
   begin claim_captured release end instantiate bind launch_bound hoist instantiate enter
       launch_in_turn flush launch_in_turn leave enter launch_in_turn destroy_exec leave settle;
   begin claim_captured release end instantiate bind launch_bound hoist instantiate enter
-      launch_in_turn drop_hoisted launch_bound settle;)";
+      launch_in_turn drop_hoisted launch_bound settle;
+  make_claimer claim_on release claim_on release claim work claim_on release flush_claims claim;
+  make_claimer claim_on claim_on claim_on release release release claim claim begin claim_captured;
+  make_claimer claim_on release begin_on claim_on release claim_on release end claim_on instantiate
+      launch release claim_on launch claim_on release;
+  make_claimer claim_on claim_on release begin_on release claim_on touch release end claim_on;
+  make_claimer claim_on release begin_on claim_captured end_claimer end claim claim;
+  make_claimer claim_on release destroy_pool flush_claims make_pool make_claimer claim_on
+      destroy_pool release end_claimer;
+  make_claimer claim_on end_claimer make_claimer claim_on release release claim claim_on;
+  make_claimer claim_on release_on claim_on touch release claim_on drop_lease close_pool
+      end_claimer;
+  make_scratch_claimer claim_on release claim_on release claim_scratch claim_scratch flush_claims
+      claim_scratch end_claimer;)";
 
 /// The same before ':'; then operations that run at the same time, in several forms.
 constexpr std::string_view meetings_text = R"(
@@ -134,7 +148,15 @@ constexpr std::string_view meetings_text = R"(
   begin claim_captured release end instantiate bind launch_bound hoist instantiate: enter
       launch_bound, enter flush, enter flush step, enter unbind step, enter destroy_exec step;
   begin claim_captured release end instantiate bind hoist instantiate launch_bound enter
-      launch_in_turn: launch_bound leave, launch_bound launch_in_turn leave, flush leave step;)";
+      launch_in_turn: launch_bound leave, launch_bound launch_in_turn leave, flush leave step;
+  make_claimer claim_on: claim_on release, claim_on release claim, release claim, end_claimer
+      release, end_claimer release claim, flush_claims release, claim_on drop_lease begin;
+  make_claimer claim_on release: claim_on claim, claim_on claim claim, flush_claims claim,
+      end_claimer claim, end_claimer destroy_pool, end_claimer close_pool, claim_on close_pool;
+  make_claimer claim_on claim_on: release release, release release claim_on, release release
+      claim, release claim_on claim;
+  make_claimer make_claimer claim_on claim_on release release: claim_on claim_on, claim_on claim_on
+      claim, make_claimer claim_on, end_claimer claim_on, end_claimer make_claimer;)";
 
 /// Operations that go together: first one by one, then at the same time.
 struct scene {
@@ -170,7 +192,7 @@ std::vector<scene> read_scenes(std::string_view text) {
   return read;
 }
 
-constexpr std::size_t header_bytes = 9;  // seed, slots and sharing
+constexpr std::size_t header_bytes = 9;  // seed; the number of slots, and how they are shared
 // Kind, thread, arguments, failing call; whether it joins the one before, and at which points it
 // lets others go on.
 constexpr std::size_t operation_bytes = 16;
@@ -206,8 +228,9 @@ class drawing {
     }
     using enum op;
     // Three quarters of the fields of work, more or less.
-    constexpr std::array begins{claim,         retire,          begin,    make_graph,   add_node,
-                                claim_scratch, add_conditional, add_fill, load_library, op::count};
+    constexpr std::array begins{claim,        retire,        begin,           make_graph,
+                                add_node,     claim_scratch, add_conditional, add_fill,
+                                load_library, make_claimer,  op::count};
     for (std::size_t field = 0; field + 1 < begins.size(); ++field) {
       unsigned const percent = std::array{20U, 100U, 100U, 250U}[below(4)];
       for (auto i = static_cast<std::size_t>(begins[field]);
@@ -313,6 +336,10 @@ program decode(std::span<std::uint8_t const> bytes) {
   decoded.seed = number_in(bytes);
   decoded.slots = 1 + bytes[8] % 4;
   decoded.shares = bytes[8] / 4 % 4 == 1;
+  decoded.lasts = bytes[8] / 16 % 4 == 1;
+  // With few, or more slots, claimers give what they have to others often, or seldom.
+  decoded.unrecorded = std::array{16U, 1U, 2U, 16U}[bytes[8] / 64];
+  if (bytes[8] / 64 >= 2) decoded.slots *= 2;
   for (bytes = bytes.subspan(header_bytes); bytes.size() >= operation_bytes;
        bytes = bytes.subspan(operation_bytes)) {
     operation& next = decoded.operations.emplace_back();

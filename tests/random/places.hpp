@@ -85,8 +85,23 @@ struct lease_place {
     bool is_used;  // false: the lease may know it, but no work on it uses the slot
   };
   std::vector<other_stream> others;
-  int nodes = 0;           // that have a share
-  void* memory = nullptr;  // of a block
+  int nodes = 0;              // that have a share
+  void* memory = nullptr;     // of a block
+  bool is_local = false;      // its claimer or stream may keep the slot
+  bool was_kept = false;      // before the claim, on the same stream
+  std::uint64_t claimer = 0;  // that it was claimed through, by serial
+};
+struct claimer_place {
+  std::optional<claimer<token>> own;
+  std::optional<scratch_claimer> memory;  // or this
+  std::uint64_t serial = 0;               // another for each claimer
+  std::size_t pool = 0;                   // its place, if it is still there
+  std::uint64_t home = 0;                 // the pool's serial
+  std::size_t stream = 0;
+  bool is_closed = false;   // the pool, or about to be
+  bool was_closed = false;  // the call is over
+  bool has_launch = false;  // a graph was launched on the stream since the last claim
+  bool is_there() const { return own.has_value() || memory.has_value(); }
 };
 struct graph_place {
   std::optional<graph> own;

@@ -100,6 +100,8 @@ std::string to_text(program const& written) {
   std::ostringstream text;
   text << "seed " << written.seed << "\nslots " << written.slots << '\n';
   if (written.shares) text << "shares\n";
+  if (written.lasts) text << "lasts\n";
+  text << "unrecorded " << written.unrecorded << '\n';
   for (operation const& each : written.operations) text << to_text(each) << '\n';
   return text.str();
 }
@@ -118,6 +120,10 @@ program read_program(std::string_view text) {
       if (!(words >> read.slots) || read.slots == 0) refuse(line, "a number of slots");
     } else if (first == "shares") {
       read.shares = true;
+    } else if (first == "lasts") {
+      read.lasts = true;
+    } else if (first == "unrecorded") {
+      if (!(words >> read.unrecorded)) refuse(line, "a number of slots");
     } else {
       read.operations.push_back(read_operation(line));
     }

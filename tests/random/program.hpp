@@ -123,7 +123,14 @@ namespace escrow::test {
   X(upload, "ei", 2, fails)                             \
   X(capture_call, "iGw", 2, fails)                      \
   X(move, "ge", 1, looks)                               \
-  X(try_claim, "Lps", 3, fails | together)
+  X(try_claim, "Lps", 3, fails | together)              \
+  /* claimers */                                        \
+  X(make_claimer, "Jps", 8, fails | together)           \
+  X(make_scratch_claimer, "Js", 3, fails)               \
+  X(claim_on, "Ljzw", 20, fails | together)             \
+  X(begin_on, "jgmw", 4, looks)                         \
+  X(flush_claims, "j", 3, fails | together)             \
+  X(end_claimer, "j", 3, fails | together)
 
 #define ESCROW_ENUMERATOR(name, ...) name,
 enum class op : std::uint8_t { ESCROW_RANDOM_OPERATIONS(ESCROW_ENUMERATOR) count };
@@ -148,14 +155,14 @@ struct op_spec {
 /// How many places there are of each kind, by the letter that stands for it in the text form:
 /// 6 streams, of which s3 is of device 1, s4 the legacy one and s5 the thread's own, and nodes;
 /// 4 graphs, execs, members of the exec_set (f), leases, ways to do it and sizes of memory; 3
-/// capture modes and bodies; 2 pools, hoisteds, owners of nodes and launches, objects of
-/// make_stream_shared() (x), libraries (y), events (v) and allocations of graphs; up to 16 steps
+/// capture modes, bodies and claimers (j); 2 pools, hoisteds, owners of nodes and launches, objects
+/// of make_stream_shared() (x), libraries (y), events (v) and allocations of graphs; up to 16 steps
 /// (k).
 [[nodiscard]] constexpr unsigned places_of(char letter) {
   auto const is_one_of = [letter](std::string_view all) { return all.find(letter) < all.size(); };
   if (is_one_of("sn")) return 6;
   if (is_one_of("gelwzf")) return 4;
-  if (is_one_of("mb")) return 3;
+  if (is_one_of("mbj")) return 3;
   return letter == 'k' ? 16 : 2;
 }
 
@@ -190,9 +197,11 @@ struct operation {
 struct program {
   static constexpr std::size_t threads_max = 3;
 
-  std::uint64_t seed = 1;  // of the machine's choices
-  unsigned slots = 2;      // of each pool
-  bool shares = false;     // the pools are in one sharing group
+  std::uint64_t seed = 1;    // of the machine's choices
+  unsigned slots = 2;        // of each pool
+  bool shares = false;       // the pools are in one sharing group
+  bool lasts = false;        // the streams outlive the pools that they are given to
+  unsigned unrecorded = 16;  // pool_options::unrecorded_max
   std::vector<operation> operations;
   // Whether an operation means the places that it names. If not, it means the next ones that have
   // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
@@ -267,7 +276,13 @@ ESCROW_SITUATIONS(
     launcher_gone_in_flight, launcher_called_on_another_thread,
     sibling_launched_inside_a_launch_of_a_launcher, launcher_refused_in_a_turn,
     enter_refused_behind_a_launcher, entered_behind_a_launcher_on_its_stream,
-    launcher_flushed_in_a_turn)
+    launcher_flushed_in_a_turn, slot_claimed_again_by_its_claimer,
+    slot_of_a_claimer_went_to_another_stream, slot_of_a_claimer_went_to_a_capture,
+    claimer_claimed_in_a_capture, claimer_ended_in_a_capture, claimer_outlived_its_pool,
+    lease_outlived_its_claimer, lease_of_a_claimer_released_in_a_capture,
+    release_inside_a_claim_of_a_claimer, claimer_gone_inside_a_claim, graph_launched_between_claims,
+    memory_claimed_again_by_its_claimer, slot_claimed_again_on_a_lasting_stream,
+    lasting_streams_left_by_their_pool)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

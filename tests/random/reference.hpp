@@ -98,6 +98,7 @@ class reference {
     bool gone = false;       // destroyed
     std::vector<int> marks;  // of the work that uses it
     bool is_pooled = false;  // a slot of a pool that is there: may stay
+    bool is_kept = false;    // a slot that was released where a claimer may keep it: may stay
   };
 
   int add(kind is) {
@@ -183,7 +184,8 @@ class reference {
   }
   bool may_live(int thing) const {
     thing_state const& state = things_.at(static_cast<std::size_t>(thing));
-    return state.handles > 0 || state.is_pooled || is_pending(thing) || is_held_by_graphs(thing);
+    return state.handles > 0 || state.is_pooled || state.is_kept || is_pending(thing) ||
+           is_held_by_graphs(thing);
   }
   bool is_held_by_graphs(int thing) const {
     bool found =

@@ -72,8 +72,9 @@ void say_seed(int signal) {
   auto const tell = [to](std::string const& text) {
     static_cast<void>(!write(to, text.data(), text.size()));
   };
-  tell("seed " + std::to_string(given.seed) + "\nslots " + std::to_string(given.slots) +
-       (given.shares ? "\nshares\n" : "\n"));
+  program begun = given;
+  begun.operations.clear();
+  tell(to_text(begun));
   verdict const seen =
       run(given, planted::none, [&](operation const& next) { tell(to_text(next) + "\n"); });
   tell("failure " + seen.failure);

@@ -98,6 +98,9 @@ class things {
     bool is_private = false;    // its last lease ended outside of that capture
     bool is_let_go = false;     // a hoisted had it, and released it behind work
     bool leased = false;
+    std::uint64_t home = 0;    // its pool, by serial
+    std::size_t kept_on = 0;   // the stream that it was released on, if it is kept
+    bool is_claimers = false;  // kept by a claimer, or else by the stream itself
   };
 
   reference model;

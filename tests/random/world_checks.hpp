@@ -155,10 +155,23 @@ struct world_checks : world_bodies {
     for (auto const& left : surviving_shares_) all_.model.state_of(left->thing()).handles = 0;
     survivors_.clear();
     surviving_shares_.clear();
-    each('P', &world_checks::leave_pool);
-    leave_scratch();
+    // Claimers end before their pools, and all must come back; or after them.
+    bool const is_first = run_->seed % 2 == 0;
+    if (is_first) end_claimers_and_look();
+    each('P', &world_checks::do_destroy_pool);
+    static_cast<void>(do_destroy_scratch());
+    each('J', &world_checks::do_end_claimer);
     for (std::size_t i = 0; i < streams_.size(); ++i)
       if (is_own_stream(i)) static_cast<void>(cudaStreamDestroy(streams_[i].handle));
+  }
+
+  void end_claimers_and_look() {
+    for (nth j = 0; j < claimers_.size(); ++j)
+      if (claimers_[j].is_there()) static_cast<void>(do_end_claimer(j));
+    if (is_disturbed_ || is_careless_ || is_lost() || is_stopped_ || any_stream_gone_) return;
+    poll_until_nothing();
+    for (nth p = 0; p < pools_.size(); ++p) expect_nothing_lost(p);
+    expect_no_memory_lost();
   }
 
   void finish() {

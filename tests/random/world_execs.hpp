@@ -172,6 +172,7 @@ struct world_execs : world_graphs {
     if (result == done || result == failed) place.is_end_unknown = result == failed;
     if (result != done) return result;
     for (entry& each : all_.model.execs[e].held) each.launched = true;
+    for (claimer_place& each : claimers_) each.has_launch = each.has_launch || each.stream == s;
     meet(exec_with_memory_launched, place.has_memory);
     meet(exec_with_events_launched, place.has_events);
     meet(conditional_exec_launched, place.is_conditional);

@@ -267,6 +267,10 @@ struct world_graphs : world_owners {
     for (auto& each : hoisted_) move_away_and_back(each);
     move_away_and_back(scratch_);
     for (lease_place& each : leases_) move_away_and_back(each.held);
+    for (claimer_place& each : claimers_) {
+      move_away_and_back(each.own);
+      move_away_and_back(each.memory);
+    }
     return done;
   }
 

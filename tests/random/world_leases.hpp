@@ -12,6 +12,8 @@ struct world_leases : world_pools {
     std::string const name = "slot " + std::to_string(slot);
     if (state.leased) return all_.fail(name + " was handed out twice");
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
+    bool const was_kept = std::exchange(modelled.is_kept, false);
+    meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
     if (capture.is_active() && state.capture == capture.id)
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
@@ -44,8 +46,11 @@ struct world_leases : world_pools {
 
   /// The lease has the slot, for work on the stream.
   void note_claim(lease_place& place, nth s, capture_state const& capture) {
-    check_claimed(place.slot, capture);
     things::slot_state& slot = all_.slot_of(place.slot);
+    bool const was_kept = all_.model.state_of(place.slot).is_kept && capture.is_none();
+    meet(slot_of_a_claimer_went_to_another_stream, was_kept && slot.kept_on != s);
+    place.was_kept = was_kept && slot.kept_on == s;
+    check_claimed(place.slot, capture);
     slot.leased = true;
     slot.capture = capture.is_active() ? capture.id : 0;
     ++all_.model.state_of(place.slot).handles;
@@ -54,6 +59,8 @@ struct world_leases : world_pools {
     place.capture = slot.capture;
     place.others.clear();
     place.nodes = 0;
+    place.claimer = 0;
+    place.is_local = run_->lasts && capture.is_none() && streams_[s].handle != cudaStreamPerThread;
     if (capture.is_active()) {
       contents& kept = all_.model.capture_of(capture.id);
       if (!has(kept.held, place.slot))
@@ -80,22 +87,33 @@ struct world_leases : world_pools {
   }
 
   outcome claim(nth l, nth p, nth s, bool tries) {
+    give(homes_[p], s);
+    outcome const result = claim_by(
+        l, p, s, was_closed_[p], is_closed_[p], [&]() -> auto& {
+          if (!tries) return leases_[l].held.emplace(pools_[p]->claim(streams_[s].handle));
+          return take_got(l, pools_[p]->try_claim(streams_[s].handle));
+        });
+    if (result == exhausted && run_->lasts) expect_none_kept_for(homes_[p], s, false);
+    meet(slot_claimed_again_on_a_lasting_stream,
+         result == done && run_->lasts && leases_[l].was_kept);
+    return result;
+  }
+
+  /// What a try_claim() has got.
+  held_lease& take_got(nth l, std::optional<lease<token>>&& got) {
+    if (!got) throw pool_exhausted("as claim() would have");
+    return leases_[l].held.emplace(std::move(*got));
+  }
+
+  /// A claim of that pool, as the call does it.
+  outcome claim_by(nth l, nth p, nth s, bool was_closed, bool const& is_closed_by_then,
+                   std::function<void()> const& call) {
     lease_place& place = leases_[l];
     capture_state const capture = capture_at(s);
-    bool const was_closed = was_closed_[p];
     bool const is_wrong = capture.is_invalid() || is_blocked(s);
-    auto const claim_it = [&] {
-      if (!tries) {
-        place.held.emplace(pools_[p]->claim(streams_[s].handle));
-      } else if (auto got = pools_[p]->try_claim(streams_[s].handle)) {
-        place.held.emplace(std::move(*got));
-      } else {
-        throw pool_exhausted("as claim() would have");
-      }
-    };
     // Closed meanwhile, either is correct.
     outcome const result =
-        attempt(is_wrong || streams_[s].device != 0, false, claim_it, is_closed_[p]);
+        attempt(is_wrong || streams_[s].device != 0, false, call, is_closed_by_then);
     if (result == exhausted && !mine_->has_met) expect_exhausted(p);
     if (result != done) return result;
     // A fork of a capture onto another device's stream cannot be asked for its device.
@@ -127,6 +145,7 @@ struct world_leases : world_pools {
     lease_place& place = leases_[l];
     bool const is_right = matches(place, s);
     capture_state const at = capture_at(s);
+    give_of(place.slot, s);
     outcome const result = attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture,
                                    is_blocked(s), [&] { record_on(place, s); });
     if (result != done) return result;
@@ -146,6 +165,7 @@ struct world_leases : world_pools {
     things::slot_state& slot = all_.slot_of(place.slot);
     slot.leased = false;
     --all_.model.state_of(place.slot).handles;
+    note_local_release(place, s);
     bool const is_same_capture = capture_at(s).id == place.capture;
     if (place.capture != 0 && is_same_capture) return;
     if (capture_at(s).is_none()) all_.model.pend(place.slot, streams_[s].mark);
@@ -156,6 +176,19 @@ struct world_leases : world_pools {
     }
     for (auto const& [other, is_used] : place.others)
       if (is_used && capture_at(other).is_none()) all_.model.pend(place.slot, streams_[other].mark);
+  }
+
+  /// Released on its claimer's stream, the slot may stay there without an event.
+  void note_local_release(lease_place const& place, nth s) {
+    if (!place.is_local) return;
+    meet(lease_of_a_claimer_released_in_a_capture,
+         place.claimer != 0 && capture_at(place.stream).is_active());
+    bool const is_local =
+        s == place.stream && std::ranges::all_of(place.others, [s](auto const& e) {
+          return e.stream == s;  // a launch, which the lease does not note
+        });
+    if (is_local && capture_at(s).is_none() && !is_blocked(s))
+      keep(place.slot, s, place.claimer != 0);
   }
 
   // Ways 0 and 1: release(), with and without a stream; 2: the end of the lease.
@@ -187,6 +220,7 @@ struct world_leases : world_pools {
     bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_blocked(s) ||
                              is_other_captured || is_disturbed_;
     if (is_deferred) ++deferred_releases_;
+    if (way == 1) give_of(place.slot, s);
     std::vector<int> const marks = all_.model.state_of(place.slot).marks;
     bool const may_fail = way == 1 && is_blocked(s);  // CUDA refuses
     bool const is_late = planted_ == planted::release_noted_late;
@@ -208,6 +242,7 @@ struct world_leases : world_pools {
     // The lease still has it.
     all_.slot_of(place.slot).leased = true;
     all_.slot_of(place.slot).is_private = false;
+    all_.model.state_of(place.slot).is_kept = false;
     ++all_.model.state_of(place.slot).handles;
     all_.model.state_of(place.slot).marks = marks;
     if (is_right && way == 1) {  // the stream was used all the same
@@ -231,6 +266,7 @@ struct world_leases : world_pools {
     capture_state const at = capture_at(s);
     if (!is_right && !(at.is_active() && at.id != place.capture)) return skipped;
     if (is_right) order(place.stream, s);
+    give_of(place.slot, s);
     piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
     launch_config chosen;
     chosen.deleter = worker_.get();
@@ -257,22 +293,35 @@ struct world_leases : world_pools {
     return result == done ? release(l, s, 0) : result;
   }
 
+  /// Creates it at its first use.
+  void need_scratch() {
+    if (!scratch_) scratch_.emplace(options_of_pools());
+  }
+
   outcome do_claim_scratch(nth l, nth z, nth s) {
-    lease_place& place = leases_[l];
     if (!scratch_ && is_stopped_) return skipped;
+    if (!scratch_) begin_home(scratch_home);
+    give(homes_[scratch_home], s);
+    return claim_block(l, z, s, is_scratch_closed_, [&](std::size_t bytes) {
+      need_scratch();
+      return scratch_->claim(streams_[s].handle, bytes);
+    });
+  }
+
+  /// A claim of memory, as the call does it.
+  outcome claim_block(nth l, nth z, nth s, bool is_closed,
+                      std::function<lease<device_block>(std::size_t)> const& call) {
+    lease_place& place = leases_[l];
     capture_state const capture = capture_at(s);
     auto const [bytes, pool] = memory_sizes[z];
     bool const is_wrong =
-        capture.is_invalid() || is_blocked(s) || is_scratch_closed_ || streams_[s].device != 0;
+        capture.is_invalid() || is_blocked(s) || is_closed || streams_[s].device != 0;
     std::optional<lease<device_block>> claimed;
-    outcome const result = attempt(is_wrong, false, [&, size = bytes] {
-      if (!scratch_) scratch_.emplace(options_of_pools());
-      claimed.emplace(scratch_->claim(streams_[s].handle, size));
-    });
+    outcome const result =
+        attempt(is_wrong, false, [&, size = bytes] { claimed.emplace(call(size)); });
     if (result == exhausted) expect_exhausted(pool);
     if (result != done) return result;
-    if (capture.is_invalid() || is_scratch_closed_ ||
-        (streams_[s].device != 0 && capture.is_none()))
+    if (capture.is_invalid() || is_closed || (streams_[s].device != 0 && capture.is_none()))
       all_.fail("a claim of memory succeeded that must be refused");
     device_block const& block = **claimed;
     bool const is_of_its_size = block.size() == scratch_pool::block_bytes(bytes);

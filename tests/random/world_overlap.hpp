@@ -8,7 +8,7 @@ namespace escrow::test {
 struct world_overlap : world_checks {
   /// A bit for each place of a kind, by its letter.
   static std::uint64_t bit_of(char letter, nth place) {
-    constexpr std::string_view letters = "sgelnphox";  // those that may overlap ask for no other
+    constexpr std::string_view letters = "sgelnphoxj";  // those that may overlap ask for no other
     unsigned at = 0;
     for (char const each : letters) {
       if (each == letter) return std::uint64_t{1} << (at + place);
@@ -37,7 +37,8 @@ struct world_overlap : world_checks {
 
   /// Any thread may use pools, but not create or destroy them; several may share an owner.
   static bool is_for_all(op kind, char letter) {
-    if (letter == 'p') return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool);
+    if (letter == 'p')
+      return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool, op::make_claimer);
     if (letter == 'o') return !is_one_of(kind, op::own, op::disown);
     return letter == 'x' && kind != op::share;
   }
@@ -94,6 +95,7 @@ struct world_overlap : world_checks {
         if (next.kind == op::add_node)
           all.alone |= bit_of('n', (place + nodes_.size() - 1) % nodes_.size());
       }
+      if (letter == 'j' && claimers_[place].is_there()) reach_claimer(all, claimers_[place]);
       if (letter == 'h' && turns_[place]) {
         reach_stream(all, turns_[place]->entered, false);
         reach_stream(all, turns_[place]->stream, false);
@@ -108,7 +110,17 @@ struct world_overlap : world_checks {
     if (next.kind == op::launch_in_turn) all.shared |= launches;
     if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
     if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
+    // It records on all streams, and none begins a capture meanwhile.
+    for (nth s = 0; run_->lasts && s < streams_.size(); ++s)
+      if (is_one_of(next.kind, op::close_pool, op::destroy_pool)) all.shared |= bit_of('s', s);
     return all;
+  }
+
+  /// Its stream, and its pool as claims use it. Memory is claimed alone.
+  void reach_claimer(reach& all, claimer_place const& place) const {
+    if (place.memory) all = {everything, everything};
+    reach_stream(all, place.stream, false);
+    if (place.home == homes_[place.pool] && place.own) all.shared |= bit_of('p', place.pool);
   }
 
   /// Graphs' memory is there, or not, by the order of launches; destroying an exec with conditions
@@ -190,6 +202,8 @@ struct world_overlap : world_checks {
     meet(pool_closed_inside_a_claim, is_claim(around) && within == op::close_pool && is_same_pool);
     meet(claim_inside_a_claim, is_claim(around) && is_claim(within));
     meet(release_inside_a_claim, is_claim(around) && is_release(within));
+    meet(release_inside_a_claim_of_a_claimer, around == op::claim_on && is_release(within));
+    meet(claimer_gone_inside_a_claim, is_claim(around) && within == op::end_claimer);
     meet(claim_inside_a_release, is_release(around) && is_claim(within));
     meet(pool_gone_inside_a_release, is_release(around) && within == op::destroy_pool);
     meet(capture_begun_inside_a_claim, is_claim(around) && within == op::begin);

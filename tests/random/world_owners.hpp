@@ -1,11 +1,11 @@
 // Owners: retired, kept by launches, shared with streams; events and libraries that have shares.
 #pragma once
 
-#include "world_leases.hpp"
+#include "world_claimers.hpp"
 
 namespace escrow::test {
 
-struct world_owners : world_leases {
+struct world_owners : world_claimers {
   static void const* code() {
     static sim::library_image const* const image = [] {
       auto* const made = new sim::library_image;

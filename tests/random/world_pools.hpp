@@ -1,11 +1,11 @@
 // Pools of slots and of scratch memory: how they begin and end, and what is left of them.
 #pragma once
 
-#include "world_streams.hpp"
+#include "world_kept.hpp"
 
 namespace escrow::test {
 
-struct world_pools : world_streams {
+struct world_pools : world_kept {
   pool_options options_of_pools() const {
     pool_options chosen;
     chosen.slots_max = run_->slots;
@@ -13,10 +13,14 @@ struct world_pools : world_streams {
     chosen.device = 0;
     chosen.deleter = worker_.get();
     if (run_->shares) chosen.group = group_;
+    chosen.streams_outlive_pool = run_->lasts;
+    chosen.unrecorded_max = run_->unrecorded;
+    chosen.check_streams = run_->seed % 4 == 1;
     return chosen;
   }
 
   void create_pool(nth p) {
+    begin_home(p);
     pools_[p] = std::make_unique<resource_pool<token>>(options_of_pools(), [this, p] {
       token slot = all_.make(reference::kind::slot);
       put_into_pool(slot.thing(), p);
@@ -32,6 +36,7 @@ struct world_pools : world_streams {
   void put_into_pool(int slot, nth pool) {
     pool_of_slot_.resize(static_cast<std::size_t>(slot) + 1, no_pool);
     pool_of_slot_.back() = pool;
+    all_.slot_of(slot).home = homes_[std::min(pool, scratch_home)];
   }
 
   outcome do_make_pool(nth p) {
@@ -50,6 +55,7 @@ struct world_pools : world_streams {
     for (std::size_t i = 0; i < now.stream_waits; ++i) meet(claim_waited_in_its_stream);
     for (std::size_t i = 0; i < now.edges_added; ++i) meet(claim_added_an_edge);
     meet(pool_gone_with_slots_out, unpool(p));
+    note_closing(homes_[p]);
     pools_[p].reset();
   }
 
@@ -66,16 +72,20 @@ struct world_pools : world_streams {
   }
 
   outcome do_destroy_pool(nth p) {
-    return attempt([&] { leave_pool(p); });
+    outcome const result = attempt([&] { leave_pool(p); });
+    end_home(p);
+    return result;
   }
 
   outcome do_close_pool(nth p) {
     is_closed_[p] = true;
+    note_closing(homes_[p]);
     each_slot_of(p, [&](int each) { all_.model.state_of(each).is_pooled = false; });
     std::vector<holder> left;
     outcome const result =
         attempt([&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
     was_closed_[p] = true;
+    note_closed(homes_[p]);
     meet(pool_closed_with_slots_in_graphs,
          std::ranges::any_of(left, [](holder const& each) { return each.capture_id != 0; }));
     return result;
@@ -98,6 +108,16 @@ struct world_pools : world_streams {
     // All may be held. Fewer than the limit is wrong.
     if (!any_may_come && made < run_->slots)
       all_.fail("a claim found the pool exhausted with fewer slots than its limit");
+  }
+
+  /// A claimer, or a stream that outlives the pool, has what it released.
+  void expect_none_kept_for(std::uint64_t home, nth s, bool by_claimer) {
+    if (is_disturbed_ || is_lost() || mine_->has_met || !capture_at(s).is_none()) return;
+    each_kept_by(home, s, by_claimer, [&](int slot) {
+      if (!all_.slot_of(slot).racy)  // or else a graph had it
+        all_.fail("a claim found nothing, and slot " + std::to_string(slot) +
+                  " was released on its stream");
+    });
   }
 
   struct memory_size {
@@ -147,7 +167,11 @@ struct world_pools : world_streams {
     is_scratch_closed_ = true;
     for (memory_size const& size : memory_sizes)
       each_slot_of(size.pool, [&](int each) { all_.model.state_of(each).is_pooled = false; });
-    return attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
+    note_closing(homes_[scratch_home]);
+    outcome const result =
+        attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
+    note_closed(homes_[scratch_home]);
+    return result;
   }
 
   /// From now on its blocks are freed when nothing uses them.
@@ -156,13 +180,16 @@ struct world_pools : world_streams {
     bool any_out = false;
     for (memory_size const& each : memory_sizes) any_out = unpool(each.pool) || any_out;
     meet(scratch_pool_gone_with_blocks_out, any_out);
+    note_closing(homes_[scratch_home]);
     scratch_.reset();
     is_scratch_closed_ = false;
   }
 
   outcome do_destroy_scratch() {
     if (!scratch_) return skipped;
-    return attempt([&] { leave_scratch(); });
+    outcome const result = attempt([&] { leave_scratch(); });
+    end_home(scratch_home);
+    return result;
   }
 };
 

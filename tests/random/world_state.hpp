@@ -198,6 +198,14 @@ struct world_state {
     return handle != cudaStreamLegacy && handle != cudaStreamPerThread;
   }
 
+  /// Whether a claimer, or a pool that it was given to, ends before the stream.
+  bool must_outlive_others(nth s) const {
+    for (nth p = 0; run_->lasts && p < homes_.size(); ++p)
+      if (homes_[p] != 0 && (given_[p] >> s & 1U) != 0) return true;
+    return std::ranges::any_of(
+        claimers_, [s](claimer_place const& each) { return each.is_there() && each.stream == s; });
+  }
+
   /// What a stream may be refused for.
   bool is_unusable(nth s) const { return capture_at(s).is_invalid() || is_blocked(s); }
   /// Whether branches of the graph might run concurrently that share a slot.
@@ -259,6 +267,9 @@ struct world_state {
     if (asked == 'o') return owners_[at].share != nullptr;
     if (asked == 'x') return shared_[at] != nullptr;
     if (asked == 'p') return pools_[at] != nullptr;
+    if (asked == 'j')
+      return claimers_[at].is_there() &&
+             (by.kind != op::begin_on || capture_at(claimers_[at].stream).is_none());
     char const filled = letter_of(asked);
     return filled == asked || !has_what_is_asked(filled, at, by);
   }
@@ -295,6 +306,10 @@ struct world_state {
   std::optional<scratch_pool> scratch_;
   bool is_scratch_closed_ = false;
   std::array<lease_place, 4> leases_;
+  std::array<claimer_place, 3> claimers_;
+  std::array<std::uint64_t, 3> homes_{};  // the serials of both pools and the scratch pool; 0: none
+  std::array<unsigned, 3> given_{};       // the streams that they were given, a bit each
+  bool any_stream_gone_ = false;
   std::array<graph_place, 4> graphs_;
   std::array<exec_place, 4> execs_;
   std::optional<exec_set> set_;

@@ -253,7 +253,7 @@ struct world_streams : world_state {
   }
 
   outcome do_destroy_stream(nth s) {
-    if (!is_own_stream(s)) return skipped;
+    if (!is_own_stream(s) || must_outlive_others(s)) return skipped;
     for (lease_place const& each : leases_) {
       bool const is_other =
           std::ranges::count(each.others, s, &lease_place::other_stream::stream) != 0;
@@ -270,6 +270,7 @@ struct world_streams : world_state {
       static_cast<void>(cudaStreamDestroy(streams_[s].handle));
     }
     streams_[s].handle = nullptr;
+    any_stream_gone_ = true;
     sweep_captures();
     create_stream(s);
     forget_error();

@@ -1,0 +1,160 @@
+// Claimers: made, claimed through, flushed, ended before and after their streams' captures and
+// their pools.
+#pragma once
+
+#include "world_leases.hpp"
+
+namespace escrow::test {
+
+struct world_claimers : world_leases {
+  claimer_place begun(nth pool, nth s) {
+    give(homes_[pool], s);
+    return {.own = {},
+            .memory = {},
+            .serial = ++serials_,
+            .pool = pool,
+            .home = homes_[pool],
+            .stream = s,
+            .is_closed = pool == scratch_home ? is_scratch_closed_ : is_closed_[pool],
+            .was_closed = pool == scratch_home ? is_scratch_closed_ : was_closed_[pool]};
+  }
+
+  /// The call makes it, with the place's flags as they are by then.
+  outcome make_claimer(nth j, std::function<void(claimer_place&)> const& call) {
+    claimer_place& place = claimers_[j];
+    nth const s = place.stream;
+    capture_state const at = capture_at(s);
+    bool const was_closed = place.was_closed;
+    bool const is_wrong = at.is_invalid() || is_blocked(s);
+    outcome const result = attempt(
+        is_wrong || streams_[s].device != 0, false, [&] { call(place); }, place.is_closed);
+    if (result != done) {
+      place = {};
+      return result;
+    }
+    if (is_wrong || was_closed || (streams_[s].device != 0 && at.is_none()))
+      all_.fail("a claimer was made that must be refused");
+    return result;
+  }
+
+  outcome do_make_claimer(nth j, nth p, nth s) {
+    claimers_[j] = begun(p, s);
+    return make_claimer(
+        j, [&](claimer_place& at) { at.own.emplace(pools_[p]->on(streams_[s].handle)); });
+  }
+
+  outcome do_make_scratch_claimer(nth j, nth s) {
+    if (!scratch_ && is_stopped_) return skipped;
+    if (!scratch_) begin_home(scratch_home);
+    claimers_[j] = begun(scratch_home, s);
+    return make_claimer(j, [&](claimer_place& at) {
+      need_scratch();
+      at.memory.emplace(scratch_->on(streams_[s].handle));
+    });
+  }
+
+  // Ways 0 to 2: claim(); 3: try_claim().
+  outcome do_claim_on(nth l, nth j, nth z, nth way) {
+    claimer_place& from = claimers_[j];
+    nth const s = from.stream;
+    outcome const result =
+        from.memory ? claim_block(l, z, s, from.was_closed,
+                                  [&](std::size_t bytes) { return from.memory->claim(bytes); })
+                    : claim_by(
+                          l, from.pool, s, from.was_closed, from.is_closed, [&]() -> auto& {
+                            if (way != 3) return leases_[l].held.emplace(from.own->claim());
+                            return take_got(l, from.own->try_claim());
+                          });
+    if (result == exhausted && !from.memory) expect_none_kept_for(from.home, s, true);
+    if (result != done) return result;
+    lease_place& place = leases_[l];
+    place.claimer = from.serial;
+    place.is_local = place.capture == 0;
+    meet(claimer_claimed_in_a_capture, place.capture != 0);
+    meet(from.memory ? memory_claimed_again_by_its_claimer : slot_claimed_again_by_its_claimer,
+         place.was_kept);
+    meet(graph_launched_between_claims, std::exchange(from.has_launch, false) && place.was_kept);
+    return result;
+  }
+
+  // Way 3: into the graph, if it can be.
+  outcome do_begin_on(nth j, nth g, nth mode, nth way) {
+    claimer_place const& place = claimers_[j];
+    if (!place.is_there() || !capture_at(place.stream).is_none()) return skipped;
+    bool const is_into = way == 3 && is_usable(g);
+    return is_into ? do_begin_into(place.stream, g) : do_begin(place.stream, mode);
+  }
+
+  outcome do_flush_claims(nth j) {
+    claimer_place& place = claimers_[j];
+    nth const s = place.stream;
+    bool const is_wrong = !capture_at(s).is_none() || is_blocked(s);
+    outcome const result =
+        attempt(is_wrong, false, [&] { place.own ? place.own->flush() : place.memory->flush(); });
+    if (result != done) return result;
+    if (is_wrong) all_.fail("a flush succeeded that must be refused");
+    // Or else a release may have come after it.
+    if (!mine_->has_met)
+      each_kept_by(place.home, s, true, [this](int slot) { stop_keeping(slot); });
+    return result;
+  }
+
+  outcome do_end_claimer(nth j) {
+    claimer_place& place = claimers_[j];
+    meet(claimer_ended_in_a_capture, capture_at(place.stream).is_active());
+    for (lease_place const& each : leases_)
+      meet(lease_outlived_its_claimer, each.held && each.claimer == place.serial);
+    outcome const result = attempt([&] {
+      place.own.reset();
+      place.memory.reset();
+    });
+    std::uint64_t const home = place.home;
+    nth const s = place.stream;
+    place = {};
+    look_for_keepers(home);
+    // Which of them another of the same stream has is not known.
+    each_kept(home, [&](int slot) {
+      things::slot_state const& state = all_.slot_of(slot);
+      if (state.is_claimers && state.kept_on == s && is_deferring(s)) ++deferred_releases_;
+    });
+    return result;
+  }
+
+  /// Gives the pool all streams.
+  void give_all(auto claim) {
+    for (stream_place const& each : streams_) {
+      try {
+        static_cast<void>(claim(each.handle));
+      } catch (usage_error const&) {  // of another device; it was given all the same
+      } catch (pool_exhausted const&) {
+      } catch (std::exception const& error) {
+        all_.fail(std::string("a claim at the end threw for no reason: ") + error.what());
+      }
+    }
+  }
+
+  /// All is over, and no claimer is there: each slot is back.
+  void expect_nothing_lost(nth p) {
+    if (pools_[p] == nullptr || was_closed_[p]) return;
+    give_all([&](cudaStream_t stream) { return pools_[p]->claim(stream); });
+    sim::run_until_idle();
+    static_cast<void>(worker_->poll());
+    pool_stats const now = pools_[p]->stats();
+    bool const are_kept = now.unrecorded != 0 && !run_->lasts;
+    if (now.leased != 0 || now.in_graphs != 0 || now.deferred != 0 || are_kept)
+      all_.fail("everything has ended, and a pool has lost a slot: " + pools_[p]->describe());
+    if (!pools_[p]->close_for(std::chrono::seconds(1)).empty())
+      all_.fail("everything has ended, and a pool waits for a slot: " + pools_[p]->describe());
+    is_closed_[p] = was_closed_[p] = true;
+  }
+  void expect_no_memory_lost() {
+    if (!scratch_ || is_scratch_closed_) return;
+    for (memory_size const& size : memory_sizes)
+      give_all([&](cudaStream_t stream) { return scratch_->claim(stream, size.asked); });
+    if (!scratch_->close_for(std::chrono::seconds(1)).empty())
+      all_.fail("everything has ended, and blocks are lost: " + scratch_->describe());
+    is_scratch_closed_ = true;
+  }
+};
+
+}  // namespace escrow::test
