@@ -66,17 +66,30 @@ void graph_exec::state::release(deferred_releases held,
   leak(std::move(held));
 }
 
-void graph_exec::state::launch(stream_ref stream) {
+void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_t id) {
   if (now_.end == nullptr) {
     return check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   }
-  constexpr char const* call = "graph_exec::launch";
   launch_lock const lock(call, now_.orders);
-  std::uint64_t const id = now_.orders.wait_for_last(call, stream, now_.end.get(), true);
+  std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), true);
   now_.orders.fill(call, now_.held, stream, now_.end);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+  if (id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end)) return;
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-  now_.orders.note_launch(stream, now_.end, id);
+  now_.orders.note_launch(stream, now_.end, asked);
+}
+
+void graph_exec::state::record_due_end(stream_ref stream) {
+  launch_lock const lock(launch_lock::for_leaving(), now_.orders);
+  // Not the orders' last launch: another one may have come since, on this stream or after that.
+  record_end(*now_.end, stream);
+}
+
+void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
+  for (auto const& each : now_.held) each.set->core().report(why);
+  leak(std::move(now_.held));
+  launch_lock const lock(launch_lock::for_leaving(), now_.orders);
+  if (now_.end->failure == cudaSuccess) now_.end->failure = cudaErrorUnknown;
 }
 
 void graph_exec::state::upload(stream_ref stream) {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,9 +42,19 @@ class ESCROW_LOCAL graph_exec::state {
   [[nodiscard]] bool is_bare() const noexcept { return is_bare_; }
   [[nodiscard]] deferred_releases const& held() const noexcept { return now_.held; }
 
-  void launch(stream_ref stream);
+  // `id`: a stream_launcher's stream; the end is then due, if no other exec needs it. 0: it is
+  // recorded.
+  void launch(stream_ref stream, char const* call = "graph_exec::launch", std::uint64_t id = 0);
   void upload(stream_ref stream);
   void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
+
+  // For a stream_launcher. Whether the last launches were not recorded.
+  [[nodiscard]] bool is_end_due() const noexcept { return now_.end != nullptr && now_.end->is_due; }
+  // Records them on their stream, which must not be capturing. Throws cuda_error if it can neither
+  // record nor wait; then they stay due.
+  void record_due_end(stream_ref stream);
+  // Reports why their end will never be known, and leaks what is held.
+  void give_up_due_end(std::exception const& why) noexcept;
 
   // For an exec that several graphs use in turn, each with a holding of its own (exec_set).
   // Updates it to a further graph, whose references stay off then; `before` gets the holding of the

@@ -33,11 +33,19 @@ void refuse_to_wait_in_a_capture(char const* call, stream_ref stream) {
                     "add the graph as a child node (graph::add_child)");
 }
 
+// No other thread may record on the launcher's stream: it may begin to capture at any time.
+[[noreturn]] void refuse_due(char const* call) {
+  throw usage_error(call,
+                    "it would come after a launch whose end its stream_launcher has not recorded",
+                    "call flush() or launch() of that launcher before");
+}
+
 }  // namespace
 
 void record_end(launch_end& end, stream_ref stream) {
   end.is_recorded = true;
   end.failure = cudaSuccess;
+  bool const was_due = std::exchange(end.is_due, false);
   record_result const result = record_ready(end.ready, end.device, stream.get());
   switch (result.outcome) {
     case record_outcome::recorded:
@@ -49,6 +57,7 @@ void record_end(launch_end& end, stream_ref stream) {
     case record_outcome::failed:
       end.is_recorded = false;
       if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); })) return;
+      end.is_due = was_due;
       end.failure = result.status;
       break;
   }
@@ -81,7 +90,7 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
       throw cuda_error(last->failure, call, source_location::current(),
                        "it would come after a launch whose end is not known");
     }
-    if (!last->is_recorded) continue;
+    if (!last->is_recorded && !last->is_due) continue;
     if (own_stream == 0) {
       refuse_to_wait_in_a_capture(call,
                                   stream);  // a wait would invalidate a capture, as a launch does
@@ -89,6 +98,7 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     }
     waited_for = last;
     if (last->stream == own_stream) continue;  // ordered by the stream
+    if (last->is_due) refuse_due(call);
     check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
     if (each->group != nullptr) ++each->group->stream_waits;
   }
@@ -140,6 +150,19 @@ void launch_orders::note_end(stream_ref stream, std::shared_ptr<launch_end> cons
   if (id == 0 && is_shared && succeeded(cudaStreamGetId(stream.get(), &asked))) id = asked;
   own->stream = id;
   record_end(*own, stream);
+}
+
+bool launch_orders::put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept {
+  for (auto const& each : orders_) {
+    // Relaxed: see launch_order::execs.
+    if (each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1) return false;
+  }
+  for (auto const& each : orders_) {
+    if (each->last != own) each->last = own;
+  }
+  own->stream = id;
+  own->is_due = true;
+  return true;
 }
 
 void launch_orders::enter() noexcept {

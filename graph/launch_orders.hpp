@@ -35,8 +35,8 @@ class launch_orders {
 
   // Makes `stream` wait for the last launches, but for the one whose end is `own` only if not
   // `is_same_exec`, whose launches CUDA orders, or if fill() writes. Throws cuda_error, and
-  // usage_error for a capturing stream if it would have to wait. Returns the stream's id, if that
-  // was needed; else 0.
+  // usage_error for a capturing stream if it would have to wait, and if an end is due. Returns the
+  // stream's id, if that was needed; else 0.
   std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* own,
                               bool is_same_exec);
   // Fills what `held` has in sharing groups with sharing_options::fill, and records the end of that
@@ -48,6 +48,11 @@ class launch_orders {
   // waits for the work. If both fail, stores the failure in `own` and throws cuda_error. `id`: the
   // stream's, or 0.
   void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
+
+  // The same without a record: the stream with that id, not 0, orders later launches on it, and
+  // others refuse to launch until `own` is recorded. Returns false, and has done nothing, if there
+  // are other execs, or one of the orders is a sharing group's.
+  [[nodiscard]] bool put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept;
 
   // Between enter() and leave(), no launch_lock of these orders succeeds.
   void enter() noexcept;
@@ -85,7 +90,8 @@ class launch_lock {
   launch_orders const& orders_;
 };
 
-// Records the end of the work on the stream, as launch_orders::note_launch().
+// Records the end of the work on the stream, as launch_orders::note_launch(). If an end is due, it
+// stays due where both fail.
 void record_end(launch_end& end, stream_ref stream);
 
 }  // namespace escrow::inline v0_1

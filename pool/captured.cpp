@@ -23,7 +23,7 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
     edges_added.fetch_add(1, std::memory_order_relaxed);
     return found;
   }
-  if (found == nullptr) found = grow_in_room(failure);
+  if (found == nullptr) found = grow_in_room(failure, nullptr);
   if (found == nullptr) return nullptr;
   give_to_graph(*found, capture, false, where);
   return found;

@@ -66,7 +66,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
   record_deferred(asked.stream, id);
   if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
     stream_use const on = use_of(asked.stream, id, options.device);
-    return claim_local(local_of(on), on, asked);
+    return claim_local(local_of(on, asked), on, asked);
   }
   return claim_eager(asked, id);
 }
@@ -144,6 +144,8 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
   std::uint64_t const pass = next_pass();
   slot* found = take_done(pass, questions_before_growth);
   if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
+  if (found == nullptr) found = take_done(pass);
+  if (found == nullptr) found = free.take_oldest();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
     std::uint64_t const puts_before = free.puts();
     found = take_done(pass);
@@ -154,7 +156,10 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
     if (!is_looked_at && free.puts() == puts_before) break;
     std::this_thread::yield();
   }
-  if (found == nullptr) return grow_in_room(failure);
+  stream_use const on = use_of(stream, stream_id, options.device);
+  // A release on another thread may have come after this claim looked there; also others' claimers.
+  if (found == nullptr && cover_idle_of(on)) found = free.take_oldest();
+  if (found == nullptr) return grow_in_room(failure, &on);
   wait_for(*found, stream, found->key_ == stream_id);
   return found;
 }
@@ -248,10 +253,10 @@ bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const no
   }
 }
 
-slot* slot_pool::state::grow_in_room(std::exception_ptr& failure) {
+slot* slot_pool::state::grow_in_room(std::exception_ptr& failure, stream_use const* on) {
   constexpr int attempts_max = 16;  // other threads may take the room
   for (int attempt = 0; attempt < attempts_max && may_make_room(failure); ++attempt) {
-    if (!budget->make_room(slot_bytes, failure != nullptr)) return nullptr;
+    if (!budget->make_room(slot_bytes, failure != nullptr, on)) return nullptr;
     failure = nullptr;
     if (slot* const made = grow(failure)) return made;
   }
@@ -275,10 +280,7 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
   taken.also_count_ = 0;
 }
 
-void slot_pool::state::require_open(char const* call) const {
-  // Relaxed: see state::is_closed.
-  if (!is_closed.load(std::memory_order_relaxed)) [[likely]]
-    return;
+void slot_pool::state::throw_closed(char const* call) const {
   throw usage_error(call, "the pool \"" + options.label + "\" is closed",
                     "claim before close_for()");
 }

@@ -3,6 +3,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "escrow/core/error.hpp"
@@ -99,33 +100,44 @@ void slot_pool::state::finish_release(slot& used) noexcept {
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept {
   if (oldest == nullptr) return;
+  std::optional<device_scope> current;  // the null stream is that of the current device
   std::shared_ptr<covering_event> covering;
-  if (is_recordable && !(options.check_streams && is_destroyed(on))) {
-    try {
-      device_scope const current(on.device);
+  bool is_gone = false;
+  try {
+    require_stream("claimer::~claimer", on);
+  } catch (std::exception const& error) {
+    is_gone = true;
+    core.report(error);
+  }
+  try {
+    if (is_recordable && !is_gone) {
+      current.emplace(on.device);
       auto made = std::make_shared<covering_event>(options.device);
       record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
       if (outcome == record_outcome::recorded || outcome == record_outcome::recorded_anew) {
         covering = std::move(made);
       }
-    } catch (std::exception const&) {  // each slot tries again
     }
+  } catch (std::exception const&) {  // each slot has an event of its own
   }
   while (oldest != nullptr) {
     slot& each = *std::exchange(oldest, oldest->newer_);
     each.newer_ = nullptr;
     each.released_at_ = stamp();
     each.covered_by_ = covering;
-    if (covering != nullptr) {
+    if (is_gone) {
+      leak(each);
+    } else if (covering != nullptr ||
+               (current && succeeded(cudaEventRecord(each.ready_.get(), on.handle)))) {
       each.key_ = on.id;
       go_home(each);
-      continue;
+    } else {
+      each.key_ = free_lists::own_list_of(each);
+      each.unrecorded_.push_back(on);  // reserved: see slot_pool::record_stream
+      cudaError_t const status = record_uses(each);
+      if (status != cudaSuccess) core.report(status, "cudaEventRecord");
+      finish_release(each);
     }
-    each.key_ = free_lists::own_list_of(each);
-    each.unrecorded_.push_back(on);  // reserved: see slot_pool::record_stream
-    cudaError_t const status = record_uses(each);
-    if (status != cudaSuccess) core.report(status, "cudaEventRecord");
-    finish_release(each);
   }
 }
 

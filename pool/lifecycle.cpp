@@ -59,10 +59,6 @@ deleter_core& slot_pool::core() const noexcept {
   return state_->core;
 }
 
-std::size_t slot_pool::free_slots() const noexcept {
-  return state_->free.count().listed;
-}
-
 bool slot_pool::has_busy() const noexcept {
   // Relaxed: a claim that waits asks again.
   return !state_->free.is_empty() || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
@@ -201,6 +197,7 @@ std::size_t slot_pool::destroy_done(std::size_t count_max) {
 
 void slot_pool::retire_unused() noexcept {
   state& in = *state_;
+  in.ask_for_local_slots();  // what is not used by the next call is unused then
   std::uint64_t const now = in.releases.load(std::memory_order_relaxed);
   std::uint64_t const last = in.releases_seen.exchange(now, std::memory_order_relaxed);
   while (true) {

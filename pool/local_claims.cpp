@@ -16,8 +16,17 @@ namespace escrow::inline v0_1 {
 
 claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& on,
                                            claim_request const& asked) {
+  if (budget != nullptr) {
+    // Acquire: pairs with the release in ask_for_local_slots().
+    std::uint64_t const now = budget->requests.load(std::memory_order_acquire);
+    if (from.budget_requests_seen.load(std::memory_order_relaxed) != now) [[unlikely]] {
+      from.budget_requests_seen.store(now, std::memory_order_relaxed);
+      budget->give_to_others(owner, on);
+    }
+  }
   slot* rest = nullptr;
-  slot* const own = from.take(record_requests.load(std::memory_order_relaxed), rest);
+  std::uint64_t const requests = record_requests.load(std::memory_order_relaxed);
+  slot* const own = from.take(requests, rest);
   if (rest != nullptr) [[unlikely]]
     cover(rest, on, true);
   claimed_slot claimed;
@@ -27,18 +36,18 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
   } else {
     claimed = claim_eager(asked, on.id);
     // This claim has asked, too, if it found nothing.
-    from.note_requests(record_requests.load(std::memory_order_relaxed));
+    from.note_requests(requests, record_requests.load(std::memory_order_relaxed));
   }
   claimed.local = &from;
   return claimed;
 }
 
 bool slot_pool::state::release_local(claimed_slot& lease) {
+  require_stream("lease::release", lease.on);
   slot& used = *lease.what;
   std::size_t const idle_max = local_idle_max.load(std::memory_order_relaxed);
   // Work on other streams, or a graph, needs an event or the graph's release.
   if (idle_max == 0 || !used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
-  require_stream("lease::release", lease.on);
   capture_info capture;
   check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
   if (!capture.is_none()) return false;
@@ -61,31 +70,37 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   return true;
 }
 
-void slot_pool::state::require_stream(char const* call, stream_use const& on) const {
-  if (!options.check_streams || on.id == 0) return;
+bool slot_pool::state::is_destroyed_unless_captured(stream_use const& on) noexcept {
   capture_info capture;
   cudaError_t const status = query_recordable(on.handle, capture);
-  // To ask for its id would invalidate its capture, if there is one.
-  bool const may_ask = succeeded(status) && capture.is_none();
-  if (status != cudaErrorInvalidResourceHandle && !(may_ask && is_destroyed(on))) return;
+  if (!succeeded(status)) return status == cudaErrorInvalidResourceHandle;
+  return capture.is_none() && is_destroyed(on);
+}
+
+void slot_pool::state::check_stream(char const* call, stream_use const& on) const {
+  if (!is_known_destroyed(on)) return;
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }
 
-local_slots& slot_pool::state::local_of(stream_use const& on) {
+local_slots& slot_pool::state::local_of(stream_use const& on, claim_request const& asked) {
   std::atomic<local_slots*>& first = by_stream[on.id % by_stream.size()];
   auto const find = [&](local_slots* each) {
     while (each != nullptr && each->of_stream.id != on.id) each = each->chained;
     return each;
   };
   if (local_slots* const known = find(first.load(std::memory_order_acquire))) return *known;
+  require_device(asked.call, asked.stream, {}, "use a pool of the stream's device");
   std::lock_guard const lock(locals_mutex);
   local_slots* const newest = first.load(std::memory_order_relaxed);  // written under the lock
   if (local_slots* const known = find(newest)) return *known;
-  local_slots& made = locals.emplace_front();
+  local_slots& made = locals.emplace_front(local_left);
   made.of_stream = on;
   made.chained = newest;
-  made.begin(on.id);
+  // Relaxed: if it was closed before close_local_slots() had the lock, this sees it.
+  if (!is_closed.load(std::memory_order_relaxed)) {
+    made.begin(on.id, record_requests.load(std::memory_order_relaxed));
+  }
   divide_idle(local_users + 1);
   first.store(&made, std::memory_order_release);
   return made;
@@ -94,7 +109,7 @@ local_slots& slot_pool::state::local_of(stream_use const& on) {
 local_slots& slot_pool::state::add_claimer(stream_use const& on) {
   std::lock_guard const lock(locals_mutex);
   auto const spare = std::ranges::find(locals, true, &local_slots::is_spare);
-  local_slots& its = spare != locals.end() ? *spare : locals.emplace_front();
+  local_slots& its = spare != locals.end() ? *spare : locals.emplace_front(local_left);
   its.is_spare = false;
   its.of_stream = on;
   divide_idle(local_users + 1);
@@ -116,13 +131,52 @@ void slot_pool::state::remove_claimer(local_slots& ended, stream_use const& on) 
 
 void slot_pool::state::divide_idle(std::size_t users) noexcept {
   local_users = users;
-  // At most half of all slots, so that idle streams leave the rest to others.
-  std::size_t const share = options.slots_max / 2 / std::max<std::size_t>(users, 1);
+  std::size_t const share = local_slots_max() / std::max<std::size_t>(users, 1);
   local_idle_max.store(std::min(options.unrecorded_max, share), std::memory_order_relaxed);
   has_local_slots.store(true, std::memory_order_relaxed);
 }
 
+bool slot_pool::state::cover_idle_of(stream_use const& on) noexcept {
+  // Relaxed: see there.
+  if (!has_local_slots.load(std::memory_order_relaxed)) return false;
+  return cover_each([&](local_slots& each) { return each.take_all_of(on.id); }, on);
+}
+
+void slot_pool::state::cover_asked_of(stream_use const& on) noexcept {
+  if (!has_local_slots.load(std::memory_order_relaxed)) return;
+  std::uint64_t const requests = record_requests.load(std::memory_order_relaxed);
+  static_cast<void>(
+      cover_each([&](local_slots& each) { return each.take_asked_of(on.id, requests); }, on));
+}
+
+template <class Take>
+bool slot_pool::state::cover_each(Take take, stream_use const& on) noexcept {
+  slot* found = nullptr;
+  {
+    std::lock_guard const lock(locals_mutex);
+    for (local_slots& each : locals) {
+      if (each.idle() == 0) continue;
+      slot* const oldest = take(each);
+      if (oldest == nullptr) continue;
+      slot* newest = oldest;
+      while (newest->newer_ != nullptr) newest = newest->newer_;
+      newest->newer_ = std::exchange(found, oldest);
+    }
+  }
+  cover(found, on, true);
+  return found != nullptr;
+}
+
+void slot_pool::give_to_others(stream_use const& on) noexcept {
+  state_->cover_asked_of(on);
+}
+
+void slot_pool::give_all(stream_use const& on) noexcept {
+  static_cast<void>(state_->cover_idle_of(on));
+}
+
 void slot_pool::state::close_local_slots() noexcept {
+  { std::lock_guard const lock(locals_mutex); }  // those that are added later see is_closed
   for (std::atomic<local_slots*> const& first : by_stream) {
     for (local_slots* each = first.load(std::memory_order_acquire); each != nullptr;
          each = each->chained) {
@@ -132,8 +186,8 @@ void slot_pool::state::close_local_slots() noexcept {
   }
 }
 
-bool slot_pool::state::is_recordable(stream_use const& on) noexcept {
-  if (is_other_thread(on)) return false;
+bool slot_pool::state::is_recordable(stream_use const& on) const noexcept {
+  if (is_other_thread(on) || is_known_destroyed(on)) return false;
   capture_info capture;
   try {
     device_scope const current(on.device);  // the null stream is that of the current device
@@ -205,7 +259,7 @@ void claimer_slots::learn_id() {
   if (on_.id != 0) [[likely]]
     return;
   std::uint64_t const id = stream_id(on_.handle);
-  local_->begin(id);
+  local_->begin(id, pool_->state_->record_requests.load(std::memory_order_relaxed));
   on_.id = id;
 }
 
@@ -233,7 +287,7 @@ void claimer_slots::flush(char const* call, source_location where) {
     }
     learn_id();
     in.record_deferred(on_.handle, on_.id);
-    in.cover(local_->take_all_slots(), on_, true);
+    in.cover(local_->take_all_of(on_.id), on_, true);
   });
 }
 

@@ -97,6 +97,11 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
+  if (lease.local != nullptr && is_known_destroyed(lease.on)) {
+    slot& unknown = *std::exchange(lease.what, nullptr);
+    if (options.track_leases) untrack(unknown);
+    return leak(unknown);
+  }
   capture_info capture;
   try {
     device_scope const device(options.device);

@@ -23,8 +23,13 @@ std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const
                       "give both, allocate and free");
   }
   if (options.device < 0) made->options.device = current_device();
+  // The pools of the sizes end with the last owner of this: the scratch_pool or a claimer. Their
+  // slots keep the state beyond that.
+  std::shared_ptr<void> const owner(nullptr, [made](void*) {
+    made->for_each([](state::size_class& each) { each.pool.reset(); });
+  });
   made->of(bytes_min);  // checks the device
-  return made;
+  return {owner, made.get()};
 }
 
 scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
@@ -37,10 +42,9 @@ scratch_pool::~scratch_pool() {
   if (state_ == nullptr) return;
   {
     std::lock_guard const lock(state_->mutex);
-    state_->is_closed.store(true, std::memory_order_relaxed);
+    state_->is_closed = true;
   }
-  // The state remains until the last block is freed, and the last claimer ends.
-  state_->for_each([](auto& each) { each.pool.reset(); });
+  state_->for_each([](auto& each) { state::slots_of(each).close(); });
 }
 
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
@@ -78,7 +82,6 @@ lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location wh
     throw usage_error("scratch_claimer::claim", "the claimer was moved from",
                       "use the one that it was moved to");
   }
-  pool_->require_open(bytes);  // after the scratch_pool's end there are no sizes to look at
   return pool_->claim(bytes, stream_, where, [&] { return of(bytes, where).claim(where); });
 }
 
@@ -95,7 +98,7 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
   std::vector<holder> result;
   {
     std::lock_guard const lock(state_->mutex);
-    state_->is_closed.store(true, std::memory_order_relaxed);
+    state_->is_closed = true;
   }
   // Close all before waiting for the first.
   state_->for_each([](auto& each) { state::slots_of(each).close(); });
@@ -134,6 +137,7 @@ std::string to_json(scratch_stats const& stats) {
                   {"bytes_in_use", stats.bytes_in_use},
                   {"bytes_idle", stats.bytes_idle},
                   {"bytes_in_graphs", stats.bytes_in_graphs},
+                  {"bytes_unrecorded", stats.bytes_unrecorded},
                   {"bytes_peak", stats.bytes_peak},
                   {"grown", stats.grown},
                   {"returned", stats.returned}});

@@ -50,7 +50,7 @@ scratch_pool::state::blocks& scratch_pool::state::of(std::size_t bytes) {
 }
 
 void scratch_pool::state::require_open(std::size_t bytes) const {
-  if (!is_closed.load(std::memory_order_relaxed)) return;
+  if (!is_closed) return;
   throw usage_error(claim_name, "the pool \"" + label_of(block_bytes(bytes)) + "\" is closed",
                     "claim before close_for()");
 }
@@ -82,9 +82,19 @@ void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
   reserved.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
-bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory) {
+bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory,
+                                    stream_use const* on) {
+  if (on != nullptr) {
+    for_each([on](size_class& each) { slots_of(each).give_all(*on); });
+  }
   if (is_out_of_memory) return trim(0) != 0;
   return bytes <= policy.bytes_max && trim(policy.bytes_max - bytes) != 0;
+}
+
+void scratch_pool::state::give_to_others(slot_pool& claiming, stream_use const& on) noexcept {
+  for_each([&](size_class& each) {
+    if (&slots_of(each) != &claiming) slots_of(each).give_to_others(on);
+  });
 }
 
 bool scratch_pool::state::is_room_coming(std::size_t bytes) noexcept {
@@ -147,8 +157,9 @@ scratch_stats scratch_pool::state::stats() const noexcept {
                     .returned = returned.load(std::memory_order_relaxed)};
   for_each([&now](size_class& each) {
     pool_stats const its = slots_of(each).stats();
-    std::size_t const idle = slots_of(each).free_slots();
+    std::size_t const idle = its.idle;
     now.bytes_idle += idle * each.bytes;
+    now.bytes_unrecorded += its.unrecorded * each.bytes;
     now.bytes_in_graphs += its.in_graphs * each.bytes;
     if (its.slots > idle + its.in_graphs) {
       now.bytes_in_use += (its.slots - idle - its.in_graphs) * each.bytes;

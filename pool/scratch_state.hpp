@@ -32,7 +32,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   struct size_class {
     std::size_t bytes;           // of each block
-    std::optional<blocks> pool;  // until the scratch_pool is destroyed
+    std::optional<blocks> pool;  // until the scratch_pool and its claimers have ended
     size_class* next;            // with the same hash
   };
 
@@ -46,7 +46,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
     }
     return of(bytes);
   }
-  void require_open(std::size_t bytes) const;
+  void require_open(std::size_t bytes) const;  // under the lock
   // What all claims do; `claim_of_size` claims a block that no graph holds yet.
   template <class Claim>
   lease<device_block> claim(std::size_t bytes, stream_ref stream, source_location where,
@@ -81,18 +81,17 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   bool reserve(std::size_t bytes) noexcept override;
   device_block make(std::size_t bytes);
   void give_back(std::size_t bytes, bool was_made) noexcept override;
-  bool make_room(std::size_t bytes, bool is_out_of_memory) override;
+  bool make_room(std::size_t bytes, bool is_out_of_memory, stream_use const* on) override;
+  void give_to_others(slot_pool& claiming, stream_use const& on) noexcept override;
   bool is_room_coming(std::size_t bytes) noexcept override;
   std::uint64_t moves() noexcept override;
 
   pool_options options;
   scratch_policy const policy;
-  // Guards the creation of sizes, and writes of `is_closed`. Held while a size is created, which
-  // runs no destructor.
+  // Guards the creation of sizes and `is_closed`. Held while a size is created, which runs no
+  // destructor.
   std::mutex mutex;
-  // Relaxed: what creates sizes reads it under the lock; a claimer's claim comes before the
-  // scratch_pool's end, or after it.
-  std::atomic<bool> is_closed{false};
+  bool is_closed = false;
   deleter_core* core = nullptr;  // of the first size, whose use keeps it; guarded by `mutex`
   // Owned, by size. Stored with release under the lock, acquired by claims without it.
   std::array<std::atomic<size_class*>, 256> by_size{};
@@ -118,7 +117,7 @@ lease<device_block> scratch_pool::state::claim(std::size_t bytes, stream_ref str
   try {
     if (options.group) {
       claimed_slot const shared = claim_existing(bytes, stream, where);
-      if (shared.what != nullptr) return lease<device_block>(shared);
+      if (shared.what != nullptr) return lease<device_block>([&] { return shared; });
     }
     return claim_of_size();
   } catch (pool_exhausted const& error) {

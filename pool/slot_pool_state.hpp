@@ -74,7 +74,8 @@ struct ESCROW_LOCAL slot_pool::state {
         core(used),
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device),
-        reuse(options.group.has_value()) {}
+        reuse(options.group.has_value()),
+        local_left(local_slots_max()) {}
 
   // claim.cpp: these return null if no slot is available now.
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
@@ -97,12 +98,17 @@ struct ESCROW_LOCAL slot_pool::state {
   // Null if a limit is reached. On failure null, and `failure` has the reason.
   slot* grow(std::exception_ptr& failure) noexcept;
   slot* make_slot();
-  // The same as a last resort, after the budget's other pools have made room.
-  slot* grow_in_room(std::exception_ptr& failure);
+  // The same as a last resort, after the budget's other pools have made room, also with what is
+  // idle on the stream `on`; null if nothing can be recorded there.
+  slot* grow_in_room(std::exception_ptr& failure, stream_use const* on);
   // Whether room in the budget would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
-  void require_open(char const* call) const;
+  void require_open(char const* call) const {
+    if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
+      throw_closed(call);
+  }
+  [[noreturn]] void throw_closed(char const* call) const;
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy);
@@ -146,7 +152,8 @@ struct ESCROW_LOCAL slot_pool::state {
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
-  // them. `is_recordable` false, or if CUDA refuses: each is recorded or deferred as others are.
+  // them. If that fails, each is recorded by its own event, or deferred. `is_recordable` false:
+  // deferred.
   void cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
@@ -166,20 +173,42 @@ struct ESCROW_LOCAL slot_pool::state {
   // with an event. Throws as lease::release.
   [[nodiscard]] bool release_local(claimed_slot& lease);
   // Of a stream that outlives the pool.
-  [[nodiscard]] local_slots& local_of(stream_use const& on);
+  [[nodiscard]] local_slots& local_of(stream_use const& on, claim_request const& asked);
   [[nodiscard]] local_slots& add_claimer(stream_use const& on);
   void remove_claimer(local_slots& ended, stream_use const& on) noexcept;
+  // Covers what any local_slots of that stream have. True if there was any.
+  bool cover_idle_of(stream_use const& on) noexcept;
+  // The same where others have asked for it.
+  void cover_asked_of(stream_use const& on) noexcept;
+  template <class Take>  // `take(local_slots)` as local_slots::take_all_of()
+  [[nodiscard]] bool cover_each(Take take, stream_use const& on) noexcept;
   // Whether an event can be recorded on `on` now, by this thread.
-  [[nodiscard]] static bool is_recordable(stream_use const& on) noexcept;
+  [[nodiscard]] bool is_recordable(stream_use const& on) const noexcept;
+  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then. A null
+  // stream or that of a thread never is.
+  [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
+    if (!options.check_streams || on.id == 0 || is_ambiguous(on)) return false;
+    return is_destroyed_unless_captured(on);
+  }
+  // The query for the id would invalidate a capture.
+  [[nodiscard]] static bool is_destroyed_unless_captured(stream_use const& on) noexcept;
   // With pool_options::check_streams: throws usage_error if the stream was destroyed.
-  void require_stream(char const* call, stream_use const& on) const;
+  void require_stream(char const* call, stream_use const& on) const {
+    if (options.check_streams) [[unlikely]]
+      check_stream(call, on);
+  }
+  void check_stream(char const* call, stream_use const& on) const;
+  // How many slots all local_slots keep: idle streams leave the rest to others.
+  [[nodiscard]] std::size_t local_slots_max() const noexcept { return options.slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
   void divide_idle(std::size_t users) noexcept;
   // Asks the users of all local_slots for what they have: their next calls cover it.
   void ask_for_local_slots() noexcept {
     // Relaxed: see there.
-    if (has_local_slots.load(std::memory_order_relaxed))
-      record_requests.fetch_add(1, std::memory_order_relaxed);
+    if (!has_local_slots.load(std::memory_order_relaxed)) return;
+    record_requests.fetch_add(1, std::memory_order_relaxed);
+    // Release: claims of other sizes that see this one see that one.
+    if (budget != nullptr) budget->requests.fetch_add(1, std::memory_order_release);
   }
   void close_local_slots() noexcept;  // of streams that outlive the pool
 
@@ -327,6 +356,7 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::uint64_t> stream_waits{0};
   std::atomic<std::uint64_t> host_waits{0};
   std::atomic<std::uint64_t> edges_added{0};
+  std::atomic<std::size_t> local_left;  // see local_slots
 };
 
 }  // namespace escrow::inline v0_1

@@ -28,7 +28,7 @@ READING_ORDER = {
     "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots slot_pool_state claim release deferred local_claims captured lifecycle describe"
     " device_memory scratch_pool scratch_state scratch_calls",
     "graph": "node_payload graph_core node_changes group_branches graph_survey launch_orders graph hoist graph_exec exec_state"
-    " exec_changes graph_shape exec_set",
+    " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments kernel launch node_kind node_kinds build",
 }
 # Includes that run against that order, and why. Five at most.

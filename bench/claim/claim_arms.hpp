@@ -12,6 +12,7 @@ namespace escrow::bench {
 using claim_arm = arm<claim_setup()>;
 
 inline constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
+inline constexpr int some = 64;   // the same of arms that take much longer
 inline constexpr int few = 4;
 
 // Those that the bench compares. The setup of those that this program was built without is null.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <escrow/pool.hpp>
+#include <utility>
 
 #include "graphs.hpp"
 #include "wait_until.hpp"
@@ -146,6 +147,19 @@ relaunch_form make_escrow(cudaStream_t stream, shape const& of) {
   return form_of(pooled_shape(*around, stream, of, owners), form_with(around));
 }
 
+// The same graph in a launcher: no launch is recorded.
+relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
+  auto const around = std::make_shared<with_pool>();
+  graph const source = pooled_shape(*around, stream, of, 0);
+  graph_exec exec(source);
+  exec.upload(stream);
+  auto const launcher = std::make_shared<stream_launcher>(std::move(exec), stream);
+  relaunch_form made = form_with(around);
+  made.launch = [=](cudaStream_t) { launcher->launch(); };
+  made.facts = facts_of(source.get());
+  return made;
+}
+
 // The same graph for a caller that instantiates and launches it with plain CUDA calls: the user
 // object is in the exec.
 relaunch_form make_escrow_user_object(cudaStream_t stream, shape const& of) {
@@ -213,6 +227,7 @@ constexpr arm<form_setup> forms[]{
     {"bare_again", &make_bare},
     {"bare_recorded", &make_bare_recorded},
     {"escrow", &make_escrow<0>},
+    {"lazy", &make_lazy},
     {"escrow_4096_objects", &make_escrow<4096>},
     {"escrow_user_object", &make_escrow_user_object},
     {"user_object", &make_user_object},

@@ -29,11 +29,15 @@ struct sized_shape {
   sizes gpu;  // so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel
 };
 
+constexpr sized_shape line_1{{"kernels:1", 1, 1},
+                             {.instances = 10, .row = 2000, .steady = 200, .bursts = 8}};
 constexpr sized_shape line_8{line_of_8, {.instances = 6, .row = 600, .steady = 200, .bursts = 8}};
+constexpr sized_shape line_64{{"kernels:64", 1, 64},
+                              {.instances = 3, .row = 100, .steady = 200, .bursts = 2}};
 constexpr sized_shape shapes[]{
-    {{"kernels:1", 1, 1}, {.instances = 10, .row = 2000, .steady = 200, .bursts = 8}},
+    line_1,
     line_8,
-    {{"kernels:64", 1, 64}, {.instances = 3, .row = 100, .steady = 200, .bursts = 2}},
+    line_64,
     {{"kernels:512", 1, 512}, {.instances = 1, .row = 16, .steady = 32, .bursts = 1}},
     {{"fork4", 4, 16}, {.instances = 4, .row = 200, .steady = 200, .bursts = 2}},
 };
@@ -222,6 +226,7 @@ void register_all(settings const& how) {
       add_form(how, name, each);
     }
   }
+  for (sized_shape const& each : {line_1, line_8, line_64}) add_form(how, "lazy", each);
   add_form(how, "escrow_4096_objects", line_8);
   for (sized_shape const& each : less_often) {
     for (char const* const name :

@@ -178,6 +178,27 @@ void add_hoists(rows& add) {
       [](auto& in) { EXPECT_EQ(in.handle->held().owners, 1U); });
 }
 
+void add_launchers(rows& add) {
+  step const bind = [](auto& in) { in.launcher.emplace(std::move(*in.exec), in.one); };
+  step const launch_it = [](auto& in) { in.launch_by_launcher(); };
+  step const end_it = ended(&exec_stage::launcher);
+  auto const launches = runs("stream_launcher::launch");
+  auto const flushes = runs("stream_launcher::flush");
+  auto const ends = runs("stream_launcher::~stream_launcher");
+  add("bind a launcher", runs("stream_launcher::stream_launcher"), {exec, launch}, bind);
+  add("launch by a launcher", launches, {exec, bind}, launch_it);
+  add("launch by a launcher again", launches, {exec, bind, launch_it}, launch_it);
+  add("launch by a launcher behind a rival", launches, {exec, rival, launch_rival, bind},
+      launch_it);
+  add("flush a launcher", flushes, {exec, bind, launch_it}, [](auto& in) { in.launcher->flush(); });
+  add("launch behind a launcher", runs("graph_exec::launch"),
+      {exec, bind, launch_it, rival, [](auto& in) { in.launcher->flush(); }}, launch_rival);
+  add("release from a launcher", runs("stream_launcher::release"), {exec, bind, launch_it},
+      [](auto& in) { in.exec.emplace(in.launcher->release()); });
+  add("destroy a launcher idle", ends, {exec, bind}, end_it);
+  add("destroy a launcher in flight", ends, {exec, bind, launch_it}, end_it);
+}
+
 /// Sets: of `second`, and of a graph like it.
 void add_sets(rows& add) {
   auto const adds = runs("exec_set::add");
@@ -244,7 +265,7 @@ void add_reclaims(rows& add) {
 /// Each ends in three ways, unless it says otherwise.
 std::vector<operation> operations() {
   auto all = rows::of({add_instantiates, add_launches, add_updates, add_ends, add_copies,
-                       add_conditionals, add_hoists, add_sets, add_reclaims});
+                       add_conditionals, add_hoists, add_launchers, add_sets, add_reclaims});
   for (operation& each : all) each.ways_to_end = each.ways_to_end == 1 ? 3 : each.ways_to_end;
   return all;
 }

@@ -178,6 +178,46 @@ TEST_F(UnrecordedLaunch, LeavesAnExecUsableAfterAnUpdateToAnotherGraphWhileARiva
   EXPECT_EQ(in.worker->stats().leaked, 1u) << "what the first launch uses";
 }
 
+/// The same of a launcher's launches, at its end.
+class UnrecordedFlush : public UnrecordedLaunch {
+ protected:
+  void launch_and_fail_to_flush() {
+    in.exec.emplace(*in.source);
+    in.launcher.emplace(std::move(*in.exec), in.one);
+    in.launch_by_launcher();
+    in.rival.emplace(*in.source);
+    sim::fail_call("cudaEventRecord", cudaErrorUnknown, 1, for_good);
+    sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, for_good);
+    EXPECT_THROW(in.launcher->flush(), cuda_error);
+  }
+};
+
+TEST_F(UnrecordedFlush, IsRefusedToRivalsUntilTheNextOne) {
+  launch_and_fail_to_flush();
+  sim::clear_faults();
+  expect_rival_is_refused();
+  in.launcher->flush();
+  in.launch(*in.rival, in.other);
+  static_cast<void>(in.end(0));
+}
+
+TEST_F(UnrecordedFlush, IsMadeUpForByTheLaunchersEnd) {
+  launch_and_fail_to_flush();
+  sim::clear_faults();
+  in.launcher.reset();
+  in.launch(*in.rival, in.other);
+  static_cast<void>(in.end(0));
+}
+
+TEST_F(UnrecordedFlush, AtTheEndLeaksWhatTheExecHeldAndCountsIt) {
+  launch_and_fail_to_flush();
+  in.launcher.reset();
+  sim::clear_faults();
+  expect_rival_is_refused();
+  EXPECT_EQ(in.worker->stats().leaked, 1U);
+  EXPECT_GE(in.errors->size(), 1U);
+}
+
 /// What execs claim and keep where references could not be moved: in three tries in a row.
 class BareClaim : public failing_exec_test {};
 

@@ -34,6 +34,7 @@ class exec_stage : public fault_world {
   owned_event event = make_event();
   std::optional<graph_exec> exec;
   std::optional<graph_exec> rival;  // of the same graph
+  std::optional<stream_launcher> launcher;
   std::optional<hoisted> handle;
   std::optional<exec_set> set;
   std::vector<exec_set::member> members;  // of the set
@@ -66,6 +67,12 @@ class exec_stage : public fault_world {
     in_flight.set(owner);
     ++expected_runs;
   }
+  /// The launcher of an exec of `source`, on stream `one`.
+  void launch_by_launcher() {
+    launcher->launch();
+    in_flight.set(0);
+    ++expected_runs;
+  }
   /// Adds a graph to the set, which takes it.
   void add_member(std::optional<graph>& which) {
     members.reserve(2);
@@ -85,6 +92,7 @@ class exec_stage : public fault_world {
     second.reset();
   }
   void end_execs(bool may_wait = true) {
+    launcher.reset();
     exec.reset();
     rival.reset();
     set.reset();

@@ -21,10 +21,16 @@ class pool_stage : public fault_world {
   std::optional<block_pool> pool;
   std::optional<block_lease> held;
   std::optional<block_lease> kept;
+  std::optional<claimer<block>> local;
   std::optional<scratch_pool> scratch;
+  std::optional<scratch_claimer> local_scratch;
+  std::size_t local_bytes = 0;                // a size that it claimed
   std::optional<lease<device_block>> memory;  // of `scratch`
   std::optional<slot_share> share;
   std::optional<device_block> single;
+  // Of pools that are made afterwards.
+  std::size_t unrecorded_max = 16;
+  bool streams_outlive_pool = false;
   bool is_closed = false;
   bool recycles_when_seen = true;          // not if that is the operation
   std::size_t slots = 0;                   // the pool's limit
@@ -34,8 +40,12 @@ class pool_stage : public fault_world {
   void make_pool(std::size_t limit, std::function<void(block&, stream_ref)> recycle = {},
                  bool track_leases = false) {
     slots = limit;
-    pool_options const chosen{
-        .slots_max = limit, .track_leases = track_leases, .deleter = worker.get(), .group = group};
+    pool_options const chosen{.slots_max = limit,
+                              .track_leases = track_leases,
+                              .deleter = worker.get(),
+                              .group = group,
+                              .unrecorded_max = unrecorded_max,
+                              .streams_outlive_pool = streams_outlive_pool};
     auto const make = [this] { return block{counts}; };
     recycle ? pool.emplace(chosen, make, std::move(recycle)) : pool.emplace(chosen, make);
   }
@@ -62,10 +72,12 @@ class pool_stage : public fault_world {
     if (recycles_when_seen) worker->core().recycle();
     std::string const text =
         text_of("held", held && *held, "kept", kept && *kept, "shared", share.has_value(), "memory",
-                memory && *memory, "single", single.has_value(), "scratch", scratch.has_value());
+                memory && *memory, "single", single.has_value(), "scratch", scratch.has_value(),
+                "claimers", local.has_value() + local_scratch.has_value());
     if (!pool) return text + "no pool";
     pool_stats const now = pool->stats();
-    return text + text_of("in graphs", now.in_graphs, "deferred", now.deferred);
+    return text + text_of("in graphs", now.in_graphs, "unrecorded", now.unrecorded, "deferred",
+                          now.deferred);
   }
 
  private:
@@ -86,7 +98,11 @@ class pool_stage : public fault_world {
     }
     memory.reset();
     if (!is_lost) end_capture();
+    local.reset();
+    local_scratch.reset();
     captured.reset();
+    // Given the stream, it records what was deferred.
+    if (!is_lost && local_bytes != 0) static_cast<void>(scratch->claim(one, local_bytes));
     share.reset();
     held.reset();
     kept.reset();
@@ -136,6 +152,7 @@ class pool_stage : public fault_world {
   void expect_sound() {
     end_capture();
     captured.reset();
+    local.reset();
     worker->poll();
     EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the work may run";
     owned_stream const asking = make_stream();
@@ -146,11 +163,16 @@ class pool_stage : public fault_world {
     }
     if (claimed_on && held && *held) expect_after_busy_work(*held, *claimed_on);
     if (!is_closed) {
-      while (auto found = pool->try_claim(asking)) {
-        EXPECT_TRUE(out.insert((*found)->number()).second) << "one slot in two leases";
-        expect_after_busy_work(*found, asking);
-        claimed.push_back(std::move(*found));
-      }
+      auto const claim_all = [&] {
+        while (auto found = pool->try_claim(asking)) {
+          EXPECT_TRUE(out.insert((*found)->number()).second) << "one slot in two leases";
+          expect_after_busy_work(*found, asking);
+          claimed.push_back(std::move(*found));
+        }
+      };
+      claim_all();
+      // Of a stream that outlives the pool: its next call gives what it has.
+      while (pool->stats().unrecorded != 0 && pool->try_claim(one)) claim_all();
       EXPECT_EQ(out.size() + pool->stats().deferred, slots) << "a slot was lost";
     }
     flag.raise();

@@ -118,6 +118,7 @@ TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
 
 TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
   block_pool pool = make_pool(1);
+  cargo taken = make_cargo();
   scratch_pool scratch(options(1));
   graph const source = captured_without_cargo();
   graph_exec exec(source);
@@ -125,6 +126,9 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
   auto const first = set.add(captured_without_cargo());
   auto const second = set.add(captured_without_cargo());
   graph refused = filling(4);
+  graph_exec launched(source);
+  stream_launcher launcher(graph_exec(captured(taken)), two);
+  launcher.launch();
   owned_event const event = make_event();
   auto const owner = [] { return std::make_unique<int>(); };
   struct row {
@@ -146,6 +150,10 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
        [&] { static_cast<void>(set.add(std::move(refused))); }},
       {__LINE__, "exec_set::launch", "cudaGraphExecUpdate", [&] { set.launch(first, two); }},
       {__LINE__, "exec_set::launch", "cudaGraphLaunch", [&] { set.launch(second, two); }},
+      {__LINE__, "stream_launcher::stream_launcher", "cudaStreamGetId",
+       [&] { stream_launcher(std::move(launched), two); }},
+      {__LINE__, "stream_launcher::launch", "cudaGraphLaunch", [&] { launcher.launch(); }},
+      {__LINE__, "stream_launcher::flush", "cudaStreamGetCaptureInfo", [&] { launcher.flush(); }},
       {__LINE__, "deleter::retire", "cudaStreamGetId", [&] { worker->retire(two, owner()); }},
       {__LINE__, "deleter::retire", "cudaGetDevice",
        [&] { worker->retire(source.get(), owner()); }},

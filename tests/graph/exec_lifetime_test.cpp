@@ -59,6 +59,33 @@ struct InFlight : world, testing::WithParamInterface<launching> {
     exec.launch(two);
     exec.update(source);
   }
+  void by_a_launcher(graph_exec exec, graph const&) {
+    stream_launcher launcher(std::move(exec), two);
+    launcher.launch();
+    launcher.launch();
+  }
+  void by_a_launcher_that_released_it(graph_exec exec, graph const&) {
+    stream_launcher launcher(std::move(exec), two);
+    launcher.launch();
+    exec = launcher.release();
+  }
+  void by_a_launcher_after_a_flush(graph_exec exec, graph const&) {
+    stream_launcher launcher(std::move(exec), two);
+    hold_up(two);
+    launcher.flush();
+    launcher.launch();
+    launcher.flush();
+    launcher.launch();
+  }
+  void by_a_launcher_that_is_assigned_over(graph_exec exec, graph const&) {
+    stream_launcher launcher(std::move(exec), two);
+    launcher.launch();
+    launcher = stream_launcher(graph_exec(graph()), three);
+  }
+  void by_a_launcher_beside_another_exec(graph_exec exec, graph const& source) {
+    graph_exec const idle(source);
+    by_a_launcher(std::move(exec), source);
+  }
   void beside_an_exec_that_is_not_launched(graph_exec exec, graph const& source) {
     graph_exec const idle(source);
     exec.launch(two);
@@ -78,6 +105,12 @@ INSTANTIATE_TEST_SUITE_P(
         launching{"Moved", 1, &InFlight::moved},
         launching{"AssignedOver", 1, &InFlight::assigned_over},
         launching{"UpdatedToItsOwnGraph", 1, &InFlight::updated_to_its_own_graph},
+        launching{"ByALauncher", 2, &InFlight::by_a_launcher},
+        launching{"ByALauncherThatReleasedIt", 1, &InFlight::by_a_launcher_that_released_it},
+        launching{"ByALauncherAfterAFlush", 2, &InFlight::by_a_launcher_after_a_flush},
+        launching{"ByALauncherThatIsAssignedOver", 1,
+                  &InFlight::by_a_launcher_that_is_assigned_over},
+        launching{"ByALauncherBesideAnotherExec", 2, &InFlight::by_a_launcher_beside_another_exec},
         launching{"BesideAnExecThatIsNotLaunched", 1,
                   &InFlight::beside_an_exec_that_is_not_launched}),
     [](auto const& each) { return std::string(each.param.name); });

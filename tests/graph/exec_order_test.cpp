@@ -1,6 +1,7 @@
 // Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
 // execs that share nothing, or only owners that others share too, run concurrently.
 #include <array>
+#include <atomic>
 #include <escrow/detail/device.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
@@ -288,6 +289,45 @@ TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
   }
   EXPECT_EQ(cells.load(0), 900);
   EXPECT_EQ(cells.load(1), 900);
+}
+
+// A launcher beside execs of its graph that another thread creates, launches as soon as it may, and
+// destroys: no two launches use the slot at the same time.
+TEST_F(ExecOrder, HoldsForALauncherBesideExecsOfAnotherThread) {
+  cargo taken = make_cargo();
+  int* const inside = memory.data();  // how many launches are
+  graph const source = captured([&](cudaStream_t on) {
+    must(launch_add(on, inside, 1));
+    load(taken, on);
+    must(launch_sleep(on, 20));
+    must(launch_check(on, inside, 1, 1, mismatches.data()));
+    must(launch_add(on, inside, -1));
+    must(launch_add(on, cells.data(), 1));
+  });
+  constexpr int others = 200;
+  std::atomic<bool> is_over{false};
+  int launches = 0;
+  std::jthread const rivals([&, stream = make_stream()] {
+    for (int done = 0; done != others;) {
+      graph_exec exec(source);
+      try {
+        exec.launch(stream);
+        ++done;
+      } catch (usage_error const&) {
+        std::this_thread::yield();
+      }
+    }
+    sync(stream);
+    is_over.store(true, std::memory_order_relaxed);  // relaxed: only the value matters
+  });
+  stream_launcher launcher(graph_exec(source), two);
+  while (!is_over.load(std::memory_order_relaxed)) {
+    launcher.launch();
+    if (++launches % 4 == 0) launcher.flush();
+    if (launches % 64 == 0) sync(two);
+  }
+  sync(two);
+  EXPECT_EQ(cells.load(), launches + others);
 }
 
 }  // namespace

@@ -182,6 +182,26 @@ void nothing_is_handed_out_again(doomed_world& world) {
   must(world.counts->alive() == 0, "both resources are destroyed");
 }
 
+void a_claimers_calls_throw_and_its_slots_come_back(doomed_world& world) {
+  std::optional<claimer<block>> local = world.pool->on(world.other.get());
+  std::optional<block_lease> out = local->claim();
+  for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());
+  must(world.pool->stats().unrecorded == 1, "it has an idle slot");
+  world.lose_device();
+  must(throws_the_fault([&] { return local->claim(); }), "claim");
+  must(throws_the_fault([&] { local->flush(); }), "flush");
+  must(throws_the_fault([&] { out->release(); }), "release");
+  out.reset();
+  local.reset();
+  must(world.pool->stats().deferred == 0, "no record is awaited where nothing runs any more");
+  must(world.pool->stats().unrecorded == 0, "nor kept for the claimer");
+  world.end_holders();
+  must(world.pool->close_for(generous).empty(), "all has come back");
+  must(world.own->drain_for(generous), "the drain ends");
+  must(world.counts->alive() == 0, "each resource is destroyed");
+  must(world.own->stats().leaked == 0, "nothing is leaked");
+}
+
 void everything_is_destroyed_once(doomed_world& world) {
   pinned_ints gate;
   must(launch_wait_flag(world.other, gate.data()));
@@ -269,6 +289,7 @@ std::vector<named_case> const lost_cases =
     with_each_launch({{"OperationsThrowTheFaultOrWork", &operations_throw_the_fault_or_work},
                       {"AClaimThatWaitsIsTold", &a_waiting_claim_is_told},
                       {"NothingIsHandedOutAgain", &nothing_is_handed_out_again},
+                      {"AClaimersCallsThrow", &a_claimers_calls_throw_and_its_slots_come_back},
                       {"EverythingIsDestroyedOnce", &everything_is_destroyed_once},
                       {"AnOpenCaptureEnds", &an_open_capture_ends},
                       {"TheProcessExits", nullptr}},

@@ -87,6 +87,30 @@ void lease_ended_afterwards(beside_it& work) {
   work.pool.reset();
 }
 
+/// `ends_before`: the pool; else the claimer.
+template <bool ends_before>
+void idle_slot_of_a_claimer(beside_it& work) {
+  std::optional<claimer<block>> local = work.pool->on(work.stream.get());
+  for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());
+  must(work.pool->stats().unrecorded == 1, "the claimer keeps it");
+  lose_device_0();
+  if (ends_before) work.pool.reset();
+  local.reset();
+  if (ends_before) return;
+  must(work.pool->stats().deferred == 1, "the slot waits for a record");
+  work.pool.reset();
+}
+
+void covered_slot_of_a_claimer(beside_it& work) {
+  {
+    claimer<block> local = work.pool->on(work.stream.get());
+    for (int i = 0; i < 2; ++i) static_cast<void>(local.claim());
+  }
+  must(work.pool->stats().idle == 1, "an event covers it");
+  lose_device_0();
+  work.pool.reset();
+}
+
 template <bool ends_before>
 void slot_of_the_lost_device_that_the_other_uses(beside_it& work) {
   must(cudaSetDevice(0));
@@ -168,6 +192,9 @@ std::vector<named_case> all_beside() {
       {"AnOwnerTakenBeforeItsEventIsRecorded", &owner_taken_before_its_event_is_recorded},
       {"AnOwnerAlsoIfTheLostDeviceIsReset", &owner_and_the_lost_device_is_reset},
       {"ALeaseEndedAfterwards", &lease_ended_afterwards},
+      {"WhatAClaimerKept", &idle_slot_of_a_claimer<false>},
+      {"WhatAClaimerKeptAfterItsPool", &idle_slot_of_a_claimer<true>},
+      {"WhatAClaimerHadCovered", &covered_slot_of_a_claimer},
       {"ASharedSlotReleasedBefore", &slot_of_the_lost_device_that_the_other_uses<true>},
       {"ASharedSlotReleasedAfterwards", &slot_of_the_lost_device_that_the_other_uses<false>}};
   std::vector<named_case> all;

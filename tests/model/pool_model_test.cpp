@@ -1,4 +1,5 @@
-// The pool: claims and releases beside the closing, the library's own objects.
+// The pool: claims and releases beside the closing, claimers beside all of these, the library's own
+// objects.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -110,6 +111,223 @@ TEST(Pool, MakesNoSlotInTheRoomThatItsClosingLeaves) {
                .knows_states = false},
               close_beside_growth);
   expect_fine({.name = "growing beside closing", .random = executions(1'000)}, close_beside_growth);
+}
+
+using claimer_of = claimer<std::unique_ptr<resource>>;
+
+// With a claimer of stream 1 that has an idle slot, and another slot at most.
+struct claimed_pool {
+  explicit claimed_pool(pool_options options = {})
+      : reclaims(deleter_options{.own_worker = false}),
+        pool(std::make_unique<pool_of>(with(std::move(options)),
+                                       [this] { return std::make_unique<resource>(alive); })),
+        local(pool->on(stream_number(1))) {
+    for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());
+  }
+  pool_options with(pool_options given) {
+    given.slots_max = 2;
+    given.deleter = &reclaims;
+    return given;
+  }
+  // All that was made is idle or with its lease, and all is destroyed with the pool.
+  void require_nothing_lost() {
+    held.reset();
+    kept.reset();
+    local.reset();
+    if (pool != nullptr) {
+      reclaims.poll();
+      pool_stats const now = pool->stats();
+      require(now.leased == 0 && now.unrecorded == 0 && now.deferred == 0, "a slot was lost");
+      require(now.idle == now.slots, "a slot was lost on its way");
+      pool.reset();
+    }
+    reclaims.poll();
+    reclaims.poll();
+    require(alive.load() == 0, "a slot is left after its pool");
+  }
+
+  std::atomic<int> alive{0};
+  deleter reclaims;
+  std::unique_ptr<pool_of> pool;
+  std::optional<claimer_of> local;
+  std::optional<lease<std::unique_ptr<resource>>> held;
+  std::optional<lease<std::unique_ptr<resource>>> kept;
+};
+
+struct claimed_and_leased_pool : claimed_pool {
+  claimed_and_leased_pool() { held = local->claim(); }
+};
+
+void use_local(claimed_pool& shared) {
+  auto lease = shared.local->try_claim();
+  if (lease) ++(**lease)->used;
+}
+
+void claimer_beside_claims(world& all) {
+  auto& shared = all.make<claimed_pool>("pool");
+  all.thread("claimer", [&shared] {
+    for (int round = 0; round < 2; ++round) use_local(shared);
+    shared.local.reset();
+  });
+  all.thread("other", [&shared] {
+    for (int round = 0; round < 2; ++round) {
+      auto lease = shared.pool->try_claim(stream_number(2));
+      if (lease) ++(**lease)->used;
+    }
+  });
+  all.at_end([&shared] { shared.require_nothing_lost(); });
+}
+
+void lease_beside_its_claimers_end(world& all) {
+  auto& shared = all.make<claimed_and_leased_pool>("pool");
+  all.thread("claimer", [&shared] { shared.local.reset(); });
+  all.thread("holder", [&shared] {
+    ++(**shared.held)->used;
+    shared.held.reset();
+  });
+  all.at_end([&shared] { shared.require_nothing_lost(); });
+}
+
+// The claimer's next one, of another stream or the same, takes over what this one used.
+void lease_beside_the_next_claimer(world& all) {
+  auto& shared = all.make<claimed_and_leased_pool>("pool");
+  all.thread("claimer", [&shared] {
+    for (std::uintptr_t const next : {2, 1}) {
+      shared.local.reset();
+      shared.local.emplace(shared.pool->on(stream_number(next)));
+      use_local(shared);
+    }
+  });
+  all.thread("holder", [&shared] {
+    ++(**shared.held)->used;
+    shared.held.reset();
+  });
+  all.at_end([&shared] { shared.require_nothing_lost(); });
+}
+
+void pools_end_beside_a_claimers_lease(world& all) {
+  auto& shared = all.make<claimed_and_leased_pool>("pool");
+  all.thread("owner", [&shared] { shared.pool.reset(); });
+  all.thread("claimer", [&shared] { shared.local.reset(); });
+  all.thread("holder", [&shared] { shared.held.reset(); });
+  all.at_end([&shared] { shared.require_nothing_lost(); });
+}
+
+// The other slot stays leased.
+struct full_pool : claimed_pool {
+  full_pool() : claimed_pool(pool_options{.host_wait_max = std::chrono::hours(1)}) {
+    kept = pool->claim(stream_number(2));
+    held = local->claim();
+    // What was asked for until now is answered.
+    held->release();
+    held = local->claim();
+  }
+};
+
+// It waits for the lease, which ends before or after the claim has looked for what is idle.
+void claim_beside_a_release(world& all) {
+  auto& shared = all.make<full_pool>("pool");
+  all.thread("claimer", [&shared] {
+    try {
+      auto lease = shared.local->claim();
+      ++(*lease)->used;
+    } catch (pool_exhausted const&) {
+      require(false, "a claim has not seen what was released while it waited");
+    }
+  });
+  all.thread("holder", [&shared] { shared.held.reset(); });
+  all.at_end([&shared] { shared.require_nothing_lost(); });
+}
+
+// Streams that outlive the pool, each used for the first time.
+struct lasting_pool : shared_pool {
+  lasting_pool() {
+    pool = std::make_unique<pool_of>(
+        pool_options{.slots_max = 4, .deleter = &reclaims, .streams_outlive_pool = true},
+        [this] { return std::make_unique<resource>(alive); });
+    pool->claim(stream_number(3)).release(stream_number(4));  // one that any stream gets
+  }
+};
+
+void close_beside_first_claims(world& all) {
+  auto& shared = all.make<lasting_pool>("pool");
+  all.thread("claimer 1", [&shared] { use(shared, 1); });
+  all.thread("closer",
+             [&shared] { static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0))); });
+  all.at_end([&shared] {
+    shared.reclaims.poll();
+    require(shared.pool->stats().slots == 0 && shared.alive.load() == 0,
+            "a slot is left in a closed pool");
+  });
+}
+
+void first_claims_of_one_stream(world& all) {
+  auto& shared = all.make<lasting_pool>("pool");
+  for (int i = 1; i <= 2; ++i) {
+    all.thread("claimer " + std::to_string(i), [&shared] { use(shared, 1); });
+  }
+  all.at_end([&shared] {
+    static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0)));
+    shared.reclaims.poll();
+    require(shared.pool->stats().slots == 0 && shared.alive.load() == 0, "a slot was lost");
+  });
+}
+
+options few_switches(char const* name) {
+  return {.name = name, .switches_max = 1, .older_max = 1, .knows_states = false};
+}
+options at_random(char const* name) {
+  return {.name = name, .random = executions(500)};
+}
+
+TEST(Claimer, SharesNoSlotAndLosesNoneBesideClaimsOfThePool) {
+  expect_fine(at_random("a claimer beside claims"), claimer_beside_claims);
+}
+
+TEST(Claimer, MayEndBesideALeaseOfIt) {
+  expect_fine(few_switches("a lease ends with its claimer, <= 1 switch"),
+              lease_beside_its_claimers_end);
+  expect_fine(at_random("a lease ends with its claimer"), lease_beside_its_claimers_end);
+  expect_fine(at_random("a lease ends with the next claimer"), lease_beside_the_next_claimer);
+}
+
+TEST(Claimer, AndALeaseOfItMayEndBesideThePool) {
+  expect_fine(few_switches("pool, claimer and lease end, <= 1 switch"),
+              pools_end_beside_a_claimers_lease);
+  expect_fine(at_random("pool, claimer and lease end"), pools_end_beside_a_claimers_lease);
+}
+
+TEST(Claimer, SeesAReleaseThatComesWhileItClaims) {
+  expect_fine(few_switches("a claim waits beside a release, <= 1 switch"), claim_beside_a_release);
+  expect_fine(at_random("a claim waits beside a release"), claim_beside_a_release);
+}
+
+TEST(LastingStreams, LeaveNoSlotInAPoolThatIsClosedBesideTheirFirstClaims) {
+  expect_fine({.name = "a stream's first claim, the pool is closed, <= 2 switches",
+               .switches_max = 2,
+               .older_max = 0,
+               .knows_states = false},
+              close_beside_first_claims);
+  expect_fine(at_random("a stream's first claim, the pool is closed"), close_beside_first_claims);
+}
+
+TEST(LastingStreams, MayBeUsedForTheFirstTimeByTwoThreads) {
+  expect_fine(at_random("two first claims of a stream"), first_claims_of_one_stream);
+}
+
+TEST(PlantedInThePool, ARelaxedListOfStreamsIsFound) {
+  EXPECT_TRUE(finds_planted(few_switches("streams"), first_claims_of_one_stream,
+                            "slot_pool::state::local_of", std::memory_order_release,
+                            std::memory_order_relaxed));
+  EXPECT_TRUE(finds_planted(few_switches("streams"), first_claims_of_one_stream,
+                            "slot_pool::state::local_of", std::memory_order_acquire,
+                            std::memory_order_relaxed));
+}
+
+TEST(PlantedInThePool, ARelaxedLockOfAClaimersSlotsIsFound) {
+  EXPECT_TRUE(finds_planted(few_switches("claimer's lock"), lease_beside_its_claimers_end,
+                            "spin_lock::unlock", std::memory_order_release,
+                            std::memory_order_relaxed));
 }
 
 TEST(PlantedInThePool, ARelaxedCountOfSlotsIsFound) {

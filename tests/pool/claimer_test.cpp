@@ -301,10 +301,22 @@ TEST_F(Claimer, OfAScratchPoolGivesBackAtItsNextCallAfterAClaimThatFoundNoRoom) 
   scratch_claimer local = pool.on(one);
   { auto held = local.claim(4096); }
   EXPECT_THROW(static_cast<void>(pool.claim(two, 2048)), pool_exhausted);
-  EXPECT_THROW(static_cast<void>(local.claim(2048)), pool_exhausted);
   { auto held = local.claim(4096); }
   sync(one);
   EXPECT_EQ(pool.claim(two, 2048)->size(), 2048U);
+}
+
+TEST_F(Claimer, OfAScratchPoolGivesBackWhatIsIdleForLongIfItIsCalledAgain) {
+  scratch_pool pool(options(8), {.idle_max = std::chrono::nanoseconds(1)});
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(5000); }
+  EXPECT_EQ(pool.stats().bytes_unrecorded, scratch_pool::block_bytes(5000));
+  EXPECT_EQ(pool.stats().bytes_idle, scratch_pool::block_bytes(5000));
+  { auto held = pool.claim(two, 256); }  // asks
+  { auto held = local.claim(5000); }
+  sync(one);
+  for (int i = 0; i < 3; ++i) static_cast<void>(pool.claim(two, 256));
+  EXPECT_TRUE(wait_until([&] { return pool.bytes() == 256; }));
 }
 
 TEST_F(Claimer, OfAScratchPoolIsRefusedAfterThePool) {

@@ -69,6 +69,14 @@ constexpr std::string_view sequences_text = R"(
       launch set_launch set_launch launch set_launch destroy_exec set_launch settle;
   own make_graph add_node add_node_of_lease clone set_add set_add set_launch set_launch drop_set
       launch set_add set_launch settle;
+  begin claim_captured release end begin claim_captured release end make_graph child child
+      instantiate;
+  begin claim_captured release end instantiate bind launch_bound launch_bound destroy_graph flush
+      launch_bound destroy_exec poll claim;
+  begin claim_captured release end instantiate bind launch_bound instantiate launch flush launch
+      launch_bound launch destroy_exec launch_bound unbind launch destroy_exec settle;
+  begin claim_captured release end instantiate bind launch_bound set_add set_launch flush set_launch
+      launch_bound destroy_exec settle;
   load_library begin launch_code end clone unload_library instantiate upload launch settle;
   begin claim_captured release end hoist instantiate enter launch_in_turn leave begin claim_captured
       release end instantiate launch enter launch_in_turn leave launch let_go settle;
@@ -76,6 +84,12 @@ constexpr std::string_view sequences_text = R"(
       launch_in_turn leave let_go settle;
   begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
       leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate enter flush enter
+      launch_in_turn launch_bound leave launch_bound enter launch_in_turn leave let_go settle;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate enter
+      launch_in_turn flush launch_in_turn leave enter launch_in_turn destroy_exec leave settle;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate enter
+      launch_in_turn drop_hoisted launch_bound settle;
   make_claimer claim_on release claim_on release claim work claim_on release flush_claims claim;
   make_claimer claim_on claim_on claim_on release release release claim claim begin claim_captured;
   make_claimer claim_on release begin_on claim_on release claim_on release end claim_on instantiate
@@ -120,11 +134,21 @@ constexpr std::string_view meetings_text = R"(
       destroy_exec claim;
   claim make_graph add_node_of_lease instantiate release instantiate: launch launch step,
       destroy_exec destroy_exec claim, destroy_graph claim, claim destroy_exec poll;
+  begin claim_captured release end instantiate bind launch_bound instantiate: launch_bound launch,
+      launch_bound launch step, launch flush, launch flush step, launch destroy_exec, launch unbind;
+  begin claim_captured release end instantiate bind instantiate: launch_bound launch, launch_bound
+      launch step;
+  begin claim_captured release end instantiate bind: launch_bound instantiate, launch_bound begin,
+      launch_bound destroy_graph step;
   hoist: let_go poll;
   begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
       leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;
   begin claim_captured release end clone hoist hoist instantiate instantiate enter launch_in_turn:
       enter leave, enter leave step, enter launch;
+  begin claim_captured release end instantiate bind launch_bound hoist instantiate: enter
+      launch_bound, enter flush, enter flush step, enter unbind step, enter destroy_exec step;
+  begin claim_captured release end instantiate bind hoist instantiate launch_bound enter
+      launch_in_turn: launch_bound leave, launch_bound launch_in_turn leave, flush leave step;
   make_claimer claim_on: claim_on release, claim_on release claim, release claim, end_claimer
       release, end_claimer release claim, flush_claims release, claim_on drop_lease begin;
   make_claimer claim_on release: claim_on claim, claim_on claim claim, flush_claims claim,

@@ -135,7 +135,12 @@ struct exec_place {
   bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
   int behind = 0;               // a mark before its last launch
   int launched = 0;             // a mark after its last launch, if there was one
-  bool is_there() const { return own.has_value() || plain != nullptr; }
+  // Instead of `own`: its stream and thread, and whether it may not have recorded a launch.
+  std::optional<stream_launcher> bound;
+  std::size_t stream = 0;
+  std::size_t thread = 0;
+  bool is_due = false;
+  bool is_there() const { return own.has_value() || plain != nullptr || bound.has_value(); }
 };
 /// A hoisted between enter() and leave().
 struct turn_place {

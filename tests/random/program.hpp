@@ -77,6 +77,10 @@ namespace escrow::test {
   X(set_add, "Fg", 4, fails)                            \
   X(set_launch, "fi", 6, fails)                         \
   X(drop_set, "", 1, fails)                             \
+  X(bind, "ei", 3, fails | together)                    \
+  X(launch_bound, "ew", 6, fails | together)            \
+  X(flush, "e", 2, fails | together)                    \
+  X(unbind, "e", 1, fails | together)                   \
   /* nodes */                                           \
   X(add_node, "Ngow", 10, fails | together | looks)     \
   X(add_node_of_lease, "Ngl", 5, fails | together)      \
@@ -268,9 +272,14 @@ ESCROW_SITUATIONS(
     launched_in_turn, exec_of_escrow_launched_in_turn, refused_by_its_own_turn,
     refused_by_a_turn_of_another_thread, left_inside_a_launch, left_inside_an_enter,
     graph_gone_in_its_turn, hoisted_gone_in_its_turn, slot_shared_after_let_go,
-    slot_claimed_again_by_its_claimer, slot_of_a_claimer_went_to_another_stream,
-    slot_of_a_claimer_went_to_a_capture, claimer_claimed_in_a_capture, claimer_ended_in_a_capture,
-    claimer_outlived_its_pool, lease_outlived_its_claimer, lease_of_a_claimer_released_in_a_capture,
+    launcher_left_its_launches_due, launch_refused_behind_a_launcher, launched_after_a_flush,
+    launcher_gone_in_flight, launcher_called_on_another_thread,
+    sibling_launched_inside_a_launch_of_a_launcher, launcher_refused_in_a_turn,
+    enter_refused_behind_a_launcher, entered_behind_a_launcher_on_its_stream,
+    launcher_flushed_in_a_turn, slot_claimed_again_by_its_claimer,
+    slot_of_a_claimer_went_to_another_stream, slot_of_a_claimer_went_to_a_capture,
+    claimer_claimed_in_a_capture, claimer_ended_in_a_capture, claimer_outlived_its_pool,
+    lease_outlived_its_claimer, lease_of_a_claimer_released_in_a_capture,
     release_inside_a_claim_of_a_claimer, claimer_gone_inside_a_claim, graph_launched_between_claims,
     memory_claimed_again_by_its_claimer, slot_claimed_again_on_a_lasting_stream,
     lasting_streams_left_by_their_pool)

@@ -130,6 +130,11 @@ struct world_checks : world_bodies {
       note_release(held, held.stream);
       held.held.reset();
     }
+    for (exec_place& place : execs_) {
+      if (!place.bound) continue;
+      auto const flush = [&] { static_cast<void>(attempt([&] { place.bound->flush(); })); };
+      baton::run({{place.thread, 0, flush}});
+    }
     each('E', &world_checks::drop_exec);
     drop_set();
     each('G', &world_checks::drop_graph);

@@ -63,6 +63,22 @@ struct world_execs : world_graphs {
     });
   }
 
+  /// A launcher's launch is recorded, or is not: then others may be refused.
+  void note_due(exec_place& place, bool is_due) {
+    place.is_due = is_due;
+    is_any_due_ = std::ranges::any_of(execs_, &exec_place::is_due);
+  }
+  bool is_another_due(exec_place const& place) const {
+    return std::ranges::any_of(
+        execs_, [&](exec_place const& each) { return &each != &place && each.is_due; });
+  }
+  /// Whether the calling thread is not that of the launcher.
+  bool is_elsewhere(exec_place const& place) {
+    bool const is_so = place.bound && place.thread != mine_->what->thread;
+    meet(launcher_called_on_another_thread, is_so);
+    return is_so;
+  }
+
   /// Whether no launch of the one may begin between enter() and leave() of the other.
   bool excludes(contents const& one, contents const& other) const {
     auto const is_ordered = [](entry const& each) { return each.claimed && each.known; };
@@ -77,7 +93,7 @@ struct world_execs : world_graphs {
   /// What launches of the exec are ordered by: plain calls know nothing of it, and an exec of a
   /// handle not what is on bodies.
   static contents ordered_by(exec_place const& place, contents const& kept) {
-    contents known = place.own ? kept : contents{};
+    contents known = place.plain == nullptr ? kept : contents{};
     if (!kept.grows_with_bodies_of.empty())
       std::erase_if(known.held, [](entry const& each) { return each.on_body; });
     return known;
@@ -86,9 +102,10 @@ struct world_execs : world_graphs {
   /// A call that begins a launch of what has `kept`. What is between enter() and leave() has to
   /// keep it from that: at once if it is the thread's own, else after the wait.
   outcome attempt_turn(contents const& kept, bool may_refuse, bool may_fail,
-                       std::chrono::nanoseconds wait_max, std::function<void()> const& action) {
+                       std::chrono::nanoseconds wait_max, std::function<void()> const& action,
+                       bool const& may_refuse_by_then = false) {
     auto const begun = process_.look_at_clock();
-    outcome const result = attempt(may_refuse, may_fail, action);
+    outcome const result = attempt(may_refuse, may_fail, action, may_refuse_by_then);
     if (mine_->has_met) return result;  // others may have entered and left meanwhile
     bool is_any_own = false;
     bool is_any_other = false;
@@ -113,6 +130,20 @@ struct world_execs : world_graphs {
 
   // Ways 1 and 3: with work of its own behind it.
   outcome do_launch(nth e, nth s, nth way) {
+    return execs_[e].bound ? skipped : launch_on(e, s, way);
+  }
+  outcome do_launch_bound(nth e, nth way) {
+    exec_place& place = execs_[e];
+    if (!place.bound || !capture_at(place.stream).is_none()) return skipped;
+    bool const was_due = place.is_due;
+    note_due(place, true);
+    outcome const result = launch_on(e, place.stream, way);
+    if (result != done && result != failed) note_due(place, was_due);
+    meet(launcher_left_its_launches_due, result == done);
+    return result;
+  }
+
+  outcome launch_on(nth e, nth s, nth way) {
     exec_place& place = execs_[e];
     contents const& kept = all_.model.execs[e];
     if (is_blocked(s) || is_lost()) return skipped;
@@ -124,12 +155,21 @@ struct world_execs : world_graphs {
       for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
     }
     int const behind = streams_[s].mark;
+    bool const may_refuse =
+        place.plain == nullptr && (is_another_due(place) || is_elsewhere(place));
+    bool const& may_refuse_by_then = place.bound ? mine_->has_met : is_any_due_;
     // Memory that is there already, or is not there to be freed.
-    outcome const result = attempt_turn(ordered, false, place.has_memory, turn_wait_max, [&] {
+    auto const act = [&] {
       if (place.own) return place.own->launch(streams_[s].handle);
+      if (place.bound) return place.bound->launch();
       escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
-    });
-    if (result != exhausted) place.is_end_unknown = result != done;
+    };
+    outcome const result =
+        attempt_turn(ordered, may_refuse, place.has_memory, turn_wait_max, act, may_refuse_by_then);
+    meet(launch_refused_behind_a_launcher, result == refused && place.own);
+    meet(launcher_refused_in_a_turn, result == exhausted && place.bound);
+    meet(launched_after_a_flush, result == done && place.own && was_flushed_);
+    if (result == done || result == failed) place.is_end_unknown = result == failed;
     if (result != done) return result;
     for (entry& each : all_.model.execs[e].held) each.launched = true;
     for (claimer_place& each : claimers_) each.has_launch = each.has_launch || each.stream == s;
@@ -147,6 +187,7 @@ struct world_execs : world_graphs {
   outcome do_update(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
     graph_place& source = graphs_[g];
+    if (place.bound) return skipped;
     // What it had may go from the beginning of the call, but for launches in flight.
     contents& kept = all_.model.execs[e];
     contents const before = kept;
@@ -187,6 +228,7 @@ struct world_execs : world_graphs {
   void drop_exec(nth e) {
     exec_place& place = execs_[e];
     meet(exec_gone_in_flight, is_in_flight(place));
+    meet(launcher_gone_in_flight, is_in_flight(place) && place.bound);
     meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
     contents& kept = all_.model.execs[e];
     append(kept.held, kept.lingering);
@@ -200,10 +242,55 @@ struct world_execs : world_graphs {
       static_cast<void>(cudaGraphExecDestroy(place.plain));
     }
     place = {};
+    note_due(place, false);
   }
 
   outcome do_destroy_exec(nth e) {
+    exec_place const& place = execs_[e];
+    // It would leak what it holds.
+    bool const is_leak = is_elsewhere(place) || !capture_at(place.stream).is_none();
+    if (place.is_due && is_leak) return skipped;
     return attempt([&] { drop_exec(e); });
+  }
+
+  outcome do_bind(nth e, nth s) {
+    exec_place& place = execs_[e];
+    if (!place.own || is_blocked(s)) return skipped;
+    outcome const result =
+        attempt([&] { place.bound.emplace(std::move(*place.own), streams_[s].handle); });
+    if (result != done) return result;
+    place.own.reset();
+    place.stream = s;
+    place.thread = mine_->what->thread;
+    return result;
+  }
+
+  outcome do_flush(nth e) {
+    exec_place& place = execs_[e];
+    if (!place.bound) return skipped;
+    outcome const result = attempt(may_not_record(place), false, [&] { place.bound->flush(); });
+    if (result != done) return result;
+    was_flushed_ = was_flushed_ || place.is_due;
+    for (nth h = 0; h < turns_.size(); ++h)
+      meet(launcher_flushed_in_a_turn,
+           place.is_due && turns_[h] && excludes(all_.model.execs[e], all_.model.hoisted[h]));
+    note_due(place, false);
+    return result;
+  }
+
+  outcome do_unbind(nth e) {
+    exec_place& place = execs_[e];
+    if (!place.bound) return skipped;
+    outcome const result =
+        attempt(may_not_record(place), false, [&] { place.own.emplace(place.bound->release()); });
+    if (result != done) return result;
+    place.bound.reset();
+    note_due(place, false);
+    return result;
+  }
+
+  bool may_not_record(exec_place const& place) {
+    return is_elsewhere(place) || (place.is_due && !capture_at(place.stream).is_none());
   }
 
   outcome do_upload(nth e, nth s) {

@@ -263,6 +263,7 @@ struct world_graphs : world_owners {
     };
     move_away_and_back(graphs_[g].own);
     move_away_and_back(execs_[e].own);
+    move_away_and_back(execs_[e].bound);
     for (auto& each : hoisted_) move_away_and_back(each);
     move_away_and_back(scratch_);
     for (lease_place& each : leases_) move_away_and_back(each.held);

@@ -105,7 +105,8 @@ struct world_overlap : world_checks {
         for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
       }
     }
-    if (is_one_of(next.kind, op::launch, op::destroy_exec)) reach_exec(all, next);
+    if (is_one_of(next.kind, op::launch, op::launch_bound, op::flush, op::unbind, op::destroy_exec))
+      reach_exec(all, next);
     if (next.kind == op::launch_in_turn) all.shared |= launches;
     if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
     if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
@@ -126,7 +127,8 @@ struct world_overlap : world_checks {
   /// waits for the machine. A graph that may have one exec only can have another after that.
   void reach_exec(reach& all, operation const& next) const {
     exec_place const& place = execs_[next.arguments[0]];
-    if (next.kind == op::launch) {
+    if (place.bound) reach_stream(all, place.stream, false);
+    if (is_one_of(next.kind, op::launch, op::launch_bound)) {
       (place.has_memory ? all.alone : all.shared) |= launches;
       for (std::size_t i = 0; place.has_memory && i < streams_.size(); ++i)
         all.alone |= bit_of('s', i);
@@ -155,7 +157,7 @@ struct world_overlap : world_checks {
     running& own = running_.at(next.thread);
     mine_ = &own;
     own = {.what = &next};
-    if (is_one_of(next.kind, op::launch, op::destroy_exec))
+    if (is_one_of(next.kind, op::launch, op::launch_bound, op::destroy_exec))
       own.made_of = execs_[next.arguments[0]].made_of;
     for (running& other : running_) {
       if (&other == &own || other.what == nullptr) continue;
@@ -211,10 +213,13 @@ struct world_overlap : world_checks {
     meet(retire_inside_a_drain, around == op::drain && within == op::retire);
     meet(last_share_gone_inside_a_use,
          around == op::use_shared && within == op::unshare && !outer.is_shared);
-    meet(left_inside_a_launch, around == op::launch && within == op::leave);
+    bool const is_in_a_launch = is_one_of(around, op::launch, op::launch_bound);
+    meet(left_inside_a_launch, is_in_a_launch && within == op::leave);
     meet(left_inside_an_enter, around == op::enter && within == op::leave);
     bool const is_of_a_sibling = around == op::launch && outer.made_of == inner.made_of;
     meet(launch_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::launch);
+    meet(sibling_launched_inside_a_launch_of_a_launcher,
+         around == op::launch_bound && outer.made_of == inner.made_of && within == op::launch);
     meet(exec_gone_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::destroy_exec);
   }
 };

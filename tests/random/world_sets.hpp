@@ -18,6 +18,7 @@ struct world_sets : world_turns {
       if (!set_) set_.emplace();
       added = set_->add(std::move(*source.own));
     });
+    meet(concurrent_branches_refused, result == refused);
     if (result != done) return result;
     members_[f] = {.which = added};
     all_.model.members[f] = std::exchange(all_.model.graphs[g], {});
@@ -37,8 +38,8 @@ struct world_sets : world_turns {
     bool const is_any_in_flight = std::ranges::any_of(
         members_, [this](member_place const& each) { return is_in_flight(each); });
     make_racy_unless_held(kept.needed, kept.held);
-    outcome const result = attempt_turn(kept, false, false, turn_wait_max,
-                                        [&] { set_->launch(*place.which, streams_[s].handle); });
+    auto const act = [&] { set_->launch(*place.which, streams_[s].handle); };
+    outcome const result = attempt_turn(kept, is_any_due_, false, turn_wait_max, act);
     if (result != done) return result;
     for (entry& each : all_.model.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);

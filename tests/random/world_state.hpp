@@ -255,7 +255,7 @@ struct world_state {
     if (asked == 'e') return execs_[at].is_there();
     if (asked == 't') return turns_[at].has_value();
     if (asked == 'd')
-      return execs_[at].is_there() &&
+      return execs_[at].is_there() && !execs_[at].bound &&
              execs_[at].made_of == hoisted_from_[by.arguments[0] % hoisted_.size()];
     if (asked == 'f') return members_[at].which.has_value();
     if (asked == 'l') return leases_[at].held.has_value();
@@ -293,6 +293,8 @@ struct world_state {
   std::uint64_t invalidated_ = 0;  // captures, on purpose
   std::uint64_t serials_ = 0;
   int node_ids_ = 0;
+  bool is_any_due_ = false;  // a launcher's launch
+  bool was_flushed_ = false;
 
   std::unique_ptr<deleter> worker_;
   std::array<stream_place, 6> streams_;

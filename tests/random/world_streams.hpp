@@ -259,6 +259,8 @@ struct world_streams : world_state {
           std::ranges::count(each.others, s, &lease_place::other_stream::stream) != 0;
       if (each.held && (each.stream == s || is_other)) return skipped;
     }
+    for (exec_place const& each : execs_)
+      if (each.bound && each.stream == s) return skipped;
     for (auto const& each : turns_)
       if (each && (each->entered == s || each->stream == s)) return skipped;
     if ((!capture_at(s).is_none() && !is_origin(s)) || is_lost()) return skipped;

@@ -6,16 +6,31 @@
 namespace escrow::test {
 
 struct world_turns : world_execs {
+  /// Whether the stream has launches that a launcher has not recorded, and the hoisted has to come
+  /// after them.
+  bool is_behind_a_launcher(nth h, nth s) const {
+    for (nth e = 0; e < execs_.size(); ++e)
+      if (execs_[e].is_due && execs_[e].stream == s &&
+          excludes(all_.model.execs[e], all_.model.hoisted[h]))
+        return true;
+    return false;
+  }
+
   // Ways 0 and 1: it may wait for others; 2 and 3: it may not.
   outcome do_enter(nth h, nth s, nth way) {
     if (is_blocked(s) || is_lost()) return skipped;
     bool const is_wrong = turns_[h] || !capture_at(s).is_none();
     std::chrono::nanoseconds const wait_max = way < 2 ? turn_wait_max : std::chrono::nanoseconds(0);
     std::uint64_t const waits_before = group_.stats().stream_waits;
-    outcome const result = attempt_turn(all_.model.hoisted[h], is_wrong, false, wait_max, [&] {
+    bool const is_behind = is_behind_a_launcher(h, s);
+    auto const act = [&] {
       way == 0 ? hoisted_[h]->enter(streams_[s].handle)
                : hoisted_[h]->enter(streams_[s].handle, wait_max);
-    });
+    };
+    outcome const result = attempt_turn(all_.model.hoisted[h], is_wrong || is_any_due_, false,
+                                        wait_max, act, is_any_due_);
+    meet(enter_refused_behind_a_launcher, result == refused && !is_wrong);
+    meet(entered_behind_a_launcher_on_its_stream, result == done && is_behind);
     if (result != done) return result;
     if (is_wrong) all_.fail("enter() succeeded that must be refused");
     turns_[h] = {s, s, mine_->what->thread};
@@ -27,9 +42,9 @@ struct world_turns : world_execs {
   outcome do_launch_in_turn(nth h, nth e, nth s, nth way) {
     exec_place& place = execs_[e];
     contents& kept = all_.model.execs[e];
+    if (place.bound || place.has_memory) return skipped;
     bool const is_ours = place.own.has_value();  // but it does not know of this launch
-    if (place.has_memory || !is_covered(kept, is_ours) || !try_order(turns_[h]->stream, s))
-      return skipped;
+    if (!is_covered(kept, is_ours) || !try_order(turns_[h]->stream, s)) return skipped;
     turns_[h]->stream = s;
     make_racy_unless_held(kept.needed, all_.model.hoisted[h].held);
     int const behind = streams_[s].mark;

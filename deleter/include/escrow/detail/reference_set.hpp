@@ -28,7 +28,8 @@
 
 namespace escrow::inline v0_1 {
 
-// What: the end of an exec's last launch: an event that the exec records after each launch.
+// What: the end of an exec's last launch: an event that the exec records after each launch, or a
+//   stream_launcher after several.
 // Thread safety: written by the exec's thread, under the launch orders of what the exec holds;
 //   other threads read it under one of these.
 // Lifetime: shared by the exec, the launch orders whose last launch it is, and the deferred
@@ -42,6 +43,7 @@ struct launch_end {
   event ready;
   int device;                         // the event's
   bool is_recorded = false;           // if not, the event is unused
+  bool is_due = false;                // launches since are not recorded: see stream_launcher
   std::uint64_t stream = 0;           // the last launch's stream id; 0: not known
   cudaError_t failure = cudaSuccess;  // why the end of the last launch is not known
 };
@@ -62,7 +64,7 @@ struct launch_order {
   std::thread::id entered;
   std::condition_variable left;  // announces that `entered` has ended
   // Execs of this order. Relaxed: a launch that misses a new exec stores no stream, and the other
-  // exec waits once needlessly.
+  // exec waits once needlessly; or it is not recorded, and the other exec refuses to launch once.
   std::atomic<int> execs{0};
   group_order* group = nullptr;  // itself, if it is a sharing group's; never changes
 };

@@ -15,6 +15,7 @@
 namespace escrow::inline v0_1 {
 
 class exec_set;
+class stream_launcher;
 
 // How a graph_exec is created.
 struct instantiate_options {
@@ -83,15 +84,15 @@ class ESCROW_API graph_exec {
   [[nodiscard]] resource_usage held() const;
 
   // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error, and usage_error
-  // for a capturing stream if it would have to wait for another exec: then at most waits were
-  // enqueued. If the launch's end cannot be recorded, this blocks until the launch is done. If that
-  // fails, too, the cuda_error names cudaEventRecord, and the graph runs: until a launch of this
-  // exec succeeds, execs serialized with it refuse to launch; if none does, what it holds is leaked
-  // (deleter_stats::leaked). While another thread launches an exec that this one is serialized
-  // with, this blocks the host as long as that cudaGraphLaunch blocks, e.g. for a copy to pageable
-  // memory. While another one is between hoisted::enter() and leave() of such a graph, it blocks
-  // the host for at most 10 s; then, and if this thread is, it throws group_busy. Source:
-  // cudaGraphLaunch.
+  // for a capturing stream if it would have to wait for another exec, and behind a launch that its
+  // stream_launcher has not recorded: then at most waits were enqueued. If the launch's end cannot
+  // be recorded, this blocks until the launch is done. If that fails, too, the cuda_error names
+  // cudaEventRecord, and the graph runs: until a launch of this exec succeeds, execs serialized
+  // with it refuse to launch; if none does, what it holds is leaked (deleter_stats::leaked). While
+  // another thread launches an exec that this one is serialized with, this blocks the host as long
+  // as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another one is
+  // between hoisted::enter() and leave() of such a graph, it blocks the host for at most 10 s;
+  // then, and if this thread is, it throws group_busy. Source: cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
@@ -119,6 +120,7 @@ class ESCROW_API graph_exec {
 
  private:
   friend class exec_set;  // uses `state`
+  friend class stream_launcher;
   class state;
 
   [[nodiscard]] state& require(char const* call) const;

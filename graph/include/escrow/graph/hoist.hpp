@@ -40,9 +40,10 @@ class ESCROW_API hoisted {
   // too: makes it wait for the last launch of any graph that shares something with this one
   // (sharing_group, clones), and of this one. None begins until leave().
   // Blocks the host for at most `wait_max` while another thread is between the two; then, and if
-  // this thread is, throws group_busy. Throws usage_error for a capturing stream and if it was
-  // entered already, cuda_error, std::bad_alloc. `stream` must be alive until leave(), which the
-  // destructor calls if that was forgotten, and reports.
+  // this thread is, throws group_busy. Throws usage_error for a capturing stream, if it was entered
+  // already, and behind a launch that its stream_launcher has not recorded; cuda_error,
+  // std::bad_alloc. `stream` must be alive until leave(), which the destructor calls if that was
+  // forgotten, and reports.
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
   // Ends it: records the end of what was launched, on `stream`, or waits for it if that fails.
   // Throws usage_error for a capturing stream and without enter(); cuda_error if both fail: others

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -215,14 +216,21 @@ class memory_budget {
   // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
   virtual void give_back(std::size_t bytes, bool was_made) noexcept = 0;
 
-  // For a claim that found nothing: destroys idle slots of the other pools on this thread. False if
-  // that makes no room. Throws cuda_error.
-  [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory) = 0;
+  // For a claim that found nothing: destroys idle slots of the other pools on this thread, also
+  // those that are idle on the stream `on` only, if that is not null. False if that makes no room.
+  // Throws cuda_error.
+  [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory,
+                                       stream_use const* on) = 0;
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
   [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
   // How many times a slot has become free or memory was given back so far. A search through the
   // pools that finds neither a slot nor room has missed none if this is equal before and after it.
   [[nodiscard]] virtual std::uint64_t moves() noexcept = 0;
+
+  // How many times claims found no other slot than those that local_slots have.
+  std::atomic<std::uint64_t> requests{0};
+  // In a claim of the pool `claiming` for `on`: has the other pools give what others asked for.
+  virtual void give_to_others(slot_pool& claiming, stream_use const& on) noexcept = 0;
 
  protected:
   ~memory_budget() = default;
@@ -285,10 +293,14 @@ class ESCROW_API slot_pool {
   // function.
   void retire_unused() noexcept;
 
+  // Makes what is idle on that stream only available to all: what others asked for, or all. It must
+  // not be captured.
+  void give_to_others(stream_use const& on) noexcept;
+  void give_all(stream_use const& on) noexcept;
+
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;
   [[nodiscard]] std::string describe() const;
-  [[nodiscard]] std::size_t free_slots() const noexcept;
   [[nodiscard]] bool has_busy() const noexcept;  // free slots, or some on their way from a list
   [[nodiscard]] std::uint64_t puts() const noexcept;  // see free_lists
   [[nodiscard]] int device() const noexcept;

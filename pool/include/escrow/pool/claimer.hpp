@@ -17,8 +17,9 @@ namespace escrow::inline v0_1 {
 //   One event is recorded for all released slots when others need them: by the next claim or
 // release here after a claim elsewhere found no other slot, when more than
 // pool_options::unrecorded_max are idle, by flush(), and at the end. Until then no claim for
-// another stream or in a capture gets them. A claimer that is not called again keeps at most that
-// many, and all of a pool together at most half of slots_max: see pool_stats::unrecorded.
+// another stream or in a capture gets them; other claims for this stream do if they find nothing
+// else. A claimer that is not called again keeps at most that many, and all of a pool together at
+// most half of slots_max: see pool_stats::unrecorded.
 // Thread safety: one thread at a time, and no other begins a capture of the stream meanwhile: calls
 //   may record on it. Leases: as others, on any thread. On cudaStreamPerThread: the thread that
 //   made it.
@@ -27,7 +28,8 @@ namespace escrow::inline v0_1 {
 // Capture: if the stream captures, claims are those of resource_pool::claim. Nothing is recorded
 //   then: what was released before waits until the capture has ended. If the claimer ends in a
 //   capture, that is a deferred record: see lease.
-// Errors: as resource_pool::claim. A stream that was destroyed before the claimer is undefined
+// Errors: as resource_pool::claim. If CUDA refuses a record, that is reported to the deleter's
+//   on_error, and a deferred record. A stream that was destroyed before the claimer is undefined
 //   behaviour; pool_options::check_streams finds most of it.
 // Example: examples/stream_claimer.cpp.
 template <class T>
@@ -35,15 +37,17 @@ class claimer {
  public:
   // As resource_pool::claim, for the claimer's stream.
   [[nodiscard]] lease<T> claim(source_location where = source_location::current()) {
-    return recycled(slots_.claim("claimer::claim", where), *functions_);
+    lease<T> leased([&] { return slots_.claim("claimer::claim", where); });
+    leased.recycle(*functions_);
+    return leased;
   }
 
   // The same, but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       source_location where = source_location::current()) {
-    claimed_slot const claimed = slots_.try_claim("claimer::try_claim", where);
-    if (claimed.what == nullptr) return std::nullopt;
-    return recycled(claimed, *functions_);
+    lease<T> leased([&] { return slots_.try_claim("claimer::try_claim", where); });
+    leased.recycle(*functions_);
+    return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 
   // Makes what was released available to all streams: before a pause, for example. Records at most
@@ -57,15 +61,6 @@ class claimer {
 
   claimer(claimer_slots&& slots, slot_functions<T> const& functions) noexcept
       : slots_(std::move(slots)), functions_(&functions) {}
-
-  static lease<T> recycled(claimed_slot const& claimed, slot_functions<T> const& functions) {
-    lease<T> leased(claimed);
-    if (functions.recycle && leased.may_have_been_used()) {
-      functions.recycle(leased.get(),
-                        stream_ref(claimed.on.handle));  // on failure, leased releases
-    }
-    return leased;
-  }
 
   claimer_slots slots_;
   slot_functions<T> const* functions_;  // owned by the slot_pool

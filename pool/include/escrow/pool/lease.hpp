@@ -1,6 +1,8 @@
 // The right to use a pool's resource, until its release.
 #pragma once
 
+#include <concepts>
+#include <type_traits>
 #include <utility>
 
 #include "escrow/core/stream.hpp"
@@ -41,7 +43,7 @@ class resource_pool;
 template <class T>
 class lease {
  public:
-  lease(lease&& other) noexcept : claimed_(std::exchange(other.claimed_, {})) {}
+  lease(lease&& other) noexcept : claimed_(other.claimed_) { other.claimed_.what = nullptr; }
   // Releases the old slot, as the destructor does, and leaves `other` empty.
   lease& operator=(lease&& other) noexcept {
     lease taken(std::move(other));
@@ -88,9 +90,16 @@ class lease {
   friend class resource_pool<T>;
   friend class scratch_pool;
 
-  explicit lease(claimed_slot const& claimed) noexcept : claimed_(claimed) {}
-  // Whether an earlier lease or launch may have used the resource.
-  [[nodiscard]] bool may_have_been_used() const noexcept { return claimed_.what->was_used_; }
+  // Of what `claim()` returns, which is not copied.
+  template <class Claim>
+  requires std::same_as<std::invoke_result_t<Claim>, claimed_slot>
+  explicit lease(Claim claim) : claimed_(claim()) {}
+
+  // For a resource that an earlier lease or launch may have used.
+  void recycle(slot_functions<T> const& functions) const {
+    if (claimed_.what == nullptr || !functions.recycle || !claimed_.what->was_used_) return;
+    functions.recycle(get(), stream_ref(claimed_.on.handle));  // on failure the lease releases
+  }
 
   claimed_slot claimed_;
 };

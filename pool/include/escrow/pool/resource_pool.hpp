@@ -223,14 +223,16 @@ class resource_pool {
   }
 
   lease<T> claim_as(char const* call, stream_ref stream, source_location where) {
-    return claimer<T>::recycled(slots_->claim(call, stream, where), *functions_);
+    lease<T> leased([&] { return slots_->claim(call, stream, where); });
+    leased.recycle(*functions_);
+    return leased;
   }
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    claimed_slot const claimed = slots_->try_claim(call, stream, host_wait_max, where);
-    if (claimed.what == nullptr) return std::nullopt;
-    return claimer<T>::recycled(claimed, *functions_);
+    lease<T> leased([&] { return slots_->try_claim(call, stream, host_wait_max, where); });
+    leased.recycle(*functions_);
+    return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 
   slot_functions<T> const* functions_;  // owned by the slot_pool

@@ -36,13 +36,14 @@ struct scratch_policy {
 
 // Statistics of a scratch_pool in bytes of whole blocks, read one by one without a common lock.
 struct scratch_stats {
-  std::size_t bytes = 0;            // allocated now: the next three, and what is being freed
-  std::size_t bytes_in_use = 0;     // leased, or with a deferred record: see lease
-  std::size_t bytes_idle = 0;       // free: the work on them may still run
-  std::size_t bytes_in_graphs = 0;  // held by graphs, leased or not
-  std::size_t bytes_peak = 0;       // most bytes so far
-  std::uint64_t grown = 0;          // blocks allocated so far
-  std::uint64_t returned = 0;       // blocks freed so far
+  std::size_t bytes = 0;             // allocated now: the next three, and what is being freed
+  std::size_t bytes_in_use = 0;      // leased, or with a deferred record: see lease
+  std::size_t bytes_idle = 0;        // free: the work on them may still run
+  std::size_t bytes_in_graphs = 0;   // held by graphs, leased or not
+  std::size_t bytes_unrecorded = 0;  // of the idle ones, only for their stream now: see claimer
+  std::size_t bytes_peak = 0;        // most bytes so far
+  std::uint64_t grown = 0;           // blocks allocated so far
+  std::uint64_t returned = 0;        // blocks freed so far
 };
 
 // The same as a JSON object on one line, with the names of the members.
@@ -155,7 +156,8 @@ class ESCROW_API scratch_pool {
 };
 
 // Claims memory of a scratch_pool for one stream: scratch_pool::on(). Contract as claimer; what is
-// idle, and its limit, counts for each size of blocks.
+// idle, and its limit, counts for each size of blocks. A claim of any size records for what others
+// asked of all sizes, trim() and scratch_policy::idle_max included.
 class ESCROW_API scratch_claimer {
  public:
   scratch_claimer(scratch_claimer&& other) noexcept;

@@ -1,0 +1,101 @@
+// The launcher's thread and stream, and the record at its end.
+#include "escrow/graph/stream_launcher.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "exec_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+void refuse_if_capturing(char const* call, stream_ref stream) {
+  capture_info info;
+  cudaError_t const status = detail::query_capture(stream.get(), info);
+  if (is_sticky(status)) return;  // a lost device reports no captures, and record_ready() knows
+  check(status, "cudaStreamGetCaptureInfo");
+  if (info.is_none()) return;
+  throw usage_error(call, "the launcher's stream is being captured",
+                    "call it before the capture begins, or after it has ended");
+}
+
+bool depends_on_device(stream_ref stream) noexcept {
+  cudaStream_t const handle = stream.get();
+  return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+}
+
+// 0 if the launches are recorded one by one.
+std::uint64_t bound_stream(char const* call, stream_ref stream) {
+  if (depends_on_device(stream)) return 0;
+  refuse_if_capturing(call, stream);
+  return stream_id(stream);
+}
+
+}  // namespace
+
+stream_launcher::stream_launcher(graph_exec&& exec, stream_ref stream, source_location where)
+    : stream_(stream),
+      id_(detail::called_at("stream_launcher::stream_launcher", where,
+                            [&] {
+                              constexpr char const* call = "stream_launcher::stream_launcher";
+                              static_cast<void>(exec.require(call));
+                              return bound_stream(call, stream);
+                            })),
+      exec_(std::move(exec)) {}
+
+stream_launcher& stream_launcher::operator=(stream_launcher&& other) noexcept {
+  stream_launcher taken(std::move(other));
+  std::swap(stream_, taken.stream_);
+  std::swap(thread_, taken.thread_);
+  std::swap(id_, taken.id_);
+  std::swap(exec_, taken.exec_);
+  return *this;
+}
+
+stream_launcher::~stream_launcher() {
+  if (exec_.state_ == nullptr) return;
+  graph_exec::state& its = *exec_.state_;
+  for (int tries_left = 3; its.is_end_due() && tries_left != 0; --tries_left) {
+    try {
+      record("stream_launcher::~stream_launcher");
+    } catch (std::exception const& failed) {
+      if (tries_left == 1) its.give_up_due_end(failed);
+    }
+  }
+}
+
+void stream_launcher::launch(source_location where) {
+  constexpr char const* call = "stream_launcher::launch";
+  detail::called_at(call, where, [&] { require(call).launch(stream_, call, id_); });
+}
+
+void stream_launcher::flush(source_location where) {
+  constexpr char const* call = "stream_launcher::flush";
+  detail::called_at(call, where, [&] { record(call); });
+}
+
+graph_exec stream_launcher::release(source_location where) {
+  constexpr char const* call = "stream_launcher::release";
+  detail::called_at(call, where, [&] { record(call); });
+  return std::move(exec_);
+}
+
+void stream_launcher::record(char const* call) {
+  graph_exec::state& its = require(call);
+  if (!its.is_end_due()) return;
+  refuse_if_capturing(call, stream_);
+  its.record_due_end(stream_);
+}
+
+graph_exec::state& stream_launcher::require(char const* call) const {
+  graph_exec::state& its = exec_.require(call);
+  if (thread_ == std::this_thread::get_id()) [[likely]]
+    return its;
+  throw usage_error(call, "the launcher is bound to another thread",
+                    "call it on the thread that created the launcher");
+}
+
+}  // namespace escrow::inline v0_1

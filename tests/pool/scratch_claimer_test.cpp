@@ -1,0 +1,101 @@
+// What is idle for a stream of a scratch pool makes room for its other sizes, and comes back.
+#include <optional>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class IdleOfAScratchClaimer : public pool_world {
+ protected:
+  [[nodiscard]] pool_options lasting() {
+    pool_options result = options(8);
+    result.streams_outlive_pool = true;
+    return result;
+  }
+};
+
+TEST_F(IdleOfAScratchClaimer, MakesRoomForItsStreamsClaimsOfOtherSizes) {
+  scratch_pool pool(options(8), {.bytes_max = 4096});
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  EXPECT_EQ(local.claim(2048)->size(), 2048U);
+  { auto held = local.claim(1024); }
+  EXPECT_EQ(pool.claim(one, 4096)->size(), 4096U);
+}
+
+TEST_F(IdleOfAScratchClaimer, OrStreamMakesRoomForItsClaimsOfOtherSizes) {
+  scratch_pool pool(lasting(), {.bytes_max = 4096});
+  { auto held = pool.claim(one, 4096); }
+  EXPECT_EQ(pool.claim(one, 2048)->size(), 2048U);
+}
+
+TEST_F(IdleOfAScratchClaimer, OfSizesItUsesNoMoreComesBackAtItsNextClaim) {
+  scratch_pool pool(options(8));
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  sync(one);
+  EXPECT_EQ(pool.trim(), 0U);
+  { auto held = local.claim(1024); }
+  sync(one);
+  EXPECT_EQ(pool.trim(), 4096U);
+}
+
+TEST_F(IdleOfAScratchClaimer, ComesBackAfterIdleMax) {
+  for (bool const is_lasting : {false, true}) {
+    scratch_pool pool(is_lasting ? lasting() : options(8),
+                      {.idle_max = std::chrono::nanoseconds(1)});
+    std::optional<scratch_claimer> local;
+    if (!is_lasting) local.emplace(pool.on(one));
+    auto const claim = [&](std::size_t bytes) {
+      static_cast<void>(local ? local->claim(bytes) : pool.claim(one, bytes));
+    };
+    claim(4096);
+    sync(one);
+    EXPECT_TRUE(wait_until([&] {
+      claim(1024);
+      return pool.bytes() < 4096;
+    }));
+  }
+}
+
+TEST_F(IdleOfAScratchClaimer, IsNotInUse) {
+  scratch_pool pool(options(8));
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  EXPECT_EQ(pool.stats().bytes_idle, 4096U);
+  EXPECT_EQ(pool.stats().bytes_in_use, 0U);
+}
+
+// Each size is asked for unused blocks, or for those of a graph, by claims of any size.
+TEST_F(IdleOfAScratchClaimer, MayOutliveAPoolWithOptionsThatLookAtAllSizes) {
+  for (bool const is_in_group : {false, true}) {
+    pool_options given = options(8);
+    if (is_in_group) given.group.emplace();
+    std::optional<scratch_pool> pool(std::in_place, given,
+                                     scratch_policy{.idle_max = std::chrono::nanoseconds(1)});
+    scratch_claimer local = pool->on(one);
+    auto held = local.claim(1000);
+    pool.reset();
+    for (std::size_t const bytes : {1000U, 5000U}) {
+      expect_error<usage_error>([&] { static_cast<void>(local.claim(bytes)); }, {"closed"});
+    }
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); }, {"closed"});
+    must(captured.end());
+  }
+}
+
+TEST_F(IdleOfAScratchClaimer, IsFreedAfterThePoolWithTheClaimer) {
+  std::optional<scratch_pool> pool(std::in_place, options(8));
+  std::optional<scratch_claimer> local = pool->on(one);
+  { auto held = local->claim(1000); }
+  hold_up(one);
+  pool.reset();
+  local = scratch_pool(options(8)).on(two);  // the first ends, and the second's pool
+  flag.raise();
+  EXPECT_TRUE(drained());
+}
+
+}  // namespace
+}  // namespace escrow::test
