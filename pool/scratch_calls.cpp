@@ -42,7 +42,7 @@ scratch_pool::~scratch_pool() {
   if (state_ == nullptr) return;
   {
     std::lock_guard const lock(state_->mutex);
-    state_->is_closed.store(true, std::memory_order_relaxed);
+    state_->is_closed = true;
   }
   state_->for_each([](auto& each) { state::slots_of(each).close(); });
 }
@@ -82,7 +82,6 @@ lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location wh
     throw usage_error("scratch_claimer::claim", "the claimer was moved from",
                       "use the one that it was moved to");
   }
-  pool_->require_open(bytes);  // after the scratch_pool's end there are no sizes to look at
   return pool_->claim(bytes, stream_, where, [&] { return of(bytes, where).claim(where); });
 }
 
@@ -99,7 +98,7 @@ std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
   std::vector<holder> result;
   {
     std::lock_guard const lock(state_->mutex);
-    state_->is_closed.store(true, std::memory_order_relaxed);
+    state_->is_closed = true;
   }
   // Close all before waiting for the first.
   state_->for_each([](auto& each) { state::slots_of(each).close(); });

@@ -50,7 +50,7 @@ scratch_pool::state::blocks& scratch_pool::state::of(std::size_t bytes) {
 }
 
 void scratch_pool::state::require_open(std::size_t bytes) const {
-  if (!is_closed.load(std::memory_order_relaxed)) return;
+  if (!is_closed) return;
   throw usage_error(claim_name, "the pool \"" + label_of(block_bytes(bytes)) + "\" is closed",
                     "claim before close_for()");
 }

@@ -46,7 +46,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
     }
     return of(bytes);
   }
-  void require_open(std::size_t bytes) const;
+  void require_open(std::size_t bytes) const;  // under the lock
   // What all claims do; `claim_of_size` claims a block that no graph holds yet.
   template <class Claim>
   lease<device_block> claim(std::size_t bytes, stream_ref stream, source_location where,
@@ -88,12 +88,10 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   pool_options options;
   scratch_policy const policy;
-  // Guards the creation of sizes, and writes of `is_closed`. Held while a size is created, which
-  // runs no destructor.
+  // Guards the creation of sizes and `is_closed`. Held while a size is created, which runs no
+  // destructor.
   std::mutex mutex;
-  // Relaxed: what creates sizes reads it under the lock; a claimer's claim comes before the
-  // scratch_pool's end, or after it.
-  std::atomic<bool> is_closed{false};
+  bool is_closed = false;
   deleter_core* core = nullptr;  // of the first size, whose use keeps it; guarded by `mutex`
   // Owned, by size. Stored with release under the lock, acquired by claims without it.
   std::array<std::atomic<size_class*>, 256> by_size{};
