@@ -12,6 +12,7 @@
 // over B's.
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 // claim/captured_reuse: each claim takes the slot that the capture released before.
+// claim_stacks/on_threads:8: with --stacks alone; see run_stacks().
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "claim_arms.hpp"
+#include "claim_stacks.hpp"
 #include "claim_team.hpp"
 #include "graphs.hpp"
 
@@ -193,6 +195,11 @@ void run_scratch_memory(benchmark::State& state) {
 }  // namespace
 
 void register_all(settings const& how) {
+  if (!how.stacks.empty()) {
+    add("claim_stacks/on_threads:8", {1, 1}, benchmark::kSecond,
+        [=](benchmark::State& state) { run_stacks(state, how.stacks, how.choose(10, 5, 1)); });
+    return;
+  }
   auto const present = present_arms(how);
   int const pairs = how.choose(many, 64, 4);
   auto const add_load = [&](claim_load const& load) {

@@ -14,6 +14,7 @@ namespace escrow::bench {
 struct settings {
   bool is_simulated = true;  // numbers then say nothing about speed
   bool is_quick = false;     // --quick: see that everything runs; the numbers are of no use
+  std::string stacks{};      // --stacks=FOLDER: samples stacks into it and does nothing else
 
   // The count for the runtime at hand: full on a GPU, less on the simulated runtime, least if
   // quick.

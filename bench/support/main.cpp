@@ -2,12 +2,14 @@
 // time that a program may take, and its exit status.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,11 +86,22 @@ void add_context(settings const& how) {
       stderr);
 }
 
+// Takes the option that begins so from the texts and returns its value; empty if there is none.
+std::string taken_option(std::vector<std::string>& texts, std::string_view begin) {
+  auto const found = std::find_if(texts.begin(), texts.end(),
+                                  [=](std::string const& each) { return each.starts_with(begin); });
+  if (found == texts.end()) return {};
+  std::string value = found->substr(begin.size());
+  texts.erase(found);
+  return value;
+}
+
 int run(int argc, char** argv) {
   settings how{.is_simulated = test::is_simulated()};
   if (!how.is_simulated && !is_device_usable()) return skip_status;
   std::vector<std::string> users(argv + 1, argv + argc);
   how.is_quick = std::erase(users, "--quick") != 0;
+  how.stacks = taken_option(users, "--stacks=");
   // Our defaults first, so that the user's win.
   std::vector<std::string> texts{argv[0], "--benchmark_enable_random_interleaving=true",
                                  "--benchmark_display_aggregates_only=true",
