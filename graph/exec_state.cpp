@@ -16,6 +16,8 @@ namespace escrow::inline v0_1 {
 namespace {
 
 void check_launch(cudaError_t status, char const* api) {
+  if (status == cudaSuccess) [[likely]]
+    return;
   check(status, api, source_location::current(),
         status != cudaErrorStreamCaptureUnsupported
             ? ""
@@ -72,7 +74,7 @@ void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_
   }
   launch_lock const lock(call, now_.orders);
   std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), true);
-  now_.orders.fill(call, now_.held, stream, now_.end);
+  if (now_.orders.has_group()) now_.orders.fill(call, now_.held, stream, now_.end);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   if (id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end)) return;
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;

@@ -71,7 +71,10 @@ launch_orders::launch_orders(deferred_releases const& held, launch_orders const*
   }
   std::ranges::sort(orders_);
   orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
-  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
+  for (auto const& each : orders_) {
+    each->execs.fetch_add(1, std::memory_order_relaxed);
+    has_group_ |= each->group != nullptr;
+  }
 }
 
 launch_orders::~launch_orders() {
@@ -153,9 +156,10 @@ void launch_orders::note_end(stream_ref stream, std::shared_ptr<launch_end> cons
 }
 
 bool launch_orders::put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept {
+  if (has_group_) return false;
   for (auto const& each : orders_) {
     // Relaxed: see launch_order::execs.
-    if (each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1) return false;
+    if (each->execs.load(std::memory_order_relaxed) > 1) return false;
   }
   for (auto const& each : orders_) {
     if (each->last != own) each->last = own;

@@ -24,9 +24,11 @@ class launch_orders {
   launch_orders() = default;
   // `more`: further orders, or null. Throws std::bad_alloc.
   launch_orders(deferred_releases const& held, launch_orders const* more);
-  launch_orders(launch_orders&& other) noexcept : orders_(std::exchange(other.orders_, {})) {}
+  launch_orders(launch_orders&& other) noexcept
+      : orders_(std::exchange(other.orders_, {})), has_group_(other.has_group_) {}
   launch_orders& operator=(launch_orders&& other) noexcept {
     std::swap(orders_, other.orders_);
+    std::swap(has_group_, other.has_group_);
     return *this;
   }
   ~launch_orders();
@@ -39,6 +41,7 @@ class launch_orders {
   // stream's id, if that was needed; else 0.
   std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* own,
                               bool is_same_exec);
+  [[nodiscard]] bool has_group() const noexcept { return has_group_; }
   // Fills what `held` has in sharing groups with sharing_options::fill, and records the end of that
   // as note_launch() does, since a launch may fail afterwards. Throws cuda_error, std::bad_alloc,
   // and usage_error for a capturing stream.
@@ -69,6 +72,7 @@ class launch_orders {
   void note_end(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
 
   std::vector<std::shared_ptr<launch_order>> orders_;
+  bool has_group_ = false;  // one of them is a sharing group's
 };
 
 // Serializes launches of execs that may write the same resources: locks their orders.

@@ -48,9 +48,15 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   std::size_t const idle_max = local_idle_max.load(std::memory_order_relaxed);
   // Work on other streams, or a graph, needs an event or the graph's release.
   if (idle_max == 0 || !used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
-  capture_info capture;
-  check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
-  if (!capture.is_none()) return false;
+  // Cheaper than cudaStreamGetCaptureInfo, which the other way of the release asks.
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaError_t const status = cudaStreamIsCapturing(lease.on.handle, &capture);
+  if (status == cudaErrorStreamCaptureImplicit) [[unlikely]] {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check(status, "cudaStreamIsCapturing");
+  if (capture != cudaStreamCaptureStatusNone) return false;
   record_deferred(lease.on.handle, lease.on.id);
   if (options.track_leases) untrack(used);  // before the slot may have a new lease
   used.is_done_ = false;
