@@ -51,7 +51,8 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   // Cheaper than cudaStreamGetCaptureInfo, which the other way of the release asks.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaError_t const status = cudaStreamIsCapturing(lease.on.handle, &capture);
-  if (status == cudaErrorStreamCaptureImplicit) [[unlikely]] {
+  if (status == cudaErrorStreamCaptureImplicit && lease.on.handle == cudaStreamLegacy)
+      [[unlikely]] {
     static_cast<void>(cudaGetLastError());
     return false;
   }

@@ -10,10 +10,11 @@ namespace {
 
 using block_claimer = claimer<block>;
 
-// On a GPU CUDA may crash where it is not asked first.
 class DestroyedStream : public pool_world {
  protected:
   DestroyedStream() { errors_expected = true; }
+  /// CUDA crashes in calls with a destroyed stream whose handle no other stream has (measured).
+  static bool crashes() { return !is_simulated(); }
   [[nodiscard]] pool_options checking() {
     pool_options result = options(4);
     result.check_streams = true;
@@ -23,6 +24,7 @@ class DestroyedStream : public pool_world {
 };
 
 TEST_F(DestroyedStream, IsRefusedByClaimsAndReleases) {
+  if (crashes()) GTEST_SKIP();
   lost = 2;
   {
     block_pool pool = make_pool(checking());
@@ -43,6 +45,7 @@ TEST_F(DestroyedStream, IsRefusedByClaimsAndReleases) {
 }
 
 TEST_F(DestroyedStream, LeaksWhatItsClaimerHasWithAReport) {
+  if (crashes()) GTEST_SKIP();
   lost = 2;
   {
     block_pool pool = make_pool(checking());
@@ -117,6 +120,7 @@ TEST_F(DestroyedStream, IsNotAskedForWhileItCaptures) {
 }
 
 TEST_F(DestroyedStream, ThatShouldHaveOutlivedThePoolIsReported) {
+  if (crashes()) GTEST_SKIP();
   lost = 1;
   {
     pool_options given = checking();

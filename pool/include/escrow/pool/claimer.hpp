@@ -30,7 +30,7 @@ namespace escrow::inline v0_1 {
 //   capture, that is a deferred record: see lease.
 // Errors: as resource_pool::claim. If CUDA refuses a record, that is reported to the deleter's
 //   on_error, and a deferred record. A stream that was destroyed before the claimer is undefined
-//   behaviour; pool_options::check_streams finds most of it.
+//   behaviour: see pool_options::check_streams.
 // Example: examples/stream_claimer.cpp.
 template <class T>
 class claimer {
