@@ -14,7 +14,8 @@ struct world_leases : world_pools {
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
     bool const was_kept = std::exchange(modelled.is_kept, false);
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
-    if (capture.is_active() && state.capture == capture.id)
+    // A slot that was released outside may come again to a capture that resumes the graph.
+    if (capture.is_active() && state.capture == capture.id && !state.is_private)
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
     std::vector<int> const marks = std::exchange(modelled.marks, {});

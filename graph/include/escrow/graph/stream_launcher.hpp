@@ -13,12 +13,12 @@
 namespace escrow::inline v0_1 {
 
 // What: owns an exec and launches it on one stream. Its launches are recorded together, by flush(),
-//   release() or the destructor, so that each costs what a plain cudaGraphLaunch does. Each is
-//   recorded at once, as by graph_exec, for an exec with conditional nodes or of a sharing_group,
-//   while another exec or hoisted::enter() shares with it what is written, and on cudaStreamLegacy
-//   and cudaStreamPerThread, which depend on the current device.
-//   What shares that and comes after launches that are not recorded is refused with a usage_error,
-//   unless it is on the same stream: only the launcher's thread may record on its stream. After
+//   release() or the destructor, so that each costs little more than a plain cudaGraphLaunch. Each
+//   is recorded at once, as by graph_exec, for an exec with conditional nodes or of a
+//   sharing_group, while another exec or hoisted::enter() shares with it what is written, and on
+//   cudaStreamLegacy and cudaStreamPerThread, which depend on the current device. While launches
+//   are not recorded, another exec (or hoisted) that shares a slot or a moved-in owner with this
+//   one throws usage_error on any other stream: only the launcher's thread may record. After
 //   flush(), or the launcher's next launch, it is ordered as after graph_exec::launch().
 // Thread safety: bound to the thread that created it, also after a move. Any thread may destroy it
 //   after flush() or release().
@@ -26,7 +26,8 @@ namespace escrow::inline v0_1 {
 //   released after its last launch. If the destructor cannot record that, because it runs on
 //   another thread or the stream is being captured, or because recording and waiting fail, it leaks
 //   what the exec holds, reports that to deleter_options::on_error and counts it
-//   (deleter_stats::leaked), and execs that share what is written refuse to launch.
+//   (deleter_stats::leaked), and execs that share a slot or a moved-in owner throw cuda_error when
+//   they are launched, from then on.
 // Capture: as graph_exec. Call flush() before the stream is captured.
 // Errors: usage_error on another thread, and after release() or a move; cuda_error.
 // Example: docs/guides/graphs.md.

@@ -11,26 +11,30 @@
 
 namespace escrow::inline v0_1 {
 
-// Claims resources of a pool for one stream: resource_pool::on(). As the pool's claim(stream) and
-// the leases' release(), but what is released on the stream is claimed there again without an
-// event, because the stream orders both uses.
-//   One event is recorded for all released slots when others need them: by the next claim or
-// release here after a claim elsewhere found no other slot, when more than
-// pool_options::unrecorded_max are idle, by flush(), and at the end. Until then no claim for
-// another stream or in a capture gets them; other claims for this stream do if they find nothing
-// else. A claimer that is not called again keeps at most that many, and all of a pool together at
-// most half of slots_max: see pool_stats::unrecorded.
-// Thread safety: one thread at a time, and no other begins a capture of the stream meanwhile: calls
-//   may record on it. Leases: as others, on any thread. On cudaStreamPerThread: the thread that
-//   made it.
-// Lifetime: ends before its stream. May outlive its pool. Leases may outlive it: their release then
-//   records an event.
+// Claims resources of a pool for one stream: resource_pool::on(). Works as the pool's claim(stream)
+// and the leases' release(), but a resource that is released on the stream is claimed there again
+// without an event, because the stream orders both uses. Make one for each thread and its stream,
+// and keep it as long as the stream: making and destroying one takes locks of the pool.
+//   Released resources get one event, all together: at the claimer's next release (or claim, for
+// those that it does not take) after a claim for another stream found no free resource whose work
+// is done; when more are free than the claimer may keep; by flush(); and at the claimer's end.
+// Until then no claim for another stream or in a capture gets them; other claims for this stream do
+// if they find nothing else. Each of n claimers of a pool keeps at most unrecorded_max of them, and
+// at most slots_max / 2 / n (see pool_options); if that is 0, each release records. A claimer that
+// is not called keeps them back, so other claims may throw pool_exhausted: see
+// pool_stats::unrecorded, and call flush() before a pause.
+// Thread safety: one thread at a time. Leases: as others, on any thread. While a call of the
+//   claimer, or the release of one of its leases, runs, no other thread may begin a capture of the
+//   stream: the call may record an event on it. On cudaStreamPerThread: the thread that made it.
+// Lifetime: ends before its stream, also after flush(). May outlive its pool. Leases may outlive
+//   it: their release then records an event. A stream may have several.
 // Capture: if the stream captures, claims are those of resource_pool::claim. Nothing is recorded
-//   then: what was released before waits until the capture has ended. If the claimer ends in a
-//   capture, that is a deferred record: see lease.
-// Errors: as resource_pool::claim. If CUDA refuses a record, that is reported to the deleter's
-//   on_error, and a deferred record. A stream that was destroyed before the claimer is undefined
-//   behaviour: see pool_options::check_streams.
+//   then: resources that were released before wait until the capture has ended. If the claimer is
+//   destroyed while the stream captures, they wait with a deferred record: see lease.
+// Errors: as resource_pool::claim; usage_error after a move, or on another thread for
+//   cudaStreamPerThread. If CUDA refuses a record, that is reported to the deleter's on_error, and
+//   the record is deferred. A stream that was destroyed before the claimer is undefined behaviour:
+//   see pool_options::check_streams.
 // Example: examples/stream_claimer.cpp.
 template <class T>
 class claimer {

@@ -23,8 +23,9 @@ class resource_pool;
 // or call record_stream().
 // Thread safety: one thread at a time. It may move to another thread.
 // Lifetime: the destructor releases on the claiming stream. That stream, and those given to
-//   record_stream(), must be alive then, and may be destroyed right afterwards. May outlive its
-//   pool. Moved-from and released leases are empty.
+//   record_stream(), must be alive then, and may be destroyed right afterwards; not the stream of a
+//   claimer, or with pool_options::streams_outlive_pool. May outlive its pool. Moved-from and
+//   released leases are empty.
 // Capture: a lease claimed in a capture belongs to the graph: the graph keeps the resource, and the
 //   release lets later claims of the same capture use it, in dependency order. The lease may be
 //   used eagerly after its capture, and released at any time. Resuming the graph with

@@ -94,7 +94,8 @@ struct holder {
   std::chrono::steady_clock::time_point since{};
   source_location where = {};  // of that claim
   // Not null: slots released on this stream without an event: while it captured, or see claimer.
-  // They return when the pool, or the claimer, is next given the stream outside of captures.
+  // The former return when the pool is next given the stream outside of captures, the latter at the
+  // claimer's next release, flush() or end.
   cudaStream_t waits_for = nullptr;
   bool is_lease = false;
 };
@@ -124,7 +125,8 @@ class ESCROW_API pool_exhausted : public std::runtime_error {
 //   claim that gets it next; GPU work is ordered by the streams. A programmatically launched kernel
 //   must not touch claimed resources before it synchronizes with its predecessor.
 // Lifetime: the destructor never blocks and may be called with slots out: each resource is
-//   destroyed when it returns. A stream may be destroyed at any time after the release on it.
+//   destroyed when it returns. A stream may be destroyed at any time after the release on it, but
+//   for claimers and pool_options::streams_outlive_pool.
 // Capture: claims and releases work in a capture of any mode and in any branch. A graph holds as
 //   many slots as are in use concurrently; successive uses of a slot are ordered by the graph's
 //   edges. Removing nodes or edges between them, or bypassing them with
@@ -173,8 +175,8 @@ class resource_pool {
     return try_claim_as("resource_pool::try_claim_for", stream, host_wait_max, where);
   }
 
-  // A claimer of this pool for `stream`, also one that is being captured. Claims through it cost a
-  // third or less of claim(stream). Throws as claim(). Any thread.
+  // A claimer of this pool for `stream`, also one that is being captured. Throws as claim(). Any
+  // thread.
   [[nodiscard]] claimer<T> on(stream_ref stream,
                               source_location where = source_location::current()) {
     return {claimer_slots("resource_pool::on", *slots_, stream, where), *functions_};
