@@ -47,6 +47,7 @@ cudaError_t attribute(cudaDeviceAttr which, int& value) {
 void forget_allocations(state& s, int device) {
   std::erase_if(s.allocations, [&](auto const& each) {
     if (each.second.device != device || each.second.host) return false;
+    s.allocated.subtract(each.second);
     ::operator delete(const_cast<void*>(each.first));
     return true;
   });

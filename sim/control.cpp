@@ -90,11 +90,9 @@ counts alive() {
   now.execs = s.execs.size();
   now.execs_in_flight = s.execs_in_flight;
   now.user_objects = s.user_objects.size();
-  for (auto const& [address, what] : s.allocations) {
-    now.host_allocations += what.host ? 1 : 0;
-    now.device_allocations += what.host ? 0 : 1;
-    now.device_bytes += what.host ? 0 : what.bytes;
-  }
+  now.host_allocations = s.allocated.of_host;
+  now.device_allocations = s.allocated.of_device;
+  now.device_bytes = s.allocated.device_bytes;
   for (auto const& [address, block] : s.graph_blocks) {
     ++now.device_allocations;
     now.device_bytes += block->params.bytesize;

@@ -23,7 +23,10 @@ void* allocate_memory(std::size_t bytes, int device, bool host) {
   // CUDA aligns to 256 bytes; operator delete without an alignment needs the plain form, which is
   // enough here.
   void* const address = ::operator new(bytes, std::nothrow);
-  if (address != nullptr) the().allocations.emplace(address, allocation{bytes, device, host});
+  if (address == nullptr) return nullptr;
+  auto& s = the();
+  auto const place = s.allocations.emplace(address, allocation{bytes, device, host}).first;
+  s.allocated.add(place->second);
   return address;
 }
 
@@ -31,6 +34,7 @@ bool free_memory(void* address) {
   auto& s = the();
   auto const found = s.allocations.find(address);
   if (found == s.allocations.end()) return false;
+  s.allocated.subtract(found->second);
   s.allocations.erase(found);
   ::operator delete(address);
   return true;

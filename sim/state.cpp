@@ -53,6 +53,7 @@ state* first_state() {
 void free_allocations(state& s) {
   for (auto const& [address, what] : s.allocations) ::operator delete(const_cast<void*>(address));
   s.allocations.clear();
+  s.allocated = {};
 }
 
 // Everything that has a handle goes; destructors of user objects are not run, as at a device reset.

@@ -39,6 +39,21 @@ struct allocation {
   bool freeing = false;
 };
 
+struct allocation_totals {
+  std::size_t of_host = 0;
+  std::size_t of_device = 0;
+  std::size_t device_bytes = 0;
+
+  void add(allocation const& one) {
+    ++(one.host ? of_host : of_device);
+    device_bytes += one.host ? 0 : one.bytes;
+  }
+  void subtract(allocation const& one) {
+    --(one.host ? of_host : of_device);
+    device_bytes -= one.host ? 0 : one.bytes;
+  }
+};
+
 struct call_fault {
   cudaError_t error = cudaSuccess;
   // Calls still to let pass.
@@ -73,6 +88,8 @@ struct state {
   std::unordered_map<cudaGraphExec_t, std::shared_ptr<CUgraphExec_st>> execs;
   std::unordered_map<cudaUserObject_t, std::unique_ptr<CUuserObject_st>> user_objects;
   std::map<void const*, allocation> allocations;
+  // Their number and bytes, so that nobody has to walk them: alive() is called at each step.
+  allocation_totals allocated;
   std::vector<std::shared_ptr<capture>> captures;
   std::map<cudaGraphConditionalHandle, unsigned int> conditions;
   std::unordered_map<cudaLibrary_t, std::shared_ptr<CUlib_st>> libraries;
