@@ -28,7 +28,7 @@ std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const
   std::shared_ptr<void> const owner(nullptr, [made](void*) {
     made->for_each([](state::size_class& each) { each.pool.reset(); });
   });
-  made->of(bytes_min);  // checks the device
+  made->of("scratch_pool", bytes_min);  // checks the device
   return {owner, made.get()};
 }
 
@@ -49,9 +49,9 @@ scratch_pool::~scratch_pool() {
 
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
                                         source_location where) {
-  return state_->claim(bytes, stream, where, [&] {
-    return state_->of(bytes).claim_as(state::claim_name, stream, where);
-  });
+  constexpr char const* call = "scratch_pool::claim";
+  return state_->claim(call, bytes, stream, where,
+                       [&] { return state_->of(call, bytes).claim(call, stream, where); });
 }
 
 scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
@@ -61,32 +61,33 @@ scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
 scratch_claimer::scratch_claimer(std::shared_ptr<scratch_pool::state> pool, stream_ref stream,
                                  source_location where)
     : pool_(std::move(pool)), stream_(stream.get()) {
-  static_cast<void>(of(scratch_pool::bytes_min, where));  // checks the stream
+  static_cast<void>(of("scratch_pool::on", scratch_pool::bytes_min, where));  // checks the stream
 }
 
 scratch_claimer::scratch_claimer(scratch_claimer&&) noexcept = default;
 scratch_claimer& scratch_claimer::operator=(scratch_claimer&&) noexcept = default;
 scratch_claimer::~scratch_claimer() = default;
 
-claimer<device_block>& scratch_claimer::of(std::size_t bytes, source_location where) {
+claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_location where) {
   std::size_t const size = scratch_pool::block_bytes(bytes);
   auto const known = sizes_.find(size);
   if (known != sizes_.end()) [[likely]]
     return known->second;
   device_scope const current(pool_->options.device);  // the null stream is the current device's
-  return sizes_.try_emplace(size, pool_->of_open(size).on(stream_, where)).first->second;
+  return sizes_.try_emplace(size, call, pool_->of(call, size), stream_, where).first->second;
 }
 
 lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
+  constexpr char const* call = "scratch_claimer::claim";
   if (pool_ == nullptr) {
-    throw usage_error("scratch_claimer::claim", "the claimer was moved from",
-                      "use the one that it was moved to");
+    throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
   }
-  return pool_->claim(bytes, stream_, where, [&] { return of(bytes, where).claim(where); });
+  return pool_->claim(call, bytes, stream_, where,
+                      [&] { return of(call, bytes, where).claim(call, where); });
 }
 
 void scratch_claimer::flush(source_location where) {
-  for (auto& [size, claims] : sizes_) claims.flush(where);
+  for (auto& [size, claims] : sizes_) claims.flush("scratch_claimer::flush", where);
 }
 
 std::size_t scratch_pool::trim(std::size_t keep_bytes) {

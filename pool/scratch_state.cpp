@@ -23,7 +23,7 @@ std::size_t scratch_pool::block_bytes(std::size_t bytes) noexcept {
   return (least + step - 1) / step * step;
 }
 
-scratch_pool::state::blocks& scratch_pool::state::of(std::size_t bytes) {
+slot_pool& scratch_pool::state::of(char const* call, std::size_t bytes) {
   std::size_t const size = block_bytes(bytes);
   // Consecutive sizes have different hashes: their number, four for each power of two.
   auto const power = static_cast<std::size_t>(std::bit_width(size) - 1);
@@ -31,13 +31,16 @@ scratch_pool::state::blocks& scratch_pool::state::of(std::size_t bytes) {
   auto& first = by_size[(4 * power + size / step) % by_size.size()];
   size_class* const newest = first.load(std::memory_order_acquire);
   for (size_class* each = newest; each != nullptr; each = each->next) {
-    if (each->bytes == size) return *each->pool;
+    if (each->bytes == size) return slots_of(*each);
   }
   std::lock_guard const lock(mutex);
-  require_open(size);
+  if (is_closed) {
+    throw usage_error(call, "the pool \"" + label_of(size) + "\" is closed",
+                      "claim before close_for()");
+  }
   size_class* const now = first.load(std::memory_order_relaxed);  // written under the lock
   for (size_class* each = now; each != newest; each = each->next) {
-    if (each->bytes == size) return *each->pool;
+    if (each->bytes == size) return slots_of(*each);
   }
   pool_options its = options;
   its.label = label_of(size);
@@ -46,13 +49,7 @@ scratch_pool::state::blocks& scratch_pool::state::of(std::size_t bytes) {
   core = &slots_of(*made).core();
   slots_of(*made).share(shared_from_this(), size);
   first.store(made.get(), std::memory_order_release);
-  return *made.release()->pool;
-}
-
-void scratch_pool::state::require_open(std::size_t bytes) const {
-  if (!is_closed) return;
-  throw usage_error(claim_name, "the pool \"" + label_of(block_bytes(bytes)) + "\" is closed",
-                    "claim before close_for()");
+  return slots_of(*made.release());
 }
 
 bool scratch_pool::state::reserve(std::size_t bytes) noexcept {
@@ -114,10 +111,10 @@ std::uint64_t scratch_pool::state::moves() noexcept {
   return sum;
 }
 
-claimed_slot scratch_pool::state::claim_existing(std::size_t bytes, stream_ref stream,
-                                                 source_location where) {
-  bool const is_captured = detail::called_at(
-      claim_name, where, [&] { return usable_capture_of(claim_name, stream).is_active(); });
+claimed_slot scratch_pool::state::claim_existing(char const* call, std::size_t bytes,
+                                                 stream_ref stream, source_location where) {
+  bool const is_captured =
+      detail::called_at(call, where, [&] { return usable_capture_of(call, stream).is_active(); });
   if (!is_captured) return {};
   std::vector<size_class*> fitting;
   for_each([&](size_class& each) {
@@ -125,7 +122,7 @@ claimed_slot scratch_pool::state::claim_existing(std::size_t bytes, stream_ref s
   });
   std::ranges::sort(fitting, {}, &size_class::bytes);
   for (size_class* const each : fitting) {
-    claimed_slot const found = slots_of(*each).claim_existing(claim_name, stream, where);
+    claimed_slot const found = slots_of(*each).claim_existing(call, stream, where);
     if (found.what != nullptr) return found;
   }
   return {};

@@ -28,7 +28,6 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   using blocks = resource_pool<device_block>;
   using clock = std::chrono::steady_clock;
-  static constexpr char const* claim_name = "scratch_pool::claim";  // in errors
 
   struct size_class {
     std::size_t bytes;           // of each block
@@ -37,20 +36,11 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   };
 
   // The pool for claims of `bytes`. Never removed: found without a lock.
-  blocks& of(std::size_t bytes);
-  // The same for a claimer, which may be there after the scratch_pool.
-  blocks& of_open(std::size_t bytes) {
-    {
-      std::lock_guard const lock(mutex);
-      require_open(bytes);
-    }
-    return of(bytes);
-  }
-  void require_open(std::size_t bytes) const;  // under the lock
+  slot_pool& of(char const* call, std::size_t bytes);
   // What all claims do; `claim_of_size` claims a block that no graph holds yet.
   template <class Claim>
-  lease<device_block> claim(std::size_t bytes, stream_ref stream, source_location where,
-                            Claim claim_of_size);
+  lease<device_block> claim(char const* call, std::size_t bytes, stream_ref stream,
+                            source_location where, Claim claim_of_size);
   template <class Call>
   void for_each(Call call) const {
     for (auto const& first : by_size) {
@@ -61,7 +51,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   }
   // In a capture: the smallest block that fits, of those that graphs hold. Else an empty claim. An
   // idle one that is larger than asked for stays: eager claims would make it once more.
-  [[nodiscard]] claimed_slot claim_existing(std::size_t bytes, stream_ref stream,
+  [[nodiscard]] claimed_slot claim_existing(char const* call, std::size_t bytes, stream_ref stream,
                                             source_location where);
   static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }
   // The pool's label in errors and holders.
@@ -107,19 +97,20 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 };
 
 template <class Claim>
-lease<device_block> scratch_pool::state::claim(std::size_t bytes, stream_ref stream,
-                                               source_location where, Claim claim_of_size) {
+lease<device_block> scratch_pool::state::claim(char const* call, std::size_t bytes,
+                                               stream_ref stream, source_location where,
+                                               Claim claim_of_size) {
   if (bytes > bytes_max) {
-    throw usage_error(claim_name, "`bytes` is " + std::to_string(bytes),
+    throw usage_error(call, "`bytes` is " + std::to_string(bytes),
                       "claim at most scratch_pool::bytes_max");
   }
   if (policy.idle_max.count() != 0) give_back_unused();
   try {
     if (options.group) {
-      claimed_slot const shared = claim_existing(bytes, stream, where);
+      claimed_slot const shared = claim_existing(call, bytes, stream, where);
       if (shared.what != nullptr) return lease<device_block>([&] { return shared; });
     }
-    return claim_of_size();
+    return lease<device_block>(claim_of_size);
   } catch (pool_exhausted const& error) {
     throw pool_exhausted(std::string(error.what()) + "; " +
                          describe_claim(bytes, where, label_of(block_bytes(bytes))));

@@ -1,5 +1,8 @@
-// What is idle for a stream of a scratch pool makes room for its other sizes, and comes back.
+// What is idle for a stream of a scratch pool makes room for its other sizes, and comes back; and
+// the errors of its claimers.
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "pool_world.hpp"
 
@@ -95,6 +98,32 @@ TEST_F(IdleOfAScratchClaimer, IsFreedAfterThePoolWithTheClaimer) {
   local = scratch_pool(options(8)).on(two);  // the first ends, and the second's pool
   flag.raise();
   EXPECT_TRUE(drained());
+}
+
+using ScratchClaimer = pool_world;
+
+TEST_F(ScratchClaimer, NamesTheCallInErrors) {
+  scratch_pool pool(options(1));
+  scratch_claimer made = pool.on(one);
+  scratch_claimer local = std::move(made);
+  auto const claim = [](scratch_claimer& from, std::size_t bytes) {
+    return [&from, bytes] { static_cast<void>(from.claim(bytes)); };
+  };
+  std::string const call = "scratch_claimer::claim: ";
+  expect_error<usage_error>(claim(made, 1), {call, "moved"});  // NOLINT: moved from
+  expect_error<usage_error>(claim(local, scratch_pool::bytes_max + 1), {call, "bytes"});
+  auto const held = local.claim(1000);
+  expect_error<pool_exhausted>(claim(local, 1000), {call, "all 1 slots"});
+  {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    expect_error<usage_error>([&] { local.flush(); }, {"scratch_claimer::flush: ", "captured"});
+    must(captured.end());
+  }
+  EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 1U);
+  expect_error<usage_error>(claim(local, 1000), {call, "closed"});
+  expect_error<usage_error>(claim(local, 5000), {call, "closed"});
+  expect_error<usage_error>([&] { static_cast<void>(pool.on(two)); },
+                            {"scratch_pool::on: ", "closed"});
 }
 
 }  // namespace

@@ -159,7 +159,9 @@ class resource_pool {
   // options.capture_wait_max if free ones are busy; then throws pool_exhausted. Any thread.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
-    return claim_as("resource_pool::claim", stream, where);
+    lease<T> leased([&] { return slots_->claim("resource_pool::claim", stream, where); });
+    leased.recycle(*functions_);
+    return leased;
   }
 
   // The same, but returns nothing instead of waiting or throwing pool_exhausted.
@@ -225,11 +227,6 @@ class resource_pool {
         core));
   }
 
-  lease<T> claim_as(char const* call, stream_ref stream, source_location where) {
-    lease<T> leased([&] { return slots_->claim(call, stream, where); });
-    leased.recycle(*functions_);
-    return leased;
-  }
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {

@@ -18,6 +18,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/slot.hpp"
 #include "escrow/pool/device_memory.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
@@ -183,11 +184,11 @@ class ESCROW_API scratch_claimer {
 
   scratch_claimer(std::shared_ptr<scratch_pool::state> pool, stream_ref stream,
                   source_location where);
-  [[nodiscard]] claimer<device_block>& of(std::size_t bytes, source_location where);
+  [[nodiscard]] claimer_slots& of(char const* call, std::size_t bytes, source_location where);
 
   std::shared_ptr<scratch_pool::state> pool_;  // null if moved from
   cudaStream_t stream_;
-  std::unordered_map<std::size_t, claimer<device_block>> sizes_;  // by the size of their blocks
+  std::unordered_map<std::size_t, claimer_slots> sizes_;  // by the size of their blocks
 };
 
 // A scratch_pool for each device, created when it is first asked for: `options.deleter` must be
