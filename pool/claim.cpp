@@ -142,14 +142,16 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
   constexpr std::size_t questions_before_growth = 32;
   constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   std::uint64_t const pass = next_pass();
+  auto const take_any = [&] {
+    slot* const done = take_done(pass);
+    return done != nullptr ? done : free.take_oldest();
+  };
   slot* found = take_done(pass, questions_before_growth);
   if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
-  if (found == nullptr) found = take_done(pass);
-  if (found == nullptr) found = free.take_oldest();
+  if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
     std::uint64_t const puts_before = free.puts();
-    found = take_done(pass);
-    if (found == nullptr) found = free.take_oldest();
+    found = take_any();
     if (found != nullptr) break;
     // Relaxed: see free_lists::looked_at.
     bool const is_looked_at = free.looked_at.load(std::memory_order_relaxed) != 0;
