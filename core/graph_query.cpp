@@ -159,11 +159,8 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
   // Recent results of this thread. Ids are never reused, and a stream never changes its device.
   thread_local std::array<answer, 32> answers{};
   thread_local std::size_t next = 0;
-  // These handles name a stream on each device.
   cudaStream_t const handle = stream.get();
-  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
-    return current_device();
-  }
+  if (is_ambiguous(handle)) return current_device();
   auto const known = std::ranges::find_if(answers, [&](answer const& each) {
     return each.capture_id == capture_id && each.stream == handle;
   });

@@ -6,6 +6,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/device.hpp"
 #include "exec_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -22,14 +23,9 @@ void refuse_if_capturing(char const* call, stream_ref stream) {
                     "call it before the capture begins, or after it has ended");
 }
 
-bool depends_on_device(stream_ref stream) noexcept {
-  cudaStream_t const handle = stream.get();
-  return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
-}
-
 // 0 if the launches are recorded one by one.
 std::uint64_t bound_stream(char const* call, stream_ref stream) {
-  if (depends_on_device(stream)) return 0;
+  if (is_ambiguous(stream.get())) return 0;
   refuse_if_capturing(call, stream);
   return stream_id(stream);
 }

@@ -83,7 +83,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
   if (used.is_lost_) return leak(used);
   if (used.unrecorded_.empty()) return end_lease(used);
   for (stream_use& each : used.unrecorded_) {
-    if (each.id == 0 && each.id_below == stream_use::no_bound && !is_ambiguous(each)) {
+    if (each.id == 0 && each.id_below == stream_use::no_bound && !is_ambiguous(each.handle)) {
       each.id_below = bound_of_stream_ids(each.device);
     }
   }

@@ -249,7 +249,7 @@ claimed_slot claimer_slots::claim_for(char const* call, source_location where,
   return detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
-    if (is_ambiguous(on_)) device.emplace(on_.device);
+    if (is_ambiguous(on_.handle)) device.emplace(on_.device);
     in.require_open(call);
     in.require_stream(call, on_);
     claim_request const asked{call, on_.handle, where, host_wait_max, busy_wait_max};
@@ -286,7 +286,7 @@ void claimer_slots::flush(char const* call, source_location where) {
   detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
-    if (is_ambiguous(on_)) device.emplace(on_.device);
+    if (is_ambiguous(on_.handle)) device.emplace(on_.device);
     in.require_stream(call, on_);
     if (!usable_capture_of(call, on_.handle).is_none()) {
       throw usage_error(call, "the claimer's stream is being captured",

@@ -52,7 +52,7 @@ slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
 
 stream_use slot_pool::state::unasked(stream_ref stream) const {
   stream_use use = use_of(stream, 0, options.device);
-  if (is_ambiguous(use)) use.device = current_device();
+  if (is_ambiguous(use.handle)) use.device = current_device();
   return use;
 }
 
@@ -60,7 +60,7 @@ void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
-  if (is_ambiguous(lease.on)) device.emplace(in.options.device);  // the claiming stream's
+  if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
   if (lease.local != nullptr && in.release_local(lease)) return;
   in.release_on(lease, lease.on);
 }
@@ -68,7 +68,7 @@ void slot_pool::release(claimed_slot& lease) {
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use const on = in.unasked(stream);
-  if (lease.local != nullptr && !is_ambiguous(on) && on.handle == lease.on.handle) {
+  if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
     return release(lease);
   }
   capture_info capture;

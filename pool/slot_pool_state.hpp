@@ -16,6 +16,7 @@
 
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
+#include "escrow/detail/device.hpp"
 #include "escrow/detail/profiler.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/pool/resource_pool.hpp"
@@ -32,10 +33,6 @@ namespace escrow::inline v0_1 {
   cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
   return {handle, id, thread_of(handle), device};
 }
-// Whether its handle names a different stream on each device.
-[[nodiscard]] inline bool is_ambiguous(stream_use const& use) noexcept {
-  return use.handle == cudaStreamLegacy || use.handle == cudaStreamPerThread;
-}
 [[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
   return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
 }
@@ -44,7 +41,7 @@ namespace escrow::inline v0_1 {
                                          stream_use const& given) noexcept {
   if (known.id != 0 && given.id != 0) return known.id == given.id;
   return known.handle == given.handle && known.thread == given.thread &&
-         (!is_ambiguous(known) || known.device == given.device) && given.id < known.id_below;
+         (!is_ambiguous(known.handle) || known.device == given.device) && given.id < known.id_below;
 }
 // As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
 // stream while a blocking stream captures: neither can be recorded on.
@@ -187,7 +184,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // With pool_options::check_streams: whether it was destroyed. Other calls may crash then. A null
   // stream or that of a thread never is.
   [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
-    if (!options.check_streams || on.id == 0 || is_ambiguous(on)) return false;
+    if (!options.check_streams || on.id == 0 || is_ambiguous(on.handle)) return false;
     return is_destroyed_unless_captured(on);
   }
   // The query for the id would invalidate a capture.

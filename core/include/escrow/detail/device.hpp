@@ -10,6 +10,11 @@ namespace escrow::inline v0_1 {
 // The calling thread's current device. Throws cuda_error. Source: cudaGetDevice.
 [[nodiscard]] int current_device();
 
+// Whether the handle names a different stream on each device.
+[[nodiscard]] inline bool is_ambiguous(cudaStream_t stream) noexcept {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
+
 // Whether this process has a primary context on `device`; creates none. True if CUDA does not tell.
 // Any thread. Source: cuDevicePrimaryCtxGetState.
 [[nodiscard]] bool is_in_use(int device) noexcept;
