@@ -95,8 +95,8 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     }
     if (!last->is_recorded && !last->is_due) continue;
     if (own_stream == 0) {
-      refuse_to_wait_in_a_capture(call,
-                                  stream);  // a wait would invalidate a capture, as a launch does
+      // A wait would invalidate a capture, as a launch does.
+      refuse_to_wait_in_a_capture(call, stream);
       own_stream = stream_id(stream);
     }
     waited_for = last;
