@@ -49,6 +49,14 @@ class StreamLauncher : public sharing_world {
     flag.raise();
     EXPECT_TRUE(have_ended(launches));
   }
+  /// `flag` holds back the first of four launches, and `behind` the third.
+  void expect_last_waits_for_third(pinned_flag& behind) {
+    flag.raise();
+    EXPECT_TRUE(have_ended(2));
+    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 2; })) << "it does not wait for the third";
+    behind.raise();
+    EXPECT_TRUE(have_ended(4));
+  }
   void expect_leaked(std::string const& why) {
     EXPECT_EQ(worker->stats().leaked, 1U) << "the owner";
     EXPECT_NE(errors->all().find(why), std::string::npos) << errors->all();
@@ -154,11 +162,7 @@ TEST_F(StreamLauncher, FlushedLateDoesNotHideALaterLaunchOfAnother) {
   launcher.flush();
   graph_exec last(source);
   last.launch(one);
-  flag.raise();
-  EXPECT_TRUE(have_ended(2));
-  EXPECT_TRUE(stays_false([&] { return cells.load(1) > 2; })) << "it does not wait for the third";
-  behind.raise();
-  EXPECT_TRUE(have_ended(4));
+  expect_last_waits_for_third(behind);
 }
 
 TEST_F(StreamLauncher, WaitsForALaunchThatCameAfterAnotherOnItsStream) {
@@ -173,11 +177,7 @@ TEST_F(StreamLauncher, WaitsForALaunchThatCameAfterAnotherOnItsStream) {
     rival.launch(three);
   }
   launcher.launch();  // alone again
-  flag.raise();
-  EXPECT_TRUE(have_ended(2));
-  EXPECT_TRUE(stays_false([&] { return cells.load(1) > 2; })) << "it does not wait for the third";
-  behind.raise();
-  EXPECT_TRUE(have_ended(4));
+  expect_last_waits_for_third(behind);
 }
 
 // A copy to pageable memory blocks cudaGraphLaunch until it is done.
