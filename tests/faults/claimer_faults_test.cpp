@@ -5,16 +5,6 @@
 namespace escrow::test {
 namespace {
 
-using rows = operations_in<pool_stage>;
-using step = rows::step;
-
-step pool_of(std::size_t slots) {
-  return [=](auto& in) { in.make_pool(slots); };
-}
-step const claim = [](auto& in) { in.claim_on(in.one); };
-step const release = [](auto& in) { in.held->release(); };
-step const drop = [](auto& in) { in.held.reset(); };
-step const busy = [](auto& in) { in.keep_busy(*in.held, in.one); };
 step const busy_and_idle = [](auto& in) {
   block_lease used = in.pool->claim(in.one);
   in.keep_busy(used, in.one);

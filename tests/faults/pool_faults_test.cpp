@@ -5,25 +5,8 @@
 namespace escrow::test {
 namespace {
 
-using rows = operations_in<pool_stage>;
-using step = rows::step;
-
-step pool_of(std::size_t slots) {
-  return [=](auto& in) { in.make_pool(slots); };
-}
-step claim_on(owned_stream pool_stage::*stream) {
-  return [=](auto& in) { in.claim_on(in.*stream); };
-}
-step const claim = claim_on(&pool_stage::one);
 step const claim_on_other = claim_on(&pool_stage::other);
-step const release = [](auto& in) { in.held->release(); };
-step const drop = [](auto& in) { in.held.reset(); };
 step const end_capture = [](auto& in) { must(in.captured->end()); };
-/// The held slot is in use.
-step busy_on(owned_stream pool_stage::*stream) {
-  return [=](auto& in) { in.keep_busy(*in.held, in.*stream); };
-}
-step const busy = busy_on(&pool_stage::one);
 /// A slot that was released while it is in use.
 step busy_and_free(std::vector<owned_stream pool_stage::*> recorded,
                    owned_stream pool_stage::*stream) {

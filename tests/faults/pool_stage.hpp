@@ -182,4 +182,23 @@ class pool_stage : public fault_world {
   }
 };
 
+/// Steps of its operations.
+using rows = operations_in<pool_stage>;
+using step = rows::step;
+
+inline step pool_of(std::size_t slots) {
+  return [=](auto& in) { in.make_pool(slots); };
+}
+inline step claim_on(owned_stream pool_stage::*stream) {
+  return [=](auto& in) { in.claim_on(in.*stream); };
+}
+inline step const claim = claim_on(&pool_stage::one);
+inline step const release = [](auto& in) { in.held->release(); };
+inline step const drop = [](auto& in) { in.held.reset(); };
+/// The held slot is in use.
+inline step busy_on(owned_stream pool_stage::*stream) {
+  return [=](auto& in) { in.keep_busy(*in.held, in.*stream); };
+}
+inline step const busy = busy_on(&pool_stage::one);
+
 }  // namespace escrow::test
