@@ -98,9 +98,7 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   if (lease.local != nullptr && is_known_destroyed(lease.on)) {
-    slot& unknown = *std::exchange(lease.what, nullptr);
-    if (options.track_leases) untrack(unknown);
-    return leak(unknown);
+    return slot_pool::leak(lease);
   }
   capture_info capture;
   try {
@@ -114,11 +112,8 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
     release_eager(lease, lease.on, false);
     return;
   }
-  slot& used = *std::exchange(lease.what, nullptr);
-  if (options.track_leases) untrack(used);
-  used.unrecorded_.clear();
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
-  capture.id == lease.capture_id ? end_lease(used) : leak(used);
+  if (capture.id != lease.capture_id || !leave_to_graph(lease)) slot_pool::leak(lease);
 }
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
@@ -250,6 +245,23 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
   auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
   if (is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it)) return;
   record_stream(lease, stream);
+}
+
+bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
+  if (lease.capture_id == 0) return false;
+  slot& used = *std::exchange(lease.what, nullptr);
+  state& in = *used.pool_.state_;
+  if (in.options.track_leases) in.untrack(used);
+  used.unrecorded_.clear();
+  in.end_lease(used);
+  return true;
+}
+
+void slot_pool::leak(claimed_slot& lease) noexcept {
+  slot& used = *std::exchange(lease.what, nullptr);
+  state& in = *used.pool_.state_;
+  if (in.options.track_leases) in.untrack(used);
+  in.leak(used);
 }
 
 slot_share slot_pool::share_with_node(claimed_slot const& lease) {

@@ -277,6 +277,11 @@ class ESCROW_API slot_pool {
   static void record_stream(claimed_slot const& lease, stream_ref stream);
   static void before_launch(claimed_slot const& lease, stream_ref stream);
   [[nodiscard]] static slot_share share_with_node(claimed_slot const& lease);
+  // Ends a lease of a capture for good: no claim of that capture gets the slot, and no event is
+  // recorded. False if the lease is not of a capture.
+  [[nodiscard]] static bool leave_to_graph(claimed_slot& lease) noexcept;
+  // Leaks the slot of a lease whose work nothing is known of.
+  static void leak(claimed_slot& lease) noexcept;
   // The slot; throws usage_error, naming `call`, if the lease is empty.
   [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease);
 

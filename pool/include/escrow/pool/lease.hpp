@@ -13,6 +13,7 @@
 namespace escrow::inline v0_1 {
 
 class scratch_pool;
+class stream_allocator;
 
 template <class T>
 class claimer;
@@ -90,6 +91,7 @@ class lease {
   friend class claimer<T>;
   friend class resource_pool<T>;
   friend class scratch_pool;
+  friend class stream_allocator;
 
   // Of what `claim()` returns, which is not copied.
   template <class Claim>

@@ -1,0 +1,78 @@
+// Allocates and frees device memory by its address, in stream order, captured or not.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <memory>
+
+#include "escrow/api.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
+#include "escrow/pool/scratch_pool.hpp"
+
+namespace escrow::inline v0_1 {
+
+// A scratch_pool for interfaces that give memory back by its address: memory resources, allocators
+// of frameworks, C. Where you can keep a lease, use the pool itself.
+// Thread safety: any thread may call anything concurrently, except constructor, assignment and
+//   destructor of the same copy. A call takes no lock of its own.
+// Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy.
+//   Memory that is allocated then is not freed: what was allocated in a capture belongs to the
+//   graph; the rest is leaked (deleter_stats::leaked), and a usage_error goes to the deleter's
+//   on_error. No function of this may run after its memory's device was reset.
+// Capture: as scratch_pool. Memory allocated in a capture may be used and freed in the capture, or
+//   eagerly later; the graph keeps it for its launches in any case. Until it is freed, it has its
+//   content after the graph's end, too.
+// Errors: as scratch_pool; usage_error for an address that is not allocated.
+// Example: examples/stream_allocator.cpp.
+class ESCROW_API stream_allocator {
+ public:
+  // At least what cudaMalloc guarantees.
+  static constexpr std::size_t default_alignment = 256;
+
+  // The options' `slots_max` limits the blocks of each size.
+  explicit stream_allocator(pool_options const& options = {.slots_max = unlimited},
+                            scratch_policy const& policy = {})
+      : state_(make_state(options, policy)) {
+    pin_this_module();  // the worker calls the source's `free`
+  }
+
+  // Memory of at least `bytes` bytes, not initialized, for use in `stream`'s order. `alignment` is
+  // a power of two. Never null, also for no bytes.
+  [[nodiscard]] void* allocate(stream_ref stream, std::size_t bytes,
+                               std::size_t alignment = default_alignment,
+                               source_location where = source_location::current());
+  // Memory that any stream may use at once: waits on the host for work that used it before.
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment = default_alignment,
+                               source_location where = source_location::current());
+
+  // Frees `memory` after the work on `stream` so far, which all uses must be ordered before. The
+  // stream of its allocation may be gone, unless `stream` captures and the memory is from outside
+  // of that capture. Null does nothing. On failure the memory stays allocated, or, if CUDA refuses
+  // the event, it is freed as lease describes.
+  void deallocate(stream_ref stream, void* memory,
+                  source_location where = source_location::current());
+  // The same, after the work that used it is done.
+  void deallocate(void* memory, source_location where = source_location::current());
+
+  // Memory that was allocated in a capture, and that only this graph uses, is the graph's from now
+  // on: no later claim of the capture gets it, and it is free when the graph is gone.
+  void leave_to_graph(void* memory, source_location where = source_location::current());
+
+  // The pool, for trim(), stats(), holders() and the like. Lives as long as any copy.
+  [[nodiscard]] scratch_pool& pool() const noexcept;
+  [[nodiscard]] int device() const noexcept;
+
+  // Whether memory of one may be freed by the other: copies.
+  [[nodiscard]] bool operator==(stream_allocator const&) const noexcept = default;
+
+ private:
+  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+  struct state;
+  static std::shared_ptr<state> make_state(pool_options const& options,
+                                           scratch_policy const& policy);
+
+  std::shared_ptr<state> state_;  // null if moved from
+};
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,175 @@
+// Memory by its address: which lease it belongs to.
+#include "escrow/pool/stream_allocator.hpp"
+
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "address_map.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/device.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+constexpr char const* allocate_name = "stream_allocator::allocate";
+constexpr char const* deallocate_name = "stream_allocator::deallocate";
+
+}  // namespace
+
+struct ESCROW_LOCAL stream_allocator::state {
+  struct allocation {
+    std::optional<lease<device_block>> memory;
+    // Release and acquire: whoever frees has what the allocating thread wrote to `memory`.
+    std::atomic<bool> is_allocated{false};
+  };
+
+  state(pool_options const& options, scratch_policy const& policy)
+      : pool(options, policy),
+        device(options.device < 0 ? current_device() : options.device),
+        core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
+  ~state() {
+    std::size_t leaked = 0;
+    allocations.for_each([&](allocation& each) {
+      if (!each.memory || slot_pool::leave_to_graph(each.memory->claimed_)) return;
+      slot_pool::leak(each.memory->claimed_);
+      ++leaked;
+    });
+    if (leaked != 0) {
+      core.report(usage_error("stream_allocator",
+                              std::to_string(leaked) + " allocations were not freed",
+                              "free them before the last copy ends"));
+    }
+    if (own_stream != nullptr) static_cast<void>(succeeded(cudaStreamDestroy(own_stream)));
+  }
+
+  void* allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,
+                 source_location where) {
+    if (!std::has_single_bit(alignment)) {
+      throw usage_error(allocate_name, "`alignment` is " + std::to_string(alignment),
+                        "pass a power of two");
+    }
+    std::size_t const more = alignment > default_alignment ? alignment - 1 : 0;
+    if (bytes > scratch_pool::bytes_max || more > scratch_pool::bytes_max - bytes) {
+      throw usage_error(
+          allocate_name,
+          "`bytes` is " + std::to_string(bytes) + ", aligned to " + std::to_string(alignment),
+          "allocate at most scratch_pool::bytes_max");
+    }
+    lease<device_block> memory = pool.claim(stream, bytes + more, where);
+    auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
+    auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
+    allocation& its = allocations.at(address);
+    its.memory.emplace(std::move(memory));
+    its.is_allocated.store(true, std::memory_order_release);
+    return address;
+  }
+
+  // Takes the address out, calls `end` with the lease, and puts it back if that throws and did not
+  // end the lease.
+  template <class End>
+  void end_allocation(char const* call, void* address, End end) {
+    allocation* const its = allocations.find(address);
+    if (its == nullptr || !its->is_allocated.exchange(false, std::memory_order_acquire)) {
+      throw usage_error(call, "`memory` is not allocated here, or was freed already",
+                        "free what allocate() returned, once");
+    }
+    // Once the lease has ended, its memory may be allocated again.
+    lease<device_block> memory = std::move(*its->memory);
+    its->memory.reset();
+    try {
+      end(memory);
+    } catch (...) {
+      if (memory) {
+        its->memory.emplace(std::move(memory));
+        its->is_allocated.store(true, std::memory_order_release);
+      }
+      throw;
+    }
+  }
+
+  // For allocations without a stream. Throws cuda_error.
+  cudaStream_t stream() {
+    std::lock_guard const lock(mutex);
+    if (own_stream == nullptr) {
+      device_scope const current(device);
+      check(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking),
+            "cudaStreamCreateWithFlags");
+    }
+    return own_stream;
+  }
+
+  scratch_pool pool;
+  int const device;
+  deleter_core& core;
+  address_map<allocation, 4> allocations;
+  std::mutex mutex;  // guards the creation of own_stream
+  cudaStream_t own_stream = nullptr;
+};
+
+std::shared_ptr<stream_allocator::state> stream_allocator::make_state(
+    pool_options const& options, scratch_policy const& policy) {
+  return std::make_shared<state>(options, policy);
+}
+
+void* stream_allocator::allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,
+                                 source_location where) {
+  return state_->allocate(stream, bytes, alignment, where);
+}
+
+void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, source_location where) {
+  return detail::called_at(allocate_name, where, [&] {
+    cudaStream_t const own = state_->stream();
+    void* const memory = state_->allocate(own, bytes, alignment, where);
+    try {
+      relaxed_capture_scope const relaxed;
+      check(cudaStreamSynchronize(own), "cudaStreamSynchronize");
+    } catch (...) {
+      deallocate(own, memory, where);
+      throw;
+    }
+    return memory;
+  });
+}
+
+void stream_allocator::deallocate(stream_ref stream, void* memory, source_location where) {
+  if (memory == nullptr) return;
+  detail::called_at(deallocate_name, where, [&] {
+    state_->end_allocation(deallocate_name, memory, [&](auto& its) { its.release(stream); });
+  });
+}
+
+void stream_allocator::deallocate(void* memory, source_location where) {
+  if (memory == nullptr) return;
+  detail::called_at(deallocate_name, where, [&] {
+    cudaStream_t const own = state_->stream();
+    state_->end_allocation(deallocate_name, memory, [&](auto& its) { its.release(own); });
+  });
+}
+
+void stream_allocator::leave_to_graph(void* memory, source_location where) {
+  constexpr char const* call = "stream_allocator::leave_to_graph";
+  detail::called_at(call, where, [&] {
+    state_->end_allocation(call, memory, [&](auto& its) {
+      if (slot_pool::leave_to_graph(its.claimed_)) return;
+      throw usage_error(call, "`memory` was not allocated in a capture", "deallocate it");
+    });
+  });
+}
+
+scratch_pool& stream_allocator::pool() const noexcept {
+  return state_->pool;
+}
+
+int stream_allocator::device() const noexcept {
+  return state_->device;
+}
+
+}  // namespace escrow::inline v0_1
