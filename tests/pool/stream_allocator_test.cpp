@@ -1,0 +1,248 @@
+// Memory that is freed by its address: on any stream, in a capture or after it, or never.
+#include <atomic>
+#include <cstdint>
+#include <escrow/deleter.hpp>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class StreamAllocator : public pool_world {
+ protected:
+  static constexpr std::size_t size = 1024;
+
+  /// Work on the memory that ends when the flag is raised.
+  void keep_busy(void* used, cudaStream_t stream) {
+    hold_up(stream);
+    must(cudaMemsetAsync(used, 1, size, stream));
+  }
+  [[nodiscard]] std::size_t in_graphs() const { return memory.pool().stats().bytes_in_graphs; }
+
+  stream_allocator memory{options(8)};
+};
+
+TEST_F(StreamAllocator, GivesAStreamItsMemoryAgain) {
+  void* const first = memory.allocate(one, size);
+  memory.deallocate(one, first);
+  EXPECT_EQ(memory.allocate(one, size), first);
+  memory.deallocate(one, first);
+}
+
+TEST_F(StreamAllocator, GivesMemoryAgainAfterTheWorkOnTheStreamThatFreedIt) {
+  stream_allocator alone(options(1));
+  void* const first = alone.allocate(one, size);
+  keep_busy(first, two);
+  alone.deallocate(two, first);
+  ASSERT_EQ(alone.allocate(one, size), first);
+  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
+  flag.raise();
+  sync(one);
+  alone.deallocate(one, first);
+}
+
+TEST_F(StreamAllocator, AllowsTheAllocatingStreamToEndFirst) {
+  owned_stream made = make_stream();
+  void* const first = memory.allocate(made, size);
+  made.reset();
+  memory.deallocate(one, first);
+  EXPECT_EQ(memory.allocate(one, size), first);
+  memory.deallocate(one, first);
+}
+
+TEST_F(StreamAllocator, AlignsAsAskedFor) {
+  for (std::size_t alignment = 1; alignment <= std::size_t{1} << 20; alignment *= 2) {
+    void* const aligned = memory.allocate(one, size, alignment);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(aligned) % alignment, 0U);
+    must(cudaMemsetAsync(aligned, 1, size, one));
+    memory.deallocate(one, aligned);
+  }
+}
+
+TEST_F(StreamAllocator, OfNoBytesIsAnAddressOfItsOwn) {
+  void* const first = memory.allocate(one, 0);
+  void* const second = memory.allocate(one, 0);
+  EXPECT_NE(first, nullptr);
+  EXPECT_NE(first, second);
+  memory.deallocate(one, first);
+  memory.deallocate(one, second);
+  memory.deallocate(one, nullptr);
+}
+
+TEST_F(StreamAllocator, WithoutAStreamGivesMemoryThatAnyStreamMayUseAtOnce) {
+  stream_allocator alone(options(1));
+  void* const first = alone.allocate(one, size);
+  keep_busy(first, one);
+  alone.deallocate(one, first);
+  std::atomic<bool> is_returned = false;  // relaxed: the join orders the rest
+  void* second = nullptr;
+  std::thread other([&] {
+    second = alone.allocate(size);
+    is_returned.store(true, std::memory_order_relaxed);
+  });
+  EXPECT_TRUE(stays_false([&] { return is_returned.load(std::memory_order_relaxed); }));
+  flag.raise();
+  other.join();
+  EXPECT_EQ(second, first);
+  alone.deallocate(second);
+}
+
+TEST_F(StreamAllocator, WithoutAStreamDisturbsNoCapture) {
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  void* const first = memory.allocate(size);
+  memory.deallocate(first);
+  EXPECT_EQ(in_graphs(), 0U);
+  must(captured.end());
+}
+
+TEST_F(StreamAllocator, ACaptureUsesFreedMemoryAgainAndItsGraphKeepsIt) {
+  {
+    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+      for (int i = 0; i < 3; ++i) {
+        void* const scratch = memory.allocate(on, size);
+        must(cudaMemsetAsync(scratch, i, size, on));
+        memory.deallocate(on, scratch);
+      }
+    });
+    EXPECT_EQ(in_graphs(), size);
+    void* const other = memory.allocate(one, size);
+    EXPECT_EQ(memory.pool().stats().bytes, 2 * size);
+    memory.deallocate(one, other);
+  }
+  EXPECT_TRUE(wait_until([&] { return in_graphs() == 0; }));
+}
+
+TEST_F(StreamAllocator, MemoryOfACaptureMayBeFreedAfterItAndAfterItsGraph) {
+  void* output = nullptr;
+  {
+    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+      output = memory.allocate(on, size);
+      must(cudaMemsetAsync(output, 1, size, on));
+    });
+  }
+  EXPECT_TRUE(drained());
+  void* const other = memory.allocate(one, size);
+  EXPECT_NE(other, output) << "it is allocated still";
+  memory.deallocate(one, other);
+  memory.deallocate(two, output);
+  EXPECT_EQ(memory.allocate(two, size), output);
+  memory.deallocate(two, output);
+}
+
+TEST_F(StreamAllocator, MemoryThatIsLeftToItsGraphComesBackWithIt) {
+  void* scratch = nullptr;
+  {
+    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+      scratch = memory.allocate(on, size);
+      must(cudaMemsetAsync(scratch, 1, size, on));
+      memory.leave_to_graph(scratch);
+      void* const next = memory.allocate(on, size);
+      EXPECT_NE(next, scratch) << "the graph may still use it";
+      memory.deallocate(on, next);
+    });
+    EXPECT_EQ(in_graphs(), 2 * size);
+  }
+  EXPECT_TRUE(wait_until([&] { return in_graphs() == 0; }));
+  EXPECT_EQ(memory.pool().stats().bytes_in_use, 0U);
+}
+
+TEST_F(StreamAllocator, MemoryFromOutsideOfACaptureIsKeptByTheGraphThatFreesIt) {
+  void* const input = memory.allocate(one, size);
+  {
+    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+      must(cudaMemsetAsync(input, 1, size, on));
+      memory.deallocate(on, input);
+    });
+    EXPECT_EQ(in_graphs(), size);
+    void* const next = memory.allocate(one, size);
+    EXPECT_NE(next, input);
+    memory.deallocate(one, next);
+  }
+  EXPECT_TRUE(wait_until([&] { return in_graphs() == 0; }));
+}
+
+TEST_F(StreamAllocator, TheLastCopyLeavesToGraphsWhatWasAllocatedInCaptures) {
+  std::optional<stream_allocator> last(options(8));
+  {
+    owned_graph const captured = captured_plainly(
+        [&](cudaStream_t on) { must(cudaMemsetAsync(last->allocate(on, size), 1, size, on)); });
+    stream_allocator const copy = *last;
+    EXPECT_EQ(copy, *last);
+    EXPECT_NE(copy, memory);
+    last.reset();
+    EXPECT_EQ(copy.pool().stats().bytes_in_use, 0U);
+    EXPECT_EQ(copy.pool().stats().bytes_in_graphs, size);
+  }
+  EXPECT_TRUE(drained());
+}
+
+TEST(StreamAllocatorEnd, ReportsMemoryThatIsAllocatedAndLeaksIt) {
+  std::string text;
+  deleter worker({.on_error = [&](std::exception const& error) { text = error.what(); }});
+  owned_stream const stream = make_stream();
+  {
+    stream_allocator memory({.deleter = &worker});
+    static_cast<void>(memory.allocate(stream, 1));
+    static_cast<void>(memory.allocate(stream, 1));
+  }
+  EXPECT_NE(text.find("2 allocations were not freed"), std::string::npos) << text;
+  EXPECT_EQ(worker.stats().leaked, 2U);
+}
+
+TEST_F(StreamAllocator, RefusesAnAddressThatIsNotAllocated) {
+  void* const freed = memory.allocate(one, size);
+  memory.deallocate(one, freed);
+  int unknown = 0;
+  for (void* const wrong : {freed, static_cast<void*>(&unknown)}) {
+    expect_error<usage_error>([&] { memory.deallocate(one, wrong); },
+                              {"stream_allocator::deallocate", "`memory`", "not allocated"});
+    expect_error<usage_error>([&] { memory.deallocate(wrong); }, {"stream_allocator::deallocate"});
+    expect_error<usage_error>([&] { memory.leave_to_graph(wrong); },
+                              {"stream_allocator::leave_to_graph"});
+  }
+}
+
+TEST_F(StreamAllocator, RefusesToLeaveEagerMemoryToAGraph) {
+  void* const eager = memory.allocate(one, size);
+  expect_error<usage_error>([&] { memory.leave_to_graph(eager); },
+                            {"stream_allocator::leave_to_graph", "not allocated in a capture"});
+  memory.deallocate(one, eager);
+}
+
+TEST_F(StreamAllocator, RefusesWrongSizesAndAlignments) {
+  expect_error<usage_error>([&] { static_cast<void>(memory.allocate(one, size, 3)); },
+                            {"stream_allocator::allocate", "`alignment` is 3", "power of two"});
+  expect_error<usage_error>([&] { static_cast<void>(memory.allocate(one, size, 0)); },
+                            {"stream_allocator::allocate", "`alignment` is 0"});
+  expect_error<usage_error>([&] { static_cast<void>(memory.allocate(one, ~std::size_t{0}, 512)); },
+                            {"stream_allocator::allocate", "`bytes`", "bytes_max"});
+}
+
+// Each address is used by one thread at a time, whoever freed it before.
+TEST_F(StreamAllocator, ThreadsFreeWhatOthersAllocated) {
+  constexpr int rounds = 200;
+  std::vector<std::thread> threads;
+  std::atomic<void*> mailbox{nullptr};
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      owned_stream const stream = make_stream();
+      for (int i = 0; i < rounds; ++i) {
+        void* const mine = memory.allocate(stream, size);
+        must(cudaMemsetAsync(mine, i, size, stream));
+        must(cudaStreamSynchronize(stream));  // the other thread's stream is not ordered after it
+        // Acquire and release: the memory goes from thread to thread.
+        void* const others = mailbox.exchange(mine, std::memory_order_acq_rel);
+        memory.deallocate(stream, others);
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  memory.deallocate(one, mailbox.load(std::memory_order_relaxed));
+  EXPECT_EQ(memory.pool().stats().bytes_in_use, 0U);
+}
+
+}  // namespace
+}  // namespace escrow::test
