@@ -72,8 +72,7 @@ struct ESCROW_LOCAL stream_allocator::state {
     return address;
   }
 
-  // Takes the address out, calls `end` with the lease, and puts it back if that throws and did not
-  // end the lease.
+  // Takes the address out, and calls `end` with the lease. If that throws, the address is back.
   template <class End>
   void end_allocation(char const* call, void* address, End end) {
     allocation* const its = allocations.find(address);
@@ -87,10 +86,9 @@ struct ESCROW_LOCAL stream_allocator::state {
     try {
       end(memory);
     } catch (...) {
-      if (memory) {
-        its->memory.emplace(std::move(memory));
-        its->is_allocated.store(true, std::memory_order_release);
-      }
+      if (!memory) return;  // freed, with a deferred record, and reported
+      its->memory.emplace(std::move(memory));
+      its->is_allocated.store(true, std::memory_order_release);
       throw;
     }
   }

@@ -48,7 +48,7 @@ void forget_allocations(state& s, int device) {
   std::erase_if(s.allocations, [&](auto const& each) {
     if (each.second.device != device || each.second.host) return false;
     s.allocated.subtract(each.second);
-    ::operator delete(const_cast<void*>(each.first));
+    ::operator delete(const_cast<void*>(each.first), as_cuda_aligns);
     return true;
   });
 }

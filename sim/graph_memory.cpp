@@ -39,7 +39,7 @@ graph_block::graph_block(cudaMemAllocNodeParams const& as_asked, std::uint64_t g
     : params(as_asked), owner(graph_id) {
   access.assign(params.accessDescs, params.accessDescs + params.accessDescCount);
   params.accessDescs = access.data();
-  params.dptr = ::operator new(params.bytesize);
+  params.dptr = ::operator new(params.bytesize, as_cuda_aligns);
   the().graph_blocks.emplace(params.dptr, this);
   vanish(*this);
 }
@@ -47,7 +47,7 @@ graph_block::graph_block(cudaMemAllocNodeParams const& as_asked, std::uint64_t g
 graph_block::~graph_block() {
   the().graph_blocks.erase(params.dptr);
   appear(*this);
-  ::operator delete(params.dptr);
+  ::operator delete(params.dptr, as_cuda_aligns);
 }
 
 void appear(graph_block& block) {

@@ -20,9 +20,7 @@ memory_place place_of(void const* address) {
 }
 
 void* allocate_memory(std::size_t bytes, int device, bool host) {
-  // CUDA aligns to 256 bytes; operator delete without an alignment needs the plain form, which is
-  // enough here.
-  void* const address = ::operator new(bytes, std::nothrow);
+  void* const address = ::operator new(bytes, as_cuda_aligns, std::nothrow);
   if (address == nullptr) return nullptr;
   auto& s = the();
   auto const place = s.allocations.emplace(address, allocation{bytes, device, host}).first;
@@ -36,7 +34,7 @@ bool free_memory(void* address) {
   if (found == s.allocations.end()) return false;
   s.allocated.subtract(found->second);
   s.allocations.erase(found);
-  ::operator delete(address);
+  ::operator delete(address, as_cuda_aligns);
   return true;
 }
 

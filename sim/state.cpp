@@ -51,7 +51,8 @@ state* first_state() {
 }
 
 void free_allocations(state& s) {
-  for (auto const& [address, what] : s.allocations) ::operator delete(const_cast<void*>(address));
+  for (auto const& [address, what] : s.allocations)
+    ::operator delete(const_cast<void*>(address), as_cuda_aligns);
   s.allocations.clear();
   s.allocated = {};
 }

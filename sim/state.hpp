@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ struct device {
   std::map<std::uint64_t, std::shared_ptr<CUstream_st>> streams;
   CUmemPoolHandle_st pool;
 };
+
+// Of all memory.
+constexpr std::align_val_t as_cuda_aligns{256};
 
 struct allocation {
   std::size_t bytes = 0;

@@ -23,7 +23,8 @@ namespace escrow::inline v0_1 {
 // Capture: as scratch_pool. Memory allocated in a capture may be used and freed in the capture, or
 //   eagerly later; the graph keeps it for its launches in any case. Until it is freed, it has its
 //   content after the graph's end, too.
-// Errors: as scratch_pool; usage_error for an address that is not allocated.
+// Errors: as scratch_pool; usage_error for an address that is not allocated. An allocation in a
+//   capture that throws std::bad_alloc may leave memory to the graph, which nothing uses.
 // Example: examples/stream_allocator.cpp.
 class ESCROW_API stream_allocator {
  public:
@@ -48,8 +49,9 @@ class ESCROW_API stream_allocator {
 
   // Frees `memory` after the work on `stream` so far, which all uses must be ordered before. The
   // stream of its allocation may be gone, unless `stream` captures and the memory is from outside
-  // of that capture. Null does nothing. On failure the memory stays allocated, or, if CUDA refuses
-  // the event, it is freed as lease describes.
+  // of that capture. Null does nothing. If it throws, the memory is still allocated. If CUDA
+  // refuses an event, the memory is free once it can be recorded (see lease), and on_error gets the
+  // error.
   void deallocate(stream_ref stream, void* memory,
                   source_location where = source_location::current());
   // The same, after the work that used it is done.
