@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -150,6 +151,23 @@ void stream_allocator::deallocate(void* memory, source_location where) {
     cudaStream_t const own = state_->stream();
     state_->end_allocation(deallocate_name, memory, [&](auto& its) { its.release(own); });
   });
+}
+
+void stream_allocator::deallocate_or_report(stream_ref stream, void* memory,
+                                            source_location where) noexcept {
+  try {
+    deallocate(stream, memory, where);
+  } catch (std::exception const& error) {
+    state_->core.report(error);
+  }
+}
+
+void stream_allocator::deallocate_or_report(void* memory, source_location where) noexcept {
+  try {
+    deallocate(memory, where);
+  } catch (std::exception const& error) {
+    state_->core.report(error);
+  }
 }
 
 void stream_allocator::leave_to_graph(void* memory, source_location where) {

@@ -56,6 +56,11 @@ class ESCROW_API stream_allocator {
                   source_location where = source_location::current());
   // The same, after the work that used it is done.
   void deallocate(void* memory, source_location where = source_location::current());
+  // Both for interfaces that may not throw: on_error gets what they would throw.
+  void deallocate_or_report(stream_ref stream, void* memory,
+                            source_location where = source_location::current()) noexcept;
+  void deallocate_or_report(void* memory,
+                            source_location where = source_location::current()) noexcept;
 
   // Memory that was allocated in a capture, and that only this graph uses, is the graph's from now
   // on: no later claim of the capture gets it, and it is free when the graph is gone.
