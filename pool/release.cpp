@@ -221,7 +221,10 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
   slot& used = require_slot("lease::record_stream", lease);
   state& in = *used.pool_.state_;
   capture_info const capture = usable_capture_of("lease::record_stream", stream);
-  if (capture.id != lease.capture_id) refuse_capture("lease::record_stream", lease);
+  bool const is_used_after_its_capture = capture.is_none() && !is_in_its_capture(lease);
+  if (capture.id != lease.capture_id && !is_used_after_its_capture) {
+    refuse_capture("lease::record_stream", lease);
+  }
   stream_use use = in.unasked(stream);
   if (capture.is_none()) {  // a query would invalidate a capture
     use.id = stream_id(stream);

@@ -94,6 +94,16 @@ struct ESCROW_LOCAL stream_allocator::state {
     }
   }
 
+  void record_stream(char const* call, stream_ref stream, void* address) {
+    allocation* const its = allocations.find(address);
+    if (its == nullptr || !its->is_allocated.load(std::memory_order_acquire)) {
+      throw usage_error(call, "`memory` is not allocated here, or was freed already",
+                        "pass what allocate() returned, before it is freed");
+    }
+    std::lock_guard const lock(record_mutex);
+    its->memory->record_stream(stream);
+  }
+
   // For allocations without a stream. Throws cuda_error.
   cudaStream_t stream() {
     std::lock_guard const lock(mutex);
@@ -109,7 +119,8 @@ struct ESCROW_LOCAL stream_allocator::state {
   int const device;
   deleter_core& core;
   address_map<allocation, 4> allocations;
-  std::mutex mutex;  // guards the creation of own_stream
+  std::mutex record_mutex;  // guards leases against two calls of record_stream()
+  std::mutex mutex;         // guards the creation of own_stream
   cudaStream_t own_stream = nullptr;
 };
 
@@ -168,6 +179,11 @@ void stream_allocator::deallocate_or_report(void* memory, source_location where)
   } catch (std::exception const& error) {
     state_->core.report(error);
   }
+}
+
+void stream_allocator::record_stream(stream_ref stream, void* memory, source_location where) {
+  constexpr char const* call = "stream_allocator::record_stream";
+  detail::called_at(call, where, [&] { state_->record_stream(call, stream, memory); });
 }
 
 void stream_allocator::leave_to_graph(void* memory, source_location where) {

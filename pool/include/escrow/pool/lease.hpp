@@ -71,7 +71,7 @@ class lease {
 
   // The resource is used on `stream` too, of any device, until the release: it is handed out again
   // only after the work on `stream` at the release. In a capture, `stream` must be in the same
-  // capture. After cudaStreamPerThread, release on the same thread.
+  // capture; after it, outside of captures. After cudaStreamPerThread, release on the same thread.
   void record_stream(stream_ref stream) { slot_pool::record_stream(claimed_, stream); }
 
   // For launch(): record_stream(), unless the lease knows the stream. A capture must always be the

@@ -15,7 +15,7 @@ namespace escrow::inline v0_1 {
 // A scratch_pool for interfaces that give memory back by its address: memory resources, allocators
 // of frameworks, C. Where you can keep a lease, use the pool itself.
 // Thread safety: any thread may call anything concurrently, except constructor, assignment and
-//   destructor of the same copy. A call takes no lock of its own.
+//   destructor of the same copy. Allocating and freeing take no lock of their own.
 // Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy.
 //   Memory that is allocated then is not freed: what was allocated in a capture belongs to the
 //   graph; the rest is leaked (deleter_stats::leaked), and a usage_error goes to the deleter's
@@ -61,6 +61,11 @@ class ESCROW_API stream_allocator {
                             source_location where = source_location::current()) noexcept;
   void deallocate_or_report(void* memory,
                             source_location where = source_location::current()) noexcept;
+
+  // The memory is used on `stream` too, as lease::record_stream; memory of a capture only while the
+  // stream of its allocation is alive. Takes a lock; not concurrently with the memory's end.
+  void record_stream(stream_ref stream, void* memory,
+                     source_location where = source_location::current());
 
   // Memory that was allocated in a capture, and that only this graph uses, is the graph's from now
   // on: no later claim of the capture gets it, and it is free when the graph is gone.
