@@ -73,6 +73,7 @@ class ESCROW_API stream_allocator {
 
   // The pool, for trim(), stats(), holders() and the like. Lives as long as any copy.
   [[nodiscard]] scratch_pool& pool() const noexcept;
+  // The memory's device.
   [[nodiscard]] int device() const noexcept;
 
   // Whether memory of one may be freed by the other: copies.
