@@ -1,0 +1,281 @@
+// Memory for PyTorch: a stream_allocator for each device, and the graphs that were captured on it.
+#include "escrow_torch.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <escrow/core/capture.hpp>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/never_destroyed.hpp>
+#include <escrow/graph.hpp>
+#include <escrow/pool.hpp>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+using escrow::check;
+using escrow::relaxed_capture_scope;
+using escrow::stream_allocator;
+
+// Makes a device current.
+class on_device {
+ public:
+  explicit on_device(int device) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice");
+    check(cudaSetDevice(device), "cudaSetDevice");
+  }
+  on_device(on_device&&) = delete;
+  ~on_device() { static_cast<void>(escrow::succeeded(cudaSetDevice(previous_))); }
+
+ private:
+  int previous_ = 0;
+};
+
+struct device_memory {
+  std::mutex mutex;  // guards all but reads of `made`
+  escrow::pool_options options{.slots_max = std::numeric_limits<std::size_t>::max(),
+                               .label = "torch"};
+  escrow::scratch_policy policy;
+  // Release and acquire: whoever uses it has what its constructor wrote. Never destroyed.
+  std::atomic<stream_allocator*> made{nullptr};
+  cudaStream_t releases = nullptr;  // for releases of graphs, which no capture uses
+};
+
+constexpr std::size_t devices_max = 128;
+
+std::array<device_memory, devices_max>& all_devices() {
+  static escrow::never_destroyed<std::array<device_memory, devices_max>> devices;
+  return *devices;
+}
+
+device_memory& of_device(int device) {
+  if (device >= 0 && static_cast<std::size_t>(device) < devices_max) {
+    return all_devices()[static_cast<std::size_t>(device)];  // NOLINT: checked
+  }
+  throw escrow::usage_error("escrow_torch", "`device` is " + std::to_string(device),
+                            "pass the index of a device");
+}
+
+stream_allocator* find(device_memory& its) noexcept {
+  return its.made.load(std::memory_order_acquire);
+}
+
+stream_allocator& allocator_of(int device) {
+  device_memory& its = of_device(device);
+  if (stream_allocator* const made = find(its)) return *made;
+  std::lock_guard const lock(its.mutex);
+  if (stream_allocator* const made = find(its)) return *made;
+  its.options.device = device;
+  auto made = std::make_unique<stream_allocator>(its.options, its.policy);
+  its.made.store(made.get(), std::memory_order_release);
+  return *made.release();
+}
+
+// A graph whose references are held for the Python object that launches it.
+struct held_graph {
+  escrow::hoisted references;
+  int device;
+  bool was_entered = false;
+};
+
+held_graph& as_held(void* held) {
+  if (held != nullptr) return *static_cast<held_graph*>(held);
+  throw escrow::usage_error("escrow_torch", "`held` is null", "hoist the graph first");
+}
+
+cudaStream_t stream_for_releases(int device) {
+  device_memory& its = of_device(device);
+  std::lock_guard const lock(its.mutex);
+  if (its.releases == nullptr) {
+    check(cudaStreamCreateWithFlags(&its.releases, cudaStreamNonBlocking),
+          "cudaStreamCreateWithFlags");
+  }
+  return its.releases;
+}
+
+// cudaFree waits for the device and, in Relaxed mode, invalidates no capture.
+void wait_for(int device) {
+  on_device const current(device);
+  relaxed_capture_scope const relaxed;
+  void* any = nullptr;
+  if (escrow::succeeded(cudaMalloc(&any, 1))) return check(cudaFree(any), "cudaFree");
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+template <class Call>
+void or_report(char const* function, Call call) noexcept {
+  try {
+    call();
+  } catch (std::exception const& error) {
+    static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+  }
+}
+
+std::array<char, 4096>& error_text() noexcept {
+  thread_local std::array<char, 4096> text{};
+  return text;
+}
+
+// What `call` returns; if it throws, `failed`.
+template <class Result, class Call>
+Result or_failed(Result failed, Call call) noexcept {
+  try {
+    return call();
+  } catch (std::exception const& error) {
+    auto& text = error_text();
+    static_cast<void>(std::snprintf(text.data(), text.size(), "%s", error.what()));
+    return failed;
+  }
+}
+
+constexpr int failed = -1;
+
+}  // namespace
+
+void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) {
+  if (bytes == 0) return nullptr;
+  try {
+    return allocator_of(device).allocate(stream, bytes);
+  } catch (escrow::pool_exhausted const& error) {
+    throw std::runtime_error(std::string("CUDA out of memory: ") + error.what());
+  }
+}
+
+void escrow_torch_free(void* memory, std::size_t /*bytes*/, int device,
+                       cudaStream_t stream) noexcept {
+  or_report("escrow_torch_free", [&] { allocator_of(device).deallocate(stream, memory); });
+}
+
+void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
+  for (device_memory& its : all_devices()) {
+    stream_allocator* const made = find(its);
+    if (made == nullptr) continue;
+    try {
+      return made->record_stream(stream, memory);
+    } catch (escrow::usage_error const&) {  // see the header
+    }
+  }
+}
+
+void escrow_torch_empty_cache() {
+  for (device_memory& its : all_devices()) {
+    if (stream_allocator* const made = find(its)) made->pool().trim();
+  }
+}
+
+void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t stream) {
+  try {
+    return allocator_of(device).allocate(stream, bytes);
+  } catch (escrow::pool_exhausted const&) {
+    return nullptr;
+  } catch (escrow::cuda_error const& error) {
+    if (error.status() == cudaErrorMemoryAllocation) return nullptr;
+    throw;
+  }
+}
+
+void escrow_torch_free_segment(void* memory, std::size_t /*bytes*/, int device,
+                               cudaStream_t stream) noexcept {
+  or_report("escrow_torch_free_segment", [&] {
+    wait_for(device);
+    allocator_of(device).deallocate(stream, memory);
+  });
+}
+
+char const* escrow_torch_error() noexcept {
+  return error_text().data();
+}
+
+int escrow_torch_configure(int device, std::size_t bytes_max, char const* label, char const* group,
+                           int streams_outlive) noexcept {
+  return or_failed(failed, [&] {
+    device_memory& its = of_device(device);
+    std::lock_guard const lock(its.mutex);
+    if (find(its) != nullptr) {
+      throw escrow::usage_error("escrow_torch_configure",
+                                "device " + std::to_string(device) + " has its allocator already",
+                                "configure before the first allocation on the device");
+    }
+    escrow::pool_options options = its.options;
+    if (label != nullptr) options.label = label;
+    options.group.reset();
+    if (group != nullptr) options.group.emplace(escrow::sharing_options{.label = group});
+    options.streams_outlive_pool = streams_outlive != 0;
+    its.options = options;
+    its.policy.bytes_max = bytes_max;
+    return 0;
+  });
+}
+
+char const* escrow_torch_stats(int device) noexcept {
+  return or_failed(static_cast<char const*>(nullptr), [&] {
+    thread_local std::string text;
+    device_memory& its = of_device(device);
+    stream_allocator* const made = find(its);
+    std::lock_guard const lock(its.mutex);
+    auto const memory = made != nullptr ? made->pool().stats() : escrow::scratch_stats{};
+    text = R"({"memory": )" + to_json(memory) + R"(, "deleter": )" +
+           to_json(escrow::deleter::global().stats());
+    if (its.options.group) text += R"(, "group": )" + to_json(its.options.group->stats());
+    text += "}";
+    return text.c_str();
+  });
+}
+
+long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept {
+  return or_failed(-1LL, [&] {
+    stream_allocator* const made = find(of_device(device));
+    return made != nullptr ? static_cast<long long>(made->pool().trim(keep_bytes)) : 0LL;
+  });
+}
+
+void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
+  return or_failed(static_cast<void*>(nullptr), [&]() -> void* {
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    return new held_graph{.references = escrow::hoist(graph), .device = device};
+  });
+}
+
+int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
+  return or_failed(failed, [&] {
+    held_graph& its = as_held(held);
+    on_device const current(its.device);
+    its.references.enter(stream);
+    its.was_entered = true;
+    return 0;
+  });
+}
+
+int escrow_torch_leave(void* held, cudaStream_t stream) noexcept {
+  return or_failed(failed, [&] {
+    held_graph& its = as_held(held);
+    on_device const current(its.device);
+    its.references.leave(stream);
+    return 0;
+  });
+}
+
+int escrow_torch_release(void* held) noexcept {
+  return or_failed(failed, [&] {
+    held_graph& its = as_held(held);
+    on_device const current(its.device);
+    if (its.was_entered) {
+      // All its launches are before this turn.
+      cudaStream_t const own = stream_for_releases(its.device);
+      its.references.enter(own);
+      its.references.leave(own);
+      its.references.release_after(own);
+    } else {
+      its.references.release();
+    }
+    delete &its;
+    return 0;
+  });
+}

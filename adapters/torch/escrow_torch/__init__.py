@@ -1,0 +1,185 @@
+"""PyTorch's device memory from Escrow: tensors, graphs, and graphs that share their memory. See README.md."""
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import pathlib
+
+try:  # first: it loads the CUDA runtime that it comes with
+    import torch
+except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without
+    torch = None
+
+__all__ = ["Graph", "allocator", "configure", "install", "mem_pool", "stats", "trim"]
+
+_POINTER = ctypes.c_void_p
+_SIGNATURES = {
+    "error": (ctypes.c_char_p, ()),
+    "configure": (ctypes.c_int, (ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)),
+    "stats": (ctypes.c_char_p, (ctypes.c_int,)),
+    "trim": (ctypes.c_longlong, (ctypes.c_int, ctypes.c_size_t)),
+    "hoist": (_POINTER, (_POINTER,)),
+    "enter": (ctypes.c_int, (_POINTER, _POINTER)),
+    "leave": (ctypes.c_int, (_POINTER, _POINTER)),
+    "release": (ctypes.c_int, (_POINTER,)),
+}
+
+
+def library_path():
+    """ESCROW_TORCH_LIBRARY, or the library beside this file, or what the dynamic loader finds."""
+    beside = pathlib.Path(__file__).with_name("libescrow_torch.so")
+    return os.environ.get("ESCROW_TORCH_LIBRARY") or (str(beside) if beside.exists() else beside.name)
+
+
+@functools.cache
+def _library():
+    library = ctypes.CDLL(library_path())
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, "escrow_torch_" + name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _call(name, *arguments):
+    result = getattr(_library(), "escrow_torch_" + name)(*arguments)
+    if result is None or result == -1:
+        raise RuntimeError(_library().escrow_torch_error().decode(errors="replace"))
+    return result
+
+
+def _address_of(name):
+    return ctypes.cast(getattr(_library(), "escrow_torch_" + name), _POINTER).value
+
+
+def _device(device):
+    return torch.cuda.current_device() if device is None else int(device)
+
+
+def configure(device=0, *, bytes_max=None, label="torch", group=None, streams_outlive=False):
+    """How Escrow serves a device. Call it before the first allocation there.
+
+    bytes_max: most bytes of all blocks together. group: a label; all graphs that are captured on the device then share
+    their memory, and must be launched in turn: see Graph. streams_outlive: no stream that tensors use ends before the
+    process, and none begins a capture while another thread frees its tensors; freeing is cheaper then.
+    """
+    most = ctypes.c_size_t(-1).value if bytes_max is None else bytes_max
+    _call("configure", device, most, label.encode(), None if group is None else group.encode(), bool(streams_outlive))
+
+
+@functools.cache
+def allocator():
+    """A CUDAPluggableAllocator that asks Escrow for each tensor."""
+    made = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "escrow_torch_allocate", "escrow_torch_free")
+    functions = made.allocator()
+    functions.set_record_stream_fn(_address_of("record_stream"))
+    functions.set_reset_fn(_address_of("empty_cache"))
+    return made
+
+
+def install():
+    """All of PyTorch's device memory comes from Escrow. Call it before PyTorch uses a device."""
+    torch.cuda.memory.change_current_allocator(allocator())
+
+
+@functools.cache
+def _segments():
+    return torch.cuda.memory.CUDAPluggableAllocator(
+        library_path(), "escrow_torch_allocate_segment", "escrow_torch_free_segment")
+
+
+def mem_pool(**arguments):
+    """A torch.cuda.MemPool whose segments come from Escrow; `arguments` as MemPool's. PyTorch splits and caches them."""
+    return torch.cuda.MemPool(_segments().allocator(), **arguments)
+
+
+def stats(device=None):
+    """Statistics of the device's memory, of its sharing group if it has one, and of Escrow's deleter."""
+    return json.loads(_call("stats", _device(device)))
+
+
+def trim(device=None, keep_bytes=0):
+    """Frees memory that no work uses, until `keep_bytes` are left. Returns the bytes freed."""
+    return _call("trim", _device(device), keep_bytes)
+
+
+class _Held:
+    """What a graph holds, taken off it: its launches pay for no user object. Has no reference to the graph."""
+
+    def __init__(self, raw_graph, current_stream):
+        self._current_stream = current_stream  # gives the handle of the stream that a launch uses
+        self._entered = None  # the stream of a launch that has begun
+        self._held = None  # for the destructor, if the next line throws
+        self._held = _call("hoist", raw_graph)
+
+    def enter(self, _graph=None):
+        if self._entered is not None:  # that launch failed, and nobody called leave()
+            self.leave()
+        stream = self._current_stream()
+        _call("enter", self._held, stream)
+        self._entered = stream
+
+    def leave(self, _graph=None):
+        stream, self._entered = self._entered, None
+        _call("leave", self._held, stream)
+
+    def release(self):
+        if self._held is not None:
+            _call("release", self._held)
+            self._held = None
+
+    __del__ = release
+
+
+class Graph:
+    """A torch.cuda.CUDAGraph whose memory comes back after its last launch, and which shares it in turn.
+
+        graph = escrow_torch.Graph()
+        with graph.capture():
+            output = model(input)
+        graph.replay()
+
+    Each launch waits, on the GPU, for the last launch of any graph of the device's group (configure). What a launch
+    left in memory that was allocated in the capture is lost at the next launch of another graph of the group: copy
+    results before, or have the capture write them to a tensor that was made before it.
+    """
+
+    def __init__(self):
+        self.cuda_graph = torch.cuda.CUDAGraph(keep_graph=True)
+        self._held = None
+        self._has_hooks = hasattr(self.cuda_graph, "register_replay_start_hook")
+
+    @contextlib.contextmanager
+    def capture(self, **arguments):
+        """As torch.cuda.graph(), whose `arguments` it takes."""
+        device = torch.cuda.current_device()
+        # A workspace of an earlier capture belongs to that graph, and one of this capture to this graph.
+        torch._C._cuda_clearCublasWorkspaces()
+        try:
+            with torch.cuda.graph(self.cuda_graph, **arguments):
+                yield self
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
+        with torch.cuda.device(device):
+            self._held = _Held(self.cuda_graph.raw_cuda_graph(), lambda: torch.cuda.current_stream(device).cuda_stream)
+        self.cuda_graph.instantiate()
+        if self._has_hooks:  # also when other code replays cuda_graph
+            self.cuda_graph.register_replay_start_hook(self._held.enter)
+            self.cuda_graph.register_replay_end_hook(self._held.leave)
+
+    @contextlib.contextmanager
+    def turn(self):
+        """For code that replays cuda_graph itself, on the current stream, where PyTorch has no hooks for replays."""
+        self._held.enter()
+        try:
+            yield
+        finally:
+            self._held.leave()
+
+    def replay(self):
+        """Launches the graph on the current stream."""
+        if self._has_hooks:
+            self.cuda_graph.replay()
+            return
+        with self.turn():
+            self.cuda_graph.replay()

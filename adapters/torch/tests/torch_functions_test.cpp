@@ -1,0 +1,209 @@
+// What PyTorch and the Python module call: memory in captures and out of them, and its errors.
+#include <atomic>
+#include <escrow/nodes.hpp>
+#include <string>
+#include <thread>
+
+#include "escrow_torch.hpp"
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+constexpr std::size_t size = 4096;
+constexpr std::size_t bytes_max = 64 << 20;
+
+bool contains(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class TorchFunctions : public pool_world {
+ protected:
+  static void SetUpTestSuite() {
+    ASSERT_EQ(escrow_torch_configure(0, bytes_max, "net", "decode", 0), 0) << escrow_torch_error();
+  }
+  void TearDown() override {
+    flag.raise();
+    sync_all();
+    EXPECT_TRUE(is_soon(R"("bytes_in_use": 0, "bytes_idle")")) << escrow_torch_stats(0);
+    EXPECT_TRUE(is_soon(R"("bytes_in_graphs": 0)")) << escrow_torch_stats(0);
+    EXPECT_TRUE(is_soon(R"("leaked": 0)")) << escrow_torch_stats(0);
+    EXPECT_GE(escrow_torch_trim(0, 0), 0);
+    pool_world::TearDown();
+  }
+
+  [[nodiscard]] static bool is_soon(std::string const& part) {
+    return wait_until([&] { return contains(escrow_torch_stats(0), part); });
+  }
+  static void* allocate(cudaStream_t stream) { return escrow_torch_allocate(size, 0, stream); }
+  static void free(void* memory, cudaStream_t stream) {
+    escrow_torch_free(memory, size, 0, stream);
+  }
+  /// A graph that uses memory from here, which it frees.
+  [[nodiscard]] owned_graph captured_step(int value) {
+    return captured_plainly([&](cudaStream_t on) {
+      auto* const used = static_cast<int*>(allocate(on));
+      must(launch_fill(on, used, 4, value));
+      must(launch_check(on, used, 4, value, mismatches.data()));
+      free(used, on);
+    });
+  }
+};
+
+TEST_F(TorchFunctions, GiveMemoryAgainAfterTheWorkOnItsStreams) {
+  void* const first = allocate(one);
+  escrow_torch_record_stream(first, two);
+  hold_up(two);
+  free(first, one);
+  void* const second = allocate(one);
+  EXPECT_EQ(second, first);
+  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
+  flag.raise();
+  free(second, one);
+}
+
+TEST_F(TorchFunctions, RecordNoStreamForOtherMemoryOrInACaptureOfOtherMemory) {
+  void* const eager = allocate(one);
+  escrow_torch_record_stream(cells.data(), two);
+  capture captured{two, cudaStreamCaptureModeGlobal};
+  escrow_torch_record_stream(eager, two);
+  EXPECT_TRUE(captured.is_active());
+  must(captured.end());
+  free(eager, one);
+}
+
+TEST_F(TorchFunctions, OfNoBytesIsNull) {
+  EXPECT_EQ(escrow_torch_allocate(0, 0, one), nullptr);
+  free(nullptr, one);
+}
+
+TEST_F(TorchFunctions, KeepMemoryForTheGraphThatWasCapturedWithIt) {
+  {
+    owned_graph const captured = captured_step(1);
+    EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));
+    owned_exec const exec = instantiate(captured);
+    must(cudaGraphLaunch(exec, two));
+  }
+  EXPECT_TRUE(is_soon(R"("bytes_in_graphs": 0)"));
+}
+
+TEST_F(TorchFunctions, FreeMemoryOfACaptureAfterIt) {
+  void* output = nullptr;
+  owned_graph captured = captured_plainly([&](cudaStream_t on) {
+    output = allocate(on);
+    must(cudaMemsetAsync(output, 1, size, on));
+  });
+  escrow_torch_record_stream(output, two);
+  captured.reset();
+  free(output, one);
+}
+
+TEST_F(TorchFunctions, FreeMemoryFromBeforeACaptureInIt) {
+  void* const eager = allocate(one);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  free(eager, one);
+  EXPECT_TRUE(captured.is_active());
+  must(captured.end());
+  free(allocate(one), one);  // the stream's deferred record
+}
+
+TEST_F(TorchFunctions, ReportAFreeThatFails) {
+  testing::internal::CaptureStderr();
+  free(cells.data(), one);
+  std::string const said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "escrow_torch_free: stream_allocator::deallocate: `memory` is not"))
+      << said;
+}
+
+TEST_F(TorchFunctions, SayThatThereIsNoMemory) {
+  expect_error<std::runtime_error>(
+      [&] { static_cast<void>(escrow_torch_allocate(2 * bytes_max, 0, one)); },
+      {"CUDA out of memory", "\"net"});
+  EXPECT_EQ(escrow_torch_allocate_segment(2 * bytes_max, 0, one), nullptr);
+}
+
+TEST_F(TorchFunctions, RefuseWhatIsNoDevice) {
+  expect_error<usage_error>([&] { static_cast<void>(escrow_torch_allocate(size, -1, one)); },
+                            {"`device` is -1"});
+  expect_error<cuda_error>([&] { static_cast<void>(escrow_torch_allocate(size, 100, one)); },
+                           {"cudaErrorInvalidDevice"});
+  EXPECT_EQ(escrow_torch_stats(-1), nullptr);
+  EXPECT_TRUE(contains(escrow_torch_error(), "`device` is -1"));
+}
+
+TEST_F(TorchFunctions, AreConfiguredBeforeTheFirstUseOnly) {
+  free(allocate(one), one);
+  EXPECT_EQ(escrow_torch_configure(0, bytes_max, "net", nullptr, 0), -1);
+  EXPECT_TRUE(contains(escrow_torch_error(), "configure before the first allocation"));
+  EXPECT_EQ(escrow_torch_trim(101, 0), 0);
+}
+
+TEST_F(TorchFunctions, EmptyTheCache) {
+  free(allocate(one), one);
+  sync(one);
+  EXPECT_FALSE(contains(escrow_torch_stats(0), R"({"bytes": 0,)"));
+  escrow_torch_empty_cache();
+  EXPECT_TRUE(contains(escrow_torch_stats(0), R"({"bytes": 0,)")) << escrow_torch_stats(0);
+}
+
+TEST_F(TorchFunctions, FreeASegmentAfterAllWorkOnTheDevice) {
+  void* const segment = escrow_torch_allocate_segment(size, 0, one);
+  must(launch_fill(two, static_cast<int*>(segment), 4, 1));
+  hold_up(two);
+  std::atomic<bool> is_freed = false;  // relaxed: the join orders the rest
+  capture captured{three, cudaStreamCaptureModeGlobal};
+  std::thread other([&] {
+    escrow_torch_free_segment(segment, size, 0, one);
+    is_freed.store(true, std::memory_order_relaxed);
+  });
+  EXPECT_TRUE(stays_false([&] { return is_freed.load(std::memory_order_relaxed); }));
+  flag.raise();
+  other.join();
+  EXPECT_TRUE(captured.is_active());
+  must(captured.end());
+}
+
+TEST_F(TorchFunctions, LaunchGraphsOfOneGroupInTurn) {
+  owned_graph const first = captured_step(1);
+  owned_graph const second = captured_step(2);
+  EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));  // together
+  void* const of_first = escrow_torch_hoist(first);
+  void* const of_second = escrow_torch_hoist(second);
+  EXPECT_TRUE(has_no_user_object());
+  owned_exec const execs[] = {instantiate(first), instantiate(second)};
+  hold_up(one);
+  for (int i = 0; i < 20; ++i) {
+    for (void* const held : {of_first, of_second}) {
+      cudaStream_t const on = held == of_first ? one : two;
+      ASSERT_EQ(escrow_torch_enter(held, on), 0) << escrow_torch_error();
+      must(cudaGraphLaunch(execs[held == of_first ? 0 : 1], on));
+      ASSERT_EQ(escrow_torch_leave(held, on), 0) << escrow_torch_error();
+    }
+  }
+  EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
+  EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
+  EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));  // in flight
+}
+
+TEST_F(TorchFunctions, ReleaseAGraphThatWasNotLaunched) {
+  owned_graph const captured = captured_step(1);
+  EXPECT_EQ(escrow_torch_release(escrow_torch_hoist(captured)), 0) << escrow_torch_error();
+}
+
+TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
+  owned_graph const captured = captured_step(1);
+  void* const held = escrow_torch_hoist(captured);
+  {
+    capture open{two, cudaStreamCaptureModeGlobal};
+    EXPECT_EQ(escrow_torch_enter(held, two), -1);
+    EXPECT_TRUE(contains(escrow_torch_error(), "`stream` is being captured"));
+  }
+  EXPECT_EQ(escrow_torch_leave(held, two), -1);
+  EXPECT_EQ(escrow_torch_enter(nullptr, two), -1);
+  EXPECT_TRUE(contains(escrow_torch_error(), "`held` is null"));
+  EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error();
+}
+
+}  // namespace
+}  // namespace escrow::test
