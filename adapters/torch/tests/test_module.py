@@ -57,6 +57,7 @@ class Module(unittest.TestCase):
         held[0].enter()  # a launch that fails is followed by no leave()
         held[0].enter()
         held[0].leave()
+        del each
         held.clear()
         self.cuda("cudaDeviceSynchronize")
         freed = 0
