@@ -23,17 +23,20 @@ using escrow::check;
 using escrow::relaxed_capture_scope;
 using escrow::stream_allocator;
 
-// Makes a device current.
+// Makes a device current: the default stream's handle is the same for each.
 class on_device {
  public:
-  explicit on_device(int device) {
+  explicit on_device(int device) : device_(device) {
     check(cudaGetDevice(&previous_), "cudaGetDevice");
-    check(cudaSetDevice(device), "cudaSetDevice");
+    if (device_ != previous_) check(cudaSetDevice(device_), "cudaSetDevice");
   }
   on_device(on_device&&) = delete;
-  ~on_device() { static_cast<void>(escrow::succeeded(cudaSetDevice(previous_))); }
+  ~on_device() {
+    if (device_ != previous_) static_cast<void>(escrow::succeeded(cudaSetDevice(previous_)));
+  }
 
  private:
+  int device_;
   int previous_ = 0;
 };
 
@@ -99,9 +102,8 @@ cudaStream_t stream_for_releases(int device) {
   return its.releases;
 }
 
-// cudaFree waits for the device and, in Relaxed mode, invalidates no capture.
-void wait_for(int device) {
-  on_device const current(device);
+// cudaFree waits for the current device and, in Relaxed mode, invalidates no capture.
+void wait_for_device() {
   relaxed_capture_scope const relaxed;
   void* any = nullptr;
   if (escrow::succeeded(cudaMalloc(&any, 1))) return check(cudaFree(any), "cudaFree");
@@ -115,6 +117,11 @@ void or_report(char const* function, Call call) noexcept {
   } catch (std::exception const& error) {
     static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
   }
+}
+
+std::string& stats_text() {
+  thread_local std::string text;
+  return text;
 }
 
 std::array<char, 4096>& error_text() noexcept {
@@ -141,7 +148,9 @@ constexpr int failed = -1;
 void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   try {
-    return allocator_of(device).allocate(stream, bytes);
+    stream_allocator& its = allocator_of(device);
+    on_device const current(device);
+    return its.allocate(stream, bytes);
   } catch (escrow::pool_exhausted const& error) {
     throw std::runtime_error(std::string("CUDA out of memory: ") + error.what());
   }
@@ -149,7 +158,10 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) 
 
 void escrow_torch_free(void* memory, std::size_t /*bytes*/, int device,
                        cudaStream_t stream) noexcept {
-  or_report("escrow_torch_free", [&] { allocator_of(device).deallocate(stream, memory); });
+  or_report("escrow_torch_free", [&] {
+    on_device const current(device);
+    allocator_of(device).deallocate(stream, memory);
+  });
 }
 
 void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
@@ -171,7 +183,9 @@ void escrow_torch_empty_cache() {
 
 void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t stream) {
   try {
-    return allocator_of(device).allocate(stream, bytes);
+    stream_allocator& its = allocator_of(device);
+    on_device const current(device);
+    return its.allocate(stream, bytes);
   } catch (escrow::pool_exhausted const&) {
     return nullptr;
   } catch (escrow::cuda_error const& error) {
@@ -183,7 +197,8 @@ void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t 
 void escrow_torch_free_segment(void* memory, std::size_t /*bytes*/, int device,
                                cudaStream_t stream) noexcept {
   or_report("escrow_torch_free_segment", [&] {
-    wait_for(device);
+    on_device const current(device);
+    wait_for_device();
     allocator_of(device).deallocate(stream, memory);
   });
 }
@@ -215,7 +230,7 @@ int escrow_torch_configure(int device, std::size_t bytes_max, char const* label,
 
 char const* escrow_torch_stats(int device) noexcept {
   return or_failed(static_cast<char const*>(nullptr), [&] {
-    thread_local std::string text;
+    std::string& text = stats_text();
     device_memory& its = of_device(device);
     stream_allocator* const made = find(its);
     std::lock_guard const lock(its.mutex);
@@ -239,6 +254,7 @@ void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
   return or_failed(static_cast<void*>(nullptr), [&]() -> void* {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): handled by or_failed
     return new held_graph{.references = escrow::hoist(graph), .device = device};
   });
 }

@@ -72,6 +72,17 @@ TEST_F(TorchFunctions, RecordNoStreamForOtherMemoryOrInACaptureOfOtherMemory) {
   free(eager, one);
 }
 
+TEST_F(TorchFunctions, KnowTheDefaultStreamOfEachDevice) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  void* const there = escrow_torch_allocate(size, 1, nullptr);
+  escrow_torch_free(there, size, 1, nullptr);
+  EXPECT_EQ(escrow_torch_allocate(size, 1, nullptr), there);
+  escrow_torch_free(there, size, 1, nullptr);
+  int device = -1;
+  must(cudaGetDevice(&device));
+  EXPECT_EQ(device, 0);
+}
+
 TEST_F(TorchFunctions, OfNoBytesIsNull) {
   EXPECT_EQ(escrow_torch_allocate(0, 0, one), nullptr);
   free(nullptr, one);
