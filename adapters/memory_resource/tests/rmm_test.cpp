@@ -1,0 +1,98 @@
+// RMM's containers and adaptors on Escrow's memory, in captures and outside.
+#include <numeric>
+#include <rmm/device_buffer.hpp>
+#include <rmm/device_uvector.hpp>
+#include <rmm/mr/failure_callback_resource_adaptor.hpp>
+#include <rmm/mr/per_device_resource.hpp>
+#include <rmm/mr/pool_memory_resource.hpp>
+#include <rmm/mr/statistics_resource_adaptor.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "resource_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class Rmm : public resource_world {
+ protected:
+  void SetUp() override { rmm::mr::set_current_device_resource(resource); }
+  void TearDown() override {
+    rmm::mr::reset_current_device_resource();  // RMM has no copy any more
+    resource_world::TearDown();
+  }
+};
+
+TEST_F(Rmm, AVectorHasTheMemoryOfTheCurrentResource) {
+  auto const uses_one = [&](cudaStream_t on) {
+    rmm::device_uvector<int> numbers(ints, cuda::stream_ref(on));
+    EXPECT_EQ(rmm::device_async_resource_ref(resource), numbers.memory_resource());
+    fill_and_check(numbers.data(), on, 1);
+  };
+  uses_one(one);
+  owned_graph const captured = captured_plainly(uses_one);
+  EXPECT_EQ(resource.memory().pool().stats().bytes_in_use, 0U);
+  EXPECT_EQ(resource.memory().pool().stats().bytes_in_graphs, size);
+  expect_right_runs(captured);
+}
+
+TEST_F(Rmm, ABufferIsCopiedAndResizedInACapture) {
+  rmm::device_buffer source(size, cuda::stream_ref(one.get()));
+  fill_and_check(source.data(), one, 5);
+  sync(one);
+  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+    rmm::device_buffer copy(source, cuda::stream_ref(on));
+    copy.resize(4 * size, cuda::stream_ref(on));
+    check(copy.data(), on, 5);
+    copy.resize(size, cuda::stream_ref(on));
+    copy.shrink_to_fit(cuda::stream_ref(on));
+    check(copy.data(), on, 5);
+  });
+  expect_right_runs(captured);
+}
+
+TEST_F(Rmm, APoolTakesItsMemoryFromEscrow) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  {
+    rmm::mr::pool_memory_resource pool(resource, bytes);
+    EXPECT_EQ(resource.memory().pool().stats().bytes_in_use, bytes);
+    use(pool, one, 1);
+    void* const first = filled(pool, one, 2);
+    void* const second = filled(pool, two, 3);
+    sync_all();
+    free_on(pool, one, first);
+    free_on(pool, two, second);
+    rmm::device_uvector<int> numbers(ints, cuda::stream_ref(one.get()), pool);
+    fill_and_check(numbers.data(), one, 4);
+  }
+  sync(one);
+  EXPECT_EQ(resource.memory().pool().stats().bytes_in_use, 0U);
+}
+
+TEST_F(Rmm, AnAdaptorOnEscrowMayBeUsedInACapture) {
+  rmm::mr::statistics_resource_adaptor counting(resource);
+  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+    rmm::device_uvector<int> numbers(ints, cuda::stream_ref(on), counting);
+    fill_and_check(numbers.data(), on, 1);
+    EXPECT_EQ(counting.get_bytes_counter().value, static_cast<std::int64_t>(size));
+  });
+  EXPECT_EQ(counting.get_bytes_counter().value, 0);
+  expect_right_runs(captured);
+}
+
+TEST_F(Rmm, ACallbackMayMakeRoomAndTryAgain) {
+  memory_resource limited(stream_allocator(options(8), {.bytes_max = size}));
+  void* in_the_way = filled(limited, one, 1);
+  auto const make_room = [&](std::size_t, void*) {
+    free_on(limited, one, in_the_way);
+    return std::exchange(in_the_way, nullptr) != nullptr;
+  };
+  rmm::mr::failure_callback_resource_adaptor<std::runtime_error> trying(limited, make_room,
+                                                                        nullptr);
+  use(trying, one, 2);
+  EXPECT_EQ(in_the_way, nullptr);
+  sync(one);
+}
+
+}  // namespace
+}  // namespace escrow::test
