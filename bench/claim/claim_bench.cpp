@@ -15,104 +15,23 @@
 // claim_stacks/on_threads:8: with --stacks alone; see run_stacks().
 #include <algorithm>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "claim_arms.hpp"
+#include "claim_rounds.hpp"
 #include "claim_stacks.hpp"
-#include "claim_team.hpp"
 #include "graphs.hpp"
 
 namespace escrow::bench {
 namespace {
 
 // Of which arms' times the ratios are told.
-constexpr std::pair<std::string_view, std::string_view> ratios[]{
+constexpr arm_ratio ratios[]{
     {"escrow", "floor"},          {"lazy", "escrow"},          {"local", "escrow"},
     {"local", "queries"},         {"cub", "escrow"},           {"pytorch", "escrow"},
     {"pytorch", "local"},         {"rmm_pool", "escrow"},      {"rmm_pool", "local"},
     {"rmm_fixed_size", "escrow"}, {"rmm_fixed_size", "local"}, {"malloc_async", "local"},
 };
-
-// All arms in turns: ratios are of one round, and the host's speed changes between runs by more
-// than the arms differ.
-void run(benchmark::State& state, std::vector<claim_arm> const& present, claim_load const& load,
-         int pairs) {
-  std::vector<claim_setup> setups;
-  for (claim_arm const& each : present) setups.push_back(each.setup());
-  claim_team team(load, std::move(setups));
-  std::vector<std::vector<double>> us(present.size());
-  for (std::size_t round = 0; auto _ : state) {
-    require_time();
-    double seconds = 0;
-    for (std::size_t i = 0; i < present.size(); ++i) {
-      std::size_t const at = (i + round) % present.size();
-      double const one = team.round(at, std::min(pairs, present[at].times_max));
-      us[at].push_back(one * 1e6);
-      seconds += one;
-    }
-    state.SetIterationTime(seconds);
-    ++round;
-  }
-  auto const us_of_arm = [&](std::string_view name) -> std::vector<double> const* {
-    auto const found = std::find_if(present.begin(), present.end(),
-                                    [=](claim_arm const& each) { return each.name == name; });
-    return found == present.end() ? nullptr
-                                  : &us[static_cast<std::size_t>(found - present.begin())];
-  };
-  for (claim_arm const& each : present) {
-    state.counters[std::string(each.name) + "_us"] = quantile(*us_of_arm(each.name), 0.5);
-  }
-  for (auto const& [one, other] : ratios) {
-    auto const* const over = us_of_arm(one);
-    auto const* const under = us_of_arm(other);
-    if (over == nullptr || under == nullptr) continue;
-    std::vector<double> of_rounds;
-    for (std::size_t i = 0; i < over->size(); ++i) of_rounds.push_back((*over)[i] / (*under)[i]);
-    state.counters[std::string(one) + "_of_" + std::string(other)] = quantile(of_rounds, 0.5);
-  }
-}
-
-// Two arms in turns.
-void run_in_turns(benchmark::State& state, claim_setup base, claim_setup other,
-                  claim_load const& load, int pairs) {
-  claim_team team(load, {std::move(base), std::move(other)});
-  turns both;
-  for (auto _ : state) {
-    state.SetIterationTime(
-        both.add([&] { return team.round(0, pairs); }, [&] { return team.round(1, pairs); }));
-  }
-  state.counters["of_base"] = both.share();
-}
-
-// The arms that this program has and that work here. What another library lacks, or throws at its
-// first claim, skips its arm alone.
-std::vector<claim_arm> present_arms(settings const& how) {
-  std::vector<claim_arm> result;
-  std::string skipped;
-  for (claim_arm const& each : claim_arms()) {
-    if (!each.is_for(how)) continue;
-    std::string reason;
-    if (each.setup == nullptr) {
-      reason = "not built";
-    } else if (!each.is_simulatable) {
-      try {
-        static_cast<void>(
-            claim_team({.streams = 2, .migrating = 100}, {each.setup()}).round(0, few));
-      } catch (std::exception const& error) {
-        reason = error.what();
-      }
-    }
-    if (reason.empty()) {
-      result.push_back(each);
-    } else {
-      skipped += (skipped.empty() ? "" : "; ") + std::string(each.name) + ": " + reason;
-    }
-  }
-  if (!skipped.empty()) benchmark::AddCustomContext("skipped_arms", skipped);
-  return result;
-}
 
 constexpr int claims = 64;  // in one capture
 
@@ -200,13 +119,13 @@ void register_all(settings const& how) {
         [=](benchmark::State& state) { run_stacks(state, how.stacks, how.choose(10, 5, 1)); });
     return;
   }
-  auto const present = present_arms(how);
+  auto const present = present_arms(claim_arms(), how);
   int const pairs = how.choose(many, 64, 4);
   auto const add_load = [&](claim_load const& load) {
     add("claim/threads:" + std::to_string(load.threads) + "/streams:" +
             std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
         {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, present, load, pairs); });
+        [=](benchmark::State& state) { run_arms(state, present, ratios, load, pairs); });
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
   for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});

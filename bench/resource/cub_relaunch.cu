@@ -1,0 +1,100 @@
+// Launches of a graph with a reduction of CUB, whose scratch is Escrow's, CUDA's, or allocated
+// beforehand.
+//
+// cub_relaunch/FORM takes turns with a graph whose scratch was allocated beforehand. escrow and
+// memory_nodes: CUB takes scratch in the capture, from Escrow's memory resource, or as it does
+// without one. `memory_nodes` of a form is how many nodes of its graph allocate or free.
+#include <cub/device/device_reduce.cuh>
+#include <cuda/std/execution>
+#include <escrow/detail/graph_query.hpp>
+#include <escrow/memory_resource.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "forms.hpp"
+#include "graphs.hpp"
+#include "resource_arms.hpp"
+
+namespace escrow::bench {
+namespace {
+
+constexpr int numbers = 1 << 24;  // about 25 us of an H200
+
+// What one graph reads and writes.
+struct reduction {
+  reduction() {
+    test::must(cudaMemset(input.data(), 0, input.size()));
+    std::size_t bytes = 0;
+    test::must(cub::DeviceReduce::Sum(nullptr, bytes, from(), to(), numbers));
+    scratch.emplace(bytes);
+  }
+  [[nodiscard]] int const* from() const { return static_cast<int const*>(input.data()); }
+  [[nodiscard]] int* to() const { return static_cast<int*>(output.data()); }
+
+  void with_scratch(cudaStream_t stream) {
+    std::size_t bytes = scratch->size();
+    test::must(cub::DeviceReduce::Sum(scratch->data(), bytes, from(), to(), numbers, stream));
+  }
+  void with_resource(cudaStream_t stream) {
+    test::must(cub::DeviceReduce::Sum(
+        from(), to(), numbers, cuda::std::execution::env{cuda::stream_ref(stream), resource}));
+  }
+  void without_resource(cudaStream_t stream) {
+    test::must(cub::DeviceReduce::Sum(from(), to(), numbers, cuda::stream_ref(stream)));
+  }
+
+  escrow::deleter deleter;
+  device_block input{numbers * sizeof(int)};
+  device_block output{sizeof(int)};
+  std::optional<device_block> scratch;
+  memory_resource resource{stream_allocator({.label = "cub", .deleter = &deleter})};
+};
+
+int memory_nodes_in(cudaGraph_t graph) {
+  int count = 0;
+  for (cudaGraphNode_t const each : nodes_of(graph)) {
+    cudaGraphNodeType type{};
+    test::must(cudaGraphNodeGetType(each, &type));
+    count += type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree ? 1 : 0;
+  }
+  return count;
+}
+
+relaunch_form keeping(std::shared_ptr<reduction> const& data) {
+  relaunch_form result;
+  result.owed = [data] { return owed_by(data->deleter); };
+  return result;
+}
+
+// By plain CUDA calls.
+form_maker plainly(void (reduction::*enqueue)(cudaStream_t)) {
+  return [=](cudaStream_t stream) {
+    auto const data = std::make_shared<reduction>();
+    test::owned_graph const made = captured(stream, [&] { ((*data).*enqueue)(stream); });
+    relaunch_form result = form_of(made.get(), keeping(data));
+    result.facts["memory_nodes"] = memory_nodes_in(made);
+    return result;
+  };
+}
+
+relaunch_form by_escrow(cudaStream_t stream) {
+  auto const data = std::make_shared<reduction>();
+  graph const made =
+      capture(stream_ref(stream), [&](stream_ref on) { data->with_resource(on.get()); });
+  relaunch_form result = form_of(made, keeping(data));
+  result.facts["memory_nodes"] = memory_nodes_in(made.get());
+  return result;
+}
+
+}  // namespace
+
+void register_cub_relaunch(settings const& how) {
+  constexpr sizes size{.instances = 4, .row = 200, .steady = 200, .bursts = 2};
+  form_maker const bare = plainly(&reduction::with_scratch);
+  add_launches(how, "cub_relaunch/bare_again", bare, bare, size);
+  add_launches(how, "cub_relaunch/escrow", bare, by_escrow, size);
+  add_launches(how, "cub_relaunch/memory_nodes", bare, plainly(&reduction::without_resource), size);
+}
+
+}  // namespace escrow::bench
