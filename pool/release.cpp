@@ -62,23 +62,29 @@ void slot_pool::release(claimed_slot& lease) {
   std::optional<device_scope> device;
   if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
   if (lease.local != nullptr && in.release_local(lease)) return;
-  in.release_on(lease, lease.on);
+  capture_info capture;
+  detail::capture_dependencies after;
+  check(query_recordable(lease.on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+  in.release_on(lease, lease.on, capture, after);
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  stream_use const on = in.unasked(stream);
+  stream_use on = in.unasked(stream);
   if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
     return release(lease);
   }
   capture_info capture;
-  check(query_recordable(on.handle, capture), "cudaStreamGetCaptureInfo");
-  if (capture.status != capture_status::invalidated) {
+  detail::capture_dependencies after;
+  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+  if (capture.is_none()) on.id = stream_id(stream);
+  bool const is_claiming_stream = on.id != 0 && on.id == lease.on.id;
+  if (!is_claiming_stream && capture.status != capture_status::invalidated) {
     in.require_device("lease::release", stream, capture,
                       "release on a stream of the pool's device, and tell record_stream() of the "
                       "other");
   }
-  in.release_on(lease, on);
+  in.release_on(lease, on, capture, after);
 }
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
@@ -116,10 +122,8 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   if (capture.id != lease.capture_id || !leave_to_graph(lease)) slot_pool::leak(lease);
 }
 
-void slot_pool::state::release_on(claimed_slot& lease, stream_use on) {
-  capture_info capture;
-  detail::capture_dependencies after;
-  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
+                                  detail::capture_dependencies const& after) {
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
   if (is_foreign || capture.status == capture_status::invalidated) {
     std::vector<stream_use>& uses = lease.what->unrecorded_;

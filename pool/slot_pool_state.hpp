@@ -132,7 +132,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
-  void release_on(claimed_slot& lease, stream_use on);
+  // `capture` and `after`: what was asked of `on`.
+  void release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
+                  detail::capture_dependencies const& after);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
   // now. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
