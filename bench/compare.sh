@@ -4,7 +4,7 @@
 #
 #   bench/compare.sh BUILD_A BUILD_B sim|gpu ROUNDS [--quick] [--filter REGEX] [--out FOLDER] BENCH...
 #
-# BENCH: relaunch, claim, retire, destructor, build, capture. Every other round runs B first, so that
+# BENCH: relaunch, claim, resource, retire, destructor, build, capture. Every other round runs B first, so that
 # what drifts does so for both. FOLDER, a temporary one if none is named, gets a JSON file a run.
 set -euo pipefail
 

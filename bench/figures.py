@@ -135,6 +135,11 @@ def arms(name, word, goal, share, benchmark, note=None):
     return figure(name, word, goal, "ratio", "claim", of(benchmark, share), note=note)
 
 
+def resources(name, word, goal, pattern, arm):
+    """A memory resource's time over that of Escrow's, in the same rounds, on 8 threads."""
+    return figure(name, word, goal, "ratio", "resource", of(f"resource/{pattern}/threads:8/streams:1", f"{arm}_of_escrow"))
+
+
 def steal_note(m):
     return f"one slot for two streams in turn; without claimers {m('claim_turns/escrow_steal_over_escrow_on_first_stream/on_threads:1', 'of_base'):.3g}"
 
@@ -226,6 +231,28 @@ TABLES = {
         ("claim and release with 16,384 idle free slots",
          [eager("claim_16384_idle_us", "capture/eager/free_idle:16384")]),
         ("claim and release, 1,024 streams in turn", [eager("claim_1024_streams_us", "capture/eager/streams:1024")]),
+    ],
+    "resource": [
+        ("allocation and deallocation through `memory_resource`, over claim and release of its pool",
+         [figure("mr_claim_over_pool_1t", "1 thread", "<= 1.2", "ratio", "resource",
+                 of("resource_turns/escrow_over_scratch/on_threads:1", "of_base"))]),
+        ("RMM's resources over Escrow's, memory of one size, 8 threads",
+         [resources("rmm_pool_over_escrow_8t", "pool", ">= 2", "pairs", "rmm_pool"),
+          *(resources(f"rmm_{arm}_over_escrow_8t", arm.replace("_", " "), NO_GOAL, "pairs", f"rmm_{arm}")
+            for arm in ("pool_on_escrow", "arena", "cuda_async"))]),
+        ("the same, memory of random sizes",
+         [resources(f"rmm_{arm}_over_escrow_random_8t", arm.replace("_", " "), NO_GOAL, "random", f"rmm_{arm}")
+          for arm in ("pool", "pool_on_escrow", "arena", "cuda_async")]),
+        ("nodes that allocate or free, in a graph with a reduction of CUB",
+         [figure("cub_memory_nodes", "Escrow's resource", "= 0", "nodes", "resource",
+                 of("cub_relaunch/escrow", "memory_nodes")),
+          figure("cub_default_memory_nodes", "CUB's default", NO_GOAL, "nodes", "resource",
+                 of("cub_relaunch/memory_nodes", "memory_nodes"))]),
+        ("launches/s of that graph, over the same with scratch allocated beforehand",
+         [figure("cub_relaunch_throughput", "Escrow's resource", ">= 0.99", "ratio", "resource",
+                 of("cub_relaunch/escrow", "throughput_of_bare"), of("cub_relaunch/bare_again", "throughput_of_bare")),
+          figure("cub_default_relaunch_throughput", "CUB's default", NO_GOAL, "ratio", "resource",
+                 of("cub_relaunch/memory_nodes", "throughput_of_bare"))]),
     ],
     "capture": [
         ("claim and release in a capture, beyond the kernel: 256 claims",
