@@ -13,6 +13,7 @@ namespace escrow::bench {
 void run_arms(benchmark::State& state, std::vector<claim_arm> const& present,
               std::span<arm_ratio const> ratios, claim_load const& load, int pairs) {
   std::vector<claim_setup> setups;
+  setups.reserve(present.size());
   for (claim_arm const& each : present) setups.push_back(each.setup());
   claim_team team(load, std::move(setups));
   std::vector<std::vector<double>> us(present.size());

@@ -86,6 +86,23 @@ TEST_F(MemoryResource, MayBeDeallocatedOnAnotherStream) {
   sync(one);
 }
 
+TEST_F(MemoryResource, MayBeDeallocatedOnAnotherStreamOfItsCapture) {
+  owned_event const fork = make_event(), join = make_event();
+  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+    void* const first = filled(resource, on, 1);
+    must(cudaEventRecord(fork, on));
+    must(cudaStreamWaitEvent(two, fork, 0));
+    check(first, two, 1);
+    free_on(resource, two, first);
+    use(resource, two, 2);
+    must(cudaEventRecord(join, two));
+    must(cudaStreamWaitEvent(on, join, 0));
+    use(resource, on, 3);
+  });
+  EXPECT_EQ(bytes_in_graphs(), size);
+  expect_right_runs(captured);
+}
+
 TEST_F(MemoryResource, MayBeDeallocatedAfterItsCapture) {
   void* output = nullptr;
   owned_graph const captured =
