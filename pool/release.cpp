@@ -65,7 +65,7 @@ void slot_pool::release(claimed_slot& lease) {
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(lease.on.handle, capture, &after), "cudaStreamGetCaptureInfo");
-  in.release_on(lease, lease.on, capture, after);
+  in.release_on(lease, lease.on, capture, capture_frontier(after));
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
@@ -77,6 +77,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+  capture_frontier end(after);  // before another call on the stream
   if (capture.is_none()) on.id = stream_id(stream);
   bool const is_claiming_stream = on.id != 0 && on.id == lease.on.id;
   if (!is_claiming_stream && capture.status != capture_status::invalidated) {
@@ -84,7 +85,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
                       "release on a stream of the pool's device, and tell record_stream() of the "
                       "other");
   }
-  in.release_on(lease, on, capture, after);
+  in.release_on(lease, on, capture, std::move(end));
 }
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
@@ -123,7 +124,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
-                                  detail::capture_dependencies const& after) {
+                                  capture_frontier end) {
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
   if (is_foreign || capture.status == capture_status::invalidated) {
     std::vector<stream_use>& uses = lease.what->unrecorded_;
@@ -140,7 +141,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   for (stream_use const& also : lease.what->unrecorded_) {
     require_same_thread(also, "gave it to record_stream()");
   }
-  if (capture.is_active()) return release_captured(lease, after);
+  if (capture.is_active()) return release_captured(lease, std::move(end));
   if (on.id == 0) on.id = stream_id(on.handle);
   check(release_eager(lease, on, true), "cudaEventRecord");
 }
@@ -165,10 +166,8 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use cons
   return status;
 }
 
-void slot_pool::state::release_captured(claimed_slot& lease,
-                                        detail::capture_dependencies const& after) {
+void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier end) {
   slot& used = *lease.what;
-  capture_frontier end(after);
   for (stream_use const& also : used.unrecorded_) {
     device_scope const current(also.device);
     capture_info capture;

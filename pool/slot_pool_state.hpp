@@ -132,13 +132,13 @@ struct ESCROW_LOCAL slot_pool::state {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
-  // `capture` and `after`: what was asked of `on`.
+  // `capture` and `end`: what was asked of `on`.
   void release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
-                  detail::capture_dependencies const& after);
+                  capture_frontier end);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
   // now. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
-  void release_captured(claimed_slot& lease, detail::capture_dependencies const& after);
+  void release_captured(claimed_slot& lease, capture_frontier end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
