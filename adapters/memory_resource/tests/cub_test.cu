@@ -4,7 +4,6 @@
 #include <thrust/scan.h>
 
 #include <cub/device/device_reduce.cuh>
-#include <cub/device/device_scan.cuh>
 #include <cuda/buffer>
 #include <cuda/std/execution>
 
@@ -71,17 +70,6 @@ TEST_F(Cub, ReducesWithScratchOfItsEnvironment) {
   expect_right_sums([&](cudaStream_t on) {
     must(cub::DeviceReduce::Sum(input, cells.data(), numbers,
                                 cuda::std::execution::env{cuda::stream_ref(on), resource}));
-  });
-}
-
-TEST_F(Cub, TakesScratchInTwoSteps) {
-  expect_right_sums([&](cudaStream_t on) {
-    std::size_t wanted = 0;
-    must(cub::DeviceScan::InclusiveSum(nullptr, wanted, input, output, numbers, on));
-    void* const scratch = resource.allocate(cuda::stream_ref(on), wanted, alignment);
-    must(cub::DeviceScan::InclusiveSum(scratch, wanted, input, output, numbers, on));
-    resource.deallocate(cuda::stream_ref(on), scratch, wanted, alignment);
-    must(launch_copy(on, cells.data(), output + numbers - 1, 1));
   });
 }
 

@@ -35,14 +35,6 @@ class MemoryResource : public resource_world {
   }
 };
 
-TEST_F(MemoryResource, GivesAStreamItsMemoryAgain) {
-  void* const first = filled(resource, one, 1);
-  free_on(resource, one, first);
-  EXPECT_EQ(filled(resource, one, 2), first);
-  free_on(resource, one, first);
-  sync(one);
-}
-
 TEST_F(MemoryResource, AlignsAsAskedFor) {
   for (std::size_t aligned = 1; aligned <= std::size_t{1} << 16; aligned *= 4) {
     void* const memory = resource.allocate(cuda::stream_ref(one.get()), 1, aligned);
