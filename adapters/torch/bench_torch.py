@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 WORKLOADS = pathlib.Path(__file__).parent / "tests" / "workloads.py"
-ROUNDS = 5
+ROUNDS = 7
 STEP_MODES = ("native", "installed", "outliving", "pool")
 GRAPH_MODES = ("native", "installed", "grouped")
 
@@ -18,24 +18,33 @@ def run(workload, mode):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def medians(workload, modes, key):
-    """By mode. Rounds of processes, one for each mode: what changes on the machine meanwhile meets all of them."""
-    rounds = [{mode: run(workload, mode) for mode in modes} for _ in range(ROUNDS)]
-    return {mode: {key: statistics.median(each[mode][key] for each in rounds), "memory": rounds[0][mode]}
-            for mode in modes}
+def measure(workload, modes, key):
+    """Rounds of processes, one for each mode: what changes on the machine meanwhile meets all of them."""
+    return [{mode: run(workload, mode) for mode in modes} for _ in range(ROUNDS)], key
+
+
+def medians(measured):
+    rounds, key = measured
+    return {mode: statistics.median(each[mode][key] for each in rounds) for mode in rounds[0]}
+
+
+def ratios(measured, mode):
+    """Over native, in each round, sorted; the one in the middle is the figure."""
+    rounds, key = measured
+    return sorted(each[mode][key] / each["native"][key] for each in rounds)
 
 
 def main():
-    steps = medians("step_time", STEP_MODES, "step_us")
-    graphs = medians("replay_time", GRAPH_MODES, "replay_us")
-    result = {
-        "torch_step_time_over_native": steps["installed"]["step_us"] / steps["native"]["step_us"],
-        "torch_step_time_over_native_streams_outlive": steps["outliving"]["step_us"] / steps["native"]["step_us"],
-        "torch_step_time_over_native_pool": steps["pool"]["step_us"] / steps["native"]["step_us"],
-        "torch_step_bytes_peak": {mode: each["memory"]["bytes_peak"] for mode, each in steps.items()},
-        "torch_step_us": {mode: each["step_us"] for mode, each in steps.items()},
-        "torch_sixty_graphs_bytes": {mode: each["memory"]["bytes"] for mode, each in graphs.items()},
-        "torch_replay_us": {mode: each["replay_us"] for mode, each in graphs.items()},
+    steps = measure("step_time", STEP_MODES, "step_us")
+    graphs = measure("replay_time", GRAPH_MODES, "replay_us")
+    result = {"torch_step_time_over_native": statistics.median(ratios(steps, "installed"))}
+    result |= {f"torch_step_time_over_native_{mode}": ratios(steps, mode) for mode in STEP_MODES if mode != "native"}
+    result |= {f"torch_replay_time_over_native_{mode}": ratios(graphs, mode) for mode in GRAPH_MODES if mode != "native"}
+    result |= {
+        "torch_step_us": medians(steps),
+        "torch_replay_us": medians(graphs),
+        "torch_step_bytes_peak": {mode: each["bytes_peak"] for mode, each in steps[0][0].items()},
+        "torch_sixty_graphs_bytes": {mode: each["bytes"] for mode, each in graphs[0][0].items()},
     }
     text = json.dumps(result, indent=1)
     if len(sys.argv) > 1:

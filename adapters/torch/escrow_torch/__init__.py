@@ -153,13 +153,12 @@ class Graph:
     def capture(self, **arguments):
         """As torch.cuda.graph(), whose `arguments` it takes."""
         device = torch.cuda.current_device()
-        # A workspace of an earlier capture belongs to that graph, and one of this capture to this graph.
-        torch._C._cuda_clearCublasWorkspaces()
-        try:
-            with torch.cuda.graph(self.cuda_graph, **arguments):
+        torch._C._cuda_clearCublasWorkspaces()  # those of eager work stay with eager work
+        with torch.cuda.graph(self.cuda_graph, **arguments):
+            try:
                 yield self
-        finally:
-            torch._C._cuda_clearCublasWorkspaces()
+            finally:  # in the capture: other graphs of the group then share the workspaces
+                torch._C._cuda_clearCublasWorkspaces()
         with torch.cuda.device(device):
             self._held = _Held(self.cuda_graph.raw_cuda_graph(), lambda: torch.cuda.current_stream(device).cuda_stream)
         self.cuda_graph.instantiate()
