@@ -1,0 +1,127 @@
+// Errors of the C API, the worker, and what the functions share.
+#include "calls.hpp"
+
+#include <array>
+#include <new>
+#include <string_view>
+
+#include "escrow/deleter/deleter.hpp"
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+static_assert(ESCROW_C_VERSION ==
+              10000 * ESCROW_VERSION_MAJOR + 100 * ESCROW_VERSION_MINOR + ESCROW_VERSION_PATCH);
+
+// Memory of its own: an error of the heap is kept, too.
+struct last_error {
+  std::array<char, 2048> text{};
+  cudaError_t cuda_error = cudaSuccess;
+  bool took_object = false;
+};
+thread_local last_error last;
+
+void keep(char const* function, c_failure failure, char const* text) noexcept {
+  std::array<char, 2048>& to = last.text;
+  std::size_t used = 0;
+  auto const append = [&](std::string_view part) {
+    used += part.copy(to.data() + used, to.size() - 1 - used);
+  };
+  if (!std::string_view(text).starts_with(function)) {
+    append(function);
+    append(": ");
+  }
+  append(text);
+  to[used] = '\0';
+  last.cuda_error = failure.cuda_error;
+  last.took_object = false;
+}
+
+}  // namespace
+
+c_failure failure_of(std::exception const& error) noexcept {
+  if (auto const* const failed = dynamic_cast<cuda_error const*>(&error)) {
+    return {ESCROW_CUDA_ERROR, failed->status()};
+  }
+  if (dynamic_cast<usage_error const*>(&error) != nullptr) return {ESCROW_USAGE_ERROR};
+  if (dynamic_cast<pool_exhausted const*>(&error) != nullptr) return {ESCROW_EXHAUSTED};
+  if (dynamic_cast<group_busy const*>(&error) != nullptr) return {ESCROW_GROUP_BUSY};
+  if (dynamic_cast<std::bad_alloc const*>(&error) != nullptr) return {ESCROW_OUT_OF_HOST_MEMORY};
+  return {};
+}
+
+escrow_status keep_failure(char const* function) noexcept {
+  try {
+    throw;
+  } catch (std::exception const& error) {
+    c_failure const failure = failure_of(error);
+    keep(function, failure, error.what());
+    return failure.status;
+  } catch (...) {
+    keep(function, {}, "an exception of an unknown type");
+    return ESCROW_UNKNOWN_ERROR;
+  }
+}
+
+void note_taken() noexcept {
+  last.took_object = true;
+}
+
+escrow_options c_call::options(escrow_options const* given) const {
+  escrow_options known{};
+  if (given == nullptr) return known;
+  if (given->size < sizeof known.size || given->size > sizeof known) {
+    refuse("options->size", "is not the size of a known version",
+           "set it to sizeof(escrow_options), with a header that is no newer than the library");
+  }
+  std::memcpy(&known, given, given->size);
+  return known;
+}
+
+std::vector<cudaGraph_t> c_call::bodies(cudaGraph_t const* given, std::size_t count) const {
+  if (count == 0) return {};
+  return {&need(given, "bodies"), given + count};
+}
+
+void c_call::copy_text(std::string const& from, char* text, std::size_t capacity,
+                       std::size_t* length) const {
+  need(length, "length") = from.size();
+  if (capacity == 0) return;
+  char* const to = &need(text, "text");
+  to[from.copy(to, capacity - 1)] = '\0';
+}
+
+pool_options pool_options_of(int device, escrow_options const& given, std::size_t slots_max) {
+  pool_options result;
+  result.device = device;
+  result.slots_max = given.slots_max != 0 ? given.slots_max : slots_max;
+  result.host_wait_max = time_of(given.host_wait_max_ns);
+  if (given.capture_wait_max_ns != 0) result.capture_wait_max = time_of(given.capture_wait_max_ns);
+  if (given.label != nullptr) result.label = given.label;
+  if (given.group != nullptr) result.group = given.group->held;
+  result.track_leases = given.track_leases != 0;
+  result.streams_outlive_pool = given.streams_outlive_pool != 0;
+  return result;
+}
+
+}  // namespace escrow::inline v0_1
+
+using namespace escrow;
+
+int escrow_version() {
+  return ESCROW_C_VERSION;
+}
+
+char const* escrow_last_error() {
+  return last.text.data();
+}
+
+cudaError_t escrow_last_cuda_error() {
+  return last.cuda_error;
+}
+
+bool escrow_last_error_took_object() {
+  return last.took_object;
+}

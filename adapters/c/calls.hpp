@@ -1,0 +1,90 @@
+// What every function of the C API does: no exception leaves it, and what failed is kept as text.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "escrow/deleter/sharing_group.hpp"
+#include "escrow/escrow.h"
+#include "escrow/pool/resource_pool.hpp"
+
+// What null stands for is the caller's business: see c_call::need.
+struct escrow_group {
+  escrow::sharing_group held;
+};
+
+namespace escrow::inline v0_1 {
+
+// An error as C has it.
+struct c_failure {
+  escrow_status status = ESCROW_UNKNOWN_ERROR;
+  cudaError_t cuda_error = cudaSuccess;
+};
+[[nodiscard]] c_failure failure_of(std::exception const& error) noexcept;
+
+// In a handler: keeps the error as this thread's last one, and returns its status.
+[[nodiscard]] escrow_status keep_failure(char const* function) noexcept;
+// The last error is of a retirement that has taken its object.
+void note_taken() noexcept;
+
+// A function of the C API while it runs.
+struct c_call {
+  char const* function;
+
+  // What `pointer` points to. Throws usage_error if it is null.
+  template <class T>
+  [[nodiscard]] T& need(T* pointer, char const* argument) const {
+    if (pointer == nullptr) refuse(argument, "is null", "pass what it names");
+    return *pointer;
+  }
+  [[noreturn]] void refuse(char const* argument, char const* problem, char const* advice) const {
+    throw usage_error(function, "`" + std::string(argument) + "` " + problem, advice);
+  }
+
+  // As the library has them. Throws usage_error for a `size` that no version has.
+  [[nodiscard]] escrow_options options(escrow_options const* given) const;
+  [[nodiscard]] std::vector<cudaGraph_t> bodies(cudaGraph_t const* given, std::size_t count) const;
+  void copy_text(std::string const& from, char* text, std::size_t capacity,
+                 std::size_t* length) const;
+
+  // Writes as much of `from` as the caller's header has room for, and zeros beyond.
+  template <class Stats>
+  void copy_stats(Stats from, Stats* stats) const {
+    std::size_t const size = need(stats, "stats").size;
+    if (size < sizeof size) refuse("stats->size", "is too small", "set it to sizeof(*stats)");
+    from.size = size;
+    std::memset(stats, 0, size);
+    std::memcpy(stats, &from, std::min(size, sizeof from));
+  }
+};
+
+// The body of every function: `body(c_call)` may throw.
+template <class Body>
+[[nodiscard]] escrow_status run(char const* function, Body const& body) noexcept {
+  try {
+    body(c_call{function});
+    return ESCROW_OK;
+  } catch (...) {
+    return keep_failure(function);
+  }
+}
+
+// A time of C's, cut to 100 years, which can be added to a clock's.
+[[nodiscard]] inline std::chrono::nanoseconds time_of(std::uint64_t ns) noexcept {
+  constexpr std::chrono::nanoseconds most = std::chrono::hours(24 * 365 * 100);
+  return std::chrono::nanoseconds(std::min<std::uint64_t>(ns, most.count()));
+}
+
+// `slots_max`: if the caller names none.
+[[nodiscard]] pool_options pool_options_of(int device, escrow_options const& given,
+                                           std::size_t slots_max);
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,105 @@
+// The C API of execs, of hoisted graphs, and of groups of graphs that share scratch.
+#include "calls.hpp"
+#include "escrow/graph/graph_exec.hpp"
+#include "escrow/graph/hoist.hpp"
+
+using namespace escrow;
+
+struct escrow_exec {
+  graph_exec held;
+};
+
+struct escrow_hoisted {
+  hoisted held;
+};
+
+escrow_status escrow_group_create(char const* label, escrow_group** group) {
+  return run(__func__, [&](c_call by) {
+    escrow_group*& result = by.need(group, "group");
+    sharing_options options;
+    if (label != nullptr) options.label = label;
+    result = new escrow_group{sharing_group(options)};
+  });
+}
+
+void escrow_group_destroy(escrow_group* group) {
+  delete group;
+}
+
+escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats) {
+  return run(__func__, [&](c_call by) {
+    sharing_stats const now = by.need(group, "group").held.stats();
+    by.copy_stats({.size = 0,
+                   .slots = now.slots,
+                   .bytes = now.bytes,
+                   .launches = now.launches,
+                   .stream_waits = now.stream_waits,
+                   .unordered = now.unordered.size()},
+                  stats);
+  });
+}
+
+escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
+                                 cudaGraph_t const* bodies, size_t body_count, escrow_exec** exec) {
+  return run(__func__, [&](c_call by) {
+    escrow_exec*& result = by.need(exec, "exec");
+    static_cast<void>(by.need(graph, "graph"));
+    instantiate_options const options{.flags = flags, .bodies = by.bodies(bodies, body_count)};
+    result = new escrow_exec{graph_exec(graph, options)};
+  });
+}
+
+escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
+  return run(__func__, [&](c_call by) { by.need(exec, "exec").held.launch(stream); });
+}
+
+escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
+                                 size_t body_count) {
+  return run(__func__, [&](c_call by) {
+    graph_exec& its = by.need(exec, "exec").held;
+    static_cast<void>(by.need(graph, "graph"));
+    its.update(graph, by.bodies(bodies, body_count));
+  });
+}
+
+void escrow_exec_destroy(escrow_exec* exec) {
+  delete exec;
+}
+
+escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
+                           escrow_hoisted** hoisted) {
+  return run(__func__, [&](c_call by) {
+    escrow_hoisted*& result = by.need(hoisted, "hoisted");
+    static_cast<void>(by.need(graph, "graph"));
+    result = new escrow_hoisted{hoist(graph, by.bodies(bodies, body_count))};
+  });
+}
+
+escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
+                                   uint64_t wait_max_ns) {
+  return run(__func__, [&](c_call by) {
+    by.need(hoisted, "hoisted").held.enter(stream, time_of(wait_max_ns));
+  });
+}
+
+escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream) {
+  return run(__func__, [&](c_call by) { by.need(hoisted, "hoisted").held.leave(stream); });
+}
+
+escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t stream) {
+  return run(__func__, [&](c_call by) {
+    by.need(hoisted, "hoisted").held.release_after(stream);
+    delete hoisted;
+  });
+}
+
+escrow_status escrow_hoisted_release_now(escrow_hoisted* hoisted) {
+  return run(__func__, [&](c_call by) {
+    by.need(hoisted, "hoisted").held.release();
+    delete hoisted;
+  });
+}
+
+void escrow_hoisted_destroy(escrow_hoisted* hoisted) {
+  delete hoisted;
+}

@@ -1,0 +1,258 @@
+// Escrow for C, and for languages that call C: scratch memory, pools, deferred destruction and
+// graphs, called in the same way whether or not the caller is capturing the stream.
+//
+// Errors: a function that returns an escrow_status never throws. A call that failed has changed
+//   nothing, unless its comment says otherwise. A null handle, callback or place for a result is
+//   ESCROW_USAGE_ERROR, unless the comment says otherwise; destroying null does nothing.
+// Thread safety: any thread may call anything concurrently, except two calls with the same lease,
+//   exec or hoisted, and the destruction of a handle beside a call with it.
+// Capture: scratch memory, claims and retirements work in anybody's capture. The graph keeps what
+//   was allocated, claimed or retired in its capture until it, its clones and its execs are
+//   destroyed and their launches are done. No call invalidates a capture, if the callbacks do not.
+// Callbacks: must not throw, longjmp, or end the thread. Their code must stay loaded until the
+//   process ends. `destroy` and on_error run on Escrow's worker thread, or on one that calls
+//   Escrow; they may call CUDA and Escrow, but not escrow_drain.
+// Streams: null is the legacy default stream. A stream must be alive during each call with it.
+// Lifetime: process exit, fork and lost devices: docs/guarantees.md.
+#ifndef ESCROW_ESCROW_H
+#define ESCROW_ESCROW_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+// The version of this header: 10000 * major + 100 * minor + patch. escrow_version() has that of the
+// library. Before 1.0 a minor version may change the ABI; a patch may add functions, and members at
+// the ends of structs with a `size`.
+#define ESCROW_C_VERSION 100
+int escrow_version(void);
+
+// Errors.
+
+typedef enum escrow_status {
+  ESCROW_OK = 0,
+  ESCROW_USAGE_ERROR = 1,         // the text says what to do
+  ESCROW_CUDA_ERROR = 2,          // see escrow_last_cuda_error(); a lack of device memory, too
+  ESCROW_EXHAUSTED = 3,           // a limit is reached: the text names what holds the rest
+  ESCROW_GROUP_BUSY = 4,          // see escrow_hoisted_enter()
+  ESCROW_OUT_OF_HOST_MEMORY = 5,  //
+  ESCROW_UNKNOWN_ERROR = 6
+} escrow_status;
+
+// The text of this thread's last failed call, until its next one fails; "" if none did. At most
+// 2047 characters.
+char const* escrow_last_error(void);
+// CUDA's error in that call; cudaSuccess if it was no ESCROW_CUDA_ERROR.
+cudaError_t escrow_last_cuda_error(void);
+// Whether that call was an escrow_retire...() that has taken the object all the same.
+bool escrow_last_error_took_object(void);
+
+// The worker, which destroys what the GPU no longer needs. The process has one.
+
+// `text` ends with the call.
+typedef void (*escrow_error_handler)(void* user, escrow_status status, cudaError_t cuda_error,
+                                     char const* text);
+// Errors that no call can return go to `handler`, possibly concurrently; null: to nobody. A call of
+// the previous handler may still run when this returns.
+escrow_status escrow_on_error(escrow_error_handler handler, void* user);
+
+// Waits until everything that was retired or freed before the call, and that no graph holds, is
+// destroyed, for at most `timeout_ns`. `is_drained`: whether it is.
+escrow_status escrow_drain(uint64_t timeout_ns, bool* is_drained);
+
+// Statistics are read one by one, so they may be inconsistent by a few. Set `size` before the call.
+typedef struct escrow_worker_stats {
+  size_t size;  // sizeof(escrow_worker_stats)
+  uint64_t reclaimed;
+  uint64_t pending;    // waiting for the GPU
+  uint64_t in_graphs;  // held by graphs and execs
+  uint64_t leaked;     // never freed: not known when the GPU is done
+  uint64_t errors;     // reported to on_error
+} escrow_worker_stats;
+escrow_status escrow_worker_statistics(escrow_worker_stats* stats);
+
+// Calls `destroy(object)` on the worker once the GPU no longer needs the object: after the work on
+// `stream` so far, or, if that is being captured, when the graph no longer needs it. If it fails,
+// the object is still the caller's, unless escrow_last_error_took_object(): then the worker
+// destroys it, or it is leaked and counted, since work may use it; do not launch what was captured.
+typedef void (*escrow_destroy)(void* object);
+escrow_status escrow_retire(cudaStream_t stream, escrow_destroy destroy, void* object);
+// The same, as soon as possible: for an object that no GPU work uses.
+escrow_status escrow_retire_now(escrow_destroy destroy, void* object);
+// The same, when `graph`, its clones and execs are destroyed and their launches done.
+escrow_status escrow_retire_with_graph(cudaGraph_t graph, escrow_destroy destroy, void* object);
+
+// Graphs that share scratch: their launches run one after another, and together they need what the
+// largest needs. For the rules see escrow/deleter/sharing_group.hpp. May be destroyed before its
+// allocators, pools and graphs.
+
+typedef struct escrow_group escrow_group;
+// `label`: in errors and reports; null: "group".
+escrow_status escrow_group_create(char const* label, escrow_group** group);
+void escrow_group_destroy(escrow_group* group);
+
+typedef struct escrow_group_stats {
+  size_t size;            // sizeof(escrow_group_stats)
+  uint64_t slots;         // that the group's graphs hold, each once
+  uint64_t bytes;         // of those whose size is known
+  uint64_t launches;      // of escrow_exec, and calls of escrow_hoisted_leave()
+  uint64_t stream_waits;  // launches that waited, in their stream, for another stream's
+  uint64_t unordered;     // graphs whose launches nothing orders
+} escrow_group_stats;
+escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats);
+
+// Options of allocators and pools. Where a pointer to them is null, all are as if zero.
+typedef struct escrow_options {
+  size_t size;                // sizeof(escrow_options)
+  char const* label;          // in errors and reports; null: "pool"
+  escrow_group* group;        // whose graphs share this memory; null: each graph has its own
+  size_t slots_max;           // resources; 0: 64. Of an allocator blocks of each size; 0: no limit
+  size_t bytes_max;           // of an allocator, of all blocks together; 0: no limit
+  uint64_t idle_max_ns;       // an allocator gives free blocks back after this time; 0: never
+  uint64_t host_wait_max_ns;  // how long a claim may block the host if all is in use; 0: it fails
+  uint64_t capture_wait_max_ns;  // the same in a capture, for work on free blocks; 0: 10 s
+  int track_leases;              // not 0: reports name each lease, with its time
+  // Not 0: the caller promises what pool_options says (escrow/pool/resource_pool.hpp), that streams
+  // outlive the pool above all. Releases are cheaper then.
+  int streams_outlive_pool;
+} escrow_options;
+
+// Scratch memory of one device, by its address. Freed memory serves later allocations.
+
+typedef struct escrow_allocator escrow_allocator;
+// `device`: -1 is the current one.
+escrow_status escrow_allocator_create(int device, escrow_options const* options,
+                                      escrow_allocator** allocator);
+// Does not wait. Memory that is allocated then is not freed: what was allocated in a capture is the
+// graph's, the rest is leaked, counted and reported to on_error.
+void escrow_allocator_destroy(escrow_allocator* allocator);
+
+// Memory for use in `stream`'s order, never null, not initialized. `alignment` is a power of two;
+// 0: 256. In a capture the graph keeps the memory, also once it is freed; it may be used and freed
+// in the capture, or eagerly later.
+escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
+                                        size_t bytes, size_t alignment, void** memory);
+// Frees after the work on `stream` so far, which all uses must be ordered before. `memory` may be
+// null.
+escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream, void* memory);
+// Memory that any stream may use at once: may block the host.
+escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t bytes,
+                                             size_t alignment, void** memory);
+// Frees memory whose uses are done. `memory` may be null.
+escrow_status escrow_allocator_free_sync(escrow_allocator* allocator, void* memory);
+// Memory that was allocated in a capture, and that only this graph uses, is free when the graph is
+// gone: no later allocation in the capture gets it.
+escrow_status escrow_allocator_leave_to_graph(escrow_allocator* allocator, void* memory);
+// Frees idle blocks until at most `keep_bytes` are allocated or none is left. Blocks the host as
+// cudaFree does.
+escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_bytes,
+                                    size_t* freed_bytes);
+
+typedef struct escrow_allocator_stats {
+  size_t size;     // sizeof(escrow_allocator_stats)
+  uint64_t bytes;  // of whole blocks: the next three, and what is being freed
+  uint64_t bytes_in_use;
+  uint64_t bytes_idle;
+  uint64_t bytes_in_graphs;
+  uint64_t bytes_peak;  // most bytes so far
+  uint64_t grown;       // blocks allocated so far
+  uint64_t returned;    // blocks freed so far
+} escrow_allocator_stats;
+escrow_status escrow_allocator_statistics(escrow_allocator* allocator,
+                                          escrow_allocator_stats* stats);
+// Statistics and holders in words. Writes at most `capacity` characters, with a 0 at the end;
+// `length`: of the whole text, without the 0. `text` may be null if `capacity` is 0.
+escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text, size_t capacity,
+                                        size_t* length);
+
+// Pools of a caller's resources.
+
+// What a pool calls, with its device current; several threads may, concurrently. cudaSuccess, or
+// what the claim returns as escrow_last_cuda_error().
+typedef struct escrow_resource_functions {
+  void* user;  // the first argument of each
+  cudaError_t (*make)(void* user, void** resource);
+  // Prepares a used resource for its next use, with work on the stream. May be null.
+  cudaError_t (*recycle)(void* user, void* resource, cudaStream_t stream);
+  void (*destroy)(void* user, void* resource);  // may be null
+} escrow_resource_functions;
+
+typedef struct escrow_pool escrow_pool;
+// `device`: -1 is the current one. `functions` is copied.
+escrow_status escrow_pool_create(int device, escrow_resource_functions const* functions,
+                                 escrow_options const* options, escrow_pool** pool);
+// Does not wait. Each resource is destroyed when it returns.
+void escrow_pool_destroy(escrow_pool* pool);
+
+// The right to use a resource. May outlive its pool.
+typedef struct escrow_lease escrow_lease;
+escrow_status escrow_pool_claim(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease);
+escrow_status escrow_lease_resource(escrow_lease* lease, void** resource);
+// The resource is used on `stream`, too, until the release.
+escrow_status escrow_lease_record_stream(escrow_lease* lease, cudaStream_t stream);
+// Ends the lease, after the work on `stream` so far, and frees the handle, unless it fails.
+escrow_status escrow_lease_release(escrow_lease* lease, cudaStream_t stream);
+
+typedef struct escrow_pool_stats {
+  size_t size;         // sizeof(escrow_pool_stats)
+  uint64_t slots;      // existing resources
+  uint64_t leased;     // of them, in leases and not held by graphs
+  uint64_t idle;       // of them, free; earlier work may still use them
+  uint64_t in_graphs;  // of them, held by graphs; may be leased, too
+  uint64_t deferred;   // of them, free once an event can be recorded
+  uint64_t slots_peak;
+  uint64_t grown;         // resources made so far
+  uint64_t stream_waits;  // claims that made their stream wait for another one
+  uint64_t host_waits;    // claims that blocked the host
+} escrow_pool_stats;
+escrow_status escrow_pool_statistics(escrow_pool* pool, escrow_pool_stats* stats);
+// As escrow_allocator_describe().
+escrow_status escrow_pool_describe(escrow_pool* pool, char* text, size_t capacity, size_t* length);
+
+// Graphs. Instead of cudaGraphInstantiate and cudaGraphLaunch: an exec that launches as fast as one
+// whose graph holds nothing. `bodies`: all body graphs of conditional nodes; null if there are
+// none. For the rules see escrow/graph/graph_exec.hpp.
+
+typedef struct escrow_exec escrow_exec;
+// `flags`: cudaGraphInstantiateFlags, or'ed. `graph` stays the caller's.
+escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
+                                 cudaGraph_t const* bodies, size_t body_count, escrow_exec** exec);
+// If CUDA launches but refuses the event behind it, the text names cudaEventRecord.
+escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream);
+// From the next launch on runs `graph`, which has the same nodes and edges, and holds what it
+// holds.
+escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
+                                 size_t body_count);
+// At any time, with launches in flight, too.
+void escrow_exec_destroy(escrow_exec* exec);
+
+// What a graph held, for code that instantiates and launches by itself: the graph holds nothing
+// any more. Keep it until the last launch is enqueued. For the rules see escrow/graph/hoist.hpp.
+typedef struct escrow_hoisted escrow_hoisted;
+escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
+                           escrow_hoisted** hoisted);
+// Around each plain launch of a graph that shares something: `stream` waits for the last launch of
+// the others. Blocks the host for at most `wait_max_ns` while another thread is between the two;
+// then, and if this thread is, ESCROW_GROUP_BUSY.
+escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
+                                   uint64_t wait_max_ns);
+escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream);
+// Releases after the work on `stream` so far, and frees the handle, unless it fails.
+escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t stream);
+// The same, at once: no launch may be in flight.
+escrow_status escrow_hoisted_release_now(escrow_hoisted* hoisted);
+// For what cannot be released: leaks it, counts that, and reports it to on_error.
+void escrow_hoisted_destroy(escrow_hoisted* hoisted);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,103 @@
+// The C API of scratch memory.
+#include <limits>
+#include <memory>
+
+#include "calls.hpp"
+#include "escrow/pool/stream_allocator.hpp"
+
+using namespace escrow;
+
+struct escrow_allocator {
+  stream_allocator held;
+};
+
+namespace {
+
+std::size_t alignment_of(std::size_t given) noexcept {
+  return given == 0 ? stream_allocator::default_alignment : given;
+}
+
+}  // namespace
+
+escrow_status escrow_allocator_create(int device, escrow_options const* options,
+                                      escrow_allocator** allocator) {
+  return run(__func__, [&](c_call by) {
+    escrow_allocator*& result = by.need(allocator, "allocator");
+    escrow_options const given = by.options(options);
+    scratch_policy policy;
+    if (given.bytes_max != 0) policy.bytes_max = given.bytes_max;
+    policy.idle_max = time_of(given.idle_max_ns);
+    constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+    result =
+        new escrow_allocator{stream_allocator(pool_options_of(device, given, unlimited), policy)};
+  });
+}
+
+void escrow_allocator_destroy(escrow_allocator* allocator) {
+  delete allocator;
+}
+
+escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
+                                        size_t bytes, size_t alignment, void** memory) {
+  return run(__func__, [&](c_call by) {
+    void*& result = by.need(memory, "memory");
+    result = by.need(allocator, "allocator").held.allocate(stream, bytes, alignment_of(alignment));
+  });
+}
+
+escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream,
+                                    void* memory) {
+  return run(__func__,
+             [&](c_call by) { by.need(allocator, "allocator").held.deallocate(stream, memory); });
+}
+
+escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t bytes,
+                                             size_t alignment, void** memory) {
+  return run(__func__, [&](c_call by) {
+    void*& result = by.need(memory, "memory");
+    result = by.need(allocator, "allocator").held.allocate(bytes, alignment_of(alignment));
+  });
+}
+
+escrow_status escrow_allocator_free_sync(escrow_allocator* allocator, void* memory) {
+  return run(__func__, [&](c_call by) { by.need(allocator, "allocator").held.deallocate(memory); });
+}
+
+escrow_status escrow_allocator_leave_to_graph(escrow_allocator* allocator, void* memory) {
+  return run(__func__, [&](c_call by) {
+    stream_allocator& from = by.need(allocator, "allocator").held;
+    static_cast<void>(by.need(static_cast<char*>(memory), "memory"));
+    from.leave_to_graph(memory);
+  });
+}
+
+escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_bytes,
+                                    size_t* freed_bytes) {
+  return run(__func__, [&](c_call by) {
+    size_t& result = by.need(freed_bytes, "freed_bytes");
+    result = by.need(allocator, "allocator").held.pool().trim(keep_bytes);
+  });
+}
+
+escrow_status escrow_allocator_statistics(escrow_allocator* allocator,
+                                          escrow_allocator_stats* stats) {
+  return run(__func__, [&](c_call by) {
+    scratch_stats const now = by.need(allocator, "allocator").held.pool().stats();
+    by.copy_stats({.size = 0,
+                   .bytes = now.bytes,
+                   .bytes_in_use = now.bytes_in_use,
+                   .bytes_idle = now.bytes_idle,
+                   .bytes_in_graphs = now.bytes_in_graphs,
+                   .bytes_peak = now.bytes_peak,
+                   .grown = now.grown,
+                   .returned = now.returned},
+                  stats);
+  });
+}
+
+escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text, size_t capacity,
+                                        size_t* length) {
+  return run(__func__, [&](c_call by) {
+    by.copy_text(by.need(allocator, "allocator").held.pool().describe(), text, capacity, length);
+  });
+}

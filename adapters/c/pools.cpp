@@ -1,0 +1,102 @@
+// The C API of pools of a caller's resources.
+#include <memory>
+
+#include "calls.hpp"
+#include "escrow/pool/resource_pool.hpp"
+
+using namespace escrow;
+
+struct escrow_pool {
+  resource_pool<void*> held;
+};
+
+struct escrow_lease {
+  lease<void*> held;
+};
+
+escrow_status escrow_pool_create(int device, escrow_resource_functions const* functions,
+                                 escrow_options const* options, escrow_pool** pool) {
+  return run(__func__, [&](c_call by) {
+    escrow_pool*& result = by.need(pool, "pool");
+    escrow_resource_functions const its = by.need(functions, "functions");
+    static_cast<void>(by.need(its.make, "functions->make"));
+    escrow_options const given = by.options(options);
+    if (given.bytes_max != 0 || given.idle_max_ns != 0) {
+      by.refuse("options", "limit bytes or idle times", "set these for allocators alone");
+    }
+    auto const make = [its] {
+      void* made = nullptr;
+      check(its.make(its.user, &made), "escrow_resource_functions::make");
+      return made;
+    };
+    resource_pool<void*>::recycle_function recycle;
+    if (its.recycle != nullptr) {
+      recycle = [its](void* resource, stream_ref stream) {
+        check(its.recycle(its.user, resource, stream.get()), "escrow_resource_functions::recycle");
+      };
+    }
+    resource_pool<void*>::destroy_function destroy;
+    if (its.destroy != nullptr) {
+      destroy = [its](void* resource) { its.destroy(its.user, resource); };
+    }
+    result = new escrow_pool{resource_pool<void*>(
+        pool_options_of(device, given, pool_options{}.slots_max), make, recycle, destroy)};
+  });
+}
+
+void escrow_pool_destroy(escrow_pool* pool) {
+  delete pool;
+}
+
+escrow_status escrow_pool_claim(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease) {
+  return run(__func__, [&](c_call by) {
+    escrow_lease*& result = by.need(lease, "lease");
+    result = new escrow_lease{by.need(pool, "pool").held.claim(stream)};
+  });
+}
+
+escrow_status escrow_lease_resource(escrow_lease* lease, void** resource) {
+  return run(__func__, [&](c_call by) {
+    void*& result = by.need(resource, "resource");
+    result = by.need(lease, "lease").held.get();
+  });
+}
+
+escrow_status escrow_lease_record_stream(escrow_lease* lease, cudaStream_t stream) {
+  return run(__func__, [&](c_call by) { by.need(lease, "lease").held.record_stream(stream); });
+}
+
+escrow_status escrow_lease_release(escrow_lease* lease, cudaStream_t stream) {
+  return run(__func__, [&](c_call by) {
+    auto& held = by.need(lease, "lease").held;
+    try {
+      held.release(stream);
+    } catch (...) {
+      if (held) throw;  // else released, with a deferred record, and reported to on_error
+    }
+    delete lease;
+  });
+}
+
+escrow_status escrow_pool_statistics(escrow_pool* pool, escrow_pool_stats* stats) {
+  return run(__func__, [&](c_call by) {
+    pool_stats const now = by.need(pool, "pool").held.stats();
+    by.copy_stats({.size = 0,
+                   .slots = now.slots,
+                   .leased = now.leased,
+                   .idle = now.idle,
+                   .in_graphs = now.in_graphs,
+                   .deferred = now.deferred,
+                   .slots_peak = now.slots_peak,
+                   .grown = now.grown,
+                   .stream_waits = now.stream_waits,
+                   .host_waits = now.host_waits},
+                  stats);
+  });
+}
+
+escrow_status escrow_pool_describe(escrow_pool* pool, char* text, size_t capacity, size_t* length) {
+  return run(__func__, [&](c_call by) {
+    by.copy_text(by.need(pool, "pool").held.describe(), text, capacity, length);
+  });
+}

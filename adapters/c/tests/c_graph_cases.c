@@ -1,0 +1,244 @@
+// C tests of pools, execs, hoisted graphs and groups.
+#include <string.h>
+
+#include "c_cases.h"
+
+static int made, recycled, ended;
+static cudaError_t answer;
+
+static cudaError_t make(void* user, void** resource) {
+  EXPECT(user == &made);
+  if (answer != cudaSuccess) return answer;
+  ++made;
+  return cudaMalloc(resource, 256);
+}
+static cudaError_t recycle(void* user, void* resource, cudaStream_t stream) {
+  EXPECT(user == &made);
+  ++recycled;
+  return answer != cudaSuccess ? answer : cudaMemsetAsync(resource, 0, 256, stream);
+}
+static void destroy(void* user, void* resource) {
+  EXPECT(user == &made);
+  ++ended;
+  EXPECT_CUDA(cudaFree(resource));
+}
+static escrow_resource_functions const functions = {&made, &make, &recycle, &destroy};
+
+static escrow_pool* new_pool(size_t slots_max) {
+  escrow_options options = {sizeof options, "c pool", NULL, slots_max, 0, 0, 0, 0, 0, 0};
+  escrow_pool* pool = NULL;
+  made = recycled = ended = 0;
+  answer = cudaSuccess;
+  EXPECT_OK(escrow_pool_create(0, &functions, &options, &pool));
+  return pool;
+}
+
+static bool is_ended(void) {
+  bool is_drained = false;
+  EXPECT_OK(escrow_drain(5000000000u, &is_drained));
+  return ended == made;
+}
+
+void c_a_resource_is_claimed_and_released(void) {
+  escrow_pool* const pool = new_pool(1);
+  escrow_lease* lease = NULL;
+  escrow_lease* second = NULL;
+  void* resource = NULL;
+  EXPECT_OK(escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT_OK(escrow_lease_resource(lease, &resource));
+  EXPECT_CUDA(cudaMemsetAsync(resource, 1, 256, c_stream(0)));
+  EXPECT_STATUS(ESCROW_EXHAUSTED, escrow_pool_claim(pool, c_stream(1), &second));
+  EXPECT(second == NULL);
+  EXPECT_OK(escrow_lease_record_stream(lease, c_stream(1)));
+  EXPECT_OK(escrow_lease_release(lease, c_stream(0)));
+  EXPECT(recycled == 0);
+  EXPECT_OK(escrow_pool_claim(pool, c_stream(1), &second));
+  EXPECT(made == 1 && recycled == 1);
+  escrow_pool_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  EXPECT_OK(escrow_pool_statistics(pool, &stats));
+  EXPECT(stats.slots == 1 && stats.leased == 1 && stats.grown == 1);
+  char text[500];
+  size_t length = 0;
+  EXPECT_OK(escrow_pool_describe(pool, text, sizeof text, &length));
+  EXPECT(strstr(text, "pool \"c pool\" on device 0, slots_max 1") == text);
+  escrow_pool_destroy(pool);
+  EXPECT(ended == 0);
+  EXPECT_OK(escrow_lease_release(second, c_stream(1)));
+  EXPECT(c_wait_until(&is_ended));
+}
+
+void c_a_graph_keeps_a_resource(void) {
+  escrow_pool* const pool = new_pool(1);
+  escrow_lease* lease = NULL;
+  cudaGraph_t graph = NULL;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
+  EXPECT_OK(escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_lease_record_stream(lease, c_stream(1)));
+  EXPECT_OK(escrow_lease_release(lease, c_stream(0)));
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &graph));
+  EXPECT_STATUS(ESCROW_EXHAUSTED, escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  escrow_pool_destroy(pool);
+  EXPECT(c_wait_until(&is_ended));
+}
+
+void c_functions_of_a_pool_may_fail(void) {
+  escrow_pool* const pool = new_pool(1);
+  escrow_lease* lease = NULL;
+  answer = cudaErrorMemoryAllocation;
+  EXPECT_STATUS(ESCROW_CUDA_ERROR, escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT(escrow_last_cuda_error() == cudaErrorMemoryAllocation);
+  EXPECT(strstr(escrow_last_error(), "escrow_resource_functions::make returned ") != NULL);
+  answer = cudaSuccess;
+  EXPECT_OK(escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT_OK(escrow_lease_release(lease, c_stream(0)));
+  answer = cudaErrorNotSupported;
+  EXPECT_STATUS(ESCROW_CUDA_ERROR, escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT(escrow_last_cuda_error() == cudaErrorNotSupported);
+  answer = cudaSuccess;
+  EXPECT_OK(escrow_pool_claim(pool, c_stream(0), &lease));
+  EXPECT_OK(escrow_lease_release(lease, c_stream(0)));
+  EXPECT(made == 1);
+  escrow_pool_destroy(pool);
+  EXPECT(c_wait_until(&is_ended));
+}
+
+void c_pools_refuse_options_of_allocators(void) {
+  escrow_options const options = {sizeof options, NULL, NULL, 0, 1, 0, 0, 0, 0, 0};
+  escrow_resource_functions nothing = {NULL, NULL, NULL, NULL};
+  escrow_pool* pool = NULL;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_pool_create(0, &functions, &options, &pool));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_pool_create(0, &nothing, NULL, &pool));
+  EXPECT_STATUS(ESCROW_CUDA_ERROR, escrow_pool_create(1000, &functions, NULL, &pool));
+  EXPECT(escrow_last_cuda_error() == cudaErrorInvalidDevice);
+  nothing.make = &make;  // the others may be missing
+  nothing.user = &made;
+  EXPECT_OK(escrow_pool_create(-1, &nothing, NULL, &pool));
+  escrow_pool_destroy(pool);
+}
+
+// Graphs. Each sets an integer to a value, in scratch of `memory`.
+
+static escrow_allocator* new_memory(escrow_group* group) {
+  escrow_options options = {sizeof options, "c scratch", NULL, 0, 0, 0, 0, 0, 0, 0};
+  options.group = group;
+  escrow_allocator* memory = NULL;
+  EXPECT_OK(escrow_allocator_create(-1, &options, &memory));
+  return memory;
+}
+
+static cudaGraph_t new_graph(escrow_allocator* memory, int value, int nodes) {
+  cudaGraph_t graph = NULL;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeRelaxed));
+  void* scratch = NULL;
+  EXPECT_OK(escrow_allocator_allocate(memory, c_stream(0), sizeof(int), 0, &scratch));
+  for (int i = 0; i < nodes; ++i) {
+    EXPECT_CUDA(cudaMemsetAsync(scratch, value, sizeof(int), c_stream(0)));
+  }
+  EXPECT_OK(escrow_allocator_free(memory, c_stream(0), scratch));
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &graph));
+  return graph;
+}
+
+static escrow_allocator* asked;
+static bool has_none_in_graphs(void) {
+  escrow_allocator_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0};
+  EXPECT_OK(escrow_allocator_statistics(asked, &stats));
+  return stats.bytes_in_graphs == 0;
+}
+static void end(escrow_allocator* memory) {
+  asked = memory;
+  EXPECT(c_wait_until(&has_none_in_graphs));
+  escrow_allocator_destroy(memory);
+}
+
+void c_an_exec_launches_and_is_updated(void) {
+  escrow_allocator* const memory = new_memory(NULL);
+  cudaGraph_t const first = new_graph(memory, 1, 1);
+  cudaGraph_t const second = new_graph(memory, 2, 1);
+  cudaGraph_t const other = new_graph(memory, 2, 2);
+  escrow_exec* exec = NULL;
+  EXPECT_OK(escrow_exec_create(first, 0, NULL, 0, &exec));
+  EXPECT_CUDA(cudaGraphDestroy(first));
+  for (int i = 0; i < 10; ++i) EXPECT_OK(escrow_exec_launch(exec, c_stream(i % 2)));
+  EXPECT_OK(escrow_exec_update(exec, second, NULL, 0));
+  EXPECT_STATUS(ESCROW_CUDA_ERROR, escrow_exec_update(exec, other, NULL, 0));
+  EXPECT(escrow_last_cuda_error() == cudaErrorGraphExecUpdateFailure);
+  EXPECT_CUDA(cudaGraphDestroy(second));
+  EXPECT_CUDA(cudaGraphDestroy(other));
+  asked = memory;
+  EXPECT_OK(escrow_exec_launch(exec, c_stream(1)));
+  EXPECT(!has_none_in_graphs());
+  escrow_exec_destroy(exec);
+  c_sync(1);
+  end(memory);
+}
+
+static void launch_plainly(escrow_hoisted* held, cudaGraphExec_t exec, int stream) {
+  EXPECT_OK(escrow_hoisted_enter(held, c_stream(stream), 1000000000));
+  EXPECT_CUDA(cudaGraphLaunch(exec, c_stream(stream)));
+  EXPECT_OK(escrow_hoisted_leave(held, c_stream(stream)));
+}
+
+void c_graphs_of_a_group_share_scratch(void) {
+  escrow_group* group = NULL;
+  EXPECT_OK(escrow_group_create("c group", &group));
+  escrow_allocator* const memory = new_memory(group);
+  cudaGraph_t const first = new_graph(memory, 1, 1);
+  cudaGraph_t const second = new_graph(memory, 2, 1);
+  escrow_group_stats stats = {sizeof stats, 0, 0, 0, 0, 0};
+  EXPECT_OK(escrow_group_statistics(group, &stats));
+  EXPECT(stats.slots == 1 && stats.bytes == 256 && stats.unordered == 2);
+  escrow_exec* exec = NULL;
+  EXPECT_OK(escrow_exec_create(first, 0, NULL, 0, &exec));
+  escrow_hoisted* held = NULL;
+  EXPECT_OK(escrow_hoist(second, NULL, 0, &held));
+  cudaGraphExec_t plain = NULL;
+  EXPECT_CUDA(cudaGraphInstantiate(&plain, second, 0));
+  EXPECT_OK(escrow_exec_launch(exec, c_stream(0)));
+  launch_plainly(held, plain, 1);
+  EXPECT_OK(escrow_hoisted_enter(held, c_stream(1), 0));
+  EXPECT_STATUS(ESCROW_GROUP_BUSY, escrow_exec_launch(exec, c_stream(0)));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_hoisted_release(held, c_stream(1)));
+  EXPECT_OK(escrow_hoisted_leave(held, c_stream(1)));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_hoisted_leave(held, c_stream(1)));
+  EXPECT_OK(escrow_group_statistics(group, &stats));
+  EXPECT(stats.launches == 3 && stats.unordered == 0 && stats.stream_waits >= 1);
+  EXPECT_OK(escrow_hoisted_release(held, c_stream(1)));
+  escrow_exec_destroy(exec);
+  EXPECT_CUDA(cudaGraphExecDestroy(plain));
+  EXPECT_CUDA(cudaGraphDestroy(first));
+  EXPECT_CUDA(cudaGraphDestroy(second));
+  escrow_group_destroy(group);
+  c_sync(0);
+  c_sync(1);
+  end(memory);
+}
+
+void c_a_hoisted_graph_is_released_at_once(void) {
+  escrow_allocator* const memory = new_memory(NULL);
+  cudaGraph_t const graph = new_graph(memory, 1, 1);
+  escrow_hoisted* held = NULL;
+  EXPECT_OK(escrow_hoist(graph, NULL, 0, &held));
+  asked = memory;
+  EXPECT(!has_none_in_graphs());
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_hoist(graph, NULL, 0, &held));
+  EXPECT_OK(escrow_hoisted_release_now(held));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  end(memory);
+}
+
+void c_a_hoisted_graph_that_is_dropped_is_leaked(void) {
+  escrow_allocator* const memory = new_memory(NULL);
+  cudaGraph_t const graph = new_graph(memory, 1, 1);
+  escrow_worker_stats before = {sizeof before, 0, 0, 0, 0, 0};
+  escrow_worker_stats after = {sizeof after, 0, 0, 0, 0, 0};
+  EXPECT_OK(escrow_worker_statistics(&before));
+  escrow_hoisted* held = NULL;
+  EXPECT_OK(escrow_hoist(graph, NULL, 0, &held));
+  escrow_hoisted_destroy(held);
+  EXPECT_OK(escrow_worker_statistics(&after));
+  EXPECT(after.leaked == before.leaked + 1);
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  escrow_allocator_destroy(memory);
+}

@@ -1,0 +1,269 @@
+// Each function of the C API in a state of its own, to let each call and allocation in it fail.
+#include "c_cases.h"
+
+static struct {
+  escrow_group* group;
+  escrow_allocator* allocator;
+  void* memory;
+  escrow_pool* pool;
+  escrow_lease* lease;
+  cudaGraph_t graph;
+  cudaGraph_t other;
+  escrow_exec* exec;
+  escrow_hoisted* hoisted;
+  bool is_capturing;
+  int retired;
+} all;
+
+// What is prepared.
+
+static void nothing(void) {}
+static void allocator(void) {
+  escrow_options options = {sizeof options, "faults", NULL, 0, 0, 0, 0, 0, 1, 0};
+  options.group = all.group;
+  EXPECT_OK(escrow_allocator_create(-1, &options, &all.allocator));
+}
+static void memory(void) {
+  allocator();
+  EXPECT_OK(escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory));
+}
+static void idle_memory(void) {
+  memory();
+  EXPECT_OK(escrow_allocator_free(all.allocator, c_stream(0), all.memory));
+  all.memory = NULL;
+  c_sync(0);
+}
+static void begin_capture(void) {
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
+  all.is_capturing = true;
+}
+static void end_capture(void) {
+  if (!all.is_capturing) return;
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &all.graph));
+  all.is_capturing = false;
+}
+static void capturing_allocator(void) {
+  allocator();
+  begin_capture();
+}
+static void captured_memory(void) {
+  allocator();
+  begin_capture();
+  EXPECT_OK(escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory));
+}
+static cudaError_t make(void* user, void** resource) {
+  *resource = user;
+  return cudaSuccess;
+}
+static escrow_resource_functions const functions = {NULL, &make, NULL, NULL};
+static void pool(void) {
+  EXPECT_OK(escrow_pool_create(-1, &functions, NULL, &all.pool));
+}
+static void lease(void) {
+  pool();
+  EXPECT_OK(escrow_pool_claim(all.pool, c_stream(0), &all.lease));
+}
+static void graph(void) {
+  EXPECT_OK(escrow_group_create(NULL, &all.group));
+  captured_memory();
+  EXPECT_CUDA(cudaMemsetAsync(all.memory, 1, 1, c_stream(0)));
+  EXPECT_OK(escrow_allocator_free(all.allocator, c_stream(0), all.memory));
+  all.memory = NULL;
+  end_capture();
+}
+static void exec(void) {
+  graph();
+  EXPECT_OK(escrow_exec_create(all.graph, 0, NULL, 0, &all.exec));
+}
+static void exec_and_other(void) {
+  exec();
+  EXPECT_CUDA(cudaGraphClone(&all.other, all.graph));
+}
+static void hoisted(void) {
+  graph();
+  EXPECT_OK(escrow_hoist(all.graph, NULL, 0, &all.hoisted));
+}
+static void entered(void) {
+  hoisted();
+  EXPECT_OK(escrow_hoisted_enter(all.hoisted, c_stream(0), 0));
+}
+
+// What is done.
+
+static escrow_status create_allocator(void) {
+  return escrow_allocator_create(-1, NULL, &all.allocator);
+}
+static escrow_status allocate(void) {
+  return escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory);
+}
+static escrow_status allocate_sync(void) {
+  return escrow_allocator_allocate_sync(all.allocator, 1, 0, &all.memory);
+}
+static escrow_status free_it(void) {
+  escrow_status const status = escrow_allocator_free(all.allocator, c_stream(0), all.memory);
+  if (status == ESCROW_OK) all.memory = NULL;
+  return status;
+}
+static escrow_status free_sync(void) {
+  escrow_status const status = escrow_allocator_free_sync(all.allocator, all.memory);
+  if (status == ESCROW_OK) all.memory = NULL;
+  return status;
+}
+static escrow_status leave(void) {
+  escrow_status const status = escrow_allocator_leave_to_graph(all.allocator, all.memory);
+  if (status == ESCROW_OK) all.memory = NULL;
+  return status;
+}
+static escrow_status trim(void) {
+  size_t freed = 0;
+  return escrow_allocator_trim(all.allocator, 0, &freed);
+}
+static escrow_status describe(void) {
+  size_t length = 0;
+  return escrow_allocator_describe(all.allocator, NULL, 0, &length);
+}
+static escrow_status create_pool(void) {
+  return escrow_pool_create(-1, &functions, NULL, &all.pool);
+}
+static escrow_status claim(void) {
+  return escrow_pool_claim(all.pool, c_stream(0), &all.lease);
+}
+static escrow_status record_stream(void) {
+  return escrow_lease_record_stream(all.lease, c_stream(1));
+}
+static escrow_status release(void) {
+  escrow_status const status = escrow_lease_release(all.lease, c_stream(0));
+  if (status == ESCROW_OK) all.lease = NULL;
+  return status;
+}
+static escrow_status describe_pool(void) {
+  size_t length = 0;
+  return escrow_pool_describe(all.pool, NULL, 0, &length);
+}
+static void count(void* object) {
+  ++*(int*)object;  // read after a drain
+}
+static escrow_status retire(void) {
+  return escrow_retire(c_stream(0), &count, &all.retired);
+}
+static escrow_status retire_now(void) {
+  return escrow_retire_now(&count, &all.retired);
+}
+static escrow_status retire_with_graph(void) {
+  return escrow_retire_with_graph(all.graph, &count, &all.retired);
+}
+static escrow_status handle_errors(void) {
+  return escrow_on_error(NULL, NULL);
+}
+static escrow_status create_group(void) {
+  return escrow_group_create("a label that is longer than a short string", &all.group);
+}
+static escrow_status describe_group(void) {
+  escrow_group_stats stats = {sizeof stats, 0, 0, 0, 0, 0};
+  return escrow_group_statistics(all.group, &stats);
+}
+static escrow_status create_exec(void) {
+  return escrow_exec_create(all.graph, 0, NULL, 0, &all.exec);
+}
+static escrow_status launch(void) {
+  return escrow_exec_launch(all.exec, c_stream(0));
+}
+static escrow_status update(void) {
+  return escrow_exec_update(all.exec, all.other, NULL, 0);
+}
+static escrow_status hoist(void) {
+  return escrow_hoist(all.graph, NULL, 0, &all.hoisted);
+}
+static escrow_status enter(void) {
+  return escrow_hoisted_enter(all.hoisted, c_stream(0), 0);
+}
+static escrow_status leave_hoisted(void) {
+  return escrow_hoisted_leave(all.hoisted, c_stream(0));
+}
+static escrow_status release_hoisted(void) {
+  escrow_status const status = escrow_hoisted_release(all.hoisted, c_stream(0));
+  if (status == ESCROW_OK) all.hoisted = NULL;
+  return status;
+}
+static escrow_status release_hoisted_now(void) {
+  escrow_status const status = escrow_hoisted_release_now(all.hoisted);
+  if (status == ESCROW_OK) all.hoisted = NULL;
+  return status;
+}
+
+// How it ends, in the order of use.
+
+static void end(c_outcome how) {
+  (void)how;
+  if (all.memory != NULL) EXPECT_OK(free_it());
+  if (all.lease != NULL) EXPECT_OK(release());
+  end_capture();
+  if (all.hoisted != NULL) EXPECT_OK(release_hoisted());
+  escrow_exec_destroy(all.exec);
+  if (all.other != NULL) EXPECT_CUDA(cudaGraphDestroy(all.other));
+  if (all.graph != NULL) EXPECT_CUDA(cudaGraphDestroy(all.graph));
+  c_sync(0);
+  escrow_pool_destroy(all.pool);
+  escrow_allocator_destroy(all.allocator);
+  escrow_group_destroy(all.group);
+  all.group = NULL;
+  all.allocator = NULL;
+  all.pool = NULL;
+  all.exec = NULL;
+  all.graph = all.other = NULL;
+}
+static bool is_counted(void) {
+  bool is_drained = false;
+  EXPECT_OK(escrow_drain(5000000000u, &is_drained));
+  return all.retired == 1;
+}
+// The object is destroyed once; not at all if it was not retired; if it was taken, maybe.
+static void end_retired(c_outcome how) {
+  end(how);
+  EXPECT(how == c_done ? c_wait_until(&is_counted) : !is_counted() || how == c_taken);
+  EXPECT(all.retired <= (how == c_not_done ? 0 : 1));
+  all.retired = 0;
+}
+static void end_entered(c_outcome how) {
+  if (how == c_not_done) EXPECT_OK(leave_hoisted());
+  end(how);
+}
+static void end_after_enter(c_outcome how) {
+  if (how == c_done) EXPECT_OK(leave_hoisted());
+  end(how);
+}
+
+c_operation const c_operations[] = {
+    {"escrow_allocator_create", &nothing, &create_allocator, &end},
+    {"escrow_allocator_allocate", &allocator, &allocate, &end},
+    {"escrow_allocator_allocate, used before", &idle_memory, &allocate, &end},
+    {"escrow_allocator_allocate, captured", &capturing_allocator, &allocate, &end},
+    {"escrow_allocator_free", &memory, &free_it, &end},
+    {"escrow_allocator_free, captured", &captured_memory, &free_it, &end},
+    {"escrow_allocator_allocate_sync", &allocator, &allocate_sync, &end},
+    {"escrow_allocator_free_sync", &memory, &free_sync, &end},
+    {"escrow_allocator_leave_to_graph", &captured_memory, &leave, &end},
+    {"escrow_allocator_trim", &idle_memory, &trim, &end},
+    {"escrow_allocator_describe", &memory, &describe, &end},
+    {"escrow_pool_create", &nothing, &create_pool, &end},
+    {"escrow_pool_claim", &pool, &claim, &end},
+    {"escrow_pool_describe", &lease, &describe_pool, &end},
+    {"escrow_lease_record_stream", &lease, &record_stream, &end},
+    {"escrow_lease_release", &lease, &release, &end},
+    {"escrow_retire", &nothing, &retire, &end_retired},
+    {"escrow_retire, captured", &begin_capture, &retire, &end_retired},
+    {"escrow_retire_now", &nothing, &retire_now, &end_retired},
+    {"escrow_retire_with_graph", &graph, &retire_with_graph, &end_retired},
+    {"escrow_on_error", &nothing, &handle_errors, &end},
+    {"escrow_group_create", &nothing, &create_group, &end},
+    {"escrow_group_statistics", &graph, &describe_group, &end},
+    {"escrow_exec_create", &graph, &create_exec, &end},
+    {"escrow_exec_launch", &exec, &launch, &end},
+    {"escrow_exec_update", &exec_and_other, &update, &end},
+    {"escrow_hoist", &graph, &hoist, &end},
+    {"escrow_hoisted_enter", &hoisted, &enter, &end_after_enter},
+    {"escrow_hoisted_leave", &entered, &leave_hoisted, &end_entered},
+    {"escrow_hoisted_release", &hoisted, &release_hoisted, &end},
+    {"escrow_hoisted_release_now", &hoisted, &release_hoisted_now, &end},
+};
+size_t const c_operation_count = sizeof c_operations / sizeof *c_operations;
