@@ -15,7 +15,8 @@ install(FILES
   DESTINATION ${package_dir})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# Each library can be found without the other: escrow-simulated.cmake does not name CUDA::cudart.
+# Each library can be found without the other: escrow-simulated.cmake does not name CUDA::cudart. The C API's needs the
+# one that it calls.
 file(RELATIVE_PATH include_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 get_target_property(cuda_include CUDA::toolkit INTERFACE_INCLUDE_DIRECTORIES)
 list(JOIN cuda_include " -I" cuda_include)
@@ -32,6 +33,10 @@ foreach(library IN LISTS libraries)
     get_target_property(cudart CUDA::cudart IMPORTED_LOCATION)
     cmake_path(GET cudart PARENT_PATH cudart_dir)
     set(runtime "-L${cudart_dir} -lcudart")
+  endif()
+  set(requires "")
+  if(library MATCHES "^escrow_c(_simulated)?$")
+    set(requires escrow${CMAKE_MATCH_1})
   endif()
   configure_file(cmake/escrow.pc.in ${library}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${library}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
