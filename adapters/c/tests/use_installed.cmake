@@ -1,4 +1,4 @@
-# Installs the build tree BUILD_DIR into a fresh folder, builds a C program against that, and runs it.
+# Installs the build tree BUILD_DIR into a fresh folder, builds a C program against that, and runs it; and a Python one.
 set(root ${BUILD_DIR}/install-test/c)
 file(REMOVE_RECURSE ${root})
 foreach(command IN ITEMS
@@ -9,3 +9,5 @@ foreach(command IN ITEMS
 endforeach()
 execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${root}/build --no-tests=error --output-on-failure
   COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB_RECURSE library ${root}/prefix/*/libescrow_c_simulated.so)
+execute_process(COMMAND ${PYTHON} ${SOURCE_DIR}/consumer.py ${library} COMMAND_ERROR_IS_FATAL ANY)
