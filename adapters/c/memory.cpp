@@ -51,6 +51,13 @@ escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t st
              [&](c_call by) { by.need(allocator, "allocator").held.deallocate(stream, memory); });
 }
 
+escrow_status escrow_allocator_record_stream(escrow_allocator* allocator, cudaStream_t stream,
+                                             void* memory) {
+  return run(__func__, [&](c_call by) {
+    by.need(allocator, "allocator").held.record_stream(stream, memory);
+  });
+}
+
 escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t bytes,
                                              size_t alignment, void** memory) {
   return run(__func__, [&](c_call by) {

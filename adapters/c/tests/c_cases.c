@@ -25,6 +25,7 @@ static void refuses_null_memory(void) {
   REFUSED(escrow_allocator_create(-1, NULL, NULL));
   REFUSED(escrow_allocator_allocate(NULL, NULL, 1, 0, &address));
   REFUSED(escrow_allocator_free(NULL, NULL, NULL));
+  REFUSED(escrow_allocator_record_stream(NULL, NULL, &number));
   REFUSED(escrow_allocator_allocate_sync(NULL, 1, 0, &address));
   REFUSED(escrow_allocator_free_sync(NULL, NULL));
   REFUSED(escrow_allocator_leave_to_graph(NULL, &number));

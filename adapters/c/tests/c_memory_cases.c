@@ -62,6 +62,8 @@ void c_memory_is_used_again(void) {
   EXPECT(first != NULL && (uintptr_t)first % 256 == 0);
   EXPECT_CUDA(cudaMemsetAsync(first, 1, bytes, c_stream(0)));
   EXPECT(stats_of(memory).bytes_in_use >= bytes);
+  EXPECT_OK(escrow_allocator_record_stream(memory, c_stream(1), first));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_record_stream(memory, c_stream(1), NULL));
   EXPECT_OK(escrow_allocator_free(memory, c_stream(0), first));
   EXPECT_OK(escrow_allocator_allocate(memory, c_stream(0), bytes, 4096, &second));
   EXPECT((uintptr_t)second % 4096 == 0);

@@ -96,6 +96,9 @@ static escrow_status create_allocator(void) {
 static escrow_status allocate(void) {
   return escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory);
 }
+static escrow_status record_memory(void) {
+  return escrow_allocator_record_stream(all.allocator, c_stream(1), all.memory);
+}
 static escrow_status allocate_sync(void) {
   return escrow_allocator_allocate_sync(all.allocator, 1, 0, &all.memory);
 }
@@ -240,6 +243,7 @@ c_operation const c_operations[] = {
     {"escrow_allocator_allocate, captured", &capturing_allocator, &allocate, &end},
     {"escrow_allocator_free", &memory, &free_it, &end},
     {"escrow_allocator_free, captured", &captured_memory, &free_it, &end},
+    {"escrow_allocator_record_stream", &memory, &record_memory, &end},
     {"escrow_allocator_allocate_sync", &allocator, &allocate_sync, &end},
     {"escrow_allocator_free_sync", &memory, &free_sync, &end},
     {"escrow_allocator_leave_to_graph", &captured_memory, &leave, &end},

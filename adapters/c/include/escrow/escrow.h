@@ -141,6 +141,10 @@ escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_
 // Frees after the work on `stream` so far, which all uses must be ordered before. `memory` may be
 // null.
 escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream, void* memory);
+// The memory is used on `stream`, too, until it is freed; memory of a capture only while the stream
+// of its allocation is alive. Not concurrently with the memory's end.
+escrow_status escrow_allocator_record_stream(escrow_allocator* allocator, cudaStream_t stream,
+                                             void* memory);
 // Memory that any stream may use at once: may block the host.
 escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t bytes,
                                              size_t alignment, void** memory);

@@ -1,0 +1,130 @@
+// Tensors of DLPack.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/device.hpp"
+#include "escrow/tensor_allocator.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+constexpr char const* call = "make_dlpack_tensor";
+
+// Where the handle names a stream on each device, makes `device` current until its end. Throws
+// cuda_error.
+class device_of_default_stream {
+ public:
+  device_of_default_stream(cudaStream_t stream, int device) {
+    int now = device;
+    if (is_ambiguous(stream)) check(cudaGetDevice(&now), "cudaGetDevice");
+    if (now == device) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    previous_ = now;
+  }
+  device_of_default_stream(device_of_default_stream&&) = delete;
+  ~device_of_default_stream() {
+    if (previous_) static_cast<void>(succeeded(cudaSetDevice(*previous_)));
+  }
+
+ private:
+  std::optional<int> previous_;
+};
+
+// A tensor, and all that its deleter needs.
+struct tensor {
+  DLManagedTensorVersioned managed{};
+  stream_allocator memory;
+  cudaStream_t stream;
+  std::uint64_t capture_id;
+  std::vector<std::int64_t> shape_and_strides{};
+
+  ~tensor() {
+    std::optional<device_of_default_stream> current;
+    try {
+      current.emplace(stream, memory.device());
+      memory.deallocate(stream, managed.dl_tensor.data);
+    } catch (std::exception const&) {  // the failure may not repeat
+      memory.deallocate_or_report(stream, managed.dl_tensor.data);
+    }
+  }
+};
+
+void delete_tensor(DLManagedTensorVersioned* managed) {
+  std::unique_ptr<tensor> its(static_cast<tensor*>(managed->manager_ctx));
+  try {
+    // Work before this capture may use the tensor, and cannot be recorded now: the free is
+    // postponed until the graph, which may use it, too, is gone.
+    capture_info const capture = capture_of(its->stream);
+    if (capture.is_active() && capture.id != its->capture_id) {
+      deleter::global().retire(its->stream, std::move(its));
+    }
+  } catch (std::exception const&) {  // freed now, with a deferred record, unless it was taken
+  }
+}
+
+// The size in bytes; DLPack packs elements that are smaller than a byte.
+std::size_t bytes_of(DLTensor const& shaped) {
+  std::uint64_t const element_bits = std::uint64_t{shaped.dtype.bits} * shaped.dtype.lanes;
+  std::uint64_t bits = element_bits;
+  bool fits = true;
+  for (std::int64_t const each : std::span(shaped.shape, static_cast<std::size_t>(shaped.ndim))) {
+    fits = fits && each >= 0 &&
+           !__builtin_mul_overflow(bits, static_cast<std::uint64_t>(each), &bits) &&
+           bits <= 8 * std::uint64_t{scratch_pool::bytes_max};
+  }
+  if (!fits) {
+    throw usage_error(call, "`prototype.shape` is negative or too large",
+                      "allocate at most scratch_pool::bytes_max");
+  }
+  return static_cast<std::size_t>((bits + 7) / 8);
+}
+
+}  // namespace
+
+DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref stream,
+                                             DLTensor const& prototype, source_location where) {
+  if (prototype.ndim < 0 || (prototype.ndim > 0 && prototype.shape == nullptr)) {
+    throw usage_error(call, "`prototype.ndim` is not that of its shape", "pass a shape");
+  }
+  int const device = memory.device();
+  if (prototype.device.device_type != kDLCUDA || prototype.device.device_id != device) {
+    throw usage_error(call, "`prototype.device` is not CUDA device " + std::to_string(device),
+                      "pass the allocator's device");
+  }
+  std::size_t const bytes = bytes_of(prototype);
+  device_of_default_stream const current(stream.get(), device);
+  auto const dimensions = static_cast<std::size_t>(prototype.ndim);
+  std::unique_ptr<tensor> made(new tensor{.memory = std::move(memory),
+                                          .stream = stream.get(),
+                                          .capture_id = usable_capture_of(call, stream).id});
+  made->shape_and_strides.assign(2 * dimensions, 1);
+  std::span const shape(made->shape_and_strides.data(), dimensions);
+  std::span const strides(made->shape_and_strides.data() + dimensions, dimensions);
+  std::copy_n(prototype.shape, dimensions, shape.begin());
+  for (std::size_t i = dimensions; i-- > 1;) strides[i - 1] = strides[i] * shape[i];
+
+  DLTensor& its = made->managed.dl_tensor;
+  its.device = prototype.device;
+  its.dtype = prototype.dtype;
+  its.ndim = prototype.ndim;
+  its.shape = shape.data();
+  its.strides = strides.data();
+  if (bytes != 0) {  // else DLPack wants null
+    its.data = made->memory.allocate(stream, bytes, stream_allocator::default_alignment, where);
+  }
+  made->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  made->managed.manager_ctx = made.get();
+  made->managed.deleter = &delete_tensor;
+  return &made.release()->managed;
+}
+
+}  // namespace escrow::inline v0_1
