@@ -33,6 +33,11 @@ bool is_in_its_capture(claimed_slot const& lease) {
   return capture.is_active() && capture.id == lease.capture_id;
 }
 
+// Allocates only in a capture.
+capture_frontier end_of(capture_info const& capture, detail::capture_dependencies const& after) {
+  return capture.is_active() ? capture_frontier(after) : capture_frontier();
+}
+
 [[noreturn]] void refuse_capture(char const* call, claimed_slot const& lease) {
   throw usage_error(call,
                     lease.capture_id == 0
@@ -65,7 +70,7 @@ void slot_pool::release(claimed_slot& lease) {
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(lease.on.handle, capture, &after), "cudaStreamGetCaptureInfo");
-  in.release_on(lease, lease.on, capture, capture_frontier(after));
+  in.release_on(lease, lease.on, capture, end_of(capture, after));
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
@@ -77,7 +82,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
-  capture_frontier end(after);  // before another call on the stream
+  capture_frontier end = end_of(capture, after);  // before another call on the stream
   if (capture.is_none()) on.id = stream_id(stream);
   bool const is_claiming_stream = on.id != 0 && on.id == lease.on.id;
   if (!is_claiming_stream && capture.status != capture_status::invalidated) {
