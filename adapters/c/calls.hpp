@@ -16,7 +16,7 @@
 #include "escrow/escrow.h"
 #include "escrow/pool/resource_pool.hpp"
 
-// What null stands for is the caller's business: see c_call::need.
+// Here, since options name it.
 struct escrow_group {
   escrow::sharing_group held;
 };

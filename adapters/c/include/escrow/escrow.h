@@ -37,11 +37,11 @@ int escrow_version(void);
 
 typedef enum escrow_status {
   ESCROW_OK = 0,
-  ESCROW_USAGE_ERROR = 1,         // the text says what to do
-  ESCROW_CUDA_ERROR = 2,          // see escrow_last_cuda_error(); a lack of device memory, too
-  ESCROW_EXHAUSTED = 3,           // a limit is reached: the text names what holds the rest
-  ESCROW_GROUP_BUSY = 4,          // see escrow_hoisted_enter()
-  ESCROW_OUT_OF_HOST_MEMORY = 5,  //
+  ESCROW_USAGE_ERROR = 1,  // the text says what to do
+  ESCROW_CUDA_ERROR = 2,   // see escrow_last_cuda_error(); a lack of device memory, too
+  ESCROW_EXHAUSTED = 3,    // a limit is reached: the text names what holds the rest
+  ESCROW_GROUP_BUSY = 4,   // see escrow_hoisted_enter()
+  ESCROW_OUT_OF_HOST_MEMORY = 5,
   ESCROW_UNKNOWN_ERROR = 6
 } escrow_status;
 
@@ -135,7 +135,8 @@ void escrow_allocator_destroy(escrow_allocator* allocator);
 
 // Memory for use in `stream`'s order, never null, not initialized. `alignment` is a power of two;
 // 0: 256. In a capture the graph keeps the memory, also once it is freed; it may be used and freed
-// in the capture, or eagerly later.
+// in the capture, or eagerly later. ESCROW_OUT_OF_HOST_MEMORY in a capture may leave memory to the
+// graph, which nothing uses.
 escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
                                         size_t bytes, size_t alignment, void** memory);
 // Frees after the work on `stream` so far, which all uses must be ordered before. `memory` may be
