@@ -28,8 +28,9 @@ constexpr char const* deallocate_name = "stream_allocator::deallocate";
 struct ESCROW_LOCAL stream_allocator::state {
   struct allocation {
     std::optional<lease<device_block>> memory;
+    // While it is allocated; else null. Others in the same step of the map are no allocations.
     // Release and acquire: whoever frees has what the allocating thread wrote to `memory`.
-    std::atomic<bool> is_allocated{false};
+    std::atomic<void const*> address{nullptr};
   };
 
   state(pool_options const& options, scratch_policy const& policy)
@@ -69,7 +70,7 @@ struct ESCROW_LOCAL stream_allocator::state {
     auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
     allocation& its = allocations.at(address);
     its.memory.emplace(std::move(memory));
-    its.is_allocated.store(true, std::memory_order_release);
+    its.address.store(address, std::memory_order_release);
     return address;
   }
 
@@ -77,7 +78,10 @@ struct ESCROW_LOCAL stream_allocator::state {
   template <class End>
   void end_allocation(char const* call, void* address, End end) {
     allocation* const its = allocations.find(address);
-    if (its == nullptr || !its->is_allocated.exchange(false, std::memory_order_acquire)) {
+    void const* expected = address;
+    if (its == nullptr ||
+        !its->address.compare_exchange_strong(expected, nullptr, std::memory_order_acquire,
+                                              std::memory_order_relaxed)) {
       throw usage_error(call, "`memory` is not allocated here, or was freed already",
                         "free what allocate() returned, once");
     }
@@ -89,14 +93,14 @@ struct ESCROW_LOCAL stream_allocator::state {
     } catch (...) {
       if (!memory) return;  // freed, with a deferred record, and reported
       its->memory.emplace(std::move(memory));
-      its->is_allocated.store(true, std::memory_order_release);
+      its->address.store(address, std::memory_order_release);
       throw;
     }
   }
 
   void record_stream(char const* call, stream_ref stream, void* address) {
     allocation* const its = allocations.find(address);
-    if (its == nullptr || !its->is_allocated.load(std::memory_order_acquire)) {
+    if (its == nullptr || its->address.load(std::memory_order_acquire) != address) {
       throw usage_error(call, "`memory` is not allocated here, or was freed already",
                         "pass what allocate() returned, before it is freed");
     }

@@ -205,6 +205,15 @@ TEST_F(StreamAllocator, RefusesAnAddressThatIsNotAllocated) {
   }
 }
 
+TEST_F(StreamAllocator, RefusesAnAddressWithinItsMemory) {
+  auto* const start = static_cast<std::byte*>(memory.allocate(one, size));
+  for (std::byte* const within : {start + 16, start + 256}) {
+    expect_error<usage_error>([&] { memory.deallocate(one, within); }, {"not allocated"});
+    expect_error<usage_error>([&] { memory.record_stream(two, within); }, {"not allocated"});
+  }
+  memory.deallocate(one, start);
+}
+
 TEST_F(StreamAllocator, RefusesToLeaveEagerMemoryToAGraph) {
   void* const eager = memory.allocate(one, size);
   expect_error<usage_error>([&] { memory.leave_to_graph(eager); },
