@@ -49,7 +49,6 @@ struct ESCROW_LOCAL stream_allocator::state {
                               std::to_string(leaked) + " allocations were not freed",
                               "free them before the last copy ends"));
     }
-    if (own_stream != nullptr) static_cast<void>(succeeded(cudaStreamDestroy(own_stream)));
   }
 
   void* allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,
@@ -111,21 +110,30 @@ struct ESCROW_LOCAL stream_allocator::state {
   // For allocations without a stream. Throws cuda_error.
   cudaStream_t stream() {
     std::lock_guard const lock(mutex);
-    if (own_stream == nullptr) {
+    if (own.made == nullptr) {
       device_scope const current(device);
-      check(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking),
+      check(cudaStreamCreateWithFlags(&own.made, cudaStreamNonBlocking),
             "cudaStreamCreateWithFlags");
     }
-    return own_stream;
+    return own.made;
   }
 
+  struct own_stream {
+    own_stream() = default;
+    own_stream(own_stream&&) = delete;
+    ~own_stream() {
+      if (made != nullptr) static_cast<void>(succeeded(cudaStreamDestroy(made)));
+    }
+
+    cudaStream_t made = nullptr;
+  };
+  own_stream own;  // outlives `pool`: see pool_options::streams_outlive_pool
   scratch_pool pool;
   int const device;
   deleter_core& core;
   address_map<allocation, 4> allocations;
   std::mutex record_mutex;  // guards leases against two calls of record_stream()
-  std::mutex mutex;         // guards the creation of own_stream
-  cudaStream_t own_stream = nullptr;
+  std::mutex mutex;         // guards the creation of the stream in `own`
 };
 
 std::shared_ptr<stream_allocator::state> stream_allocator::make_state(

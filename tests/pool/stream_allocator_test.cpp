@@ -98,6 +98,18 @@ TEST_F(StreamAllocator, WithoutAStreamDisturbsNoCapture) {
   must(captured.end());
 }
 
+TEST_F(StreamAllocator, ItsOwnStreamOutlivesItsPool) {
+  pool_options given = options(8);
+  given.streams_outlive_pool = true;
+  {
+    stream_allocator alone(given);
+    alone.deallocate(alone.allocate(size));
+    EXPECT_EQ(alone.pool().stats().bytes_unrecorded, size);
+  }
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().leaked, 0U);
+}
+
 TEST_F(StreamAllocator, ACaptureUsesFreedMemoryAgainAndItsGraphKeepsIt) {
   {
     owned_graph const captured = captured_plainly([&](cudaStream_t on) {
