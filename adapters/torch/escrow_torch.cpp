@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <escrow/core/capture.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/detail/device.hpp>
 #include <escrow/detail/never_destroyed.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
@@ -169,6 +170,9 @@ void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
     stream_allocator* const made = find(its);
     if (made == nullptr) continue;
     try {
+      made->record_stream(stream, memory);
+      if (!escrow::is_ambiguous(stream)) return;
+      on_device const current(made->device());  // see the header
       return made->record_stream(stream, memory);
     } catch (escrow::usage_error const&) {  // see the header
     }

@@ -20,7 +20,8 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream);
 void escrow_torch_free(void* memory, std::size_t bytes, int device, cudaStream_t stream) noexcept;
 // The memory is used on `stream` too. Does nothing, as PyTorch's allocator, for memory that is not
 // from here, and if `stream` captures and the memory is not of that capture: what a graph uses of
-// other memory, the program keeps.
+// other memory, the program keeps. A default stream is taken for that of the current device and for
+// that of the memory's, since PyTorch does not say which it is.
 void escrow_torch_record_stream(void* memory, cudaStream_t stream);
 // torch.cuda.empty_cache(): trims all devices. Throws.
 void escrow_torch_empty_cache();

@@ -83,6 +83,27 @@ TEST_F(TorchFunctions, KnowTheDefaultStreamOfEachDevice) {
   EXPECT_EQ(device, 0);
 }
 
+TEST_F(TorchFunctions, RecordTheDefaultStreamOfTheMemorysDevice) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  owned_stream const there = [] {
+    device_scope const current(1);
+    return make_stream();
+  }();
+  void* const first = escrow_torch_allocate(size, 1, there);
+  {
+    device_scope const current(1);
+    hold_up(cudaStreamLegacy);
+  }
+  escrow_torch_record_stream(first, nullptr);
+  escrow_torch_free(first, size, 1, there);
+  void* const second = escrow_torch_allocate(size, 1, there);
+  EXPECT_EQ(second, first);
+  EXPECT_TRUE(stays_false([&] { return is_idle(there); }));
+  flag.raise();
+  escrow_torch_free(second, size, 1, there);
+  sync(there);
+}
+
 TEST_F(TorchFunctions, OfNoBytesIsNull) {
   EXPECT_EQ(escrow_torch_allocate(0, 0, one), nullptr);
   free(nullptr, one);
