@@ -62,10 +62,13 @@ void delete_tensor(DLManagedTensorVersioned* managed) {
   std::unique_ptr<tensor> its(static_cast<tensor*>(managed->manager_ctx));
   try {
     // Work before this capture may use the tensor, and cannot be recorded now: the free is
-    // postponed until the graph, which may use it, too, is gone.
-    capture_info const capture = capture_of(its->stream);
-    if (capture.is_active() && capture.id != its->capture_id) {
-      deleter::global().retire(its->stream, std::move(its));
+    // postponed until the graph, which may use it, too, is gone. That is on another thread, where
+    // cudaStreamPerThread is another stream: with that one, it has a deferred record.
+    if (its->stream != cudaStreamPerThread) {
+      capture_info const capture = capture_of(its->stream);
+      if (capture.is_active() && capture.id != its->capture_id) {
+        deleter::global().retire(its->stream, std::move(its));
+      }
     }
   } catch (std::exception const&) {  // freed now, with a deferred record, unless it was taken
   }
