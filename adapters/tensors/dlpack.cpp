@@ -74,6 +74,11 @@ void delete_tensor(DLManagedTensorVersioned* managed) {
   }
 }
 
+[[noreturn]] void refuse_shape() {
+  throw usage_error(call, "`prototype.shape` is negative or too large",
+                    "allocate at most scratch_pool::bytes_max");
+}
+
 // The size in bytes; DLPack packs elements that are smaller than a byte.
 std::size_t bytes_of(DLTensor const& shaped) {
   std::uint64_t const element_bits = std::uint64_t{shaped.dtype.bits} * shaped.dtype.lanes;
@@ -84,10 +89,7 @@ std::size_t bytes_of(DLTensor const& shaped) {
            !__builtin_mul_overflow(bits, static_cast<std::uint64_t>(each), &bits) &&
            bits <= 8 * std::uint64_t{scratch_pool::bytes_max};
   }
-  if (!fits) {
-    throw usage_error(call, "`prototype.shape` is negative or too large",
-                      "allocate at most scratch_pool::bytes_max");
-  }
+  if (!fits) refuse_shape();
   return static_cast<std::size_t>((bits + 7) / 8);
 }
 
@@ -113,7 +115,9 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
   std::span const shape(made->shape_and_strides.data(), dimensions);
   std::span const strides(made->shape_and_strides.data() + dimensions, dimensions);
   std::copy_n(prototype.shape, dimensions, shape.begin());
-  for (std::size_t i = dimensions; i-- > 1;) strides[i - 1] = strides[i] * shape[i];
+  for (std::size_t i = dimensions; i-- > 1;) {  // also of an empty tensor
+    if (__builtin_mul_overflow(strides[i], shape[i], &strides[i - 1])) refuse_shape();
+  }
 
   DLTensor& its = made->managed.dl_tensor;
   its.device = prototype.device;

@@ -140,8 +140,8 @@ TEST_F(Tensors, PackElementsBelowAByteAndMayBeEmpty) {
 
 TEST_F(Tensors, RefuseWrongPrototypes) {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  for (std::vector<std::int64_t> const& shape :
-       std::vector<std::vector<std::int64_t>>{{-1}, {most, most}, {std::int64_t{1} << 39}}) {
+  for (std::vector<std::int64_t> const& shape : std::vector<std::vector<std::int64_t>>{
+           {-1}, {most, most}, {std::int64_t{1} << 39}, {0, most, most}}) {
     expect_error<usage_error>([&] { static_cast<void>(make(shape)); }, {"`prototype.shape`"});
   }
   for (DLDevice const device : {DLDevice{kDLCPU, 0}, DLDevice{kDLCUDA, 1}}) {
