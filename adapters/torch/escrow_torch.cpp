@@ -286,7 +286,9 @@ int escrow_torch_release(void* held) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     on_device const current(its.device);
-    if (its.was_entered) {
+    bool const has_turns = its.references.held().slots != 0;
+    if (its.was_entered && !has_turns) wait_for_device();
+    if (its.was_entered && has_turns) {
       // All its launches are before this turn.
       cudaStream_t const own = stream_for_releases(its.device);
       its.references.enter(own);

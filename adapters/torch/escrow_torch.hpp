@@ -57,7 +57,9 @@ void* escrow_torch_hoist(cudaGraph_t graph) noexcept;
 // hoisted::enter() and leave(), around each launch on `stream`.
 int escrow_torch_enter(void* held, cudaStream_t stream) noexcept;
 int escrow_torch_leave(void* held, cudaStream_t stream) noexcept;
-// Releases it after the last launch. On failure it is still held: try again.
+// Releases it after the last launch. If the graph has no memory of Escrow's, nothing orders its
+// launches: then this waits on the host for all work on the device. On failure it is still held:
+// try again.
 int escrow_torch_release(void* held) noexcept;
 }
 #pragma GCC visibility pop

@@ -1,6 +1,7 @@
 // What PyTorch and the Python module call: memory in captures and out of them, and its errors.
 #include <atomic>
 #include <escrow/nodes.hpp>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -221,6 +222,24 @@ TEST_F(TorchFunctions, LaunchGraphsOfOneGroupInTurn) {
 TEST_F(TorchFunctions, ReleaseAGraphThatWasNotLaunched) {
   owned_graph const captured = captured_step(1);
   EXPECT_EQ(escrow_torch_release(escrow_torch_hoist(captured)), 0) << escrow_torch_error();
+}
+
+TEST_F(TorchFunctions, ReleaseAGraphWithoutMemoryAfterItsLaunches) {
+  fate_ptr const fate = make_fate();
+  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+    worker->retire(on, std::make_shared<probe>(fate));
+    hold_up(on);
+  });
+  void* const held = escrow_torch_hoist(captured);
+  owned_exec const exec = instantiate(captured);
+  ASSERT_EQ(escrow_torch_enter(held, one), 0) << escrow_torch_error();
+  must(cudaGraphLaunch(exec, one));
+  ASSERT_EQ(escrow_torch_leave(held, one), 0) << escrow_torch_error();
+  std::thread other([&] { EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error(); });
+  EXPECT_TRUE(stays_false([&] { return fate->was_destroyed(); }));
+  flag.raise();
+  other.join();
+  EXPECT_TRUE(fate->wait());
 }
 
 TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
