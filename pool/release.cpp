@@ -28,6 +28,8 @@ void require_same_thread(stream_use const& use, std::string_view what_it_did) {
 // Whether its claiming stream still captures, so that no work on it runs yet.
 bool is_in_its_capture(claimed_slot const& lease) {
   if (lease.capture_id == 0 || is_other_thread(lease.on)) return false;
+  std::optional<device_scope> current;
+  if (is_ambiguous(lease.on.handle)) current.emplace(lease.on.device);
   capture_info capture;
   check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
   return capture.is_active() && capture.id == lease.capture_id;

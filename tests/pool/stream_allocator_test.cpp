@@ -176,6 +176,22 @@ TEST_F(StreamAllocator, MemoryFromOutsideOfACaptureIsKeptByTheGraphThatFreesIt) 
   EXPECT_TRUE(wait_until([&] { return in_graphs() == 0; }));
 }
 
+TEST_F(StreamAllocator, RefusesAnotherStreamDuringACaptureOfAThreadsStreamOfAnotherDevice) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  pool_options given = options(8);
+  given.device = 1;
+  stream_allocator there(given);
+  std::optional<device_scope> current(1);
+  capture captured{cudaStreamPerThread, cudaStreamCaptureModeRelaxed};
+  void* const scratch = there.allocate(cudaStreamPerThread, size);
+  current.reset();
+  expect_error<usage_error>([&] { there.record_stream(one, scratch); },
+                            {"not part of the capture"});
+  current.emplace(1);
+  there.deallocate(cudaStreamPerThread, scratch);
+  must(captured.end());
+}
+
 TEST_F(StreamAllocator, TheLastCopyLeavesToGraphsWhatWasAllocatedInCaptures) {
   std::optional<stream_allocator> last(options(8));
   {
