@@ -72,7 +72,8 @@ void note_taken() noexcept {
 escrow_options c_call::options(escrow_options const* given) const {
   escrow_options known{};
   if (given == nullptr) return known;
-  if (given->size < sizeof known.size || given->size > sizeof known) {
+  if (given->size < sizeof known.size || given->size > sizeof known ||
+      given->size % alignof(escrow_options) != 0) {
     refuse("options->size", "is not the size of a known version",
            "set it to sizeof(escrow_options), with a header that is no newer than the library");
   }

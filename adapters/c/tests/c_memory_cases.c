@@ -154,6 +154,8 @@ void c_structs_may_be_of_an_older_header(void) {
   options.size = sizeof options + 1;
   EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_create(-1, &options, &memory));
   EXPECT(strstr(escrow_last_error(), "`options->size`") != NULL);
+  options.size = offsetof(escrow_options, label) + sizeof options.label / 2;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_create(-1, &options, &memory));
   options.size = offsetof(escrow_options, bytes_max);  // which is then as if 0
   EXPECT_OK(escrow_allocator_create(-1, &options, &memory));
   void* address = NULL;
