@@ -63,7 +63,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
     return claim_other(asked, 0, capture, capture_frontier(after));
   }
   std::uint64_t const id = stream_id(asked.stream);
-  record_deferred(asked.stream, id);
+  record_all_deferred(asked.stream, id);
   if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
     stream_use const on = use_of(asked.stream, id, options.device);
     return claim_local(local_of(on, asked), on, asked);

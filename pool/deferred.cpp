@@ -79,6 +79,16 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
   return first_error;
 }
 
+void slot_pool::state::count_deferred(bool is_more) noexcept {
+  std::size_t const one = is_more ? 1 : static_cast<std::size_t>(-1);
+  deferred_count.fetch_add(one, std::memory_order_relaxed);
+  if (budget != nullptr) budget->deferred.fetch_add(one, std::memory_order_relaxed);
+}
+
+void slot_pool::record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
+  state_->record_deferred(stream, stream_id);
+}
+
 void slot_pool::state::finish_release(slot& used) noexcept {
   if (used.is_lost_) return leak(used);
   if (used.unrecorded_.empty()) return end_lease(used);
@@ -91,7 +101,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     std::lock_guard const lock(deferred_mutex);
     if (!deferred_is_closed) {
       used.newer_ = std::exchange(deferred, &used);
-      deferred_count.fetch_add(1, std::memory_order_relaxed);
+      count_deferred(true);
       return;
     }
   }
@@ -160,7 +170,7 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
       }
       *at = std::exchange(each.newer_, found);
       found = &each;
-      deferred_count.fetch_sub(1, std::memory_order_relaxed);
+      count_deferred(false);
     }
   }
   while (found != nullptr) {

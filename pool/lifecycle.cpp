@@ -100,7 +100,7 @@ void slot_pool::close_and_leave() noexcept {
   }
   while (next != nullptr) {
     slot& unknown = *std::exchange(next, next->newer_);
-    in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
+    in.count_deferred(false);
     in.leak(unknown);
   }
   if (in.is_last_reference()) in.end();

@@ -257,7 +257,7 @@ claimed_slot claimer_slots::claim_for(char const* call, source_location where,
     capture_info const capture = usable_capture_of(call, on_.handle, &after);
     if (capture.is_active()) return in.claim_other(asked, 0, capture, capture_frontier(after));
     learn_id();
-    in.record_deferred(on_.handle, on_.id);
+    in.record_all_deferred(on_.handle, on_.id);
     return in.claim_local(*local_, on_, asked);
   });
 }
@@ -293,7 +293,7 @@ void claimer_slots::flush(char const* call, source_location where) {
                         "flush before the capture begins or after it ended");
     }
     learn_id();
-    in.record_deferred(on_.handle, on_.id);
+    in.record_all_deferred(on_.handle, on_.id);
     in.cover(local_->take_all_of(on_.id), on_, true);
   });
 }

@@ -262,6 +262,10 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
 
 bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
   if (lease.capture_id == 0) return false;
+  // Outside of captures only the id of a stream is asked.
+  if (std::ranges::any_of(lease.what->unrecorded_, [](auto const& use) { return use.id != 0; })) {
+    return false;
+  }
   slot& used = *std::exchange(lease.what, nullptr);
   state& in = *used.pool_.state_;
   if (in.options.track_leases) in.untrack(used);

@@ -15,6 +15,14 @@
 
 namespace escrow::inline v0_1 {
 
+namespace {
+
+[[noreturn]] void refuse_moved_from(char const* call) {
+  throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
+}
+
+}  // namespace
+
 std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const& options,
                                                               scratch_policy const& policy) {
   auto made = std::make_shared<state>(options, policy);
@@ -79,15 +87,15 @@ claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_l
 
 lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
   constexpr char const* call = "scratch_claimer::claim";
-  if (pool_ == nullptr) {
-    throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
-  }
+  if (pool_ == nullptr) refuse_moved_from(call);
   return pool_->claim(call, bytes, stream_, where,
                       [&] { return of(call, bytes, where).claim(call, where); });
 }
 
 void scratch_claimer::flush(source_location where) {
-  for (auto& [size, claims] : sizes_) claims.flush("scratch_claimer::flush", where);
+  constexpr char const* call = "scratch_claimer::flush";
+  if (pool_ == nullptr) refuse_moved_from(call);
+  for (auto& [size, claims] : sizes_) claims.flush(call, where);
 }
 
 std::size_t scratch_pool::trim(std::size_t keep_bytes) {

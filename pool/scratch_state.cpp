@@ -88,6 +88,10 @@ bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory,
   return bytes <= policy.bytes_max && trim(policy.bytes_max - bytes) != 0;
 }
 
+void scratch_pool::state::record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
+  for_each([&](size_class& each) { slots_of(each).record_deferred(stream, stream_id); });
+}
+
 void scratch_pool::state::give_to_others(slot_pool& claiming, stream_use const& on) noexcept {
   for_each([&](size_class& each) {
     if (&slots_of(each) != &claiming) slots_of(each).give_to_others(on);

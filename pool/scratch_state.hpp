@@ -72,6 +72,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   device_block make(std::size_t bytes);
   void give_back(std::size_t bytes, bool was_made) noexcept override;
   bool make_room(std::size_t bytes, bool is_out_of_memory, stream_use const* on) override;
+  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept override;
   void give_to_others(slot_pool& claiming, stream_use const& on) noexcept override;
   bool is_room_coming(std::size_t bytes) noexcept override;
   std::uint64_t moves() noexcept override;

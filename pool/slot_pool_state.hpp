@@ -160,6 +160,14 @@ struct ESCROW_LOCAL slot_pool::state {
     if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
       record_deferred_on(stream, stream_id);
   }
+  // The same in claims, which keep the budget's other pools alive: of those, too.
+  void record_all_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
+    if (budget == nullptr) return record_deferred(stream, stream_id);
+    // Relaxed: see there.
+    if (budget->deferred.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      budget->record_deferred(stream, stream_id);
+  }
+  void count_deferred(bool is_more) noexcept;
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // local_claims.cpp

@@ -203,7 +203,10 @@ void stream_allocator::leave_to_graph(void* memory, source_location where) {
   detail::called_at(call, where, [&] {
     state_->end_allocation(call, memory, [&](auto& its) {
       if (slot_pool::leave_to_graph(its.claimed_)) return;
-      throw usage_error(call, "`memory` was not allocated in a capture", "deallocate it");
+      throw usage_error(call,
+                        "`memory` was not allocated in a capture, or is used after it on a stream "
+                        "given to record_stream()",
+                        "deallocate it");
     });
   });
 }

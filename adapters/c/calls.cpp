@@ -88,10 +88,12 @@ std::vector<cudaGraph_t> c_call::bodies(cudaGraph_t const* given, std::size_t co
 
 void c_call::copy_text(std::string const& from, char* text, std::size_t capacity,
                        std::size_t* length) const {
-  need(length, "length") = from.size();
-  if (capacity == 0) return;
-  char* const to = &need(text, "text");
-  to[from.copy(to, capacity - 1)] = '\0';
+  std::size_t& total = need(length, "length");
+  if (capacity != 0) {
+    char* const to = &need(text, "text");
+    to[from.copy(to, capacity - 1)] = '\0';
+  }
+  total = from.size();
 }
 
 pool_options pool_options_of(int device, escrow_options const& given, std::size_t slots_max) {

@@ -62,13 +62,10 @@ void delete_tensor(DLManagedTensorVersioned* managed) {
   std::unique_ptr<tensor> its(static_cast<tensor*>(managed->manager_ctx));
   try {
     // Work before this capture may use the tensor, and cannot be recorded now: the free is
-    // postponed until the graph, which may use it, too, is gone. That is on another thread, where
-    // cudaStreamPerThread is another stream: with that one, it has a deferred record.
-    if (its->stream != cudaStreamPerThread) {
-      capture_info const capture = capture_of(its->stream);
-      if (capture.is_active() && capture.id != its->capture_id) {
-        deleter::global().retire(its->stream, std::move(its));
-      }
+    // postponed until the graph, which may use it, too, is gone.
+    capture_info const capture = capture_of(its->stream);
+    if (capture.is_active() && capture.id != its->capture_id) {
+      deleter::global().retire(its->stream, std::move(its));
     }
   } catch (std::exception const&) {  // freed now, with a deferred record, unless it was taken
   }
@@ -104,6 +101,12 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
   if (prototype.device.device_type != kDLCUDA || prototype.device.device_id != device) {
     throw usage_error(call, "`prototype.device` is not CUDA device " + std::to_string(device),
                       "pass the allocator's device");
+  }
+  if (stream.get() == cudaStreamPerThread) {
+    throw usage_error(call,
+                      "`stream` is cudaStreamPerThread, which is another stream on the thread "
+                      "that deletes the tensor",
+                      "pass a stream that is the same on all threads");
   }
   std::size_t const bytes = bytes_of(prototype);
   device_of_default_stream const current(stream.get(), device);

@@ -102,6 +102,28 @@ TEST_F(IdleOfAScratchClaimer, IsFreedAfterThePoolWithTheClaimer) {
 
 using ScratchClaimer = pool_world;
 
+TEST_F(ScratchClaimer, RecordsWhatACaptureDeferredInAllSizes) {
+  for (bool const is_flushed : {false, true}) {
+    scratch_pool pool(options(1));
+    scratch_claimer local = pool.on(one);
+    { auto const known = local.claim(5000); }
+    auto held = pool.claim(two, 1000);
+    {
+      capture captured{one, cudaStreamCaptureModeRelaxed};
+      held.release(one);
+      must(captured.end());
+    }
+    ASSERT_TRUE(drained());
+    EXPECT_EQ(pool.stats().bytes_in_use, 1024U);
+    if (is_flushed) {
+      local.flush();
+    } else {
+      static_cast<void>(local.claim(5000));
+    }
+    EXPECT_EQ(pool.stats().bytes_in_use, 0U);
+  }
+}
+
 TEST_F(ScratchClaimer, NamesTheCallInErrors) {
   scratch_pool pool(options(1));
   scratch_claimer made = pool.on(one);
@@ -110,7 +132,9 @@ TEST_F(ScratchClaimer, NamesTheCallInErrors) {
     return [&from, bytes] { static_cast<void>(from.claim(bytes)); };
   };
   std::string const call = "scratch_claimer::claim: ";
-  expect_error<usage_error>(claim(made, 1), {call, "moved"});  // NOLINT: moved from
+  expect_error<usage_error>([&] { made.flush(); },
+                            {"scratch_claimer::flush: ", "moved"});  // NOLINT
+  expect_error<usage_error>(claim(made, 1), {call, "moved"});        // NOLINT: moved from
   expect_error<usage_error>(claim(local, scratch_pool::bytes_max + 1), {call, "bytes"});
   auto const held = local.claim(1000);
   expect_error<pool_exhausted>(claim(local, 1000), {call, "all 1 slots"});

@@ -220,6 +220,37 @@ TEST(StreamAllocatorEnd, ReportsMemoryThatIsAllocatedAndLeaksIt) {
   EXPECT_EQ(worker.stats().leaked, 2U);
 }
 
+TEST(StreamAllocatorEnd, LeaksMemoryOfACaptureThatIsUsedAfterItOnAnotherStream) {
+  deleter worker({.on_error = [](std::exception const&) {}});
+  owned_stream const stream = make_stream();
+  {
+    stream_allocator memory({.deleter = &worker});
+    void* output = nullptr;
+    owned_graph const captured =
+        captured_plainly([&](cudaStream_t on) { output = memory.allocate(on, 1); });
+    memory.record_stream(stream, output);
+    expect_error<usage_error>([&] { memory.leave_to_graph(output); },
+                              {"is used after it on a stream", "deallocate it"});
+  }
+  EXPECT_EQ(worker.stats().leaked, 1U);
+}
+
+TEST_F(StreamAllocator, WhatWasFreedInAnotherCaptureIsFreeForClaimsOfOtherSizesToo) {
+  scratch_policy const policy{.bytes_max = 6 * size};
+  stream_allocator limited(options(8), policy);
+  void* const first = limited.allocate(one, 4 * size);
+  {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    limited.deallocate(one, first);
+    must(captured.end());
+  }
+  ASSERT_TRUE(drained());
+  void* const other = limited.allocate(one, size);  // records what the capture deferred
+  EXPECT_EQ(limited.pool().stats().bytes_in_use, size);
+  EXPECT_EQ(limited.pool().trim(), 4 * size);
+  limited.deallocate(one, other);
+}
+
 TEST_F(StreamAllocator, RefusesAnAddressThatIsNotAllocated) {
   void* const freed = memory.allocate(one, size);
   memory.deallocate(one, freed);

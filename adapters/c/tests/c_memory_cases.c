@@ -143,7 +143,9 @@ void c_descriptions_are_cut(void) {
   EXPECT(again == length && strlen(part) == 9 && strncmp(part, text, 9) == 0);
   EXPECT_OK(escrow_allocator_describe(memory, NULL, 0, &again));
   EXPECT(again == length);
+  length = again = 7;
   EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_describe(memory, NULL, 1, &again));
+  EXPECT(again == length);
   escrow_allocator_destroy(memory);
 }
 

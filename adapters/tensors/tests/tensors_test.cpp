@@ -103,29 +103,12 @@ TEST_F(Tensors, AreFreedByTheirDeleterInTheOrderOfTheirStream) {
   alone.deallocate(two, data);
 }
 
-// Once the capture's graph is gone, the stream's earlier work may still use the tensor.
-TEST_F(Tensors, OfAThreadsStreamAreFreedByTheirDeleterInALaterCapture) {
-  stream_allocator alone(options(1));
-  cudaStream_t const own = cudaStreamPerThread;
+TEST_F(Tensors, RefuseAThreadsStreamSinceAnotherThreadMayDeleteThem) {
   std::int64_t size = 256;
-  DLTensor prototype{nullptr, {kDLCUDA, 0}, 1, floats, &size, nullptr, 0};
-  DLManagedTensorVersioned* const made = make_dlpack_tensor(alone, own, prototype);
-  void* const data = made->dl_tensor.data;
-  hold_up(own);
-  {
-    capture captured{own, cudaStreamCaptureModeRelaxed};
-    made->deleter(made);
-    must(captured.end());
-  }
-  EXPECT_TRUE(wait_until([&] {
-    return alone.pool().stats().bytes_in_graphs == 0 && deleter::global().stats().in_graphs == 0;
-  }));
-  EXPECT_TRUE(deleter::global().drain_for(generous));
-  expect_error<pool_exhausted>([&] { static_cast<void>(alone.allocate(two, 1024)); }, {"are out"});
-  flag.raise();
-  ASSERT_EQ(alone.allocate(own, 1024), data);
-  alone.deallocate(own, data);
-  sync(own);
+  DLTensor const prototype{nullptr, {kDLCUDA, 0}, 1, floats, &size, nullptr, 0};
+  expect_error<usage_error>(
+      [&] { static_cast<void>(make_dlpack_tensor(memory, cudaStreamPerThread, prototype)); },
+      {"make_dlpack_tensor", "`stream` is cudaStreamPerThread"});
 }
 
 TEST_F(Tensors, PackElementsBelowAByteAndMayBeEmpty) {

@@ -120,8 +120,8 @@ class _Held:
         self._entered = stream
 
     def leave(self, _graph=None):
-        stream, self._entered = self._entered, None
-        _call("leave", self._held, stream)
+        _call("leave", self._held, self._entered)
+        self._entered = None
 
     def release(self):
         if self._held is not None:

@@ -17,14 +17,17 @@ namespace escrow::inline v0_1 {
 // initialized, for use in `stream`'s order. The prototype's other members are ignored.
 //   Thread safety: any thread.
 //   Lifetime: the tensor's deleter, on any thread, frees the memory after the work on `stream` so
-//     far: `stream` must be alive then, and other streams' work on the tensor ordered before. The
-//     tensor keeps a copy of `memory`.
+//     far: `stream` must be alive then, and other streams' work on the tensor ordered before. In a
+//     capture of `stream` that the tensor is not of, it does so once that graph is gone, and
+//     `stream` must be alive until then. The tensor keeps a copy of `memory`.
 //   Capture: as stream_allocator. In a capture, the graph keeps the memory of the tensor until it,
 //     its clones and execs are destroyed and their launches done, also if the tensor was deleted
 //     before. Each later capture that uses the same tensor must hold it, too: copy a reference to
 //     it into deleter::retire(stream, reference).
-//   Errors: usage_error for a negative or too large shape, and for a prototype of another device;
-//     as stream_allocator. The deleter reports to on_error.
+//   Errors: usage_error for a negative or too large shape, for a prototype of another device, and
+//   for
+//     cudaStreamPerThread, which the deleter's thread may not have; as stream_allocator. The
+//     deleter reports to on_error.
 [[nodiscard]] DLManagedTensorVersioned* make_dlpack_tensor(
     stream_allocator memory, stream_ref stream, DLTensor const& prototype,
     source_location where = source_location::current());

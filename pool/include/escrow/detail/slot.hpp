@@ -227,6 +227,12 @@ class memory_budget {
   // pools that finds neither a slot nor room has missed none if this is equal before and after it.
   [[nodiscard]] virtual std::uint64_t moves() noexcept = 0;
 
+  // How many slots of all pools have a deferred record. Relaxed: a claim that misses one records it
+  // the next time.
+  std::atomic<std::size_t> deferred{0};
+  // In a claim for `stream`: records what is deferred on it in all pools.
+  virtual void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept = 0;
+
   // How many times claims found no other slot than those that local_slots have.
   std::atomic<std::uint64_t> requests{0};
   // In a claim of the pool `claiming` for `on`: has the other pools give what others asked for.
@@ -278,7 +284,7 @@ class ESCROW_API slot_pool {
   static void before_launch(claimed_slot const& lease, stream_ref stream);
   [[nodiscard]] static slot_share share_with_node(claimed_slot const& lease);
   // Ends a lease of a capture for good: no claim of that capture gets the slot, and no event is
-  // recorded. False if the lease is not of a capture.
+  // recorded. False if the lease is not of a capture, or was recorded on a stream after it.
   [[nodiscard]] static bool leave_to_graph(claimed_slot& lease) noexcept;
   // Leaks the slot of a lease whose work nothing is known of.
   static void leak(claimed_slot& lease) noexcept;
@@ -297,6 +303,9 @@ class ESCROW_API slot_pool {
   // Hands slots to the worker that have been free since the call before the last. Calls no CUDA
   // function.
   void retire_unused() noexcept;
+
+  // Records what is deferred on that stream, which must not be captured.
+  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // Makes what is idle on that stream only available to all: what others asked for, or all. It must
   // not be captured.

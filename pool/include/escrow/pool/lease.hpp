@@ -36,8 +36,9 @@ class resource_pool;
 //   or its capture is invalidated, for the legacy stream while a blocking stream captures, for
 //   cudaStreamPerThread on another thread, or if CUDA refuses. The slot, also held by a graph that
 //   is captured meanwhile, then waits until its pool is next given that stream outside of captures,
-//   by any call, and records there. pool_stats::deferred counts such slots and close_for() lists
-//   them; those left at the pool's end are leaked and counted (deleter_stats::leaked).
+//   by any call, and records there. (A block of a scratch_pool: by a claim of any size, or any
+//   other call for a block of its size.) pool_stats::deferred counts such slots and close_for()
+//   lists them; those left at the pool's end are leaked and counted (deleter_stats::leaked).
 // Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
 //   refuses: the lease is empty and its record deferred, or it still has the slot. Errors in the
 //   destructor are reported to the deleter's on_error.

@@ -17,9 +17,9 @@ namespace escrow::inline v0_1 {
 // Thread safety: any thread may call anything concurrently, except constructor, assignment and
 //   destructor of the same copy. Allocating and freeing take no lock of their own.
 // Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy.
-//   Memory that is allocated then is not freed: what was allocated in a capture belongs to the
-//   graph; the rest is leaked (deleter_stats::leaked), and a usage_error goes to the deleter's
-//   on_error. No function of this may run after its memory's device was reset.
+//   Memory that is allocated then: what was allocated in a capture, and recorded on no stream after
+//   it, belongs to the graph; the rest is leaked (deleter_stats::leaked), and a usage_error goes to
+//   the deleter's on_error. No function of this may run after its memory's device was reset.
 // Capture: as scratch_pool. Memory allocated in a capture may be used and freed in the capture, or
 //   eagerly later; the graph keeps it for its launches in any case. Until it is freed, it has its
 //   content after the graph's end, too.
