@@ -137,19 +137,25 @@ def out_of_memory(mode):
 
 
 def step_time(mode):
-    """Microseconds for a training step, and the most memory that was reserved for it."""
+    """For each line of input, twenty training steps: prints the median in microseconds. Then the most memory that was
+    reserved for a step."""
     model = model_of(512)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batch = input_of(32, 512)
-    times = []
-    for step in range(330):
-        start = time.perf_counter()
-        train_step(model, optimizer, batch)
-        torch.cuda.synchronize()
-        if step >= 30:
-            times.append(1e6 * (time.perf_counter() - start))
+
+    def steps(count):
+        for _ in range(count):
+            start = time.perf_counter()
+            train_step(model, optimizer, batch)
+            torch.cuda.synchronize()
+            yield 1e6 * (time.perf_counter() - start)
+
+    warm = statistics.median(steps(30))
+    print(json.dumps({"warm_up_us": warm}), flush=True)
+    for _ in iter(sys.stdin.readline, ""):
+        print(json.dumps({"step_us": statistics.median(steps(20))}), flush=True)
     peak = torch.cuda.max_memory_reserved() if mode == "native" else escrow_torch.stats()["memory"]["bytes_peak"]
-    return {"step_us": statistics.median(times), "bytes_peak": peak}
+    return {"bytes_peak": peak}
 
 
 @torch.no_grad()
