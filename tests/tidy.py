@@ -56,10 +56,10 @@ def names():
 
 
 def sources():
-    parts = (*MAY_INCLUDE, "tests", "bench", "examples", "tools")
+    parts = (*MAY_INCLUDE, "adapters", "tests", "bench", "examples", "tools")
     for name in names():
         path = ROOT / name
-        if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu"} and path.exists():
+        if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu", ".h", ".c"} and path.exists():
             yield name, path.read_text().split("\n")
 
 
@@ -134,7 +134,7 @@ def check_exports(name, lines):
 
 
 def check_atomics(name, lines):
-    if name.split("/")[0] not in MAY_INCLUDE:
+    if name.split("/")[0] not in {*MAY_INCLUDE, "adapters"} or "/tests/" in name:
         return
     for number, line in enumerate(lines, 1):
         if re.search(r"\.(load|store|exchange|fetch_\w+|compare_exchange_\w+)\(", line):
