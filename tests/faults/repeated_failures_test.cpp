@@ -193,6 +193,39 @@ TEST_F(RecordFault, EachFailedRecordCostsNoSlot) {
   EXPECT_EQ(pool.stats().slots, 2u);
 }
 
+TEST_F(RecordFault, OfAClaimerThatFlushesOrEndsCostsNoSlot) {
+  block_pool pool = make_pool(4);  // the claimer keeps two
+  for (bool const is_flushed : {true, false}) {
+    std::optional local = pool.on(one);
+    {
+      block_lease const first = local->claim();
+      block_lease const second = local->claim();
+    }
+    sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+    is_flushed ? local->flush() : local.reset();
+    sim::clear_faults();
+    EXPECT_NE(told("cudaEventRecord"), 0U);
+    EXPECT_EQ(pool.stats().deferred, 2U);
+    block_lease const first = pool.claim(one);
+    block_lease const second = pool.claim(one);
+    EXPECT_EQ(pool.stats().deferred, 0U);
+    EXPECT_EQ(pool.stats().slots, 2U);
+  }
+}
+
+TEST_F(RecordFault, OfAClaimersLeaseWhoseStreamCannotBeAskedCostsNoSlot) {
+  block_pool pool = make_pool(1);
+  auto local = pool.on(one);
+  std::optional<block_lease> held = local.claim();
+  for (char const* const call : {"cudaStreamIsCapturing", "cudaStreamGetCaptureInfo"}) {
+    sim::fail_call_here(call, cudaErrorUnknown, 1, 100);
+  }
+  held.reset();
+  sim::clear_faults();
+  EXPECT_EQ(pool.stats().deferred, 1U);
+  EXPECT_TRUE(local.try_claim().has_value());
+}
+
 TEST_F(RecordFault, AClaimWaitsInItsStreamWhereNoOtherResourceCanBeMade) {
   int made = 0;
   resource_pool<int> pool(options(64), [&] {
