@@ -47,7 +47,7 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, b
 
 slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
                                       source_location where, bool may_be_idle) {
-  if (slot* const own = reuse.take_before(std::move(frontier), capture.id, options.slots_max)) {
+  if (slot* const own = reuse.take_before(std::move(frontier), capture.id, slots_max)) {
     return own;
   }
   slot* shared = nullptr;

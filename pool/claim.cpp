@@ -206,10 +206,10 @@ bool slot_pool::state::is_done(slot& free) noexcept {
 slot* slot_pool::state::make_slot() {
   // Acquire: see state::slots. The room of a closed pool's slot stays unused.
   std::size_t count = slots.load(std::memory_order_acquire);
-  if (count >= options.slots_max) return nullptr;
+  if (count >= slots_max) return nullptr;
   if (budget != nullptr && !budget->reserve(slot_bytes)) return nullptr;
   do {
-    if (count >= options.slots_max || is_closed.load(std::memory_order_relaxed)) {
+    if (count >= slots_max || is_closed.load(std::memory_order_relaxed)) {
       if (budget != nullptr) budget->give_back(slot_bytes, false);
       return nullptr;
     }
@@ -244,7 +244,7 @@ slot* slot_pool::state::grow(std::exception_ptr& failure) noexcept {
 
 bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const noexcept {
   // Relaxed: a claim may still be refused by the limit itself.
-  if (budget == nullptr || slots.load(std::memory_order_relaxed) >= options.slots_max) return false;
+  if (budget == nullptr || slots.load(std::memory_order_relaxed) >= slots_max) return false;
   if (failure == nullptr) return true;
   try {
     std::rethrow_exception(failure);

@@ -166,10 +166,10 @@ std::size_t slot_pool::state::add_leases(std::vector<holder>& result) const {
 
 std::string slot_pool::state::describe_exhaustion(char const* call) const {
   pool_stats const now = owner.stats();
-  bool const is_full = now.slots >= options.slots_max;
+  bool const is_full = now.slots >= slots_max;
   std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
                      options.label + "\" are out (" +
-                     (is_full ? "slots_max " + std::to_string(options.slots_max)
+                     (is_full ? "slots_max " + std::to_string(slots_max)
                               : std::string("the limit in bytes leaves no room for another")) +
                      ")";
   if (now.idle != now.unrecorded) {
@@ -182,13 +182,14 @@ std::string slot_pool::state::describe_exhaustion(char const* call) const {
     text += "; " + escrow::describe(each);
   }
   if (!options.track_leases && now.leased != 0) text += " (track_leases names their lines)";
+  if (now.in_graphs != 0 && !options.group) text += " (graphs can share slots: sharing_group)";
   return text + "; raise slots_max, release earlier, or allow a wait with host_wait_max";
 }
 
 std::string slot_pool::describe() const {
   pool_options const& options = state_->options;
   std::string text = "pool \"" + options.label + "\" on device " + std::to_string(options.device) +
-                     ", slots_max " + std::to_string(options.slots_max) + ": " + to_json(stats());
+                     ", slots_max " + std::to_string(state_->slots_max) + ": " + to_json(stats());
   for (holder const& each : holders()) text += "\n  " + escrow::describe(each);
   return text;
 }

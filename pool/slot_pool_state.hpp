@@ -67,6 +67,7 @@ struct ESCROW_LOCAL slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
       : owner(pool),
         options(std::move(given)),
+        slots_max(options.slots_max.value_or(64)),
         make(std::move(made)),
         core(used),
         is_only_device(devices == 1),
@@ -206,7 +207,7 @@ struct ESCROW_LOCAL slot_pool::state {
   }
   void check_stream(char const* call, stream_use const& on) const;
   // How many slots all local_slots keep: idle streams leave the rest to others.
-  [[nodiscard]] std::size_t local_slots_max() const noexcept { return options.slots_max / 2; }
+  [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
   void divide_idle(std::size_t users) noexcept;
   // Asks the users of all local_slots for what they have: their next calls cover it.
@@ -301,6 +302,7 @@ struct ESCROW_LOCAL slot_pool::state {
 
   slot_pool& owner;
   pool_options options;
+  std::size_t const slots_max;
   make_function const make;
   std::shared_ptr<memory_budget> budget;  // null, or see slot_pool::share()
   std::size_t slot_bytes = 0;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -138,7 +139,9 @@ struct ESCROW_LOCAL stream_allocator::state {
 
 std::shared_ptr<stream_allocator::state> stream_allocator::make_state(
     pool_options const& options, scratch_policy const& policy) {
-  return std::make_shared<state>(options, policy);
+  pool_options its = options;
+  if (!its.slots_max) its.slots_max = std::numeric_limits<std::size_t>::max();
+  return std::make_shared<state>(its, policy);
 }
 
 void* stream_allocator::allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,

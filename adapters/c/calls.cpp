@@ -96,10 +96,10 @@ void c_call::copy_text(std::string const& from, char* text, std::size_t capacity
   total = from.size();
 }
 
-pool_options pool_options_of(int device, escrow_options const& given, std::size_t slots_max) {
+pool_options pool_options_of(int device, escrow_options const& given) {
   pool_options result;
   result.device = device;
-  result.slots_max = given.slots_max != 0 ? given.slots_max : slots_max;
+  if (given.slots_max != 0) result.slots_max = given.slots_max;
   result.host_wait_max = time_of(given.host_wait_max_ns);
   if (given.capture_wait_max_ns != 0) result.capture_wait_max = time_of(given.capture_wait_max_ns);
   if (given.label != nullptr) result.label = given.label;

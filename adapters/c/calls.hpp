@@ -83,8 +83,6 @@ template <class Body>
   return std::chrono::nanoseconds(std::min<std::uint64_t>(ns, most.count()));
 }
 
-// `slots_max`: if the caller names none.
-[[nodiscard]] pool_options pool_options_of(int device, escrow_options const& given,
-                                           std::size_t slots_max);
+[[nodiscard]] pool_options pool_options_of(int device, escrow_options const& given);
 
 }  // namespace escrow::inline v0_1

@@ -1,5 +1,4 @@
 // The C API of scratch memory.
-#include <limits>
 #include <memory>
 
 #include "calls.hpp"
@@ -27,9 +26,7 @@ escrow_status escrow_allocator_create(int device, escrow_options const* options,
     scratch_policy policy;
     if (given.bytes_max != 0) policy.bytes_max = given.bytes_max;
     policy.idle_max = time_of(given.idle_max_ns);
-    constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
-    result =
-        new escrow_allocator{stream_allocator(pool_options_of(device, given, unlimited), policy)};
+    result = new escrow_allocator{stream_allocator(pool_options_of(device, given), policy)};
   });
 }
 

@@ -39,8 +39,8 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
     if (its.destroy != nullptr) {
       destroy = [its](void* resource) { its.destroy(its.user, resource); };
     }
-    result = new escrow_pool{resource_pool<void*>(
-        pool_options_of(device, given, pool_options{}.slots_max), make, recycle, destroy)};
+    result = new escrow_pool{
+        resource_pool<void*>(pool_options_of(device, given), make, recycle, destroy)};
   });
 }
 

@@ -11,7 +11,6 @@
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,8 +42,7 @@ class on_device {
 
 struct device_memory {
   std::mutex mutex;  // guards all but reads of `made`
-  escrow::pool_options options{.slots_max = std::numeric_limits<std::size_t>::max(),
-                               .label = "torch"};
+  escrow::pool_options options{.label = "torch"};
   escrow::scratch_policy policy;
   // Release and acquire: whoever uses it has what its constructor wrote. Never destroyed.
   std::atomic<stream_allocator*> made{nullptr};

@@ -249,6 +249,17 @@ TEST_F(StreamAllocator, WhatWasFreedInAnotherCaptureIsFreeForClaimsOfOtherSizesT
   limited.deallocate(one, other);
 }
 
+TEST_F(StreamAllocator, HasNoLimitIfItsOptionsNameNone) {
+  stream_allocator labelled({.label = "labelled", .deleter = worker.get()});
+  std::vector<void*> held;
+  for (int i = 0; i < 100; ++i) held.push_back(labelled.allocate(one, size));
+  for (void* const each : held) labelled.deallocate(one, each);
+  stream_allocator limited(options(1));
+  void* const only = limited.allocate(one, size);
+  expect_error<pool_exhausted>([&] { static_cast<void>(limited.allocate(one, size)); }, {"all 1"});
+  limited.deallocate(one, only);
+}
+
 TEST_F(StreamAllocator, RefusesAnAddressThatIsNotAllocated) {
   void* const freed = memory.allocate(one, size);
   memory.deallocate(one, freed);

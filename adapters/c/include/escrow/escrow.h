@@ -172,7 +172,8 @@ typedef struct escrow_allocator_stats {
 escrow_status escrow_allocator_statistics(escrow_allocator* allocator,
                                           escrow_allocator_stats* stats);
 // Statistics and holders in words. Writes at most `capacity` characters, with a 0 at the end;
-// `length`: of the whole text, without the 0. `text` may be null if `capacity` is 0.
+// `length`: of the whole text, without the 0; not null. `text` may be null if `capacity` is 0, and
+// is not written if the call fails.
 escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text, size_t capacity,
                                         size_t* length);
 

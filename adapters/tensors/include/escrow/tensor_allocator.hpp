@@ -3,8 +3,6 @@
 
 #include <dlpack/dlpack.h>
 
-#include <cstddef>
-#include <limits>
 #include <memory>
 
 #include "escrow/core/error.hpp"
@@ -51,8 +49,7 @@ struct tvm_ffi_memory;
 class use_for_tvm_ffi {
  public:
   // For each device an allocator with these options; the options' device is ignored.
-  explicit use_for_tvm_ffi(pool_options const& options = {.slots_max = unlimited},
-                           scratch_policy const& policy = {});
+  explicit use_for_tvm_ffi(pool_options const& options = {}, scratch_policy const& policy = {});
   use_for_tvm_ffi(use_for_tvm_ffi&&) = delete;
   ~use_for_tvm_ffi();
 
@@ -60,8 +57,6 @@ class use_for_tvm_ffi {
   [[nodiscard]] stream_allocator memory(int device) const;
 
  private:
-  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
-
   std::shared_ptr<tvm_ffi_memory> memory_;
   DLPackManagedTensorAllocator previous_of_all_ = nullptr;
   DLPackManagedTensorAllocator previous_here_ = nullptr;

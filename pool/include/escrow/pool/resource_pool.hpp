@@ -28,8 +28,9 @@ namespace escrow::inline v0_1 {
 
 // Options of a pool, which copies them. The deleter may be destroyed before the pool.
 struct pool_options {
-  // Maximum number of resources. A graph holds those it uses: see resource_pool.
-  std::size_t slots_max = 64;
+  // Maximum number of resources; empty: 64, in a stream_allocator no limit. A graph holds those it
+  // uses: see resource_pool.
+  std::optional<std::size_t> slots_max = {};
   // The resources' device; -1: the device current when the pool is created.
   int device = -1;
   // How long claim() may block the host when all resources are out. Zero: it throws at once.

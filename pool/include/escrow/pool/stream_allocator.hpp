@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <memory>
 
 #include "escrow/api.hpp"
@@ -31,9 +30,8 @@ class ESCROW_API stream_allocator {
   // At least what cudaMalloc guarantees.
   static constexpr std::size_t default_alignment = 256;
 
-  // The options' `slots_max` limits the blocks of each size.
-  explicit stream_allocator(pool_options const& options = {.slots_max = unlimited},
-                            scratch_policy const& policy = {})
+  // The options' `slots_max` limits the blocks of each size, if it is not empty.
+  explicit stream_allocator(pool_options const& options = {}, scratch_policy const& policy = {})
       : state_(make_state(options, policy)) {
     pin_this_module();  // the worker calls the source's `free`
   }
@@ -80,7 +78,6 @@ class ESCROW_API stream_allocator {
   [[nodiscard]] bool operator==(stream_allocator const&) const noexcept = default;
 
  private:
-  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
   struct state;
   static std::shared_ptr<state> make_state(pool_options const& options,
                                            scratch_policy const& policy);
