@@ -1,5 +1,8 @@
 // The C API of execs, of hoisted graphs, and of groups of graphs that share scratch.
+#include <optional>
+
 #include "calls.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/hoist.hpp"
 
@@ -12,6 +15,17 @@ struct escrow_exec {
 struct escrow_hoisted {
   hoisted held;
 };
+
+namespace {
+
+// This thread's escrow_graphs_lock().
+struct graphs_lock {
+  std::optional<graph_lifetime_lock> held;
+  std::size_t times = 0;
+};
+thread_local graphs_lock locked;
+
+}  // namespace
 
 escrow_status escrow_group_create(char const* label, escrow_group** group) {
   return run(__func__, [&](c_call by) {
@@ -64,6 +78,14 @@ escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph
 
 void escrow_exec_destroy(escrow_exec* exec) {
   delete exec;
+}
+
+void escrow_graphs_lock() {
+  if (locked.times++ == 0) locked.held.emplace();
+}
+
+void escrow_graphs_unlock() {
+  if (locked.times != 0 && --locked.times == 0) locked.held.reset();
 }
 
 escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,

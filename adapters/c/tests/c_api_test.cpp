@@ -164,6 +164,10 @@ bool c_wait_until(bool (*condition)()) {
   return escrow::test::wait_until(condition);
 }
 
+bool c_stays_false(bool (*condition)()) {
+  return escrow::test::stays_false(condition);
+}
+
 cudaStream_t c_stream(int number) {
   return the_world->streams.at(static_cast<std::size_t>(number));
 }

@@ -237,6 +237,13 @@ escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph
 // At any time, with launches in flight, too.
 void escrow_exec_destroy(escrow_exec* exec);
 
+// Around plain CUDA calls that create or destroy graphs and execs, if other threads, as the worker
+// in `destroy`, may create or destroy related ones: else CUDA corrupts the heap. For which calls,
+// and the rules, see escrow/core/graph_lifetime_lock.hpp. Escrow's functions lock by themselves.
+// Recursive; lock and unlock on the same thread. An unlock without a lock does nothing.
+void escrow_graphs_lock(void);
+void escrow_graphs_unlock(void);
+
 // What a graph held, for code that instantiates and launches by itself: the graph holds nothing
 // any more. Keep it until the last launch is enqueued. For the rules see escrow/graph/hoist.hpp.
 typedef struct escrow_hoisted escrow_hoisted;
