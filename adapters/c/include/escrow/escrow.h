@@ -251,7 +251,9 @@ escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t 
                            escrow_hoisted** hoisted);
 // Around each plain launch of a graph that shares something: `stream` waits for the last launch of
 // the others. Blocks the host for at most `wait_max_ns` while another thread is between the two;
-// then, and if this thread is, ESCROW_GROUP_BUSY.
+// then, and if this thread is, ESCROW_GROUP_BUSY. If leave fails since CUDA refuses both an event
+// and a wait on the host, it has left, and the text names cudaEventRecord: the others refuse to
+// launch until a later leave or release of this one.
 escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
                                    uint64_t wait_max_ns);
 escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream);
