@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "calls.hpp"
+#include "escrow/core/capture.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/hoist.hpp"
@@ -64,7 +65,14 @@ escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
 }
 
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
-  return run(__func__, [&](c_call by) { by.need(exec, "exec").held.launch(stream); });
+  return run(__func__, [&](c_call by) {
+    graph_exec& its = by.need(exec, "exec").held;
+    // CUDA would refuse the launch, and invalidate the capture.
+    if (!usable_capture_of(by.function, stream).is_none()) {
+      by.refuse("stream", "is being captured", "launch after the capture, or on another stream");
+    }
+    its.launch(stream);
+  });
 }
 
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,

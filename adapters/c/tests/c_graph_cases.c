@@ -167,6 +167,12 @@ void c_an_exec_launches_and_is_updated(void) {
   EXPECT(escrow_last_cuda_error() == cudaErrorGraphExecUpdateFailure);
   EXPECT_CUDA(cudaGraphDestroy(second));
   EXPECT_CUDA(cudaGraphDestroy(other));
+  cudaGraph_t captured = NULL;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_exec_launch(exec, c_stream(0)));
+  EXPECT(strstr(escrow_last_error(), "`stream` is being captured") != NULL);
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &captured));
+  EXPECT_CUDA(cudaGraphDestroy(captured));
   asked = memory;
   EXPECT_OK(escrow_exec_launch(exec, c_stream(1)));
   EXPECT(!has_none_in_graphs());
