@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """escrow_torch.Graph on the simulated runtime, with the part of PyTorch that it calls."""
+import pathlib
 import subprocess
 import sys
 import time
@@ -110,7 +111,8 @@ collections.graph.replay()
 for module in (collections, test_graph.escrow_torch):  # so that the interpreter empties them
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, capture_output=True,
+                              text=True, timeout=60, check=True)
         self.assertEqual(done.stderr, "")
 
 
