@@ -55,11 +55,15 @@ struct c_call {
   void copy_text(std::string const& from, char* text, std::size_t capacity,
                  std::size_t* length) const;
 
-  // Writes as much of `from` as the caller's header has room for, and zeros beyond.
+  // Writes as much of `from` as the caller's header has room for, and zeros beyond. Throws
+  // usage_error for a `size` that no version will have, as one that was not set.
   template <class Stats>
   void copy_stats(Stats from, Stats* stats) const {
+    constexpr std::size_t size_max = 4096;
     std::size_t const size = need(stats, "stats").size;
-    if (size < sizeof size) refuse("stats->size", "is too small", "set it to sizeof(*stats)");
+    if (size < sizeof size || size > size_max || size % alignof(Stats) != 0) {
+      refuse("stats->size", "is not the size of a version", "set it to sizeof(*stats)");
+    }
     from.size = size;
     std::memset(stats, 0, size);
     std::memcpy(stats, &from, std::min(size, sizeof from));

@@ -1,5 +1,9 @@
 // The C API of execs, of hoisted graphs, and of groups of graphs that share scratch.
+#include <optional>
+
 #include "calls.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/hoist.hpp"
 
@@ -12,6 +16,17 @@ struct escrow_exec {
 struct escrow_hoisted {
   hoisted held;
 };
+
+namespace {
+
+// This thread's escrow_graphs_lock().
+struct graphs_lock {
+  std::optional<graph_lifetime_lock> held;
+  std::size_t times = 0;
+};
+thread_local graphs_lock locked;
+
+}  // namespace
 
 escrow_status escrow_group_create(char const* label, escrow_group** group) {
   return run(__func__, [&](c_call by) {
@@ -50,7 +65,14 @@ escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
 }
 
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
-  return run(__func__, [&](c_call by) { by.need(exec, "exec").held.launch(stream); });
+  return run(__func__, [&](c_call by) {
+    graph_exec& its = by.need(exec, "exec").held;
+    // CUDA would refuse the launch, and invalidate the capture.
+    if (!usable_capture_of(by.function, stream).is_none()) {
+      by.refuse("stream", "is being captured", "launch after the capture, or on another stream");
+    }
+    its.launch(stream);
+  });
 }
 
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
@@ -64,6 +86,14 @@ escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph
 
 void escrow_exec_destroy(escrow_exec* exec) {
   delete exec;
+}
+
+void escrow_graphs_lock() {
+  if (locked.times++ == 0) locked.held.emplace();
+}
+
+void escrow_graphs_unlock() {
+  if (locked.times != 0 && --locked.times == 0) locked.held.reset();
 }
 
 escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,

@@ -84,6 +84,8 @@ struct held_graph {
   escrow::hoisted references;
   int device;
   bool was_entered = false;
+  // Of a launch that was begun, and whose end is not recorded.
+  std::optional<cudaStream_t> entered = std::nullopt;
 };
 
 held_graph& as_held(void* held) {
@@ -107,6 +109,46 @@ void wait_for_device() {
   void* any = nullptr;
   if (escrow::succeeded(cudaMalloc(&any, 1))) return check(cudaFree(any), "cudaFree");
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+// After a launch that failed, or whose leave() failed. If its stream is being captured, it stays
+// entered, and what comes next refuses that.
+void leave_failed(held_graph& its) noexcept {
+  if (!its.entered) return;
+  try {
+    its.references.leave(*its.entered);
+  } catch (std::exception const&) {  // the end is not known: see release_in_turn()
+  }
+}
+
+// Releases in a turn of its own, which comes after all its launches. False: there are no turns, the
+// end of a launch is not known, or another graph of the group does not leave, perhaps since this
+// thread launches that.
+bool release_in_turn(held_graph& its) {
+  if (its.entered || its.references.held().slots == 0) return false;
+  cudaStream_t const own = stream_for_releases(its.device);
+  try {
+    its.references.enter(own);
+  } catch (escrow::group_busy const&) {
+    return false;
+  }
+  its.entered = own;
+  its.references.leave(own);
+  its.entered.reset();
+  its.references.release_after(own);
+  return true;
+}
+
+// False: see the header.
+bool record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
+  // Throws for the legacy stream while a blocking stream captures: its work could not be recorded.
+  static_cast<void>(escrow::capture_of(stream));
+  try {
+    its.record_stream(stream, memory);
+    return true;
+  } catch (escrow::usage_error const&) {
+    return false;
+  }
 }
 
 template <class Call>
@@ -167,13 +209,11 @@ void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
   for (device_memory& its : all_devices()) {
     stream_allocator* const made = find(its);
     if (made == nullptr) continue;
-    try {
-      made->record_stream(stream, memory);
-      if (!escrow::is_ambiguous(stream)) return;
-      on_device const current(made->device());  // see the header
-      return made->record_stream(stream, memory);
-    } catch (escrow::usage_error const&) {  // see the header
-    }
+    if (!record_on(*made, memory, stream)) continue;
+    if (!escrow::is_ambiguous(stream)) return;
+    on_device const current(made->device());  // see the header
+    static_cast<void>(record_on(*made, memory, stream));
+    return;
   }
 }
 
@@ -265,8 +305,10 @@ int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     on_device const current(its.device);
+    leave_failed(its);
     its.references.enter(stream);
     its.was_entered = true;
+    its.entered = stream;
     return 0;
   });
 }
@@ -276,6 +318,7 @@ int escrow_torch_leave(void* held, cudaStream_t stream) noexcept {
     held_graph& its = as_held(held);
     on_device const current(its.device);
     its.references.leave(stream);
+    its.entered.reset();
     return 0;
   });
 }
@@ -284,15 +327,11 @@ int escrow_torch_release(void* held) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     on_device const current(its.device);
-    bool const has_turns = its.references.held().slots != 0;
-    if (its.was_entered && !has_turns) wait_for_device();
-    if (its.was_entered && has_turns) {
-      // All its launches are before this turn.
-      cudaStream_t const own = stream_for_releases(its.device);
-      its.references.enter(own);
-      its.references.leave(own);
-      its.references.release_after(own);
-    } else {
+    if (!its.was_entered) {
+      its.references.release();
+    } else if (!release_in_turn(its)) {
+      wait_for_device();
+      leave_failed(its);
       its.references.release();
     }
     delete &its;

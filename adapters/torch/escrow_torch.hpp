@@ -21,7 +21,8 @@ void escrow_torch_free(void* memory, std::size_t bytes, int device, cudaStream_t
 // The memory is used on `stream` too. Does nothing, as PyTorch's allocator, for memory that is not
 // from here, and if `stream` captures and the memory is not of that capture: what a graph uses of
 // other memory, the program keeps. A default stream is taken for that of the current device and for
-// that of the memory's, since PyTorch does not say which it is.
+// that of the memory's, since PyTorch does not say which it is. Throws for the legacy stream while
+// a blocking stream captures, which CUDA lets nobody use.
 void escrow_torch_record_stream(void* memory, cudaStream_t stream);
 // torch.cuda.empty_cache(): trims all devices. Throws.
 void escrow_torch_empty_cache();
@@ -54,12 +55,14 @@ long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept;
 // escrow::hoist(): takes what the graph of the current device holds off it, before it is
 // instantiated.
 void* escrow_torch_hoist(cudaGraph_t graph) noexcept;
-// hoisted::enter() and leave(), around each launch on `stream`.
+// hoisted::enter() and leave(), around each launch on `stream`. If the launch or leave() fails, the
+// graph may be entered again, or released.
 int escrow_torch_enter(void* held, cudaStream_t stream) noexcept;
 int escrow_torch_leave(void* held, cudaStream_t stream) noexcept;
-// Releases it after the last launch. If the graph has no memory of Escrow's, nothing orders its
-// launches: then this waits on the host for all work on the device. On failure it is still held:
-// try again.
+// Releases it after the last launch. Waits on the host for all work on the device if nothing orders
+// the graph's launches, since it has no memory of Escrow's, if the end of one is not known, and if
+// another graph of the group is between enter and leave on this thread, or for 10 s on another one.
+// On failure it is still held: try again.
 int escrow_torch_release(void* held) noexcept;
 }
 #pragma GCC visibility pop

@@ -135,6 +135,7 @@ c_case const c_cases[] = {
     CASE(c_graphs_of_a_group_share_scratch),
     CASE(c_a_hoisted_graph_is_released_at_once),
     CASE(c_a_hoisted_graph_that_is_dropped_is_leaked),
+    CASE(c_plain_calls_can_lock_graphs),
     CASE(c_null_is_refused),
 };
 size_t const c_case_count = sizeof c_cases / sizeof *c_cases;

@@ -23,6 +23,7 @@ void c_an_exec_launches_and_is_updated(void);
 void c_graphs_of_a_group_share_scratch(void);
 void c_a_hoisted_graph_is_released_at_once(void);
 void c_a_hoisted_graph_that_is_dropped_is_leaked(void);
+void c_plain_calls_can_lock_graphs(void);
 void c_null_is_refused(void);
 
 #endif

@@ -1,4 +1,5 @@
 // C tests of pools, execs, hoisted graphs and groups.
+#include <pthread.h>
 #include <string.h>
 
 #include "c_cases.h"
@@ -166,6 +167,12 @@ void c_an_exec_launches_and_is_updated(void) {
   EXPECT(escrow_last_cuda_error() == cudaErrorGraphExecUpdateFailure);
   EXPECT_CUDA(cudaGraphDestroy(second));
   EXPECT_CUDA(cudaGraphDestroy(other));
+  cudaGraph_t captured = NULL;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_exec_launch(exec, c_stream(0)));
+  EXPECT(strstr(escrow_last_error(), "`stream` is being captured") != NULL);
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &captured));
+  EXPECT_CUDA(cudaGraphDestroy(captured));
   asked = memory;
   EXPECT_OK(escrow_exec_launch(exec, c_stream(1)));
   EXPECT(!has_none_in_graphs());
@@ -241,4 +248,38 @@ void c_a_hoisted_graph_that_is_dropped_is_leaked(void) {
   EXPECT(after.leaked == before.leaked + 1);
   EXPECT_CUDA(cudaGraphDestroy(graph));
   escrow_allocator_destroy(memory);
+}
+
+static escrow_exec* destroyed_meanwhile;
+static int state;  // atomic
+static bool is_ended_meanwhile(void) {
+  return __atomic_load_n(&state, __ATOMIC_SEQ_CST) == 2;
+}
+static void* destroy_exec(void* unused) {
+  __atomic_store_n(&state, 1, __ATOMIC_SEQ_CST);
+  escrow_exec_destroy(destroyed_meanwhile);
+  __atomic_store_n(&state, 2, __ATOMIC_SEQ_CST);
+  return unused;
+}
+static bool is_begun(void) {
+  return __atomic_load_n(&state, __ATOMIC_SEQ_CST) != 0;
+}
+
+void c_plain_calls_can_lock_graphs(void) {
+  escrow_allocator* const memory = new_memory(NULL);
+  cudaGraph_t const graph = new_graph(memory, 1, 1);
+  EXPECT_OK(escrow_exec_create(graph, 0, NULL, 0, &destroyed_meanwhile));
+  __atomic_store_n(&state, 0, __ATOMIC_SEQ_CST);
+  escrow_graphs_unlock();  // nothing
+  escrow_graphs_lock();
+  escrow_graphs_lock();
+  escrow_graphs_unlock();
+  pthread_t other;
+  EXPECT(pthread_create(&other, NULL, &destroy_exec, NULL) == 0);
+  EXPECT(c_wait_until(&is_begun));
+  EXPECT(c_stays_false(&is_ended_meanwhile));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  escrow_graphs_unlock();
+  EXPECT(pthread_join(other, NULL) == 0);
+  end(memory);
 }

@@ -166,8 +166,12 @@ void c_structs_may_be_of_an_older_header(void) {
       offsetof(escrow_allocator_stats, bytes_in_use), 7, 7, 7, 7, 7, 7, 7};
   EXPECT_OK(escrow_allocator_statistics(memory, &stats));
   EXPECT(stats.bytes >= bytes && stats.bytes_in_use == 7);
-  stats.size = 1;
-  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_statistics(memory, &stats));
+  size_t const wrong[] = {0, 1, sizeof stats - 1, 0xcccccccc, SIZE_MAX};  // not set, for example
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+    stats.size = wrong[i];
+    EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_statistics(memory, &stats));
+    EXPECT(stats.bytes_in_use == 7);
+  }
   EXPECT_OK(escrow_allocator_free_sync(memory, address));
   escrow_allocator_destroy(memory);
 }

@@ -33,6 +33,8 @@ bool c_expect_status(escrow_status got, escrow_status expected, char const* text
                      int line);
 // True soon, or false.
 bool c_wait_until(bool (*condition)(void));
+// True if it is false for a while.
+bool c_stays_false(bool (*condition)(void));
 cudaStream_t c_stream(int number);  // 0 or 1: a stream that lives as long as the program
 void c_sync(int number);
 // Work on the stream does not end until c_go().

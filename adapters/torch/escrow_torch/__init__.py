@@ -8,7 +8,7 @@ import pathlib
 
 try:  # first: it loads the CUDA runtime that it comes with
     import torch
-except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without
+except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without; the current device is 0
     torch = None
 
 __all__ = ["Graph", "allocator", "configure", "install", "mem_pool", "stats", "trim"]
@@ -53,7 +53,9 @@ def _address_of(name):
 
 
 def _device(device):
-    return torch.cuda.current_device() if device is None else int(device)
+    if device is not None:
+        return int(device)
+    return torch.cuda.current_device() if torch else 0
 
 
 def configure(device=0, *, bytes_max=None, label="torch", group=None, streams_outlive=False):
@@ -108,27 +110,25 @@ class _Held:
 
     def __init__(self, raw_graph, current_stream):
         self._current_stream = current_stream  # gives the handle of the stream that a launch uses
-        self._entered = None  # the stream of a launch that has begun
+        self._stream = None  # of the last launch
         self._held = None  # for the destructor, if the next line throws
         self._held = _call("hoist", raw_graph)
 
     def enter(self, _graph=None):
-        if self._entered is not None:  # that launch failed, and nobody called leave()
-            self.leave()
-        stream = self._current_stream()
-        _call("enter", self._held, stream)
-        self._entered = stream
+        self._stream = self._current_stream()
+        _call("enter", self._held, self._stream)
 
     def leave(self, _graph=None):
-        _call("leave", self._held, self._entered)
-        self._entered = None
+        _call("leave", self._held, self._stream)
 
     def release(self):
         if self._held is not None:
             _call("release", self._held)
             self._held = None
 
-    __del__ = release
+    def __del__(self):
+        if _call is not None:  # else the interpreter ends, and has emptied this module
+            self.release()
 
 
 class Graph:
@@ -148,6 +148,7 @@ class Graph:
         self.cuda_graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._held = None
         self._has_hooks = hasattr(self.cuda_graph, "register_replay_start_hook")
+        self._hooks = ()
 
     @contextlib.contextmanager
     def capture(self, **arguments):
@@ -163,22 +164,36 @@ class Graph:
             self._held = _Held(self.cuda_graph.raw_cuda_graph(), lambda: torch.cuda.current_stream(device).cuda_stream)
         self.cuda_graph.instantiate()
         if self._has_hooks:  # also when other code replays cuda_graph
-            self.cuda_graph.register_replay_start_hook(self._held.enter)
-            self.cuda_graph.register_replay_end_hook(self._held.leave)
+            for hook in self._hooks:  # of an earlier capture
+                hook.remove()
+            self._hooks = (self.cuda_graph.register_replay_start_hook(self._held.enter),
+                           self.cuda_graph.register_replay_end_hook(self._held.leave))
 
     @contextlib.contextmanager
     def turn(self):
         """For code that replays cuda_graph itself, on the current stream, where PyTorch has no hooks for replays."""
-        self._held.enter()
+        held = self._captured()
+        held.enter()
         try:
             yield
         finally:
-            self._held.leave()
+            held.leave()
+
+    def _captured(self):
+        if self._held is None:
+            raise RuntimeError("the graph was not captured, or its capture failed: call capture() before")
+        return self._held
 
     def replay(self):
         """Launches the graph on the current stream."""
-        if self._has_hooks:
-            self.cuda_graph.replay()
+        if not self._has_hooks:
+            with self.turn():
+                self.cuda_graph.replay()
             return
-        with self.turn():
+        held = self._captured()
+        try:
             self.cuda_graph.replay()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # it has left, unless the hook of another failed
+                held.leave()
+            raise

@@ -54,6 +54,7 @@ class Module(unittest.TestCase):
         for graph, launched in zip(graphs, execs):
             self.cuda("cudaGraphExecDestroy", launched)
             self.cuda("cudaGraphDestroy", graph)
+        self.assertEqual(escrow_torch.stats()["group"]["launches"], 15)  # of device 0 without PyTorch
         held[0].enter()  # a launch that fails is followed by no leave()
         held[0].enter()
         held[0].leave()

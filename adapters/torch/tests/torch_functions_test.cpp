@@ -8,6 +8,10 @@
 #include "escrow_torch.hpp"
 #include "pool_world.hpp"
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim.hpp>
+#endif
+
 namespace escrow::test {
 namespace {
 
@@ -68,6 +72,17 @@ TEST_F(TorchFunctions, RecordNoStreamForOtherMemoryOrInACaptureOfOtherMemory) {
   escrow_torch_record_stream(cells.data(), two);
   capture captured{two, cudaStreamCaptureModeGlobal};
   escrow_torch_record_stream(eager, two);
+  EXPECT_TRUE(captured.is_active());
+  must(captured.end());
+  free(eager, one);
+}
+
+TEST_F(TorchFunctions, RefuseToRecordTheLegacyStreamBesideACapture) {
+  void* const eager = allocate(one);
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  capture captured{blocking, cudaStreamCaptureModeThreadLocal};
+  expect_error<cuda_error>([&] { escrow_torch_record_stream(eager, nullptr); },
+                           {"cudaErrorStreamCaptureImplicit"});
   EXPECT_TRUE(captured.is_active());
   must(captured.end());
   free(eager, one);
@@ -241,6 +256,64 @@ TEST_F(TorchFunctions, ReleaseAGraphWithoutMemoryAfterItsLaunches) {
   other.join();
   EXPECT_TRUE(fate->wait());
 }
+
+TEST_F(TorchFunctions, ReleaseAGraphWhoseLaunchHasNotEnded) {
+  owned_graph const first = captured_step(1);
+  owned_graph const second = captured_step(2);
+  void* const of_first = escrow_torch_hoist(first);
+  void* const of_second = escrow_torch_hoist(second);
+  ASSERT_EQ(escrow_torch_enter(of_first, one), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
+  ASSERT_EQ(escrow_torch_enter(of_second, two), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_leave(of_second, two), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
+}
+
+TEST_F(TorchFunctions, ReleaseAGraphInTheTurnOfAnother) {
+  owned_graph const first = captured_step(1);
+  owned_graph const second = captured_step(2);
+  void* const of_first = escrow_torch_hoist(first);
+  void* const of_second = escrow_torch_hoist(second);
+  ASSERT_EQ(escrow_torch_enter(of_first, one), 0) << escrow_torch_error();
+  ASSERT_EQ(escrow_torch_leave(of_first, one), 0) << escrow_torch_error();
+  ASSERT_EQ(escrow_torch_enter(of_second, one), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_leave(of_second, one), 0) << escrow_torch_error();
+  EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+
+TEST_F(TorchFunctions, LaunchAgainOrReleaseAfterALaunchWhoseEndIsNotKnown) {
+  for (bool const is_launched_again : {false, true}) {
+    owned_graph const captured = captured_step(1);
+    void* const held = escrow_torch_hoist(captured);
+    owned_exec const exec = instantiate(captured);
+    ASSERT_EQ(escrow_torch_enter(held, one), 0) << escrow_torch_error();
+    if (!is_launched_again) hold_up(one);
+    must(cudaGraphLaunch(exec, one));
+    sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 1000);
+    sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 1000);
+    EXPECT_EQ(escrow_torch_leave(held, one), -1);
+    sim::clear_faults();
+    if (is_launched_again) {
+      ASSERT_EQ(escrow_torch_enter(held, one), 0) << escrow_torch_error();
+      must(cudaGraphLaunch(exec, one));
+      EXPECT_EQ(escrow_torch_leave(held, one), 0) << escrow_torch_error();
+    }
+    std::atomic<bool> is_released = false;  // relaxed: the join orders the rest
+    std::thread other([&] {
+      EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error();
+      is_released.store(true, std::memory_order_relaxed);
+    });
+    auto const was_released = [&] { return is_released.load(std::memory_order_relaxed); };
+    EXPECT_TRUE(is_launched_again ? wait_until(was_released) : stays_false(was_released));
+    flag.raise();
+    other.join();
+  }
+}
+
+#endif
 
 TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
   owned_graph const captured = captured_step(1);

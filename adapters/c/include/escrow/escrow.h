@@ -238,6 +238,13 @@ escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph
 // At any time, with launches in flight, too.
 void escrow_exec_destroy(escrow_exec* exec);
 
+// Around plain CUDA calls that create or destroy graphs and execs, if other threads, as the worker
+// in `destroy`, may create or destroy related ones: else CUDA corrupts the heap. For which calls,
+// and the rules, see escrow/core/graph_lifetime_lock.hpp. Escrow's functions lock by themselves.
+// Recursive; lock and unlock on the same thread. An unlock without a lock does nothing.
+void escrow_graphs_lock(void);
+void escrow_graphs_unlock(void);
+
 // What a graph held, for code that instantiates and launches by itself: the graph holds nothing
 // any more. Keep it until the last launch is enqueued. For the rules see escrow/graph/hoist.hpp.
 typedef struct escrow_hoisted escrow_hoisted;
@@ -245,7 +252,9 @@ escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t 
                            escrow_hoisted** hoisted);
 // Around each plain launch of a graph that shares something: `stream` waits for the last launch of
 // the others. Blocks the host for at most `wait_max_ns` while another thread is between the two;
-// then, and if this thread is, ESCROW_GROUP_BUSY.
+// then, and if this thread is, ESCROW_GROUP_BUSY. If leave fails since CUDA refuses both an event
+// and a wait on the host, it has left, and the text names cudaEventRecord: the others refuse to
+// launch until a later leave or release of this one.
 escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
                                    uint64_t wait_max_ns);
 escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream);

@@ -1,0 +1,107 @@
+"""As much of PyTorch as escrow_torch.Graph calls, on the runtime that Escrow's library is linked to."""
+import contextlib
+import ctypes
+import os
+import types
+
+POINTER = ctypes.c_void_p
+library = ctypes.CDLL(os.environ["ESCROW_TORCH_LIBRARY"])
+library.escrow_torch_allocate.restype = POINTER
+library.escrow_torch_allocate.argtypes = (ctypes.c_size_t, ctypes.c_int, POINTER)
+library.escrow_torch_free.argtypes = (POINTER, ctypes.c_size_t, ctypes.c_int, POINTER)
+
+
+def check(name, *arguments):
+    status = getattr(library, name)(*arguments)
+    if status != 0:
+        raise RuntimeError(f"{name} returned {status}")
+
+
+def made(name, *arguments):
+    """What a call creates whose first argument is the place for it."""
+    handle = POINTER()
+    check(name, ctypes.byref(handle), *arguments)
+    return handle
+
+
+class Stream:
+    def __init__(self):
+        self.cuda_stream = made("cudaStreamCreateWithFlags", 1).value
+
+
+class Hook:
+    def __init__(self, hooks, call):
+        self.hooks = hooks
+        hooks.append(call)
+        self.remove = lambda: hooks.remove(call)
+
+
+class CUDAGraph:
+    """Of a PyTorch before hooks for replays."""
+
+    def __init__(self, keep_graph=False):
+        assert keep_graph
+        self.graph, self.exec = None, None
+
+    def raw_cuda_graph(self):
+        return self.graph.value
+
+    def instantiate(self):
+        self.exec = made("cudaGraphInstantiate", self.graph, ctypes.c_ulonglong(0))
+
+    def replay(self):
+        check("cudaGraphLaunch", self.exec, POINTER(cuda.current_stream().cuda_stream))
+
+    def reset(self):
+        if self.exec is not None:
+            check("cudaGraphExecDestroy", self.exec)
+        if self.graph is not None:
+            check("cudaGraphDestroy", self.graph)
+        self.graph, self.exec = None, None
+
+    __del__ = reset
+
+
+class CUDAGraphWithHooks(CUDAGraph):
+    def __init__(self, keep_graph=False):
+        super().__init__(keep_graph)
+        self.start_hooks, self.end_hooks = [], []
+
+    def register_replay_start_hook(self, hook):
+        return Hook(self.start_hooks, hook)
+
+    def register_replay_end_hook(self, hook):
+        return Hook(self.end_hooks, hook)
+
+    def replay(self):
+        for hook in list(self.start_hooks):
+            hook(self)
+        try:
+            super().replay()
+        finally:
+            for hook in list(self.end_hooks):
+                hook(self)
+
+
+@contextlib.contextmanager
+def capture(graph):
+    if graph.graph is not None:
+        raise RuntimeError("the graph was captured before")
+    stream = POINTER(cuda.current_stream().cuda_stream)
+    check("cudaStreamBeginCapture", stream, 0)
+    try:
+        yield
+    finally:
+        graph.graph = POINTER()
+        check("cudaStreamEndCapture", stream, ctypes.byref(graph.graph))
+
+
+stream_now = Stream()
+cuda = types.SimpleNamespace(
+    CUDAGraph=CUDAGraph,
+    current_device=lambda: 0,
+    current_stream=lambda device=0: stream_now,
+    device=lambda device: contextlib.nullcontext(),
+    graph=capture,
+)
+_C = types.SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None)

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""escrow_torch.Graph on the simulated runtime, with the part of PyTorch that it calls."""
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+import fake_torch
+
+sys.modules["torch"] = fake_torch
+import escrow_torch  # noqa: E402
+
+SIZE = 1 << 20
+
+
+def captured(graph):
+    stream = fake_torch.stream_now.cuda_stream
+    with graph.capture():
+        memory = fake_torch.library.escrow_torch_allocate(SIZE, 0, stream)
+        fake_torch.check("cudaMemsetAsync", fake_torch.POINTER(memory), 1, fake_torch.ctypes.c_size_t(SIZE),
+                         fake_torch.POINTER(stream))
+        fake_torch.library.escrow_torch_free(memory, SIZE, 0, stream)
+    return graph
+
+
+def launches():
+    return escrow_torch.stats()["group"]["launches"]
+
+
+def fail(_graph):
+    raise ValueError("another hook")
+
+
+class GraphOfPyTorch(unittest.TestCase):
+    kinds = (fake_torch.CUDAGraph, fake_torch.CUDAGraphWithHooks)
+
+    @classmethod
+    def setUpClass(cls):
+        escrow_torch.configure(group="decode")
+
+    def tearDown(self):
+        end = time.monotonic() + 10
+        while escrow_torch.stats()["memory"]["bytes_in_graphs"] != 0:
+            self.assertLess(time.monotonic(), end, escrow_torch.stats())
+            time.sleep(0.001)  # the worker sees the end of the launches
+        self.assertEqual(escrow_torch.stats()["deleter"]["leaked"], 0)
+
+    def each_kind(self):
+        for kind in self.kinds:
+            fake_torch.cuda.CUDAGraph = kind
+            with self.subTest(kind.__name__):
+                yield kind
+
+    def test_launches_in_turn(self):
+        for _ in self.each_kind():
+            before = launches()
+            first, second = captured(escrow_torch.Graph()), captured(escrow_torch.Graph())
+            for graph in (first, second, first):
+                graph.replay()
+            self.assertEqual(launches() - before, 3)
+            self.assertEqual(escrow_torch.stats()["group"]["unordered"], [])
+            del first, second, graph  # their releases are turns, too
+
+    def test_is_captured_before_its_launch(self):
+        for _ in self.each_kind():
+            with self.assertRaisesRegex(RuntimeError, "call capture"):
+                escrow_torch.Graph().replay()
+            graph = escrow_torch.Graph()
+            with self.assertRaises(ValueError), graph.capture():
+                fail(graph)
+            with self.assertRaisesRegex(RuntimeError, "call capture"):
+                graph.replay()
+
+    def test_is_captured_again(self):
+        for _ in self.each_kind():
+            graph = captured(escrow_torch.Graph())
+            graph.replay()
+            graph.cuda_graph.reset()
+            captured(graph).replay()
+
+    def test_leaves_after_a_launch_that_fails(self):
+        for kind in self.each_kind():
+            graph, other = captured(escrow_torch.Graph()), captured(escrow_torch.Graph())
+            if kind is fake_torch.CUDAGraphWithHooks:
+                failing = graph.cuda_graph.register_replay_start_hook(fail)
+                with self.assertRaisesRegex(ValueError, "another hook"):
+                    graph.replay()
+                other.replay()
+                failing.remove()
+            launched, graph.cuda_graph.exec = graph.cuda_graph.exec, None
+            with self.assertRaisesRegex(RuntimeError, "cudaGraphLaunch"):
+                graph.replay()
+            other.replay()
+            graph.cuda_graph.exec = launched
+            graph.replay()
+
+    def test_ends_in_the_turn_of_another(self):
+        for _ in self.each_kind():
+            graph, other = captured(escrow_torch.Graph()), captured(escrow_torch.Graph())
+            graph.replay()
+            with other.turn():
+                del graph
+
+    def test_may_live_as_long_as_the_interpreter(self):
+        program = """
+import collections, ctypes, test_graph
+test_graph.escrow_torch.configure(group="decode")
+collections.graph = test_graph.captured(test_graph.escrow_torch.Graph())
+collections.graph.replay()
+for module in (collections, test_graph.escrow_torch):  # so that the interpreter empties them
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+"""
+        done = subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, capture_output=True,
+                              text=True, timeout=60, check=True)
+        self.assertEqual(done.stderr, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
