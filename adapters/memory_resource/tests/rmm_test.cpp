@@ -1,7 +1,11 @@
 // RMM's containers and adaptors on Escrow's memory, in captures and outside.
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <rmm/device_buffer.hpp>
 #include <rmm/device_uvector.hpp>
+#include <rmm/error.hpp>
+#include <rmm/mr/cuda_memory_resource.hpp>
 #include <rmm/mr/failure_callback_resource_adaptor.hpp>
 #include <rmm/mr/per_device_resource.hpp>
 #include <rmm/mr/pool_memory_resource.hpp>
@@ -16,6 +20,8 @@ namespace {
 
 class Rmm : public resource_world {
  protected:
+  rmm::mr::cuda_memory_resource cuda_memory;
+
   void SetUp() override { rmm::mr::set_current_device_resource(resource); }
   void TearDown() override {
     rmm::mr::reset_current_device_resource();  // RMM has no copy any more
@@ -77,6 +83,41 @@ TEST_F(Rmm, APoolTakesItsMemoryFromEscrow) {
   }
   sync(one);
   EXPECT_EQ(resource.memory().pool().stats().bytes_in_use, 0U);
+}
+
+TEST_F(Rmm, EscrowTakesItsMemoryFromAPoolOfRmm) {
+  rmm::mr::pool_memory_resource below(cuda_memory, std::size_t{1} << 20);
+  std::mutex mutex;  // guards `sizes`
+  std::map<void*, std::size_t> sizes;
+  memory_source source;
+  source.allocate = [&](void** address, std::size_t bytes) {
+    try {
+      *address = below.allocate_sync(bytes, alignment);
+    } catch (rmm::bad_alloc const&) {
+      return cudaErrorMemoryAllocation;
+    }
+    std::lock_guard const lock(mutex);
+    sizes[*address] = bytes;
+    return cudaSuccess;
+  };
+  source.free = [&](void* address) {
+    std::lock_guard const lock(mutex);
+    below.deallocate_sync(address, sizes.extract(address).mapped(), alignment);
+    return cudaSuccess;
+  };
+  {
+    memory_resource above(stream_allocator(options(8), {.source = source}));
+    use(above, one, 1);
+    {
+      owned_graph const captured = captured_plainly([&](cudaStream_t on) { use(above, on, 2); });
+      expect_right_runs(captured);
+    }
+    EXPECT_FALSE(sizes.empty());
+    sync_all();
+  }
+  EXPECT_TRUE(drained());
+  std::lock_guard const lock(mutex);
+  EXPECT_TRUE(sizes.empty());
 }
 
 TEST_F(Rmm, AnAdaptorOnEscrowMayBeUsedInACapture) {
