@@ -246,24 +246,6 @@ TEST_F(StreamAllocator, ItsLastCopyLeaksMemoryOfACaptureThatIsUsedAfterItOnAnoth
   EXPECT_EQ(worker->stats().leaked, 1U);
 }
 
-TEST_F(StreamAllocator, DoesNotLeaveMemoryToItsGraphIfAStreamOfItsCaptureUsesItAfterIt) {
-  errors_expected = true;
-  std::optional<stream_allocator> last(options(8));
-  void* output = nullptr;
-  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-    output = last->allocate(on, size);
-    order(on, two);
-    last->record_stream(two, output);
-    must(cudaMemsetAsync(output, 1, size, two));
-    order(two, on);
-  });
-  last->record_stream(two, output);
-  expect_error<usage_error>([&] { last->leave_to_graph(output); },
-                            {"is used after it on a stream", "deallocate it"});
-  last.reset();
-  EXPECT_EQ(worker->stats().leaked, 1U);
-}
-
 TEST_F(StreamAllocator, WhatWasFreedInAnotherCaptureIsFreeForClaimsOfOtherSizesToo) {
   scratch_policy const policy{.bytes_max = 6 * size};
   stream_allocator limited(options(8), policy);
