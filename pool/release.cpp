@@ -68,6 +68,7 @@ void slot_pool::release(claimed_slot& lease) {
   require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
   if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
+  if (deleter_core::is_reclaiming()) return in.release_beside_captures(lease);
   if (lease.local != nullptr && in.release_local(lease)) return;
   capture_info capture;
   detail::capture_dependencies after;
@@ -78,7 +79,8 @@ void slot_pool::release(claimed_slot& lease) {
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use on = in.unasked(stream);
-  if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
+  if ((lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) ||
+      (deleter_core::is_reclaiming() && is_same_stream(lease.on, on))) {
     return release(lease);
   }
   capture_info capture;
@@ -242,8 +244,12 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
     in.record_deferred(stream, use.id);
   }
   std::vector<stream_use>& known = used.unrecorded_;
-  if (std::ranges::any_of(known, [&](auto const& each) { return is_same_stream(each, use); }))
+  auto const found = std::ranges::find_if(
+      known, [&](stream_use const& each) { return is_same_stream(each, use); });
+  if (found != known.end()) {
+    if (found->id == 0) *found = use;  // of its capture: now used after it, see leave_to_graph()
     return;
+  }
   // Reserves one more for the lease's own stream, so that the release never allocates.
   if (known.size() + 2 > known.capacity()) known.reserve(2 * known.size() + 2);
   known.push_back(use);

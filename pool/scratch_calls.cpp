@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -88,6 +89,11 @@ claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_l
 lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
   constexpr char const* call = "scratch_claimer::claim";
   if (pool_ == nullptr) refuse_moved_from(call);
+  std::optional<device_scope> device;  // of the stream: all sizes are asked about it
+  if (is_ambiguous(stream_)) {
+    static_cast<void>(sizes_.begin()->second.require_pool(call));  // on its thread
+    detail::called_at(call, where, [&] { device.emplace(pool_->options.device); });
+  }
   return pool_->claim(call, bytes, stream_, where,
                       [&] { return of(call, bytes, where).claim(call, where); });
 }

@@ -157,7 +157,7 @@ void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, sourc
       relaxed_capture_scope const relaxed;
       check(cudaStreamSynchronize(own), "cudaStreamSynchronize");
     } catch (...) {
-      deallocate(own, memory, where);
+      deallocate(memory, where);
       throw;
     }
     return memory;
@@ -175,7 +175,10 @@ void stream_allocator::deallocate(void* memory, source_location where) {
   if (memory == nullptr) return;
   detail::called_at(deallocate_name, where, [&] {
     cudaStream_t const own = state_->stream();
-    state_->end_allocation(deallocate_name, memory, [&](auto& its) { its.release(own); });
+    state_->end_allocation(deallocate_name, memory, [&](auto& its) {
+      its.claimed_.local = nullptr;  // no caller could make this stream give what is idle for it
+      its.release(own);
+    });
   });
 }
 

@@ -1,4 +1,5 @@
 // Memory that is freed by its address and was used on more streams than the one it is freed on.
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,24 @@ TEST_F(RecordedStreams, MemoryOfAGraphMayBeUsedOnThemAfterTheCapture) {
   hold_up(two);
   memory.deallocate(one, output);
   expect_next_waits(output);
+}
+
+TEST_F(RecordedStreams, OfACaptureKeepItsMemoryFromItsGraphIfTheyAreRecordedAfterIt) {
+  errors_expected = true;
+  std::optional<stream_allocator> last(options(8));
+  void* output = nullptr;
+  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+    output = last->allocate(on, size);
+    order(on, two);
+    last->record_stream(two, output);
+    must(cudaMemsetAsync(output, 1, size, two));
+    order(two, on);
+  });
+  last->record_stream(two, output);
+  expect_error<usage_error>([&] { last->leave_to_graph(output); },
+                            {"is used after it on a stream", "deallocate it"});
+  last.reset();
+  EXPECT_EQ(worker->stats().leaked, 1U);
 }
 
 TEST_F(RecordedStreams, OfACaptureAreRefusedForOtherMemory) {

@@ -2,6 +2,7 @@
 // the errors of its claimers.
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "pool_world.hpp"
@@ -122,6 +123,35 @@ TEST_F(ScratchClaimer, RecordsWhatACaptureDeferredInAllSizes) {
     }
     EXPECT_EQ(pool.stats().bytes_in_use, 0U);
   }
+}
+
+TEST_F(ScratchClaimer, OfThePerThreadStreamIsOfItsThreadAlsoInASharingGroup) {
+  pool_options given = options(8);
+  given.group.emplace();
+  scratch_pool pool(given);
+  owned_graph const first =
+      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1000)); });
+  scratch_claimer local = pool.on(cudaStreamPerThread);
+  std::thread([&] {
+    capture captured{cudaStreamPerThread, cudaStreamCaptureModeRelaxed};
+    expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); },
+                              {"cudaStreamPerThread", "on each thread"});
+    must(captured.end());
+  }).join();
+}
+
+TEST_F(ScratchClaimer, OfThePerThreadStreamIsOfItsDeviceAlsoInASharingGroup) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  pool_options given = options(8);
+  given.group.emplace();
+  scratch_pool pool(given);
+  scratch_claimer local = pool.on(cudaStreamPerThread);
+  static_cast<void>(local.claim(1000));
+  device_scope const other(1);
+  capture captured{cudaStreamPerThread, cudaStreamCaptureModeRelaxed};
+  EXPECT_EQ(local.claim(1000)->size(), 1024U);
+  EXPECT_EQ(pool.stats().bytes_in_graphs, 0U);
+  must(captured.end());
 }
 
 TEST_F(ScratchClaimer, NamesTheCallInErrors) {

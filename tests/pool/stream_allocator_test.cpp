@@ -104,10 +104,23 @@ TEST_F(StreamAllocator, ItsOwnStreamOutlivesItsPool) {
   {
     stream_allocator alone(given);
     alone.deallocate(alone.allocate(size));
-    EXPECT_EQ(alone.pool().stats().bytes_unrecorded, size);
+    EXPECT_EQ(alone.pool().stats().bytes_idle, size);
+    EXPECT_EQ(alone.pool().stats().bytes_unrecorded, 0U);
   }
   EXPECT_TRUE(drained());
   EXPECT_EQ(worker->stats().leaked, 0U);
+}
+
+TEST_F(StreamAllocator, KeepsNoMemoryForItsOwnStreamThatOtherStreamsNeed) {
+  pool_options given = options(2);
+  given.streams_outlive_pool = true;
+  stream_allocator alone(given);
+  void* const first = alone.allocate(size);
+  void* const second = alone.allocate(size);
+  alone.deallocate(first);
+  EXPECT_EQ(alone.allocate(one, size), first);
+  alone.deallocate(one, first);
+  alone.deallocate(second);
 }
 
 TEST_F(StreamAllocator, ACaptureUsesFreedMemoryAgainAndItsGraphKeepsIt) {

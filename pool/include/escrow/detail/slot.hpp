@@ -344,9 +344,10 @@ class ESCROW_API claimer_slots {
   [[nodiscard]] claimed_slot claim(char const* call, source_location where);
   [[nodiscard]] claimed_slot try_claim(char const* call, source_location where);
   void flush(char const* call, source_location where);
+  // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
+  [[nodiscard]] slot_pool& require_pool(char const* call) const;
 
  private:
-  [[nodiscard]] slot_pool& require_pool(char const* call) const;
   // Empty if there is none after those waits on the host, for any slot and for a busy one.
   [[nodiscard]] claimed_slot claim_for(char const* call, source_location where,
                                        std::chrono::nanoseconds host_wait_max,

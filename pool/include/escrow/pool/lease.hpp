@@ -22,7 +22,10 @@ class resource_pool;
 
 // The right to use one resource of a pool from claim() to release. Enqueue on the claiming stream,
 // or call record_stream().
-// Thread safety: one thread at a time. It may move to another thread.
+// Thread safety: one thread at a time. It may move to another thread. While a release runs, no
+//   other thread may begin a capture of the claiming stream or of one given to record_stream(): the
+//   release may record an event on it. On a deleter's worker, release() and the destructor harm no
+//   capture; while the stream captures, their record is deferred.
 // Lifetime: the destructor releases on the claiming stream. That stream, and those given to
 //   record_stream(), must be alive then, and may be destroyed right afterwards; not the stream of a
 //   claimer, or with pool_options::streams_outlive_pool. May outlive its pool. Moved-from and
