@@ -9,7 +9,8 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-thread_local bool is_reclaiming_now = false;
+// Each release of a lease reads it: initial-exec is a load, the default in a shared library a call.
+[[gnu::tls_model("initial-exec")]] thread_local bool is_reclaiming_now = false;
 
 }  // namespace
 
