@@ -242,8 +242,12 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
     in.record_deferred(stream, use.id);
   }
   std::vector<stream_use>& known = used.unrecorded_;
-  if (std::ranges::any_of(known, [&](auto const& each) { return is_same_stream(each, use); }))
+  auto const same =
+      std::ranges::find_if(known, [&](auto const& each) { return is_same_stream(each, use); });
+  if (same != known.end()) {
+    if (use.id != 0) *same = use;  // perhaps recorded in the capture so far, without its id
     return;
+  }
   // Reserves one more for the lease's own stream, so that the release never allocates.
   if (known.size() + 2 > known.capacity()) known.reserve(2 * known.size() + 2);
   known.push_back(use);
