@@ -244,10 +244,10 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
     in.record_deferred(stream, use.id);
   }
   std::vector<stream_use>& known = used.unrecorded_;
-  auto const found = std::ranges::find_if(
-      known, [&](stream_use const& each) { return is_same_stream(each, use); });
-  if (found != known.end()) {
-    if (found->id == 0) *found = use;  // of its capture: now used after it, see leave_to_graph()
+  auto const same =
+      std::ranges::find_if(known, [&](auto const& each) { return is_same_stream(each, use); });
+  if (same != known.end()) {
+    if (use.id != 0) *same = use;  // perhaps recorded in the capture so far, without its id
     return;
   }
   // Reserves one more for the lease's own stream, so that the release never allocates.

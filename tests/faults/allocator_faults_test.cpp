@@ -101,6 +101,12 @@ void add_calls(rows& add) {
       deallocate_on_other);
   add("allocator, deallocate in a later capture", frees, {make, allocate, capturing}, deallocate);
   add("allocator, deallocate without a stream", frees, {make, allocate_now}, free_now);
+  step const end = [](auto& in) {
+    in.memory.reset();
+    in.held = nullptr;
+  };
+  add("allocator, end with memory allocated", runs("stream_allocator::~stream_allocator"),
+      {make, allocate}, end);
   add("allocator, leave to the graph", leaves, {make, capturing, allocate}, leave);
 }
 

@@ -41,6 +41,11 @@ constexpr std::string_view sequences_text = R"(
   claim_scratch touch release claim_scratch release_on claim_scratch;
   begin claim_scratch release claim_scratch fork claim_scratch release join claim_scratch end
       instantiate launch launch;
+  begin fork fork claim_scratch touch leave_to_graph claim_scratch leave_to_graph claim_scratch
+      release end instantiate launch launch destroy_graph destroy_exec poll claim_scratch;
+  begin fork fork claim_scratch touch claim_scratch end touch leave_to_graph leave_to_graph
+      release_on destroy_graph claim_scratch;
+  begin fork fork claim_scratch end instantiate launch destroy_scratch launch destroy_graph settle;
   claim_scratch make_graph add_node_of_lease release instantiate launch destroy_graph destroy_exec
       poll claim_scratch;
   own make_graph add_conditional add_body_node instantiate launch destroy_exec poll;
@@ -116,6 +121,8 @@ constexpr std::string_view meetings_text = R"(
   begin claim retire release end instantiate launch step step destroy_graph destroy_exec step:
       claim step, claim step poll, claim claim step, close_pool step poll;
   begin claim release end: claim destroy_graph;
+  begin fork fork claim_scratch claim_scratch end: leave_to_graph destroy_graph, leave_to_graph
+      destroy_graph poll, release_on destroy_graph;
   own make_graph add_node instantiate launch step step disown destroy_graph destroy_exec step:
       retire step, instantiate step, drain step, instantiate destroy_graph destroy_exec, poll
       step;
@@ -340,6 +347,7 @@ program decode(std::span<std::uint8_t const> bytes) {
   // With few, or more slots, claimers give what they have to others often, or seldom.
   decoded.unrecorded = std::array{16U, 1U, 2U, 16U}[bytes[8] / 64];
   if (bytes[8] / 64 >= 2) decoded.slots *= 2;
+  decoded.addresses = decoded.seed % 5 == 2;
   for (bytes = bytes.subspan(header_bytes); bytes.size() >= operation_bytes;
        bytes = bytes.subspan(operation_bytes)) {
     operation& next = decoded.operations.emplace_back();

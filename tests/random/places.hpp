@@ -10,6 +10,7 @@
 #include <escrow/pool.hpp>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -44,21 +45,66 @@ struct kernel_argument_traits<test::token> {
 
 namespace escrow::test {
 
-/// What: a lease of a slot of a resource_pool, or of a block of the scratch_pool.
+/// What: memory of a stream_allocator, until it is freed.
+/// Thread safety: as lease.
+class held_address {
+ public:
+  held_address(stream_allocator& from, void* memory) : from_(&from), memory_(memory) {}
+
+  void* memory() const { return memory_; }
+  explicit operator bool() const { return memory_ != nullptr; }
+  void record_stream(stream_ref stream) { from_->record_stream(stream, memory_); }
+  void release(stream_ref stream) {
+    from_->deallocate(stream, memory_);
+    memory_ = nullptr;
+  }
+  void leave_to_graph() {
+    from_->leave_to_graph(memory_);
+    memory_ = nullptr;
+  }
+  /// Cannot say whether it has freed it: see is_freed().
+  void release_or_report(stream_ref stream) { from_->deallocate_or_report(stream, memory_); }
+  /// Frees it once more, which has to be refused if it is freed.
+  bool is_freed(stream_ref stream) {
+    try {
+      release(stream);
+    } catch (usage_error const& error) {
+      if (std::string_view(error.what()).find("not allocated here") == std::string_view::npos)
+        return false;
+      memory_ = nullptr;
+      return true;
+    } catch (std::exception const&) {  // CUDA refuses
+    }
+    return false;
+  }
+
+ private:
+  stream_allocator* from_;
+  void* memory_;
+};
+
+/// What: a lease of a slot of a resource_pool, or of a block of the scratch_pool; or an address.
 /// Thread safety: as lease.
 class held_lease {
  public:
   template <class Slot>
-  explicit held_lease(lease<Slot>&& claimed) : lease_(std::move(claimed)) {}
+  explicit held_lease(lease<Slot>&& claimed) : held_(std::move(claimed)) {}
+  explicit held_lease(held_address claimed) : held_(claimed) {}
 
-  /// Calls `use` with the lease itself.
-  decltype(auto) with(auto use) { return std::visit(use, lease_); }
+  held_address* address() { return std::get_if<held_address>(&held_); }
+  bool is_address() const { return std::holds_alternative<held_address>(held_); }
+  lease<device_block>* block() { return std::get_if<lease<device_block>>(&held_); }
+  /// Calls `use` with the lease itself, if it is one.
+  void with(auto use) {
+    if (auto* const slot = std::get_if<lease<token>>(&held_)) use(*slot);
+    if (block() != nullptr) use(*block());
+  }
   bool is_held() const {
-    return std::visit([](auto const& held) { return static_cast<bool>(held); }, lease_);
+    return std::visit([](auto const& held) { return static_cast<bool>(held); }, held_);
   }
 
  private:
-  std::variant<lease<token>, lease<device_block>> lease_;
+  std::variant<lease<token>, lease<device_block>, held_address> held_;
 };
 
 /// The kernel that takes such a lease in the place of its last argument.
@@ -82,7 +128,8 @@ struct lease_place {
   std::uint64_t capture = 0;
   struct other_stream {
     std::size_t stream;
-    bool is_used;  // false: the lease may know it, but no work on it uses the slot
+    bool is_used;           // false: the lease may know it, but no work on it uses the slot
+    bool is_eager = false;  // it was not captured then
   };
   std::vector<other_stream> others;
   int nodes = 0;              // that have a share

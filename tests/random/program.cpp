@@ -101,6 +101,7 @@ std::string to_text(program const& written) {
   text << "seed " << written.seed << "\nslots " << written.slots << '\n';
   if (written.shares) text << "shares\n";
   if (written.lasts) text << "lasts\n";
+  if (written.addresses) text << "addresses\n";
   text << "unrecorded " << written.unrecorded << '\n';
   for (operation const& each : written.operations) text << to_text(each) << '\n';
   return text.str();
@@ -122,6 +123,8 @@ program read_program(std::string_view text) {
       read.shares = true;
     } else if (first == "lasts") {
       read.lasts = true;
+    } else if (first == "addresses") {
+      read.addresses = true;
     } else if (first == "unrecorded") {
       if (!(words >> read.unrecorded)) refuse(line, "a number of slots");
     } else {

@@ -91,6 +91,7 @@ namespace escrow::test {
   X(exec_set_of_lease, "eql", 3, fails | together)      \
   /* scratch memory */                                  \
   X(claim_scratch, "Lzs", 10, fails)                    \
+  X(leave_to_graph, "l", 6, fails | together | looks)   \
   X(close_scratch, "", 1, fails)                        \
   X(destroy_scratch, "", 1, fails)                      \
   /* conditional nodes and bodies */                    \
@@ -202,6 +203,7 @@ struct program {
   bool shares = false;       // the pools are in one sharing group
   bool lasts = false;        // the streams outlive the pools that they are given to
   unsigned unrecorded = 16;  // pool_options::unrecorded_max
+  bool addresses = false;    // scratch memory is a stream_allocator's, freed by its address
   std::vector<operation> operations;
   // Whether an operation means the places that it names. If not, it means the next ones that have
   // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
@@ -282,7 +284,10 @@ ESCROW_SITUATIONS(
     lease_outlived_its_claimer, lease_of_a_claimer_released_in_a_capture,
     release_inside_a_claim_of_a_claimer, claimer_gone_inside_a_claim, graph_launched_between_claims,
     memory_claimed_again_by_its_claimer, slot_claimed_again_on_a_lasting_stream,
-    lasting_streams_left_by_their_pool)
+    lasting_streams_left_by_their_pool, address_freed_on_another_stream,
+    address_freed_after_its_capture, address_freed_in_another_capture, address_not_freed_when_told,
+    memory_left_to_its_capture, memory_left_after_its_capture, leaving_refused_after_later_use,
+    leaving_inside_the_end_of_a_graph, allocator_gone_before_its_graph, allocator_gone_with_leaks)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

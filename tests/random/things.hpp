@@ -96,6 +96,7 @@ class things {
     bool racy = false;   // nothing orders its uses, and nothing promises to
     std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
     bool is_private = false;    // its last lease ended outside of that capture
+    bool is_left = false;       // or left it to the graph
     bool is_let_go = false;     // a hoisted had it, and released it behind work
     bool leased = false;
     std::uint64_t home = 0;    // its pool, by serial

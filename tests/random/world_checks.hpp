@@ -126,6 +126,9 @@ struct world_checks : world_bodies {
     for (nth h = 0; h < turns_.size(); ++h)
       if (turns_[h]) static_cast<void>(do_leave(h, turns_[h]->stream));
     for (lease_place& held : leases_) {
+      // An address can be freed on any stream of its device.
+      if (held.held && held.held->is_address())
+        static_cast<void>(release(static_cast<nth>(&held - leases_.data()), 0, 1));
       if (!held.held) continue;
       note_release(held, held.stream);
       held.held.reset();

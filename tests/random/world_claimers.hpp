@@ -58,13 +58,14 @@ struct world_claimers : world_leases {
     claimer_place& from = claimers_[j];
     nth const s = from.stream;
     outcome const result =
-        from.memory ? claim_block(l, z, s, from.was_closed,
-                                  [&](std::size_t bytes) { return from.memory->claim(bytes); })
-                    : claim_by(
-                          l, from.pool, s, from.was_closed, from.is_closed, [&]() -> auto& {
-                            if (way != 3) return leases_[l].held.emplace(from.own->claim());
-                            return take_got(l, from.own->try_claim());
-                          });
+        from.memory
+            ? claim_block(l, z, s, from.was_closed,
+                          [&](std::size_t bytes) { return held_lease(from.memory->claim(bytes)); })
+            : claim_by(
+                  l, from.pool, s, from.was_closed, from.is_closed, [&]() -> auto& {
+                    if (way != 3) return leases_[l].held.emplace(from.own->claim());
+                    return take_got(l, from.own->try_claim());
+                  });
     if (result == exhausted && !from.memory) expect_none_kept_for(from.home, s, true);
     if (result != done) return result;
     lease_place& place = leases_[l];

@@ -265,7 +265,8 @@ struct world_graphs : world_owners {
     move_away_and_back(execs_[e].own);
     move_away_and_back(execs_[e].bound);
     for (auto& each : hoisted_) move_away_and_back(each);
-    move_away_and_back(scratch_);
+    move_away_and_back(own_scratch_);
+    move_away_and_back(allocator_);
     for (lease_place& each : leases_) move_away_and_back(each.held);
     for (claimer_place& each : claimers_) {
       move_away_and_back(each.own);

@@ -15,7 +15,8 @@ struct world_leases : world_pools {
     bool const was_kept = std::exchange(modelled.is_kept, false);
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
     // A slot that was released outside may come again to a capture that resumes the graph.
-    if (capture.is_active() && state.capture == capture.id && !state.is_private)
+    bool const is_free_in_it = !state.is_private && !state.is_left;
+    if (capture.is_active() && state.capture == capture.id && is_free_in_it)
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
     std::vector<int> const marks = std::exchange(modelled.marks, {});
@@ -28,7 +29,7 @@ struct world_leases : world_pools {
       meet(slot_shared_after_let_go, is_let_go);
       if (state.is_private && (!why.empty() || all_.model.is_pending(slot)))
         all_.fail(name + " was shared, and eager work may use it");
-      state.is_private = false;  // no graph had it any more
+      state.is_private = state.is_left = false;  // no graph had it any more
       if (has(all_.model.capture_of(capture.id).held, slot))
         all_.fail(name + " was claimed twice in a capture, in no order");
       return;
@@ -42,7 +43,7 @@ struct world_leases : world_pools {
       all_.fail(name + " was handed out, but " + why + " keeps it");
     ++state.generation;
     if (state.racy) state.open = 0;
-    state.racy = state.is_private = state.is_let_go = false;
+    state.racy = state.is_private = state.is_left = state.is_let_go = false;
   }
 
   /// The lease has the slot, for work on the stream.
@@ -150,7 +151,7 @@ struct world_leases : world_pools {
     outcome const result = attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture,
                                    is_blocked(s), [&] { record_on(place, s); });
     if (result != done) return result;
-    place.others.push_back({s, true});
+    place.others.push_back({s, true, at.is_none()});
     if (!is_right) return result;
     if (planted_ != planted::use_is_not_ordered) order(place.stream, s);
     use_slot_on(s, place, piece_of_work::role::look);
@@ -158,7 +159,9 @@ struct world_leases : world_pools {
   }
 
   void record_on(lease_place& place, nth s) {
-    place.held->with([&](auto& held) { held.record_stream(streams_[s].handle); });
+    stream_ref const stream(streams_[s].handle);
+    if (held_address* const address = place.held->address()) address->record_stream(stream);
+    place.held->with([stream](auto& held) { held.record_stream(stream); });
   }
 
   /// The slot is in no lease; work may go on with it.
@@ -175,8 +178,9 @@ struct world_leases : world_pools {
       slot.is_private = true;
       return meet(lease_outlived_its_capture);
     }
-    for (auto const& [other, is_used] : place.others)
-      if (is_used && capture_at(other).is_none()) all_.model.pend(place.slot, streams_[other].mark);
+    for (lease_place::other_stream const& other : place.others)
+      if (other.is_used && capture_at(other.stream).is_none())
+        all_.model.pend(place.slot, streams_[other.stream].mark);
   }
 
   /// Released on its claimer's stream, the slot may stay there without an event.
@@ -192,7 +196,8 @@ struct world_leases : world_pools {
       keep(place.slot, s, place.claimer != 0);
   }
 
-  // Ways 0 and 1: release(), with and without a stream; 2: the end of the lease.
+  // Ways 0 and 1: release(), without and with a stream; 2: the end of the lease. An address is
+  // always freed on a stream; way 2: without an exception.
   outcome release(nth l, nth s, unsigned way) {
     lease_place& place = leases_[l];
     bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
@@ -223,15 +228,18 @@ struct world_leases : world_pools {
     if (is_deferred) ++deferred_releases_;
     if (way == 1) give_of(place.slot, s);
     std::vector<int> const marks = all_.model.state_of(place.slot).marks;
-    bool const may_fail = way == 1 && is_blocked(s);  // CUDA refuses
+    held_address* const address = place.held->address();
+    bool const may_fail = (way == 1 || address != nullptr) && is_blocked(s);  // CUDA refuses
     bool const is_late = planted_ == planted::release_noted_late;
     if (!is_late) note_release(place, s);
+    stream_ref const stream(streams_[s].handle);
     outcome const result = attempt(may_refuse, may_fail, [&] {
+      if (address != nullptr)
+        return way == 2 ? address->release_or_report(stream) : address->release(stream);
       if (way == 2) return place.held.reset();
-      place.held->with([&](auto& held) {
-        way == 0 ? held.release() : held.release(stream_ref(streams_[s].handle));
-      });
+      place.held->with([&](auto& held) { way == 0 ? held.release() : held.release(stream); });
     });
+    if (address != nullptr) note_freed(place, s, way, may_refuse || may_fail);
     if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
     if (is_late) note_release(place, s);
     if (!place.held || !place.held->is_held()) {
@@ -252,8 +260,41 @@ struct world_leases : world_pools {
       } catch (std::exception const&) {
         all_.slot_of(place.slot).racy = true;  // a device is lost
       }
-      place.others.push_back({s, true});
+      place.others.push_back({s, true, at.is_none()});
     }
+    return result;
+  }
+
+  void note_freed(lease_place& place, nth s, unsigned way, bool may_fail) {
+    held_address& address = *place.held->address();
+    if (way == 2 && !address.is_freed(streams_[s].handle)) {
+      meet(address_not_freed_when_told);
+      if (!may_fail && !is_disturbed_ && !is_lost())
+        all_.fail("memory that deallocate_or_report() was given is allocated for no reason");
+    }
+    if (address) return;
+    std::uint64_t const in = capture_at(s).id;
+    meet(address_freed_on_another_stream, s != place.stream);
+    meet(address_freed_after_its_capture, place.capture != 0 && in != place.capture);
+    meet(address_freed_in_another_capture, in != 0 && in != place.capture);
+  }
+
+  outcome do_leave_to_graph(nth l) {
+    lease_place& place = leases_[l];
+    if (!place.held || !place.held->is_address()) return skipped;
+    bool const is_right = is_graphs(place);
+    bool const is_open = matches(place, place.stream);
+    if (is_right) note_left(place.slot);
+    outcome const result =
+        attempt(!is_right, false, [&] { place.held->address()->leave_to_graph(); });
+    if ((result == done) != is_right && !is_lost())
+      all_.fail("memory was left to a graph that is not its alone, or was not left to its graph");
+    meet(leaving_refused_after_later_use, !is_right && place.capture != 0);
+    if (result != done) return result;
+    // The capture may go on with it.
+    if (is_open) use_slot_on(place.stream, place, piece_of_work::role::close);
+    meet(is_open ? memory_left_to_its_capture : memory_left_after_its_capture);
+    place.held.reset();
     return result;
   }
   outcome do_release(nth l) { return release(l, leases_[l].stream, 0); }
@@ -296,43 +337,51 @@ struct world_leases : world_pools {
 
   /// Creates it at its first use.
   void need_scratch() {
-    if (!scratch_) scratch_.emplace(options_of_pools());
+    if (scratch_) return;
+    scratch_ = run_->addresses ? &allocator_.emplace(options_of_pools()).pool()
+                               : &own_scratch_.emplace(options_of_pools());
   }
 
   outcome do_claim_scratch(nth l, nth z, nth s) {
     if (!scratch_ && is_stopped_) return skipped;
     if (!scratch_) begin_home(scratch_home);
     give(homes_[scratch_home], s);
-    return claim_block(l, z, s, is_scratch_closed_, [&](std::size_t bytes) {
+    do_allocations_vary_ = run_->addresses;
+    outcome const result = claim_block(l, z, s, is_scratch_closed_, [&](std::size_t bytes) {
       need_scratch();
-      return scratch_->claim(streams_[s].handle, bytes);
+      cudaStream_t const stream = streams_[s].handle;
+      return allocator_ ? held_lease(held_address(*allocator_, allocator_->allocate(stream, bytes)))
+                        : held_lease(scratch_->claim(stream, bytes));
     });
+    do_allocations_vary_ = false;
+    return result;
   }
 
   /// A claim of memory, as the call does it.
   outcome claim_block(nth l, nth z, nth s, bool is_closed,
-                      std::function<lease<device_block>(std::size_t)> const& call) {
+                      std::function<held_lease(std::size_t)> const& call) {
     lease_place& place = leases_[l];
     capture_state const capture = capture_at(s);
     auto const [bytes, pool] = memory_sizes[z];
     bool const is_wrong =
         capture.is_invalid() || is_blocked(s) || is_closed || streams_[s].device != 0;
-    std::optional<lease<device_block>> claimed;
+    std::optional<held_lease> claimed;
     outcome const result =
         attempt(is_wrong, false, [&, size = bytes] { claimed.emplace(call(size)); });
     if (result == exhausted) expect_exhausted(pool);
     if (result != done) return result;
     if (capture.is_invalid() || is_closed || (streams_[s].device != 0 && capture.is_none()))
       all_.fail("a claim of memory succeeded that must be refused");
-    device_block const& block = **claimed;
-    bool const is_of_its_size = block.size() == scratch_pool::block_bytes(bytes);
+    held_address* const address = claimed->address();
+    place.memory = address != nullptr ? address->memory() : (*claimed->block())->data();
+    nth const its_pool = address != nullptr ? pool_of_memory(place.memory, pool)
+                                            : pool_of_size((*claimed->block())->size());
     bool const may_be_larger = run_->shares && capture.is_active();
-    if (block.size() < bytes || (!is_of_its_size && !may_be_larger))
+    if (its_pool < pool || (its_pool != pool && !may_be_larger))
       all_.fail("a claim got a block of the wrong size");
-    meet(memory_of_a_larger_size_shared, !is_of_its_size);
-    place.memory = block.data();
+    meet(memory_of_a_larger_size_shared, its_pool != pool);
     std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
-    place.slot = thing_at(place.memory, pool_of_size(block.size()));
+    place.slot = thing_at(place.memory, its_pool);
     if (capture.is_active()) note_memory_of(capture.id, place.slot);
     place.held.emplace(std::move(*claimed));
     note_claim(place, s, capture);

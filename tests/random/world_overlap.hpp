@@ -204,6 +204,8 @@ struct world_overlap : world_checks {
     meet(release_inside_a_claim, is_claim(around) && is_release(within));
     meet(release_inside_a_claim_of_a_claimer, around == op::claim_on && is_release(within));
     meet(claimer_gone_inside_a_claim, is_claim(around) && within == op::end_claimer);
+    meet(leaving_inside_the_end_of_a_graph,
+         around == op::destroy_graph && within == op::leave_to_graph);
     meet(claim_inside_a_release, is_release(around) && is_claim(within));
     meet(pool_gone_inside_a_release, is_release(around) && within == op::destroy_pool);
     meet(capture_begun_inside_a_claim, is_claim(around) && within == op::begin);

@@ -136,6 +136,12 @@ struct world_pools : world_kept {
         ->pool;
   }
 
+  /// That of a block by its address, which is of the size that was asked for if it is new.
+  nth pool_of_memory(void* block, nth asked) const {
+    auto const known = all_.thing_of(block);
+    return known ? pool_of_slot_[static_cast<std::size_t>(*known)] : asked;
+  }
+
   /// The thing that a claimed block is.
   int thing_at(void* block, nth pool) {
     if (auto const known = all_.thing_of(block)) {
@@ -181,12 +187,47 @@ struct world_pools : world_kept {
     for (memory_size const& each : memory_sizes) any_out = unpool(each.pool) || any_out;
     meet(scratch_pool_gone_with_blocks_out, any_out);
     note_closing(homes_[scratch_home]);
-    scratch_.reset();
+    std::size_t const leaked = worker_->stats().leaked + end_addresses();
+    scratch_ = nullptr;
+    own_scratch_.reset();
+    allocator_.reset();
+    if (worker_->stats().leaked < leaked)
+      all_.fail("an allocator has ended, and what is allocated does not count as leaked");
     is_scratch_closed_ = false;
   }
 
+  /// Memory of a capture is its graph's alone until it is used on a stream after it.
+  static bool is_graphs(lease_place const& place) {
+    return place.capture != 0 &&
+           std::ranges::none_of(place.others, &lease_place::other_stream::is_eager);
+  }
+  static bool is_leaking(lease_place const& place) {
+    return place.held && place.held->is_address() && !is_graphs(place);
+  }
+
+  /// The slot is its graph's.
+  void note_left(int slot) {
+    all_.slot_of(slot).leased = false;
+    all_.slot_of(slot).is_left = true;
+    --all_.model.state_of(slot).handles;
+  }
+
+  /// At the end of their allocator. What is leaked stays for ever; how many do.
+  std::size_t end_addresses() {
+    std::size_t leaks = 0;
+    for (lease_place& each : leases_) {
+      if (!each.held || !each.held->is_address()) continue;
+      leaks += is_leaking(each) ? 1 : 0;
+      meet(allocator_gone_with_leaks, is_leaking(each));
+      meet(allocator_gone_before_its_graph, is_graphs(each));
+      if (is_graphs(each)) note_left(each.slot);
+      each.held.reset();
+    }
+    return leaks;
+  }
+
   outcome do_destroy_scratch() {
-    if (!scratch_) return skipped;
+    if (!scratch_ || (!is_careless_ && std::ranges::any_of(leases_, &is_leaking))) return skipped;
     outcome const result = attempt([&] { leave_scratch(); });
     end_home(scratch_home);
     return result;

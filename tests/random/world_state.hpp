@@ -97,8 +97,9 @@ struct world_state {
     outcome result = done;
     std::string what;
     arm_fault();
-    std::uint8_t const failing =
-        mine_ == nullptr ? std::uint8_t{0} : mine_->what->failing_allocation;
+    std::uint8_t const failing = mine_ == nullptr || do_allocations_vary_
+                                     ? std::uint8_t{0}
+                                     : mine_->what->failing_allocation;
     std::uint64_t made = 0;
     try {
       inside_call const inside(failing, &made);
@@ -238,6 +239,16 @@ struct world_state {
     });
   }
 
+  /// Nodes and launches take leases alone; an address of a capture may be left to its graph.
+  static bool has_lease_for(op by, lease_place const& place) {
+    using enum op;
+    constexpr std::array of_leases{launch_lease,           add_node_of_lease, set_node_of_lease,
+                                   add_body_node_of_lease, add_fill_of_lease, exec_set_of_lease};
+    if (!place.held) return false;
+    if (by == leave_to_graph) return place.held->is_address() && place.capture != 0;
+    return !place.held->is_address() || std::ranges::find(of_leases, by) == of_leases.end();
+  }
+
   /// Whether the place has what that letter of an operation asks for.
   bool has_what_is_asked(char asked, nth at, operation const& by = {}) const {
     std::uint64_t const made_of = execs_[by.arguments[0] % execs_.size()].made_of;
@@ -258,7 +269,7 @@ struct world_state {
       return execs_[at].is_there() && !execs_[at].bound &&
              execs_[at].made_of == hoisted_from_[by.arguments[0] % hoisted_.size()];
     if (asked == 'f') return members_[at].which.has_value();
-    if (asked == 'l') return leases_[at].held.has_value();
+    if (asked == 'l') return has_lease_for(by.kind, leases_[at]);
     if (asked == 'n') return is_there(nodes_[at]);
     if (asked == 'y') return libraries_[at].found.has_value();
     if (asked == 'v') return events_[at] != nullptr;
@@ -287,6 +298,7 @@ struct world_state {
   bool is_stopped_ = false;
   std::size_t leaked_by_hoisted_ = 0;  // that were destroyed without a release
   std::size_t deferred_releases_ = 0;  // of leases that may have ended where nothing was recorded
+  bool do_allocations_vary_ = false;   // with the heap's addresses: none is made to fail
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;
   std::uint64_t fault_calls_ = 0;
@@ -303,7 +315,9 @@ struct world_state {
   std::array<bool, 2> was_closed_{};       // the call is over
   std::vector<std::size_t> pool_of_slot_;  // by thing
   sharing_group group_;                    // of the pools, if the program says so
-  std::optional<scratch_pool> scratch_;
+  std::optional<scratch_pool> own_scratch_;
+  std::optional<stream_allocator> allocator_;  // has it instead, if the program says so
+  scratch_pool* scratch_ = nullptr;            // that pool, if it is there
   bool is_scratch_closed_ = false;
   std::array<lease_place, 4> leases_;
   std::array<claimer_place, 3> claimers_;
