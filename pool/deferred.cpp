@@ -3,13 +3,10 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <utility>
 
-#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/event.hpp"
 #include "escrow/detail/device.hpp"
 #include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/retry_cleanup.hpp"
@@ -80,62 +77,6 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
   };
   std::erase_if(used.unrecorded_, record);
   return first_error;
-}
-
-event slot_pool::state::recorded_beside_captures(stream_use const& use,
-                                                 bool& is_refused) const noexcept {
-  try {
-    if (is_other_thread(use)) return event::none();
-    device_scope const current(use.device);
-    relaxed_capture_scope const relaxed;
-    auto const is_capturing = [&] {
-      capture_info now;
-      check(query_recordable(use.handle, now), "cudaStreamGetCaptureInfo");
-      return !now.is_none();
-    };
-    if (is_capturing()) return event::none();
-    event made = event_cache::take(use.device);
-    check(cudaEventRecord(made.get(), use.handle), "cudaEventRecord");
-    // If a capture has begun meanwhile, the record may be a part of it: also if it has ended.
-    if (is_capturing()) return event::none();
-    cudaError_t const status = cudaEventQuery(made.get());
-    return succeeded(status) || status == cudaErrorNotReady ? std::move(made) : event::none();
-  } catch (std::exception const& error) {
-    core.report(error);
-    is_refused = true;
-    return event::none();
-  }
-}
-
-void slot_pool::state::release_beside_captures(claimed_slot& lease) noexcept {
-  slot& used = *std::exchange(lease.what, nullptr);
-  if (options.track_leases) untrack(used);
-  used.is_done_ = false;
-  used.was_used_ = true;
-  used.covered_by_.reset();
-  used.key_ = free_lists::own_list_of(used);
-  used.released_at_ = stamp();
-  bool is_refused = false;
-  std::erase_if(used.unrecorded_, [&](stream_use const& use) {
-    event made = recorded_beside_captures(use, is_refused);
-    if (!made) return false;
-    try {
-      used.also_ready_.insert(used.also_ready_.begin(), {std::move(made), use.device});
-    } catch (std::bad_alloc const&) {
-      return false;
-    }
-    ++used.also_count_;
-    return true;
-  });
-  if (event made = recorded_beside_captures(lease.on, is_refused)) {
-    std::swap(used.ready_, made);
-    event_cache::put(options.device, std::move(made));
-    if (lease.on.id != 0) used.key_ = lease.on.id;
-  } else {
-    used.unrecorded_.push_back(lease.on);  // reserved by record_stream()
-  }
-  if (is_refused) static_cast<void>(record_uses(used));  // a destroyed stream, or a lost device
-  finish_release(used);
 }
 
 void slot_pool::state::count_deferred(bool is_more) noexcept {

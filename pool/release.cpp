@@ -68,7 +68,6 @@ void slot_pool::release(claimed_slot& lease) {
   require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
   if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
-  if (deleter_core::is_reclaiming()) return in.release_beside_captures(lease);
   if (lease.local != nullptr && in.release_local(lease)) return;
   capture_info capture;
   detail::capture_dependencies after;
@@ -79,8 +78,7 @@ void slot_pool::release(claimed_slot& lease) {
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use on = in.unasked(stream);
-  if ((lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) ||
-      (deleter_core::is_reclaiming() && is_same_stream(lease.on, on))) {
+  if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
     return release(lease);
   }
   capture_info capture;

@@ -140,12 +140,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // now. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier end);
-  // Ends a lease on its claiming stream, which another thread may begin to capture meanwhile, or
-  // captures: calls nothing that harms a capture, and makes no graph hold the slot. (deferred.cpp)
-  void release_beside_captures(claimed_slot& lease) noexcept;
-  // An event recorded on `use`; none if it may have been captured, or if CUDA refuses.
-  [[nodiscard]] event recorded_beside_captures(stream_use const& use,
-                                               bool& is_refused) const noexcept;
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;

@@ -105,7 +105,7 @@ void add_calls(rows& add) {
     in.memory.reset();
     in.held = nullptr;
   };
-  add("allocator, end with memory allocated", runs("stream_allocator::~stream_allocator"),
+  add("allocator, end with memory allocated", runs("stream_allocator::stream_allocator"),
       {make, allocate}, end);
   add("allocator, leave to the graph", leaves, {make, capturing, allocate}, leave);
 }

@@ -262,25 +262,5 @@ TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWor
   EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
 }
 
-// The worker ends it while the next capture begins, is open or ends.
-TEST_F(Lease, ThatTheWorkerEndsHarmsNoCaptureOfItsStream) {
-  block_pool pool = make_pool(4000);
-  for (int i = 0; i < 2000; ++i) {
-    static_cast<void>(captured_plainly([&](cudaStream_t on) {
-      block_lease held = pool.claim(two);
-      held.record_stream(three);
-      worker->retire(on, std::move(held));
-    }));
-    for (cudaStream_t const each : {two.get(), three.get()}) {
-      capture next{each, cudaStreamCaptureModeRelaxed};
-      must(launch_add(each, cells.data(), 1));
-      ASSERT_EQ(next.end(), cudaSuccess) << i;
-    }
-  }
-  EXPECT_TRUE(drained());
-  for (cudaStream_t const each : {two.get(), three.get()}) use(pool, each);
-  EXPECT_EQ(pool.stats().deferred, 0U);
-}
-
 }  // namespace
 }  // namespace escrow::test

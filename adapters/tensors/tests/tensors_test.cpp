@@ -196,20 +196,6 @@ TEST_F(Tensors, OfTvmFfiAreKeptByALaterGraphThatIsGivenAReference) {
   EXPECT_TRUE(wait_until([&] { return stats_of(all).bytes_in_use == 0; }));
 }
 
-TEST_F(Tensors, AreDeletedByTheWorkerWithoutHarmToTheNextCaptureOfTheirStream) {
-  memory = stream_allocator(options(10000));
-  for (int i = 0; i < 10000; ++i) {
-    std::shared_ptr<DLManagedTensorVersioned> kept = make({256});
-    static_cast<void>(captured_plainly([&](cudaStream_t on) {
-      must(cudaMemsetAsync(kept->dl_tensor.data, 1, 1024, on));
-      deleter::global().retire(on, std::move(kept));
-    }));
-    capture next{one, cudaStreamCaptureModeRelaxed};
-    must(cudaMemsetAsync(cells.data(), 1, sizeof(int), one));
-    ASSERT_EQ(next.end(), cudaSuccess) << i;
-  }
-}
-
 TEST_F(Tensors, OfTvmFfiThatAreReplacedInACaptureComeBackWithItsGraph) {
   use_for_tvm_ffi const all;
   current_stream const here(one);

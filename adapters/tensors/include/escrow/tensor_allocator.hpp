@@ -14,7 +14,7 @@ namespace escrow::inline v0_1 {
 // A contiguous tensor of the prototype's `shape` and `dtype` in memory of `memory`, not
 // initialized, for use in `stream`'s order. The prototype's other members are ignored.
 //   Thread safety: any thread. While a tensor is deleted, no other thread may begin or end a
-//     capture of `stream`, unless the deleter's worker deletes it as the last owner.
+//     capture of `stream`. A tensor that a graph or deleter kept is deleted on the worker.
 //   Lifetime: the tensor's deleter, on any thread, frees the memory after the work on `stream` so
 //     far: `stream` must be alive then, and other streams' work on the tensor ordered before. In a
 //     capture of `stream` that the tensor is not of, it does so once that graph is gone, and

@@ -24,8 +24,7 @@ class resource_pool;
 // or call record_stream().
 // Thread safety: one thread at a time. It may move to another thread. While a release runs, no
 //   other thread may begin a capture of the claiming stream or of one given to record_stream(): the
-//   release may record an event on it. On a deleter's worker, release() and the destructor harm no
-//   capture; while the stream captures, their record is deferred.
+//   release may record an event on it.
 // Lifetime: the destructor releases on the claiming stream. That stream, and those given to
 //   record_stream(), must be alive then, and may be destroyed right afterwards; not the stream of a
 //   claimer, or with pool_options::streams_outlive_pool. May outlive its pool. Moved-from and
