@@ -12,7 +12,7 @@ escrow::scratch_pool& scratch() {
 }
 
 void library_work(cudaStream_t stream) {          // does not know whether `stream` is captured
-  auto block = scratch().claim(stream, 1 << 20);  // waits for the host only at a limit
+  auto block = scratch().claim(stream, 1 << 20);  // blocks the host only at a limit
   cudaMemsetAsync(block->data(), 0, 1 << 20, stream);
 }  // released here, in stream order
 
