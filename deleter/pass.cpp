@@ -7,6 +7,16 @@
 
 namespace escrow::inline v0_1 {
 
+namespace {
+
+thread_local bool is_reclaiming_now = false;
+
+}  // namespace
+
+bool deleter_core::is_reclaiming() noexcept {
+  return is_reclaiming_now;
+}
+
 std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   pass_device = -1;
   pass_count = 0;
@@ -78,7 +88,9 @@ void deleter_core::state::reclaim(reclaimable& thing) noexcept {
   thing.is_reported_ = false;
   pass_epoch = thing.epoch_;
   bool const is_set = reference_set::is_set(thing);
+  bool const was_reclaiming = std::exchange(is_reclaiming_now, true);
   thing.reclaim_(thing);
+  is_reclaiming_now = was_reclaiming;
   pass_device = -1;  // a destructor may have changed the current device
   if (std::exchange(is_postponed, false) || is_set) return;
   ++pass_count;

@@ -41,6 +41,7 @@ bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
 
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
+  if (given == nullptr && deleter_core::is_reclaiming()) return first_error;
   // True if no work of that stream remains uncovered.
   auto const record = [&](stream_use const& use) {
     if (is_other_thread(use)) return false;

@@ -194,7 +194,7 @@ void slot_pool::state::close_local_slots() noexcept {
 }
 
 bool slot_pool::state::is_recordable(stream_use const& on) const noexcept {
-  if (is_other_thread(on) || is_known_destroyed(on)) return false;
+  if (deleter_core::is_reclaiming() || is_other_thread(on) || is_known_destroyed(on)) return false;
   capture_info capture;
   try {
     device_scope const current(on.device);  // the null stream is that of the current device
@@ -232,10 +232,12 @@ claimer_slots::~claimer_slots() {
   if (pool_ != nullptr) pool_->state_->remove_claimer(*local_, on_);
 }
 
+void claimer_slots::refuse_moved_from(char const* call) {
+  throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
+}
+
 slot_pool& claimer_slots::require_pool(char const* call) const {
-  if (pool_ == nullptr) {
-    throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
-  }
+  if (pool_ == nullptr) refuse_moved_from(call);
   if (is_other_thread(on_)) {
     throw usage_error(call, "cudaStreamPerThread names another stream on this thread",
                       "make a claimer on each thread");

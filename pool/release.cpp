@@ -65,6 +65,10 @@ stream_use slot_pool::state::unasked(stream_ref stream) const {
 
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
+  if (deleter_core::is_reclaiming()) {
+    if (!leave_to_graph(lease)) in.release_eager(lease, lease.on, false);
+    return;
+  }
   require_same_thread(lease.on, "claimed");
   std::optional<device_scope> device;
   if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
@@ -77,10 +81,17 @@ void slot_pool::release(claimed_slot& lease) {
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  stream_use on = in.unasked(stream);
+  stream_use const on = in.unasked(stream);
+  if (deleter_core::is_reclaiming()) return in.release_unasked(lease, on);
   if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
     return release(lease);
   }
+  release_asking(lease, stream);
+}
+
+void slot_pool::release_asking(claimed_slot& lease, stream_ref stream) {
+  state& in = *require_slot("lease::release", lease).pool_.state_;
+  stream_use on = in.unasked(stream);
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
@@ -151,6 +162,18 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   if (capture.is_active()) return release_captured(lease, std::move(end));
   if (on.id == 0) on.id = stream_id(on.handle);
   check(release_eager(lease, on, true), "cudaEventRecord");
+}
+
+void slot_pool::state::release_unasked(claimed_slot& lease, stream_use on) {
+  if (is_same_stream(lease.on, on)) {
+    on = lease.on;  // with its id
+  } else {
+    // A wait of `on` for the claiming stream may have been captured.
+    std::vector<stream_use>& uses = lease.what->unrecorded_;
+    uses.reserve(uses.size() + 2);
+    uses.push_back(lease.on);
+  }
+  release_eager(lease, on, false);
 }
 
 cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,

@@ -16,14 +16,6 @@
 
 namespace escrow::inline v0_1 {
 
-namespace {
-
-[[noreturn]] void refuse_moved_from(char const* call) {
-  throw usage_error(call, "the claimer was moved from", "use the one that it was moved to");
-}
-
-}  // namespace
-
 std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const& options,
                                                               scratch_policy const& policy) {
   auto made = std::make_shared<state>(options, policy);
@@ -88,7 +80,7 @@ claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_l
 
 lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
   constexpr char const* call = "scratch_claimer::claim";
-  if (pool_ == nullptr) refuse_moved_from(call);
+  if (pool_ == nullptr) claimer_slots::refuse_moved_from(call);
   std::optional<device_scope> device;  // of the stream: all sizes are asked about it
   if (is_ambiguous(stream_)) {
     static_cast<void>(sizes_.begin()->second.require_pool(call));  // on its thread
@@ -100,7 +92,7 @@ lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location wh
 
 void scratch_claimer::flush(source_location where) {
   constexpr char const* call = "scratch_claimer::flush";
-  if (pool_ == nullptr) refuse_moved_from(call);
+  if (pool_ == nullptr) claimer_slots::refuse_moved_from(call);
   for (auto& [size, claims] : sizes_) claims.flush(call, where);
 }
 

@@ -139,6 +139,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
   // now. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
+  // Ends a lease on `on`, without its id, where a deleter reclaims: defers the record. Throws
+  // std::bad_alloc.
+  void release_unasked(claimed_slot& lease, stream_use on);
   void release_captured(claimed_slot& lease, capture_frontier end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   void end_lease(slot& used) noexcept;
@@ -148,7 +151,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
   // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
-  // if it is not null. Returns the first failure.
+  // if it is not null. Else, where a deleter reclaims, on none. Returns the first failure.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
@@ -196,6 +199,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // stream or that of a thread never is.
   [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
     if (!options.check_streams || on.id == 0 || is_ambiguous(on.handle)) return false;
+    if (deleter_core::is_reclaiming()) return false;
     return is_destroyed_unless_captured(on);
   }
   // The query for the id would invalidate a capture.

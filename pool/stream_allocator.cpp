@@ -180,7 +180,7 @@ void stream_allocator::deallocate(void* memory, source_location where) {
     cudaStream_t const own = state_->stream();
     state_->end_allocation(deallocate_name, memory, [&](auto& its) {
       its.claimed_.local = nullptr;  // no caller could make this stream give what is idle for it
-      its.release(own);
+      slot_pool::release_asking(its.claimed_, own);
     });
   });
 }

@@ -95,17 +95,17 @@ void api_call::make_context() {
   if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
 }
 
-void api_call::leave_families() {
-  if (families.empty()) return;
+void api_call::leave_sole_uses() {
+  if (sole_uses.empty()) return;
   std::this_thread::yield();  // time for whoever should not be here to come in
   // relaxed: see enter().
-  for (auto const& each : families) each->user.store(0, std::memory_order_relaxed);
+  for (auto const& each : sole_uses) each->user.store(0, std::memory_order_relaxed);
 }
 
 cudaError_t api_call::finish(cudaError_t result, unsigned which) {
   if (result == cudaSuccess && (which & frees) != 0 && !s.exiting) result = fault();
   lock.unlock();
-  leave_families();
+  leave_sole_uses();
   run_callbacks(reclaimed);
   // Not ready is an answer, not an error.
   bool const is_error = result != cudaSuccess && result != cudaErrorNotReady;

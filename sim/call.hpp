@@ -39,13 +39,13 @@ class api_call {
   // Destructors that are to run on this thread before the call returns.
   callbacks reclaimed;
   // Left as the call returns.
-  std::vector<std::shared_ptr<family>> families;
+  std::vector<std::shared_ptr<sole_use>> sole_uses;
 
  private:
   // The fault that was ordered for this call; notes the call if calls are recorded.
   cudaError_t injected();
   cudaError_t ordered_fault();
-  void leave_families();
+  void leave_sole_uses();
   // By its number, or by its number on this thread; cudaSuccess if there is none.
   cudaError_t numbered_fault();
 };

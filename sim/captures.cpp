@@ -11,6 +11,14 @@
 namespace escrow::sim::model {
 namespace {
 
+void enter_capture_change(api_call& c, CUstream_st const& stream) {
+  refuse_beside_capture_change(c, stream);
+  if (c.s.how.stepped) return;  // calls are made one after another, also those of several threads
+  c.sole_uses.push_back(stream.capture_change);
+  stream.capture_change->user.store(c.me.number, std::memory_order_relaxed);
+  stream.capture_change->call = c.name;
+}
+
 // Ends the capture and returns its graph; events that remember the capture do not keep the graph.
 std::shared_ptr<CUgraph_st> finish(capture& which) {
   which.ended = true;
@@ -143,9 +151,19 @@ void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const
   }
 }
 
+void refuse_beside_capture_change(api_call const& c, CUstream_st const& stream) {
+  // relaxed: see enter() in families.cpp.
+  std::uint64_t const user = stream.capture_change->user.load(std::memory_order_relaxed);
+  if (user == 0 || user == c.me.number) return;
+  give_up(std::string(c.name) + " on " + describe_this_thread() + " beside " +
+          stream.capture_change->call + " on thread " + std::to_string(user) +
+          ": CUDA's driver crashes in a call with a stream whose capture begins or ends");
+}
+
 cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
                           cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
                           frontier ends, cudaGraphEdgeData const* edges) {
+  enter_capture_change(c, *stream);
   if (stream->legacy) return cudaErrorStreamCaptureUnsupported;
   if (stream->capturing != nullptr) return cudaErrorIllegalState;
   if (into != nullptr && into->open) return cudaErrorIllegalState;
@@ -164,6 +182,7 @@ cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& strea
 }
 
 cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph) {
+  enter_capture_change(c, stream);
   auto const which = stream.capturing;
   if (which == nullptr) return cudaErrorIllegalState;
   if (which->origin != &stream) {

@@ -30,6 +30,8 @@ void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges
 void expect_triggers(CUstream_st& stream);
 void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges);
 
+// Ends the process if another thread is just beginning or ending the stream's capture.
+void refuse_beside_capture_change(api_call const& c, CUstream_st const& stream);
 cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
                           cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
                           frontier ends, cudaGraphEdgeData const* edges);

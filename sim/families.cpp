@@ -6,7 +6,7 @@
 namespace escrow::sim::model {
 namespace {
 
-void enter(api_call& c, std::shared_ptr<family> const& entered) {
+void enter(api_call& c, std::shared_ptr<sole_use> const& entered) {
   // relaxed: a call that the program ordered behind the other one reads 0; one that it did not
   // order is at the same time, even if the other has just returned.
   std::uint64_t const user = entered->user.load(std::memory_order_relaxed);
@@ -16,7 +16,7 @@ void enter(api_call& c, std::shared_ptr<family> const& entered) {
             " on thread " + std::to_string(user) +
             ": both make or end what is of one graph, and CUDA's links between these have no lock");
   }
-  c.families.push_back(entered);
+  c.sole_uses.push_back(entered);
   entered->user.store(c.me.number, std::memory_order_relaxed);
   entered->call = c.name;
 }

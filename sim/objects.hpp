@@ -75,10 +75,11 @@ struct capture {
 
 using frontier = std::vector<cudaGraphNode_t>;
 
-// A graph with all that was made of it: see families.hpp.
-struct family {
-  // The number of the thread that makes or ends a member; 0 if none does. Set under the state's
-  // mutex, cleared without.
+// What no two threads may call at the same time, because CUDA guards it by nothing: a graph with
+// all that was made of it (families.hpp), or the begin and end of a stream's capture.
+struct sole_use {
+  // The number of the thread in such a call; 0 if none is. Set under the state's mutex, cleared
+  // without.
   std::atomic<std::uint64_t> user{0};
   char const* call = nullptr;  // and its call; under the state's mutex
 };
@@ -101,6 +102,9 @@ struct CUstream_st {
   // cudaStreamGetCaptureInfo.
   escrow::sim::model::frontier ends;
   std::vector<cudaGraphEdgeData> end_edges;
+  // While its capture begins or ends, calls of other threads with the stream end the process.
+  std::shared_ptr<escrow::sim::model::sole_use> capture_change =
+      std::make_shared<escrow::sim::model::sole_use>();
 
   [[nodiscard]] bool blocking() const { return !legacy && (flags & cudaStreamNonBlocking) == 0; }
 };
@@ -167,9 +171,10 @@ struct CUgraph_st : escrow::sim::model::recycled {
   // By the object's id, so that destructors run in an order that does not depend on addresses.
   std::map<std::uint64_t, reference> references;
   std::map<cudaGraphConditionalHandle, condition> conditions;
-  std::shared_ptr<escrow::sim::model::family> own = std::make_shared<escrow::sim::model::family>();
+  std::shared_ptr<escrow::sim::model::sole_use> own =
+      std::make_shared<escrow::sim::model::sole_use>();
   // Those of the graph that this was made of, and then of the one that updated it last.
-  std::vector<std::shared_ptr<escrow::sim::model::family>> made_of;
+  std::vector<std::shared_ptr<escrow::sim::model::sole_use>> made_of;
   // Execs of this very graph that are alive; a graph with conditional nodes may have one.
   std::shared_ptr<std::size_t> execs = std::make_shared<std::size_t>(0);
 };

@@ -60,7 +60,9 @@ std::shared_ptr<CUstream_st> find_stream(api_call& c, cudaStream_t handle) {
 
 cudaError_t get_stream(api_call& c, cudaStream_t handle, std::shared_ptr<CUstream_st>& stream) {
   stream = find_stream(c, handle);
-  return stream == nullptr ? cudaErrorInvalidResourceHandle : fault();
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  refuse_beside_capture_change(c, *stream);
+  return fault();
 }
 
 cudaError_t get_event(api_call& c, cudaEvent_t handle, std::shared_ptr<CUevent_st>& event) {

@@ -173,41 +173,5 @@ TEST_P(CaptureEndsInClaim, WhileALaterSlotIsClaimed) {
   expect_all_back(pool, 3);
 }
 
-// The same at any moment: nothing is released twice or never, and no claim of the next capture
-// fails.
-class CaptureEndsAtAnyMoment : public CaptureEndsMeanwhile {};
-
-INSTANTIATE_TEST_SUITE_P(Ends, CaptureEndsAtAnyMoment,
-                         testing::Values(endings[0], endings[1], endings[2]));
-
-TEST_P(CaptureEndsAtAnyMoment, WhileManyOwnersAreRetiredAndSlotsAreClaimed) {
-  constexpr std::size_t slots = 4;
-  block_pool pool = make_pool(slots);
-  for (int round = 0; round < 300; ++round) {
-    std::vector<fate_ptr> fates;
-    std::atomic<int> retired{0};
-    begin();
-    {
-      std::jthread const other([&] {
-        while (retired.load() <= round % 8) std::this_thread::yield();
-        for (int i = 0; i < 40 * (round % 16); ++i) retired.load();
-        end_elsewhere();
-      });
-      for (int i = 0; i < 12; ++i) {
-        fates.push_back(make_fate());
-        retired.fetch_add(1);
-        static_cast<void>(succeeds([&] { retire(one, fates.back()); }));
-        if (i % 2 == 0) {
-          static_cast<void>(succeeds([&] { block_lease const claimed = pool.claim(one.get()); }));
-        }
-      }
-    }
-    sync(one);
-    made.reset();
-    for (fate_ptr const& each : fates) ASSERT_TRUE(is_destroyed(each)) << round;
-  }
-  expect_all_back(pool, slots);
-}
-
 }  // namespace
 }  // namespace escrow::test

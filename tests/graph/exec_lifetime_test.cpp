@@ -228,9 +228,7 @@ TEST_F(DrainOfAnExec, WaitsForTheResourceOfALeaseThatItsGraphOwnedAndOfAPoolThat
     pool_options chosen = options(1);
     chosen.deleter = &polled;
     block_pool pool = make_pool(chosen);
-    retire_exec_of([&, held = std::optional(pool.claim(three))](cudaStream_t on) mutable {
-      polled.retire(on, std::move(*held));
-    });
+    retire_exec_of([&](cudaStream_t on) { polled.retire(on, pool.claim(on)); });
   }
   drain();
   EXPECT_EQ(counts.alive(), 0);

@@ -246,19 +246,6 @@ TEST_F(StreamAllocator, ItsLastCopyLeaksMemoryOfACaptureThatIsUsedAfterItOnAnoth
   EXPECT_EQ(worker->stats().leaked, 1U);
 }
 
-TEST_F(StreamAllocator, KnowsThatAStreamOfTheCaptureUsesTheMemoryAfterItToo) {
-  void* output = nullptr;
-  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-    output = memory.allocate(on, size);
-    memory.record_stream(on, output);
-    memory.record_stream(on, output);
-  });
-  memory.record_stream(one, output);
-  expect_error<usage_error>([&] { memory.leave_to_graph(output); },
-                            {"is used after it on a stream", "deallocate it"});
-  memory.deallocate(one, output);
-}
-
 TEST_F(StreamAllocator, WhatWasFreedInAnotherCaptureIsFreeForClaimsOfOtherSizesToo) {
   scratch_policy const policy{.bytes_max = 6 * size};
   stream_allocator limited(options(8), policy);

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -94,6 +95,52 @@ TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrOfWhichOneIsAtAnotherGraph) {
       [](family& of) { run(of.exec.get(), make_stream()); },
   };
   for (deed const other : others) fight(other, &clone_and_end, time);
+}
+
+// One thread captures the stream, the other calls `beside`, until they met or have had their time.
+void capture_beside(std::chrono::milliseconds time, std::function<void(cudaStream_t)> const& beside,
+                    bool in_turn = false) {
+  owned_stream const stream = make_stream();
+  std::atomic<bool> is_over{false};
+  std::mutex turns;
+  auto const work = [&](std::function<void(cudaStream_t)> const& done) {
+    while (!is_over.load(std::memory_order_relaxed)) {
+      std::unique_lock lock(turns, std::defer_lock);
+      if (in_turn) lock.lock();
+      done(stream);
+    }
+  };
+  std::thread first(work, [](cudaStream_t its) {
+    owned_graph captured;
+    must(cudaStreamBeginCapture(its, cudaStreamCaptureModeRelaxed));
+    must(cudaStreamEndCapture(its, captured.out()));
+  });
+  std::thread second(work, beside);
+  static_cast<void>(wait_until([] { return false; }, time));
+  is_over.store(true, std::memory_order_relaxed);
+  first.join();
+  second.join();
+}
+
+void ask_for_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status{};
+  must(cudaStreamIsCapturing(stream, &status));
+}
+
+TEST(Streams, EndTheProcessIfTheyAreUsedWhileAnotherThreadBeginsOrEndsTheirCapture) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(capture_beside(generous, &ask_for_capture), "whose capture begins or ends");
+  owned_event const event = make_event();
+  EXPECT_DEATH(
+      capture_beside(generous, [&](cudaStream_t its) { must(cudaEventRecord(event, its)); }),
+      "whose capture begins or ends");
+}
+
+TEST(Streams, MayBeUsedByTwoThreadsInTurnsOrIfTheyAreTwo) {
+  constexpr std::chrono::milliseconds time{50};
+  capture_beside(time, &ask_for_capture, true);
+  owned_stream const other = make_stream();
+  capture_beside(time, [&](cudaStream_t) { ask_for_capture(other); });
 }
 
 // Runs until the integer its argument points to is not zero.

@@ -65,6 +65,9 @@ class ESCROW_API deleter_core {
   // Reports an error to on_error and counts it. Never throws. Takes a short lock.
   void report(std::exception const& error) noexcept;
   void report(cudaError_t status, char const* api) noexcept;
+  // Whether a deleter reclaims something on this thread now. Then no call may name a stream: its
+  // users may begin or end a capture of it at that moment, where CUDA's driver crashes (580).
+  [[nodiscard]] static bool is_reclaiming() noexcept;
   // Leaks a thing, with all that it refers to, and counts it: it will never be known when the GPU
   // is done with it. It must be in no queue. Takes a short lock.
   static void leak(reclaimable& unknown) noexcept;

@@ -279,6 +279,9 @@ class ESCROW_API slot_pool {
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
   static void release(claimed_slot& lease, stream_ref stream);
+  // The same for a stream that nobody else can capture: records on it also where a deleter
+  // reclaims.
+  static void release_asking(claimed_slot& lease, stream_ref stream);
   static void release_at_end(claimed_slot& lease) noexcept;
   static void record_stream(claimed_slot const& lease, stream_ref stream);
   static void before_launch(claimed_slot const& lease, stream_ref stream);
@@ -346,6 +349,7 @@ class ESCROW_API claimer_slots {
   void flush(char const* call, source_location where);
   // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
   [[nodiscard]] slot_pool& require_pool(char const* call) const;
+  [[noreturn]] static void refuse_moved_from(char const* call);
 
  private:
   // Empty if there is none after those waits on the host, for any slot and for a busy one.

@@ -24,13 +24,14 @@ namespace escrow::inline v0_1 {
 // is not called keeps them back, so other claims may throw pool_exhausted: see
 // pool_stats::unrecorded, and call flush() before a pause.
 // Thread safety: one thread at a time. Leases: as others, on any thread. While a call of the
-//   claimer, or the release of one of its leases, runs, no other thread may begin a capture of the
-//   stream: the call may record an event on it. On cudaStreamPerThread: the thread that made it.
+//   claimer, or the release of one of its leases, runs, no other thread may begin or end a capture
+//   of the stream: see lease. On cudaStreamPerThread: the thread that made it.
 // Lifetime: ends before its stream, also after flush(). May outlive its pool. Leases may outlive
 //   it: their release then records an event. A stream may have several.
 // Capture: if the stream captures, claims are those of resource_pool::claim. Nothing is recorded
 //   then: resources that were released before wait until the capture has ended. If the claimer is
-//   destroyed while the stream captures, they wait with a deferred record: see lease.
+//   destroyed while the stream captures, or by a deleter, they wait with a deferred record: see
+//   lease.
 // Errors: as resource_pool::claim; usage_error after a move, or on another thread for
 //   cudaStreamPerThread. If CUDA refuses a record, that is reported to the deleter's on_error, and
 //   the record is deferred. A stream that was destroyed before the claimer is undefined behaviour:

@@ -23,12 +23,16 @@ class resource_pool;
 // The right to use one resource of a pool from claim() to release. Enqueue on the claiming stream,
 // or call record_stream().
 // Thread safety: one thread at a time. It may move to another thread. While a release runs, no
-//   other thread may begin a capture of the claiming stream or of one given to record_stream(): the
-//   release may record an event on it.
+//   other thread may begin or end a capture of the claiming stream or of one given to
+//   record_stream(), since CUDA's driver crashes then in any call with it. On a deleter's worker,
+//   where you cannot prevent that, a release calls nothing with a stream.
 // Lifetime: the destructor releases on the claiming stream. That stream, and those given to
 //   record_stream(), must be alive then, and may be destroyed right afterwards; not the stream of a
 //   claimer, or with pool_options::streams_outlive_pool. May outlive its pool. Moved-from and
 //   released leases are empty.
+//   In a destructor that a deleter calls: a lease of a capture that was recorded on no stream after
+//   it is left to its graph, so announce eager use by record_stream(), on the claiming stream, too.
+//   Any other lease has its record deferred: keep its stream, and the pool, until that is made.
 // Capture: a lease claimed in a capture belongs to the graph: the graph keeps the resource, and the
 //   release lets later claims of the same capture use it, in dependency order. The lease may be
 //   used eagerly after its capture, and released at any time. Resuming the graph with
@@ -36,11 +40,12 @@ class resource_pool;
 //   ordered after the lease's.
 //   Deferred record: a release cannot record on a stream while that stream captures something else
 //   or its capture is invalidated, for the legacy stream while a blocking stream captures, for
-//   cudaStreamPerThread on another thread, or if CUDA refuses. The slot, also held by a graph that
-//   is captured meanwhile, then waits until its pool is next given that stream outside of captures,
-//   by any call, and records there. (A block of a scratch_pool: by a claim of any size, or any
-//   other call for a block of its size.) pool_stats::deferred counts such slots and close_for()
-//   lists them; those left at the pool's end are leaked and counted (deleter_stats::leaked).
+//   cudaStreamPerThread on another thread, on a deleter's worker, or if CUDA refuses. The slot,
+//   also held by a graph that is captured meanwhile, then waits until its pool is next given that
+//   stream outside of captures, by any call, and records there. (A block of a scratch_pool: by a
+//   claim of any size, or any other call for a block of its size.) pool_stats::deferred counts such
+//   slots and close_for() lists them; those left at the pool's end are leaked and counted
+//   (deleter_stats::leaked).
 // Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
 //   refuses: the lease is empty and its record deferred, or it still has the slot. Errors in the
 //   destructor are reported to the deleter's on_error.

@@ -50,9 +50,9 @@ struct pool_options {
   // without an event; all together at most half of slots_max.
   std::size_t unrecorded_max = 16;
   // The caller promises that each stream given to the pool lives until the pool is destroyed, and
-  // that none begins a capture on another thread during a call with it, close_for(), or the pool's
-  // destructor. Then releases record no event until another stream needs the slot, as those of a
-  // claimer: the next call with that stream records. A stream that is destroyed earlier is
+  // that none begins or ends a capture on another thread during a call with it, close_for(), or the
+  // pool's destructor. Then releases record no event until another stream needs the slot, as those
+  // of a claimer: the next call with that stream records. A stream that is destroyed earlier is
   // undefined behaviour. cudaStreamPerThread is treated as without this.
   bool streams_outlive_pool = false;
   // For debugging: claims and releases of claimers throw usage_error if their stream was destroyed

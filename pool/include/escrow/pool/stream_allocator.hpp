@@ -15,8 +15,10 @@ namespace escrow::inline v0_1 {
 // of frameworks, C. Where you can keep a lease, use the pool itself.
 // Thread safety: any thread may call anything concurrently, except constructor, assignment and
 //   destructor of the same copy. Allocating and freeing take no lock of their own. While memory is
-//   freed, no other thread may begin a capture of a stream given to record_stream(), or, if it is
-//   freed in a capture, of the stream of its allocation: an event may be recorded on it.
+//   freed, no other thread may begin or end a capture of the stream, of one given to
+//   record_stream(), or, if it is freed in a capture, of the stream of its allocation. In a
+//   destructor that a deleter calls, memory may be freed at any time: its record is deferred, see
+//   lease.
 // Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy.
 //   Memory that is allocated then: what was allocated in a capture, and recorded on no stream after
 //   it, belongs to the graph; the rest is leaked (deleter_stats::leaked), and a usage_error goes to
