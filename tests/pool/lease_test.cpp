@@ -340,8 +340,8 @@ TEST_F(LeaseOnTheWorker, ReleasedOnAnotherStreamWaitsForBoth) {
   held.reset();
   may_end = true;
   EXPECT_TRUE(drained());
-  EXPECT_FALSE(pool.try_claim(one));
-  expect_waits_for(pool, three);
+  EXPECT_FALSE(pool.try_claim(three));
+  expect_waits_for(pool, one);
 }
 
 TEST_F(LeaseOnTheWorker, OfACaptureComesBackWithItsGraph) {
