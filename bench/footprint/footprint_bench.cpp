@@ -19,7 +19,7 @@
 namespace escrow::bench {
 namespace {
 
-constexpr int kernels = 8;
+constexpr int kernels_of_each = 8;
 constexpr std::size_t graphs_in_figures = 64;
 
 struct launch_pattern {
@@ -58,7 +58,7 @@ relaunch_form make_family(cudaStream_t stream, way_arm const& which, launch_patt
   for (std::size_t i = 0; i < graphs; ++i) {
     made->execs.push_back(made->way->exec_of(stream, [&] {
       void* const scratch = made->way->claim(stream, bytes);
-      enqueue_row(stream, kernels);
+      enqueue_row(stream, kernels_of_each);
       made->way->release(stream, scratch);
     }));
     made->execs.back()(stream);

@@ -382,6 +382,17 @@ TEST_F(LeaseOnTheWorker, IsLeakedIfItsPoolIsGone) {
   lost = 1;
 }
 
+TEST_F(LeaseOnTheWorker, TheEndOfAPoolLeaksWhatHasNoEvent) {
+  pool_options chosen = options(4);
+  chosen.streams_outlive_pool = true;
+  block_pool pool = make_pool(chosen);
+  use(pool, one);
+  worker->retire(std::move(pool));
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  lost = 1;
+}
+
 TEST_F(LeaseOnTheWorker, TheEndOfAClaimerLeavesItsSlotsWithoutAnEventToItsStream) {
   block_pool pool = make_pool(2);  // of which a claimer keeps one without an event
   block_lease const other = pool.claim(two);

@@ -74,7 +74,7 @@ std::int64_t size_of(void* memory) noexcept {
   return static_cast<std::int64_t>(malloc_usable_size(memory));
 }
 
-void* allocate(std::size_t bytes, std::align_val_t aligned = {}) {
+void* allocate_watched(std::size_t bytes, std::align_val_t aligned = {}) {
   bool const counts = is_counted();
   if (counts) count_one();
   auto const alignment = static_cast<std::size_t>(aligned);
@@ -96,7 +96,7 @@ void give_back(void* memory) noexcept {
 template <class... Alignment>
 void* allocate_or_null(std::size_t bytes, Alignment... aligned) noexcept {
   try {
-    return allocate(bytes, aligned...);
+    return allocate_watched(bytes, aligned...);
   } catch (std::bad_alloc const&) {
     return nullptr;
   }
@@ -145,8 +145,8 @@ std::int64_t allocation_watch::bytes() const noexcept {
   }
 // NOLINTEND(cppcoreguidelines-macro-usage)
 
-NEW_FORMS(, allocate, (bytes), std::size_t bytes)
-NEW_FORMS(, allocate, (bytes, to), std::size_t bytes, std::align_val_t to)
+NEW_FORMS(, allocate_watched, (bytes), std::size_t bytes)
+NEW_FORMS(, allocate_watched, (bytes, to), std::size_t bytes, std::align_val_t to)
 NEW_FORMS(noexcept, allocate_or_null, (bytes), std::size_t bytes, std::nothrow_t const&)
 NEW_FORMS(noexcept, allocate_or_null, (bytes, to), std::size_t bytes, std::align_val_t to,
           std::nothrow_t const&)

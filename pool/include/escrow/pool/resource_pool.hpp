@@ -53,7 +53,8 @@ struct pool_options {
   // that none begins or ends a capture on another thread during a call with it, close_for(), or the
   // pool's destructor. Then releases record no event until another stream needs the slot, as those
   // of a claimer: the next call with that stream records. A stream that is destroyed earlier is
-  // undefined behaviour. cudaStreamPerThread is treated as without this.
+  // undefined behaviour. A deleter that destroys the pool leaks what has no event then.
+  // cudaStreamPerThread is treated as without this.
   bool streams_outlive_pool = false;
   // For debugging: claims and releases of claimers throw usage_error if their stream was destroyed
   // and another one has its handle, which they would use otherwise. If none has, CUDA crashes in
