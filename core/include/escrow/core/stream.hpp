@@ -34,6 +34,8 @@ template <class S>
 concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S>;
 
 // What: a borrowed cudaStream_t, implicitly converted from anything stream_like.
+// Thread safety: during a call that takes one, no other thread may begin or end a capture of the
+//   stream: CUDA's driver (580) crashes then, also in cudaStreamGetCaptureInfo (measured).
 // Lifetime: the stream must be alive during each call that takes one.
 // Contexts: the stream belongs to its device's primary context (as the runtime's do) or to a green
 //   context. On a stream of a context created with cuCtxCreate, events of the primary context
