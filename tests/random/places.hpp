@@ -138,6 +138,25 @@ struct lease_place {
   bool was_kept = false;      // before the claim, on the same stream
   std::uint64_t claimer = 0;  // that it was claimed through, by serial
 };
+/// What: a lease that a deleter ends, and an owner, which is kept as long.
+class retired_lease {
+ public:
+  /// `ends` is called when that begins, on whatever thread.
+  retired_lease(token&& owner, lease_place&& place, std::function<void(lease_place const&)> ends)
+      : ends_(std::move(ends)), place_(std::move(place)), owner_(std::move(owner)) {}
+  retired_lease(retired_lease&&) = delete;
+  ~retired_lease() {
+    if (owner_) ends_(place_);
+  }
+
+  /// The deleter did not take it.
+  std::pair<token, lease_place> take_back() { return {std::move(owner_), std::move(place_)}; }
+
+ private:
+  std::function<void(lease_place const&)> ends_;
+  lease_place place_;
+  token owner_;
+};
 struct claimer_place {
   std::optional<claimer<token>> own;
   std::optional<scratch_claimer> memory;  // or this

@@ -13,6 +13,8 @@ struct world_leases : world_pools {
     if (state.leased) return all_.fail(name + " was handed out twice");
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
     bool const was_kept = std::exchange(modelled.is_kept, false);
+    modelled.is_deferred = false;
+    state.awaited = 0;
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
     // A slot that was released outside may come again to a capture that resumes the graph.
     bool const is_free_in_it = !state.is_private && !state.is_left;
@@ -254,15 +256,18 @@ struct world_leases : world_pools {
     all_.model.state_of(place.slot).is_kept = false;
     ++all_.model.state_of(place.slot).handles;
     all_.model.state_of(place.slot).marks = marks;
-    if (is_right && way == 1) {  // the stream was used all the same
-      try {
-        record_on(place, s);
-      } catch (std::exception const&) {
-        all_.slot_of(place.slot).racy = true;  // a device is lost
-      }
-      place.others.push_back({s, true, at.is_none()});
-    }
+    if (is_right && way == 1) note_use_all_the_same(place, s);
     return result;
+  }
+
+  /// A lease was not released on the stream, and is used there.
+  void note_use_all_the_same(lease_place& place, nth s) {
+    try {
+      record_on(place, s);
+    } catch (std::exception const&) {
+      all_.slot_of(place.slot).racy = true;  // a device is lost
+    }
+    place.others.push_back({s, true, capture_at(s).is_none()});
   }
 
   void note_freed(lease_place& place, nth s, unsigned way, bool may_fail) {
