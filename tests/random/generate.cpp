@@ -49,8 +49,8 @@ constexpr std::string_view sequences_text = R"(
   claim touch retire_lease step poll claim touch release claim;
   claim begin retire_lease end instantiate launch destroy_graph destroy_exec poll claim begin
       claim_captured end;
-  begin claim_captured end instantiate launch touch retire_lease poll destroy_graph destroy_exec poll
-      begin claim_captured release end;
+  begin claim_captured end instantiate launch touch retire_lease poll destroy_graph destroy_exec
+      poll begin claim_captured release end;
   begin claim_captured retire_lease claim_captured end instantiate launch destroy_graph destroy_exec
       poll claim claim;
   claim_scratch make_graph add_node_of_lease release instantiate launch destroy_graph destroy_exec

@@ -9,6 +9,7 @@
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -141,19 +142,26 @@ struct lease_place {
 /// What: a lease that a deleter ends, and an owner, which is kept as long.
 class retired_lease {
  public:
-  /// `ends` is called when that begins, on whatever thread.
-  retired_lease(token&& owner, lease_place&& place, std::function<void(lease_place const&)> ends)
-      : ends_(std::move(ends)), place_(std::move(place)), owner_(std::move(owner)) {}
+  /// Called when the lease begins to end, on whatever thread, with as many marks as it has streams.
+  /// Must not allocate: an allocation of that thread may be made to fail.
+  using listener = std::function<void(lease_place const&, std::list<int>&&)>;
+
+  retired_lease(token&& owner, lease_place&& place, listener ends)
+      : ends_(std::move(ends)),
+        marks_(1 + place.others.size()),
+        place_(std::move(place)),
+        owner_(std::move(owner)) {}
   retired_lease(retired_lease&&) = delete;
   ~retired_lease() {
-    if (owner_) ends_(place_);
+    if (owner_) ends_(place_, std::move(marks_));
   }
 
   /// The deleter did not take it.
   std::pair<token, lease_place> take_back() { return {std::move(owner_), std::move(place_)}; }
 
  private:
-  std::function<void(lease_place const&)> ends_;
+  listener ends_;
+  std::list<int> marks_;
   lease_place place_;
   token owner_;
 };

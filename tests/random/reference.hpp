@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
 #include <utility>
@@ -96,7 +97,7 @@ class reference {
     kind is = kind::owner;
     int handles = 0;         // in the test's hands: a share, a lease
     bool gone = false;       // destroyed
-    std::vector<int> marks;  // of the work that uses it
+    std::list<int> marks;    // of the work that uses it
     bool is_pooled = false;  // a slot of a pool that is there: may stay
     bool is_kept = false;    // a slot that was released where a claimer may keep it: may stay
     // A slot whose lease the worker has ended, until its next claim: may stay, and is leaked with
@@ -124,6 +125,11 @@ class reference {
   /// The thing is used by the work up to the mark.
   void pend(int thing, int mark) {
     if (!is_done(mark)) state_of(thing).marks.push_back(mark);
+  }
+  /// The same without an allocation: these are pending, or done.
+  void pend(int thing, std::list<int>&& marks) noexcept {
+    std::list<int>& all = state_of(thing).marks;
+    all.splice(all.end(), std::move(marks));
   }
   bool is_pending(int thing) const {
     return !std::ranges::all_of(things_.at(static_cast<std::size_t>(thing)).marks,

@@ -16,12 +16,14 @@ struct world_leases : world_pools {
     modelled.is_deferred = false;
     state.awaited = 0;
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
-    // A slot that was released outside may come again to a capture that resumes the graph.
+    // A slot that was released outside, or by a hoisted, may come again to a capture that resumes
+    // the graph.
     bool const is_free_in_it = !state.is_private && !state.is_left;
-    if (capture.is_active() && state.capture == capture.id && is_free_in_it)
+    if (capture.is_active() && state.capture == capture.id && is_free_in_it &&
+        (!state.is_let_go || has(all_.model.capture_of(capture.id).held, slot)))
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
-    std::vector<int> const marks = std::exchange(modelled.marks, {});
+    auto const marks = std::exchange(modelled.marks, {});
     std::string const why = all_.model.why_alive(slot);
     modelled.marks = marks;
     // A hoisted graph has it until the work behind it is done.
@@ -229,7 +231,7 @@ struct world_leases : world_pools {
                              is_other_captured || is_disturbed_;
     if (is_deferred) ++deferred_releases_;
     if (way == 1) give_of(place.slot, s);
-    std::vector<int> const marks = all_.model.state_of(place.slot).marks;
+    auto const marks = all_.model.state_of(place.slot).marks;
     held_address* const address = place.held->address();
     bool const may_fail = (way == 1 || address != nullptr) && is_blocked(s);  // CUDA refuses
     bool const is_late = planted_ == planted::release_noted_late;

@@ -58,7 +58,7 @@ struct world_owners : world_claimers {
   }
 
   /// The worker begins to end a lease, and may ask no stream.
-  void note_end_by_worker(lease_place const& place) {
+  void note_end_by_worker(lease_place const& place, std::list<int>&& marks) {
     things::slot_state& slot = all_.slot_of(place.slot);
     reference::thing_state& modelled = all_.model.state_of(place.slot);
     meet(is_graphs(place) ? worker_leaves_a_lease_to_its_graph : worker_defers_a_lease);
@@ -70,10 +70,12 @@ struct world_owners : world_claimers {
     --modelled.handles;
     modelled.is_deferred = true;
     if (place.capture != 0) slot.racy = slot.is_private = true;
-    all_.model.pend(place.slot, streams_[place.stream].mark);
+    auto mark = marks.begin();
+    *mark = streams_[place.stream].mark;
     for (lease_place::other_stream const& other : place.others)
       if (other.is_used && (place.capture == 0 || other.is_eager))
-        all_.model.pend(place.slot, streams_[other.stream].mark);
+        *++mark = streams_[other.stream].mark;
+    all_.model.pend(place.slot, std::move(marks));
   }
 
   /// The last use of a lease that is retired on `s`: there, or on its own stream, which is in no
@@ -112,9 +114,11 @@ struct world_owners : world_claimers {
     hand_to_stream(thing, s, work);
     all_.slot_of(slot).awaited = 1U << place.stream;
     for (auto const& other : place.others) all_.slot_of(slot).awaited |= 1U << other.stream;
-    auto retired = std::make_unique<retired_lease>(
-        std::move(owner), std::exchange(place, {}),
-        [this](lease_place const& ended) { note_end_by_worker(ended); });
+    auto retired =
+        std::make_unique<retired_lease>(std::move(owner), std::exchange(place, {}),
+                                        [this](lease_place const& ended, std::list<int>&& marks) {
+                                          note_end_by_worker(ended, std::move(marks));
+                                        });
     outcome const result = attempt(may_refuse, false, [&] {
       worker_->retire(stream_ref(streams_[s].handle), std::move(retired));
     });
