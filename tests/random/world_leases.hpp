@@ -13,8 +13,8 @@ struct world_leases : world_pools {
     if (state.leased) return all_.fail(name + " was handed out twice");
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
     bool const was_kept = std::exchange(modelled.is_kept, false);
-    modelled.is_deferred = false;
-    state.awaited = 0;
+    if (std::exchange(modelled.is_deferred, false) && state.awaited != 0 && !is_lost())
+      return all_.fail(name + " was handed out, and waits for a record on its streams");
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
     // A slot that was released outside, or by a hoisted, may come again to a capture that resumes
     // the graph.
@@ -230,7 +230,7 @@ struct world_leases : world_pools {
     bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_blocked(s) ||
                              is_other_captured || is_disturbed_;
     if (is_deferred) ++deferred_releases_;
-    if (way == 1) give_of(place.slot, s);
+    give_of(place.slot, s);
     auto const marks = all_.model.state_of(place.slot).marks;
     held_address* const address = place.held->address();
     bool const may_fail = (way == 1 || address != nullptr) && is_blocked(s);  // CUDA refuses

@@ -70,11 +70,17 @@ struct world_owners : world_claimers {
     --modelled.handles;
     modelled.is_deferred = true;
     if (place.capture != 0) slot.racy = slot.is_private = true;
+    // A call that runs meanwhile may record what was deferred, with a stream that it was given.
+    bool const is_known = mine_ == nullptr || !mine_->has_met;
     auto mark = marks.begin();
-    *mark = streams_[place.stream].mark;
+    auto const await = [&](nth s) {
+      *mark++ = streams_[s].mark;
+      if (is_known) slot.awaited |= 1U << s;
+    };
+    slot.awaited = 0;
+    await(place.stream);
     for (lease_place::other_stream const& other : place.others)
-      if (other.is_used && (place.capture == 0 || other.is_eager))
-        *++mark = streams_[other.stream].mark;
+      if (other.is_used && (place.capture == 0 || other.is_eager)) await(other.stream);
     all_.model.pend(place.slot, std::move(marks));
   }
 

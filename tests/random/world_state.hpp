@@ -207,7 +207,7 @@ struct world_state {
         claimers_, [s](claimer_place const& each) { return each.is_there() && each.stream == s; });
   }
 
-  /// Whether a slot waits, or will, until its pool is given the stream.
+  /// Whether a slot waits, or may have to, until its pool is given the stream.
   bool is_awaited(nth s) {
     for (int thing = 0; thing < all_.model.size(); ++thing)
       if (!all_.model.state_of(thing).gone && (all_.slot_of(thing).awaited >> s & 1U) != 0)
