@@ -46,6 +46,13 @@ constexpr std::string_view sequences_text = R"(
   begin fork fork claim_scratch touch claim_scratch end touch leave_to_graph leave_to_graph
       release_on destroy_graph claim_scratch;
   begin fork fork claim_scratch end instantiate launch destroy_scratch launch destroy_graph settle;
+  claim touch retire_lease step poll claim touch release claim;
+  claim begin retire_lease end instantiate launch destroy_graph destroy_exec poll claim begin
+      claim_captured end;
+  begin claim_captured end instantiate launch touch retire_lease poll destroy_graph destroy_exec
+      poll begin claim_captured release end;
+  begin claim_captured retire_lease claim_captured end instantiate launch destroy_graph destroy_exec
+      poll claim claim;
   claim_scratch make_graph add_node_of_lease release instantiate launch destroy_graph destroy_exec
       poll claim_scratch;
   own make_graph add_conditional add_body_node instantiate launch destroy_exec poll;
@@ -115,6 +122,8 @@ constexpr std::string_view meetings_text = R"(
   claim release claim: claim claim, claim release, release claim, release release claim,
       release_on claim poll, release close_pool;
   claim: drop_lease destroy_pool, drop_lease destroy_pool poll, launch_lease poll;
+  claim: retire_lease poll, retire_lease poll claim;
+  claim touch retire_lease step: poll claim, poll claim release, poll destroy_pool, poll begin;
   : claim begin, claim poll;
   own make_graph add_node instantiate launch step step disown destroy_graph destroy_exec step:
       claim step;

@@ -9,6 +9,7 @@
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -137,6 +138,32 @@ struct lease_place {
   bool is_local = false;      // its claimer or stream may keep the slot
   bool was_kept = false;      // before the claim, on the same stream
   std::uint64_t claimer = 0;  // that it was claimed through, by serial
+};
+/// What: a lease that a deleter ends, and an owner, which is kept as long.
+class retired_lease {
+ public:
+  /// Called when the lease begins to end, on whatever thread, with as many marks as it has streams.
+  /// Must not allocate: an allocation of that thread may be made to fail.
+  using listener = std::function<void(lease_place const&, std::list<int>&&)>;
+
+  retired_lease(token&& owner, lease_place&& place, listener ends)
+      : ends_(std::move(ends)),
+        marks_(1 + place.others.size()),
+        place_(std::move(place)),
+        owner_(std::move(owner)) {}
+  retired_lease(retired_lease&&) = delete;
+  ~retired_lease() {
+    if (owner_) ends_(place_, std::move(marks_));
+  }
+
+  /// The deleter did not take it.
+  std::pair<token, lease_place> take_back() { return {std::move(owner_), std::move(place_)}; }
+
+ private:
+  listener ends_;
+  std::list<int> marks_;
+  lease_place place_;
+  token owner_;
 };
 struct claimer_place {
   std::optional<claimer<token>> own;

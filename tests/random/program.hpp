@@ -46,6 +46,7 @@ namespace escrow::test {
   X(disown, "o", 3, together)                           \
   X(keep, "sow", 4, fails | together | looks)           \
   X(launch_lease, "ls", 3, fails | together)            \
+  X(retire_lease, "lsw", 3, fails | together)           \
   X(share, "X", 3, fails | together)                    \
   X(use_shared, "xs", 5, fails | together)              \
   X(unshare, "x", 2, together)                          \
@@ -287,7 +288,8 @@ ESCROW_SITUATIONS(
     lasting_streams_left_by_their_pool, address_freed_on_another_stream,
     address_freed_after_its_capture, address_freed_in_another_capture, address_not_freed_when_told,
     memory_left_to_its_capture, memory_left_after_its_capture, leaving_refused_after_later_use,
-    leaving_inside_the_end_of_a_graph, allocator_gone_before_its_graph, allocator_gone_with_leaks)
+    leaving_inside_the_end_of_a_graph, allocator_gone_before_its_graph, allocator_gone_with_leaks,
+    worker_defers_a_lease, worker_leaves_a_lease_to_its_graph)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

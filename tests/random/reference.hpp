@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
 #include <utility>
@@ -96,9 +97,12 @@ class reference {
     kind is = kind::owner;
     int handles = 0;         // in the test's hands: a share, a lease
     bool gone = false;       // destroyed
-    std::vector<int> marks;  // of the work that uses it
+    std::list<int> marks;    // of the work that uses it
     bool is_pooled = false;  // a slot of a pool that is there: may stay
     bool is_kept = false;    // a slot that was released where a claimer may keep it: may stay
+    // A slot whose lease the worker has ended, until its next claim: may stay, and is leaked with
+    // its pool.
+    bool is_deferred = false;
   };
 
   int add(kind is) {
@@ -121,6 +125,11 @@ class reference {
   /// The thing is used by the work up to the mark.
   void pend(int thing, int mark) {
     if (!is_done(mark)) state_of(thing).marks.push_back(mark);
+  }
+  /// The same without an allocation: these are pending, or done.
+  void pend(int thing, std::list<int>&& marks) noexcept {
+    std::list<int>& all = state_of(thing).marks;
+    all.splice(all.end(), std::move(marks));
   }
   bool is_pending(int thing) const {
     return !std::ranges::all_of(things_.at(static_cast<std::size_t>(thing)).marks,
@@ -184,8 +193,8 @@ class reference {
   }
   bool may_live(int thing) const {
     thing_state const& state = things_.at(static_cast<std::size_t>(thing));
-    return state.handles > 0 || state.is_pooled || state.is_kept || is_pending(thing) ||
-           is_held_by_graphs(thing);
+    return state.handles > 0 || state.is_pooled || state.is_kept || state.is_deferred ||
+           is_pending(thing) || is_held_by_graphs(thing);
   }
   bool is_held_by_graphs(int thing) const {
     bool found =
@@ -194,6 +203,11 @@ class reference {
       found = found || has(in.held, thing) || has(in.lingering, thing);
     });
     return found;
+  }
+  /// How many slots wait for a record after the worker, or have been leaked for want of it.
+  std::size_t count_deferred() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        things_, [](thing_state const& each) { return each.is_deferred && !each.gone; }));
   }
   /// Things that are not destroyed, of those that must be (`are_due`), or of all.
   std::vector<int> left(bool are_due) const {

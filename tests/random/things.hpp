@@ -102,6 +102,7 @@ class things {
     std::uint64_t home = 0;    // its pool, by serial
     std::size_t kept_on = 0;   // the stream that it was released on, if it is kept
     bool is_claimers = false;  // kept by a claimer, or else by the stream itself
+    unsigned awaited = 0;      // streams of a retired lease, until the pool is given them
   };
 
   reference model;

@@ -57,6 +57,7 @@ struct world_claimers : world_leases {
   outcome do_claim_on(nth l, nth j, nth z, nth way) {
     claimer_place& from = claimers_[j];
     nth const s = from.stream;
+    give(from.home, s);
     outcome const result =
         from.memory
             ? claim_block(l, z, s, from.was_closed,
@@ -90,6 +91,7 @@ struct world_claimers : world_leases {
     claimer_place& place = claimers_[j];
     nth const s = place.stream;
     bool const is_wrong = !capture_at(s).is_none() || is_blocked(s);
+    give(place.home, s);
     outcome const result =
         attempt(is_wrong, false, [&] { place.own ? place.own->flush() : place.memory->flush(); });
     if (result != done) return result;

@@ -14,10 +14,14 @@ struct world_kept : world_streams {
     given_[pool] = 0;
   }
 
-  /// The pool is given the stream.
+  /// The pool is given the stream, and records what is deferred on it.
   void give(std::uint64_t home, nth s) {
     for (nth p = 0; p < homes_.size(); ++p)
       if (homes_[p] == home) given_[p] |= 1U << s;
+    if (!capture_at(s).is_none() || is_blocked(s)) return;
+    for (int slot = 0; slot < all_.model.size(); ++slot)
+      if (all_.model.state_of(slot).is_deferred && all_.slot_of(slot).home == home)
+        all_.slot_of(slot).awaited &= ~(1U << s);
   }
   void give_of(int slot, nth s) { give(all_.slot_of(slot).home, s); }
 

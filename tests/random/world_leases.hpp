@@ -13,13 +13,17 @@ struct world_leases : world_pools {
     if (state.leased) return all_.fail(name + " was handed out twice");
     if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
     bool const was_kept = std::exchange(modelled.is_kept, false);
+    if (std::exchange(modelled.is_deferred, false) && state.awaited != 0 && !is_lost())
+      return all_.fail(name + " was handed out, and waits for a record on its streams");
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
-    // A slot that was released outside may come again to a capture that resumes the graph.
+    // A slot that was released outside, or by a hoisted, may come again to a capture that resumes
+    // the graph.
     bool const is_free_in_it = !state.is_private && !state.is_left;
-    if (capture.is_active() && state.capture == capture.id && is_free_in_it)
+    if (capture.is_active() && state.capture == capture.id && is_free_in_it &&
+        (!state.is_let_go || has(all_.model.capture_of(capture.id).held, slot)))
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
-    std::vector<int> const marks = std::exchange(modelled.marks, {});
+    auto const marks = std::exchange(modelled.marks, {});
     std::string const why = all_.model.why_alive(slot);
     modelled.marks = marks;
     // A hoisted graph has it until the work behind it is done.
@@ -226,8 +230,8 @@ struct world_leases : world_pools {
     bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_blocked(s) ||
                              is_other_captured || is_disturbed_;
     if (is_deferred) ++deferred_releases_;
-    if (way == 1) give_of(place.slot, s);
-    std::vector<int> const marks = all_.model.state_of(place.slot).marks;
+    give_of(place.slot, s);
+    auto const marks = all_.model.state_of(place.slot).marks;
     held_address* const address = place.held->address();
     bool const may_fail = (way == 1 || address != nullptr) && is_blocked(s);  // CUDA refuses
     bool const is_late = planted_ == planted::release_noted_late;
@@ -254,15 +258,18 @@ struct world_leases : world_pools {
     all_.model.state_of(place.slot).is_kept = false;
     ++all_.model.state_of(place.slot).handles;
     all_.model.state_of(place.slot).marks = marks;
-    if (is_right && way == 1) {  // the stream was used all the same
-      try {
-        record_on(place, s);
-      } catch (std::exception const&) {
-        all_.slot_of(place.slot).racy = true;  // a device is lost
-      }
-      place.others.push_back({s, true, at.is_none()});
-    }
+    if (is_right && way == 1) note_use_all_the_same(place, s);
     return result;
+  }
+
+  /// A lease was not released on the stream, and is used there.
+  void note_use_all_the_same(lease_place& place, nth s) {
+    try {
+      record_on(place, s);
+    } catch (std::exception const&) {
+      all_.slot_of(place.slot).racy = true;  // a device is lost
+    }
+    place.others.push_back({s, true, capture_at(s).is_none()});
   }
 
   void note_freed(lease_place& place, nth s, unsigned way, bool may_fail) {

@@ -57,6 +57,94 @@ struct world_owners : world_claimers {
     return result;
   }
 
+  /// The worker begins to end a lease, and may ask no stream.
+  void note_end_by_worker(lease_place const& place, std::list<int>&& marks) {
+    things::slot_state& slot = all_.slot_of(place.slot);
+    reference::thing_state& modelled = all_.model.state_of(place.slot);
+    meet(is_graphs(place) ? worker_leaves_a_lease_to_its_graph : worker_defers_a_lease);
+    if (is_graphs(place)) {
+      slot.awaited = 0;
+      return note_left(place.slot);
+    }
+    slot.leased = false;
+    --modelled.handles;
+    modelled.is_deferred = true;
+    if (place.capture != 0) slot.racy = slot.is_private = true;
+    // A call that runs meanwhile may record what was deferred, with a stream that it was given.
+    bool const is_known = mine_ == nullptr || !mine_->has_met;
+    auto mark = marks.begin();
+    auto const await = [&](nth s) {
+      *mark++ = streams_[s].mark;
+      if (is_known) slot.awaited |= 1U << s;
+    };
+    slot.awaited = 0;
+    await(place.stream);
+    for (lease_place::other_stream const& other : place.others)
+      if (other.is_used && (place.capture == 0 || other.is_eager)) await(other.stream);
+    all_.model.pend(place.slot, std::move(marks));
+  }
+
+  /// The last use of a lease that is retired on `s`: there, or on its own stream, which is in no
+  /// order with `s`.
+  void close_retired(lease_place const& place, nth s, bool on_s) {
+    if (on_s) {
+      order(place.stream, s);
+      use_slot_on(s, place, piece_of_work::role::close);
+    } else if (matches(place, place.stream)) {
+      use_slot_on(place.stream, place, piece_of_work::role::close);
+    } else if (place.capture != 0) {
+      all_.slot_of(place.slot).racy = true;  // its graph does not end the use
+    }
+  }
+
+  /// A graph has the lease, and so the slot. It may use it.
+  void use_in_graph(int slot, nth s) {
+    static_cast<void>(enqueue(s, piece(s, {slot})));
+    entries& held = all_.model.capture_of(capture_at(s).id).held;
+    if (!has(held, slot))
+      held.push_back({.thing = slot, .generation = all_.slot_of(slot).generation});
+  }
+
+  // Ways 0 and 1: the last use is on that stream, if it may be; 2 and 3: on the lease's own.
+  outcome do_retire_lease(nth l, nth s, nth way) {
+    lease_place& place = leases_[l];
+    int const slot = place.slot;
+    bool const may_refuse = is_stopped_ || is_unusable(s);
+    bool const is_last_on_s = way < 2 && matches(place, s);
+    capture_state const capture = capture_at(s);
+    token owner = all_.make(reference::kind::owner);
+    int const thing = owner.thing();
+    if (!may_refuse) close_retired(place, s, is_last_on_s);
+    piece_of_work& work = piece(s, {thing});
+    static_cast<void>(enqueue(s, work));
+    hand_to_stream(thing, s, work);
+    all_.slot_of(slot).awaited = 1U << place.stream;
+    for (auto const& other : place.others) all_.slot_of(slot).awaited |= 1U << other.stream;
+    auto retired =
+        std::make_unique<retired_lease>(std::move(owner), std::exchange(place, {}),
+                                        [this](lease_place const& ended, std::list<int>&& marks) {
+                                          note_end_by_worker(ended, std::move(marks));
+                                        });
+    outcome const result = attempt(may_refuse, false, [&] {
+      worker_->retire(stream_ref(streams_[s].handle), std::move(retired));
+    });
+    if (result == done) {
+      if (capture.is_active()) use_in_graph(slot, s);
+      return result;
+    }
+    if (capture.is_active()) {
+      entries& held = all_.model.capture_of(capture.id).held;
+      if (has(held, thing)) held.pop_back();
+    }
+    if (retired == nullptr) return result;  // the worker has it, or it is leaked
+    auto [kept, its] = retired->take_back();
+    survive(std::move(kept));
+    place = std::move(its);
+    all_.slot_of(slot).awaited = 0;
+    if (is_last_on_s) note_use_all_the_same(place, s);
+    return result;
+  }
+
   outcome do_retire_now() {
     token owner = all_.make(reference::kind::owner);
     return attempt(is_stopped_, false, [&] { worker_->retire(std::move(owner)); });

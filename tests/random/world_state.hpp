@@ -207,6 +207,14 @@ struct world_state {
         claimers_, [s](claimer_place const& each) { return each.is_there() && each.stream == s; });
   }
 
+  /// Whether a slot waits, or may have to, until its pool is given the stream.
+  bool is_awaited(nth s) {
+    for (int thing = 0; thing < all_.model.size(); ++thing)
+      if (!all_.model.state_of(thing).gone && (all_.slot_of(thing).awaited >> s & 1U) != 0)
+        return true;
+    return false;
+  }
+
   /// What a stream may be refused for.
   bool is_unusable(nth s) const { return capture_at(s).is_invalid() || is_blocked(s); }
   /// Whether branches of the graph might run concurrently that share a slot.
@@ -242,8 +250,9 @@ struct world_state {
   /// Nodes and launches take leases alone; an address of a capture may be left to its graph.
   static bool has_lease_for(op by, lease_place const& place) {
     using enum op;
-    constexpr std::array of_leases{launch_lease,           add_node_of_lease, set_node_of_lease,
-                                   add_body_node_of_lease, add_fill_of_lease, exec_set_of_lease};
+    constexpr std::array of_leases{launch_lease,      retire_lease,           add_node_of_lease,
+                                   set_node_of_lease, add_body_node_of_lease, add_fill_of_lease,
+                                   exec_set_of_lease};
     if (!place.held) return false;
     if (by == leave_to_graph) return place.held->is_address() && place.capture != 0;
     return !place.held->is_address() || std::ranges::find(of_leases, by) == of_leases.end();

@@ -263,6 +263,7 @@ struct world_streams : world_state {
       if (each.bound && each.stream == s) return skipped;
     for (auto const& each : turns_)
       if (each && (each->entered == s || each->stream == s)) return skipped;
+    if (is_awaited(s) && !is_careless_) return skipped;
     if ((!capture_at(s).is_none() && !is_origin(s)) || is_lost()) return skipped;
     relaxed_capture_scope const relaxed;
     {
