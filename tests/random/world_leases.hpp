@@ -264,6 +264,7 @@ struct world_leases : world_pools {
 
   /// A lease was not released on the stream, and is used there.
   void note_use_all_the_same(lease_place& place, nth s) {
+    give_of(place.slot, s);
     try {
       record_on(place, s);
     } catch (std::exception const&) {
