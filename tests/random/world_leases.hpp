@@ -16,8 +16,7 @@ struct world_leases : world_pools {
     if (std::exchange(modelled.is_deferred, false) && state.awaited != 0 && !is_lost())
       return all_.fail(name + " was handed out, and waits for a record on its streams");
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
-    // A slot that was released outside, or by a hoisted, may come again to a capture that resumes
-    // the graph.
+    // A slot released outside, or by a hoisted, may come again to a capture that resumes the graph.
     bool const is_free_in_it = !state.is_private && !state.is_left;
     if (capture.is_active() && state.capture == capture.id && is_free_in_it &&
         (!state.is_let_go || has(all_.model.capture_of(capture.id).held, slot)))
@@ -264,6 +263,7 @@ struct world_leases : world_pools {
 
   /// A lease was not released on the stream, and is used there.
   void note_use_all_the_same(lease_place& place, nth s) {
+    give_of(place.slot, s);
     try {
       record_on(place, s);
     } catch (std::exception const&) {
