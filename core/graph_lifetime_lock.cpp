@@ -1,7 +1,9 @@
 // The lock for CUDA's links between graphs.
 #include "escrow/core/graph_lifetime_lock.hpp"
 
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <type_traits>
 
 namespace escrow::inline v0_1 {
@@ -14,7 +16,17 @@ static_assert(std::is_trivially_destructible_v<std::recursive_mutex>,
               "graphs are destroyed during exit, too");
 }  // namespace
 
+// A guarded call takes some 20 us, and waking a thread for the next one as long again. So a thread
+// looks for about two calls before it sleeps (measured: 8 threads that make and destroy graphs do
+// 10 % more, 16 threads 25 % more).
 graph_lifetime_lock::graph_lifetime_lock() noexcept {
+  constexpr auto look_max = std::chrono::microseconds(50);
+  if (links.try_lock()) return;
+  auto const end = std::chrono::steady_clock::now() + look_max;
+  do {
+    std::this_thread::yield();
+    if (links.try_lock()) return;
+  } while (std::chrono::steady_clock::now() < end);
   links.lock();
 }
 
