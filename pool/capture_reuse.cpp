@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "escrow/core/error.hpp"
@@ -16,7 +17,7 @@ namespace {
 
 using nodes = std::vector<cudaGraphNode_t>;
 
-bool contains(nodes const& set, cudaGraphNode_t node) {
+bool contains(std::span<cudaGraphNode_t const> set, cudaGraphNode_t node) {
   return std::find(set.begin(), set.end(), node) != set.end();
 }
 
@@ -43,7 +44,7 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
 
 // An order-independent hash of the dependencies and edges of all `asked`. Collisions have a chance
 // of one in 2^64. Callable on a graph that is being captured.
-std::uint64_t fingerprint_of(nodes const& asked) {
+std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked) {
   auto const mix = [](std::uint64_t value) {  // splitmix64
     value = (value ^ (value >> 30U)) * 0xBF58476D1CE4E5B9U;
     value = (value ^ (value >> 27U)) * 0x94D049BB133111EBU;
@@ -65,7 +66,6 @@ std::uint64_t fingerprint_of(nodes const& asked) {
 }  // namespace
 
 capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
-  nodes.reserve(after.count + 1);  // see take_before()
   for (bool const is_full : {true, false}) {
     for (std::size_t i = 0; i < after.count; ++i) {
       if (is_full_dependency(after.edges[i]) == is_full) nodes.push_back(after.nodes[i]);
@@ -76,7 +76,7 @@ capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
 
 void capture_frontier::merge(capture_frontier const& other) {
   for (cudaGraphNode_t const node : other.nodes) {
-    if (!contains(nodes, node)) nodes.push_back(node);
+    if (!contains(all(), node)) nodes.push_back(node);
   }
 }
 
@@ -169,17 +169,18 @@ bool capture_reuse::put_shared_back(slot& held) noexcept {
   return false;
 }
 
-bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
+bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
+                                 std::span<cudaGraphNode_t const> after) {
   std::uint64_t const edges = fingerprint_of(after);
   std::lock_guard const lock(mutex_);
-  held.released_after_.swap(after);
+  held.released_after_.assign(after.begin(), after.end());
   held.released_edges_ = edges;
   entry* const of = find(id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
   if (of != nullptr && held.other_holds_ == 0 && held.reusable_in_ == id) {
     try {
-      if (held.released_after_.empty()) of->reusable.emplace(nullptr, &held);
-      for (cudaGraphNode_t const node : held.released_after_) of->reusable.emplace(node, &held);
+      if (after.empty()) add_reusable(*of, held, nullptr);
+      for (cudaGraphNode_t const node : after) add_reusable(*of, held, node);
     } catch (...) {
       remove_reusable(*of, held);
       throw;
@@ -194,12 +195,25 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id, nodes after) {
   return false;
 }
 
+void capture_reuse::add_reusable(entry& of, slot& held, cudaGraphNode_t after) {
+  if (spare_count_ == 0) {
+    of.reusable.emplace(after, &held);
+    return;
+  }
+  reusable_slots::node_type& spare = spare_[--spare_count_];
+  spare.key() = after;
+  spare.mapped() = &held;
+  of.reusable.insert(std::move(spare));
+}
+
 void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
   auto const remove_at = [&](cudaGraphNode_t node) {
     auto const [begin, end] = of.reusable.equal_range(node);
     auto const place =
         std::find_if(begin, end, [&](auto const& each) { return each.second == &held; });
-    if (place != end) of.reusable.erase(place);
+    if (place == end) return;
+    auto removed = of.reusable.extract(place);
+    if (spare_count_ < spare_.size()) spare_[spare_count_++] = std::move(removed);
   };
   if (held.released_after_.empty()) return remove_at(nullptr);
   for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
@@ -211,7 +225,8 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
     slot* found = nullptr;
     {
       std::lock_guard const lock(mutex_);
-      if (entry const* const of = find(id)) found = choose(of->reusable);
+      entry const* const of = find(id);
+      if (of != nullptr && !of->reusable.empty()) found = choose(of->reusable);
       if (found == nullptr) return nullptr;
       found->is_leased_ = true;
     }
@@ -251,7 +266,37 @@ bool capture_reuse::is_unchanged(slot const& released) {
   return fingerprint_of(released.released_after_) == released.released_edges_;
 }
 
-slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
+template <class IsBefore>
+slot* capture_reuse::newest_at(cudaGraphNode_t node, reusable_slots const& all,
+                               IsBefore is_before) {
+  slot* newest = nullptr;
+  auto const [first, last] = all.equal_range(node);
+  for (auto each = first; each != last; ++each) {
+    slot* const candidate = each->second;
+    if (candidate->is_leased_ || !std::ranges::all_of(candidate->released_after_, is_before)) {
+      continue;
+    }
+    if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
+  }
+  return newest;
+}
+
+slot* capture_reuse::take_before(capture_frontier const& frontier, std::uint64_t id,
+                                 std::size_t slots_max) {
+  // Most often it is the stream's last one, and a look at the frontier itself is enough.
+  std::span<cudaGraphNode_t const> const before = frontier.all().first(frontier.ended);
+  auto const is_before = [&](cudaGraphNode_t node) { return contains(before, node); };
+  auto const choose = [&](reusable_slots const& all) {
+    for (cudaGraphNode_t const node : before) {
+      if (slot* const found = newest_at(node, all, is_before)) return found;
+    }
+    return newest_at(nullptr, all, is_before);
+  };
+  if (slot* const found = take(id, choose, is_unchanged)) return found;
+  return walk_before(frontier, id, slots_max);
+}
+
+slot* capture_reuse::walk_before(capture_frontier const& frontier, std::uint64_t id,
                                  std::size_t slots_max) {
   constexpr std::size_t near = 256;
   std::size_t nodes_max = 0;
@@ -264,27 +309,17 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
     offers = of->offers;
   }
   // Nodes before the frontier, nearest first. Null: releases after no node.
-  nodes& before = frontier.nodes;
-  before.resize(frontier.ended);
+  auto const ended = static_cast<std::ptrdiff_t>(frontier.ended);
+  nodes before(frontier.nodes.begin(), frontier.nodes.begin() + ended);
   before.push_back(nullptr);
   std::unordered_set<cudaGraphNode_t> further;  // those beyond the frontier itself
   auto const is_before = [&](cudaGraphNode_t node) {
-    auto const end = before.begin() + static_cast<std::ptrdiff_t>(frontier.ended);
+    auto const end = before.begin() + ended;
     return std::find(before.begin(), end, node) != end || further.contains(node);
   };
   auto const take_at = [&](cudaGraphNode_t node) {
-    auto const choose_newest = [&](reusable_slots const& all) {
-      slot* newest = nullptr;
-      auto const [first, last] = all.equal_range(node);
-      for (auto each = first; each != last; ++each) {
-        slot* const candidate = each->second;
-        if (candidate->is_leased_ || !std::ranges::all_of(candidate->released_after_, is_before))
-          continue;
-        if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
-      }
-      return newest;
-    };
-    return take(id, choose_newest, is_unchanged);
+    auto const choose = [&](reusable_slots const& all) { return newest_at(node, all, is_before); };
+    return take(id, choose, is_unchanged);
   };
   auto const is_barren = [&](cudaGraphNode_t node) {
     std::lock_guard const lock(mutex_);
@@ -309,7 +344,7 @@ slot* capture_reuse::take_before(capture_frontier frontier, std::uint64_t id,
   std::lock_guard const lock(mutex_);
   entry* const of = find(id);
   if (of == nullptr || of->offers != offers) return nullptr;
-  of->barren.insert(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(frontier.ended));
+  of->barren.insert(before.begin(), before.begin() + ended);
   return nullptr;
 }
 

@@ -3,11 +3,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <boost/container/small_vector.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,9 +28,12 @@ struct capture_frontier {
   // Throws std::bad_alloc.
   explicit capture_frontier(detail::capture_dependencies const& after);
 
-  std::vector<cudaGraphNode_t> nodes;  // its dependencies
-  std::size_t ended = 0;               // it waits for the end of the first `ended` of them
+  boost::container::small_vector<cudaGraphNode_t, 4> nodes;  // its dependencies
+  std::size_t ended = 0;  // it waits for the end of the first `ended` of them
 
+  [[nodiscard]] std::span<cudaGraphNode_t const> all() const noexcept {
+    return {nodes.data(), nodes.size()};
+  }
   void merge(capture_frontier const& other);  // adds the nodes of `other` that are missing here
 };
 
@@ -63,7 +69,8 @@ class capture_reuse {
   [[nodiscard]] bool put_shared_back(slot& held) noexcept;
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then continues.
-  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id, std::vector<cudaGraphNode_t> after);
+  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
+                                  std::span<cudaGraphNode_t const> after);
 
   // The nearest reusable slot before the frontier, leased to the caller; null if there is none.
   // Checks the frontier's own nodes first, where the stream's last release usually is, then walks
@@ -71,7 +78,7 @@ class capture_reuse {
   // only if its successor ends later anyway (a programmatic launch). If the graph holds fewer than
   // `slots_max` slots the walk is not limited, since it may save one; else it is short. Throws
   // cuda_error, std::bad_alloc.
-  [[nodiscard]] slot* take_before(capture_frontier frontier, std::uint64_t id,
+  [[nodiscard]] slot* take_before(capture_frontier const& frontier, std::uint64_t id,
                                   std::size_t slots_max);
 
   // A shared slot that the graph captured as `id` does not hold, leased to the caller; null if
@@ -104,7 +111,13 @@ class capture_reuse {
   [[nodiscard]] static std::size_t holds_of(slot const& held) noexcept;
   void share(slot& released) noexcept;
   void unshare(slot& claimed) noexcept;
-  static void remove_reusable(entry& of, slot& held) noexcept;
+  void add_reusable(entry& of, slot& held, cudaGraphNode_t after);  // throws std::bad_alloc
+  void remove_reusable(entry& of, slot& held) noexcept;
+  // The newest one that was released after `node`, and after no other node that is not
+  // `is_before`; null if there is none.
+  template <class IsBefore>
+  [[nodiscard]] static slot* newest_at(cudaGraphNode_t node, reusable_slots const& all,
+                                       IsBefore is_before);
   // Leases the slot that `choose` finds among the reusable ones if `is_right(slot)`; else that one
   // is not reusable any more, and another is chosen. While asked about it counts as leased, and
   // stays listed.
@@ -112,9 +125,14 @@ class capture_reuse {
   [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
+  [[nodiscard]] slot* walk_before(capture_frontier const& frontier, std::uint64_t id,
+                                  std::size_t slots_max);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
   std::map<std::uint64_t, entry> entries_;
+  // Removed from `reusable`, for what is added next: nothing is allocated for each release.
+  std::array<reusable_slots::node_type, 8> spare_;
+  std::size_t spare_count_ = 0;
   std::size_t slots_held_ = 0;  // by any number of graphs
   bool const is_in_group_;
   slot* shared_ = nullptr;  // linked by slot::older_ and newer_, the newest first

@@ -14,9 +14,9 @@
 namespace escrow::inline v0_1 {
 
 slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
-                                      capture_frontier frontier, source_location where,
+                                      capture_frontier const& frontier, source_location where,
                                       std::exception_ptr& failure) {
-  slot* found = take_existing(capture, std::move(frontier), where, true);
+  slot* found = take_existing(capture, frontier, where, true);
   if (found != nullptr) return found;
   found = grow(failure);  // on failure there may be one to wait for
   if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
@@ -45,9 +45,9 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, b
   taken.was_used_ = true;  // the graph may be launched again
 }
 
-slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
+slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier const& frontier,
                                       source_location where, bool may_be_idle) {
-  if (slot* const own = reuse.take_before(std::move(frontier), capture.id, slots_max)) {
+  if (slot* const own = reuse.take_before(frontier, capture.id, slots_max)) {
     return own;
   }
   slot* shared = nullptr;

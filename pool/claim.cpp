@@ -90,10 +90,9 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
   while (true) {
     std::uint64_t const shrunk_before = shrunk.load(std::memory_order_relaxed);
     std::exception_ptr failure;
-    slot* const found =
-        capture.is_active()
-            ? take_captured(asked.stream, capture, std::move(frontier), asked.where, failure)
-            : take_eager(asked.stream, stream_id, failure);
+    slot* const found = capture.is_active()
+                            ? take_captured(asked.stream, capture, frontier, asked.where, failure)
+                            : take_eager(asked.stream, stream_id, failure);
     if (found != nullptr) {
       if (options.track_leases) track(*found, {asked.where, std::chrono::steady_clock::now()});
       return {found, use_of(asked.stream, stream_id, options.device), capture_id};

@@ -159,7 +159,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   for (stream_use const& also : lease.what->unrecorded_) {
     require_same_thread(also, "gave it to record_stream()");
   }
-  if (capture.is_active()) return release_captured(lease, std::move(end));
+  if (capture.is_active()) return release_captured(lease, end);
   if (on.id == 0) on.id = stream_id(on.handle);
   check(release_eager(lease, on, true), "cudaEventRecord");
 }
@@ -196,7 +196,7 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use cons
   return status;
 }
 
-void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier end) {
+void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& end) {
   slot& used = *lease.what;
   for (stream_use const& also : used.unrecorded_) {
     device_scope const current(also.device);
@@ -214,7 +214,7 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier en
   if (options.track_leases) untrack(used);  // before the slot may have a new lease
   bool is_free = false;
   try {
-    is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
+    is_free = reuse.end_lease_in(used, lease.capture_id, end.all());
   } catch (...) {
     if (options.track_leases) track(used, used.note_);
     throw;

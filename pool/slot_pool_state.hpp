@@ -113,10 +113,10 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
-                                    capture_frontier frontier, source_location where,
+                                    capture_frontier const& frontier, source_location where,
                                     std::exception_ptr& failure);
   // The same without growth, waits and edges. `may_be_idle`: also a slot that no graph holds.
-  [[nodiscard]] slot* take_existing(capture_info const& capture, capture_frontier frontier,
+  [[nodiscard]] slot* take_existing(capture_info const& capture, capture_frontier const& frontier,
                                     source_location where, bool may_be_idle);
   // Makes the captured graph hold the slot that a claim took. If it throws, the slot is where it
   // was.
@@ -142,7 +142,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // Ends a lease on `on`, without its id, where a deleter reclaims: defers the record. Throws
   // std::bad_alloc.
   void release_unasked(claimed_slot& lease, stream_use on);
-  void release_captured(claimed_slot& lease, capture_frontier end);
+  void release_captured(claimed_slot& lease, capture_frontier& end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   void end_lease(slot& used) noexcept;
   void go_home(slot& idle) noexcept;
