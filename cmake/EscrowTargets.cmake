@@ -21,7 +21,7 @@ function(escrow_compile_as_tests)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 endfunction()
 
-# Compiles the target's sources with ranges for profilers: escrow/detail/profiler.hpp.
+# Compiles the target's sources with ranges for profilers: escrow/internal/profiler.hpp.
 function(escrow_shows_nvtx target)
   target_compile_definitions(${target} PRIVATE ESCROW_NVTX)
   target_include_directories(${target} SYSTEM PRIVATE ${ESCROW_NVTX_INCLUDE_DIR})
@@ -57,9 +57,12 @@ function(escrow_library target name)
   list(TRANSFORM arg_PARTS REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
   add_library(${target} ${objects})
   add_library(escrow::${name} ALIAS ${target})
+  set(all ${PROJECT_SOURCE_DIR}/include)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${all} FILES ${all}/escrow/escrow.hpp)
   foreach(part IN LISTS arg_PARTS)
     get_target_property(folders ${part} HEADER_DIRS)
     get_target_property(headers ${part} HEADER_SET)
+    list(FILTER headers EXCLUDE REGEX "/escrow/internal/")  # for the parts alone
     target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${folders} FILES ${headers})
   endforeach()
   target_link_libraries(${target} PUBLIC ${arg_LINK} Threads::Threads PRIVATE ${CMAKE_DL_LIBS})

@@ -1,7 +1,7 @@
 // Errors for unusable streams, and the Relaxed capture mode.
 #include "escrow/core/capture.hpp"
 
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

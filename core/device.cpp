@@ -1,12 +1,12 @@
 // The current device, devices in use, and lost devices.
-#include "escrow/detail/device.hpp"
+#include "escrow/internal/device.hpp"
 
 #include <cuda.h>
 
 #include <atomic>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

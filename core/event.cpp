@@ -1,7 +1,7 @@
 // Checked event calls.
 #include "escrow/core/event.hpp"
 
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

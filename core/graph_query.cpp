@@ -1,5 +1,5 @@
 // Reads a graph's id from the driver, or else from the graph's DOT text.
-#include "escrow/detail/graph_query.hpp"
+#include "escrow/internal/graph_query.hpp"
 
 #include <cuda.h>
 #include <sys/mman.h>
@@ -16,8 +16,8 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/driver.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 
 namespace escrow::inline v0_1 {
 

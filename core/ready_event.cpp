@@ -1,5 +1,5 @@
 // The cache of idle events, the retry of a record, and the meaning of query results.
-#include "escrow/detail/ready_event.hpp"
+#include "escrow/internal/ready_event.hpp"
 
 #include <array>
 #include <mutex>
@@ -9,8 +9,8 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/never_destroyed.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/never_destroyed.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -9,12 +9,12 @@
 #include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/graph_query.hpp"
-#include "escrow/detail/never_destroyed.hpp"
-#include "escrow/detail/ready_event.hpp"
-#include "escrow/detail/reference_set.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/never_destroyed.hpp"
+#include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -5,8 +5,8 @@
 
 #include "core_state.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/json.hpp"
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/json.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 

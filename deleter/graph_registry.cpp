@@ -1,11 +1,11 @@
 // Registry entries: from a graph's first set to its last.
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "escrow/detail/never_destroyed.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/never_destroyed.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/ready_event.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "escrow/detail/retired_object.hpp"
-#include "escrow/detail/spin_lock.hpp"
+#include "escrow/internal/spin_lock.hpp"
 #include "release_queue.hpp"
 
 namespace escrow::inline v0_1 {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/ready_event.hpp"
+#include "escrow/internal/ready_event.hpp"
 #include "release_queue.hpp"
 
 namespace escrow::inline v0_1 {

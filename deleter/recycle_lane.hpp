@@ -9,7 +9,7 @@
 #include <span>
 #include <thread>
 
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "release_queue.hpp"
 
 namespace escrow::inline v0_1 {

@@ -1,12 +1,12 @@
 // How a set is placed on a graph, grows, closes, and is reclaimed.
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>
 #include <functional>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <utility>
 
-#include "escrow/detail/json.hpp"
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/json.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "escrow/detail/profiler.hpp"
+#include "escrow/internal/profiler.hpp"
 #include "shutdown_gate.hpp"
 
 namespace escrow::inline v0_1 {

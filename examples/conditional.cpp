@@ -3,9 +3,7 @@
 // the graph's alone once it is built.
 #include <cmath>
 #include <cstdio>
-#include <escrow/graph.hpp>
-#include <escrow/nodes.hpp>
-#include <escrow/pool.hpp>
+#include <escrow/escrow.hpp>
 #include <memory>
 
 #include "kernels.hpp"

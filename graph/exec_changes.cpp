@@ -7,7 +7,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
-#include "escrow/detail/device.hpp"
+#include "escrow/internal/device.hpp"
 #include "exec_state.hpp"
 
 namespace escrow::inline v0_1 {

@@ -7,9 +7,9 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/profiler.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/profiler.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -12,8 +12,8 @@
 
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/node_payload.hpp"
-#include "escrow/detail/reference_set.hpp"
 #include "escrow/graph/graph_exec.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 #include "launch_orders.hpp"

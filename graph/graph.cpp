@@ -9,9 +9,9 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/graph_query.hpp"
-#include "escrow/detail/reference_set.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 

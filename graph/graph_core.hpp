@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "escrow/detail/device.hpp"
 #include "escrow/detail/node_payload.hpp"
-#include "escrow/detail/reference_set.hpp"
 #include "escrow/detail/retired_object.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/driver.hpp"
-#include "escrow/detail/graph_query.hpp"
+#include "escrow/internal/driver.hpp"
+#include "escrow/internal/graph_query.hpp"
 
 namespace escrow::inline v0_1 {
 

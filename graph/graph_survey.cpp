@@ -8,9 +8,9 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/graph_query.hpp"
-#include "escrow/detail/reference_set.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

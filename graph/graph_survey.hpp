@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 #include "group_branches.hpp"
 

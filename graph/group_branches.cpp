@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/graph_query.hpp"
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -7,8 +7,8 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/ready_event.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 

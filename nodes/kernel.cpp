@@ -5,7 +5,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

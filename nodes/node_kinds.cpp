@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/device.hpp"
+#include "escrow/internal/device.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -9,7 +9,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
-#include "escrow/detail/graph_query.hpp"
+#include "escrow/internal/graph_query.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -8,7 +8,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

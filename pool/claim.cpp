@@ -10,8 +10,8 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/graph_query.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/graph_query.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

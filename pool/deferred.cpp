@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/ready_event.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

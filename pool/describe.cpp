@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "escrow/detail/json.hpp"
+#include "escrow/internal/json.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

@@ -2,7 +2,7 @@
 #include "escrow/pool/device_memory.hpp"
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/retry_cleanup.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 

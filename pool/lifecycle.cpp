@@ -5,9 +5,9 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/ready_event.hpp"
-#include "escrow/detail/reference_set.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

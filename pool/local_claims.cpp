@@ -9,7 +9,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/device.hpp"
+#include "escrow/internal/device.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "escrow/detail/slot.hpp"
-#include "escrow/detail/spin_lock.hpp"
+#include "escrow/internal/spin_lock.hpp"
 
 namespace escrow::inline v0_1 {
 

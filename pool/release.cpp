@@ -8,7 +8,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/device.hpp"
+#include "escrow/internal/device.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/json.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/json.hpp"
 #include "scratch_state.hpp"
 
 namespace escrow::inline v0_1 {

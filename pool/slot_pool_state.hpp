@@ -16,9 +16,9 @@
 
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/profiler.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/profiler.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "free_lists.hpp"
 #include "local_slots.hpp"

@@ -63,12 +63,13 @@ def sources():
             yield name, path.read_text().split("\n")
 
 
-# Which part has a header of escrow/detail/.
-DETAIL = {p.name: part for part in MAY_INCLUDE for p in (ROOT / part / "include/escrow/detail").glob("*.hpp")}
+# Which part has a header of escrow/detail/, which what users include needs, or of escrow/internal/, which is not installed.
+DETAIL = {p.name: part for part in MAY_INCLUDE for folder in ("detail", "internal")
+          for p in (ROOT / part / "include/escrow" / folder).glob("*.hpp")}
 
 
 def included_part(line):
-    detail = re.match(r'#include [<"]escrow/detail/(\w+\.hpp)', line)
+    detail = re.match(r'#include [<"]escrow/(?:detail|internal)/(\w+\.hpp)', line)
     if detail:
         return DETAIL.get(detail[1])
     match = re.match(r'#include [<"]escrow/(\w+)[./]', line)
@@ -91,7 +92,7 @@ def included_file(part, line):
     if not match:
         return None
     folder, name = match[1], match[2]
-    if folder == "detail":
+    if folder in ("detail", "internal"):
         return name if DETAIL.get(name + ".hpp") == part else None
     if folder is None:
         return name if (ROOT / part / (name + ".hpp")).exists() else None
@@ -126,11 +127,13 @@ def check_reading_order(all_sources):
 
 
 def check_exports(name, lines):
-    """What users include promises nothing of detail/."""
+    """What users include promises nothing of detail/, and needs nothing of internal/."""
     is_umbrella = name.split("/")[0] in MAY_INCLUDE and name.endswith(f"/include/escrow/{name.split('/')[0]}.hpp")
     for number, line in enumerate(lines, 1):
         if "escrow/detail/" in line and line.startswith("#include") and (is_umbrella or "IWYU pragma: export" in line):
             yield f"{name}:{number}: exports a header of detail/"
+        if "escrow/internal/" in line and re.search(r"/include/escrow/(?!internal/)", name):
+            yield f"{name}:{number}: includes a header that is not installed"
 
 
 def check_atomics(name, lines):

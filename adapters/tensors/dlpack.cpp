@@ -11,7 +11,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/device.hpp"
+#include "escrow/internal/device.hpp"
 #include "escrow/tensor_allocator.hpp"
 
 namespace escrow::inline v0_1 {

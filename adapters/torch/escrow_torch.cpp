@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <escrow/core/capture.hpp>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/never_destroyed.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/internal/device.hpp>
+#include <escrow/internal/never_destroyed.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
 #include <memory>

@@ -13,7 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <escrow/core.hpp>
-#include <escrow/detail/device.hpp>
+#include <escrow/internal/device.hpp>
 #include <future>
 #include <mutex>
 #include <string>

@@ -6,7 +6,7 @@
 // without one. `memory_nodes` of a form is how many nodes of its graph allocate or free.
 #include <cub/device/device_reduce.cuh>
 #include <cuda/std/execution>
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 #include <escrow/memory_resource.hpp>
 #include <memory>
 #include <optional>

@@ -171,7 +171,7 @@ def target(page, link):
         return link
     file = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
     is_page = re.match(r"(README|CHANGELOG|(docs|sim)/.*)\.md$", file)
-    is_header = re.search(r"/include/escrow/(?!detail/|api).*\.hpp$", file)
+    is_header = re.search(r"/include/escrow/(?!detail/|internal/|api).*\.hpp$", file)
     return "@ref " + label(file, heading) if is_page or is_header else (ROOT / file).as_uri()
 
 

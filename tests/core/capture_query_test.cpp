@@ -1,7 +1,7 @@
 // What CUDA is asked about captures and graphs: whether a stream captures, its device, and a
 // graph's id. No question harms a capture, a graph, or a call of another thread.
 #include <escrow/core.hpp>
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 
 #include "capturing.hpp"
 #include "deep.hpp"
@@ -10,7 +10,7 @@
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <unistd.h>
 
-#include <escrow/detail/ready_event.hpp>
+#include <escrow/internal/ready_event.hpp>
 #include <escrow/sim.hpp>
 
 #include "child.hpp"

@@ -1,8 +1,8 @@
 // What the other parts build on: errors, streams, events, scopes, a lock, and objects that stay.
 #include <escrow/core.hpp>
-#include <escrow/detail/never_destroyed.hpp>
-#include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/spin_lock.hpp>
+#include <escrow/internal/never_destroyed.hpp>
+#include <escrow/internal/ready_event.hpp>
+#include <escrow/internal/spin_lock.hpp>
 #include <mutex>
 #include <set>
 #include <thread>

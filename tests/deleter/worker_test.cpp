@@ -9,7 +9,7 @@
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/deleter/shared_object.hpp>
-#include <escrow/detail/ready_event.hpp>
+#include <escrow/internal/ready_event.hpp>
 #include <escrow/sim.hpp>
 
 #include "allocation_watch.hpp"

@@ -1,10 +1,10 @@
 // Every call of every operation of core fails once; and what becomes of an event whose record
 // fails.
 #include <escrow/core.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/graph_query.hpp>
-#include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/retry_cleanup.hpp>
+#include <escrow/internal/device.hpp>
+#include <escrow/internal/graph_query.hpp>
+#include <escrow/internal/ready_event.hpp>
+#include <escrow/internal/retry_cleanup.hpp>
 
 #include "every_call.hpp"
 #include "fault_world.hpp"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <escrow/core.hpp>
-#include <escrow/detail/ready_event.hpp>
+#include <escrow/internal/ready_event.hpp>
 #include <exception>
 #include <optional>
 #include <set>

@@ -3,8 +3,8 @@
 
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/reference_set.hpp>
+#include <escrow/internal/device.hpp>
+#include <escrow/internal/reference_set.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <optional>

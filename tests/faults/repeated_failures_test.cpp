@@ -2,7 +2,7 @@
 // counts. Those of graphs are in graph_failures_test.cpp.
 #include <array>
 #include <atomic>
-#include <escrow/detail/device.hpp>
+#include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
 #include <escrow/sim.hpp>
 #include <latch>

@@ -2,7 +2,7 @@
 // execs that share nothing, or only owners that others share too, run concurrently.
 #include <array>
 #include <atomic>
-#include <escrow/detail/device.hpp>
+#include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>

@@ -1,6 +1,6 @@
 // Sets of graphs that share execs: what runs, which graphs share, how long each keeps what it
 // holds, and with what launches are ordered.
-#include <escrow/detail/device.hpp>
+#include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
 #include <functional>
 #include <string>

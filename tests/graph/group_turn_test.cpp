@@ -1,7 +1,7 @@
 // Launches of a sharing group's graphs by the caller's own code, between enter() and leave().
 #include <atomic>
 #include <cstdint>
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 #include <string>
 #include <thread>
 #include <utility>

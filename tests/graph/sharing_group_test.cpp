@@ -1,6 +1,6 @@
 // Sharing groups: graphs that use the same slots, one after another.
 #include <array>
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 #include <escrow/nodes.hpp>
 #include <optional>
 #include <thread>

@@ -8,8 +8,8 @@
 
 #include "../exit/belongings.hpp"
 #include "child.hpp"
-#include "escrow/detail/device.hpp"
-#include "escrow/detail/ready_event.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/ready_event.hpp"
 
 namespace escrow::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/spin_lock.hpp"
+#include "escrow/internal/spin_lock.hpp"
 #include "expect_fine.hpp"
 #include "shutdown_gate.hpp"
 #include "system.hpp"

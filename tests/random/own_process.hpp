@@ -3,7 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <escrow/detail/reference_set.hpp>
+#include <escrow/internal/reference_set.hpp>
 #include <memory>
 
 namespace escrow::test {

@@ -1,7 +1,7 @@
 // A program's world on its machine, and one operation of it after the other.
 #pragma once
 
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 
 #include "world_overlap.hpp"
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/ready_event.hpp>
-#include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/internal/ready_event.hpp>
+#include <escrow/internal/reference_set.hpp>
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
 #include <escrow/sim.hpp>

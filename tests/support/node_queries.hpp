@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 #include <escrow/nodes.hpp>
 #include <utility>
 #include <vector>

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <escrow/deleter.hpp>
-#include <escrow/detail/device.hpp>
-#include <escrow/detail/reference_set.hpp>
 #include <escrow/graph.hpp>
+#include <escrow/internal/device.hpp>
+#include <escrow/internal/reference_set.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <optional>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <escrow/detail/graph_query.hpp>
+#include <escrow/internal/graph_query.hpp>
 #include <escrow/memory_resource.hpp>
 
 #include "pool_world.hpp"

@@ -22,9 +22,9 @@
 #include "escrow/core/event.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/sharing_group.hpp"
-#include "escrow/detail/never_destroyed.hpp"
-#include "escrow/detail/ready_event.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/never_destroyed.hpp"
+#include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_1 {
 
