@@ -87,10 +87,6 @@ claim_setup random_of(Resource resource) {
   };
 }
 
-// Memory by its lease, without a resource.
-claim_setup scratch_pairs();
-claim_setup escrow_pairs();
-claim_setup escrow_random();
 // Null without RMM.
 [[gnu::weak]] claim_setup rmm_pool_pairs();
 [[gnu::weak]] claim_setup rmm_pool_random();
