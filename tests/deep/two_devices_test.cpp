@@ -130,7 +130,7 @@ TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) 
     char const* const advice = "use a pool of the stream's device";
     expect_error<usage_error>([&] { pool_of(0).claim(wrong).release(); },
                               {"resource_pool::claim", what, "\"blocks\"", advice});
-    expect_error<usage_error>([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
+    expect_error<usage_error>([&] { return pool_of(0).try_claim(wrong); },
                               {"resource_pool::try_claim", what, "\"blocks\"", advice});
     expect_error<usage_error>([&] { scratch.claim(wrong, 64).release(); },
                               {"scratch_pool::claim", what, "\"blocks", advice});
@@ -158,7 +158,7 @@ TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) 
 TEST_F(AcrossDevices, TheThreadsOwnStreamInACaptureIsOfTheDeviceThatIsCurrent) {
   device_scope const there(1);
   capture captured{cudaStreamPerThread, cudaStreamCaptureModeThreadLocal};
-  expect_error<usage_error>([&] { static_cast<void>(pool_of(0).claim(cudaStreamPerThread)); },
+  expect_error<usage_error>([&] { return pool_of(0).claim(cudaStreamPerThread); },
                             {"resource_pool::claim", "`stream` is not of device 0"});
   EXPECT_NO_THROW(pool_of(1).claim(cudaStreamPerThread).release());
   EXPECT_EQ(captured.end(), cudaSuccess);

@@ -40,7 +40,7 @@ TEST_F(ClaimWait, WithAllSlotsLeasedAClaimThrowsAtOnceAndNamesWhatToDo) {
   block_lease const first = pool.claim(one);
   block_lease const second = pool.claim(one);
   expect_error<pool_exhausted>(
-      [&] { static_cast<void>(pool.claim(one)); },
+      [&] { return pool.claim(one); },
       {"resource_pool::claim", "\"blocks\"", "slots_max 2", "host_wait_max"});
   EXPECT_FALSE(pool.try_claim(one).has_value());
   EXPECT_EQ(pool.stats().host_waits, 0U);
@@ -54,7 +54,7 @@ TEST_F(ClaimWait, TheErrorNamesTheCapturesThatHoldSlotsAndTheLineOfTheirClaim) {
   pool.claim(one).release();
   must(captured.end());
   expect_error<pool_exhausted>(
-      [&] { static_cast<void>(pool.claim(one)); },
+      [&] { return pool.claim(one); },
       {"capture " + std::to_string(id), "holds 1", "claim_wait_test.cpp:" + std::to_string(line)});
 }
 
@@ -102,7 +102,7 @@ TEST_F(ClaimWait, AClaimThatWaitsWhenThePoolIsClosedIsRefusedAndMakesNothing) {
     EXPECT_EQ(pool.close_for(0ns).size(), 1U);
     held.reset();
   });
-  expect_error<usage_error>([&] { static_cast<void>(pool.try_claim_for(two, 60s)); }, {"closed"});
+  expect_error<usage_error>([&] { return pool.try_claim_for(two, 60s); }, {"closed"});
   EXPECT_EQ(made(), 1);
 }
 
@@ -182,8 +182,7 @@ TEST_F(CapturedWait, EndsWhenTheCaptureIsInvalidated) {
   block_lease const held = pool.claim(two);
   capture captured{one, cudaStreamCaptureModeGlobal};
   std::jthread const invalidating = when_blocked(pool, [&] { invalidate(one); });
-  expect_error<usage_error>([&] { static_cast<void>(pool.try_claim_for(one, generous)); },
-                            {"invalidated"});
+  expect_error<usage_error>([&] { return pool.try_claim_for(one, generous); }, {"invalidated"});
 }
 
 }  // namespace

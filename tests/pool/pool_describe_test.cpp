@@ -214,8 +214,7 @@ TEST_F(Describe, NamesAScratchPoolItsBytesAndTheHoldersOfEachSize) {
   scratch_pool pool(chosen);
   EXPECT_TRUE(pool.holders().empty());
   auto const held = pool.claim(one, 2048);
-  owned_graph const graph =
-      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1024)); });
+  owned_graph const graph = captured_claim(pool, 1024);
   EXPECT_EQ(pool.holders().size(), 2U);
   std::string const text = pool.describe();
   for (char const* each :

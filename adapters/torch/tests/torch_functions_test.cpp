@@ -62,7 +62,7 @@ TEST_F(TorchFunctions, GiveMemoryAgainAfterTheWorkOnItsStreams) {
   free(first, one);
   void* const second = allocate(one);
   EXPECT_EQ(second, first);
-  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
+  EXPECT_TRUE(stays_busy(one));
   flag.raise();
   free(second, one);
 }
@@ -114,7 +114,7 @@ TEST_F(TorchFunctions, RecordTheDefaultStreamOfTheMemorysDevice) {
   escrow_torch_free(first, size, 1, there);
   void* const second = escrow_torch_allocate(size, 1, there);
   EXPECT_EQ(second, first);
-  EXPECT_TRUE(stays_false([&] { return is_idle(there); }));
+  EXPECT_TRUE(stays_busy(there));
   flag.raise();
   escrow_torch_free(second, size, 1, there);
   sync(there);
@@ -171,9 +171,9 @@ TEST_F(TorchFunctions, SayThatThereIsNoMemory) {
 }
 
 TEST_F(TorchFunctions, RefuseWhatIsNoDevice) {
-  expect_error<usage_error>([&] { static_cast<void>(escrow_torch_allocate(size, -1, one)); },
+  expect_error<usage_error>([&] { return escrow_torch_allocate(size, -1, one); },
                             {"`device` is -1"});
-  expect_error<cuda_error>([&] { static_cast<void>(escrow_torch_allocate(size, 100, one)); },
+  expect_error<cuda_error>([&] { return escrow_torch_allocate(size, 100, one); },
                            {"cudaErrorInvalidDevice"});
   EXPECT_EQ(escrow_torch_stats(-1), nullptr);
   EXPECT_TRUE(contains(escrow_torch_error(), "`device` is -1"));
@@ -228,7 +228,7 @@ TEST_F(TorchFunctions, LaunchGraphsOfOneGroupInTurn) {
       ASSERT_EQ(escrow_torch_leave(held, on), 0) << escrow_torch_error();
     }
   }
-  EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
+  EXPECT_TRUE(stays_busy(two));
   EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
   EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
   EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));  // in flight
