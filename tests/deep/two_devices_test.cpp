@@ -31,9 +31,7 @@ class AcrossDevices : public world_of_two_devices {
   [[nodiscard]] block_pool& pool_of(int device) { return *pools[device]; }
   [[nodiscard]] cudaStream_t stream_of(int device) { return device == 0 ? one : elsewhere; }
   [[nodiscard]] pool_options options_of(int device) {
-    pool_options result = options(4);
-    result.device = device;
-    return result;
+    return with(options(4), &pool_options::device, device);
   }
   /// Makes `after` wait for `before`, which is of `device`, as an event has to be.
   void order_from(int device, cudaStream_t before, cudaStream_t after) {

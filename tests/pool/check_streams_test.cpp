@@ -15,9 +15,7 @@ class DestroyedStream : public pool_world {
  protected:
   DestroyedStream() { errors_expected = true; }
   [[nodiscard]] pool_options checking() {
-    pool_options result = options(4);
-    result.check_streams = true;
-    return result;
+    return with(options(4), &pool_options::check_streams, true);
   }
   owned_stream stream = make_stream();
 };

@@ -22,9 +22,7 @@ class ClaimWait : public pool_world {
     });
   }
   [[nodiscard]] pool_options waiting(std::chrono::nanoseconds host_wait_max) {
-    pool_options result = options(1);
-    result.host_wait_max = host_wait_max;
-    return result;
+    return with(options(1), &pool_options::host_wait_max, host_wait_max);
   }
 };
 
@@ -130,9 +128,7 @@ class CapturedWait : public ClaimWait {};
 TEST_F(CapturedWait, AClaimThrowsWhenWorkThatACaptureCannotWaitForTakesTooLong) {
   for (cudaStreamCaptureMode const mode : all_modes) {
     pinned_flag done;
-    pool_options given = options(1);
-    given.capture_wait_max = 200ms;
-    block_pool pool = make_pool(given);
+    block_pool pool = make_pool(with(options(1), &pool_options::capture_wait_max, 200ms));
     {
       block_lease const held = pool.claim(two);
       must(launch_wait_flag(two, done.get()));

@@ -114,9 +114,7 @@ TEST_F(CallerState, StaysAsItWasAfterEachCallOfAClaimer) {
 
 TEST_F(CallerState, AStreamOfAnotherDeviceTakesNoShareOfWhatMayBeIdle) {
   if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-  pool_options given = options(2);
-  given.streams_outlive_pool = true;
-  block_pool pool = make_pool(given);
+  block_pool pool = make_pool(with(options(2), &pool_options::streams_outlive_pool, true));
   owned_stream const elsewhere = make_stream_of(1);
   expect_error<usage_error>([&] { return pool.claim(elsewhere); }, {"device"});
   pool.claim(one).release();
@@ -127,9 +125,7 @@ class InACapture : public pool_world {};
 
 // Nothing may be recorded, however often others ask.
 TEST_F(InACapture, NoCallOfAClaimerOrItsLeasesRecords) {
-  pool_options given = options(4);
-  given.unrecorded_max = 1;
-  block_pool pool = make_pool(given);
+  block_pool pool = make_pool(with(options(4), &pool_options::unrecorded_max, 1));
   for (auto const mode : all_modes) {
     std::optional<block_claimer> local = pool.on(one);
     std::optional<block_lease> eager = local->claim();

@@ -22,9 +22,7 @@ class Claimer : public pool_world {
     keep_busy(held, stream, value);
   }
   [[nodiscard]] pool_options keeping(std::size_t slots_max, std::size_t unrecorded_max) {
-    pool_options result = options(slots_max);
-    result.unrecorded_max = unrecorded_max;
-    return result;
+    return with(options(slots_max), &pool_options::unrecorded_max, unrecorded_max);
   }
 };
 
@@ -280,9 +278,7 @@ TEST_F(Claimer, IsRefusedForAStreamOfAnotherDeviceAndWhenMovedFrom) {
 class StreamsOutlivePool : public pool_world {
  protected:
   [[nodiscard]] pool_options lasting(std::size_t slots_max) {
-    pool_options result = options(slots_max);
-    result.streams_outlive_pool = true;
-    return result;
+    return with(options(slots_max), &pool_options::streams_outlive_pool, true);
   }
 };
 

@@ -277,9 +277,7 @@ TEST_F(LeaseOnTheWorker, IsLeakedIfItsPoolIsGone) {
 }
 
 TEST_F(LeaseOnTheWorker, TheEndOfAPoolLeaksWhatHasNoEvent) {
-  pool_options chosen = options(4);
-  chosen.streams_outlive_pool = true;
-  block_pool pool = make_pool(chosen);
+  block_pool pool = make_pool(with(options(4), &pool_options::streams_outlive_pool, true));
   use(pool, one);
   worker->retire(std::move(pool));
   EXPECT_TRUE(drained());

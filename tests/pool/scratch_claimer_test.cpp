@@ -13,9 +13,7 @@ namespace {
 class IdleOfAScratchClaimer : public pool_world {
  protected:
   [[nodiscard]] pool_options lasting() {
-    pool_options result = options(8);
-    result.streams_outlive_pool = true;
-    return result;
+    return with(options(8), &pool_options::streams_outlive_pool, true);
   }
 };
 

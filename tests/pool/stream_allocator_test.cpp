@@ -108,9 +108,7 @@ TEST_F(StreamAllocator, ItsOwnStreamOutlivesItsPool) {
 }
 
 TEST_F(StreamAllocator, KeepsNoMemoryForItsOwnStreamThatOtherStreamsNeed) {
-  pool_options given = options(2);
-  given.streams_outlive_pool = true;
-  stream_allocator alone(given);
+  stream_allocator alone(with(options(2), &pool_options::streams_outlive_pool, true));
   void* const first = alone.allocate(size);
   void* const second = alone.allocate(size);
   alone.deallocate(first);
@@ -186,9 +184,7 @@ TEST_F(StreamAllocator, MemoryFromOutsideOfACaptureIsKeptByTheGraphThatFreesIt) 
 
 TEST_F(StreamAllocator, RefusesAnotherStreamDuringACaptureOfAThreadsStreamOfAnotherDevice) {
   if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-  pool_options given = options(8);
-  given.device = 1;
-  stream_allocator there(given);
+  stream_allocator there(with(options(8), &pool_options::device, 1));
   std::optional<device_scope> current(1);
   capture captured{cudaStreamPerThread, cudaStreamCaptureModeRelaxed};
   void* const scratch = there.allocate(cudaStreamPerThread, size);
