@@ -78,6 +78,8 @@ class AcrossDevices : public world_of_two_devices {
 TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
   for (int const device : devices) {
     auto const retired = make_fate();
+    auto const without_work = make_fate();
+    auto const in_capture = make_fate();
     auto const pooled = make_fate();
     auto const of_node = make_fate();
     auto const of_graph = make_fate();
@@ -86,15 +88,22 @@ TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
       graph built(*worker);
       build(built).add(host_node([kept = std::make_shared<probe>(of_node)] {}));
       worker->retire(built.get(), probe(of_graph));
+      worker->retire(probe(without_work));
       must(cudaSetDevice(1 - device));
       retire(stream_of(device), retired);
+      EXPECT_EQ(current_device(), 1 - device);
+      {
+        test::capture captured{stream_of(device), cudaStreamCaptureModeGlobal};
+        retire(stream_of(device), in_capture);
+        must(captured.end());
+      }
       resource_pool<probe> pool{options_of(device), [&] { return probe(pooled); }};
       pool.claim(stream_of(device)).release();
       graph_exec exec{built};
       exec.launch(stream_of(0));
     }
     sync(stream_of(0));
-    for (auto const& fate : {retired, pooled, of_node, of_graph}) {
+    for (auto const& fate : {retired, without_work, in_capture, pooled, of_node, of_graph}) {
       ASSERT_TRUE(fate->wait());
       EXPECT_EQ(fate->device, device);
     }
