@@ -11,7 +11,6 @@ from unittest import mock
 
 import cuda_core
 import flame
-import fold_stacks
 import report
 from figures import FIGURES, TABLES
 from report import Measured, NotMeasured
@@ -269,27 +268,27 @@ class FlameTest(unittest.TestCase):
                     "pool::claim;cudaEventRecord;[libcuda];pthread_mutex_lock [libc]",
                 "0x10;0x20;0x30;0x50;": "pool::claim;atomic fetch_add",
                 "?@libcuda.so.1;": "(caller unknown);[libcuda]"}.items():
-            self.assertEqual(fold_stacks.folded(stack, self.NAMES), f"{fold_stacks.PAIR};{expected}")
-        self.assertEqual(fold_stacks.shortened("void escrow::local()::{lambda(int)#1}::operator()(int) const::{lambda()#2}::"
-                                               "operator()() const"), "local")
+            self.assertEqual(flame.folded(stack, self.NAMES), f"{flame.PAIR};{expected}")
+        self.assertEqual(flame.shortened("void escrow::local()::{lambda(int)#1}::operator()(int) const::{lambda()#2}::"
+                                         "operator()() const"), "local")
 
     def test_both_arms_are_drawn_at_one_scale_and_what_is_narrow_once_more(self):
         with tempfile.TemporaryDirectory() as name:
             for arm, ns in (("escrow", 4000), ("local", 1000)):
                 Path(name, f"claim_{arm}.folded").write_text(
-                    f"# {ns} ns a pair, <GPU>\n{fold_stacks.PAIR} 1\n{fold_stacks.PAIR};a;cudaEventRecord 3\n")
+                    f"# {ns} ns a pair, <GPU>\n{flame.PAIR} 1\n{flame.PAIR};a;cudaEventRecord 3\n")
             tree = xml.fromstring(flame.picture(Path(name)))
         boxes = [(box[0].text, float(box[1].get("width"))) for box in tree.iter("{http://www.w3.org/2000/svg}g")
                  if box[0].text]
         full = report.WIDTH - 2 * flame.LEFT
-        self.assertEqual([box for box in boxes if box[0].startswith(fold_stacks.PAIR)],
-                         [(f"{fold_stacks.PAIR}: {ns} ns", width) for ns, width in
+        self.assertEqual([box for box in boxes if box[0].startswith(flame.PAIR)],
+                         [(f"{flame.PAIR}: {ns} ns", width) for ns, width in
                           (("4,000", full), ("1,000", full / 4), ("1,000", full))])
         self.assertEqual(boxes[1:3], [("a: 3,000 ns", full * 3 / 4), ("cudaEventRecord: 3,000 ns", full * 3 / 4)])
 
     def test_committed_pictures_are_those_of_the_committed_stacks(self):
         for drawn in Path(__file__).parent.glob("results/*/claim_flame.svg"):
-            self.assertEqual(flame.picture(drawn.parent), drawn.read_text(), "run bench/flame.py")
+            self.assertEqual(flame.picture(drawn.parent), drawn.read_text(), "run bench/flame.py draw")
 
 
 class CompareTest(ReportTest):

@@ -18,8 +18,6 @@
 #include <vector>
 
 #include "claim_arms.hpp"
-#include "claim_rounds.hpp"
-#include "claim_stacks.hpp"
 #include "graphs.hpp"
 
 namespace escrow::bench {

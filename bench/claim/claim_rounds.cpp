@@ -1,11 +1,10 @@
 // Rounds of arms in turns.
-#include "claim_rounds.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <string>
 
+#include "claim_arms.hpp"
 #include "timing.hpp"
 
 namespace escrow::bench {

@@ -16,7 +16,8 @@ namespace escrow::bench {
 
 inline constexpr std::size_t resource_alignment = 256;
 
-// Allocations of one size, each freed before the next.
+// Allocations of one size, each freed before the next. A block that is freed on another stream is
+// that stream's from then on.
 template <class Resource>
 claim_setup pairs_of(Resource resource) {
   return by_stream([shared = std::make_shared<Resource>(std::move(resource))](cudaStream_t on,
@@ -87,10 +88,6 @@ claim_setup random_of(Resource resource) {
   };
 }
 
-// Memory by its lease, without a resource.
-claim_setup scratch_pairs();
-claim_setup escrow_pairs();
-claim_setup escrow_random();
 // Null without RMM.
 [[gnu::weak]] claim_setup rmm_pool_pairs();
 [[gnu::weak]] claim_setup rmm_pool_random();

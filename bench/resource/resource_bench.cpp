@@ -11,11 +11,32 @@
 // Rounds of all arms in turns: ARM_us and ARM_of_OTHER as in the claim bench.
 // resource_turns/escrow_over_scratch/on_threads:T: pairs, of a resource and by leases.
 // cub_relaunch/FORM: launches of a graph with a reduction of CUB; see cub_relaunch.cu.
-#include "claim_rounds.hpp"
+#include <escrow/memory_resource.hpp>
+#include <escrow/pool.hpp>
+#include <memory>
+
+#include "claim_arms.hpp"
 #include "resource_arms.hpp"
 
 namespace escrow::bench {
 namespace {
+
+// Memory by its lease, without a resource.
+claim_setup scratch_pairs() {
+  return by_stream(
+      [pool = std::make_shared<scratch_pool>(pool_options{.slots_max = 4096, .label = "scratch"})](
+          cudaStream_t on, cudaStream_t) { pool->claim(on, claimed_bytes).release(); });
+}
+
+memory_resource made() {
+  return memory_resource(stream_allocator({.slots_max = 4096, .label = "resource"}));
+}
+claim_setup escrow_pairs() {
+  return pairs_of(made());
+}
+claim_setup escrow_random() {
+  return random_of(made());
+}
 
 std::vector<claim_arm> const& pair_arms() {
   static std::vector<claim_arm> const all{

@@ -17,15 +17,23 @@ bound=${ESCROW_SANITIZER_SECONDS:-120}
 left_out() {
   case $1 in
     sticky_fault_test) echo "makes an illegal access on purpose" ;;
-    process_end_test) echo "is about the end of a process, which the tool changes" ;;
     callback_law_test) echo "uses CUPTI, which one tool at a time can" ;;
-    steady_state_test) echo "counts allocations, and the tool makes some" ;;
     long_run) echo "judges memory and latency, and the tool takes both" ;;
   esac
 }
 
-# Racecheck finds races in shared memory. No kernel of the tests has any: name programs here if one gets some.
-racecheck=()
+# The tests of a program that are run: all but these.
+tests_of() {
+  case $1 in
+    # The tool reads an exec's source graph in cudaGraphLaunch while another thread destroys that, and crashes.
+    stress_test) echo "-GraphStress.*" ;;
+    # They count allocations, and the tool makes some.
+    claim_choice_test) echo "-SteadyState.*" ;;
+    # The tool changes the end of a process.
+    process_end_test) echo "-*ProcessEnd.*" ;;
+    *) echo "*" ;;
+  esac
+}
 
 tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 mkdir -p "$results/compute_sanitizer"
@@ -42,13 +50,13 @@ export ESCROW_STRESS_SECONDS=1
 unset ESCROW_DEEP
 with_errors=0 checked=0 unchecked=0
 
-# check NAME PROGRAM TOOL [OPTION...]
+# check NAME PROGRAM
 check() {
-  local name=$1 program=$2 log=$results/compute_sanitizer/$1.$3.txt status=0 errors ended
+  local name=$1 program=$2 log=$results/compute_sanitizer/$1.txt status=0 errors ended
   # API errors are what many tests provoke, and child processes end in ways of their own.
-  timeout --kill-after=10 "$bound" "$tool" --tool "$3" "${@:4}" --target-processes application-only \
-    --error-exitcode 0 "$program" > "$log" 2>&1 || status=$?
-  errors=$(sed -n 's/^=\{9\} \(ERROR\|RACECHECK\) SUMMARY: \([0-9]*\) .*/\2/p' "$log" | tail -n 1)
+  timeout --kill-after=10 "$bound" "$tool" --tool memcheck --report-api-errors no \
+    --target-processes application-only --error-exitcode 0 "$program" > "$log" 2>&1 || status=$?
+  errors=$(sed -n 's/^=\{9\} ERROR SUMMARY: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
   case $status in
     0) ended="tests passed" ;;
     77) ended="skipped itself" ;;
@@ -57,12 +65,12 @@ check() {
   esac
   if [[ -z $errors ]]; then
     unchecked=$((unchecked + 1))
-    say "$name: $3: no summary, $ended"
+    say "$name: memcheck: no summary, $ended"
     return
   fi
   checked=$((checked + 1))
   ((errors == 0)) || with_errors=$((with_errors + 1))
-  say "$name: $3: $errors errors, $ended"
+  say "$name: memcheck: $errors errors, $ended"
 }
 
 while read -r program; do
@@ -72,15 +80,8 @@ while read -r program; do
     say "$name: left out: $reason"
     continue
   fi
-  # The tool reads an exec's source graph in cudaGraphLaunch while another thread destroys that, and crashes.
-  GTEST_FILTER=$([[ $name == stress_test ]] && echo "-GraphStress.*" || echo "*") \
-    check "$name" "$program" memcheck --report-api-errors no
+  GTEST_FILTER=$(tests_of "$name") check "$name" "$program"
 done < <(find "$build/tests" -type f -executable -name '*_gpu' | sort)
-
-if ((${#racecheck[@]} == 0)); then say "racecheck: no kernel uses shared memory"; fi
-for name in ${racecheck[@]+"${racecheck[@]}"}; do
-  check "$name" "$(find "$build/tests" -type f -executable -name "${name}_gpu")" racecheck
-done
 
 say "compute-sanitizer: $checked programs checked, $with_errors with errors, $unchecked without a summary"
 ((with_errors == 0 && checked > 0))

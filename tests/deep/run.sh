@@ -38,6 +38,36 @@ for path in sorted(results.glob("*.json")):
 PYTHON
 }
 
+# The tables of a program that runs in parts (random_test_0, random_test_1, ...), added up, in the place of the first.
+add_up_parts() {
+  python3 - "$results/output.txt" <<'PYTHON'
+import pathlib, re, sys
+path = pathlib.Path(sys.argv[1])
+text = path.read_text()
+PART = re.compile(r"( +Start +\d+: (\S+?)_\d+_(?:sim|gpu)\n)((?:.*\n)*?)(?=\[  PASSED)")
+
+def added(lines):
+    sums = [sum(map(int, each)) for each in zip(*(re.findall(r"\d+", line) for line in lines))]
+    if lines[0].startswith("seeds "):
+        return "seeds {} to {}".format(lines[0].split()[1], lines[-1].split()[3])
+    if " pairs of kinds" in lines[0]:  # which are the same in each part
+        sums[1] = max(int(re.findall(r"\d+", line)[1]) for line in lines)
+    return re.sub(r"( *)\d+", lambda found: " " * bool(found[1]) + str(sums.pop(0)).rjust(len(found[0]) - bool(found[1])),
+                  lines[0])
+
+tables = {}
+for _, name, table in PART.findall(text):
+    tables.setdefault(name, []).append(table.splitlines())
+for name, parts in tables.items():
+    if len({re.sub(r" *\d+", "", "\n".join(part)) for part in parts}) != 1:
+        continue  # one of them failed
+    whole = [f"all {len(parts)} parts together:", *map(added, zip(*parts))]
+    text = PART.sub(lambda found: found[0] if found[2] != name else
+                    found[1] + "".join(line + "\n" for line in (whole.pop(0) for _ in range(len(whole)))), text)
+path.write_text(text)
+PYTHON
+}
+
 {
   echo "command: tests/deep/run.sh $build $runtime" | without_paths
   echo "date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
@@ -65,10 +95,13 @@ sed -i -E '/^\[.*OUTPUT\]|^Internal ctest|^UpdateCTest|^Added [0-9]+ tests|^Chec
   /^(Constructing a list|Done constructing|Updating test list|The following tests passed)|^ *$|^\tdeep\./d
   /^[0-9]+: (Test command|Working Directory|Environment variables|Test timeout|Running main|\[(==|--))/d
   /^[0-9]+: +[A-Z_]+=|^[0-9]+: *$/d; s/^[0-9]+: //' "$results/output.txt"
+# Figures have a file, of a run that passed.
+((${#failed[@]} > 0)) || sed -i -E '/^\w+_(sim|gpu): .* = /d' "$results/output.txt"
 # Which test, if it printed something, or did not get to its end.
 awk '/^\[ RUN /{if (run) print run; run = $0; next} /^\[ +OK \]/{run = ""; next} {if (run) print run; run = ""; print}' \
   "$results/output.txt" > "$results/output.new" && mv "$results/output.new" "$results/output.txt"
 sed -i -E '/^ *[0-9]+\/[0-9]+ Test .*\.\.+ *$/{N; s/ *\n */ /}' "$results/output.txt"
+add_up_parts || failed+=("tables")
 for file in "$results"/*.txt; do
   without_paths < "$file" > "$file.new" && mv "$file.new" "$file"
 done

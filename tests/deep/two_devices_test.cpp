@@ -31,9 +31,7 @@ class AcrossDevices : public world_of_two_devices {
   [[nodiscard]] block_pool& pool_of(int device) { return *pools[device]; }
   [[nodiscard]] cudaStream_t stream_of(int device) { return device == 0 ? one : elsewhere; }
   [[nodiscard]] pool_options options_of(int device) {
-    pool_options result = options(4);
-    result.device = device;
-    return result;
+    return with(options(4), &pool_options::device, device);
   }
   /// Makes `after` wait for `before`, which is of `device`, as an event has to be.
   void order_from(int device, cudaStream_t before, cudaStream_t after) {
@@ -80,6 +78,8 @@ class AcrossDevices : public world_of_two_devices {
 TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
   for (int const device : devices) {
     auto const retired = make_fate();
+    auto const without_work = make_fate();
+    auto const in_capture = make_fate();
     auto const pooled = make_fate();
     auto const of_node = make_fate();
     auto const of_graph = make_fate();
@@ -88,15 +88,22 @@ TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
       graph built(*worker);
       build(built).add(host_node([kept = std::make_shared<probe>(of_node)] {}));
       worker->retire(built.get(), probe(of_graph));
+      worker->retire(probe(without_work));
       must(cudaSetDevice(1 - device));
       retire(stream_of(device), retired);
+      EXPECT_EQ(current_device(), 1 - device);
+      {
+        test::capture captured{stream_of(device), cudaStreamCaptureModeGlobal};
+        retire(stream_of(device), in_capture);
+        must(captured.end());
+      }
       resource_pool<probe> pool{options_of(device), [&] { return probe(pooled); }};
       pool.claim(stream_of(device)).release();
       graph_exec exec{built};
       exec.launch(stream_of(0));
     }
     sync(stream_of(0));
-    for (auto const& fate : {retired, pooled, of_node, of_graph}) {
+    for (auto const& fate : {retired, without_work, in_capture, pooled, of_node, of_graph}) {
       ASSERT_TRUE(fate->wait());
       EXPECT_EQ(fate->device, device);
     }
@@ -130,7 +137,7 @@ TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) 
     char const* const advice = "use a pool of the stream's device";
     expect_error<usage_error>([&] { pool_of(0).claim(wrong).release(); },
                               {"resource_pool::claim", what, "\"blocks\"", advice});
-    expect_error<usage_error>([&] { static_cast<void>(pool_of(0).try_claim(wrong)); },
+    expect_error<usage_error>([&] { return pool_of(0).try_claim(wrong); },
                               {"resource_pool::try_claim", what, "\"blocks\"", advice});
     expect_error<usage_error>([&] { scratch.claim(wrong, 64).release(); },
                               {"scratch_pool::claim", what, "\"blocks", advice});
@@ -158,7 +165,7 @@ TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) 
 TEST_F(AcrossDevices, TheThreadsOwnStreamInACaptureIsOfTheDeviceThatIsCurrent) {
   device_scope const there(1);
   capture captured{cudaStreamPerThread, cudaStreamCaptureModeThreadLocal};
-  expect_error<usage_error>([&] { static_cast<void>(pool_of(0).claim(cudaStreamPerThread)); },
+  expect_error<usage_error>([&] { return pool_of(0).claim(cudaStreamPerThread); },
                             {"resource_pool::claim", "`stream` is not of device 0"});
   EXPECT_NO_THROW(pool_of(1).claim(cudaStreamPerThread).release());
   EXPECT_EQ(captured.end(), cudaSuccess);

@@ -177,9 +177,8 @@ class CallbackAudit : public world, public testing::WithParamInterface<holding> 
   /// Makes graphs, which `end` destroys, until there were enough callbacks.
   template <class End>
   callback_deeds audit(char const* where, End const& end) {
-    pool_options chosen = options(4 * slots_a_graph);
-    chosen.host_wait_max = generous;
-    pool.emplace(make_pool(chosen));
+    pool.emplace(
+        make_pool(with(options(4 * slots_a_graph), &pool_options::host_wait_max, generous)));
     forget_deeds();
     for (int round = 1; deeds_in_callbacks().callbacks < wanted(); ++round) {
       end(made_graph(), round);

@@ -68,19 +68,6 @@ TEST_P(RetireInCapture, ReleasesTheOwnerWhenAnInvalidatedCaptureEnds) {
   EXPECT_TRUE(is_released(fate));
 }
 
-using RetireInCaptureOnTwoDevices = world_of_two_devices;
-
-TEST_F(RetireInCaptureOnTwoDevices, DestroysTheOwnerWithTheStreamsDeviceCurrent) {
-  auto const fate = make_fate();
-  {
-    test::capture open(elsewhere, cudaStreamCaptureModeGlobal);
-    retire(elsewhere, fate);  // device 0 is current
-    ASSERT_EQ(open.end(), cudaSuccess);
-  }
-  ASSERT_TRUE(is_released(fate));
-  EXPECT_EQ(fate->device, 1);
-}
-
 // Deleters that are destroyed, with a worker and without one: a worker then goes on by itself.
 class Lifetime : public world, public testing::WithParamInterface<bool> {
  protected:

@@ -230,26 +230,6 @@ INSTANTIATE_TEST_SUITE_P(
 
 using RetireOnTwoDevices = world_of_two_devices;
 
-TEST_F(RetireOnTwoDevices, DestroysTheOwnerAfterTheWorkWithTheStreamsDeviceCurrent) {
-  std::array const fates{make_fate(), make_fate(), make_fate()};
-  auto const& [here, there, without_work] = fates;
-  {
-    device_scope const other(1);
-    hold_up(elsewhere);
-    worker->retire(probe(without_work));
-  }
-  retire(one, here);
-  retire(elsewhere, there);  // device 0 is current
-  EXPECT_EQ(current_device(), 0);
-  EXPECT_TRUE(is_released(here) && is_released(without_work));
-  EXPECT_TRUE(stays_kept(there));
-  flag.raise();
-  EXPECT_TRUE(is_released(there));
-  EXPECT_EQ(here->device, 0);
-  EXPECT_EQ(there->device, 1);
-  EXPECT_EQ(without_work->device, 1) << "the device of the retirement";
-}
-
 TEST_F(RetireOnTwoDevices, IsNotMisledByAnOwnerThatLeavesAnotherDeviceCurrent) {
   auto const careless = make_fate([] { static_cast<void>(cudaSetDevice(1)); });
   auto const next = make_fate();

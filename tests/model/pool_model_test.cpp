@@ -32,6 +32,13 @@ struct shared_pool {
         pool(std::make_unique<pool_of>(pool_options{.slots_max = 1, .deleter = &reclaims},
                                        [this] { return std::make_unique<resource>(alive); })) {}
 
+  void close() { static_cast<void>(pool->close_for(std::chrono::nanoseconds(0))); }
+  /// After it was closed.
+  void require_empty() {
+    reclaims.poll();
+    require(pool->stats().slots == 0 && alive.load() == 0, "a slot is left in a closed pool");
+  }
+
   std::atomic<int> alive{0};
   deleter reclaims;
   std::unique_ptr<pool_of> pool;
@@ -51,6 +58,13 @@ void use(shared_pool& shared, std::uintptr_t stream) {
   }
 }
 
+options few_switches(char const* name) {
+  return {.name = name, .switches_max = 1, .older_max = 1, .knows_states = false};
+}
+options at_random(char const* name) {
+  return {.name = name, .random = executions(500)};
+}
+
 void claim_beside_claim(world& all) {
   auto& shared = all.make<shared_pool>("pool");
   for (std::uintptr_t i = 1; i <= 2; ++i) {
@@ -67,23 +81,18 @@ void close_beside_claims(world& all) {
   all.thread("claimer 1", [&shared] { use(shared, 1); });
   all.thread("claimer 2", [&shared] { use(shared, 2); });
   all.thread("closer", [&shared] {
-    static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0)));
+    shared.close();
     shared.reclaims.poll();
   });
-  all.at_end([&shared] {
-    shared.reclaims.poll();
-    require(shared.pool->stats().slots == 0 && shared.alive.load() == 0,
-            "a slot is left in a closed pool");
-  });
+  all.at_end([&shared] { shared.require_empty(); });
 }
 
 TEST(Pool, NeverGivesASlotToTwoInManyExecutions) {
-  expect_fine({.name = "two claim one slot", .random = executions(500)}, claim_beside_claim);
+  expect_fine(at_random("two claim one slot"), claim_beside_claim);
 }
 
 TEST(Pool, LeavesNoSlotBehindWhenItIsClosedBesideClaims) {
-  expect_fine({.name = "two claim, the pool is closed", .random = executions(500)},
-              close_beside_claims);
+  expect_fine(at_random("two claim, the pool is closed"), close_beside_claims);
 }
 
 // A pool whose one slot comes back while it is closed: no other may be made in the room of it.
@@ -95,8 +104,7 @@ struct leased_pool : shared_pool {
 void close_beside_growth(world& all) {
   auto& shared = all.make<leased_pool>("pool");
   all.thread("claimer", [&shared] { use(shared, 2); });
-  all.thread("closer",
-             [&shared] { static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0))); });
+  all.thread("closer", [&shared] { shared.close(); });
   all.thread("holder", [&shared] { shared.held.reset(); });
   // Nothing was reclaimed meanwhile.
   all.at_end([&shared] {
@@ -105,11 +113,7 @@ void close_beside_growth(world& all) {
 }
 
 TEST(Pool, MakesNoSlotInTheRoomThatItsClosingLeaves) {
-  expect_fine({.name = "growing beside closing, <= 1 switch, <= 1 old",
-               .switches_max = 1,
-               .older_max = 1,
-               .knows_states = false},
-              close_beside_growth);
+  expect_fine(few_switches("growing beside closing, <= 1 switch, <= 1 old"), close_beside_growth);
   expect_fine({.name = "growing beside closing", .random = executions(1'000)}, close_beside_growth);
 }
 
@@ -252,13 +256,8 @@ struct lasting_pool : shared_pool {
 void close_beside_first_claims(world& all) {
   auto& shared = all.make<lasting_pool>("pool");
   all.thread("claimer 1", [&shared] { use(shared, 1); });
-  all.thread("closer",
-             [&shared] { static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0))); });
-  all.at_end([&shared] {
-    shared.reclaims.poll();
-    require(shared.pool->stats().slots == 0 && shared.alive.load() == 0,
-            "a slot is left in a closed pool");
-  });
+  all.thread("closer", [&shared] { shared.close(); });
+  all.at_end([&shared] { shared.require_empty(); });
 }
 
 void first_claims_of_one_stream(world& all) {
@@ -267,17 +266,9 @@ void first_claims_of_one_stream(world& all) {
     all.thread("claimer " + std::to_string(i), [&shared] { use(shared, 1); });
   }
   all.at_end([&shared] {
-    static_cast<void>(shared.pool->close_for(std::chrono::nanoseconds(0)));
-    shared.reclaims.poll();
-    require(shared.pool->stats().slots == 0 && shared.alive.load() == 0, "a slot was lost");
+    shared.close();
+    shared.require_empty();
   });
-}
-
-options few_switches(char const* name) {
-  return {.name = name, .switches_max = 1, .older_max = 1, .knows_states = false};
-}
-options at_random(char const* name) {
-  return {.name = name, .random = executions(500)};
 }
 
 TEST(Claimer, SharesNoSlotAndLosesNoneBesideClaimsOfThePool) {
@@ -332,7 +323,7 @@ TEST(PlantedInThePool, ARelaxedLockOfAClaimersSlotsIsFound) {
 
 TEST(PlantedInThePool, ARelaxedCountOfSlotsIsFound) {
   constexpr auto relaxed = std::memory_order_relaxed;
-  options const how{.name = "slots", .switches_max = 1, .older_max = 1, .knows_states = false};
+  options const how = few_switches("slots");
   EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::destroy",
                             std::memory_order_release, relaxed));
   EXPECT_TRUE(finds_planted(how, close_beside_growth, "slot_pool::state::make_slot",

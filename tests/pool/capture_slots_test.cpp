@@ -213,7 +213,7 @@ TEST_F(CapturedLifetime, EagerWorkAfterTheCaptureOnItsLeaseIsWaitedFor) {
     ASSERT_TRUE(drained());
     block_lease next = pool.claim(two);
     check(next, two, 4, mismatches);
-    EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
+    EXPECT_TRUE(stays_busy(two));
     done.raise();
     sync(two);
     next.release();

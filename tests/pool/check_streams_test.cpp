@@ -15,9 +15,7 @@ class DestroyedStream : public pool_world {
  protected:
   DestroyedStream() { errors_expected = true; }
   [[nodiscard]] pool_options checking() {
-    pool_options result = options(4);
-    result.check_streams = true;
-    return result;
+    return with(options(4), &pool_options::check_streams, true);
   }
   owned_stream stream = make_stream();
 };
@@ -31,8 +29,7 @@ TEST_F(DestroyedStream, IsRefusedByClaimsAndReleases) {
     block_lease shared = local.claim();
     shared.record_stream(one);
     stream.reset();
-    expect_error<usage_error>([&] { static_cast<void>(local.claim()); },
-                              {"claimer::claim", "destroyed"});
+    expect_error<usage_error>([&] { return local.claim(); }, {"claimer::claim", "destroyed"});
     expect_error<usage_error>([&] { local.flush(); }, {"claimer::flush", "destroyed"});
     expect_error<usage_error>([&] { plain.release(); }, {"lease::release", "destroyed"});
     expect_error<usage_error>([&] { shared.release(); }, {"lease::release", "destroyed"});
@@ -69,7 +66,7 @@ TEST_F(DestroyedStream, WhoseHandleIsReusedIsAnother) {
     stream.reset();
     stream = make_stream();
     if (stream.get() != old) GTEST_SKIP() << "it is not reused";
-    expect_error<usage_error>([&] { static_cast<void>(local.claim()); }, {"destroyed"});
+    expect_error<usage_error>([&] { return local.claim(); }, {"destroyed"});
   }
   EXPECT_EQ(worker->stats().leaked, 1U);
 }

@@ -114,13 +114,9 @@ TEST_F(CallerState, StaysAsItWasAfterEachCallOfAClaimer) {
 
 TEST_F(CallerState, AStreamOfAnotherDeviceTakesNoShareOfWhatMayBeIdle) {
   if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-  pool_options given = options(2);
-  given.streams_outlive_pool = true;
-  block_pool pool = make_pool(given);
-  must(cudaSetDevice(1));
-  owned_stream const elsewhere = make_stream();
-  must(cudaSetDevice(0));
-  expect_error<usage_error>([&] { static_cast<void>(pool.claim(elsewhere)); }, {"device"});
+  block_pool pool = make_pool(with(options(2), &pool_options::streams_outlive_pool, true));
+  owned_stream const elsewhere = make_stream_of(1);
+  expect_error<usage_error>([&] { return pool.claim(elsewhere); }, {"device"});
   pool.claim(one).release();
   EXPECT_EQ(pool.stats().unrecorded, 1U);
 }
@@ -129,9 +125,7 @@ class InACapture : public pool_world {};
 
 // Nothing may be recorded, however often others ask.
 TEST_F(InACapture, NoCallOfAClaimerOrItsLeasesRecords) {
-  pool_options given = options(4);
-  given.unrecorded_max = 1;
-  block_pool pool = make_pool(given);
+  block_pool pool = make_pool(with(options(4), &pool_options::unrecorded_max, 1));
   for (auto const mode : all_modes) {
     std::optional<block_claimer> local = pool.on(one);
     std::optional<block_lease> eager = local->claim();
@@ -152,22 +146,6 @@ TEST_F(InACapture, NoCallOfAClaimerOrItsLeasesRecords) {
     captured.graph().reset();
     EXPECT_TRUE(leaves_graphs(pool));
   }
-}
-
-// The next claim for the stream must not get it without a wait for the work of others.
-TEST_F(InACapture, ALeaseThatOtherStreamsUsedIsNotIdleOnItsStream) {
-  block_pool pool = make_pool(1);
-  block_claimer local = pool.on(one);
-  {
-    block_lease held = local.claim();
-    held.record_stream(two);
-    keep_busy(held, two);
-  }
-  block_lease next = local.claim();
-  check(next, one, 7, mismatches);
-  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
-  flag.raise();
-  sync(one);
 }
 
 // Events that cover slots are shared: the wait of one for its slot leaves the others'.
@@ -223,7 +201,7 @@ TEST_F(CoveredSlots, WaitForTheEventOfTheirNextReleaseInstead) {
   }
   block_lease next = pool.claim(three);
   check(next, three, 9, mismatches);
-  EXPECT_TRUE(stays_false([&] { return is_idle(three); }));
+  EXPECT_TRUE(stays_busy(three));
   second.raise();
   sync(three);
 }
@@ -235,6 +213,41 @@ TEST_F(CoveredSlots, OfAGraphAfterTheirWorkAreClaimedOnceItIsGone) {
   sync(one);
   captured_use(pool).reset();
   EXPECT_TRUE(is_released(pool));
+}
+
+class ClaimerEdges : public pool_world {};
+
+TEST_F(ClaimerEdges, AClosedPoolGetsEachSlotAtItsRelease) {
+  block_pool pool = make_pool(16);
+  block_claimer local = pool.on(one);
+  std::vector<block_lease> leases;
+  for (int i = 0; i < 3; ++i) leases.push_back(local.claim());
+  EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 1U);
+  leases.clear();
+  EXPECT_EQ(pool.stats().unrecorded, 0U);
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+TEST_F(ClaimerEdges, DoesNotKeepWhatALeaseOfAnEarlierOneReleases) {
+  block_pool pool = make_pool(8);
+  std::optional<block_claimer> earlier = pool.on(one);
+  std::optional<block_lease> held = earlier->claim();
+  keep_busy(*held, one);
+  earlier.reset();
+  block_claimer local = pool.on(two);
+  { block_lease its = local.claim(); }
+  held.reset();
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  EXPECT_EQ(local.claim()->number(), 1) << "of another stream, without a wait";
+}
+
+TEST_F(ClaimerEdges, ALeaseOfANodeGoesBackWithItsGraph) {
+  block_pool pool = make_pool(8);
+  block_claimer local = pool.on(one);
+  std::optional<block_lease> held = local.claim();
+  slot_share share = held->share_with_node();
+  held.reset();
+  EXPECT_EQ(local.claim()->number(), 1) << "a node has the first";
 }
 
 class OnThreads : public pool_world {};

@@ -1,6 +1,5 @@
 // Leases as arguments of kernels and nodes: the resource's device value is passed, and the slot is
 // handed out again only after the kernel, or when no graph has the node.
-#include <chrono>
 #include <escrow/nodes.hpp>
 #include <memory>
 #include <optional>
@@ -217,22 +216,6 @@ TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {
     static_cast<void>(pool.claim(on));
   });
   EXPECT_EQ(pool.stats().slots, 2U);
-}
-
-TEST_F(LeaseOfANode, IsNamedByAPoolThatIsClosed) {
-  block_pool pool = make_pool(1);
-  std::optional<graph> built;
-  {
-    auto claimed = pool.claim(one);
-    built.emplace(filling(claimed));
-  }
-  auto const holders = pool.close_for(std::chrono::nanoseconds(0));
-  ASSERT_EQ(holders.size(), 1U);
-  EXPECT_EQ(holders[0].slots, 1U);
-  EXPECT_EQ(holders[0].capture_id, 0U);
-  EXPECT_NE(holders[0].since, std::chrono::steady_clock::time_point()) << "it is no lease";
-  built.reset();
-  EXPECT_TRUE(pool.close_for(generous).empty());
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_F(Lease, RecordStreamMakesTheNextUseWaitForEveryStream) {
     check(held, next, 9, mismatches);
     flags[0].raise();
     sync(two);
-    EXPECT_TRUE(stays_false([&] { return is_idle(next); }));
+    EXPECT_TRUE(stays_busy(next));
     flags[1].raise();
     sync(next);
     held.release();

@@ -14,6 +14,12 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
+[[nodiscard]] int count_of(std::string const& part, std::string const& text) {
+  int count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 class PoolStats : public pool_world {};
 
 TEST_F(PoolStats, TellWhereEachSlotIsAndCountHitsAndThePeak) {
@@ -57,9 +63,7 @@ TEST_F(PoolStats, AreAJsonObjectOfAllMembers) {
 class TrackedLeases : public pool_world {
  protected:
   [[nodiscard]] block_pool make_tracking(std::size_t slots_max) {
-    pool_options chosen = options(slots_max);
-    chosen.track_leases = true;
-    return make_pool(chosen);
+    return make_pool(with(options(slots_max), &pool_options::track_leases, true));
   }
   /// The lines of the leases, in the holders' order. Expects that each is from here and recent.
   [[nodiscard]] std::vector<unsigned> lines_of(block_pool const& pool) const {
@@ -131,9 +135,7 @@ TEST_F(TrackedLeases, AreNamedByPoolExhausted) {
   while (held.size() < count) held.push_back(pool.claim(one));
   std::string const text = message_of<pool_exhausted>([&] { static_cast<void>(pool.claim(one)); });
   std::string const here = "pool_describe_test.cpp:" + std::to_string(line);
-  int named = 0;
-  for (auto at = text.find(here); at != std::string::npos; at = text.find(here, at + 1)) ++named;
-  EXPECT_EQ(named, 16) << text;
+  EXPECT_EQ(count_of(here, text), 16) << text;
 }
 
 TEST_F(TrackedLeases, AreReadWhileOtherThreadsClaimAndRelease) {
@@ -209,13 +211,10 @@ TEST_F(Describe, NamesThePoolItsStatisticsAndHolders) {
 }
 
 TEST_F(Describe, NamesAScratchPoolItsBytesAndTheHoldersOfEachSize) {
-  pool_options chosen = options(4);
-  chosen.track_leases = true;
-  scratch_pool pool(chosen);
+  scratch_pool pool(with(options(4), &pool_options::track_leases, true));
   EXPECT_TRUE(pool.holders().empty());
   auto const held = pool.claim(one, 2048);
-  owned_graph const graph =
-      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1024)); });
+  owned_graph const graph = captured_claim(pool, 1024);
   EXPECT_EQ(pool.holders().size(), 2U);
   std::string const text = pool.describe();
   for (char const* each :
@@ -233,10 +232,7 @@ TEST_F(Describe, NamesEachHolderOnceInAScratchPoolsErrors) {
   });
   std::string const text =
       message_of<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 1024)); });
-  std::string const what = " holds 1 for ";
-  int named = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++named;
-  EXPECT_EQ(named, 2) << text;
+  EXPECT_EQ(count_of(" holds 1 for ", text), 2) << text;
 }
 
 }  // namespace

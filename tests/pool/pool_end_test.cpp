@@ -1,10 +1,20 @@
 // The end of a pool: closing names what holds slots, each resource is destroyed once when it is
 // back, and nothing waits for the GPU.
 #include <atomic>
+#include <escrow/nodes.hpp>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "pool_world.hpp"
+
+template <>
+struct escrow::kernel_argument_traits<escrow::test::block> {
+  static int* device_value(test::block const& object) { return object.data(); }
+};
 
 namespace escrow::test {
 namespace {
@@ -31,47 +41,6 @@ TEST_F(Close, ClaimsAfterwardsAreRefusedByName) {
   EXPECT_THROW(claim(), usage_error);
   EXPECT_TRUE(captured.is_active());
   EXPECT_EQ(made(), 1);
-}
-
-TEST_F(Close, ReturnsTheGraphsThatHoldSlotsWithIdLabelCountTimeAndPlace) {
-  block_pool pool = make_pool(4);
-  auto const before = clock::now();
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  auto const id = captured.info().id;
-  int const line = __LINE__ + 1;
-  block_lease first = pool.claim(one);
-  block_lease second = pool.claim(one);
-  first.release();
-  second.release();
-  must(captured.end());
-  owned_graph other = captured_use(pool);
-  std::vector<holder> const holders = pool.close_for(0ns);
-  ASSERT_EQ(holders.size(), 2U);
-  EXPECT_EQ(holders[0].capture_id, id);
-  EXPECT_EQ(holders[0].label, "blocks");
-  EXPECT_EQ(holders[0].slots, 2U);
-  EXPECT_GE(holders[0].since, before);
-  EXPECT_LE(holders[0].since, clock::now());
-  EXPECT_EQ(holders[0].where.line(), static_cast<unsigned>(line));
-  EXPECT_NE(std::string{holders[0].where.file_name()}.find("pool_end_test.cpp"), std::string::npos);
-  other.reset();
-  EXPECT_TRUE(wait_until([&] { return pool.close_for(0ns).size() == 1; }));
-  captured.graph().reset();
-  EXPECT_TRUE(pool.close_for(generous).empty());
-}
-
-TEST_F(Close, ReturnsTheLeasesThatAreOut) {
-  block_pool pool = make_pool(4);
-  std::optional<block_lease> first = pool.claim(one);
-  std::optional<block_lease> const second = pool.claim(one);
-  owned_graph const graph = captured_use(pool);
-  std::vector<holder> const holders = pool.close_for(1ms);
-  ASSERT_EQ(holders.size(), 2U);
-  EXPECT_EQ(holders[1].capture_id, 0U);
-  EXPECT_EQ(holders[1].slots, 2U);
-  EXPECT_EQ(holders[1].label, "blocks");
-  first.reset();
-  EXPECT_EQ(pool.close_for(0ns).back().slots, 1U);
 }
 
 TEST_F(Close, WaitsAsLongAsItMayAndReturnsEarlyWhenAllIsBack) {
@@ -138,6 +107,143 @@ TEST_F(Close, ADrainWaitsForASlotOfAClosedPoolHoweverManyStreamsUsedIt) {
     EXPECT_TRUE(stays_false([&] { return is_drained.load(); })) << i + 1 << " streams are busy";
     flags[i].raise();
   }
+}
+
+/// What holds a slot, for as long as it is not destroyed.
+using holding = std::shared_ptr<void>;
+
+template <class Holder>
+[[nodiscard]] holding keep(Holder&& holder) {
+  return std::make_shared<std::decay_t<Holder>>(std::forward<Holder>(holder));
+}
+
+/// A pool, and what a report has to say of the one slot that is out.
+class pool_in_use : public pool_world {
+ public:
+  [[nodiscard]] holding lease() { return keep(pool.claim(one)); }
+  template <bool is_lease_out>
+  [[nodiscard]] holding open_capture() {
+    auto const open = std::make_shared<capture>(one, cudaStreamCaptureModeGlobal);
+    block_lease held = claim_captured(one);
+    if (!is_lease_out) held.release();
+    return keep(std::pair(open, std::move(held)));
+  }
+  [[nodiscard]] holding captured_graph() { return keep(captured_use()); }
+  [[nodiscard]] holding clone_of_it() { return keep(captured_use().clone()); }
+  [[nodiscard]] holding launched_exec() {
+    flag.raise();
+    auto const exec = std::make_shared<graph_exec>(captured_use());
+    run(*exec);
+    return exec;
+  }
+  [[nodiscard]] holding plain_exec() {
+    owned_graph const source{captured_use().detach()};
+    return keep(instantiate(source));
+  }
+  [[nodiscard]] holding destroyed_exec_in_flight() {
+    graph_exec(captured_use()).launch(two);
+    return {&flag, [](pinned_flag* of) { of->raise(); }};  // then the launch ends
+  }
+  /// A graph built by hand, whose node has a share in the slot.
+  [[nodiscard]] holding share_of_a_node() {
+    graph built(*worker);
+    block_lease claimed = pool.claim(one);
+    earliest = clock::now();
+    build(built).add(
+        kernel_node(kernel(kernel_address(kernel_id::fill)), {}, claimed, block::length, 1));
+    latest = clock::now();
+    return keep(std::move(built));
+  }
+
+ protected:
+  [[nodiscard]] block_lease claim_captured(cudaStream_t stream) {
+    id = info_of(stream).id;
+    line = __LINE__ + 2;
+    earliest = clock::now();
+    block_lease claimed = pool.claim(stream);
+    latest = clock::now();
+    return claimed;
+  }
+  /// Holds the slot and, launched, waits for the flag.
+  [[nodiscard]] graph captured_use() {
+    return captured([&](cudaStream_t on) {
+      hold_up(on);
+      block_lease claimed = claim_captured(on);
+      fill(claimed, on, 1);
+    });
+  }
+
+  block_pool pool = make_pool(8);
+  std::uint64_t id = 0;
+  unsigned line = 0;
+  clock::time_point earliest{};
+  clock::time_point latest{};
+};
+
+struct one_holder {
+  char const* name;
+  holding (pool_in_use::*hold)();
+};
+
+class Holders : public pool_in_use, public testing::WithParamInterface<one_holder> {};
+
+TEST_P(Holders, AreNamedByCloseForWithIdLabelCountTimeAndPlace) {
+  holding held = (this->*GetParam().hold)();
+  auto const all = pool.close_for(0ns);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].label, "blocks");
+  EXPECT_EQ(all[0].slots, 1U);
+  EXPECT_EQ(all[0].capture_id, id);
+  EXPECT_GE(all[0].since, earliest);
+  EXPECT_LE(all[0].since, latest);
+  EXPECT_EQ(all[0].where.line(), line);
+  std::string const file = id == 0 ? "" : __FILE__;
+  EXPECT_EQ(all[0].where.file_name(), file);
+  held.reset();
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kind, Holders,
+    testing::Values(one_holder{"ALease", &pool_in_use::lease},
+                    one_holder{"AnOpenCaptureWithALease", &pool_in_use::open_capture<true>},
+                    one_holder{"AnOpenCapture", &pool_in_use::open_capture<false>},
+                    one_holder{"AGraph", &pool_in_use::captured_graph},
+                    one_holder{"AClone", &pool_in_use::clone_of_it},
+                    one_holder{"AnExec", &pool_in_use::launched_exec},
+                    one_holder{"APlainExec", &pool_in_use::plain_exec},
+                    one_holder{"AnExecDestroyedInFlight", &pool_in_use::destroyed_exec_in_flight},
+                    one_holder{"ANodesShare", &pool_in_use::share_of_a_node}),
+    [](auto const& one) { return std::string{one.param.name}; });
+
+class HoldersOfAllKinds : public pool_in_use {};
+
+TEST_F(HoldersOfAllKinds, AreNamedApartFirstGraphsThenSharesThenLeases) {
+  std::optional<block_lease> leased = pool.claim(one);
+  block_lease const second = pool.claim(one);
+  holding share = share_of_a_node();
+  std::optional<graph> source = captured([&](cudaStream_t on) {
+    block_lease const both[] = {pool.claim(on), pool.claim(on)};
+    must(launch_tiny(on));
+  });
+  capture open{two, cudaStreamCaptureModeGlobal};
+  claim_captured(two).release();
+  auto const all = pool.close_for(1ms);
+  ASSERT_EQ(all.size(), 4U);
+  std::uint64_t const ids[] = {source->id(), id, 0, 0};
+  std::size_t const slots[] = {2, 1, 1, 2};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(all[i].capture_id, ids[i]);
+    EXPECT_EQ(all[i].slots, slots[i]);
+    EXPECT_EQ(all[i].label, "blocks");
+    EXPECT_EQ(all[i].since == clock::time_point{}, i == 3);
+  }
+  leased.reset();
+  EXPECT_EQ(pool.close_for(0ns).back().slots, 1U);
+  source.reset();
+  share.reset();
+  EXPECT_TRUE(wait_until([&] { return pool.close_for(0ns).size() == 2; }));
+  must(open.end());
 }
 
 class PoolEnd : public Close {};

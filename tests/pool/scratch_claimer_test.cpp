@@ -13,9 +13,7 @@ namespace {
 class IdleOfAScratchClaimer : public pool_world {
  protected:
   [[nodiscard]] pool_options lasting() {
-    pool_options result = options(8);
-    result.streams_outlive_pool = true;
-    return result;
+    return with(options(8), &pool_options::streams_outlive_pool, true);
   }
 };
 
@@ -72,20 +70,21 @@ TEST_F(IdleOfAScratchClaimer, IsNotInUse) {
 }
 
 // Each size is asked for unused blocks, or for those of a graph, by claims of any size.
-TEST_F(IdleOfAScratchClaimer, MayOutliveAPoolWithOptionsThatLookAtAllSizes) {
-  for (bool const is_in_group : {false, true}) {
+TEST_F(IdleOfAScratchClaimer, MayOutliveAPoolAlsoWithOptionsThatLookAtAllSizes) {
+  using std::chrono::nanoseconds;
+  for (auto const& [is_in_group, idle_max] :
+       {std::pair{false, nanoseconds(0)}, {false, nanoseconds(1)}, {true, nanoseconds(1)}}) {
     pool_options given = options(8);
     if (is_in_group) given.group.emplace();
-    std::optional<scratch_pool> pool(std::in_place, given,
-                                     scratch_policy{.idle_max = std::chrono::nanoseconds(1)});
+    std::optional<scratch_pool> pool(std::in_place, given, scratch_policy{.idle_max = idle_max});
     scratch_claimer local = pool->on(one);
     auto held = local.claim(1000);
     pool.reset();
     for (std::size_t const bytes : {1000U, 5000U}) {
-      expect_error<usage_error>([&] { static_cast<void>(local.claim(bytes)); }, {"closed"});
+      expect_error<usage_error>([&] { return local.claim(bytes); }, {"closed"});
     }
     capture captured{one, cudaStreamCaptureModeRelaxed};
-    expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); }, {"closed"});
+    expect_error<usage_error>([&] { return local.claim(1000); }, {"closed"});
     must(captured.end());
   }
 }
@@ -102,6 +101,29 @@ TEST_F(IdleOfAScratchClaimer, IsFreedAfterThePoolWithTheClaimer) {
 }
 
 using ScratchClaimer = pool_world;
+
+TEST_F(ScratchClaimer, ServesEachSize) {
+  scratch_pool pool(options(8));
+  scratch_claimer local = pool.on(one);
+  void* const first = local.claim(1000)->data();
+  void* const second = local.claim(5000)->data();
+  EXPECT_EQ(local.claim(1000)->data(), first);
+  EXPECT_EQ(local.claim<int>(1250).data(), second);
+  local.flush();
+  sync(one);
+  EXPECT_GT(pool.trim(), 0U);
+  EXPECT_EQ(pool.bytes(), 0U);
+}
+
+TEST_F(ScratchClaimer, GivesBackAtItsNextCallAfterAClaimThatFoundNoRoom) {
+  scratch_pool pool(options(8), {.bytes_max = 4096});
+  scratch_claimer local = pool.on(one);
+  { auto held = local.claim(4096); }
+  EXPECT_THROW(static_cast<void>(pool.claim(two, 2048)), pool_exhausted);
+  { auto held = local.claim(4096); }
+  sync(one);
+  EXPECT_EQ(pool.claim(two, 2048)->size(), 2048U);
+}
 
 TEST_F(ScratchClaimer, RecordsWhatACaptureDeferredInAllSizes) {
   for (bool const is_flushed : {false, true}) {
@@ -129,12 +151,11 @@ TEST_F(ScratchClaimer, OfThePerThreadStreamIsOfItsThreadAlsoInASharingGroup) {
   pool_options given = options(8);
   given.group.emplace();
   scratch_pool pool(given);
-  owned_graph const first =
-      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1000)); });
+  owned_graph const first = captured_claim(pool, 1000);
   scratch_claimer local = pool.on(cudaStreamPerThread);
   std::thread([&] {
     capture captured{cudaStreamPerThread, cudaStreamCaptureModeRelaxed};
-    expect_error<usage_error>([&] { static_cast<void>(local.claim(1000)); },
+    expect_error<usage_error>([&] { return local.claim(1000); },
                               {"cudaStreamPerThread", "on each thread"});
     must(captured.end());
   }).join();
@@ -176,8 +197,7 @@ TEST_F(ScratchClaimer, NamesTheCallInErrors) {
   EXPECT_EQ(pool.close_for(std::chrono::nanoseconds(0)).size(), 1U);
   expect_error<usage_error>(claim(local, 1000), {call, "closed"});
   expect_error<usage_error>(claim(local, 5000), {call, "closed"});
-  expect_error<usage_error>([&] { static_cast<void>(pool.on(two)); },
-                            {"scratch_pool::on: ", "closed"});
+  expect_error<usage_error>([&] { return pool.on(two); }, {"scratch_pool::on: ", "closed"});
 }
 
 }  // namespace

@@ -125,16 +125,15 @@ TEST_F(ScratchPolicy, ALimitIsKeptByFreeingIdleBlocksOfOtherSizes) {
 
 TEST_F(ScratchPolicy, AClaimBeyondTheLimitNamesItsSizeItsLineAndWhatHoldsTheMemory) {
   scratch_pool pool(named(), limited_to(8 * kib));
-  owned_graph graph =
-      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 2 * kib)); });
+  owned_graph graph = captured_claim(pool, 2 * kib);
   auto const held = pool.claim(one, 4 * kib);
   expect_error<pool_exhausted>(
-      [&] { static_cast<void>(pool.claim(one, 3'000)); },
+      [&] { return pool.claim(one, 3'000); },
       {"scratch_pool::claim: ", "the limit in bytes", "scratch_policy_test.cpp:", "3000 bytes of",
        "\"scratch of 3072 bytes\"", "\"scratch\" has 6144 bytes", "leases hold 4096",
        "graphs hold 2048", "bytes_max is 8192", "\"scratch of 2048 bytes\": capture",
        "\"scratch of 4096 bytes\": leases hold 1"});
-  expect_error<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 9 * kib)); }, {"9216"});
+  expect_error<pool_exhausted>([&] { return pool.claim(one, 9 * kib); }, {"9216"});
   EXPECT_EQ(memory->used.load(), 6 * kib);
 }
 
@@ -158,7 +157,7 @@ TEST_F(ScratchPolicy, ALimitInACaptureFreesIdleBlocksAndElseActsAsTooFewSlots) {
 TEST_F(ScratchPolicy, ABlockInUseIsNotFreedToMakeRoom) {
   scratch_pool pool(named(), limited_to(4 * kib));
   use_behind_flag(pool, 4 * kib);
-  expect_error<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 2 * kib)); },
+  expect_error<pool_exhausted>([&] { return pool.claim(one, 2 * kib); },
                                {"work may still run on 4096 free ones"});
   EXPECT_EQ(pool.trim(), 0U);
   EXPECT_EQ(pool.claim(one, 4 * kib)->size(), 4 * kib) << "waits in the stream";
@@ -211,8 +210,7 @@ TEST_F(ScratchPolicy, TrimFreesWhatIsIdleAndKeepsTheRest) {
   EXPECT_EQ(pool.trim(7 * kib), 0U);
   EXPECT_GT(pool.trim(6 * kib), 0U);
   EXPECT_LE(pool.bytes(), 6 * kib);
-  owned_graph graph =
-      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 8 * kib)); });
+  owned_graph graph = captured_claim(pool, 8 * kib);
   auto const held = pool.claim(one, 16 * kib);
   {
     capture captured{one, cudaStreamCaptureModeGlobal};
@@ -252,8 +250,7 @@ TEST_F(ScratchPolicy, BlocksThatTwoChecksFindUnusedAreFreedByTheWorkerAfterTheir
 
 TEST_F(ScratchPolicy, StatsSayWhatIsLeasedIdleAndInGraphs) {
   scratch_pool pool(named(), {.source = memory->source()});
-  owned_graph graph =
-      captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, 1 * kib)); });
+  owned_graph graph = captured_claim(pool, 1 * kib);
   auto held = std::make_optional(pool.claim(one, 2 * kib));
   claim_and_release(pool, {4 * kib});
   scratch_stats const now = pool.stats();
@@ -374,7 +371,7 @@ TEST(DeviceBuffer, CountsElementsAndIsMovedWithItsMemory) {
 TEST_F(ScratchPolicy, RefusesMoreElementsThanFitAndASourceWithoutFunctions) {
   constexpr auto count = std::numeric_limits<std::size_t>::max() / 4;
   scratch_pool pool(named());
-  expect_error<usage_error>([&] { static_cast<void>(pool.claim<double>(one, count)); },
+  expect_error<usage_error>([&] { return pool.claim<double>(one, count); },
                             {"scratch_pool::claim: `count` is ", "elements"});
   expect_error<usage_error>([&] { device_buffer<double> refused(count); }, {"device_buffer: "});
   expect_error<usage_error>([&] { scratch_pool refused(named(), {.source = {}}); },
@@ -387,11 +384,9 @@ TEST_F(ScratchPolicy, OfSeveralDevicesIsOnePoolForEachThatIsAskedFor) {
   EXPECT_EQ(pools.on(0).claim(one, 100)->size(), 256U);
   for (int const wrong : {-1, 1000}) EXPECT_THROW(static_cast<void>(pools.on(wrong)), cuda_error);
   if (!has_two_devices()) GTEST_SKIP() << "the rest needs two devices";
-  must(cudaSetDevice(1));
-  owned_stream const far = make_stream();
-  must(cudaSetDevice(0));
+  owned_stream const far = make_stream_of(1);
   EXPECT_EQ(pools.on(1).claim(far, 100)->size(), 256U);
-  expect_error<usage_error>([&] { static_cast<void>(pools.on(1).claim(one, 100)); },
+  expect_error<usage_error>([&] { return pools.on(1).claim(one, 100); },
                             {"`stream` is not of device 1"});
 }
 

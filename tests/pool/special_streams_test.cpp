@@ -51,7 +51,7 @@ TEST_F(LegacyStream, ItsLeaseThatEndsWhileABlockingStreamCapturesIsRecordedAfter
     EXPECT_EQ(pool.stats().stream_waits, claimed_on == one.get() ? 1U : 0U);
     block_lease next = pool.claim(two);
     check(next, two, 7, mismatches);
-    EXPECT_TRUE(stays_false([&] { return is_idle(two); })) << "used before its work is done";
+    EXPECT_TRUE(stays_busy(two)) << "used before its work is done";
     done.raise();
     sync(two);
     next.release();
@@ -212,9 +212,7 @@ class OtherDevice : public pool_world {
  protected:
   void SetUp() override {
     if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-    must(cudaSetDevice(1));
-    far = make_stream();
-    must(cudaSetDevice(0));
+    far = make_stream_of(1);
   }
   void TearDown() override {
     must(cudaSetDevice(0));
@@ -223,8 +221,12 @@ class OtherDevice : public pool_world {
   owned_stream far;
 };
 
-TEST_F(OtherDevice, MayBeCurrentInAllCalls) {
-  block_pool pool = make_pool(1);
+TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
+  int at_make = -1;
+  block_pool pool{options(1), [&] {
+                    must(cudaGetDevice(&at_make));
+                    return block{counts};
+                  }};
   must(cudaSetDevice(1));
   pool.claim(one).release();
   pool.claim(two).release();
@@ -234,9 +236,8 @@ TEST_F(OtherDevice, MayBeCurrentInAllCalls) {
     pool.claim(one).release();
     EXPECT_TRUE(captured.is_active());
   }
-  int current = -1;
-  must(cudaGetDevice(&current));
-  EXPECT_EQ(current, 1);
+  EXPECT_EQ(current_device(), 1);
+  EXPECT_EQ(at_make, 0);
   EXPECT_EQ(made(), 1);
 }
 
@@ -269,7 +270,7 @@ TEST_F(OtherDevice, ItsStreamsGivenToRecordStreamAreWaitedFor) {
       held.release();
     }
     std::optional<block_lease> held = pool.claim(two);
-    EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
+    EXPECT_TRUE(stays_busy(two));
     done.raise();
     sync(two);
     EXPECT_EQ(pool.stats().deferred, 0U);

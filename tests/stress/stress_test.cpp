@@ -123,17 +123,6 @@ TEST_F(DeleterStress, DeletersThatEndAtAnyMomentLeaveNothing) {
   expect_nothing_lost(all);
 }
 
-/// Waits without pauses, so that rounds follow each other closely.
-template <class Condition>
-[[nodiscard]] bool holds_soon(Condition const& condition) {
-  auto const end = std::chrono::steady_clock::now() + generous;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return condition();
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 TEST(DeletersWakeup, IsNeverLost) {
   auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
   deleter its(deleter_options{.linger = std::chrono::microseconds(0)});
@@ -152,35 +141,6 @@ TEST(WakeupStore, LendsAgainWhatWasReturnedAndNeverFreesIt) {
   first.reset();
   known->notify();  // late, and harmless
   EXPECT_EQ(wakeup_store::take().get(), known);
-}
-
-struct flagged final : reclaimable {
-  explicit flagged(deleter_core& core)
-      : reclaimable(core, release_lane::destroy, -1, [](reclaimable& it) noexcept {
-          static_cast<flagged&>(it).has_arrived.store(true, std::memory_order_release);
-        }) {}
-  std::atomic<bool> has_arrived{false};
-};
-
-// A thread that pushes may still be about to notify when what it pushed has been reclaimed, and
-// the deleter was destroyed: a destroy callback on CUDA's own thread cannot be waited for.
-TEST(WakeupStore, MayBeNotifiedAfterTheEndOfTheDeleter) {
-  std::atomic<flagged*> next{nullptr};
-  std::jthread const pusher([&](std::stop_token const& token) {
-    while (!token.stop_requested()) {
-      if (flagged* const it = next.exchange(nullptr, std::memory_order_acq_rel)) it->push();
-      std::this_thread::yield();
-    }
-  });
-  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
-  for (int i = 0; std::chrono::steady_clock::now() < end; ++i) {
-    deleter its(deleter_options{.poll_interval_min = std::chrono::microseconds(1),
-                                .poll_interval_max = std::chrono::microseconds(1)});
-    flagged pushed(its.core());
-    next.store(&pushed, std::memory_order_release);
-    ASSERT_TRUE(holds_soon([&] { return pushed.has_arrived.load(std::memory_order_acquire); }))
-        << "round " << i;
-  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "status.hpp"
+#include "wait_until.hpp"
 
 namespace escrow::test {
 
@@ -85,6 +86,11 @@ inline void sync(cudaStream_t stream) {
   }
   must(status);
   return true;
+}
+
+/// For a while: its work waits for other work that is held back.
+[[nodiscard]] inline bool stays_busy(cudaStream_t stream) {
+  return stays_false([=] { return is_idle(stream); });
 }
 
 /// Makes what is enqueued on `after` from now on run after what `before` has now. In a capture this

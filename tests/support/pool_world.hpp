@@ -18,12 +18,18 @@ inline void invalidate(cudaStream_t capturing) {
 }
 
 /// Expects that `call` throws `Exception`, with all of `parts` in its text.
-template <class Exception>
-void expect_error(std::function<void()> const& call, std::vector<std::string> const& parts) {
-  std::string const text = message_of<Exception>(call);
+template <class Exception, class Call>
+void expect_error(Call const& call, std::vector<std::string> const& parts) {
+  std::string const text = message_of<Exception>([&] { static_cast<void>(call()); });
   for (std::string const& part : parts) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
   }
+}
+
+/// Of a device that need not be the current one.
+[[nodiscard]] inline owned_stream make_stream_of(int device) {
+  device_scope const there(device);
+  return make_stream();
 }
 
 [[nodiscard]] inline bool has_two_devices() {
@@ -52,7 +58,7 @@ class pool_world : public world {
   void expect_next_waits(block_pool& pool, cudaStream_t stream, int value = 7) {
     block_lease next = pool.claim(stream);
     check(next, stream, value, mismatches);
-    EXPECT_TRUE(stays_false([&] { return is_idle(stream); })) << "used before its work is done";
+    EXPECT_TRUE(stays_busy(stream)) << "used before its work is done";
     flag.raise();
     sync(stream);
     EXPECT_EQ(mismatches.load(), 0);
@@ -80,6 +86,9 @@ class pool_world : public world {
   /// A graph with one use of a slot.
   [[nodiscard]] owned_graph captured_use(block_pool& pool, int value = 1) {
     return captured_plainly([&](cudaStream_t on) { use(pool, on, value); });
+  }
+  [[nodiscard]] owned_graph captured_claim(scratch_pool& pool, std::size_t bytes) {
+    return captured_plainly([&](cudaStream_t on) { static_cast<void>(pool.claim(on, bytes)); });
   }
   [[nodiscard]] bool leaves_graphs(block_pool& pool) {
     return wait_until([&] { return pool.stats().in_graphs == 0; });

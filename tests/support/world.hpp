@@ -16,6 +16,7 @@
 #include <escrow/pool.hpp>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "blocks.hpp"
@@ -40,6 +41,14 @@ struct cargo {
   fate_ptr fate = make_fate();
   bool has_slot = false;  // whether a graph was given the slot
 };
+
+/// The same with another value of one option.
+template <class Value>
+[[nodiscard]] pool_options with(pool_options of, Value pool_options::*option,
+                                std::type_identity_t<Value> value) {
+  of.*option = std::move(value);
+  return of;
+}
 
 /// A test with all of it. Pools, graphs and execs that it makes must end before its body does;
 /// launches may go on. The end of the test checks that nothing was lost, that no two uses of a

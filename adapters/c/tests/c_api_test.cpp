@@ -42,16 +42,21 @@ class CApi : public testing::Test {
   c_world world_;
 };
 
-class CCase : public CApi, public testing::WithParamInterface<std::size_t> {};
+class CCase : public CApi, public testing::WithParamInterface<c_case> {};
 
 TEST_P(CCase, Passes) {
-  c_cases[GetParam()].run();
+  GetParam().run();
 }
 
-std::string name_of_case(testing::TestParamInfo<std::size_t> const& of) {
-  return c_cases[of.param].name;
+std::string name_of_case(testing::TestParamInfo<c_case> const& of) {
+  return of.param.name;
 }
-INSTANTIATE_TEST_SUITE_P(All, CCase, testing::Range<std::size_t>(0, c_case_count), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Memory, CCase,
+                         testing::ValuesIn(c_memory_cases, c_memory_cases + c_memory_cases_count),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Graphs, CCase,
+                         testing::ValuesIn(c_graph_cases, c_graph_cases + c_graph_cases_count),
+                         name_of_case);
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 

@@ -1,8 +1,8 @@
-// C tests of pools, execs, hoisted graphs and groups.
+// C tests of pools, execs, hoisted graphs and groups, and null where it is refused.
 #include <pthread.h>
 #include <string.h>
 
-#include "c_cases.h"
+#include "c_world.h"
 
 static int made, recycled, ended;
 static cudaError_t answer;
@@ -40,7 +40,7 @@ static bool is_ended(void) {
   return ended == made;
 }
 
-void c_a_resource_is_claimed_and_released(void) {
+static void c_a_resource_is_claimed_and_released(void) {
   escrow_pool* const pool = new_pool(1);
   escrow_lease* lease = NULL;
   escrow_lease* second = NULL;
@@ -68,7 +68,7 @@ void c_a_resource_is_claimed_and_released(void) {
   EXPECT(c_wait_until(&is_ended));
 }
 
-void c_a_graph_keeps_a_resource(void) {
+static void c_a_graph_keeps_a_resource(void) {
   escrow_pool* const pool = new_pool(1);
   escrow_lease* lease = NULL;
   cudaGraph_t graph = NULL;
@@ -83,7 +83,7 @@ void c_a_graph_keeps_a_resource(void) {
   EXPECT(c_wait_until(&is_ended));
 }
 
-void c_functions_of_a_pool_may_fail(void) {
+static void c_functions_of_a_pool_may_fail(void) {
   escrow_pool* const pool = new_pool(1);
   escrow_lease* lease = NULL;
   answer = cudaErrorMemoryAllocation;
@@ -104,7 +104,7 @@ void c_functions_of_a_pool_may_fail(void) {
   EXPECT(c_wait_until(&is_ended));
 }
 
-void c_pools_refuse_options_of_allocators(void) {
+static void c_pools_refuse_options_of_allocators(void) {
   escrow_options const options = {sizeof options, NULL, NULL, 0, 1, 0, 0, 0, 0, 0};
   escrow_resource_functions nothing = {NULL, NULL, NULL, NULL};
   escrow_pool* pool = NULL;
@@ -153,7 +153,7 @@ static void end(escrow_allocator* memory) {
   escrow_allocator_destroy(memory);
 }
 
-void c_an_exec_launches_and_is_updated(void) {
+static void c_an_exec_launches_and_is_updated(void) {
   escrow_allocator* const memory = new_memory(NULL);
   cudaGraph_t const first = new_graph(memory, 1, 1);
   cudaGraph_t const second = new_graph(memory, 2, 1);
@@ -187,7 +187,7 @@ static void launch_plainly(escrow_hoisted* held, cudaGraphExec_t exec, int strea
   EXPECT_OK(escrow_hoisted_leave(held, c_stream(stream)));
 }
 
-void c_graphs_of_a_group_share_scratch(void) {
+static void c_graphs_of_a_group_share_scratch(void) {
   escrow_group* group = NULL;
   EXPECT_OK(escrow_group_create("c group", &group));
   escrow_allocator* const memory = new_memory(group);
@@ -222,7 +222,7 @@ void c_graphs_of_a_group_share_scratch(void) {
   end(memory);
 }
 
-void c_a_hoisted_graph_is_released_at_once(void) {
+static void c_a_hoisted_graph_is_released_at_once(void) {
   escrow_allocator* const memory = new_memory(NULL);
   cudaGraph_t const graph = new_graph(memory, 1, 1);
   escrow_hoisted* held = NULL;
@@ -235,7 +235,7 @@ void c_a_hoisted_graph_is_released_at_once(void) {
   end(memory);
 }
 
-void c_a_hoisted_graph_that_is_dropped_is_leaked(void) {
+static void c_a_hoisted_graph_that_is_dropped_is_leaked(void) {
   escrow_allocator* const memory = new_memory(NULL);
   cudaGraph_t const graph = new_graph(memory, 1, 1);
   escrow_worker_stats before = {sizeof before, 0, 0, 0, 0, 0};
@@ -265,7 +265,7 @@ static bool is_begun(void) {
   return __atomic_load_n(&state, __ATOMIC_SEQ_CST) != 0;
 }
 
-void c_plain_calls_can_lock_graphs(void) {
+static void c_plain_calls_can_lock_graphs(void) {
   escrow_allocator* const memory = new_memory(NULL);
   cudaGraph_t const graph = new_graph(memory, 1, 1);
   EXPECT_OK(escrow_exec_create(graph, 0, NULL, 0, &destroyed_meanwhile));
@@ -283,3 +283,71 @@ void c_plain_calls_can_lock_graphs(void) {
   EXPECT(pthread_join(other, NULL) == 0);
   end(memory);
 }
+
+static void c_null_is_refused_for_pools(void) {
+  escrow_pool* pool = NULL;
+  escrow_lease* lease = NULL;
+  void* resource = NULL;
+  size_t length = 0;
+  escrow_pool_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  REFUSED(escrow_pool_create(-1, &functions, NULL, NULL));
+  REFUSED(escrow_pool_create(-1, NULL, NULL, &pool));
+  REFUSED(escrow_pool_claim(NULL, NULL, &lease));
+  REFUSED(escrow_pool_statistics(NULL, &stats));
+  REFUSED(escrow_pool_describe(NULL, NULL, 0, &length));
+  REFUSED(escrow_lease_resource(NULL, &resource));
+  REFUSED(escrow_lease_record_stream(NULL, NULL));
+  REFUSED(escrow_lease_release(NULL, NULL));
+  pool = new_pool(1);
+  REFUSED(escrow_pool_claim(pool, c_stream(0), NULL));
+  REFUSED(escrow_pool_statistics(pool, NULL));
+  REFUSED(escrow_pool_describe(pool, NULL, 0, NULL));
+  EXPECT_OK(escrow_pool_claim(pool, c_stream(0), &lease));
+  REFUSED(escrow_lease_resource(lease, NULL));
+  EXPECT_OK(escrow_lease_release(lease, c_stream(0)));
+  escrow_pool_destroy(pool);
+  escrow_pool_destroy(NULL);
+  EXPECT(c_wait_until(&is_ended));
+}
+
+static void c_null_is_refused_for_graphs(void) {
+  cudaGraph_t graph = NULL;
+  escrow_group* group = NULL;
+  escrow_exec* exec = NULL;
+  escrow_hoisted* held = NULL;
+  escrow_group_stats stats = {sizeof stats, 0, 0, 0, 0, 0};
+  EXPECT_CUDA(cudaGraphCreate(&graph, 0));
+  REFUSED(escrow_group_create(NULL, NULL));
+  REFUSED(escrow_group_statistics(NULL, &stats));
+  REFUSED(escrow_exec_create(NULL, 0, NULL, 0, &exec));
+  REFUSED(escrow_exec_create(graph, 0, NULL, 1, &exec));
+  REFUSED(escrow_exec_create(graph, 0, NULL, 0, NULL));
+  REFUSED(escrow_exec_launch(NULL, NULL));
+  REFUSED(escrow_exec_update(NULL, graph, NULL, 0));
+  REFUSED(escrow_hoist(NULL, NULL, 0, &held));
+  REFUSED(escrow_hoist(graph, NULL, 0, NULL));
+  REFUSED(escrow_hoisted_enter(NULL, NULL, 0));
+  REFUSED(escrow_hoisted_leave(NULL, NULL));
+  REFUSED(escrow_hoisted_release(NULL, NULL));
+  REFUSED(escrow_hoisted_release_now(NULL));
+  EXPECT_OK(escrow_group_create(NULL, &group));
+  REFUSED(escrow_group_statistics(group, NULL));
+  EXPECT_OK(escrow_exec_create(graph, 0, NULL, 0, &exec));
+  REFUSED(escrow_exec_update(exec, NULL, NULL, 0));
+  escrow_exec_destroy(exec);
+  escrow_group_destroy(group);
+  escrow_exec_destroy(NULL);
+  escrow_group_destroy(NULL);
+  escrow_hoisted_destroy(NULL);
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+}
+
+c_case const c_graph_cases[] = {
+    CASE(c_a_resource_is_claimed_and_released),  CASE(c_a_graph_keeps_a_resource),
+    CASE(c_functions_of_a_pool_may_fail),        CASE(c_pools_refuse_options_of_allocators),
+    CASE(c_an_exec_launches_and_is_updated),     CASE(c_graphs_of_a_group_share_scratch),
+    CASE(c_a_hoisted_graph_is_released_at_once), CASE(c_a_hoisted_graph_that_is_dropped_is_leaked),
+    CASE(c_plain_calls_can_lock_graphs),         CASE(c_null_is_refused_for_pools),
+    CASE(c_null_is_refused_for_graphs),
+};
+size_t const c_graph_cases_count = sizeof c_graph_cases / sizeof *c_graph_cases;

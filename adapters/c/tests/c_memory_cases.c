@@ -1,8 +1,8 @@
-// C tests of errors, scratch memory and the worker.
+// C tests of errors, scratch memory and the worker, and null where it is refused.
 #include <pthread.h>
 #include <string.h>
 
-#include "c_cases.h"
+#include "c_world.h"
 
 enum { bytes = 1000 };
 
@@ -24,7 +24,7 @@ static bool has_none_in_graphs(void) {
   return stats_of(asked).bytes_in_graphs == 0;
 }
 
-void c_version_is_the_headers(void) {
+static void c_version_is_the_headers(void) {
   EXPECT(escrow_version() == ESCROW_C_VERSION);
 }
 
@@ -36,7 +36,7 @@ static void* look_at_errors(void* unused) {
   return NULL;
 }
 
-void c_errors_are_kept_for_each_thread(void) {
+static void c_errors_are_kept_for_each_thread(void) {
   escrow_allocator* const memory = new_allocator(0);
   void* address = NULL;
   EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_allocate(memory, NULL, 1, 3, &address));
@@ -54,7 +54,7 @@ void c_errors_are_kept_for_each_thread(void) {
   escrow_allocator_destroy(memory);
 }
 
-void c_memory_is_used_again(void) {
+static void c_memory_is_used_again(void) {
   escrow_allocator* const memory = new_allocator(0);
   void* first = NULL;
   void* second = NULL;
@@ -76,7 +76,7 @@ void c_memory_is_used_again(void) {
   escrow_allocator_destroy(memory);
 }
 
-void c_memory_without_a_stream(void) {
+static void c_memory_without_a_stream(void) {
   escrow_allocator* const memory = new_allocator(0);
   void* address = NULL;
   EXPECT_OK(escrow_allocator_allocate_sync(memory, bytes, 0, &address));
@@ -92,7 +92,7 @@ void c_memory_without_a_stream(void) {
   escrow_allocator_destroy(memory);
 }
 
-void c_a_limit_is_reached(void) {
+static void c_a_limit_is_reached(void) {
   escrow_allocator* const memory = new_allocator(1024);
   void* address = NULL;
   void* more = NULL;
@@ -104,7 +104,7 @@ void c_a_limit_is_reached(void) {
   escrow_allocator_destroy(memory);
 }
 
-void c_a_graph_keeps_memory(void) {
+static void c_a_graph_keeps_memory(void) {
   escrow_allocator* const memory = new_allocator(0);
   void* scratch = NULL;
   void* output = NULL;
@@ -130,7 +130,7 @@ void c_a_graph_keeps_memory(void) {
   escrow_allocator_destroy(memory);
 }
 
-void c_descriptions_are_cut(void) {
+static void c_descriptions_are_cut(void) {
   escrow_allocator* const memory = new_allocator(0);
   char text[2000];
   char part[10] = "123456789";
@@ -149,7 +149,7 @@ void c_descriptions_are_cut(void) {
   escrow_allocator_destroy(memory);
 }
 
-void c_structs_may_be_of_an_older_header(void) {
+static void c_structs_may_be_of_an_older_header(void) {
   escrow_options options = {0, NULL, NULL, 0, 1, 0, 0, 0, 0, 0};
   escrow_allocator* memory = NULL;
   EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_create(-1, &options, &memory));
@@ -195,7 +195,7 @@ static bool is_pending(void) {
   return stats.pending == 1;
 }
 
-void c_objects_are_destroyed_after_the_work(void) {
+static void c_objects_are_destroyed_after_the_work(void) {
   destroyed = 0;
   drain();  // cudaFree would wait for what is held up
   c_hold_up(c_stream(0));
@@ -212,7 +212,7 @@ void c_objects_are_destroyed_after_the_work(void) {
   EXPECT(destroyed == 2);
 }
 
-void c_objects_are_destroyed_after_their_graph(void) {
+static void c_objects_are_destroyed_after_their_graph(void) {
   destroyed = 0;
   cudaGraph_t graph = NULL;
   EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeThreadLocal));
@@ -234,7 +234,7 @@ static void note(void* user, escrow_status status, cudaError_t cuda_error, char 
   strncpy(report, text, sizeof report - 1);
 }
 
-void c_errors_without_a_call_are_reported(void) {
+static void c_errors_without_a_call_are_reported(void) {
   EXPECT_OK(escrow_on_error(&note, &reported));
   escrow_allocator* const memory = new_allocator(0);
   void* address = NULL;
@@ -247,3 +247,51 @@ void c_errors_without_a_call_are_reported(void) {
   EXPECT(stats.errors >= 1 && stats.leaked >= 1);
   EXPECT_OK(escrow_on_error(NULL, NULL));
 }
+
+static void c_null_is_refused_for_memory(void) {
+  escrow_allocator* memory = NULL;
+  void* address = NULL;
+  size_t number = 0;
+  escrow_allocator_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0};
+  REFUSED(escrow_allocator_create(-1, NULL, NULL));
+  REFUSED(escrow_allocator_allocate(NULL, NULL, 1, 0, &address));
+  REFUSED(escrow_allocator_free(NULL, NULL, NULL));
+  REFUSED(escrow_allocator_record_stream(NULL, NULL, &number));
+  REFUSED(escrow_allocator_allocate_sync(NULL, 1, 0, &address));
+  REFUSED(escrow_allocator_free_sync(NULL, NULL));
+  REFUSED(escrow_allocator_leave_to_graph(NULL, &number));
+  REFUSED(escrow_allocator_trim(NULL, 0, &number));
+  REFUSED(escrow_allocator_statistics(NULL, &stats));
+  REFUSED(escrow_allocator_describe(NULL, NULL, 0, &number));
+  EXPECT_OK(escrow_allocator_create(-1, NULL, &memory));
+  REFUSED(escrow_allocator_allocate(memory, NULL, 1, 0, NULL));
+  REFUSED(escrow_allocator_allocate_sync(memory, 1, 0, NULL));
+  REFUSED(escrow_allocator_leave_to_graph(memory, NULL));
+  REFUSED(escrow_allocator_trim(memory, 0, NULL));
+  REFUSED(escrow_allocator_statistics(memory, NULL));
+  REFUSED(escrow_allocator_describe(memory, NULL, 0, NULL));
+  escrow_allocator_destroy(memory);
+  escrow_allocator_destroy(NULL);
+  REFUSED(escrow_drain(0, NULL));
+  REFUSED(escrow_worker_statistics(NULL));
+  REFUSED(escrow_retire(NULL, NULL, NULL));
+  REFUSED(escrow_retire_now(NULL, NULL));
+  REFUSED(escrow_retire_with_graph(NULL, &count, NULL));
+  EXPECT(!escrow_last_error_took_object());
+}
+
+c_case const c_memory_cases[] = {
+    CASE(c_version_is_the_headers),
+    CASE(c_errors_are_kept_for_each_thread),
+    CASE(c_memory_is_used_again),
+    CASE(c_memory_without_a_stream),
+    CASE(c_a_limit_is_reached),
+    CASE(c_a_graph_keeps_memory),
+    CASE(c_descriptions_are_cut),
+    CASE(c_structs_may_be_of_an_older_header),
+    CASE(c_objects_are_destroyed_after_the_work),
+    CASE(c_objects_are_destroyed_after_their_graph),
+    CASE(c_errors_without_a_call_are_reported),
+    CASE(c_null_is_refused_for_memory),
+};
+size_t const c_memory_cases_count = sizeof c_memory_cases / sizeof *c_memory_cases;

@@ -1,5 +1,5 @@
 // Each function of the C API in a state of its own, to let each call and allocation in it fail.
-#include "c_cases.h"
+#include "c_world.h"
 
 static struct {
   escrow_group* group;

@@ -12,8 +12,10 @@ typedef struct c_case {
   char const* name;
   void (*run)(void);
 } c_case;
-extern c_case const c_cases[];
-extern size_t const c_case_count;
+extern c_case const c_memory_cases[];
+extern size_t const c_memory_cases_count;
+extern c_case const c_graph_cases[];
+extern size_t const c_graph_cases_count;
 
 // How an operation went. Taken: it failed, and escrow_last_error_took_object().
 typedef enum c_outcome { c_not_done, c_done, c_taken } c_outcome;
@@ -45,6 +47,14 @@ void c_go(void);
 #define EXPECT_OK(call) c_expect_status((call), ESCROW_OK, #call, __FILE__, __LINE__)
 #define EXPECT_STATUS(status, call) c_expect_status((call), status, #call, __FILE__, __LINE__)
 #define EXPECT_CUDA(call) c_expect((call) == cudaSuccess, #call, __FILE__, __LINE__)
+// Null was passed where it may not be; for files that include string.h.
+#define REFUSED(call)                                                             \
+  do {                                                                            \
+    EXPECT_STATUS(ESCROW_USAGE_ERROR, call);                                      \
+    EXPECT(strstr(escrow_last_error(), "` is null; pass what it names") != NULL); \
+  } while (0)
+#define CASE(name) \
+  { #name, &name }
 
 #ifdef __cplusplus
 }

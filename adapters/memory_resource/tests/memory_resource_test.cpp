@@ -72,7 +72,7 @@ TEST_F(MemoryResource, MayBeDeallocatedOnAnotherStream) {
   check(first, two, 1);
   free_on(alone, two, first);
   EXPECT_EQ(filled(alone, one, 2), first);
-  EXPECT_TRUE(stays_false([&] { return is_idle(one); })) << "used before its work is done";
+  EXPECT_TRUE(stays_busy(one)) << "used before its work is done";
   flag.raise();
   free_on(alone, one, first);
   sync(one);
@@ -156,14 +156,13 @@ TEST_F(MemoryResource, ThrowsWhenThereIsNoMemory) {
   scratch_policy none;
   none.source.allocate = [](void**, std::size_t) { return cudaErrorMemoryAllocation; };
   memory_resource empty(stream_allocator(options(8), none));
-  expect_error<cuda_error>([&] { static_cast<void>(filled(empty, one, 1)); },
-                           {"cudaErrorMemoryAllocation"});
-  expect_error<cuda_error>([&] { static_cast<void>(empty.allocate_sync(size, alignment)); },
+  expect_error<cuda_error>([&] { return filled(empty, one, 1); }, {"cudaErrorMemoryAllocation"});
+  expect_error<cuda_error>([&] { return empty.allocate_sync(size, alignment); },
                            {"cudaErrorMemoryAllocation"});
   memory_resource limited(stream_allocator(options(8), {.bytes_max = size}));
   any_resource any(limited);
   void* const all = filled(any, one, 1);
-  expect_error<pool_exhausted>([&] { static_cast<void>(filled(any, one, 2)); }, {"1024"});
+  expect_error<pool_exhausted>([&] { return filled(any, one, 2); }, {"1024"});
   free_on(any, one, all);
 }
 

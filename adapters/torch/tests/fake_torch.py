@@ -24,6 +24,13 @@ def made(name, *arguments):
     return handle
 
 
+def use_memory(stream, size):
+    """Memory from Escrow, set by the stream's work."""
+    memory = library.escrow_torch_allocate(size, 0, stream)
+    check("cudaMemsetAsync", POINTER(memory), 1, ctypes.c_size_t(size), POINTER(stream))
+    library.escrow_torch_free(memory, size, 0, stream)
+
+
 class Stream:
     def __init__(self):
         self.cuda_stream = made("cudaStreamCreateWithFlags", 1).value

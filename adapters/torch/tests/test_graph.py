@@ -15,12 +15,8 @@ SIZE = 1 << 20
 
 
 def captured(graph):
-    stream = fake_torch.stream_now.cuda_stream
     with graph.capture():
-        memory = fake_torch.library.escrow_torch_allocate(SIZE, 0, stream)
-        fake_torch.check("cudaMemsetAsync", fake_torch.POINTER(memory), 1, fake_torch.ctypes.c_size_t(SIZE),
-                         fake_torch.POINTER(stream))
-        fake_torch.library.escrow_torch_free(memory, SIZE, 0, stream)
+        fake_torch.use_memory(fake_torch.stream_now.cuda_stream, SIZE)
     return graph
 
 

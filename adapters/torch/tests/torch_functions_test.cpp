@@ -37,6 +37,26 @@ class TorchFunctions : public pool_world {
     pool_world::TearDown();
   }
 
+  /// A graph that is hoisted, and launched by plain calls.
+  struct step {
+    void enter(cudaStream_t on) const {
+      ASSERT_EQ(escrow_torch_enter(held, on), 0) << escrow_torch_error();
+    }
+    void leave(cudaStream_t on) const {
+      ASSERT_EQ(escrow_torch_leave(held, on), 0) << escrow_torch_error();
+    }
+    void launch(cudaStream_t on) const {
+      enter(on);
+      must(cudaGraphLaunch(exec, on));
+      leave(on);
+    }
+    void release() const { EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error(); }
+
+    owned_graph graph;
+    void* held = escrow_torch_hoist(graph);
+    owned_exec exec = instantiate(graph);
+  };
+
   [[nodiscard]] static bool is_soon(std::string const& part) {
     return wait_until([&] { return contains(escrow_torch_stats(0), part); });
   }
@@ -62,7 +82,7 @@ TEST_F(TorchFunctions, GiveMemoryAgainAfterTheWorkOnItsStreams) {
   free(first, one);
   void* const second = allocate(one);
   EXPECT_EQ(second, first);
-  EXPECT_TRUE(stays_false([&] { return is_idle(one); }));
+  EXPECT_TRUE(stays_busy(one));
   flag.raise();
   free(second, one);
 }
@@ -114,7 +134,7 @@ TEST_F(TorchFunctions, RecordTheDefaultStreamOfTheMemorysDevice) {
   escrow_torch_free(first, size, 1, there);
   void* const second = escrow_torch_allocate(size, 1, there);
   EXPECT_EQ(second, first);
-  EXPECT_TRUE(stays_false([&] { return is_idle(there); }));
+  EXPECT_TRUE(stays_busy(there));
   flag.raise();
   escrow_torch_free(second, size, 1, there);
   sync(there);
@@ -171,9 +191,9 @@ TEST_F(TorchFunctions, SayThatThereIsNoMemory) {
 }
 
 TEST_F(TorchFunctions, RefuseWhatIsNoDevice) {
-  expect_error<usage_error>([&] { static_cast<void>(escrow_torch_allocate(size, -1, one)); },
+  expect_error<usage_error>([&] { return escrow_torch_allocate(size, -1, one); },
                             {"`device` is -1"});
-  expect_error<cuda_error>([&] { static_cast<void>(escrow_torch_allocate(size, 100, one)); },
+  expect_error<cuda_error>([&] { return escrow_torch_allocate(size, 100, one); },
                            {"cudaErrorInvalidDevice"});
   EXPECT_EQ(escrow_torch_stats(-1), nullptr);
   EXPECT_TRUE(contains(escrow_torch_error(), "`device` is -1"));
@@ -212,45 +232,33 @@ TEST_F(TorchFunctions, FreeASegmentAfterAllWorkOnTheDevice) {
 }
 
 TEST_F(TorchFunctions, LaunchGraphsOfOneGroupInTurn) {
-  owned_graph const first = captured_step(1);
-  owned_graph const second = captured_step(2);
+  step const first{captured_step(1)};
+  step const second{captured_step(2)};
   EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));  // together
-  void* const of_first = escrow_torch_hoist(first);
-  void* const of_second = escrow_torch_hoist(second);
   EXPECT_TRUE(has_no_user_object());
-  owned_exec const execs[] = {instantiate(first), instantiate(second)};
   hold_up(one);
   for (int i = 0; i < 20; ++i) {
-    for (void* const held : {of_first, of_second}) {
-      cudaStream_t const on = held == of_first ? one : two;
-      ASSERT_EQ(escrow_torch_enter(held, on), 0) << escrow_torch_error();
-      must(cudaGraphLaunch(execs[held == of_first ? 0 : 1], on));
-      ASSERT_EQ(escrow_torch_leave(held, on), 0) << escrow_torch_error();
-    }
+    first.launch(one);
+    second.launch(two);
   }
-  EXPECT_TRUE(stays_false([&] { return is_idle(two); }));
-  EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
+  EXPECT_TRUE(stays_busy(two));
+  first.release();
+  second.release();
   EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));  // in flight
 }
 
 TEST_F(TorchFunctions, ReleaseAGraphThatWasNotLaunched) {
-  owned_graph const captured = captured_step(1);
-  EXPECT_EQ(escrow_torch_release(escrow_torch_hoist(captured)), 0) << escrow_torch_error();
+  step{captured_step(1)}.release();
 }
 
 TEST_F(TorchFunctions, ReleaseAGraphWithoutMemoryAfterItsLaunches) {
   fate_ptr const fate = make_fate();
-  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
+  step const its{captured_plainly([&](cudaStream_t on) {
     worker->retire(on, std::make_shared<probe>(fate));
     hold_up(on);
-  });
-  void* const held = escrow_torch_hoist(captured);
-  owned_exec const exec = instantiate(captured);
-  ASSERT_EQ(escrow_torch_enter(held, one), 0) << escrow_torch_error();
-  must(cudaGraphLaunch(exec, one));
-  ASSERT_EQ(escrow_torch_leave(held, one), 0) << escrow_torch_error();
-  std::thread other([&] { EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error(); });
+  })};
+  its.launch(one);
+  std::thread other([&] { its.release(); });
   EXPECT_TRUE(stays_false([&] { return fate->was_destroyed(); }));
   flag.raise();
   other.join();
@@ -258,52 +266,42 @@ TEST_F(TorchFunctions, ReleaseAGraphWithoutMemoryAfterItsLaunches) {
 }
 
 TEST_F(TorchFunctions, ReleaseAGraphWhoseLaunchHasNotEnded) {
-  owned_graph const first = captured_step(1);
-  owned_graph const second = captured_step(2);
-  void* const of_first = escrow_torch_hoist(first);
-  void* const of_second = escrow_torch_hoist(second);
-  ASSERT_EQ(escrow_torch_enter(of_first, one), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
-  ASSERT_EQ(escrow_torch_enter(of_second, two), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_leave(of_second, two), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
+  step const first{captured_step(1)};
+  step const second{captured_step(2)};
+  first.enter(one);
+  first.release();
+  second.enter(two);
+  second.leave(two);
+  second.release();
 }
 
 TEST_F(TorchFunctions, ReleaseAGraphInTheTurnOfAnother) {
-  owned_graph const first = captured_step(1);
-  owned_graph const second = captured_step(2);
-  void* const of_first = escrow_torch_hoist(first);
-  void* const of_second = escrow_torch_hoist(second);
-  ASSERT_EQ(escrow_torch_enter(of_first, one), 0) << escrow_torch_error();
-  ASSERT_EQ(escrow_torch_leave(of_first, one), 0) << escrow_torch_error();
-  ASSERT_EQ(escrow_torch_enter(of_second, one), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_release(of_first), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_leave(of_second, one), 0) << escrow_torch_error();
-  EXPECT_EQ(escrow_torch_release(of_second), 0) << escrow_torch_error();
+  step const first{captured_step(1)};
+  step const second{captured_step(2)};
+  first.enter(one);
+  first.leave(one);
+  second.enter(one);
+  first.release();
+  second.leave(one);
+  second.release();
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 
 TEST_F(TorchFunctions, LaunchAgainOrReleaseAfterALaunchWhoseEndIsNotKnown) {
   for (bool const is_launched_again : {false, true}) {
-    owned_graph const captured = captured_step(1);
-    void* const held = escrow_torch_hoist(captured);
-    owned_exec const exec = instantiate(captured);
-    ASSERT_EQ(escrow_torch_enter(held, one), 0) << escrow_torch_error();
+    step const its{captured_step(1)};
+    its.enter(one);
     if (!is_launched_again) hold_up(one);
-    must(cudaGraphLaunch(exec, one));
+    must(cudaGraphLaunch(its.exec, one));
     sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 1000);
     sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 1000);
-    EXPECT_EQ(escrow_torch_leave(held, one), -1);
+    EXPECT_EQ(escrow_torch_leave(its.held, one), -1);
     sim::clear_faults();
-    if (is_launched_again) {
-      ASSERT_EQ(escrow_torch_enter(held, one), 0) << escrow_torch_error();
-      must(cudaGraphLaunch(exec, one));
-      EXPECT_EQ(escrow_torch_leave(held, one), 0) << escrow_torch_error();
-    }
+    if (is_launched_again) its.launch(one);
     std::atomic<bool> is_released = false;  // relaxed: the join orders the rest
     std::thread other([&] {
-      EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error();
+      its.release();
       is_released.store(true, std::memory_order_relaxed);
     });
     auto const was_released = [&] { return is_released.load(std::memory_order_relaxed); };
@@ -316,17 +314,16 @@ TEST_F(TorchFunctions, LaunchAgainOrReleaseAfterALaunchWhoseEndIsNotKnown) {
 #endif
 
 TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
-  owned_graph const captured = captured_step(1);
-  void* const held = escrow_torch_hoist(captured);
+  step const its{captured_step(1)};
   {
     capture open{two, cudaStreamCaptureModeGlobal};
-    EXPECT_EQ(escrow_torch_enter(held, two), -1);
+    EXPECT_EQ(escrow_torch_enter(its.held, two), -1);
     EXPECT_TRUE(contains(escrow_torch_error(), "`stream` is being captured"));
   }
-  EXPECT_EQ(escrow_torch_leave(held, two), -1);
+  EXPECT_EQ(escrow_torch_leave(its.held, two), -1);
   EXPECT_EQ(escrow_torch_enter(nullptr, two), -1);
   EXPECT_TRUE(contains(escrow_torch_error(), "`held` is null"));
-  EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error();
+  its.release();
 }
 
 }  // namespace

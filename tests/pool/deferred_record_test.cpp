@@ -1,0 +1,301 @@
+// Leases that end where nothing can be recorded on their stream, in other captures or on the
+// deleter's worker: the slot is neither claimed early nor lost, but waits until the pool is given
+// that stream outside of captures.
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class DeferredRecord : public pool_world {
+ protected:
+  /// A lease that was claimed in a capture, whose graph is destroyed, and that eager work uses
+  /// until the flag is raised.
+  [[nodiscard]] std::optional<block_lease> used_after_its_capture(block_pool& pool) {
+    capture claiming{one, cudaStreamCaptureModeRelaxed};
+    std::optional<block_lease> held = pool.claim(one);
+    must(claiming.end());
+    hold_up(one);
+    fill(*held, one, 4);
+    return held;
+  }
+  static void end_in_invalidated_capture(std::optional<block_lease>& held, cudaStream_t stream) {
+    capture second{stream, cudaStreamCaptureModeGlobal};
+    invalidate(stream);
+    held.reset();
+  }
+  static void end_in_capture(std::optional<block_lease>& held, cudaStream_t stream) {
+    capture second{stream, cudaStreamCaptureModeGlobal};
+    held.reset();
+    must(second.end());
+  }
+};
+
+TEST_F(DeferredRecord, ALeaseThatEndsInAnotherInvalidatedCaptureIsNotGivenOutBeforeItsWork) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = used_after_its_capture(pool);
+  end_in_invalidated_capture(held, one);
+  ASSERT_TRUE(drained());
+  EXPECT_FALSE(pool.try_claim(two).has_value());
+  EXPECT_TRUE(pool.try_claim(one).has_value());
+  expect_next_waits(pool, two, 4);
+}
+
+TEST_F(DeferredRecord, ADestroyedPoolDoesNotDestroyTheResourceUnderSuchWork) {
+  lost = 1;
+  std::optional<block_pool> pool = make_pool(1);
+  std::optional<block_lease> held = used_after_its_capture(*pool);
+  end_in_invalidated_capture(held, one);
+  pool.reset();
+  ASSERT_TRUE(drained());
+  EXPECT_EQ(counts.destroyed.load(), 0);
+  EXPECT_EQ(worker->stats().leaked, 1u);
+}
+
+TEST_F(DeferredRecord, ALeaseThatEndsInAnotherCaptureIsHeldByThatGraphTooAndComesBack) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = used_after_its_capture(pool);
+  capture second{one, cudaStreamCaptureModeGlobal};
+  must(launch_tiny(one));
+  held.reset();
+  EXPECT_TRUE(second.is_active());
+  must(second.end());
+  EXPECT_FALSE(pool.try_claim(one).has_value()) << "the second graph holds it";
+  second.graph().reset();
+  ASSERT_TRUE(drained());
+  expect_next_waits(pool, two, 4);
+}
+
+TEST_F(DeferredRecord, IsMadeByAnyCallThatIsGivenTheStream) {
+  block_pool pool = make_pool(2);
+  for (int way = 0; way < 3; ++way) {
+    std::optional<block_lease> late = pool.claim(one);
+    std::optional<block_lease> later = pool.claim(way == 1 ? two : one);
+    end_in_capture(late, one);
+    ASSERT_EQ(pool.stats().deferred, 1u);
+    if (way == 0) later->release();
+    if (way == 1) later->record_stream(one);
+    if (way == 2) static_cast<void>(pool.try_claim(one));
+    EXPECT_EQ(pool.stats().deferred, 0u) << way;
+    later.reset();
+    ASSERT_TRUE(drained());
+  }
+}
+
+TEST_F(DeferredRecord, IsNotMadeOnAStreamThatHasTheHandleOfADestroyedOne) {
+  lost = 1;
+  std::optional<block_pool> pool = make_pool(1);
+  std::vector<owned_stream> made;
+  cudaStream_t old = nullptr;
+  {
+    owned_stream const destroyed = make_stream();
+    old = destroyed.get();
+    std::optional<block_lease> held;
+    {
+      capture first{destroyed, cudaStreamCaptureModeGlobal};
+      held = pool->claim(destroyed);
+      must(first.end());
+    }
+    end_in_capture(held, destroyed);
+  }
+  bool is_used_again = false;
+  std::uint64_t last = 0;
+  for (int i = 0; i < 200; ++i) {
+    owned_stream later = make_stream(i % 3 == 0 ? cudaStreamDefault : cudaStreamNonBlocking);
+    EXPECT_GT(stream_id(later), last) << "a stream that is made later has a larger id";
+    last = stream_id(later);
+    is_used_again = is_used_again || later.get() == old;
+    static_cast<void>(pool->try_claim(later));
+    if (i % 4 != 0) made.push_back(std::move(later));
+  }
+  EXPECT_EQ(pool->stats().deferred, 1u);
+  pool.reset();
+  EXPECT_EQ(worker->stats().leaked, 1u);
+  if (!is_used_again) GTEST_SKIP() << "handles are not used again here";
+}
+
+TEST_F(DeferredRecord, OnOneStreamDoesNotHideTheWorkOfTheStreamThatWasRecordedAtTheRelease) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = pool.claim(one);
+  held->record_stream(two);
+  hold_up(one);
+  fill(*held, one, 4);
+  end_in_capture(held, two);
+  expect_next_waits(pool, two, 4);
+}
+
+TEST_F(DeferredRecord, OnAStreamOfAnotherDeviceLeavesTheSlotToThePoolsOwn) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  owned_stream const elsewhere = make_stream_of(1);
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> late = pool.claim(one);
+  late->record_stream(elsewhere);
+  end_in_capture(late, elsewhere);
+  EXPECT_THROW(static_cast<void>(pool.try_claim(elsewhere)), usage_error);
+  EXPECT_EQ(pool.stats().deferred, 0u);
+  EXPECT_TRUE(pool.try_claim(two).has_value());
+}
+
+TEST_F(DeferredRecord, IsNamedByAPoolThatIsClosedAndStillMade) {
+  block_pool pool = make_pool(2);
+  block_lease last = pool.claim(one);
+  std::optional<block_lease> late = pool.claim(one);
+  end_in_capture(late, one);
+  ASSERT_TRUE(drained());
+  auto const left = pool.close_for(std::chrono::nanoseconds{0});
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].waits_for, one.get());
+  EXPECT_EQ(left[0].slots, 1u);
+  EXPECT_EQ(left[1].waits_for, nullptr);
+  EXPECT_EQ(left[1].slots, 1u);
+  last.release();
+  EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+// The worker calls nothing with a stream.
+class LeaseOnTheWorker : public pool_world {
+ protected:
+  /// The worker ended the lease of the pool's only slot, which no other stream gets until the pool
+  /// is given `stream`.
+  void expect_deferred(block_pool& pool, cudaStream_t stream) {
+    EXPECT_TRUE(drained());
+    EXPECT_EQ(pool.stats().deferred, 1U);
+    EXPECT_TRUE(is_out(pool));
+    pool.claim(stream).release();
+    EXPECT_EQ(pool.stats().deferred, 0U);
+  }
+  /// The same; another stream's next use waits for work on `stream` then. Raises the flag.
+  void expect_waits_for(block_pool& pool, cudaStream_t stream) {
+    expect_deferred(pool, stream);
+    expect_next_waits(pool, asking, 4);
+  }
+};
+
+// CUDA crashes in any call with a stream whose capture another thread begins or ends.
+TEST_F(LeaseOnTheWorker, CallsNothingWithItsStreams) {
+  block_pool pool = make_pool(4000);
+  for (int i = 0; i < 2000; ++i) {
+    static_cast<void>(captured_plainly([&](cudaStream_t on) {
+      block_lease held = pool.claim(two);
+      held.record_stream(three);
+      worker->retire(on, std::move(held));
+      claimer<block> of_two = pool.on(two);
+      of_two.claim().release();
+      worker->retire(on, std::move(of_two));
+    }));
+    for (cudaStream_t const each : {two.get(), three.get()}) {
+      capture next{each, cudaStreamCaptureModeRelaxed};
+      must(launch_add(each, cells.data(), 1));
+      ASSERT_EQ(next.end(), cudaSuccess) << i;
+    }
+  }
+  EXPECT_TRUE(drained());
+  for (cudaStream_t const each : {two.get(), three.get()}) use(pool, each);
+  EXPECT_EQ(pool.stats().deferred, 0U);
+}
+
+// As a cache does that shares what it keeps with graphs.
+TEST_F(LeaseOnTheWorker, WaitsForWorkThatItsOtherOwnersLeaveBehind) {
+  block_pool pool = make_pool(1);
+  auto held = std::make_shared<block_lease>(pool.claim(one));
+  block_worker();
+  worker->retire(two, held);
+  keep_busy(*held, one, 4);
+  held.reset();
+  may_end = true;
+  expect_waits_for(pool, one);
+}
+
+TEST_F(LeaseOnTheWorker, DefersItsRecordHoweverItEnds) {
+  for (std::function<void(block_lease&)> const& end :
+       {std::function<void(block_lease&)>([](auto&) {}),  // the destructor
+        std::function<void(block_lease&)>([](auto& it) { it.release(); }),
+        std::function<void(block_lease&)>([this](auto& it) { it.release(one.get()); })}) {
+    block_pool pool = make_pool(1);
+    auto held = std::make_shared<block_lease>(pool.claim(one));
+    worker->retire(two, probe(make_fate([held = std::move(held), end] { end(*held); })));
+    expect_deferred(pool, one);
+  }
+}
+
+TEST_F(LeaseOnTheWorker, ReleasedOnAnotherStreamWaitsForBoth) {
+  block_pool pool = make_pool(1);
+  auto held = std::make_shared<block_lease>(pool.claim(one));
+  block_worker();
+  worker->retire(two, probe(make_fate([held, this] { held->release(three.get()); })));
+  fill(*held, one, 3);
+  order(one, three);
+  keep_busy(*held, three, 4);
+  held.reset();
+  may_end = true;
+  EXPECT_TRUE(drained());
+  EXPECT_FALSE(pool.try_claim(three));
+  expect_waits_for(pool, one);
+}
+
+TEST_F(LeaseOnTheWorker, OfACaptureComesBackWithItsGraph) {
+  block_pool pool = make_pool(1);
+  owned_graph graph = captured_plainly([&](cudaStream_t on) {
+    block_lease held = pool.claim(on);
+    fill(held, on, 3);
+    worker->retire(on, std::move(held));
+  });
+  EXPECT_TRUE(is_kept(pool));
+  graph.reset();
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(LeaseOnTheWorker, OfACaptureWaitsForAStreamThatWasRecordedAfterIt) {
+  block_pool pool = make_pool(1);
+  std::shared_ptr<block_lease> held;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) {
+    held = std::make_shared<block_lease>(pool.claim(on));
+    worker->retire(on, held);
+  });
+  held->record_stream(one);
+  keep_busy(*held, one, 4);
+  held.reset();
+  graph.reset();
+  expect_waits_for(pool, one);
+}
+
+TEST_F(LeaseOnTheWorker, IsLeakedIfItsPoolIsGone) {
+  {
+    block_pool pool = make_pool(1);
+    block_worker();
+    worker->retire(two, pool.claim(one));
+  }
+  may_end = true;
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  lost = 1;
+}
+
+TEST_F(LeaseOnTheWorker, TheEndOfAPoolLeaksWhatHasNoEvent) {
+  block_pool pool = make_pool(with(options(4), &pool_options::streams_outlive_pool, true));
+  use(pool, one);
+  worker->retire(std::move(pool));
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  lost = 1;
+}
+
+TEST_F(LeaseOnTheWorker, TheEndOfAClaimerLeavesItsSlotsWithoutAnEventToItsStream) {
+  block_pool pool = make_pool(2);  // of which a claimer keeps one without an event
+  block_lease const other = pool.claim(two);
+  claimer<block> local = pool.on(one);
+  {
+    block_lease held = local.claim();
+    keep_busy(held, one, 4);
+  }
+  worker->retire(two, std::move(local));
+  expect_waits_for(pool, one);
+}
+
+}  // namespace
+}  // namespace escrow::test
