@@ -182,10 +182,15 @@ bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
 }
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count != 0) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(64);  // room for most graphs, which then need one call
+  std::size_t count = nodes.size();
+  check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  if (count == nodes.size()) {
+    check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+    nodes.resize(count);
+    check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  }
+  nodes.resize(count);
   return nodes;
 }
 
