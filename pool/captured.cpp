@@ -47,6 +47,7 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, b
 
 slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
                                       source_location where, bool may_be_idle) {
+  graph_registry::global().forget_released(capture.id, capture.graph);
   if (slot* const own = reuse.take_before(std::move(frontier), capture.id, slots_max)) {
     return own;
   }
@@ -73,6 +74,10 @@ std::size_t graph_hold::bytes() const noexcept {
 void graph_hold::fill(cudaStream_t stream, unsigned char value) const {
   if (held_.data_ == nullptr) return;
   check(cudaMemsetAsync(held_.data_, value, held_.bytes_, stream), "cudaMemsetAsync");
+}
+
+void graph_hold::enter(reference_set const& set) noexcept {
+  if (is_claim_) held_.claimed_with_ = &set;
 }
 
 void graph_hold::end_reuse() noexcept {
