@@ -47,15 +47,17 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, b
 
 slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier frontier,
                                       source_location where, bool may_be_idle) {
-  graph_registry::global().forget_released(capture.id, capture.graph);
   if (slot* const own = reuse.take_before(std::move(frontier), capture.id, slots_max)) {
     return own;
   }
   slot* shared = nullptr;
-  // Where the work of a copied graph is ordered in this capture is not known.
-  if (options.group &&
-      !graph_registry::global().has_sealed(capture.id, capture.graph, *options.group->order())) {
-    shared = reuse.take_shared(capture.id);
+  if (options.group) {
+    graph_registry& registry = graph_registry::global();
+    registry.forget_released(capture.id, capture.graph);  // otherwise take_done() recycles the set
+    // Where the work of a copied graph is ordered in this capture is not known.
+    if (!registry.has_sealed(capture.id, capture.graph, *options.group->order())) {
+      shared = reuse.take_shared(capture.id);
+    }
   }
   slot* const found = shared != nullptr || !may_be_idle ? shared : take_done(next_pass());
   if (found == nullptr) return nullptr;

@@ -162,6 +162,7 @@ TEST_P(Recapture, AgainAndAgainReleasesEachTimeWhatTheLastOneClaimedAndRetired) 
   std::vector<cargo> all;
   for (int i = 0; i < 4; ++i) all.push_back(make_cargo());
   for (cargo& each : all) {
+    if (&each != &all[1]) hoist(source).release();
     recapture(source, each);
     run(*exec);
     EXPECT_TRUE(is_kept(*last));
@@ -175,10 +176,13 @@ TEST_P(Recapture, AgainAndAgainReleasesEachTimeWhatTheLastOneClaimedAndRetired) 
 
 // The worker is blocked: sets that CUDA released are still registered.
 TEST_P(Recapture, ClaimsNoSlotAgainThatTheGraphDoesNotHold) {
-  block_pool pool = make_pool(2);
+  block_pool pool = make_pool(4);
+  fate_ptr const fate = make_fate();
   auto const enqueue = [&](cudaStream_t on) {
+    worker->retire(on, std::make_shared<probe>(fate));
     use(pool, on);
-    use(pool, on);
+    block_lease const first = pool.claim(on);
+    block_lease const second = pool.claim(on);  // not the one that was just used
   };
   block_worker();
   for (bool const has_exec : {false, true}) {
@@ -187,17 +191,50 @@ TEST_P(Recapture, ClaimsNoSlotAgainThatTheGraphDoesNotHold) {
     if (has_exec) exec.emplace(source.get());
     recapture(source, enqueue);
     if (has_exec) {
-      EXPECT_EQ(pool.stats().in_graphs, 2U) << "the exec's and the graph's";
+      EXPECT_EQ(pool.stats().in_graphs, 4U) << "two of the exec's and two of the graph's";
       exec->update(source.get());
     } else {
       exec.emplace(source.get());
     }
     source.reset();
-    EXPECT_TRUE(wait_until([&] { return free_slots(pool) == 1; }));
+    EXPECT_TRUE(wait_until([&] { return free_slots(pool) == 2; }));
     run(*exec);
     exec.reset();
-    EXPECT_TRUE(wait_until([&] { return free_slots(pool) == 2; }));
+    EXPECT_TRUE(wait_until([&] { return free_slots(pool) == 4; }));
   }
+}
+
+TEST_P(Recapture, OfAGraphInASharingGroupMayShareSlotsWithOthers) {
+  pool_options grouped = options(2);
+  grouped.group.emplace();
+  block_pool pool = make_pool(grouped);
+  owned_graph source = captured_plainly([&](cudaStream_t on) { use(pool, on); });
+  owned_graph const other = captured_plainly([&](cudaStream_t on) {
+    block_lease const first = pool.claim(on);
+    block_lease const second = pool.claim(on);
+  });
+  block_worker();
+  recapture(source, [&](cudaStream_t on) { use(pool, on); });
+  may_end.store(true);
+  EXPECT_EQ(made(), 2);
+  graph_exec exec(source.get());
+  source.reset();
+  run(exec);
+  EXPECT_TRUE(is_kept(pool));
+}
+
+TEST_P(Recapture, ThatClaimsNothingLeavesNothingOnTheGraph) {
+  owned_graph source = captured_plainly(loading(before));
+  graph_exec exec(source.get());
+  recapture(source, [&](cudaStream_t on) {
+    hold_up(on);
+    must(launch_fill(on, cells.data() + 4, 4, 1));
+    must(launch_check(on, cells.data() + 4, 4, 1, mismatches.data()));
+  });
+  exec.update(source.get());
+  EXPECT_TRUE(is_released(before));
+  EXPECT_EQ(exec.held().slots, 0U);
+  EXPECT_EQ(hoist(source).held().slots, 0U);
 }
 
 TEST_P(Recapture, HoldsTheSlotOfALeaseFromBeforeThatIsReleasedInIt) {
@@ -210,12 +247,13 @@ TEST_P(Recapture, HoldsTheSlotOfALeaseFromBeforeThatIsReleasedInIt) {
     memory.emplace(memories.claim<int>(on, 1));
     fill(*held, on, 1);
   });
-  before.has_slot = true;
+  block_worker();  // the set of before is closed, and still registered
   recapture(source, [&](cudaStream_t on) {
     EXPECT_THROW(launch(on, add, {}, *memory, 1), usage_error);
     fill(*held, on, 2);
     held.reset();
   });
+  may_end.store(true);
   owned_exec exec = instantiate(source);
   source.reset();
   static_cast<void>(before.pool.try_claim(one));  // gives it the stream
@@ -256,20 +294,23 @@ TEST_P(Recapture, LeavesOwnersOfNodesBuiltByHandUntilTheNodeIsChanged) {
     return std::shared_ptr<int>(cells.data(), ends);
   };
   node const changed = build(source).add(kernel_node(add, {}, owned(before.fate), 1));
-  recapture(source.get(), [&](cudaStream_t on) {
-    must(launch_add(on, cells.data(), 2));
-    retire(on, now.fate);
-  });
-  EXPECT_TRUE(stays_kept(before.fate));
-  fate_ptr const last = make_fate();
-  changed.set(kernel_node(add, {}, owned(last), 4));
-  EXPECT_TRUE(is_released(before.fate));
+  for (bool const is_retiring : {false, true}) {
+    recapture(source.get(), [&](cudaStream_t on) {
+      must(launch_add(on, cells.data(), 2));
+      if (is_retiring) retire(on, now.fate);
+    });
+    fate_ptr const next = make_fate();
+    EXPECT_TRUE(stays_kept(before.fate));
+    changed.set(kernel_node(add, {}, owned(next), 4));
+    EXPECT_TRUE(is_released(before.fate));
+    before.fate = next;
+  }
   run(source);
   EXPECT_EQ(cells.load(), 4);
   EXPECT_TRUE(is_kept(now.fate));
   source = {};
   EXPECT_TRUE(is_released(now.fate));
-  EXPECT_TRUE(is_released(last));
+  EXPECT_TRUE(is_released(before.fate));
 }
 
 TEST_P(Recapture, ThatCannotBeginOrFailsLosesNothing) {
