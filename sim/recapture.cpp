@@ -6,7 +6,7 @@
 #include "graphs.hpp"
 #include "nodes.hpp"
 
-#include <algorithm>
+#include <cstring>
 
 namespace escrow::sim::model {
 namespace {
@@ -62,8 +62,8 @@ cudaGraphNodeParams params_of(cudaGraphNodeType type, work& what) {
 
 numbers values_of(kernel_work const& kernel) {
   auto const& s = kernel.shape;
-  return {number(kernel.code), s.gridDim.x,  s.gridDim.y,  s.gridDim.z,
-          s.blockDim.x,        s.blockDim.y, s.blockDim.z, s.sharedMemBytes};
+  return {s.gridDim.x,  s.gridDim.y,  s.gridDim.z,     s.blockDim.x,
+          s.blockDim.y, s.blockDim.z, s.sharedMemBytes};
 }
 numbers values_of(host_work const& host) {
   return {reinterpret_cast<std::uintptr_t>(host.run), number(host.argument)};
@@ -93,10 +93,20 @@ numbers values_of(Other const&) {
   return {};
 }
 
-bool does_same(work const& old, work const& now) {
-  auto const* const before = std::get_if<kernel_work>(&old);
-  auto const* const after = std::get_if<kernel_work>(&now);
-  if (before != nullptr && after != nullptr && before->args != after->args) return false;
+bool has_same_args(kernel_work& one, kernel_work& other) {
+  auto const& sizes = one.code->arg_sizes;
+  auto const before = one.args.pointers();
+  auto const after = other.args.pointers();
+  for (std::size_t i = 0; one.code == other.code && i < sizes.size(); ++i) {
+    if (std::memcmp(before[i], after[i], sizes[i]) != 0) return false;
+  }
+  return one.code == other.code;
+}
+
+bool does_same(work& old, work& now) {
+  auto* const before = std::get_if<kernel_work>(&old);
+  auto* const after = std::get_if<kernel_work>(&now);
+  if (before != nullptr && after != nullptr && !has_same_args(*before, *after)) return false;
   auto const values = [](work const& what) {
     return std::visit([](auto const& each) { return values_of(each); }, what);
   };

@@ -1,9 +1,7 @@
 // Kernels, copies and fills: the work that takes time and runs with no lock held.
 #include "work.hpp"
 
-#include <algorithm>
 #include <cstring>
-#include <span>
 
 namespace escrow::sim::model {
 namespace {
@@ -76,14 +74,6 @@ std::vector<void*> kernel_args::pointers() {
   result.reserve(offsets_.size());
   for (auto const offset : offsets_) result.push_back(storage_.data() + offset);
   return result;
-}
-
-bool kernel_args::operator==(kernel_args const& other) const {
-  auto const bytes_of = [](kernel_args const& args) {
-    auto const* const begin = reinterpret_cast<unsigned char const*>(args.storage_.data());
-    return std::span(begin, args.storage_.size() * sizeof(std::max_align_t));
-  };
-  return std::ranges::equal(bytes_of(*this), bytes_of(other));
 }
 
 bool perform(work& what) {

@@ -33,7 +33,6 @@ class kernel_args {
 
   // Pointers to the copies; they stay good until this object is copied over or gone.
   std::vector<void*> pointers();
-  bool operator==(kernel_args const& other) const;
 
  private:
   std::vector<std::max_align_t> storage_;
