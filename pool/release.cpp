@@ -149,16 +149,17 @@ bool slot_pool::state::is_held_by(claimed_slot const& lease,
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
                                   capture_frontier end) {
-  bool const is_foreign = capture.is_active() && !is_held_by(lease, capture);
+  auto const hold_here = [&] {
+    graph_registry::global().forget_released(capture.id, capture.graph);
+    hold_in_graph(*lease.what, capture, false, {});
+  };
+  bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
   if (is_foreign || capture.status == capture_status::invalidated) {
     std::vector<stream_use>& uses = lease.what->unrecorded_;
     bool const was_used_eagerly = !is_same_stream(lease.on, on) && !is_in_its_capture(lease);
     uses.reserve(uses.size() + 2);
     // Work on the slot may have been captured: this graph must hold it, too.
-    if (is_foreign) {
-      graph_registry::global().forget_released(capture.id, capture.graph);
-      hold_in_graph(*lease.what, capture, false, {});
-    }
+    if (is_foreign) hold_here();
     // Work from before this capture may still run, and a wait of `on` for the claiming stream may
     // have been captured.
     if (was_used_eagerly) uses.push_back(lease.on);
@@ -168,6 +169,8 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   for (stream_use const& also : lease.what->unrecorded_) {
     require_same_thread(also, "gave it to record_stream()");
   }
+  // It may have been hoisted or recaptured since the claim.
+  if (capture.is_active() && !is_held_by(lease, capture)) hold_here();
   if (capture.is_active()) return release_captured(lease, std::move(end));
   if (on.id == 0) on.id = stream_id(on.handle);
   check(release_eager(lease, on, true), "cudaEventRecord");
