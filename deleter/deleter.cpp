@@ -99,6 +99,7 @@ deleter::retirement deleter::begin(stream_ref stream, char const* call) {
 deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
+    graph_registry::global().forget_released(capture.id, capture.graph);
     return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));
   }
   std::uint64_t const id = stream_id(stream);

@@ -154,6 +154,16 @@ std::uint64_t graph_registry::capture_id_of(std::uint64_t id) const noexcept {
   return found == entries_.end() ? 0 : found->second.capture_id;
 }
 
+void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexcept {
+  std::lock_guard const lock(mutex_);
+  auto const found = entries_.find(resolve(id, graph));
+  if (found == entries_.end()) return;
+  std::erase_if(found->second.sets, [&found](placed_set const& each) {
+    return each.set->is_off_graphs() && std::erase(each.set->graph_ids_, found->first) != 0;
+  });
+  erase_if_unused(found);
+}
+
 void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
   take_out(set, id);
@@ -194,7 +204,7 @@ bool graph_registry::is_sealed(reference_set const& set) const noexcept {
 
 bool graph_registry::is_on(reference_set const& set, std::uint64_t id) const noexcept {
   std::lock_guard const lock(mutex_);
-  return std::ranges::find(set.graph_ids_, id) != set.graph_ids_.end();
+  return !set.is_off_graphs() && std::ranges::find(set.graph_ids_, id) != set.graph_ids_.end();
 }
 
 std::optional<graph_registry::known_handle> graph_registry::find(cudaGraph_t graph) const noexcept {

@@ -20,6 +20,7 @@ reclaimable* closed() noexcept {
 
 // On the last reference's thread, perhaps CUDA's: no CUDA call, allocation, lock or wait.
 void CUDART_CB drop_graph_reference(void* set) noexcept {
+  static_cast<reference_set*>(set)->leave_graphs();
   static_cast<reference_set*>(set)->drop_ref();
 }
 
@@ -39,6 +40,7 @@ ref<reference_set> reference_set::make(deleter_core& core, int device,
 
 bool reference_set::append(reclaimable& member, bool is_written) noexcept {
   member.add_ref();
+  if (member.is_slot()) static_cast<slot_reference&>(member).enter(*this);
   // Relaxed: a stale value makes the exchange below fail.
   reclaimable* newest = newest_.load(std::memory_order_relaxed);
   do {

@@ -118,6 +118,11 @@ reference_set* graph_core::open_set() noexcept {
 }
 
 void graph_core::drop_hoisted() noexcept {
+  if (!is_adopted_ && id_ != 0) {
+    // A recapture may have given it a new id. Ids count up.
+    auto const known = graph_registry::global().find(native_);
+    if (known && !known->is_adopted) id_ = std::max(id_, known->id);
+  }
   // The graph may have been hoisted by its handle.
   if (!is_exposed_ || placed_.empty()) return;
   std::erase_if(placed_, [this](placed_set const& placed) {

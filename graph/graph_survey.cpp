@@ -65,7 +65,7 @@ graph_survey survey_of(char const* call, survey_root const& root,
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
   }
-  graph_registry const& registry = graph_registry::global();
+  graph_registry& registry = graph_registry::global();
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
   graph_survey found;
@@ -77,6 +77,7 @@ graph_survey survey_of(char const* call, survey_root const& root,
   for (cudaGraph_t const each : tree.graphs) {
     bool const is_root = each == root.handle && root.key != 0;
     std::uint64_t const id = is_root ? root.key : identify(call, each);
+    if (id != 0) registry.forget_released(id, each);
     if (id != 0 && registry.knows(id)) found.known.emplace(each, id);
   }
   return found;

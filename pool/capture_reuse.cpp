@@ -10,6 +10,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -155,6 +156,16 @@ bool capture_reuse::is_held(slot const& asked) const noexcept {
   return holds_of(asked) != 0;
 }
 
+bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noexcept {
+  std::lock_guard const lock(mutex_);
+  return claimed.reusable_in_ == id && !claimed.claimed_with_->is_off_graphs();
+}
+
+// A recapture does not list its graph's slots any more.
+bool capture_reuse::may_take(slot const& listed) noexcept {
+  return !listed.is_leased_ && !listed.claimed_with_->is_off_graphs();
+}
+
 bool capture_reuse::end_lease(slot& held) noexcept {
   std::lock_guard const lock(mutex_);
   held.is_leased_ = false;
@@ -273,7 +284,7 @@ slot* capture_reuse::newest_at(cudaGraphNode_t node, reusable_slots const& all,
   auto const [first, last] = all.equal_range(node);
   for (auto each = first; each != last; ++each) {
     slot* const candidate = each->second;
-    if (candidate->is_leased_ || !std::ranges::all_of(candidate->released_after_, is_before)) {
+    if (!may_take(*candidate) || !std::ranges::all_of(candidate->released_after_, is_before)) {
       continue;
     }
     if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
@@ -352,7 +363,7 @@ slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stre
   auto const choose_oldest = [](reusable_slots const& all) {
     slot* oldest = nullptr;
     for (auto const& [node, candidate] : all) {
-      if (candidate->is_leased_) continue;
+      if (!may_take(*candidate)) continue;
       if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
     }
     return oldest;

@@ -62,6 +62,9 @@ class capture_reuse {
   // The hold moved off the graph: no claim of its captures gets the slot.
   void end_reuse(slot& held, std::uint64_t id) noexcept;
   [[nodiscard]] bool is_held(slot const& asked) const noexcept;
+  // Whether the graph captured as `id` still holds the slot that was claimed last in such a
+  // capture: it was not hoisted or recaptured since.
+  [[nodiscard]] bool is_held_in(slot const& claimed, std::uint64_t id) const noexcept;
 
   // Ends the lease, or its deferred record. True if no graph holds the slot.
   [[nodiscard]] bool end_lease(slot& held) noexcept;
@@ -108,6 +111,7 @@ class capture_reuse {
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
+  [[nodiscard]] static bool may_take(slot const& listed) noexcept;
   [[nodiscard]] static std::size_t holds_of(slot const& held) noexcept;
   void share(slot& released) noexcept;
   void unshare(slot& claimed) noexcept;

@@ -51,10 +51,13 @@ slot* slot_pool::state::take_existing(capture_info const& capture, capture_front
     return own;
   }
   slot* shared = nullptr;
-  // Where the work of a copied graph is ordered in this capture is not known.
-  if (options.group &&
-      !graph_registry::global().has_sealed(capture.id, capture.graph, *options.group->order())) {
-    shared = reuse.take_shared(capture.id);
+  if (options.group) {
+    graph_registry& registry = graph_registry::global();
+    registry.forget_released(capture.id, capture.graph);  // otherwise take_done() recycles the set
+    // Where the work of a copied graph is ordered in this capture is not known.
+    if (!registry.has_sealed(capture.id, capture.graph, *options.group->order())) {
+      shared = reuse.take_shared(capture.id);
+    }
   }
   slot* const found = shared != nullptr || !may_be_idle ? shared : take_done(next_pass());
   if (found == nullptr) return nullptr;
@@ -73,6 +76,10 @@ std::size_t graph_hold::bytes() const noexcept {
 void graph_hold::fill(cudaStream_t stream, unsigned char value) const {
   if (held_.data_ == nullptr) return;
   check(cudaMemsetAsync(held_.data_, value, held_.bytes_, stream), "cudaMemsetAsync");
+}
+
+void graph_hold::enter(reference_set const& set) noexcept {
+  if (is_claim_) held_.claimed_with_ = &set;
 }
 
 void graph_hold::end_reuse() noexcept {

@@ -9,6 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -138,18 +139,27 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
-  if (capture.id != lease.capture_id || !leave_to_graph(lease)) slot_pool::leak(lease);
+  if (!is_held_by(lease, capture) || !leave_to_graph(lease)) slot_pool::leak(lease);
+}
+
+bool slot_pool::state::is_held_by(claimed_slot const& lease,
+                                  capture_info const& capture) const noexcept {
+  return capture.id == lease.capture_id && reuse.is_held_in(*lease.what, capture.id);
 }
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
                                   capture_frontier end) {
+  auto const hold_here = [&] {
+    graph_registry::global().forget_released(capture.id, capture.graph);
+    hold_in_graph(*lease.what, capture, false, {});
+  };
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
   if (is_foreign || capture.status == capture_status::invalidated) {
     std::vector<stream_use>& uses = lease.what->unrecorded_;
     bool const was_used_eagerly = !is_same_stream(lease.on, on) && !is_in_its_capture(lease);
     uses.reserve(uses.size() + 2);
     // Work on the slot may have been captured: this graph must hold it, too.
-    if (is_foreign) hold_in_graph(*lease.what, capture, false, {});
+    if (is_foreign) hold_here();
     // Work from before this capture may still run, and a wait of `on` for the claiming stream may
     // have been captured.
     if (was_used_eagerly) uses.push_back(lease.on);
@@ -159,7 +169,10 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   for (stream_use const& also : lease.what->unrecorded_) {
     require_same_thread(also, "gave it to record_stream()");
   }
-  if (capture.is_active()) return release_captured(lease, end);
+  if (capture.is_active()) {
+    if (!is_held_by(lease, capture)) hold_here();  // hoisted or recaptured since the claim
+    return release_captured(lease, end);
+  }
   if (on.id == 0) on.id = stream_id(on.handle);
   check(release_eager(lease, on, true), "cudaEventRecord");
 }
@@ -280,7 +293,9 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
   slot const& used = require_slot("launch", lease);
   // Also on a known stream: it may capture since, into a graph that does not hold the slot.
   capture_info const capture = usable_capture_of("launch", stream);
-  if (capture.is_active() && capture.id != lease.capture_id) refuse_capture("launch", lease);
+  if (capture.is_active() && !used.pool_.state_->is_held_by(lease, capture)) {
+    refuse_capture("launch", lease);
+  }
   stream_use const use = used.pool_.state_->unasked(stream);
   auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
   if (is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it)) return;

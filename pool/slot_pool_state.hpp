@@ -133,6 +133,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
+  // Whether the graph of that capture, which is active, holds the slot for the lease.
+  [[nodiscard]] bool is_held_by(claimed_slot const& lease,
+                                capture_info const& capture) const noexcept;
   // `capture` and `end`: what was asked of `on`.
   void release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
                   capture_frontier end);

@@ -3,6 +3,7 @@
 #include "captures.hpp"
 #include "edges.hpp"
 #include "graphs.hpp"
+#include "recapture.hpp"
 #include "streams.hpp"
 
 #include <algorithm>
@@ -90,6 +91,18 @@ cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGra
     frontier ends(dependencies, dependencies + count);
     if (!can_all_begin_at(ends, edges)) return cudaErrorInvalidValue;
     return begin_capture(c, stream, mode, into, std::move(ends), edges);
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamBeginRecaptureToGraph(cudaStream_t handle,
+                                                      cudaStreamCaptureMode mode, cudaGraph_t graph,
+                                                      cudaGraphRecaptureCallbackData* callback) {
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<CUstream_st> stream;
+    if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+    auto const into = find_graph(graph);
+    if (into == nullptr) return cudaErrorInvalidValue;
+    return begin_recapture(c, stream, mode, into, callback);
   });
 }
 

@@ -50,7 +50,7 @@ cudaError_t forbid_on_other_streams(api_call& c, cudaStream_t handle,
   return stream->capturing == nullptr ? forbid_unsafe(c) : cudaSuccess;
 }
 
-cudaError_t capture_alloc(CUstream_st& stream, std::size_t bytes, void** address) {
+cudaError_t capture_alloc(api_call& c, CUstream_st& stream, std::size_t bytes, void** address) {
   if (stream.capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
   cudaMemAllocNodeParams params{};
   params.poolProps.allocType = cudaMemAllocationTypePinned;
@@ -60,15 +60,15 @@ cudaError_t capture_alloc(CUstream_st& stream, std::size_t bytes, void** address
   auto const error = make_alloc_work(*stream.capturing->graph, params, what);
   if (error != cudaSuccess) return error;
   *address = params.dptr;
-  return capture_work(stream, cudaGraphNodeTypeMemAlloc, std::move(what));
+  return capture_work(c, stream, cudaGraphNodeTypeMemAlloc, std::move(what));
 }
 
-cudaError_t capture_free(CUstream_st& stream, void const* address) {
+cudaError_t capture_free(api_call& c, CUstream_st& stream, void const* address) {
   if (stream.capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
   work what;
   auto const error = make_graph_free_work(*stream.capturing->graph, address, what);
   if (error != cudaSuccess) return error;
-  return capture_work(stream, cudaGraphNodeTypeMemFree, std::move(what));
+  return capture_work(c, stream, cudaGraphNodeTypeMemFree, std::move(what));
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStr
     if (auto const error = forbid_on_other_streams(c, handle, stream); error != cudaSuccess)
       return error;
     if (stream->capturing != nullptr) {
-      return capture_alloc(*stream, bytes, address);
+      return capture_alloc(c, *stream, bytes, address);
     }
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     *address = bytes == 0 ? nullptr : allocate_memory(bytes, stream->device, false);
@@ -117,7 +117,7 @@ cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** address, std::size_t bytes,
     if (address == nullptr || pool == nullptr) return cudaErrorInvalidValue;
     if (auto const error = forbid_on_other_streams(c, handle, stream); error != cudaSuccess)
       return error;
-    if (stream->capturing != nullptr) return capture_alloc(*stream, bytes, address);
+    if (stream->capturing != nullptr) return capture_alloc(c, *stream, bytes, address);
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     *address = bytes == 0 ? nullptr : allocate_memory(bytes, pool->device, false);
     return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -132,7 +132,7 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
       if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
     }
     if (address == nullptr) return cudaSuccess;
-    if (stream->capturing != nullptr) return capture_free(*stream, address);
+    if (stream->capturing != nullptr) return capture_free(c, *stream, address);
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     if (auto const block = find_block(address)) {
       if (auto const error = book_free(*block); error != cudaSuccess) return error;

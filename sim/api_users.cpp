@@ -2,8 +2,6 @@
 #include "api.hpp"
 #include "graphs.hpp"
 
-#include <algorithm>
-
 using namespace escrow::sim::model;  // What this file gives C names to.
 
 extern "C" {
@@ -63,14 +61,14 @@ cudaError_t CUDARTAPI cudaGraphReleaseUserObject(cudaGraph_t handle, cudaUserObj
     auto const graph = find_graph(handle);
     auto const* const object = find_object(user_object);
     if (graph == nullptr || object == nullptr || count == 0) return cudaErrorInvalidValue;
-    auto const held = graph->references.find(object->id);
-    // CUDA calls it a success if the graph does not hold the object.
-    if (held == graph->references.end()) return cudaSuccess;
-    auto const released = std::min<std::uint64_t>(held->second.count, count);
-    held->second.count -= released;
-    auto const id = held->first;
-    if (held->second.count == 0) graph->references.erase(held);
-    let_go(user_object, id, released, c.reclaimed);
+    // CUDA calls it a success if the graph does not hold the object, and takes the reference from
+    // the object's total all the same; the graph gives it back when it is destroyed.
+    auto const id = object->id;
+    auto& held = graph->references[id];
+    held.object = user_object;
+    held.count -= count;
+    if (held.count == 0) graph->references.erase(id);
+    let_go(user_object, id, count, c.reclaimed);
     return cudaSuccess;
   });
 }

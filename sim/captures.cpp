@@ -4,6 +4,7 @@
 #include "edges.hpp"
 #include "families.hpp"
 #include "graphs.hpp"
+#include "recapture.hpp"
 
 #include <algorithm>
 #include <unordered_set>
@@ -31,9 +32,12 @@ std::shared_ptr<CUgraph_st> finish(capture& which) {
   return std::move(which.graph);
 }
 
-// A capture that fails takes its graph with it, also one that the caller brought.
+// A capture that fails takes its graph with it, also one that the caller brought, but not one that
+// was recaptured, which the caller "should" destroy (CUDA manual).
 void discard(api_call& c, capture& which) {
+  bool const is_left = which.again.has_value();
   auto const graph = finish(which);
+  if (is_left) return;
   enter_families(c, *graph);
   dismantle(graph, c.reclaimed);
 }
@@ -55,6 +59,11 @@ bool all_joined(capture const& which) {
          std::ranges::all_of(which.streams, [&](auto const* stream) {
            return std::ranges::all_of(stream->ends, is_joined);
          });
+}
+
+// A recapture that ends before it has come to the graph's last node.
+bool is_short(capture const& which) {
+  return which.again->next != which.graph->nodes.size();
 }
 
 }  // namespace
@@ -112,9 +121,10 @@ cudaError_t forbid_all(api_call& c, int device) {
   return result;
 }
 
-cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what) {
+cudaError_t capture_work(api_call& c, CUstream_st& stream, cudaGraphNodeType type, work what) {
   auto& capture = *stream.capturing;
   if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
+  if (capture.again) return recapture_work(c, stream, type, std::move(what));
   auto* const node =
       add_node(*capture.graph, stream.ends, stream.end_edges.data(), type, std::move(what));
   set_ends(stream, {node}, nullptr);
@@ -192,6 +202,8 @@ cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph) {
   auto result = cudaSuccess;
   if (which->mode != cudaStreamCaptureModeRelaxed && which->thread != c.me.number) {
     result = cudaErrorStreamCaptureWrongThread;
+  } else if (which->again && (which->again->failed || (!which->invalidated && is_short(*which)))) {
+    result = cudaErrorGraphRecaptureFailure;
   } else if (which->invalidated) {
     result = cudaErrorStreamCaptureInvalidated;
   } else if (!all_joined(*which)) {

@@ -21,7 +21,7 @@ bool blocked_by_capture(CUstream_st const& legacy);
 cudaError_t forbid_all(api_call& c, int device);
 
 // Adds a node behind the stream's captured work.
-cudaError_t capture_work(CUstream_st& stream, cudaGraphNodeType type, work what);
+cudaError_t capture_work(api_call& c, CUstream_st& stream, cudaGraphNodeType type, work what);
 
 // `edges`: as many, or null if all are full.
 void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges);

@@ -101,9 +101,10 @@ std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
   copy->conditions = source.conditions;
   copy->made_of.push_back(source.own);
   for (auto const& [id, reference] : source.references) {
-    if (auto* const object = find_object(reference.object); object != nullptr && object->id == id) {
+    if (auto* const object = find_object(reference.object);
+        object != nullptr && object->id == id && reference.count > 0) {
       retain(*copy, *object, reference.count);
-      object->references += reference.count;
+      object->references += static_cast<std::uint64_t>(reference.count);
     }
   }
   for (auto const& node : source.nodes) {
@@ -115,11 +116,15 @@ std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
   return copy;
 }
 
-void dismantle(std::shared_ptr<CUgraph_st> const& graph, callbacks& reclaimed) {
-  for (auto const& [id, reference] : graph->references) {
+void release_references(CUgraph_st& graph, callbacks& reclaimed) {
+  for (auto const& [id, reference] : graph.references) {
     let_go(reference.object, id, reference.count, reclaimed);
   }
-  graph->references.clear();
+  graph.references.clear();
+}
+
+void dismantle(std::shared_ptr<CUgraph_st> const& graph, callbacks& reclaimed) {
+  release_references(*graph, reclaimed);
   for (auto const& node : graph->nodes) {
     for (auto const& inner : inner_graphs(*node)) dismantle(inner, reclaimed);
   }
@@ -170,18 +175,19 @@ CUuserObject_st* find_object(cudaUserObject_t handle) {
   return found == the().user_objects.end() ? nullptr : found->second.get();
 }
 
-void retain(CUgraph_st& graph, CUuserObject_st& object, std::uint64_t count) {
+void retain(CUgraph_st& graph, CUuserObject_st& object, std::int64_t count) {
   auto& reference = graph.references[object.id];
   reference.object = &object;
   reference.count += count;
 }
 
-void let_go(cudaUserObject_t handle, std::uint64_t id, std::uint64_t count, callbacks& reclaimed) {
+void let_go(cudaUserObject_t handle, std::uint64_t id, std::int64_t count, callbacks& reclaimed) {
   auto& objects = the().user_objects;
   auto const found = objects.find(handle);
   if (found == objects.end() || found->second->id != id) return;
   auto& object = *found->second;
-  object.references -= std::min(object.references, count);
+  auto const left = static_cast<std::int64_t>(object.references) - count;
+  object.references = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 0));
   if (object.references != 0) return;
   reclaimed.push_back({object.destroy, object.argument, nullptr});
   objects.erase(found);

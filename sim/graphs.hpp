@@ -28,6 +28,8 @@ void remove_node(CUgraphNode_st& node, callbacks& reclaimed);
 // A copy with all that is inside, references too. With handles it is a graph of its own
 // (cudaGraphClone, child nodes); without, it is an exec's private copy.
 std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles);
+// Lets go of all that the graph itself holds.
+void release_references(CUgraph_st& graph, callbacks& reclaimed);
 // Takes the graph's handles away and lets go of all its references; destructors that are due go to
 // `reclaimed`.
 void dismantle(std::shared_ptr<CUgraph_st> const& graph, callbacks& reclaimed);
@@ -41,9 +43,10 @@ bool sort_nodes(CUgraph_st& graph);
 
 // Null if the object is gone.
 CUuserObject_st* find_object(cudaUserObject_t handle);
-void retain(CUgraph_st& graph, CUuserObject_st& object, std::uint64_t count);
+void retain(CUgraph_st& graph, CUuserObject_st& object, std::int64_t count);
 // Lets go of references; the destructor goes to `reclaimed` with the last one. An object that is
 // gone is left alone, as CUDA reports no error when more references are given up than there were.
-void let_go(cudaUserObject_t handle, std::uint64_t id, std::uint64_t count, callbacks& reclaimed);
+// A count below zero gives back.
+void let_go(cudaUserObject_t handle, std::uint64_t id, std::int64_t count, callbacks& reclaimed);
 
 }  // namespace escrow::sim::model

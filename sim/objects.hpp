@@ -5,6 +5,8 @@
 #include "recycled.hpp"
 #include "work.hpp"
 
+#include <escrow/sim/recapture.hpp>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -13,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -68,6 +71,14 @@ struct capture {
   std::vector<cudaGraphNode_t> orphans;
   bool invalidated = false;
   bool ended = false;
+  // Of a recapture.
+  struct recapture {
+    std::size_t next = 0;  // the position of the node that the next captured work is of
+    bool failed = false;
+    cudaGraphRecaptureCallback_t on_mismatch = nullptr;
+    void* data = nullptr;
+  };
+  std::optional<recapture> again;
 
   // Events recorded in it are of no use any more.
   [[nodiscard]] bool is_over() const { return invalidated || ended; }
@@ -148,7 +159,7 @@ struct CUgraphNode_st : escrow::sim::model::recycled {
 struct CUgraph_st : escrow::sim::model::recycled {
   struct reference {
     cudaUserObject_t object = nullptr;
-    std::uint64_t count = 0;
+    std::int64_t count = 0;  // below zero if more were released than it held (measured)
   };
   struct condition {
     unsigned int initial = 0;

@@ -134,6 +134,7 @@ void reset(options const& how) {
   s.how = how;
   s.next_graph_id = std::max(s.next_graph_id, how.first_graph_id - 1);
   s.random.seed(how.seed);
+  s.recapture_gives_new_id = false;
   s.virtual_now = {};
   s.fruitless = 0;
   s.started = std::chrono::steady_clock::now();

@@ -116,6 +116,7 @@ struct state {
   std::map<std::size_t, std::vector<void*>> idle_blocks;
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
+  bool recapture_gives_new_id = false;
 
   // Operations that may start now; drained by pump().
   std::vector<op_ptr> startable;

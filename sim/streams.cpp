@@ -97,7 +97,7 @@ void close_stream(CUstream_st& stream) {
 cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, work what) {
   std::shared_ptr<CUstream_st> stream;
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
-  if (stream->capturing != nullptr) return capture_work(*stream, type, std::move(what));
+  if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = submit(stream, std::move(what));
@@ -111,7 +111,7 @@ cudaError_t record(api_call& c, std::shared_ptr<CUevent_st> const& event,
   auto const& capture = stream->capturing;
   if ((flags & cudaEventRecordExternal) != 0) {
     if (capture == nullptr) return cudaErrorIllegalState;
-    return capture_work(*stream, cudaGraphNodeTypeEventRecord, record_work{event});
+    return capture_work(c, *stream, cudaGraphNodeTypeEventRecord, record_work{event});
   }
   if (capture == nullptr) {
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
@@ -132,7 +132,7 @@ cudaError_t wait(api_call& c, std::shared_ptr<CUstream_st> const& stream,
   auto const& capture = stream->capturing;
   if ((flags & cudaEventWaitExternal) != 0) {
     if (capture == nullptr) return cudaErrorInvalidValue;
-    return capture_work(*stream, cudaGraphNodeTypeWaitEvent, wait_work{event});
+    return capture_work(c, *stream, cudaGraphNodeTypeWaitEvent, wait_work{event});
   }
   if (capture != nullptr && capture->invalidated) return cudaErrorStreamCaptureInvalidated;
   if (event->captured_in != nullptr) return wait_on_captured(c, *stream, *event);

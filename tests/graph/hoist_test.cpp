@@ -85,6 +85,28 @@ TEST_F(Hoist, AgainTakesWhatWasCapturedIntoTheGraphSince) {
   EXPECT_TRUE(is_released(late));
 }
 
+// The capture id is the lease's.
+TEST_F(Hoist, OfAGraphThatIsCapturedIntoAgainLetsThatHoldTheSlotOfALeaseFromBefore) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held;
+  owned_graph source = captured_plainly([&](cudaStream_t on) {
+    held.emplace(pool.claim(on));
+    fill(*held, on, 1);
+  });
+  hoist(source).release();
+  capture_into(source, [&](cudaStream_t on) {
+    fill(*held, on, 2);
+    held.reset();
+  });
+  owned_exec exec = instantiate(source);
+  source.reset();
+  EXPECT_TRUE(stays_kept(pool));
+  must(cudaGraphLaunch(exec, two));
+  sync(two);
+  exec.reset();
+  EXPECT_TRUE(is_released(pool));
+}
+
 TEST_F(Hoist, TakesWhatChildrenAndNamedBodiesHoldToo) {
   cargo of_child = make_cargo();
   cargo of_body = make_cargo();

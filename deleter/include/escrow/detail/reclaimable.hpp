@@ -15,6 +15,7 @@
 namespace escrow::inline v0_1 {
 
 class deleter_core;
+class reference_set;
 class release_queue;
 
 // Where a reclaimable is reclaimed. `recycle` is fast, calls no CUDA function and no user
@@ -142,6 +143,7 @@ class slot_reference : public reclaimable {
   [[nodiscard]] virtual void const* slot_address() const noexcept = 0;  // identifies the slot
   // Enqueues a write of `value` to each byte, if it is memory. Throws cuda_error.
   virtual void fill(cudaStream_t stream, unsigned char value) const = 0;
+  virtual void enter(reference_set const& set) noexcept = 0;  // it becomes a member
   // The graph was hoisted and does not hold the slot any more: its captures may not reuse it.
   virtual void end_reuse() noexcept = 0;
 

@@ -125,6 +125,13 @@ class reference_set final : public reclaimable {
   [[nodiscard]] static bool is_set(reclaimable const& thing) noexcept {
     return thing.reclaim_ == &reclaim_set;
   }
+  // CUDA has destroyed its user object, so no graph has the set, whatever the registry says: a
+  // graph that is alive was recaptured. Relaxed: only the value matters.
+  [[nodiscard]] bool is_off_graphs() const noexcept {
+    return is_off_graphs_.load(std::memory_order_relaxed);
+  }
+  void leave_graphs() noexcept { is_off_graphs_.store(true, std::memory_order_relaxed); }
+
   void list_members(std::vector<reclaimable const*>& found) const;
   void end_reuse() noexcept;  // see slot_reference
 
@@ -141,6 +148,7 @@ class reference_set final : public reclaimable {
 
   // The newest member, linked by next_; `closed` after the last reference was dropped.
   std::atomic<reclaimable*> newest_{nullptr};
+  std::atomic<bool> is_off_graphs_{false};
   std::vector<ref<reclaimable>> shared_;
   std::shared_ptr<launch_order> const order_;
   reclaimable* owners_ = nullptr;  // for the destroy lane, linked by next_
@@ -248,6 +256,9 @@ class graph_registry {
   // hoist() takes the sets off that graph: the entry stays, so that a second hoist is noticed,
   // until the graph or, of a plain graph, the next one with its handle ends.
   void note_hoisted(reference_set& set, std::uint64_t id) noexcept;
+  // The graph is alive, and not the sets that a recapture released. Before an append that follows
+  // the query of the capture; a set that closes after that query is of a graph that was destroyed.
+  void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, std::uint64_t id) noexcept;
   void forget_set(reference_set& set) noexcept;

@@ -86,9 +86,10 @@ class ESCROW_API hoisted {
 
 // Takes Escrow's references off `graph` permanently. `bodies`: see instantiate_options. On failure
 // the graph is unchanged. Pass a `graph` itself, not its handle: else its node resources stay on it
-// until it is used again or destroyed. Earlier clones and execs keep what they hold. Throws
-// usage_error, also for a graph that was hoisted before and holds nothing new since; cuda_error,
-// std::bad_alloc. No other thread may use the graph meanwhile.
+// until it is used again or destroyed. Earlier clones and execs keep what they hold. Before
+// cudaStreamBeginRecaptureToGraph (CUDA 13.3) call hoist(graph).release(). Throws usage_error, also
+// for a graph that was hoisted before and holds nothing new since; cuda_error, std::bad_alloc. No
+// other thread may use the graph meanwhile.
 [[nodiscard]] ESCROW_API hoisted hoist(cudaGraph_t graph,
                                        std::vector<cudaGraph_t> const& bodies = {});
 [[nodiscard]] ESCROW_API hoisted hoist(graph const& graph,

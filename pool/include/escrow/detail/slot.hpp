@@ -53,6 +53,7 @@ class graph_hold final : public slot_reference {
   [[nodiscard]] std::size_t bytes() const noexcept override;
   [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
   void fill(cudaStream_t stream, unsigned char value) const override;
+  void enter(reference_set const& set) noexcept override;
   void end_reuse() noexcept override;
 
  private:
@@ -159,7 +160,8 @@ class ESCROW_API slot : public reclaimable {
   std::size_t other_holds_ = 0;            // of graphs whose launches nothing orders with those
   // The last capture that claimed it, while it may be claimed there again; 0: it may not.
   std::uint64_t reusable_in_ = 0;
-  bool is_shared_ = false;  // other captures of its sharing group may claim it
+  reference_set const* claimed_with_ = nullptr;  // the set that holds it there; alive meanwhile
+  bool is_shared_ = false;                       // other captures of its sharing group may claim it
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;
