@@ -9,17 +9,7 @@
 namespace escrow::test {
 namespace {
 
-class ExecUpdate : public world {
- protected:
-  // One launch is in flight; one of `second` starts only after it.
-  void expect_to_wait(graph_exec& second) {
-    ASSERT_TRUE(have_started(1));
-    second.launch(three);
-    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
-    flag.raise();
-    EXPECT_TRUE(have_ended(2));
-  }
-};
+class ExecUpdate : public world {};
 
 TEST_F(ExecUpdate, InFlightReleasesTheOldAfterTheLaunchAlsoIfTheNewIsLaunchedAtOnce) {
   cargo old = make_cargo();
@@ -97,18 +87,7 @@ TEST_F(ExecUpdate, InFlightLeavesTheLaunchOrderedWithOtherExecsOfItsGraph) {
   graph_exec second(source);
   first.launch(two);
   first.update(next);
-  expect_to_wait(second);
-}
-
-TEST_F(ExecUpdate, OrdersTheExecWithThoseOfTheNewGraph) {
-  cargo before = make_cargo();
-  cargo taken = make_cargo();
-  graph const source = captured_behind_flag(taken);
-  graph_exec first(source);
-  graph_exec second(captured_behind_flag(before));
-  second.update(source);
-  first.launch(two);
-  expect_to_wait(second);
+  expect_ordered([&] { second.launch(three); });
 }
 
 TEST_F(ExecUpdate, EndsTheOrderWithThoseOfTheOldGraph) {

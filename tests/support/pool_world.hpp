@@ -17,21 +17,6 @@ inline void invalidate(cudaStream_t capturing) {
   static_cast<void>(cudaGetLastError());
 }
 
-/// Expects that `call` throws `Exception`, with all of `parts` in its text.
-template <class Exception>
-void expect_error(std::function<void()> const& call, std::vector<std::string> const& parts) {
-  std::string const text = message_of<Exception>(call);
-  for (std::string const& part : parts) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
-  }
-}
-
-[[nodiscard]] inline bool has_two_devices() {
-  int count = 0;
-  must(cudaGetDeviceCount(&count));
-  return count >= 2;
-}
-
 inline constexpr std::initializer_list<cudaStreamCaptureMode> all_modes{
     cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
