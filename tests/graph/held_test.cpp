@@ -134,14 +134,6 @@ TEST_P(HeldBy, IsWhatTheCaptureClaimedAndRetired) {
   expect_mixture(GetParam().held(captured([&](cudaStream_t on) { keep_mixture(on, taken); })));
 }
 
-TEST_F(Held, ByAnExecOfNamedBodiesIsWhatTheyHoldToo) {
-  cargo taken = make_cargo();
-  graph const source;
-  cudaGraph_t const body = add_conditional(source.get());
-  capture_into(body, [&](cudaStream_t on) { keep_mixture(on, taken); });
-  expect_mixture(graph_exec(source, {.bodies = {body}}).held());
-}
-
 TEST_F(Held, ByAParentIsWhatItAndItsChildrenHold) {
   cargo taken = make_cargo();
   cargo own = make_cargo();
@@ -154,18 +146,6 @@ TEST_F(Held, ByAParentIsWhatItAndItsChildrenHold) {
     expect_label(held, "blocks", 2, 0);
     expect_label(held, "owners", 2, 0);
   }
-}
-
-TEST_F(Held, ByAGraphIsMoreAfterAnotherCaptureIntoItAndByAnEarlierExecIsNot) {
-  cargo early = make_cargo();
-  cargo late = make_cargo();
-  graph const source = captured(early);
-  graph_exec const exec(source);
-  capture_into(source.get(), [&](cudaStream_t on) { load(late, on); });
-  EXPECT_EQ(source.held().slots, 2U);
-  EXPECT_EQ(source.held().owners, 2U);
-  EXPECT_EQ(exec.held().slots, 1U);
-  EXPECT_EQ(exec.held().owners, 1U);
 }
 
 TEST_F(Held, ByNothingIsNothingAndByAPlainCloneNothingThatEscrowKnows) {

@@ -218,20 +218,5 @@ TEST_P(PlainCopies, KeepWhatTheyMayUse) {
   EXPECT_TRUE(is_released(late));
 }
 
-TEST_F(ReferenceSet, IsKeptByPlainClonesFromBeforeAndAfterAnInstantiation) {
-  cargo taken = make_cargo();
-  std::optional<graph> original(captured(taken));
-  owned_graph first = test::clone(original->get());
-  run(*original);
-  owned_graph second = test::clone(original->get());
-  run(*original);
-  original.reset();
-  second.reset();
-  EXPECT_TRUE(stays_kept(taken));
-  run_plainly(instantiate(first), two);
-  first.reset();
-  EXPECT_TRUE(is_released(taken));
-}
-
 }  // namespace
 }  // namespace escrow::test
