@@ -192,48 +192,31 @@ TEST_F(ExecLifetime, WhatTwoDeletersOwnIsReclaimedByEachOfThem) {
   EXPECT_EQ(fate->thread_name, "other");
 }
 
-// The longest ways to a release: an exec is an owner itself, what its launch used is released when
-// that is done, and releases more.
-class DrainOfAnExec : public world {
- protected:
-  // Retires an exec in flight of what `enqueue` captures behind the flag.
-  template <class Enqueue>
-  void retire_exec_of(Enqueue enqueue) {
-    graph_exec exec(captured_behind_flag(enqueue));
-    exec.launch(two);
-    polled.retire(std::move(exec));
-  }
-  // Begins while the launch goes on, so that each step comes behind the drain's marker.
-  void drain() {
-    std::thread raising([this] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      flag.raise();
-    });
-    polled.drain();
-    raising.join();
-  }
-
+// The longest way to a release: an exec is an owner itself, what its launch used is released when
+// that is done, and releases more. The drain begins while the launch goes on, so that each step
+// comes behind the drain's marker.
+TEST_F(ExecLifetime, ADrainWaitsForAllThatAnExecWhichIsRetiredInFlightReleases) {
   deleter polled{deleter_options{.own_worker = false}};
-};
-
-TEST_F(DrainOfAnExec, WaitsForAnObjectThatItsGraphSharedWithStreams) {
   fate_ptr const fate = make_fate();
-  retire_exec_of([&, shared = make_stream_shared_by<probe>(polled, fate)](cudaStream_t on) {
-    record_stream(shared, on);
-  });
-  drain();
-  EXPECT_EQ(fate->times(), 1);
-}
-
-TEST_F(DrainOfAnExec, WaitsForTheResourceOfALeaseThatItsGraphOwnedAndOfAPoolThatWasDestroyed) {
   {
     pool_options chosen = options(1);
     chosen.deleter = &polled;
     block_pool pool = make_pool(chosen);
-    retire_exec_of([&](cudaStream_t on) { polled.retire(on, pool.claim(on)); });
+    auto const shared = make_stream_shared_by<probe>(polled, fate);
+    graph_exec exec(captured_behind_flag([&](cudaStream_t on) {
+      record_stream(shared, on);
+      polled.retire(on, pool.claim(on));
+    }));
+    exec.launch(two);
+    polled.retire(std::move(exec));
   }
-  drain();
-  EXPECT_EQ(counts.alive(), 0);
+  std::jthread const raising([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    flag.raise();
+  });
+  polled.drain();
+  EXPECT_EQ(fate->times(), 1);
+  EXPECT_EQ(counts.alive(), 0) << "the resource of a destroyed pool";
 }
 
 // What an update swaps, and when the old is released.

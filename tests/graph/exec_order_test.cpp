@@ -1,7 +1,6 @@
 // Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
 // execs that share nothing, or only owners that others share too, run concurrently.
 #include <array>
-#include <atomic>
 #include <escrow/detail/device.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
@@ -68,19 +67,6 @@ class ExecOrder : public world {
   void TearDown() override {
     pool.reset();
     world::TearDown();
-  }
-
-  // A graph that uses the cargo, and looks whether a launch is alone with it: `inside` counts those
-  // that are there, and cell `counted` those that were.
-  [[nodiscard]] graph captured_alone(cargo& taken, int* inside, int counted) {
-    return captured([&](cudaStream_t on) {
-      must(launch_add(on, inside, 1));
-      load(taken, on);
-      must(launch_sleep(on, 20));  // long enough for another to begin
-      must(launch_check(on, inside, 1, 1, mismatches.data()));
-      must(launch_add(on, inside, -1));
-      must(launch_add(on, cells.data() + counted, 1));
-    });
   }
 
   std::optional<block_pool> pool{make_pool(1)};
@@ -235,8 +221,19 @@ TEST_F(ExecOrder, AnExecDestroyedInFlightOrdersEarlierAndLaterExecs) {
 // use a slot at the same time, and no thread waits without end.
 TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
   std::array<cargo, 2> taken{make_cargo(), make_cargo()};
-  graph const x = captured_alone(taken[0], memory.data(), 0);
-  graph const y = captured_alone(taken[1], memory.data() + 1, 1);
+  auto const captured_alone = [&](std::size_t room) {
+    int* const inside = memory.data() + room;  // how many launches are
+    return captured([&](cudaStream_t on) {
+      must(launch_add(on, inside, 1));
+      load(taken[room], on);
+      must(launch_sleep(on, 20));  // long enough for another to begin
+      must(launch_check(on, inside, 1, 1, mismatches.data()));
+      must(launch_add(on, inside, -1));
+      must(launch_add(on, cells.data() + room, 1));
+    });
+  };
+  graph const x = captured_alone(0);
+  graph const y = captured_alone(1);
   graph xy = around(x);
   xy.add_child(y);
   graph yx = around(y);
@@ -252,37 +249,6 @@ TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
   }
   EXPECT_EQ(cells.load(0), 900);
   EXPECT_EQ(cells.load(1), 900);
-}
-
-// A launcher beside execs of its graph that another thread creates, launches as soon as it may, and
-// destroys: no two launches use the slot at the same time.
-TEST_F(ExecOrder, HoldsForALauncherBesideExecsOfAnotherThread) {
-  cargo taken = make_cargo();
-  graph const source = captured_alone(taken, memory.data(), 0);
-  constexpr int others = 200;
-  std::atomic<bool> is_over{false};
-  int launches = 0;
-  std::jthread const rivals([&, stream = make_stream()] {
-    for (int done = 0; done != others;) {
-      graph_exec exec(source);
-      try {
-        exec.launch(stream);
-        ++done;
-      } catch (usage_error const&) {
-        std::this_thread::yield();
-      }
-    }
-    sync(stream);
-    is_over.store(true, std::memory_order_relaxed);  // relaxed: only the value matters
-  });
-  stream_launcher launcher(graph_exec(source), two);
-  while (!is_over.load(std::memory_order_relaxed)) {
-    launcher.launch();
-    if (++launches % 4 == 0) launcher.flush();
-    if (launches % 64 == 0) sync(two);
-  }
-  sync(two);
-  EXPECT_EQ(cells.load(), launches + others);
 }
 
 }  // namespace
