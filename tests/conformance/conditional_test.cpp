@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "build_graph.hpp"
-#include "capturing.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
 #include "witness.hpp"
@@ -14,99 +13,34 @@
 namespace escrow::test {
 namespace {
 
-std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, cudaGraphConditionalNodeType type,
-                                    unsigned value, unsigned bodies) {
-  return add_conditional_node(graph, make_condition(graph, value), type, bodies).bodies;
-}
-
 void CUDART_CB do_nothing(void*) {}
 
 class Conditional : public testing::Test {
  protected:
-  // A body that runs at each launch.
-  static cudaGraph_t add_body(cudaGraph_t to) {
-    return add_bodies(to, cudaGraphCondTypeIf, 1, 1)[0];
-  }
-  void capture_count(cudaGraph_t body, int* to) {
-    capture_to_graph(stream, body, [&] { must(launch_add(stream, to, 1)); });
-  }
-  // A kernel that sets the condition to value(), for nodes behind it.
+  // A kernel that sets the condition to 0, for nodes behind it.
   cudaGraphNode_t add_setter(cudaGraph_t to, cudaGraphConditionalHandle condition,
                              cudaGraphNode_t behind = nullptr) {
-    return add_kernel(to, set_condition_call(condition, value.data()), behind);
+    return add_kernel(to, set_condition_call(condition, zero.data()), behind);
   }
   cudaGraphNode_t add_count(cudaGraph_t to, unsigned i, cudaGraphNode_t behind = nullptr) {
     return add_kernel(to, add_call(cell(i), 1), behind);
   }
-  // Launches with the value that setters set.
-  void run_with(cudaGraphExec_t exec, int new_value) {
-    value.store(0, new_value);
-    run(exec, stream);
-  }
   int* cell(unsigned i) { return cells.data() + i; }
 
   pinned_ints cells{8};
-  pinned_ints value;
+  pinned_ints zero;
   owned_stream stream = make_stream();
   owned_graph graph = make_graph();
 };
-
-TEST_F(Conditional, ANodeRunsTheBodyThatItsValueChoosesAndHoldsTheReferencesOfAll) {
-  struct row {
-    cudaGraphConditionalNodeType type;
-    unsigned value;
-    unsigned bodies;
-    int running;  // which body; -1: none
-  };
-  for (row const& each :
-       {row{cudaGraphCondTypeIf, 1, 1, 0}, row{cudaGraphCondTypeIf, 0, 1, -1},
-        row{cudaGraphCondTypeIf, 5, 2, 0}, row{cudaGraphCondTypeIf, 0, 2, 1},
-        row{cudaGraphCondTypeWhile, 0, 1, -1}, row{cudaGraphCondTypeSwitch, 2, 3, 2},
-        row{cudaGraphCondTypeSwitch, 3, 3, -1}}) {
-    pinned_ints counts{3};
-    std::vector<witness> seen(each.bodies);
-    owned_graph choosing = make_graph();
-    auto const bodies = add_bodies(choosing, each.type, each.value, each.bodies);
-    for (std::size_t i = 0; i < bodies.size(); ++i) {
-      capture_count(bodies[i], counts.data() + i);
-      seen[i].move_to(bodies[i]);
-    }
-    owned_exec exec = instantiate(choosing);
-    choosing.reset();
-    run(exec, stream);
-    for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ(counts.load(static_cast<std::size_t>(i)), i == each.running ? 1 : 0) << i;
-    }
-    for (witness const& one : seen) EXPECT_FALSE(one.ran());
-    exec.reset();
-    for (witness const& one : seen) EXPECT_TRUE(one.wait());
-  }
-}
-
-TEST_F(Conditional, BodiesMayHaveConditionalNodesAndChildrenOfTheirOwn) {
-  witness seen;
-  auto const inner = add_bodies(add_body(graph), cudaGraphCondTypeIf, 0, 2);
-  capture_count(inner[0], cell(0));
-  capture_count(inner[1], cell(1));
-  owned_graph child = chain({add_call(cell(2), 1)});
-  seen.move_to(child);
-  add_child(add_body(graph), child);
-  child.reset();
-  run(graph, stream);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cells.load(i), i == 0 ? 0 : 1) << i;
-  EXPECT_FALSE(seen.ran());
-  graph.reset();
-  EXPECT_TRUE(seen.wait());
-}
 
 TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
   witness of_old;
   witness of_new;
   owned_graph new_graph = make_graph();
-  cudaGraph_t const old_body = add_body(graph);
-  cudaGraph_t const new_body = add_body(new_graph);
-  capture_count(old_body, cell(0));
-  capture_count(new_body, cell(1));
+  cudaGraph_t const old_body = add_conditional(graph);
+  cudaGraph_t const new_body = add_conditional(new_graph);
+  add_count(old_body, 0);
+  add_count(new_body, 1);
   of_old.move_to(old_body);
   of_new.move_to(new_body);
   owned_exec exec = instantiate(graph);
@@ -124,48 +58,11 @@ TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
 }
 
 TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
-  add_kernel(add_body(graph), tiny_call());
+  add_kernel(add_conditional(graph), tiny_call());
   owned_exec first = instantiate(graph);
   EXPECT_EQ(status_of_instantiation(graph), cudaErrorNotSupported);
   first.reset();
   EXPECT_EQ(status_of_instantiation(graph), cudaSuccess);
-}
-
-TEST_F(Conditional, AValueThatAKernelSetsChoosesTheBody) {
-  struct row {
-    cudaGraphConditionalNodeType type;
-    std::vector<int> values;  // one a launch
-    std::vector<int> counts;  // one a body
-  };
-  for (row const& each :
-       {row{cudaGraphCondTypeIf, {1, 0}, {1}}, row{cudaGraphCondTypeIf, {7, 0, 0}, {1, 2}},
-        row{cudaGraphCondTypeSwitch, {1, 2, 2, 3}, {0, 1, 2}}}) {
-    pinned_ints counts{3};
-    owned_graph const choosing = make_graph();
-    auto const condition = make_condition(choosing, 0);
-    unsigned const size = static_cast<unsigned>(each.counts.size());
-    auto* const setter = add_setter(choosing, condition);
-    auto const node = add_conditional_node(choosing, condition, each.type, size, setter);
-    for (unsigned i = 0; i < size; ++i) add_kernel(node.bodies[i], add_call(counts.data() + i, 1));
-    owned_exec const exec = instantiate(choosing);
-    for (int const one : each.values) run_with(exec, one);
-    for (unsigned i = 0; i < size; ++i) EXPECT_EQ(counts.load(i), each.counts[i]) << i;
-  }
-}
-
-TEST_F(Conditional, AValueThatTheBodySetsIsItsDefaultAgainAtTheNextLaunch) {
-  auto const condition = make_condition(graph, 1);
-  auto* const body = add_conditional_node(graph, condition, cudaGraphCondTypeWhile).bodies[0];
-  add_kernel(body, set_condition_below_call(condition, cell(0), 5), add_count(body, 0));
-  auto const second = make_condition(graph, 1);
-  auto* const once = add_conditional_node(graph, second, cudaGraphCondTypeIf).bodies[0];
-  add_setter(once, second, add_count(once, 1));
-  owned_exec const exec = instantiate(graph);
-  run_with(exec, 0);
-  EXPECT_EQ(cells.load(0), 5);
-  run_with(exec, 0);
-  EXPECT_EQ(cells.load(0), 6) << "once more, by its default";
-  EXPECT_EQ(cells.load(1), 2);
 }
 
 TEST_F(Conditional, AValueOfARunningLaunchIsNotChangedByTheCallThatLaunchesAgain) {
@@ -194,7 +91,7 @@ TEST_F(Conditional, AValueOfAnInnerNodeIsNotItsDefaultAgainInTheNextTurnOfALoop)
   auto* const turn = add_count(body, 0, node.node);
   add_kernel(body, set_condition_below_call(outer, cell(0), 3), turn);
   owned_exec const exec = instantiate(graph);
-  run_with(exec, 0);
+  run(exec, stream);
   EXPECT_EQ(cells.load(0), 3);
   EXPECT_EQ(cells.load(1), 1);
 }
@@ -215,7 +112,7 @@ TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
   for (std::size_t i = 0; i < forbidden.size(); ++i) {
     for (bool const is_nested : {false, true}) {
       graph = make_graph();
-      cudaGraph_t body = add_body(graph);
+      cudaGraph_t body = add_conditional(graph);
       if (is_nested) {
         auto const inner = make_condition(graph, 1);
         body = add_conditional_node(body, inner, cudaGraphCondTypeIf).bodies[0];
@@ -227,9 +124,9 @@ TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
 }
 
 TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABodyWhichMayBeEmpty) {
-  add_body(graph);
+  add_conditional(graph);
   device_ints const device{4};
-  auto* const body = add_body(graph);
+  auto* const body = add_conditional(graph);
   auto* const filled = add_fill(body, fill_params(device.data(), 7, 4, 4));
   auto* const copied = add_copy(body, cell(0), device.data(), 4 * sizeof(int),
                                 add_empty(body, filled), cudaMemcpyDeviceToHost);

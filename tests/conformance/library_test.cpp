@@ -155,18 +155,6 @@ TEST_F(Library, IsLoadedFromAFileAsWellButNotAskedToKeepTheCallersCode) {
   expect_works(library);
 }
 
-TEST_F(Library, OfWhatIsNoCodeIsRefusedOnlyWhenAKernelIsAskedFor) {
-  cudaLibrary_t none = nullptr;
-  ASSERT_EQ(tried(cudaLibraryLoadData(&none, "this is no code", nullptr, nullptr, 0, nullptr,
-                                      nullptr, 0)),
-            cudaSuccess);
-  unsigned count = 0;
-  EXPECT_EQ(tried(cudaLibraryGetKernelCount(&count, none)), cudaSuccess);
-  cudaKernel_t kernel = nullptr;
-  EXPECT_EQ(tried(cudaLibraryGetKernel(&kernel, none, "x")), cudaErrorInvalidKernelImage);
-  EXPECT_EQ(tried(cudaLibraryUnload(none)), cudaSuccess);
-}
-
 TEST_F(Library, AndProgramNameTheirFunctionsAndTellHowManyThreadsABlockOfOneMayHave) {
   char const* name = nullptr;
   must(cudaFuncGetName(&name, reinterpret_cast<void const*>(kernel_of(library, "library_add"))));

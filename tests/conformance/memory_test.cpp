@@ -78,23 +78,6 @@ TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
   EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
 }
 
-TEST_F(GraphMemory, IsThereBetweenTheNodesAtEachLaunchAlsoOfNodesByTheCallForAllKinds) {
-  auto p = any_alloc(4 * sizeof(int));
-  allocation memory;
-  must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
-  memory.data = static_cast<int*>(p.alloc.dptr);
-  ASSERT_NE(memory.data, nullptr);
-  p = params_of(cudaGraphNodeTypeMemFree);
-  p.free.dptr = memory.data;
-  add_any(graph, p, use(memory));
-  owned_exec const exec = instantiate(graph);
-  for (int i = 0; i < 2; ++i) {
-    out.store(3, 0);
-    run(exec, stream);
-    EXPECT_EQ(out.load(3), 3);
-  }
-}
-
 TEST_F(GraphMemory, LeftByALaunchKeepsTheNextFromRunningUntilItIsFreed) {
   auto const memory = add_alloc(graph);
   use(memory);

@@ -1,9 +1,9 @@
-// What each kind of node does when it runs, by its own call and by the one for all; and edges.
+// What each kind of node does when it runs, by its own call, and edges; nodes by the call for all
+// kinds are in tests/nodes.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <set>
 #include <vector>
 
@@ -26,37 +26,6 @@ class NodeKinds : public testing::Test {
   owned_graph graph = make_graph();
 };
 
-TEST_F(NodeKinds, AFillWritesElementsOfOneTwoOrFourBytesAndLeavesWhatIsBetweenRows) {
-  device_ints const memory{3};
-  auto* const bytes = reinterpret_cast<unsigned char*>(memory.data());
-  auto* const first = add_fill(graph, fill_params(bytes, 0x11, 1, 3));
-  auto* const second = add_fill(graph, fill_params(bytes + 4, 0x3322, 2, 2), first);
-  add_fill(graph, fill_params(bytes + 8, 0x77665544, 4, 1), second);
-  run(graph, stream);
-  EXPECT_EQ(memory.read(), (std::vector<int>{0x111111, 0x33223322, 0x77665544}));
-  auto const odd = fill_params(memory.data(), 1, 3, 1);
-  cudaGraphNode_t node = nullptr;
-  EXPECT_EQ(tried(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &odd)), cudaErrorInvalidValue);
-  graph = make_graph();
-  device_ints const rows{8};
-  add_fill(graph, fill_params(rows.data() + 1, 7, 4, 2, 2, 4 * sizeof(int)));
-  run(graph, stream);
-  EXPECT_EQ(rows.read(), (std::vector<int>{0, 7, 7, 0, 0, 7, 7, 0}));
-}
-
-TEST_F(NodeKinds, CopiesGoFromAndToTheHostWithTheirKindGivenOrInferred) {
-  std::vector<int> const in{1, 2, 3, 4};
-  std::vector<int> out(4);
-  device_ints const here{4};
-  device_ints const there{4};
-  constexpr std::size_t size = 4 * sizeof(int);
-  auto* const up = add_copy(graph, here.data(), in.data(), size, nullptr, cudaMemcpyHostToDevice);
-  auto* const across = add_copy(graph, there.data(), here.data(), size, up);
-  add_copy(graph, out.data(), there.data(), size, across, cudaMemcpyDeviceToHost);
-  run(graph, stream);
-  EXPECT_EQ(out, in);
-}
-
 TEST_F(NodeKinds, ACopyOfRowsKeepsToPitchesAndPositions) {
   device_ints const from{8};
   device_ints const to{6};
@@ -77,59 +46,6 @@ TEST_F(NodeKinds, ACopyOfRowsKeepsToPitchesAndPositions) {
   device_ints const memory{8};
   must(cudaMemcpy2D(memory.data(), 16, in, 12, 8, 2, cudaMemcpyHostToDevice));
   EXPECT_EQ(memory.read(), (std::vector<int>{1, 2, 0, 0, 4, 5, 0, 0}));
-}
-
-TEST_F(NodeKinds, AnEventWaitOfOneGraphWaitsForTheRecordOfAnother) {
-  pinned_flag flag;
-  pinned_ints cells{2};
-  owned_stream const other = make_stream();
-  auto* const held = add_kernel(graph, wait_flag_call(flag.get()));
-  add_record(graph, event, add_kernel(graph, add_call(cells.data(), 5), held));
-  owned_graph const second = make_graph();
-  add_kernel(second, copy_call(cells.data() + 1, cells.data(), 1), add_wait(second, event));
-  owned_exec const recorder = instantiate(graph);
-  owned_exec const waiter = instantiate(second);
-  must(cudaGraphLaunch(recorder, stream));
-  must(cudaGraphLaunch(waiter, other));
-  EXPECT_EQ(cudaStreamQuery(other), cudaErrorNotReady);
-  flag.raise();
-  must(cudaStreamSynchronize(other));
-  EXPECT_EQ(cells.load(1), 5);
-  must(cudaStreamSynchronize(stream));
-}
-
-TEST_F(NodeKinds, TheCallForAllKindsMakesEachOfThem) {
-  device_ints const memory{4};
-  pinned_ints out{4};
-  owned_graph const child = chain({add_call(memory.data() + 1, 1)});
-  auto* last = add_any(graph, params_of(cudaGraphNodeTypeEmpty));
-  auto p = params_of(cudaGraphNodeTypeMemset);
-  p.memset = {memory.data(), 0, 6, 4, 4, 1};
-  last = add_any(graph, p, last);
-  auto call = add_call(memory.data(), 1);
-  last = add_any(graph, any_kernel(call.params()), last);
-  p = params_of(cudaGraphNodeTypeGraph);
-  p.graph.graph = child;
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeMemcpy);
-  p.memcpy.copyParams = copy_params(out.data(), 16, memory.data(), 16, 16, 1);
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeHost);
-  p.host.fn = &count_up;
-  p.host.userData = &calls;
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeEventRecord);
-  p.eventRecord.event = event;
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeWaitEvent);
-  p.eventWait.event = event;
-  last = add_any(graph, p, last);
-  EXPECT_EQ(node_count(graph), 8U);
-  EXPECT_EQ(edge_count(graph), 7U);
-  run(graph, stream);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(out.load(i), i < 2 ? 7 : 6) << i;
-  EXPECT_EQ(calls, 1);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
 }
 
 TEST_F(NodeKinds, NodesOfMostKindsRunInAChildGraph) {

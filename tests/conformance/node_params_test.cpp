@@ -132,7 +132,10 @@ TEST_F(NodeParams, OfAHostFunctionAndOfEventsAreReadBackAndSetAgain) {
   EXPECT_EQ(read, second.get());
 }
 
-TEST_F(NodeParams, OfAnotherKindAreRefused) {
+TEST_F(NodeParams, OfAnotherKindOrElementsOfThreeBytesAreRefused) {
+  auto const odd = fill_params(memory.data(), 1, 3, 1);
+  cudaGraphNode_t none = nullptr;
+  EXPECT_EQ(tried(cudaGraphAddMemsetNode(&none, graph, nullptr, 0, &odd)), cudaErrorInvalidValue);
   auto* const fill = add_fill(graph, fill_params(memory.data(), 3, 4, 4));
   auto p = params_of(cudaGraphNodeTypeHost);
   p.host.fn = &add_one;

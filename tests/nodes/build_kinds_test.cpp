@@ -58,19 +58,6 @@ TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
   }
 }
 
-TEST_F(BuildKinds, MemoryOfOneGraphIsFreedByAnother) {
-  allocation const memory = build(*built).add(alloc_node(64));
-  graph freeing(*worker);
-  EXPECT_EQ(freed_by(build(freeing).add(free_node(memory.address()))), memory.address());
-  graph_exec first(*built);
-  graph_exec second(freeing);
-  for (int i = 0; i < 3; ++i) {
-    first.launch(two);
-    second.launch(two);
-  }
-  EXPECT_EQ(cudaStreamSynchronize(two), cudaSuccess);
-}
-
 TEST_F(BuildKinds, AMemsetWritesElementsOfOneTwoOrFourBytes) {
   auto* const bytes = reinterpret_cast<unsigned char*>(device.data());
   node const last =
