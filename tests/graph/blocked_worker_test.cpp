@@ -2,7 +2,6 @@
 // meanwhile, whether its owner was in the same graph or not.
 #include <escrow/nodes.hpp>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -75,41 +74,35 @@ TEST_F(BlockedWorker, TheSlotsOfManyGraphsThatAreDestroyedAreClaimedAgain) {
   EXPECT_FALSE(may_end.load());
 }
 
-/// What becomes of a graph whose owner blocks the worker.
-struct graph_end {
-  char const* name;
-  void (*run)(graph source, cudaStream_t on);
-
-  friend void PrintTo(graph_end const& each, std::ostream* out) { *out << each.name; }
+/// The parameter is what becomes of a graph whose owner blocks the worker.
+class BlockingOwner : public world, public testing::WithParamInterface<char const*> {
+ protected:
+  static void launch_and_end(graph const& source, cudaStream_t on) {
+    std::string const what = GetParam();
+    if (what == "LaunchedByAnExec") return graph_exec(source).launch(on);
+    if (what == "Destroyed") return;
+    must(what == "LaunchedByAPlainExec", "that becomes of it");
+    owned_exec const exec = instantiate(source.get());
+    must(cudaGraphLaunch(exec, on));
+  }
 };
 
-class BlockingOwner : public world, public testing::WithParamInterface<graph_end> {};
-
 INSTANTIATE_TEST_SUITE_P(Ends, BlockingOwner,
-                         testing::Values(graph_end{"Destroyed", [](graph, cudaStream_t) {}},
-                                         graph_end{"LaunchedByAnExecThatIsDestroyed",
-                                                   [](graph source, cudaStream_t on) {
-                                                     graph_exec(source).launch(on);
-                                                   }},
-                                         graph_end{"LaunchedByAPlainExec",
-                                                   [](graph source, cudaStream_t on) {
-                                                     owned_exec const exec =
-                                                         instantiate(source.get());
-                                                     must(cudaGraphLaunch(exec, on));
-                                                   }}),
-                         [](auto const& each) { return std::string(each.param.name); });
+                         testing::Values("Destroyed", "LaunchedByAnExec", "LaunchedByAPlainExec"),
+                         [](auto const& each) { return std::string(each.param); });
 
 TEST_P(BlockingOwner, DoesNotKeepTheSlotsOfItsGraph) {
   block_pool pool = make_pool(2);
   // In the order in which a reclaiming thread might meet them.
-  graph source = captured([&](cudaStream_t on) {
+  std::optional<graph> source = captured([&](cudaStream_t on) {
     block_lease const before = pool.claim(on);
     retire(on, make_blocking());
     block_lease const after = pool.claim(on);
     must(launch_tiny(on));
   });
   hold_up(two);
-  GetParam().run(std::move(source), two);
+  launch_and_end(*source, two);
+  source.reset();
   flag.raise();
   EXPECT_TRUE(wait_until([this] { return is_blocking.load(); }));
   EXPECT_TRUE(can_claim(pool, 2)) << "a claim waits for a destructor";

@@ -20,108 +20,110 @@ struct InFlight;
 struct launching {
   char const* name;
   int launches;
-  void (InFlight::*launch)(graph_exec exec, graph const& source);
+  void (*launch)(InFlight& in, graph_exec exec, graph const& source);
 
   friend void PrintTo(launching const& each, std::ostream* out) { *out << each.name; }
 };
 
 struct InFlight : world, testing::WithParamInterface<launching> {
-  void on_one_stream(graph_exec exec, graph const&) { exec.launch(two); }
-  void on_many_streams(graph_exec exec, graph const&) {
-    exec.launch(two);
-    exec.launch(three);
-    exec.launch(one);
+  static std::vector<launching> of_execs() {
+    return {
+        {"OnOneStream", 1, [](InFlight& in, auto exec, auto&) { exec.launch(in.two); }},
+        {"OnManyStreams", 3,
+         [](InFlight& in, auto exec, auto&) {
+           for (auto* const each : {&in.two, &in.three, &in.one}) exec.launch(*each);
+         }},
+        {"BehindOtherWork", 1,
+         [](InFlight& in, auto exec, auto&) {
+           in.hold_up(in.three);
+           exec.launch(in.three);
+         }},
+        {"OnAStreamThatIsDestroyed", 2,
+         [](InFlight& in, auto exec, auto&) {
+           exec.launch(in.two);
+           owned_stream const passing = make_stream();
+           exec.launch(passing);
+         }},
+        {"OnTheLegacyStream", 1, [](auto&, auto exec, auto&) { exec.launch(cudaStreamLegacy); }},
+        {"OnAThreadThatEnds", 1,
+         [](auto&, auto exec, auto&) {
+           std::thread([&] { exec.launch(cudaStreamPerThread); }).join();
+         }},
+        {"DestroyedOnAnotherThread", 1,
+         [](InFlight& in, auto exec, auto&) {
+           exec.launch(in.two);
+           std::thread([ended = std::move(exec)] {}).join();
+         }},
+        {"Moved", 1,
+         [](InFlight& in, auto exec, auto&) {
+           exec.launch(in.two);
+           graph_exec const moved_to = std::move(exec);
+         }},
+        {"AssignedOver", 1,
+         [](InFlight& in, auto exec, auto&) {
+           exec.launch(in.two);
+           exec = graph_exec(graph());
+         }},
+        {"UpdatedToItsOwnGraph", 1,
+         [](InFlight& in, auto exec, auto& source) {
+           exec.launch(in.two);
+           exec.update(source);
+         }},
+        {"BesideAnExecThatIsNotLaunched", 1, [](InFlight& in, auto exec, auto& source) {
+           graph_exec const idle(source);
+           exec.launch(in.two);
+         }}};
   }
-  void behind_other_work(graph_exec exec, graph const&) {
-    hold_up(three);
-    exec.launch(three);
-  }
-  void on_a_stream_that_is_destroyed(graph_exec exec, graph const&) {
-    exec.launch(two);
-    owned_stream const passing = make_stream();
-    exec.launch(passing);
-  }
-  void on_the_legacy_stream(graph_exec exec, graph const&) { exec.launch(cudaStreamLegacy); }
-  void on_a_thread_that_ends(graph_exec exec, graph const&) {
-    std::thread([&] { exec.launch(cudaStreamPerThread); }).join();
-  }
-  void destroyed_on_another_thread(graph_exec exec, graph const&) {
-    exec.launch(two);
-    std::thread([ended = std::move(exec)] {}).join();
-  }
-  void moved(graph_exec exec, graph const&) {
-    exec.launch(two);
-    graph_exec const moved_to = std::move(exec);
-  }
-  void assigned_over(graph_exec exec, graph const&) {
-    exec.launch(two);
-    exec = graph_exec(graph());
-  }
-  void updated_to_its_own_graph(graph_exec exec, graph const& source) {
-    exec.launch(two);
-    exec.update(source);
-  }
-  void by_a_launcher(graph_exec exec, graph const&) {
-    stream_launcher launcher(std::move(exec), two);
-    launcher.launch();
-    launcher.launch();
-  }
-  void by_a_launcher_that_released_it(graph_exec exec, graph const&) {
-    stream_launcher launcher(std::move(exec), two);
-    launcher.launch();
-    exec = launcher.release();
-  }
-  void by_a_launcher_after_a_flush(graph_exec exec, graph const&) {
-    stream_launcher launcher(std::move(exec), two);
-    hold_up(two);
-    launcher.flush();
-    launcher.launch();
-    launcher.flush();
-    launcher.launch();
-  }
-  void by_a_launcher_that_is_assigned_over(graph_exec exec, graph const&) {
-    stream_launcher launcher(std::move(exec), two);
-    launcher.launch();
-    launcher = stream_launcher(graph_exec(graph()), three);
-  }
-  void by_a_launcher_beside_another_exec(graph_exec exec, graph const& source) {
-    graph_exec const idle(source);
-    by_a_launcher(std::move(exec), source);
-  }
-  void beside_an_exec_that_is_not_launched(graph_exec exec, graph const& source) {
-    graph_exec const idle(source);
-    exec.launch(two);
+  static std::vector<launching> of_launchers() {
+    return {{"Twice", 2,
+             [](InFlight& in, auto exec, auto&) {
+               stream_launcher launcher(std::move(exec), in.two);
+               launcher.launch();
+               launcher.launch();
+             }},
+            {"ThatReleasedIt", 1,
+             [](InFlight& in, auto exec, auto&) {
+               stream_launcher launcher(std::move(exec), in.two);
+               launcher.launch();
+               exec = launcher.release();
+             }},
+            {"AfterAFlush", 2,
+             [](InFlight& in, auto exec, auto&) {
+               stream_launcher launcher(std::move(exec), in.two);
+               in.hold_up(in.two);
+               launcher.flush();
+               launcher.launch();
+               launcher.flush();
+               launcher.launch();
+             }},
+            {"ThatIsAssignedOver", 1,
+             [](InFlight& in, auto exec, auto&) {
+               stream_launcher launcher(std::move(exec), in.two);
+               launcher.launch();
+               launcher = stream_launcher(graph_exec(graph()), in.three);
+             }},
+            {"BesideAnotherExec", 2, [](InFlight& in, auto exec, auto& source) {
+               graph_exec const idle(source);
+               stream_launcher launcher(std::move(exec), in.two);
+               launcher.launch();
+               launcher.launch();
+             }}};
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Launches, InFlight,
-    testing::Values(
-        launching{"OnOneStream", 1, &InFlight::on_one_stream},
-        launching{"OnManyStreams", 3, &InFlight::on_many_streams},
-        launching{"BehindOtherWork", 1, &InFlight::behind_other_work},
-        launching{"OnAStreamThatIsDestroyed", 2, &InFlight::on_a_stream_that_is_destroyed},
-        launching{"OnTheLegacyStream", 1, &InFlight::on_the_legacy_stream},
-        launching{"OnAThreadThatEnds", 1, &InFlight::on_a_thread_that_ends},
-        launching{"DestroyedOnAnotherThread", 1, &InFlight::destroyed_on_another_thread},
-        launching{"Moved", 1, &InFlight::moved},
-        launching{"AssignedOver", 1, &InFlight::assigned_over},
-        launching{"UpdatedToItsOwnGraph", 1, &InFlight::updated_to_its_own_graph},
-        launching{"ByALauncher", 2, &InFlight::by_a_launcher},
-        launching{"ByALauncherThatReleasedIt", 1, &InFlight::by_a_launcher_that_released_it},
-        launching{"ByALauncherAfterAFlush", 2, &InFlight::by_a_launcher_after_a_flush},
-        launching{"ByALauncherThatIsAssignedOver", 1,
-                  &InFlight::by_a_launcher_that_is_assigned_over},
-        launching{"ByALauncherBesideAnotherExec", 2, &InFlight::by_a_launcher_beside_another_exec},
-        launching{"BesideAnExecThatIsNotLaunched", 1,
-                  &InFlight::beside_an_exec_that_is_not_launched}),
-    [](auto const& each) { return std::string(each.param.name); });
+std::string name_of(testing::TestParamInfo<launching> const& each) {
+  return each.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Launches, InFlight, testing::ValuesIn(InFlight::of_execs()), name_of);
+INSTANTIATE_TEST_SUITE_P(ByALauncher, InFlight, testing::ValuesIn(InFlight::of_launchers()),
+                         name_of);
 
 TEST_P(InFlight, KeepsEverythingUntilTheLastLaunchIsDone) {
   cargo taken = make_cargo();
   {
     graph const source = captured_behind_flag(taken);
-    (this->*GetParam().launch)(graph_exec(source), source);
+    GetParam().launch(*this, graph_exec(source), source);
     EXPECT_TRUE(is_kept(taken)) << "the graph is there";
   }
   EXPECT_TRUE(stays_kept(taken));

@@ -3,7 +3,6 @@
 #include <escrow/core/graph_lifetime_lock.hpp>
 #include <memory>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <utility>
 
@@ -94,55 +93,37 @@ TEST_F(ReferenceSet, OwnersOfPlainExecsThatAreRetiredToTheGraphItselfAreReleased
 }
 
 /// What Escrow makes of a graph between two captures into it.
-struct made_between {
-  char const* name;
-  std::shared_ptr<void> (*make)(graph const& source, graph const& alike);
-
-  friend void PrintTo(made_between const& each, std::ostream* out) { *out << each.name; }
-};
-
-class SealedBetweenCaptures : public ReferenceSet,
-                              public testing::WithParamInterface<made_between> {
+class SealedBetweenCaptures : public ReferenceSet, public testing::WithParamInterface<char const*> {
  protected:
   [[nodiscard]] std::shared_ptr<void> make_of(graph const& source) {
+    std::string const what = GetParam();
+    if (what == "Exec") return std::make_shared<graph_exec>(source);
+    if (what == "Clone") return std::make_shared<graph>(source.clone());
+    if (what == "UpdatedExec") return updated_exec_of(source);
+    if (what == "Parent") {
+      auto const parent = std::make_shared<graph>();
+      parent->add_child(source);
+      return parent;
+    }
+    must(what == "HoistedReferences", "that can be made");
+    return {new hoisted(hoist(source)), [](hoisted* taken) {
+              taken->release();
+              delete taken;
+            }};
+  }
+  [[nodiscard]] std::shared_ptr<void> updated_exec_of(graph const& source) {
     cargo other = make_cargo();
-    std::shared_ptr<void> made = GetParam().make(source, captured(other));
+    auto const exec = std::make_shared<graph_exec>(captured(other));
+    exec->update(source);
     EXPECT_TRUE(is_released(other));
-    return made;
+    return exec;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Made, SealedBetweenCaptures,
-    testing::Values(made_between{"Exec",
-                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
-                                   return std::make_shared<graph_exec>(source);
-                                 }},
-                    made_between{
-                        "UpdatedExec",
-                        [](graph const& source, graph const& alike) -> std::shared_ptr<void> {
-                          auto const exec = std::make_shared<graph_exec>(alike);
-                          exec->update(source);
-                          return exec;
-                        }},
-                    made_between{"Clone",
-                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
-                                   return std::make_shared<graph>(source.clone());
-                                 }},
-                    made_between{"Parent",
-                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
-                                   auto const parent = std::make_shared<graph>();
-                                   parent->add_child(source);
-                                   return parent;
-                                 }},
-                    made_between{"HoistedReferences",
-                                 [](graph const& source, graph const&) -> std::shared_ptr<void> {
-                                   return {new hoisted(hoist(source)), [](hoisted* taken) {
-                                             taken->release();
-                                             delete taken;
-                                           }};
-                                 }}),
-    [](auto const& each) { return std::string(each.param.name); });
+INSTANTIATE_TEST_SUITE_P(Made, SealedBetweenCaptures,
+                         testing::Values("Exec", "UpdatedExec", "Clone", "Parent",
+                                         "HoistedReferences"),
+                         [](auto const& each) { return std::string(each.param); });
 
 TEST_P(SealedBetweenCaptures, KeepsWhatTheFirstUsedAndNothingOfTheSecond) {
   cargo early = make_cargo();
