@@ -194,24 +194,5 @@ TEST(GraphText, CanBePrintedDuringCapturesOfEachModeFromEachThread) {
   }
 }
 
-std::size_t count(std::string const& text, std::string const& what) {
-  std::size_t result = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++result;
-  return result;
-}
-
-TEST(GraphText, HasItsKernelsNamesAndAnArrowForEachEdgeAndLeavesTheLastError) {
-  owned_graph const graph = chain({tiny_call(), tiny_call(), tiny_call()});
-  ASSERT_NE(cudaEventQuery(nullptr), cudaSuccess);
-  cudaError_t const earlier = cudaPeekAtLastError();
-  ASSERT_NE(earlier, cudaSuccess);
-  std::string const text = dot_file{}.text_of(graph);
-  EXPECT_EQ(cudaGetLastError(), earlier);
-  EXPECT_EQ(count(text, "->"), 2U) << text;
-  EXPECT_GE(count(text, "tiny_kernel"), 3U) << text;
-  EXPECT_EQ(tried(cudaGraphDebugDotPrint(graph, "/nowhere/at/all.dot", 0)),
-            cudaErrorOperatingSystem);
-}
-
 }  // namespace
 }  // namespace escrow::test

@@ -61,19 +61,6 @@ TEST_F(Launches, OfOneExecAreSerializedOnTwoStreams) {
   EXPECT_EQ(ended.load(), 2);
 }
 
-TEST_F(Launches, MakeAnEventThatTheirGraphRecordsNotReadyUntilTheyEnd) {
-  owned_event const event = make_event();
-  must(cudaEventRecord(event, first));
-  must(cudaStreamSynchronize(first));
-  add_record(graph, event, add_kernel(graph, wait_flag_call(flag.get())));
-  owned_exec const exec = instantiate(graph);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  must(cudaGraphLaunch(exec, first));
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
-  finish();
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-}
-
 // A graph that waits for `event`, looks whether it is alone in `inside`, and records `event`.
 owned_graph serialized_graph(cudaEvent_t event, int* inside, int* mismatches) {
   owned_graph graph = make_graph();

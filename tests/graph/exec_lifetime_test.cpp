@@ -154,23 +154,6 @@ TEST_F(ExecLifetime, AssignmentReleasesWhatTheTargetHeldAndNotWhatTheSourceHolds
   EXPECT_TRUE(stays_kept(of_source));
 }
 
-TEST_F(ExecLifetime, AStoppedDeleterGetsBackWhatExecsHold) {
-  cargo taken = make_cargo();
-  {
-    graph source = captured_behind_flag(taken);
-    graph_exec before(source);
-    before.launch(two);
-    EXPECT_FALSE(worker->stop_for(std::chrono::milliseconds(20))) << "a graph owes something";
-    graph_exec after(source);
-    source = graph();
-    after.launch(three);
-  }
-  EXPECT_TRUE(stays_false([&] { return taken.fate->was_destroyed(); }));
-  flag.raise();
-  EXPECT_TRUE(is_released(taken.fate));
-  EXPECT_TRUE(wait_until([&] { return worker->stop_for({}); })) << "nothing is owed any more";
-}
-
 TEST_F(ExecLifetime, WhatTwoDeletersOwnIsReclaimedByEachOfThem) {
   deleter_options named;
   named.thread_name = "other";

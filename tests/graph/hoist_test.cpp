@@ -171,24 +171,6 @@ TEST_F(Hoist, WithoutAReleaseLeaksWhatIsHeldAndReportsThat) {
   EXPECT_TRUE(is_kept(destroyed));
 }
 
-// The first graph of two with one handle was hoisted, not the second.
-TEST_F(Hoist, OfANewGraphWithTheHandleOfAHoistedOneIsTheFirst) {
-  cargo taken = make_cargo();
-  bool is_same = false;
-  for (int i = 0; i < 200 && !is_same; ++i) {
-    owned_graph first = captured_plainly(taken);
-    cudaGraph_t const handle = first.get();
-    hoist(first).release();
-    first.reset();
-    owned_graph const second =
-        captured_plainly([&](cudaStream_t on) { must(launch_fill(on, cells.data() + 4, 4, 1)); });
-    is_same = second.get() == handle;
-    EXPECT_NO_THROW(hoist(second).release());
-    taken.fate = make_fate();
-  }
-  if (!is_same) GTEST_SKIP() << "no handle was given again";
-}
-
 TEST_F(Hoist, ReleaseAtEndLeaksNothingIfAnExceptionEndsItBeforeTheInstantiation) {
   cargo taken = make_cargo();
   owned_graph const source = captured_plainly(taken);

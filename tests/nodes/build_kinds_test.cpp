@@ -42,6 +42,7 @@ TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
   EXPECT_EQ(type_of(memory), cudaGraphNodeTypeMemAlloc);
   EXPECT_EQ(alloc_params_of(memory).dptr, memory.address());
   EXPECT_GE(alloc_params_of(memory).bytesize, memory.bytes());
+  EXPECT_EQ(alloc_params_of(memory).poolProps.location.type, cudaMemLocationTypeDevice);
   EXPECT_EQ(alloc_params_of(memory).poolProps.location.id, 0);
   auto* const data = static_cast<int*>(memory.address());
   node const freed = memory.add(kernel_node(fill, {.block = {8}}, data, 8U, 7))

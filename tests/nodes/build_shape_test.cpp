@@ -114,6 +114,7 @@ TEST_F(BuildEdges, AreWrittenToAFile) {
     std::ifstream written(file);
     std::string const text{std::istreambuf_iterator<char>(written), {}};
     EXPECT_EQ(text.rfind("digraph", 0), 0U) << text;
+    EXPECT_NE(text.find("add_kernel"), std::string::npos) << "the kernels' name";
     std::size_t arrows = 0;
     for (auto at = text.find("->"); at != std::string::npos; at = text.find("->", at + 1)) ++arrows;
     EXPECT_GE(arrows, 4U) << text;
