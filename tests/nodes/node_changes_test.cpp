@@ -175,26 +175,6 @@ TEST_F(NodeChanges, ChangingANodeSwapsItsOwnersForWhatIsMadeFromThenOn) {
   EXPECT_TRUE(is_released(second));
 }
 
-TEST_F(NodeChanges, AChangeThatCudaRefusesChangesNothing) {
-  node const filled = build(*built).add(memset_node(shared(first), {.value = 1, .width = 1}));
-  graph_exec exec(*built);
-  std::unique_ptr<int, tells> mine(cells.data(), tells{second});
-  auto const fails = [&](auto const& change) {
-    EXPECT_THROW(change(kernel_node(add, {}, std::move(mine), 10)), cuda_error);
-    ASSERT_NE(mine, nullptr) << "it was not moved from";  // NOLINT(bugprone-use-after-move)
-    EXPECT_TRUE(is_kept(first));
-    EXPECT_TRUE(is_kept(second));
-    EXPECT_EQ(owners_held(), 1U);
-    EXPECT_EQ(exec.held().owners, 1U);
-  };
-  fails([&](auto kind) { filled.set(std::move(kind)); });
-  fails([&](auto kind) { escrow::set(exec, filled, std::move(kind)); });
-  static_cast<void>(built->get());
-  fails([&](auto kind) { filled.set(std::move(kind)); });
-  run(exec);
-  EXPECT_EQ(cells.load(), 1);
-}
-
 TEST_F(NodeChanges, CallablesEventsFillsAndCopiesAreSwappedToo) {
   int calls = 0;
   auto const new_event = std::make_shared<event const>();
