@@ -13,7 +13,6 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
-#include "child.hpp"
 #include "graph_nodes.hpp"
 
 namespace escrow::test {
@@ -66,21 +65,6 @@ class dot_file {
  private:
   std::string path_ = testing::TempDir() + "escrow_text_" + std::to_string(getpid());
 };
-
-void count_captures() {
-  owned_stream const stream = make_stream();
-  for (capture_id expected = 1; expected <= 3; ++expected) {
-    capture_id id = 0;
-    owned_graph const graph = capture_tiny(stream, id);
-    must(id == expected, "captures get 1, 2, 3");
-  }
-}
-
-auto const cases = register_cases({{"count_captures", &count_captures}});
-
-TEST(CaptureId, IsOneTwoThreeForTheFirstCapturesOfAProcess) {
-  expect_clean_end(cases[0]);
-}
 
 TEST(CaptureId, IsEachGraphsOwnAndTheSameInItsTextAndEachTimeThatItIsReopened) {
   dot_file const file;
@@ -156,20 +140,6 @@ TEST(ConcurrentCapture, IntoTheSameGraphIsAnIllegalState) {
   });
 }
 
-TEST(CaptureId, IsAskedForByReopeningWithoutHarmToAnotherStreamsGlobalCapture) {
-  owned_stream const stream = make_stream();
-  owned_graph const graph = make_graph();
-  owned_stream const capturing = make_stream();
-  capture open{capturing, cudaStreamCaptureModeGlobal};
-  must(launch_tiny(capturing));
-  capture_id const id = id_by_reopening(stream, graph);
-  EXPECT_NE(id, open.info().id);
-  EXPECT_EQ(id_by_reopening(stream, graph), id);
-  EXPECT_TRUE(open.is_active());
-  EXPECT_EQ(open.end(), cudaSuccess);
-  EXPECT_NE(open.graph().get(), nullptr);
-}
-
 TEST(CapturedGraph, HasNoNodesOrExtraEdgesForRecordsAndWaitsOnOneStream) {
   owned_stream const stream = make_stream();
   owned_event const event = make_event();
@@ -222,25 +192,6 @@ TEST(GraphText, CanBePrintedDuringCapturesOfEachModeFromEachThread) {
     EXPECT_EQ(open.end(), cudaSuccess);
     EXPECT_EQ(node_count(open.graph()), 1U);
   }
-}
-
-std::size_t count(std::string const& text, std::string const& what) {
-  std::size_t result = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++result;
-  return result;
-}
-
-TEST(GraphText, HasItsKernelsNamesAndAnArrowForEachEdgeAndLeavesTheLastError) {
-  owned_graph const graph = chain({tiny_call(), tiny_call(), tiny_call()});
-  ASSERT_NE(cudaEventQuery(nullptr), cudaSuccess);
-  cudaError_t const earlier = cudaPeekAtLastError();
-  ASSERT_NE(earlier, cudaSuccess);
-  std::string const text = dot_file{}.text_of(graph);
-  EXPECT_EQ(cudaGetLastError(), earlier);
-  EXPECT_EQ(count(text, "->"), 2U) << text;
-  EXPECT_GE(count(text, "tiny_kernel"), 3U) << text;
-  EXPECT_EQ(tried(cudaGraphDebugDotPrint(graph, "/nowhere/at/all.dot", 0)),
-            cudaErrorOperatingSystem);
 }
 
 }  // namespace

@@ -60,39 +60,13 @@ class GraphMemory : public testing::Test {
   owned_graph graph = make_graph();
 };
 
-TEST_F(GraphMemory, IsReadBackWithItsAddressWhichIsNeverARegisteredOne) {
-  auto const memory = add_alloc(graph, 8);
-  auto* const freed = add_free(graph, memory, memory.node);
-  cudaMemAllocNodeParams params{};
-  must(cudaGraphMemAllocNodeGetParams(memory.node, &params));
-  EXPECT_EQ(params.dptr, memory.data);
-  EXPECT_GE(params.bytesize, 8 * sizeof(int));
-  EXPECT_EQ(params.poolProps.location.type, cudaMemLocationTypeDevice);
-  void* address = nullptr;
-  must(cudaGraphMemFreeNodeGetParams(freed, &address));
-  EXPECT_EQ(address, memory.data);
-  EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
+TEST_F(GraphMemory, HasAnAddressThatIsNeverARegisteredOne) {
+  allocation const memory = add_freed();
+  EXPECT_EQ(attributes_of(memory.data).type, cudaMemoryTypeUnregistered);
   owned_exec const exec = instantiate(graph);
-  EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
+  EXPECT_EQ(attributes_of(memory.data).type, cudaMemoryTypeUnregistered);
   run(exec, stream);
-  EXPECT_EQ(attributes_of(address).type, cudaMemoryTypeUnregistered);
-}
-
-TEST_F(GraphMemory, IsThereBetweenTheNodesAtEachLaunchAlsoOfNodesByTheCallForAllKinds) {
-  auto p = any_alloc(4 * sizeof(int));
-  allocation memory;
-  must(cudaGraphAddNode(&memory.node, graph, nullptr, nullptr, 0, &p));
-  memory.data = static_cast<int*>(p.alloc.dptr);
-  ASSERT_NE(memory.data, nullptr);
-  p = params_of(cudaGraphNodeTypeMemFree);
-  p.free.dptr = memory.data;
-  add_any(graph, p, use(memory));
-  owned_exec const exec = instantiate(graph);
-  for (int i = 0; i < 2; ++i) {
-    out.store(3, 0);
-    run(exec, stream);
-    EXPECT_EQ(out.load(3), 3);
-  }
+  EXPECT_EQ(attributes_of(memory.data).type, cudaMemoryTypeUnregistered);
 }
 
 TEST_F(GraphMemory, LeftByALaunchKeepsTheNextFromRunningUntilItIsFreed) {

@@ -1,15 +1,19 @@
-// What each kind of node does when it runs, by its own call and by the one for all; and edges.
+// What each kind of node does when it runs, by its own call, and edges; nodes by the call for all
+// kinds are in tests/nodes. And conditional nodes: which bodies run and who decides it, and what
+// may be in them (cuda-facts.md, sections 1 and 3).
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <functional>
 #include <set>
 #include <vector>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
+#include "wait_until.hpp"
+#include "witness.hpp"
 
 namespace escrow::test {
 namespace {
@@ -25,37 +29,6 @@ class NodeKinds : public testing::Test {
   owned_stream stream = make_stream();
   owned_graph graph = make_graph();
 };
-
-TEST_F(NodeKinds, AFillWritesElementsOfOneTwoOrFourBytesAndLeavesWhatIsBetweenRows) {
-  device_ints const memory{3};
-  auto* const bytes = reinterpret_cast<unsigned char*>(memory.data());
-  auto* const first = add_fill(graph, fill_params(bytes, 0x11, 1, 3));
-  auto* const second = add_fill(graph, fill_params(bytes + 4, 0x3322, 2, 2), first);
-  add_fill(graph, fill_params(bytes + 8, 0x77665544, 4, 1), second);
-  run(graph, stream);
-  EXPECT_EQ(memory.read(), (std::vector<int>{0x111111, 0x33223322, 0x77665544}));
-  auto const odd = fill_params(memory.data(), 1, 3, 1);
-  cudaGraphNode_t node = nullptr;
-  EXPECT_EQ(tried(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &odd)), cudaErrorInvalidValue);
-  graph = make_graph();
-  device_ints const rows{8};
-  add_fill(graph, fill_params(rows.data() + 1, 7, 4, 2, 2, 4 * sizeof(int)));
-  run(graph, stream);
-  EXPECT_EQ(rows.read(), (std::vector<int>{0, 7, 7, 0, 0, 7, 7, 0}));
-}
-
-TEST_F(NodeKinds, CopiesGoFromAndToTheHostWithTheirKindGivenOrInferred) {
-  std::vector<int> const in{1, 2, 3, 4};
-  std::vector<int> out(4);
-  device_ints const here{4};
-  device_ints const there{4};
-  constexpr std::size_t size = 4 * sizeof(int);
-  auto* const up = add_copy(graph, here.data(), in.data(), size, nullptr, cudaMemcpyHostToDevice);
-  auto* const across = add_copy(graph, there.data(), here.data(), size, up);
-  add_copy(graph, out.data(), there.data(), size, across, cudaMemcpyDeviceToHost);
-  run(graph, stream);
-  EXPECT_EQ(out, in);
-}
 
 TEST_F(NodeKinds, ACopyOfRowsKeepsToPitchesAndPositions) {
   device_ints const from{8};
@@ -77,59 +50,6 @@ TEST_F(NodeKinds, ACopyOfRowsKeepsToPitchesAndPositions) {
   device_ints const memory{8};
   must(cudaMemcpy2D(memory.data(), 16, in, 12, 8, 2, cudaMemcpyHostToDevice));
   EXPECT_EQ(memory.read(), (std::vector<int>{1, 2, 0, 0, 4, 5, 0, 0}));
-}
-
-TEST_F(NodeKinds, AnEventWaitOfOneGraphWaitsForTheRecordOfAnother) {
-  pinned_flag flag;
-  pinned_ints cells{2};
-  owned_stream const other = make_stream();
-  auto* const held = add_kernel(graph, wait_flag_call(flag.get()));
-  add_record(graph, event, add_kernel(graph, add_call(cells.data(), 5), held));
-  owned_graph const second = make_graph();
-  add_kernel(second, copy_call(cells.data() + 1, cells.data(), 1), add_wait(second, event));
-  owned_exec const recorder = instantiate(graph);
-  owned_exec const waiter = instantiate(second);
-  must(cudaGraphLaunch(recorder, stream));
-  must(cudaGraphLaunch(waiter, other));
-  EXPECT_EQ(cudaStreamQuery(other), cudaErrorNotReady);
-  flag.raise();
-  must(cudaStreamSynchronize(other));
-  EXPECT_EQ(cells.load(1), 5);
-  must(cudaStreamSynchronize(stream));
-}
-
-TEST_F(NodeKinds, TheCallForAllKindsMakesEachOfThem) {
-  device_ints const memory{4};
-  pinned_ints out{4};
-  owned_graph const child = chain({add_call(memory.data() + 1, 1)});
-  auto* last = add_any(graph, params_of(cudaGraphNodeTypeEmpty));
-  auto p = params_of(cudaGraphNodeTypeMemset);
-  p.memset = {memory.data(), 0, 6, 4, 4, 1};
-  last = add_any(graph, p, last);
-  auto call = add_call(memory.data(), 1);
-  last = add_any(graph, any_kernel(call.params()), last);
-  p = params_of(cudaGraphNodeTypeGraph);
-  p.graph.graph = child;
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeMemcpy);
-  p.memcpy.copyParams = copy_params(out.data(), 16, memory.data(), 16, 16, 1);
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeHost);
-  p.host.fn = &count_up;
-  p.host.userData = &calls;
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeEventRecord);
-  p.eventRecord.event = event;
-  last = add_any(graph, p, last);
-  p = params_of(cudaGraphNodeTypeWaitEvent);
-  p.eventWait.event = event;
-  last = add_any(graph, p, last);
-  EXPECT_EQ(node_count(graph), 8U);
-  EXPECT_EQ(edge_count(graph), 7U);
-  run(graph, stream);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(out.load(i), i < 2 ? 7 : 6) << i;
-  EXPECT_EQ(calls, 1);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
 }
 
 TEST_F(NodeKinds, NodesOfMostKindsRunInAChildGraph) {
@@ -259,6 +179,160 @@ TEST(Edges, AreListedFromBothEndsAndAddedAndRemoved) {
   EXPECT_EQ(count, 2U);
   EXPECT_EQ(from, (nodes{first, first}));
   EXPECT_TRUE(to == (nodes{second, third}) || to == (nodes{third, second}));
+}
+
+class Conditional : public testing::Test {
+ protected:
+  // A kernel that sets the condition to 0, for nodes behind it.
+  cudaGraphNode_t add_setter(cudaGraph_t to, cudaGraphConditionalHandle condition,
+                             cudaGraphNode_t behind = nullptr) {
+    return add_kernel(to, set_condition_call(condition, zero.data()), behind);
+  }
+  cudaGraphNode_t add_count(cudaGraph_t to, unsigned i, cudaGraphNode_t behind = nullptr) {
+    return add_kernel(to, add_call(cell(i), 1), behind);
+  }
+  int* cell(unsigned i) { return cells.data() + i; }
+
+  pinned_ints cells{8};
+  pinned_ints zero;
+  owned_stream stream = make_stream();
+  owned_graph graph = make_graph();
+};
+
+TEST_F(Conditional, AnUpdateSwapsTheWorkAndTheReferencesOfBodies) {
+  witness of_old;
+  witness of_new;
+  owned_graph new_graph = make_graph();
+  cudaGraph_t const old_body = add_conditional(graph);
+  cudaGraph_t const new_body = add_conditional(new_graph);
+  add_count(old_body, 0);
+  add_count(new_body, 1);
+  of_old.move_to(old_body);
+  of_new.move_to(new_body);
+  owned_exec exec = instantiate(graph);
+  graph.reset();
+  EXPECT_FALSE(of_old.ran());
+  ASSERT_EQ(update(exec, new_graph), cudaSuccess);
+  EXPECT_TRUE(of_old.wait());
+  new_graph.reset();
+  run(exec, stream);
+  EXPECT_FALSE(of_new.ran());
+  EXPECT_EQ(cells.load(0), 0);
+  EXPECT_EQ(cells.load(1), 1);
+  exec.reset();
+  EXPECT_TRUE(of_new.wait());
+}
+
+TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
+  add_kernel(add_conditional(graph), tiny_call());
+  owned_exec first = instantiate(graph);
+  EXPECT_EQ(status_of_instantiation(graph), cudaErrorNotSupported);
+  first.reset();
+  EXPECT_EQ(status_of_instantiation(graph), cudaSuccess);
+}
+
+TEST_F(Conditional, AValueOfARunningLaunchIsNotChangedByTheCallThatLaunchesAgain) {
+  pinned_flag flag;
+  auto const condition = make_condition(graph, 1);
+  auto* const setter = add_setter(graph, condition);
+  auto* const wait = add_kernel(graph, wait_flag_call(flag.get()), setter);
+  add_count(add_conditional_node(graph, condition, cudaGraphCondTypeIf, 1, wait).bodies[0], 0);
+  add_count(graph, 1, setter);
+  owned_exec const exec = instantiate(graph);
+  must(cudaGraphLaunch(exec, stream));
+  ASSERT_TRUE(wait_until([&] { return cells.load(1) == 1; }));
+  must(cudaGraphLaunch(exec, stream));
+  flag.raise();
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cells.load(0), 0);
+  EXPECT_EQ(cells.load(1), 2);
+}
+
+TEST_F(Conditional, AValueOfAnInnerNodeIsNotItsDefaultAgainInTheNextTurnOfALoop) {
+  auto const outer = make_condition(graph, 1);
+  auto const inner = make_condition(graph, 1);
+  auto* const body = add_conditional_node(graph, outer, cudaGraphCondTypeWhile).bodies[0];
+  auto const node = add_conditional_node(body, inner, cudaGraphCondTypeIf);
+  add_setter(node.bodies[0], inner, add_count(node.bodies[0], 1));
+  auto* const turn = add_count(body, 0, node.node);
+  add_kernel(body, set_condition_below_call(outer, cell(0), 3), turn);
+  owned_exec const exec = instantiate(graph);
+  run(exec, stream);
+  EXPECT_EQ(cells.load(0), 3);
+  EXPECT_EQ(cells.load(1), 1);
+}
+
+TEST_F(Conditional, SomeNodesInABodyKeepTheGraphFromBeingInstantiated) {
+  owned_event const event = make_event();
+  device_ints const device{4};
+  std::vector<int> pageable(4);
+  std::vector<std::function<void(cudaGraph_t)>> const forbidden{
+      [&](cudaGraph_t to) { add_host(to, &count_up, nullptr); },
+      [&](cudaGraph_t to) { add_record(to, event); }, [&](cudaGraph_t to) { add_wait(to, event); },
+      [&](cudaGraph_t to) { add_copy(to, device.data(), pageable.data(), 4 * sizeof(int)); },
+      [&](cudaGraph_t to) {
+        owned_graph const child = make_graph();
+        add_host(child, &count_up, nullptr);
+        add_child(to, child);
+      }};
+  for (std::size_t i = 0; i < forbidden.size(); ++i) {
+    for (bool const is_nested : {false, true}) {
+      graph = make_graph();
+      cudaGraph_t body = add_conditional(graph);
+      if (is_nested) {
+        auto const inner = make_condition(graph, 1);
+        body = add_conditional_node(body, inner, cudaGraphCondTypeIf).bodies[0];
+      }
+      forbidden[i](body);
+      EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue) << i << is_nested;
+    }
+  }
+}
+
+TEST_F(Conditional, KernelsCopiesFillsChildrenAndEmptyNodesRunInABodyWhichMayBeEmpty) {
+  add_conditional(graph);
+  device_ints const device{4};
+  auto* const body = add_conditional(graph);
+  auto* const filled = add_fill(body, fill_params(device.data(), 7, 4, 4));
+  auto* const copied = add_copy(body, cell(0), device.data(), 4 * sizeof(int),
+                                add_empty(body, filled), cudaMemcpyDeviceToHost);
+  cudaGraphNode_t const child = add_child(body, chain({add_call(cell(1), 1)}));
+  must(cudaGraphAddDependencies(body, &copied, &child, nullptr, 1));
+  run(graph, stream);
+  EXPECT_EQ(cells.load(0), 7);
+  EXPECT_EQ(cells.load(1), 8);
+}
+
+TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirType) {
+  owned_graph const other = make_graph();
+  auto const status = [&](cudaGraph_t of, cudaGraphConditionalNodeType type, unsigned bodies) {
+    auto params = conditional_params(make_condition(of, 1), type, bodies);
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+  };
+  EXPECT_EQ(status(other, cudaGraphCondTypeIf, 1), cudaErrorInvalidValue);
+  for (auto const& [type, bodies] : {std::pair{cudaGraphCondTypeIf, 0U},
+                                     {cudaGraphCondTypeIf, 3U},
+                                     {cudaGraphCondTypeWhile, 0U},
+                                     {cudaGraphCondTypeWhile, 2U},
+                                     {cudaGraphCondTypeSwitch, 0U}}) {
+    EXPECT_EQ(status(graph, type, bodies), cudaErrorInvalidValue) << type << bodies;
+  }
+  EXPECT_EQ(status(graph, cudaGraphCondTypeSwitch, 9), cudaSuccess);
+  cudaGraphConditionalHandle flagged{};
+  EXPECT_EQ(tried(cudaGraphConditionalHandleCreate(&flagged, graph, 0, 2)), cudaErrorInvalidValue)
+      << "the default's flag is the only one";
+}
+
+TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
+  add_kernel(graph, tiny_call());
+  auto const condition = make_condition(graph, 1);
+  EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue);
+  auto* const node = add_conditional_node(graph, condition, cudaGraphCondTypeIf).node;
+  EXPECT_EQ(status_of_instantiation(graph), cudaSuccess);
+  EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
+  EXPECT_EQ(node_count(graph), 1U);
+  EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 #include <escrow/internal/never_destroyed.hpp>
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/internal/spin_lock.hpp>
-#include <mutex>
-#include <set>
 #include <thread>
 #include <type_traits>
 
@@ -164,32 +162,6 @@ TEST(EventCache, GivesBackWhatAnyThreadPut) {
   cudaEvent_t const handle = taken.get();
   std::jthread([&] { event_cache::put(0, std::move(taken)); }).join();
   EXPECT_EQ(event_cache::take(0).get(), handle);
-}
-
-TEST(EventCache, NeverGivesOneEventToTwoThreadsAtOnce) {
-  std::mutex mutex;
-  std::set<cudaEvent_t> out;
-  bool twice = false;
-  auto const take_and_put = [&] {
-    for (int round = 0; round < 500; ++round) {
-      std::vector<event> held;
-      for (int i = 0; i < 8; ++i) {
-        held.push_back(event_cache::take(0));
-        std::lock_guard const lock(mutex);
-        twice |= !out.insert(held.back().get()).second;
-      }
-      {
-        std::lock_guard const lock(mutex);
-        for (event const& each : held) out.erase(each.get());
-      }
-      for (event& each : held) event_cache::put(0, std::move(each));
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) threads.emplace_back(take_and_put);
-  }
-  EXPECT_FALSE(twice);
 }
 
 TEST_F(Devices, HaveEventsOfTheirOwnInTheCacheWhichLeavesTheCurrentOneAlone) {

@@ -2,7 +2,6 @@
 // meanwhile, whether its owner was in the same graph or not.
 #include <escrow/nodes.hpp>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -23,29 +22,11 @@ class BlockedWorker : public world {
     EXPECT_TRUE(drained());
     world::TearDown();
   }
-  void expect_slot_after_the_launch() {
-    block_worker();
-    EXPECT_FALSE(has_free_slot()) << "the launch still uses it";
-    flag.raise();
-    sync(two);
-    EXPECT_TRUE(has_free_slot());
-  }
   [[nodiscard]] bool has_free_slot() { return blocks->try_claim(two.get()).has_value(); }
 
   std::optional<resource_pool<device_block>> blocks{std::in_place, options(1),
                                                     [] { return device_block(bytes); }};
 };
-
-TEST_F(BlockedWorker, TheSlotOfAnExecIsClaimedAgain) {
-  {
-    graph_exec exec(captured([&](cudaStream_t on) {
-      auto const held = blocks->claim(on);
-      hold_up(on);
-    }));
-    exec.launch(two);
-  }
-  expect_slot_after_the_launch();
-}
 
 TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgain) {
   {
@@ -58,7 +39,11 @@ TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgain) {
     exec.launch(two);
     held.release();
   }
-  expect_slot_after_the_launch();
+  block_worker();
+  EXPECT_FALSE(has_free_slot()) << "the launch still uses it";
+  flag.raise();
+  sync(two);
+  EXPECT_TRUE(has_free_slot());
 }
 
 TEST_F(BlockedWorker, TheSlotOfAGraphThatWasNeverLaunchedIsClaimedAgain) {
@@ -85,61 +70,42 @@ TEST_F(BlockedWorker, TheSlotsOfManyGraphsThatAreDestroyedAreClaimedAgain) {
   }
   block_worker();
   sources.clear();
-  std::vector<block_lease> claimed;
-  EXPECT_TRUE(wait_until([&] {
-    while (auto each = pool.try_claim(asking)) claimed.push_back(std::move(*each));
-    return claimed.size() == graphs;
-  })) << claimed.size()
-      << " slots came back";
+  EXPECT_TRUE(can_claim(pool, graphs));
   EXPECT_FALSE(may_end.load());
 }
 
-/// What becomes of a graph whose owner blocks the worker.
-struct graph_end {
-  char const* name;
-  void (*run)(graph source, cudaStream_t on);
-
-  friend void PrintTo(graph_end const& each, std::ostream* out) { *out << each.name; }
+/// The parameter is what becomes of a graph whose owner blocks the worker.
+class BlockingOwner : public world, public testing::WithParamInterface<char const*> {
+ protected:
+  static void launch_and_end(graph const& source, cudaStream_t on) {
+    std::string const what = GetParam();
+    if (what == "LaunchedByAnExec") return graph_exec(source).launch(on);
+    if (what == "Destroyed") return;
+    must(what == "LaunchedByAPlainExec", "that becomes of it");
+    owned_exec const exec = instantiate(source.get());
+    must(cudaGraphLaunch(exec, on));
+  }
 };
 
-class BlockingOwner : public world, public testing::WithParamInterface<graph_end> {};
-
 INSTANTIATE_TEST_SUITE_P(Ends, BlockingOwner,
-                         testing::Values(graph_end{"Destroyed", [](graph, cudaStream_t) {}},
-                                         graph_end{"LaunchedByAnExecThatIsDestroyed",
-                                                   [](graph source, cudaStream_t on) {
-                                                     graph_exec(source).launch(on);
-                                                   }},
-                                         graph_end{"LaunchedByAPlainExec",
-                                                   [](graph source, cudaStream_t on) {
-                                                     owned_exec const exec =
-                                                         instantiate(source.get());
-                                                     must(cudaGraphLaunch(exec, on));
-                                                   }}),
-                         [](auto const& each) { return std::string(each.param.name); });
+                         testing::Values("Destroyed", "LaunchedByAnExec", "LaunchedByAPlainExec"),
+                         [](auto const& each) { return std::string(each.param); });
 
 TEST_P(BlockingOwner, DoesNotKeepTheSlotsOfItsGraph) {
   block_pool pool = make_pool(2);
   // In the order in which a reclaiming thread might meet them.
-  graph source = captured([&](cudaStream_t on) {
+  std::optional<graph> source = captured([&](cudaStream_t on) {
     block_lease const before = pool.claim(on);
     retire(on, make_blocking());
     block_lease const after = pool.claim(on);
     must(launch_tiny(on));
   });
   hold_up(two);
-  GetParam().run(std::move(source), two);
+  launch_and_end(*source, two);
+  source.reset();
   flag.raise();
   EXPECT_TRUE(wait_until([this] { return is_blocking.load(); }));
-  {
-    std::optional<block_lease> first;
-    std::optional<block_lease> second;
-    EXPECT_TRUE(wait_until([&] {
-      if (!first) first = pool.try_claim(asking);
-      if (first && !second) second = pool.try_claim(asking);
-      return second.has_value();
-    })) << "a claim waits for a destructor";
-  }
+  EXPECT_TRUE(can_claim(pool, 2)) << "a claim waits for a destructor";
   EXPECT_FALSE(may_end.load());
   may_end.store(true);
 }

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "graph_nodes.hpp"
 #include "world.hpp"
 
 namespace escrow::test {
@@ -28,17 +29,8 @@ constexpr node_kind switch_of_three{"SwitchOfThree", cudaGraphCondTypeSwitch, 2,
 
 /// Adds a node of that kind and returns its empty bodies.
 std::vector<cudaGraph_t> add_node(cudaGraph_t graph, node_kind const& kind) {
-  cudaGraphConditionalHandle condition{};
-  must(cudaGraphConditionalHandleCreate(&condition, graph, kind.value, cudaGraphCondAssignDefault));
-  cudaGraphNodeParams params{};
-  params.type = cudaGraphNodeTypeConditional;
-  params.conditional.handle = condition;
-  params.conditional.type = kind.type;
-  params.conditional.size = kind.bodies;
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
-  cudaGraph_t const* const made = params.conditional.phGraph_out;
-  return {made, made + kind.bodies};
+  auto const condition = make_condition(graph, kind.value);
+  return add_conditional_node(graph, condition, kind.type, kind.bodies).bodies;
 }
 
 /// A graph with one conditional node. Each body has cargo of its own and adds 1 to the first cell.
@@ -100,18 +92,15 @@ INSTANTIATE_TEST_SUITE_P(
                     node_kind{"SwitchToNone", cudaGraphCondTypeSwitch, 7, 2, 0}),
     [](auto const& kind) { return std::string(kind.param.name); });
 
-TEST_P(BodiesOfKind, ThatAreNamedLeaveTheExecBareAndHolding) {
-  conditional_graph source = make(GetParam());
-  std::optional<graph_exec> exec = exec_of(source);
-  expect_only_holder_of(source, exec, true);
-  EXPECT_EQ(cells.load(), 2 * GetParam().runs);
-}
-
-TEST_P(BodiesOfKind, ThatAreNotNamedAreHeldByAnExecThatIsNotBare) {
-  conditional_graph source = make(GetParam());
-  std::optional<graph_exec> exec = exec_of(source, {});
-  expect_only_holder_of(source, exec, false);
-  EXPECT_EQ(cells.load(), 2 * GetParam().runs);
+TEST_P(BodiesOfKind, AreHeldByTheirExecWhichIsBareIfTheyAreNamed) {
+  for (bool const is_named : {true, false}) {
+    cells.store(0, 0);
+    conditional_graph source = make(GetParam());
+    std::optional<graph_exec> exec =
+        exec_of(source, is_named ? source.bodies : std::vector<cudaGraph_t>{});
+    expect_only_holder_of(source, exec, is_named);
+    EXPECT_EQ(cells.load(), 2 * GetParam().runs);
+  }
 }
 
 TEST_P(BodiesOfKind, KeepWhatTheyHoldWhenTheExecIsDestroyedFirst) {

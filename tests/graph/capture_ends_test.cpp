@@ -77,12 +77,7 @@ class CaptureEndsMeanwhile : public world, public testing::WithParamInterface<en
     return fate->wait() && fate->times() == 1;
   }
   void expect_all_back(block_pool& pool, std::size_t slots) {
-    std::vector<block_lease> claimed;
-    EXPECT_TRUE(wait_until([&] {
-      while (auto each = pool.try_claim(asking)) claimed.push_back(std::move(*each));
-      return claimed.size() == slots;
-    })) << claimed.size()
-        << " slots came back";
+    EXPECT_TRUE(can_claim(pool, slots));
     EXPECT_EQ(pool.stats().deferred, 0u);
     EXPECT_EQ(worker->stats().leaked, 0u);
   }

@@ -1,7 +1,6 @@
 // Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
 // execs that share nothing, or only owners that others share too, run concurrently.
 #include <array>
-#include <atomic>
 #include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
 #include <memory>
@@ -12,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "sanitizers.hpp"
 #include "world.hpp"
 
 namespace escrow::test {
@@ -66,25 +64,6 @@ class ExecOrder : public world {
   void retire_owner(cudaStream_t on) { worker->retire(on, std::make_unique<int>(1)); }
 
  protected:
-  // One launch is in flight; one of `second` starts only after it.
-  void expect_to_wait(graph_exec& second) {
-    ASSERT_TRUE(have_started(1));
-    second.launch(three);
-    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
-    EXPECT_EQ(cells.load(2), 0);
-    flag.raise();
-    EXPECT_TRUE(have_ended(2));
-  }
-  void expect_concurrent(graph_exec& first, graph_exec& second) {
-    first.launch(two);
-    ASSERT_TRUE(have_started(1));
-    second.launch(three);
-    EXPECT_TRUE(have_started(2)) << "the second launch waits for the first";
-    EXPECT_EQ(cells.load(2), 0);
-    flag.raise();
-    EXPECT_TRUE(have_ended(2));
-  }
-
   void TearDown() override {
     pool.reset();
     world::TearDown();
@@ -129,14 +108,16 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 TEST_P(ReadOnlyOwner, DoesNotOrderExecs) {
-  auto [first, second] = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
-  expect_concurrent(first, second);
+  execs both = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
+  both.first.launch(two);
+  expect_concurrent([&] { both.second.launch(three); });
 }
 
 TEST_P(ReadOnlyOwner, DoesNotOrderTheExecsOfTwoCaptures) {
   graph_exec first(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
   graph_exec second(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
-  expect_concurrent(first, second);
+  first.launch(two);
+  expect_concurrent([&] { second.launch(three); });
 }
 
 // The first launch waits, on the GPU, for what comes after the second one in another stream. Plain
@@ -160,34 +141,18 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 TEST_P(WrittenInCommon, OrdersExecs) {
-  auto [first, second] = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
-  first.launch(two);
-  expect_to_wait(second);
-}
-
-TEST_F(ExecOrder, PlainLaunchesOverlapWhichIsAHazard) {
-  if (built_with_tsan) GTEST_SKIP() << "the race that this shows is reported, as it should be";
-  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
-  owned_exec const first = instantiate(source.get());
-  owned_exec const second = instantiate(source.get());
-  must(cudaGraphLaunch(first, two));
-  must(cudaGraphLaunch(second, three));
-  EXPECT_TRUE(have_started(2)) << "both use the one slot at the same time";
-  flag.raise();
-  sync_all();
+  execs both = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
+  both.first.launch(two);
+  expect_ordered([&] { both.second.launch(three); });
 }
 
 TEST_F(ExecOrder, ExecsThatShareNothingRunConcurrently) {
   cargo taken = make_cargo();
   cargo other = make_cargo();
   graph_exec blocked(captured_behind_flag(taken));
-  graph_exec free(captured(other));
+  graph_exec free(captured_behind_flag(other));
   blocked.launch(two);
-  ASSERT_TRUE(have_started(1));
-  free.launch(three);
-  free.launch(one);
-  EXPECT_TRUE(wait_until([&] { return cells.load() == 2; }))
-      << "it waits for a launch that shares nothing with it";
+  expect_concurrent([&] { free.launch(three); });
 }
 
 TEST_F(ExecOrder, ASlotClaimedAfterItsInstantiationDoesNotOrderAnExec) {
@@ -195,7 +160,8 @@ TEST_F(ExecOrder, ASlotClaimedAfterItsInstantiationDoesNotOrderAnExec) {
   graph_exec first(source);
   capture_into(source.get(), [&](cudaStream_t on) { use_slot(on); });
   graph_exec second(source);
-  expect_concurrent(first, second);  // the first uses no slot
+  first.launch(two);
+  expect_concurrent([&] { second.launch(three); });  // the first uses no slot
 }
 
 TEST_F(ExecOrder, ASlotOrdersExecsFromBeforeAndAfterAnotherCaptureIntoTheGraph) {
@@ -205,7 +171,7 @@ TEST_F(ExecOrder, ASlotOrdersExecsFromBeforeAndAfterAnotherCaptureIntoTheGraph) 
   capture_into(source.get(), [&](cudaStream_t on) { load(late, on); });
   graph_exec second(source);
   first.launch(two);
-  expect_to_wait(second);
+  expect_ordered([&] { second.launch(three); });
 }
 
 TEST_F(ExecOrder, ALaunchIntoACaptureIsRefusedAndHarmsNothing) {
@@ -218,13 +184,11 @@ TEST_F(ExecOrder, ALaunchIntoACaptureIsRefusedAndHarmsNothing) {
     EXPECT_THROW(second.launch(three), usage_error);
     EXPECT_EQ(open.end(), cudaSuccess);
   }
-  expect_to_wait(second);
+  expect_ordered([&] { second.launch(three); });
 }
 
 TEST_F(ExecOrder, HoldsForStreamsOfTwoDevices) {
-  int devices = 0;
-  must(cudaGetDeviceCount(&devices));
-  if (devices < 2) GTEST_SKIP() << "one device";
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
   graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
   graph_exec first(source);
   graph_exec second(source);
@@ -234,7 +198,7 @@ TEST_F(ExecOrder, HoldsForStreamsOfTwoDevices) {
     far_stream = make_stream();
   }
   first.launch(far_stream);
-  expect_to_wait(second);
+  expect_ordered([&] { second.launch(three); });
   sync(far_stream);
 }
 
@@ -249,12 +213,8 @@ TEST_F(ExecOrder, AnExecDestroyedInFlightOrdersEarlierAndLaterExecs) {
     first.launch(passing);
   }
   graph_exec third(source);
-  ASSERT_TRUE(have_started(1));
-  second.launch(three);
-  third.launch(one);
-  EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
-  flag.raise();
-  EXPECT_TRUE(have_ended(3));
+  auto const launch = [&] { second.launch(three), third.launch(one); };
+  expect_ordered(launch, 3);
 }
 
 // Four execs that share two slots crosswise, each launched by a thread of its own: no two launches
@@ -289,45 +249,6 @@ TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
   }
   EXPECT_EQ(cells.load(0), 900);
   EXPECT_EQ(cells.load(1), 900);
-}
-
-// A launcher beside execs of its graph that another thread creates, launches as soon as it may, and
-// destroys: no two launches use the slot at the same time.
-TEST_F(ExecOrder, HoldsForALauncherBesideExecsOfAnotherThread) {
-  cargo taken = make_cargo();
-  int* const inside = memory.data();  // how many launches are
-  graph const source = captured([&](cudaStream_t on) {
-    must(launch_add(on, inside, 1));
-    load(taken, on);
-    must(launch_sleep(on, 20));
-    must(launch_check(on, inside, 1, 1, mismatches.data()));
-    must(launch_add(on, inside, -1));
-    must(launch_add(on, cells.data(), 1));
-  });
-  constexpr int others = 200;
-  std::atomic<bool> is_over{false};
-  int launches = 0;
-  std::jthread const rivals([&, stream = make_stream()] {
-    for (int done = 0; done != others;) {
-      graph_exec exec(source);
-      try {
-        exec.launch(stream);
-        ++done;
-      } catch (usage_error const&) {
-        std::this_thread::yield();
-      }
-    }
-    sync(stream);
-    is_over.store(true, std::memory_order_relaxed);  // relaxed: only the value matters
-  });
-  stream_launcher launcher(graph_exec(source), two);
-  while (!is_over.load(std::memory_order_relaxed)) {
-    launcher.launch();
-    if (++launches % 4 == 0) launcher.flush();
-    if (launches % 64 == 0) sync(two);
-  }
-  sync(two);
-  EXPECT_EQ(cells.load(), launches + others);
 }
 
 }  // namespace

@@ -1,14 +1,11 @@
-// Captures as function calls, and graphs and execs as values: what each operation gives, what is
-// misuse, and that none of them harms a capture.
-#include "world.hpp"
-
-#include <functional>
-#include <set>
+// Captures as function calls, and graphs as values: what each operation gives, and that none of
+// them harms a capture.
+#include <escrow/nodes.hpp>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <type_traits>
-#include <vector>
+
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
@@ -37,10 +34,7 @@ class Capture : public world, public testing::WithParamInterface<cudaStreamCaptu
   fate_ptr fate = make_fate();
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, Capture,
-                         testing::Values(cudaStreamCaptureModeGlobal,
-                                         cudaStreamCaptureModeThreadLocal,
-                                         cudaStreamCaptureModeRelaxed));
+INSTANTIATE_TEST_SUITE_P(Modes, Capture, testing::ValuesIn(all_capture_modes));
 
 TEST_P(Capture, ReturnsTheGraphOfWhatWasEnqueuedAndRunsNothing) {
   struct once {
@@ -118,9 +112,6 @@ TEST_P(Capture, OfAStreamThatIsCapturedAlreadyIsAnErrorAndHarmsNothing) {
 
 class Graph : public world {
  protected:
-  [[nodiscard]] graph adding(int value) {
-    return graph(chain({add_call(cells.data(), value)}).release());
-  }
   fate_ptr fate = make_fate();
 };
 
@@ -148,82 +139,13 @@ TEST_F(Graph, IsNullOnceMovedFromOrDetached) {
   EXPECT_EQ(kept.get(), handle);
 }
 
-TEST_F(Graph, AddsAChildBehindEverythingThatIsThere) {
-  graph parent;
-  cudaGraphNode_t const left = add_kernel(parent.get(), tiny_call());
-  cudaGraphNode_t const right = add_kernel(parent.get(), tiny_call());
-  cudaGraphNode_t const first = parent.add_child(adding(5));
-  cudaGraphNode_t const second = parent.add_child(adding(7));
-  auto const before = [](cudaGraphNode_t node) {
-    std::size_t count = 0;
-    must(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count));
-    std::vector<cudaGraphNode_t> nodes(count);
-    must(cudaGraphNodeGetDependencies(node, nodes.data(), nullptr, &count));
-    return std::set<cudaGraphNode_t>(nodes.begin(), nodes.end());
-  };
-  EXPECT_EQ(before(first), (std::set{left, right}));
-  EXPECT_EQ(before(second), std::set{first});
-  run(parent);
-  EXPECT_EQ(cells.load(), 12);
-}
-
-TEST_F(Graph, RunsAtEachLaunchOfItsExec) {
-  graph_exec exec(adding(2));
-  exec.upload(two);
-  for (int i = 0; i < 5; ++i) exec.launch(two);
-  sync(two);
-  EXPECT_EQ(cells.load(), 10);
-}
-
-TEST_F(Graph, IsNotLaunchedIntoACapture) {
-  graph_exec exec(adding(1));
-  test::capture const open{two, cudaStreamCaptureModeThreadLocal};
-  try {
-    exec.launch(two);
-    FAIL() << "launched";
-  } catch (cuda_error const& error) {
-    EXPECT_EQ(error.status(), cudaErrorStreamCaptureUnsupported);
-    EXPECT_STREQ(error.api(), "cudaGraphLaunch");
-  }
-}
-
-TEST_F(Graph, MisuseIsAnErrorThatNamesTheCall) {
-  graph const source = adding(1);
-  graph parent;
-  graph none = adding(1);
-  graph const taken_none = std::move(none);
-  graph_exec moved(source);
-  graph_exec exec = std::move(moved);
-  struct row {
-    std::string call;
-    std::string text;  // what the message says
-    std::function<void()> misuse;
-  };
-  // NOLINTBEGIN(bugprone-use-after-move): that is tested
-  std::vector<row> const rows{
-      {"graph::clone", "moved", [&] { static_cast<void>(none.clone()); }},
-      {"graph::add_child", "moved", [&] { parent.add_child(none); }},
-      {"graph::add_child", "moved", [&] { none.add_child(source); }},
-      {"graph_exec::launch", "moved", [&] { moved.launch(two); }},
-      {"graph_exec::upload", "moved", [&] { moved.upload(two); }},
-      {"graph_exec::update", "moved", [&] { moved.update(source); }},
-  };
-  // NOLINTEND(bugprone-use-after-move)
-  for (row const& each : rows) {
-    std::string const text = message_of<usage_error>(each.misuse);
-    EXPECT_EQ(text.find(each.call), 0U) << text;
-    EXPECT_NE(text.find(each.text), std::string::npos) << text;
-  }
-  EXPECT_EQ(node_count(parent.get()), 0U);
-  EXPECT_THROW(graph_exec(cudaGraph_t{nullptr}), usage_error);
-  EXPECT_THROW(static_cast<void>(escrow::capture(cudaStreamLegacy, [](stream_ref) {})), cuda_error);
-}
-
-// What is done with graphs while a stream is captured: on the thread of the capture in any mode,
-// and on another thread in Global mode.
+// What is done with graphs while a stream is captured.
 class CaptureSafety : public Graph {
  protected:
-  void use_graphs(graph const& source) {
+  // Launches five times.
+  void use_graphs() {
+    graph source;
+    build(source).add(kernel_node(kernel(kernel_address(kernel_id::add)), {}, cells.data(), 1));
     worker->retire(source.get(), probe(make_fate()));
     graph copy = source.clone();
     graph parent;
@@ -237,29 +159,24 @@ class CaptureSafety : public Graph {
     held.release_after(two);
     hoist(copy).release();
     parent = graph();
+    stream_launcher(std::move(exec), two).launch();
+    exec_set set;
+    exec_set::member const first = set.add(source.clone());
+    set.launch(set.add(std::move(source)), two);
+    set.launch(first, two);
   }
 };
 
-TEST_F(CaptureSafety, OfEverythingOnTheThreadOfTheCapture) {
-  for (cudaStreamCaptureMode const mode :
-       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-        cudaStreamCaptureModeRelaxed}) {
-    graph const source = adding(1);
+TEST_F(CaptureSafety, OfEverythingOnTheThreadOfTheCaptureAndOnAnother) {
+  for (cudaStreamCaptureMode const mode : all_capture_modes) {
     test::capture open{one, mode};
-    use_graphs(source);
+    use_graphs();
+    std::thread([this] { use_graphs(); }).join();
+    must(launch_tiny(one));
     EXPECT_EQ(open.end(), cudaSuccess) << mode;
   }
-}
-
-TEST_F(CaptureSafety, OfEverythingOnAnotherThread) {
-  constexpr int rounds = 100;
-  test::capture open{one, cudaStreamCaptureModeGlobal};
-  std::thread([this] {
-    for (int i = 0; i < rounds; ++i) use_graphs(adding(1));
-  }).join();
-  EXPECT_EQ(open.end(), cudaSuccess);
   sync(two);
-  EXPECT_EQ(cells.load(), 2 * rounds);
+  EXPECT_EQ(cells.load(), 6 * 5);
 }
 
 }  // namespace

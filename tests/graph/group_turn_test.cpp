@@ -1,7 +1,9 @@
 // Launches of a sharing group's graphs by the caller's own code, between enter() and leave().
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <escrow/internal/graph_query.hpp>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -64,24 +66,29 @@ TEST_F(GroupTurn, MakesOthersWaitOnTheHostUntilItsEnd) {
   plain first(captured_use_of(*pool));
   graph_exec second(captured_use_of(*pool));
   plain third(captured_use_of(*pool));
+  plain fourth(captured_use_of(*pool));
   first.held.enter(two);
-  std::atomic<int> launched{0};
-  std::jthread exec_thread([&] {
-    second.launch(three);
-    ++launched;
-  });
-  std::jthread plain_thread([&] {
-    launch_in_turn(third, one);
-    ++launched;
-  });
-  EXPECT_TRUE(stays_false([&] { return launched != 0; }));
-  must(cudaGraphLaunch(first.exec, two));
-  first.held.leave(two);
-  exec_thread.join();
-  plain_thread.join();
+  std::atomic<int> begun{0};
+  {
+    std::vector<std::jthread> threads;
+    for (auto const& begin : std::vector<std::function<void()>>{
+             [&] { second.launch(three); }, [&] { launch_in_turn(third, one); },
+             [&] {
+               fourth.held.enter(asking, std::chrono::nanoseconds::max());
+               fourth.held.leave(asking);
+             }}) {
+      threads.emplace_back([&begun, begin] {
+        begin();
+        ++begun;
+      });
+    }
+    EXPECT_TRUE(stays_false([&] { return begun != 0; }));
+    must(cudaGraphLaunch(first.exec, two));
+    first.held.leave(two);
+  }
+  EXPECT_EQ(begun, 3);
   sync_all();
-  end(first);
-  end(third);
+  for (plain* const each : {&first, &third, &fourth}) end(*each);
 }
 
 TEST_F(GroupTurn, RefusesAnotherThreadAfterItsWait) {
@@ -144,42 +151,16 @@ TEST_F(GroupTurn, ThatIsForgottenEndsWithItsHandle) {
   expect_behind_flag(three);
 }
 
-TEST_F(GroupTurn, StatisticsNameGraphsThatNothingOrders) {
-  graph plain_source = captured_use_of(*pool);
-  graph const unused = captured_use_of(*pool);
-  graph_exec const ordered(captured_use_of(*pool));
-  EXPECT_EQ(group.stats().unordered.size(), 2U);
-  EXPECT_EQ(group.stats().unordered.front(), plain_source.id());
-  hoisted held = hoist(plain_source);
-  held.enter(two);
-  held.leave(two);
-  EXPECT_EQ(group.stats().unordered.size(), 1U);
-  EXPECT_NE(group.describe().find("\"unordered\": [" + std::to_string(unused.id()) + "]}"),
+TEST_F(GroupTurn, StatisticsNameAGraphOnceAsLongAsNothingOrdersIt) {
+  graph const other = captured_use_of(*pool);
+  EXPECT_EQ(group.stats().unordered, std::vector{other.id()});
+  EXPECT_NE(group.describe().find("\"unordered\": [" + std::to_string(other.id()) + "]}"),
             std::string::npos)
       << group.describe();
-  held.release();
-}
-
-TEST_F(GroupTurn, MayWaitWithoutALimit) {
-  plain first(captured_use_of(*pool));
-  plain second(captured_use_of(*pool));
-  first.held.enter(two);
-  std::atomic<bool> has_ended{false};
-  std::jthread other([&] {
-    second.held.enter(three, std::chrono::nanoseconds::max());
-    second.held.leave(three);
-    has_ended = true;
-  });
-  EXPECT_TRUE(stays_false([&] { return has_ended.load(); }));
-  first.held.leave(two);
-  other.join();
-  end(first);
-  end(second);
-}
-
-TEST_F(GroupTurn, StatisticsNameAGraphOnceAsLongAsNothingOrdersIt) {
   graph built;
   capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_EQ(group.stats().unordered.size(), 2U);
+  graph_exec const ordered(other);
   std::vector<std::uint64_t> const its_id{graph_id_of(built.get()).value_or(0)};
   EXPECT_EQ(group.stats().unordered, its_id) << "a graph created by Escrow";
   static_cast<void>(graph_exec(captured_use_of(*pool)));

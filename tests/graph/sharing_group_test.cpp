@@ -147,30 +147,12 @@ TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
   EXPECT_EQ(scratch.bytes(), small.held().bytes + equal.held().bytes) << "of idle ones, those";
 }
 
-TEST_F(SharingGroup, NeedsWhatItsLargestGraphNeeds) {
-  scratch_pool scratch(in_group());
-  std::vector<graph> graphs;
-  for (std::size_t bytes = 64 << 10; bytes > 512; bytes -= 512) {
-    graphs.push_back(captured_claims(scratch, {bytes, bytes / 2}));
-  }
-  EXPECT_EQ(scratch.bytes(), scratch_pool::block_bytes(64 << 10));
-}
-
 TEST_F(SharingGroup, AGraphAddsOnlyWhatTheOthersLack) {
   scratch_pool scratch(in_group());
   graph const small = captured_claims(scratch, {4 << 10});
   graph const large = captured_claims_together(scratch, {1 << 20, 1 << 10});
   EXPECT_EQ(scratch.bytes(),
             scratch_pool::block_bytes(4 << 10) + scratch_pool::block_bytes(1 << 20));
-}
-
-TEST_F(SharingGroup, TakesNoFreeBlockThatIsTooLarge) {
-  scratch_pool scratch(in_group());
-  scratch.claim(two, 1 << 20).release();
-  sync(two);
-  graph const small = captured_claims(scratch, {1 << 10});
-  EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(1 << 10))
-      << "the next eager claim must grow";
 }
 
 TEST_F(SharingGroup, FillsScratchBeforeEachLaunchIfAsked) {
@@ -256,8 +238,6 @@ TEST_F(SharingGroup, FillsNothingInACapture) {
 }
 
 #endif
-
-// The order of launches.
 
 // The order of launches.
 

@@ -42,6 +42,7 @@ TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
   EXPECT_EQ(type_of(memory), cudaGraphNodeTypeMemAlloc);
   EXPECT_EQ(alloc_params_of(memory).dptr, memory.address());
   EXPECT_GE(alloc_params_of(memory).bytesize, memory.bytes());
+  EXPECT_EQ(alloc_params_of(memory).poolProps.location.type, cudaMemLocationTypeDevice);
   EXPECT_EQ(alloc_params_of(memory).poolProps.location.id, 0);
   auto* const data = static_cast<int*>(memory.address());
   node const freed = memory.add(kernel_node(fill, {.block = {8}}, data, 8U, 7))
@@ -56,19 +57,6 @@ TEST_F(BuildKinds, MemoryIsThereFromItsNodeToTheOneThatFreesIt) {
     EXPECT_EQ(cells.load(0), 7);
     EXPECT_EQ(cells.load(7), 7);
   }
-}
-
-TEST_F(BuildKinds, MemoryOfOneGraphIsFreedByAnother) {
-  allocation const memory = build(*built).add(alloc_node(64));
-  graph freeing(*worker);
-  EXPECT_EQ(freed_by(build(freeing).add(free_node(memory.address()))), memory.address());
-  graph_exec first(*built);
-  graph_exec second(freeing);
-  for (int i = 0; i < 3; ++i) {
-    first.launch(two);
-    second.launch(two);
-  }
-  EXPECT_EQ(cudaStreamSynchronize(two), cudaSuccess);
 }
 
 TEST_F(BuildKinds, AMemsetWritesElementsOfOneTwoOrFourBytes) {

@@ -35,11 +35,6 @@ class BuildMisuse : public nodes_world {
 };
 
 TEST_F(BuildMisuse, AKindThatCannotBeIsRefused) {
-  struct wrong {
-    char const* call;
-    char const* problem;
-    std::function<void()> make;
-  };
   int* const null = nullptr;
   int* const data = device.data();
   auto const memset_of = [data](memset_config const& config) {
@@ -57,42 +52,42 @@ TEST_F(BuildMisuse, AKindThatCannotBeIsRefused) {
   std::shared_ptr<event const> const no_event;
   auto const empty_event = std::make_shared<event>(event::none());
   condition const ours = build(*built).make_condition(1);
-  for (wrong const& each : std::vector<wrong>{
-           {"memset_node", "`value`", memset_of({.value = 0x100, .width = 1})},
-           {"memset_node", "`value`",
-            memset_of({.value = 0x10000, .element_bytes = 2, .width = 1})},
-           {"memset_node", "`element_bytes`", memset_of({.element_bytes = 0, .width = 1})},
-           {"memset_node", "`element_bytes`", memset_of({.element_bytes = 3, .width = 1})},
-           {"memset_node", "`element_bytes`", memset_of({.element_bytes = 8, .width = 1})},
-           {"memset_node", "`pitch`",
-            memset_of({.element_bytes = 4, .width = 2, .height = 2, .pitch = 7})},
-           {"memset_node", "`pitch`", memset_of({.width = 2, .height = 2})},
-           {"memset_node", "width", memset_of({.width = 0})},
-           {"memset_node", "rows", memset_of({.width = 1, .height = 0})},
-           {"memset_node", "destination", [&] { static_cast<void>(memset_node(null, one_byte)); }},
-           {"memcpy_node", "`bytes`", [&] { static_cast<void>(memcpy_node(data, data + 1, 0)); }},
-           {"memcpy_node", "address", [&] { static_cast<void>(memcpy_node(null, data, 4)); }},
-           {"memcpy_node", "address", [&] { static_cast<void>(memcpy_node(data, null, 4)); }},
-           {"alloc_node", "`bytes`", [] { static_cast<void>(alloc_node(0)); }},
-           {"free_node", "`address`", [] { static_cast<void>(free_node(nullptr)); }},
-           {"kernel_node", "the kernel is null",
-            [&] { static_cast<void>(kernel_node(from, {})); }},  // NOLINT(bugprone-use-after-move)
-           {"kernel_node", "attributes", kernel_of(with_attributes)},
-           {"kernel_node", "deleter", kernel_of(with_deleter)},
-           {"kernel_node", "`shared_bytes`", kernel_of({.shared_bytes = std::size_t{1} << 32})},
-           {"record_node", "the event is null", [&] { static_cast<void>(record_node(no_event)); }},
-           {"record_node", "the event is null",
-            [&] { static_cast<void>(record_node(empty_event)); }},
-           {"record_node", "the event is null",
-            [] { static_cast<void>(record_node(event_ref(cudaEvent_t{}))); }},
-           {"wait_node", "the event is null", [&] { static_cast<void>(wait_node(no_event)); }},
-           {"wait_node", "the event is null", [&] { static_cast<void>(wait_node(empty_event)); }},
-           {"host_node", "the function is null",
-            [&] { static_cast<void>(host_node(nullptr, data, 4)); }},
-           {"host_node", "`data`", [] { static_cast<void>(host_node(&nothing, nullptr, 4)); }},
-           {"switch_node", "`bodies`", [&] { static_cast<void>(switch_node(ours, 0)); }}}) {
-    expect_refused(each.make, each.call, each.problem);
-  }
+  test::expect_refused(
+      {{"memset_node", {"`value`"}, memset_of({.value = 0x100, .width = 1})},
+       {"memset_node", {"`value`"}, memset_of({.value = 0x10000, .element_bytes = 2, .width = 1})},
+       {"memset_node", {"`element_bytes`"}, memset_of({.element_bytes = 0, .width = 1})},
+       {"memset_node", {"`element_bytes`"}, memset_of({.element_bytes = 3, .width = 1})},
+       {"memset_node", {"`element_bytes`"}, memset_of({.element_bytes = 8, .width = 1})},
+       {"memset_node",
+        {"`pitch`"},
+        memset_of({.element_bytes = 4, .width = 2, .height = 2, .pitch = 7})},
+       {"memset_node", {"`pitch`"}, memset_of({.width = 2, .height = 2})},
+       {"memset_node", {"width"}, memset_of({.width = 0})},
+       {"memset_node", {"rows"}, memset_of({.width = 1, .height = 0})},
+       {"memset_node", {"destination"}, [&] { static_cast<void>(memset_node(null, one_byte)); }},
+       {"memcpy_node", {"`bytes`"}, [&] { static_cast<void>(memcpy_node(data, data + 1, 0)); }},
+       {"memcpy_node", {"address"}, [&] { static_cast<void>(memcpy_node(null, data, 4)); }},
+       {"memcpy_node", {"address"}, [&] { static_cast<void>(memcpy_node(data, null, 4)); }},
+       {"alloc_node", {"`bytes`"}, [] { static_cast<void>(alloc_node(0)); }},
+       {"free_node", {"`address`"}, [] { static_cast<void>(free_node(nullptr)); }},
+       {"kernel_node",
+        {"the kernel is null"},
+        [&] { static_cast<void>(kernel_node(from, {})); }},  // NOLINT(bugprone-use-after-move)
+       {"kernel_node", {"attributes"}, kernel_of(with_attributes)},
+       {"kernel_node", {"deleter"}, kernel_of(with_deleter)},
+       {"kernel_node", {"`shared_bytes`"}, kernel_of({.shared_bytes = std::size_t{1} << 32})},
+       {"record_node", {"the event is null"}, [&] { static_cast<void>(record_node(no_event)); }},
+       {"record_node", {"the event is null"}, [&] { static_cast<void>(record_node(empty_event)); }},
+       {"record_node",
+        {"the event is null"},
+        [] { static_cast<void>(record_node(event_ref(cudaEvent_t{}))); }},
+       {"wait_node", {"the event is null"}, [&] { static_cast<void>(wait_node(no_event)); }},
+       {"wait_node", {"the event is null"}, [&] { static_cast<void>(wait_node(empty_event)); }},
+       {"host_node",
+        {"the function is null"},
+        [&] { static_cast<void>(host_node(nullptr, data, 4)); }},
+       {"host_node", {"`data`"}, [] { static_cast<void>(host_node(&nothing, nullptr, 4)); }},
+       {"switch_node", {"`bodies`"}, [&] { static_cast<void>(switch_node(ours, 0)); }}});
 }
 
 TEST_F(BuildMisuse, ParametersOfAnotherKindAreRefusedAndChangeNothing) {

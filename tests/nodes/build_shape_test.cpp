@@ -104,18 +104,6 @@ TEST_F(BuildEdges, AChildWaitsForTheNodesThatHadNoSuccessor) {
   EXPECT_TRUE(same(predecessors_of(added), {second, third}));
 }
 
-TEST_F(BuildEdges, ADestroyedNodeIsRemovedWithItsEdges) {
-  node const first = add_to(*built, 0);
-  node const second = add_to(first, 1);
-  node const third = add_to(second, 2);
-  second.destroy();
-  EXPECT_TRUE(same(nodes_in(*built), {first, third}));
-  EXPECT_TRUE(edges_in(*built).empty());
-  run(*built);
-  EXPECT_EQ(cells.load(1), 0);
-  EXPECT_EQ(cells.load(2), 1);
-}
-
 TEST_F(BuildEdges, AreWrittenToAFile) {
   auto const file =
       std::filesystem::path(testing::TempDir()) / ("escrow_dot_" + std::to_string(getpid()));
@@ -126,6 +114,7 @@ TEST_F(BuildEdges, AreWrittenToAFile) {
     std::ifstream written(file);
     std::string const text{std::istreambuf_iterator<char>(written), {}};
     EXPECT_EQ(text.rfind("digraph", 0), 0U) << text;
+    EXPECT_NE(text.find("add_kernel"), std::string::npos) << "the kernels' name";
     std::size_t arrows = 0;
     for (auto at = text.find("->"); at != std::string::npos; at = text.find("->", at + 1)) ++arrows;
     EXPECT_GE(arrows, 4U) << text;
@@ -228,30 +217,6 @@ TEST_F(BuildConditions, OfBodiesInBodiesChooseToo) {
     run_with(exec, 0);
     EXPECT_EQ(counts(), (std::vector<int>{0, i, i, 4 * i, 0, 0, 0}));
   }
-}
-
-TEST_F(BuildConditions, HaveBodiesOfKernelsMemsetsMemcpiesChildrenAndEmptyNodes) {
-  graph child(*worker);
-  add_to(child, 2);
-  condition const always = build(*built).make_condition(1);
-  body_graph const body = build(*built).add(if_node(always)).body();
-  node const last =
-      add_to(body.add(memset_node(device.data(), {.value = 7, .element_bytes = 4, .width = 8}))
-                 .join()
-                 .add(memcpy_node(cells.data() + 1, device.data(), sizeof(int)))
-                 .add(child_node(child)),
-             1);
-  EXPECT_EQ(nodes_in(*built).size(), 1U) << "the nodes of a body are its own";
-  EXPECT_EQ(nodes_in(body).size(), 5U);
-  EXPECT_EQ(edges_in(body).size(), 4U);
-  EXPECT_EQ(type_of(predecessors_of(last).at(0)), cudaGraphNodeTypeGraph);
-  child = graph(*worker);
-  graph_exec exec(*built);
-  EXPECT_TRUE(exec.is_bare());
-  run(exec);
-  run(exec);
-  EXPECT_EQ(cells.load(1), 8);
-  EXPECT_EQ(cells.load(2), 2);
 }
 
 TEST_F(BuildConditions, ABodyKeepsItsGraphAliveWithAllItsNodes) {

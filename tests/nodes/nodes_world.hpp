@@ -63,9 +63,7 @@ class nodes_world : public world {
   /// Expects a usage_error that begins with `call` and has `problem` in it.
   template <class Call>
   static void expect_refused(Call&& refused, std::string const& call, std::string const& problem) {
-    std::string const text = message_of<usage_error>(std::forward<Call>(refused));
-    EXPECT_EQ(text.find(call), 0U) << text << "\nis not of: " << call;
-    EXPECT_NE(text.find(problem), std::string::npos) << text << "\nlacks: " << problem;
+    test::expect_refused({{call, {problem}, std::ref(refused)}});
   }
   /// Expects a cuda_error of this status.
   template <class Call>

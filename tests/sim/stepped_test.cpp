@@ -211,23 +211,6 @@ TEST_F(Stepped, ADestructorOfALaunchedExecIsDueAfterItsDelay) {
   EXPECT_FALSE(sim::step());
 }
 
-TEST_F(Stepped, TheDestroyOfAnExecStepsUntilItsLaunchIsDoneIfItHasConditionalNodes) {
-  for (bool const conditional : {false, true}) {
-    start(7);
-    pinned_ints cell;
-    owned_stream const stream = make_stream();
-    owned_graph const graph = make_graph();
-    add_kernel(conditional ? add_conditional(graph) : graph.get(), add_call(cell.data(), 1));
-    owned_exec exec = instantiate(graph);
-    must(cudaGraphLaunch(exec, stream));
-    EXPECT_EQ(cell.load(), 0);
-    exec.reset();
-    EXPECT_EQ(cell.load(), conditional ? 1 : 0);
-    sim::run_until_idle();
-    EXPECT_EQ(sim::alive().execs_in_flight, 0U);
-  }
-}
-
 TEST_F(Stepped, AWaitThatNothingCanEndAbortsAndNamesTheSeed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(

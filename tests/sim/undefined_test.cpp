@@ -49,20 +49,18 @@ void update_exec(family& of) {
   must(update(of.exec, of.original));
 }
 
-using deed = void (*)(family&);
-
 // Two threads, until they met or have each had their time and some rounds. `in_turn`: one at a
 // time.
-void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = false) {
-  family of;
+void run_both(std::function<void()> const& one, std::function<void()> const& other,
+              std::chrono::milliseconds time, bool in_turn) {
   std::atomic<bool> is_over{false};
   std::mutex turns;
-  auto const work = [&](deed done) {
+  auto const work = [&](std::function<void()> const& done) {
     constexpr int rounds_min = 10;
     for (int round = 0; round < rounds_min || !is_over.load(std::memory_order_relaxed); ++round) {
       std::unique_lock lock(turns, std::defer_lock);
       if (in_turn) lock.lock();
-      done(of);
+      done();
     }
   };
   std::thread first(work, one);
@@ -71,6 +69,13 @@ void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = 
   is_over.store(true, std::memory_order_relaxed);
   first.join();
   second.join();
+}
+
+using deed = void (*)(family&);
+
+void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = false) {
+  family of;
+  run_both([&] { one(of); }, [&] { other(of); }, time, in_turn);
 }
 
 TEST(Families, EndTheProcessIfTwoThreadsMakeOrEndWhatIsOfOneGraph) {
@@ -97,29 +102,17 @@ TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrOfWhichOneIsAtAnotherGraph) {
   for (deed const other : others) fight(other, &clone_and_end, time);
 }
 
-// One thread captures the stream, the other calls `beside`, until they met or have had their time.
+// One thread captures the stream, the other calls `beside`.
 void capture_beside(std::chrono::milliseconds time, std::function<void(cudaStream_t)> const& beside,
                     bool in_turn = false) {
   owned_stream const stream = make_stream();
-  std::atomic<bool> is_over{false};
-  std::mutex turns;
-  auto const work = [&](std::function<void(cudaStream_t)> const& done) {
-    while (!is_over.load(std::memory_order_relaxed)) {
-      std::unique_lock lock(turns, std::defer_lock);
-      if (in_turn) lock.lock();
-      done(stream);
-    }
-  };
-  std::thread first(work, [](cudaStream_t its) {
+  auto const capture = [&] {
     owned_graph captured;
-    must(cudaStreamBeginCapture(its, cudaStreamCaptureModeRelaxed));
-    must(cudaStreamEndCapture(its, captured.out()));
-  });
-  std::thread second(work, beside);
-  static_cast<void>(wait_until([] { return false; }, time));
-  is_over.store(true, std::memory_order_relaxed);
-  first.join();
-  second.join();
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    must(cudaStreamEndCapture(stream, captured.out()));
+  };
+  run_both(
+      capture, [&] { beside(stream); }, time, in_turn);
 }
 
 void ask_for_capture(cudaStream_t stream) {

@@ -17,25 +17,10 @@ inline void invalidate(cudaStream_t capturing) {
   static_cast<void>(cudaGetLastError());
 }
 
-/// Expects that `call` throws `Exception`, with all of `parts` in its text.
-template <class Exception, class Call>
-void expect_error(Call const& call, std::vector<std::string> const& parts) {
-  std::string const text = message_of<Exception>([&] { static_cast<void>(call()); });
-  for (std::string const& part : parts) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
-  }
-}
-
 /// Of a device that need not be the current one.
 [[nodiscard]] inline owned_stream make_stream_of(int device) {
   device_scope const there(device);
   return make_stream();
-}
-
-[[nodiscard]] inline bool has_two_devices() {
-  int count = 0;
-  must(cudaGetDeviceCount(&count));
-  return count >= 2;
 }
 
 inline constexpr std::initializer_list<cudaStreamCaptureMode> all_modes{

@@ -14,10 +14,13 @@
 #include <escrow/internal/device.hpp>
 #include <escrow/internal/reference_set.hpp>
 #include <escrow/pool.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "blocks.hpp"
 #include "build_graph.hpp"
@@ -48,6 +51,37 @@ template <class Value>
                                 std::type_identity_t<Value> value) {
   of.*option = std::move(value);
   return of;
+}
+
+[[nodiscard]] inline bool has_two_devices() {
+  int count = 0;
+  must(cudaGetDeviceCount(&count));
+  return count >= 2;
+}
+
+/// Expects that `call` throws `Exception`, with all of `parts` in its text, which it returns.
+template <class Exception, class Call>
+std::string expect_error(Call const& call, std::vector<std::string> const& parts) {
+  std::string const text = message_of<Exception>([&] { static_cast<void>(call()); });
+  for (std::string const& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+  }
+  return text;
+}
+
+/// A usage_error: what its text begins with, what else is in it, and how it is made.
+struct misuse {
+  std::string call;
+  std::vector<std::string> parts;
+  std::function<void()> make;
+};
+/// Expects each of them, and that CUDA knows of no error.
+inline void expect_refused(std::vector<misuse> const& all) {
+  for (misuse const& each : all) {
+    std::string const text = expect_error<usage_error>(each.make, each.parts);
+    EXPECT_EQ(text.find(each.call), 0U) << text << " is not of " << each.call;
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << text;
+  }
 }
 
 /// A test with all of it. Pools, graphs and execs that it makes must end before its body does;
@@ -169,6 +203,25 @@ class world : public testing::Test {
   [[nodiscard]] bool have_ended(int count) {
     return wait_until([&] { return cells.load(2) == count; });
   }
+  /// A launch waits for the flag: what `launch` launches starts only after it. Raises the flag; so
+  /// many launches end.
+  void expect_ordered(std::function<void()> const& launch, int launches = 2) {
+    ASSERT_TRUE(have_started(1));
+    launch();
+    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
+    EXPECT_EQ(cells.load(2), 0);
+    flag.raise();
+    EXPECT_TRUE(have_ended(launches));
+  }
+  /// What `launch` launches starts although a launch waits for the flag. Raises the flag.
+  void expect_concurrent(std::function<void()> const& launch) {
+    ASSERT_TRUE(have_started(1));
+    launch();
+    EXPECT_TRUE(have_started(2)) << "the second launch waits for the first";
+    EXPECT_EQ(cells.load(2), 0);
+    flag.raise();
+    EXPECT_TRUE(have_ended(2));
+  }
   /// Launches, and waits for the end.
   void run(graph_exec& exec) {
     exec.launch(two);
@@ -191,6 +244,14 @@ class world : public testing::Test {
   [[nodiscard]] bool is_out(block_pool& pool) { return !pool.try_claim(asking).has_value(); }
   [[nodiscard]] bool is_out(cargo& taken) {
     return is_out(taken.fate) && (!taken.has_slot || is_out(taken.pool));
+  }
+  /// Soon so many slots of the pool can be claimed, at a time.
+  [[nodiscard]] bool can_claim(block_pool& pool, std::size_t slots) {
+    std::vector<block_lease> claimed;
+    return wait_until([&] {
+      while (auto each = pool.try_claim(asking)) claimed.push_back(std::move(*each));
+      return claimed.size() == slots;
+    });
   }
   /// Still kept after all that can be reclaimed now was reclaimed.
   template <class Kept>
@@ -293,9 +354,7 @@ class world : public testing::Test {
 class world_of_two_devices : public world {
  protected:
   void SetUp() override {
-    int devices = 0;
-    must(cudaGetDeviceCount(&devices));
-    if (devices < 2) GTEST_SKIP() << "needs two devices";
+    if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
     device_scope const there(1);
     elsewhere = make_stream();
   }
