@@ -102,6 +102,8 @@ std::string to_text(program const& written) {
   if (written.shares) text << "shares\n";
   if (written.lasts) text << "lasts\n";
   if (written.addresses) text << "addresses\n";
+  if (written.bytes != 0) text << "bytes " << written.bytes << '\n';
+  if (written.idles) text << "idles\n";
   text << "unrecorded " << written.unrecorded << '\n';
   for (operation const& each : written.operations) text << to_text(each) << '\n';
   return text.str();
@@ -125,6 +127,10 @@ program read_program(std::string_view text) {
       read.lasts = true;
     } else if (first == "addresses") {
       read.addresses = true;
+    } else if (first == "idles") {
+      read.idles = true;
+    } else if (first == "bytes") {
+      if (!(words >> read.bytes)) refuse(line, "a number of bytes");
     } else if (first == "unrecorded") {
       if (!(words >> read.unrecorded)) refuse(line, "a number of slots");
     } else {

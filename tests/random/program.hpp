@@ -93,6 +93,7 @@ namespace escrow::test {
   /* scratch memory */                                  \
   X(claim_scratch, "Lzs", 10, fails)                    \
   X(leave_to_graph, "l", 6, fails | together | looks)   \
+  X(trim, "w", 5, fails | together)                     \
   X(close_scratch, "", 1, fails)                        \
   X(destroy_scratch, "", 1, fails)                      \
   /* conditional nodes and bodies */                    \
@@ -205,6 +206,8 @@ struct program {
   bool lasts = false;        // the streams outlive the pools that they are given to
   unsigned unrecorded = 16;  // pool_options::unrecorded_max
   bool addresses = false;    // scratch memory is a stream_allocator's, freed by its address
+  std::size_t bytes = 0;     // scratch_policy::bytes_max; 0: no limit
+  bool idles = false;        // each claim of scratch memory looks for blocks that are not used
   std::vector<operation> operations;
   // Whether an operation means the places that it names. If not, it means the next ones that have
   // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
@@ -289,7 +292,10 @@ ESCROW_SITUATIONS(
     address_freed_after_its_capture, address_freed_in_another_capture, address_not_freed_when_told,
     memory_left_to_its_capture, memory_left_after_its_capture, leaving_refused_after_later_use,
     leaving_inside_the_end_of_a_graph, allocator_gone_before_its_graph, allocator_gone_with_leaks,
-    worker_defers_a_lease, worker_leaves_a_lease_to_its_graph)
+    worker_defers_a_lease, worker_leaves_a_lease_to_its_graph, memory_trimmed,
+    trim_left_what_is_in_use, trim_kept_what_it_was_told, release_inside_a_trim,
+    trim_inside_a_release, claim_freed_memory_of_another_size, claim_found_no_room_below_the_limit,
+    memory_given_back_unused)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

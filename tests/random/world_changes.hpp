@@ -163,8 +163,7 @@ struct world_changes : world_nodes {
         if (each.own && each.own->get() != nullptr) static_cast<void>(each.own->held());
       for (auto const& each : hoisted_)
         if (each) static_cast<void>(each->held());
-      if (scratch_ && scratch_->bytes() % (scratch_pool::bytes_min / 4) != 0)
-        all_.fail("a scratch pool says that it has a part of a block");
+      expect_bytes();
       resource_usage const kept = in.own->held();
       bool const is_plain = in.is_built && !in.is_parent && !in.is_hoisted;
       if (is_plain && kept.owners + kept.slots != 0 && all_.model.graphs[g].held.empty() &&

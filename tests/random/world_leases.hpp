@@ -244,6 +244,11 @@ struct world_leases : world_pools {
     });
     if (address != nullptr) note_freed(place, s, way, may_refuse || may_fail);
     if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
+    bool const has_met = mine_ == nullptr || mine_->has_met;
+    bool const is_plain = place.capture == 0 && at.is_none() && !is_deferred && !is_disturbed_ &&
+                          !all_.model.state_of(place.slot).is_kept &&
+                          !all_.model.is_held_by_graphs(place.slot);
+    if (is_plain && result == done && !has_met) all_.slot_of(place.slot).checks = 1;
     if (is_late) note_release(place, s);
     if (!place.held || !place.held->is_held()) {
       place.held.reset();
@@ -345,8 +350,11 @@ struct world_leases : world_pools {
   /// Creates it at its first use.
   void need_scratch() {
     if (scratch_) return;
-    scratch_ = run_->addresses ? &allocator_.emplace(options_of_pools()).pool()
-                               : &own_scratch_.emplace(options_of_pools());
+    scratch_policy chosen;
+    if (run_->bytes != 0) chosen.bytes_max = run_->bytes;
+    if (run_->idles) chosen.idle_max = std::chrono::nanoseconds(1);
+    scratch_ = run_->addresses ? &allocator_.emplace(options_of_pools(), chosen).pool()
+                               : &own_scratch_.emplace(options_of_pools(), chosen);
   }
 
   outcome do_claim_scratch(nth l, nth z, nth s) {
@@ -373,9 +381,11 @@ struct world_leases : world_pools {
     bool const is_wrong =
         capture.is_invalid() || is_blocked(s) || is_closed || streams_[s].device != 0;
     std::optional<held_lease> claimed;
+    std::size_t const freed_before = things::freed_here().bytes;
     outcome const result =
         attempt(is_wrong, false, [&, size = bytes] { claimed.emplace(call(size)); });
-    if (result == exhausted) expect_exhausted(pool);
+    meet(claim_freed_memory_of_another_size, things::freed_here().bytes != freed_before);
+    if (result == exhausted) expect_exhausted(pool, bytes_of_pool(pool));
     if (result != done) return result;
     if (capture.is_invalid() || is_closed || (streams_[s].device != 0 && capture.is_none()))
       all_.fail("a claim of memory succeeded that must be refused");
@@ -389,6 +399,11 @@ struct world_leases : world_pools {
     meet(memory_of_a_larger_size_shared, its_pool != pool);
     std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
     place.slot = thing_at(place.memory, its_pool);
+    if (all_.slot_of(place.slot).checks == things::given_back)
+      all_.fail("a block was handed out that has to be given back");
+    all_.slot_of(place.slot).checks = 0;
+    note_look_for_unused(place.slot);
+    expect_bytes();
     if (capture.is_active()) note_memory_of(capture.id, place.slot);
     place.held.emplace(std::move(*claimed));
     note_claim(place, s, capture);

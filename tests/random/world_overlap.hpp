@@ -207,6 +207,8 @@ struct world_overlap : world_checks {
     meet(leaving_inside_the_end_of_a_graph,
          around == op::destroy_graph && within == op::leave_to_graph);
     meet(claim_inside_a_release, is_release(around) && is_claim(within));
+    meet(release_inside_a_trim, around == op::trim && is_release(within));
+    meet(trim_inside_a_release, is_release(around) && within == op::trim);
     meet(pool_gone_inside_a_release, is_release(around) && within == op::destroy_pool);
     meet(capture_begun_inside_a_claim, is_claim(around) && within == op::begin);
     meet(poll_inside_a_retire, around == op::retire && within == op::poll);
