@@ -221,12 +221,12 @@ struct program {
 /// The program that bytes stand for: any bytes are one.
 [[nodiscard]] program decode(std::span<std::uint8_t const> bytes);
 
-/// One operation a line.
+/// One operation a line. The thread of most, t0, is left out.
 [[nodiscard]] std::string to_text(program const& written);
 [[nodiscard]] std::string to_text(operation const& written);
 struct run_counts;
 [[nodiscard]] std::string to_text(run_counts const& counted);
-/// Reads what to_text() wrote; '#' begins a comment. Throws std::runtime_error with the line.
+/// Reads what to_text() wrote; ';' ends a line, too, '#' begins a comment. Throws std::runtime_error with the line.
 [[nodiscard]] program read_program(std::string_view text);
 
 /// A fault of the test's own, to show that it is found.

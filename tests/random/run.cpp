@@ -218,7 +218,7 @@ std::string describe(program const& failing, verdict const& seen,
          std::to_string(failing.operations.size()) + " operations " +
          std::to_string(small.operations.size()) +
          " are left, with which: " + runner(small).failure +
-         "\nas a case for tests/random/cases:\n" + to_text(small);
+         "\nas a case for tests/random/cases.txt:\n" + to_text(small);
 }
 
 }  // namespace escrow::test
