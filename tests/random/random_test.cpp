@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "deep.hpp"
-#include "run.hpp"
+#include "program.hpp"
 #include "sanitizers.hpp"
 
 namespace escrow::test {

@@ -1,6 +1,6 @@
 // One program from its beginning to its end, with a thread for each of its threads. Crashes and
 // hangs are reported with their seed, and caught in a child process to be shrunk.
-#include "run.hpp"
+#include "program.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
 // The worker's operations, what must hold when nothing goes on, and a program's end.
 #pragma once
 
-#include "world_bodies.hpp"
+#include "world_changes.hpp"
 
 namespace escrow::test {
 
-struct world_checks : world_bodies {
+struct world_checks : world_changes {
   static std::string names_of(std::vector<int> const& things) {
     std::string names;
     for (int const each : things) names += " " + std::to_string(each);

@@ -23,7 +23,6 @@
 #include "allocation_watch.hpp"
 #include "baton.hpp"
 #include "handles.hpp"
-#include "own_process.hpp"
 #include "places.hpp"
 #include "program.hpp"
 #include "things.hpp"
