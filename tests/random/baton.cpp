@@ -1,7 +1,7 @@
 // The threads, which of them runs, and which is next. And the calls that the linker puts in the
 // place of the real ones (--wrap, see CMakeLists.txt): what the library and the simulator wait on
 // lets others of a group go on, one at a time; what destroys an object of CUDA tells the things of
-// the program first.
+// the program first; the registry of graphs and the clock are the program's.
 #include "baton.hpp"
 
 #include <cuda_runtime_api.h>

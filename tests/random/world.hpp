@@ -1,7 +1,5 @@
-// A program's world on its machine, and one operation of it after the other.
+// Which operations may run at the same time; a program's world, and one operation after the other.
 #pragma once
-
-#include <escrow/detail/graph_query.hpp>
 
 #include "world_checks.hpp"
 
@@ -37,6 +35,7 @@ struct world_overlap : world_checks {
   static bool is_release(op kind) {
     return is_one_of(kind, op::release, op::release_on, op::drop_lease);
   }
+  static bool is_launch(op kind) { return is_one_of(kind, op::launch, op::launch_bound); }
 
   /// Any thread may use pools, but not create or destroy them; several may share an owner.
   static bool is_for_all(op kind, char letter) {
@@ -108,7 +107,7 @@ struct world_overlap : world_checks {
         for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
       }
     }
-    if (is_one_of(next.kind, op::launch, op::launch_bound, op::flush, op::unbind, op::destroy_exec))
+    if (is_launch(next.kind) || is_one_of(next.kind, op::flush, op::unbind, op::destroy_exec))
       reach_exec(all, next);
     if (next.kind == op::launch_in_turn) all.shared |= launches;
     if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
@@ -131,7 +130,7 @@ struct world_overlap : world_checks {
   void reach_exec(reach& all, operation const& next) const {
     exec_place const& place = execs_[next.arguments[0]];
     if (place.bound) reach_stream(all, place.stream, false);
-    if (is_one_of(next.kind, op::launch, op::launch_bound)) {
+    if (is_launch(next.kind)) {
       (place.has_memory ? all.alone : all.shared) |= launches;
       for (std::size_t i = 0; place.has_memory && i < streams_.size(); ++i)
         all.alone |= bit_of('s', i);
@@ -160,7 +159,7 @@ struct world_overlap : world_checks {
     running& own = running_.at(next.thread);
     mine_ = &own;
     own = {.what = &next};
-    if (is_one_of(next.kind, op::launch, op::launch_bound, op::destroy_exec))
+    if (is_launch(next.kind) || next.kind == op::destroy_exec)
       own.made_of = execs_[next.arguments[0]].made_of;
     for (running& other : running_) {
       if (&other == &own || other.what == nullptr) continue;
@@ -220,8 +219,7 @@ struct world_overlap : world_checks {
     meet(retire_inside_a_drain, around == op::drain && within == op::retire);
     meet(last_share_gone_inside_a_use,
          around == op::use_shared && within == op::unshare && !outer.is_shared);
-    bool const is_in_a_launch = is_one_of(around, op::launch, op::launch_bound);
-    meet(left_inside_a_launch, is_in_a_launch && within == op::leave);
+    meet(left_inside_a_launch, is_launch(around) && within == op::leave);
     meet(left_inside_an_enter, around == op::enter && within == op::leave);
     bool const is_of_a_sibling = around == op::launch && outer.made_of == inner.made_of;
     meet(launch_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::launch);
@@ -230,63 +228,6 @@ struct world_overlap : world_checks {
     meet(exec_gone_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::destroy_exec);
   }
 };
-
-/// The library makes one more stream when a lease of the legacy stream ends during a capture: once
-/// in a process.
-inline void release_during_a_capture() {
-  deleter worker({.own_worker = false});
-  {
-    resource_pool<int> pool({.device = 0, .deleter = &worker}, [] { return 0; });
-    std::optional<lease<int>> held(pool.claim(cudaStreamLegacy));
-    owned_stream blocking;
-    must(cudaStreamCreate(blocking.out()));
-    must(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
-    held.reset();
-    owned_graph captured;
-    must(cudaStreamEndCapture(blocking, captured.out()));
-  }
-  sim::run_until_idle();
-  static_cast<void>(worker.poll());
-  for (std::size_t left = sim::alive().events; left != 0; --left)
-    static_cast<void>(event_cache::take(0));
-}
-
-/// The library spreads streams by their ids, which are never reused: a program has the same ones,
-/// as far as that goes, whatever ran before.
-inline void align_stream_ids() {
-  constexpr unsigned long long spread = 64;
-  for (unsigned long long id = 1; id % spread != 0;) {
-    owned_stream const made = make_stream();
-    must(cudaStreamGetId(made, &id));
-  }
-}
-
-/// What a process makes at its first use.
-inline void use_once() {
-  for (int device : {0, 1}) static_cast<void>(event_cache::take(device));
-  static_cast<void>(work_kernel());
-  static_cast<void>(work_kernel_that_keeps());
-  static_cast<void>(work_kernel_of_memory());
-  static_cast<void>(world_owners::code());
-  owned_graph made;
-  must(cudaGraphCreate(made.out(), 0));
-  static_cast<void>(graph_id_of(made));
-}
-
-/// The machine is not reset between programs, because the library keeps a stream and events of it.
-/// None of that differs from program to program: there is such a stream for each device and thread,
-/// and no event.
-inline void begin_machine(std::uint64_t seed) {
-  [[maybe_unused]] static bool const is_first = [] {
-    // Ids of as many digits in all programs, and in 32 bits.
-    sim::reset({.stepped = true, .first_graph_id = 100'000'000});
-    release_during_a_capture();
-    use_once();
-    return true;
-  }();
-  sim::reseed(seed);
-  align_stream_ids();
-}
 
 /// What: runs one program on the stepped simulator. After each operation, and inside the kernels
 /// and destructors, it is checked against the reference model.

@@ -127,6 +127,14 @@ struct world_state {
     return result;
   }
 
+  /// One that has to be refused if `is_wrong`.
+  outcome attempt_unless(bool is_wrong, std::string const& name,
+                         std::function<void()> const& action) {
+    outcome const result = attempt(is_wrong, false, action);
+    if (result == done && is_wrong) all_.fail(name + " succeeded that must be refused");
+    return result;
+  }
+
   /// One that has no reason to throw.
   outcome attempt(std::function<void()> const& action) { return attempt(false, false, action); }
 

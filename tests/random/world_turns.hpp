@@ -59,9 +59,8 @@ struct world_turns : world_execs {
     meet(conditional_exec_launched, place.is_conditional);
     if (!is_ours) {
       for (entry& each : kept.held) each.launched = true;
-      if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
     }
-    if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+    note_launch(place, s, is_ours ? place.behind : behind, way % 2 == 1);
     return result;
   }
 
@@ -73,8 +72,7 @@ struct world_turns : world_execs {
     if (is_blocked(s)) return skipped;
     bool const is_wrong = !is_entered || !capture_at(s).is_none();
     auto const leave = [&] { hoisted_[h]->leave(streams_[s].handle); };
-    outcome const result = attempt(is_wrong, false, leave);
-    if (result == done && is_wrong) all_.fail("leave() succeeded that must be refused");
+    outcome const result = attempt_unless(is_wrong, "leave()", leave);
     if (result == done) turns_[h].reset();
     if (result != failed || !is_entered) return result;
     // It failed before it ended the turn, or afterwards.
@@ -126,8 +124,7 @@ struct world_turns : world_execs {
     if (result != done) return result;
     for (entry& each : all_.model.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);
-    if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
-    if (enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+    note_launch(place, s, behind, true);
     return result;
   }
 
@@ -135,12 +132,7 @@ struct world_turns : world_execs {
   void note_end_of_set() {
     for (nth f = 0; f < members_.size(); ++f) {
       meet(set_gone_in_flight, is_in_flight(members_[f]));
-      contents& kept = all_.model.members[f];
-      append(kept.held, kept.lingering);
-      entries hard = kept.held;  // must be alive
-      std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
-      all_.model.keep_for_launches(hard, members_[f].behind);
-      kept.clear();
+      all_.model.end_exec(all_.model.members[f], members_[f].behind);
       members_[f] = {};
     }
   }
