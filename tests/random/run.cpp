@@ -232,6 +232,6 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   verdict const seen = run(drawn);
   if (seen.failure.empty()) return 0;
   auto const again = [](program const& tried) { return run(tried); };
-  std::fputs(describe(drawn, seen, again).c_str(), stderr);
+  static_cast<void>(std::fputs(describe(drawn, seen, again).c_str(), stderr));
   std::abort();
 }
