@@ -1,10 +1,13 @@
-// Operations of several threads that are under way at the same time, of which one runs: the one
-// that has the baton.
+// What the linker replaces for programs: locks and waits, so that of several threads one runs, the
+// one that has the baton; and what a process has one of, so that a program depends on no other.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <escrow/internal/reference_set.hpp>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace escrow::test {
@@ -38,6 +41,38 @@ class baton {
   static void wait() noexcept;
   /// How often one of the last group waited for a lock that another had.
   [[nodiscard]] static std::size_t lock_waits() noexcept;
+};
+
+/// What: while it is there, the library has this registry of graphs, which is empty at first, and
+/// this clock, which goes on by a microsecond with each look, and to the end of each wait. Tables
+/// of the process's registry have grown with earlier programs, and it remembers handles of theirs;
+/// texts and waits depend on the time. See baton.cpp.
+/// Thread safety: one at a time; used by the thread that has the baton.
+class own_process {
+ public:
+  own_process();
+  own_process(own_process&&) = delete;
+  ~own_process() { current_ = nullptr; }
+
+  /// What is leaked uses it further.
+  [[nodiscard]] std::shared_ptr<graph_registry> const& registry() const { return registry_; }
+  [[nodiscard]] std::chrono::nanoseconds look_at_clock() {
+    return now_ += std::chrono::microseconds(1);
+  }
+  void wait_until(std::chrono::nanoseconds end) {
+    if (now_ < end) now_ = end;
+  }
+
+  /// That of the program that runs; null on threads that run none, e.g. a worker's.
+  [[nodiscard]] static own_process* current() { return runs_programs_ ? current_ : nullptr; }
+  /// The calling thread is one of the programs'.
+  static void run_programs_here() { runs_programs_ = true; }
+
+ private:
+  std::shared_ptr<graph_registry> registry_ = std::make_shared<graph_registry>();
+  std::chrono::nanoseconds now_ = std::chrono::hours(1);  // 0 would mean: no time
+  static inline own_process* current_ = nullptr;
+  static inline thread_local bool runs_programs_ = false;
 };
 
 }  // namespace escrow::test

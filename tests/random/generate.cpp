@@ -46,6 +46,13 @@ constexpr std::string_view sequences_text = R"(
   begin fork fork claim_scratch touch claim_scratch end touch leave_to_graph leave_to_graph
       release_on destroy_graph claim_scratch;
   begin fork fork claim_scratch end instantiate launch destroy_scratch launch destroy_graph settle;
+  claim_scratch touch release claim_scratch release trim claim_scratch step trim settle trim;
+  begin claim_scratch release claim_scratch end trim release instantiate launch trim destroy_graph
+      step trim destroy_exec settle trim;
+  claim_scratch make_scratch_claimer claim_on claim_on release release trim claim_on trim;
+  claim_scratch release claim_scratch claim_scratch release claim_scratch release claim_scratch
+      release claim_scratch poll;
+  claim_scratch claim_scratch begin claim_scratch release claim_scratch end release claim_scratch;
   claim touch retire_lease step poll claim touch release claim;
   claim begin retire_lease end instantiate launch destroy_graph destroy_exec poll claim begin
       claim_captured end;
@@ -130,8 +137,12 @@ constexpr std::string_view meetings_text = R"(
   begin claim retire release end instantiate launch step step destroy_graph destroy_exec step:
       claim step, claim step poll, claim claim step, close_pool step poll;
   begin claim release end: claim destroy_graph;
+  begin retire end instantiate launch step destroy_graph destroy_exec make_graph: instantiate step;
   begin fork fork claim_scratch claim_scratch end: leave_to_graph destroy_graph, leave_to_graph
       destroy_graph poll, release_on destroy_graph;
+  claim_scratch touch claim_scratch step release: release trim, trim release, trim drop_lease step,
+      trim release_on poll, trim trim;
+  begin claim_scratch release end: destroy_graph trim, trim destroy_graph poll;
   own make_graph add_node instantiate launch step step disown destroy_graph destroy_exec step:
       retire step, instantiate step, drain step, instantiate destroy_graph destroy_exec, poll
       step;
@@ -357,6 +368,9 @@ program decode(std::span<std::uint8_t const> bytes) {
   decoded.unrecorded = std::array{16U, 1U, 2U, 16U}[bytes[8] / 64];
   if (bytes[8] / 64 >= 2) decoded.slots *= 2;
   decoded.addresses = decoded.seed % 5 == 2;
+  // Room for a block of each size, or for more of the smaller ones.
+  if (decoded.seed % 7 == 3) decoded.bytes = 6144;
+  decoded.idles = decoded.seed % 7 == 5;
   for (bytes = bytes.subspan(header_bytes); bytes.size() >= operation_bytes;
        bytes = bytes.subspan(operation_bytes)) {
     operation& next = decoded.operations.emplace_back();

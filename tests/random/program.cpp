@@ -6,6 +6,7 @@
 #include <iomanip>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace escrow::test {
 
@@ -67,10 +68,11 @@ operation read_operation(std::string const& line) {
   std::istringstream words(line);
   std::string word;
   words >> word;
-  if (word.size() < 2 || word[0] != 't') refuse(line, "a thread");
   operation read;
-  read.thread = static_cast<std::uint8_t>(number_in(word, line) % program::threads_max);
-  words >> word;
+  if (word.size() == 2 && word[0] == 't') {
+    read.thread = static_cast<std::uint8_t>(number_in(word, line) % program::threads_max);
+    words >> word;
+  }
   read.kind = op_named(word);
   std::string_view const asked = spec_of(read.kind).arguments;
   for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -81,12 +83,43 @@ operation read_operation(std::string const& line) {
   return read;
 }
 
+constexpr std::array<std::pair<std::string_view, bool program::*>, 4> flags{
+    {{"shares", &program::shares},
+     {"lasts", &program::lasts},
+     {"addresses", &program::addresses},
+     {"idles", &program::idles}}};
+
+/// What a program has besides operations; false if the line is one of those.
+bool read_options(program& read, std::string const& line) {
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    auto const flag = std::ranges::find(flags, word, [](auto const& each) { return each.first; });
+    if (flag != flags.end()) {
+      read.*(flag->second) = true;
+      continue;
+    }
+    if (word == "seed")
+      words >> read.seed;
+    else if (word == "slots")
+      words >> read.slots;
+    else if (word == "unrecorded")
+      words >> read.unrecorded;
+    else if (word == "bytes")
+      words >> read.bytes;
+    else
+      return false;
+    if (!words || read.slots == 0) refuse(line, "a number");
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string to_text(operation const& written) {
   op_spec const& spec = spec_of(written.kind);
   std::ostringstream text;
-  text << 't' << unsigned{written.thread} << ' ' << spec.name;
+  if (written.thread != 0) text << 't' << unsigned{written.thread} << ' ';
+  text << spec.name;
   for (std::size_t i = 0; i < spec.arguments.size(); ++i)
     text << ' ' << letter_of(spec.arguments[i]) << unsigned{written.arguments[i]};
   if (written.failing_call != 0) text << " !" << unsigned{written.failing_call};
@@ -97,12 +130,15 @@ std::string to_text(operation const& written) {
 }
 
 std::string to_text(program const& written) {
+  program const usual;
   std::ostringstream text;
-  text << "seed " << written.seed << "\nslots " << written.slots << '\n';
-  if (written.shares) text << "shares\n";
-  if (written.lasts) text << "lasts\n";
-  if (written.addresses) text << "addresses\n";
-  text << "unrecorded " << written.unrecorded << '\n';
+  text << "seed " << written.seed;
+  if (written.slots != usual.slots) text << " slots " << written.slots;
+  if (written.unrecorded != usual.unrecorded) text << " unrecorded " << written.unrecorded;
+  if (written.bytes != usual.bytes) text << " bytes " << written.bytes;
+  for (auto const& [name, flag] : flags)
+    if (written.*flag) text << ' ' << name;
+  text << '\n';
   for (operation const& each : written.operations) text << to_text(each) << '\n';
   return text.str();
 }
@@ -111,25 +147,9 @@ program read_program(std::string_view text) {
   program read;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
-    line = line.substr(0, line.find('#'));
-    std::istringstream words(line);
-    std::string first;
-    if (!(words >> first)) continue;
-    if (first == "seed") {
-      if (!(words >> read.seed)) refuse(line, "a seed");
-    } else if (first == "slots") {
-      if (!(words >> read.slots) || read.slots == 0) refuse(line, "a number of slots");
-    } else if (first == "shares") {
-      read.shares = true;
-    } else if (first == "lasts") {
-      read.lasts = true;
-    } else if (first == "addresses") {
-      read.addresses = true;
-    } else if (first == "unrecorded") {
-      if (!(words >> read.unrecorded)) refuse(line, "a number of slots");
-    } else {
-      read.operations.push_back(read_operation(line));
-    }
+    std::istringstream parts(line.substr(0, line.find('#')));
+    for (std::string part; std::getline(parts, part, ';');)
+      if (!read_options(read, part)) read.operations.push_back(read_operation(part));
   }
   return read;
 }

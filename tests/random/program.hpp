@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -93,6 +94,7 @@ namespace escrow::test {
   /* scratch memory */                                  \
   X(claim_scratch, "Lzs", 10, fails)                    \
   X(leave_to_graph, "l", 6, fails | together | looks)   \
+  X(trim, "w", 5, fails | together)                     \
   X(close_scratch, "", 1, fails)                        \
   X(destroy_scratch, "", 1, fails)                      \
   /* conditional nodes and bodies */                    \
@@ -205,6 +207,8 @@ struct program {
   bool lasts = false;        // the streams outlive the pools that they are given to
   unsigned unrecorded = 16;  // pool_options::unrecorded_max
   bool addresses = false;    // scratch memory is a stream_allocator's, freed by its address
+  std::size_t bytes = 0;     // scratch_policy::bytes_max; 0: no limit
+  bool idles = false;        // each claim of scratch memory looks for blocks that are not used
   std::vector<operation> operations;
   // Whether an operation means the places that it names. If not, it means the next ones that have
   // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
@@ -218,12 +222,13 @@ struct program {
 /// The program that bytes stand for: any bytes are one.
 [[nodiscard]] program decode(std::span<std::uint8_t const> bytes);
 
-/// One operation a line.
+/// One operation a line. The thread of most, t0, is left out.
 [[nodiscard]] std::string to_text(program const& written);
 [[nodiscard]] std::string to_text(operation const& written);
 struct run_counts;
 [[nodiscard]] std::string to_text(run_counts const& counted);
-/// Reads what to_text() wrote; '#' begins a comment. Throws std::runtime_error with the line.
+/// Reads what to_text() wrote; ';' ends a line, too, '#' begins a comment. Throws
+/// std::runtime_error with the line.
 [[nodiscard]] program read_program(std::string_view text);
 
 /// A fault of the test's own, to show that it is found.
@@ -289,7 +294,10 @@ ESCROW_SITUATIONS(
     address_freed_after_its_capture, address_freed_in_another_capture, address_not_freed_when_told,
     memory_left_to_its_capture, memory_left_after_its_capture, leaving_refused_after_later_use,
     leaving_inside_the_end_of_a_graph, allocator_gone_before_its_graph, allocator_gone_with_leaks,
-    worker_defers_a_lease, worker_leaves_a_lease_to_its_graph)
+    worker_defers_a_lease, worker_leaves_a_lease_to_its_graph, memory_trimmed,
+    trim_left_what_is_in_use, trim_kept_what_it_was_told, release_inside_a_trim,
+    trim_inside_a_release, claim_freed_memory_of_another_size, claim_found_no_room_below_the_limit,
+    memory_given_back_unused)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 
@@ -308,5 +316,32 @@ struct run_counts {
   }
   void add(run_counts const& other);
 };
+
+struct verdict {
+  std::string failure;  // empty: none
+  std::size_t at = 0;   // the operation after which it was seen; their number: the end
+  run_counts counts;
+  program exact;  // with the places that were meant
+};
+
+/// Runs it on the calling thread and, for the operations of other threads, on those. Calls `before`
+/// with each operation before it is done, if it is not empty.
+[[nodiscard]] verdict run(program const& given, planted bug = planted::none,
+                          std::function<void(operation const&)> const& before = {});
+
+/// The same in a child process, so that a crash is a failure, too. Only in a process in which
+/// nothing ran before: threads do not come along.
+[[nodiscard]] verdict run_in_child(program const& given);
+
+/// From now on a crash says which program it was, and how to repeat it.
+void announce_crashes();
+
+/// Takes operations away as long as `fails` says that it fails.
+[[nodiscard]] program shrink(program const& failing,
+                             std::function<bool(program const&)> const& fails);
+
+/// What a person needs: the failure, the seed, the command, and the shrunk program.
+[[nodiscard]] std::string describe(program const& failing, verdict const& seen,
+                                   std::function<verdict(program const&)> const& runner);
 
 }  // namespace escrow::test

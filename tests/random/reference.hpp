@@ -152,6 +152,13 @@ class reference {
     in_flight_.push_back({used, behind});
     in_flight_.push_back({unused, 0});
   }
+  /// An exec ends: what must be alive stays for its launches in flight.
+  void end_exec(contents& kept, int behind) {
+    entries hard = kept.held;
+    std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
+    keep_for_launches(hard, behind);
+    kept.clear();
+  }
   /// The graph of that serial got `more`: so may have its plain copies.
   void grow(std::uint64_t serial, entries const& more) {
     entries rest = more;

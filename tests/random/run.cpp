@@ -1,6 +1,6 @@
 // One program from its beginning to its end, with a thread for each of its threads. Crashes and
 // hangs are reported with their seed, and caught in a child process to be shrunk.
-#include "run.hpp"
+#include "program.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -218,7 +218,7 @@ std::string describe(program const& failing, verdict const& seen,
          std::to_string(failing.operations.size()) + " operations " +
          std::to_string(small.operations.size()) +
          " are left, with which: " + runner(small).failure +
-         "\nas a case for tests/random/cases:\n" + to_text(small);
+         "\nas a case for tests/random/cases.txt:\n" + to_text(small);
 }
 
 }  // namespace escrow::test
@@ -232,6 +232,6 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   verdict const seen = run(drawn);
   if (seen.failure.empty()) return 0;
   auto const again = [](program const& tried) { return run(tried); };
-  std::fputs(describe(drawn, seen, again).c_str(), stderr);
+  static_cast<void>(std::fputs(describe(drawn, seen, again).c_str(), stderr));
   std::abort();
 }

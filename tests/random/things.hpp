@@ -23,6 +23,12 @@ namespace escrow::test {
 
 class things;
 
+/// The blocks that a thread has freed so far.
+struct freed_memory {
+  std::size_t bytes = 0;
+  std::size_t last = 0;  // of the last one
+};
+
 /// The one owner of a thing, which is destroyed with it.
 class token {
  public:
@@ -103,6 +109,8 @@ class things {
     std::size_t kept_on = 0;   // the stream that it was released on, if it is kept
     bool is_claimers = false;  // kept by a claimer, or else by the stream itself
     unsigned awaited = 0;      // streams of a retired lease, until the pool is given them
+    std::size_t bytes = 0;     // of a block
+    unsigned checks = 0;       // for blocks that are not used, 1 when it is released; 0: not known
   };
 
   reference model;
@@ -126,9 +134,16 @@ class things {
     if (running_ == nullptr) return;
     auto const found = running_->handles_.extract(handle);
     if (found.empty()) return;
-    running_->counts.meet(found.mapped().when_gone);
-    running_->gone(found.mapped().thing);
+    auto const [thing, when_gone] = found.mapped();
+    slot_state const& block = running_->slot_of(thing);
+    freed_here_ = {.bytes = freed_here_.bytes + block.bytes, .last = block.bytes};
+    running_->counts.meet(when_gone);
+    running_->counts.meet(situation::memory_given_back_unused, block.checks == given_back);
+    running_->gone(thing);
   }
+  static constexpr unsigned given_back = 3;  // `checks`: two, and the worker has it
+  /// By the calling thread.
+  static freed_memory freed_here() { return freed_here_; }
   slot_state& slot_of(int thing) { return slots_.at(static_cast<std::size_t>(thing)); }
   /// A new value for a lease.
   int begin_use() {
@@ -235,6 +250,7 @@ class things {
   std::string failure_;
   std::size_t runs_ = 0;
   static inline things* running_ = nullptr;  // those of the program that runs
+  static inline thread_local freed_memory freed_here_;
 };
 
 inline token::~token() {

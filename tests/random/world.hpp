@@ -1,68 +1,233 @@
-// A program's world on its machine, and one operation of it after the other.
+// Which operations may run at the same time; a program's world, and one operation after the other.
 #pragma once
 
-#include <escrow/internal/graph_query.hpp>
-
-#include "world_overlap.hpp"
+#include "world_checks.hpp"
 
 namespace escrow::test {
 
-/// The library makes one more stream when a lease of the legacy stream ends during a capture: once
-/// in a process.
-inline void release_during_a_capture() {
-  deleter worker({.own_worker = false});
-  {
-    resource_pool<int> pool({.device = 0, .deleter = &worker}, [] { return 0; });
-    std::optional<lease<int>> held(pool.claim(cudaStreamLegacy));
-    owned_stream blocking;
-    must(cudaStreamCreate(blocking.out()));
-    must(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
-    held.reset();
-    owned_graph captured;
-    must(cudaStreamEndCapture(blocking, captured.out()));
+/// Which operations may run at the same time, by CUDA and the contracts, and what came of it.
+struct world_overlap : world_checks {
+  /// A bit for each place of a kind, by its letter.
+  static std::uint64_t bit_of(char letter, nth place) {
+    constexpr std::string_view letters = "sgelnphoxj";  // those that may overlap ask for no other
+    unsigned at = 0;
+    for (char const each : letters) {
+      if (each == letter) return std::uint64_t{1} << (at + place);
+      at += places_of(each);
+    }
+    return 0;
   }
-  sim::run_until_idle();
-  static_cast<void>(worker.poll());
-  for (std::size_t left = sim::alive().events; left != 0; --left)
-    static_cast<void>(event_cache::take(0));
-}
 
-/// The library spreads streams by their ids, which are never reused: a program has the same ones,
-/// as far as that goes, whatever ran before.
-inline void align_stream_ids() {
-  constexpr unsigned long long spread = 64;
-  for (unsigned long long id = 1; id % spread != 0;) {
-    owned_stream const made = make_stream();
-    must(cudaStreamGetId(made, &id));
+  /// Besides the places: the world, which all share; the machine, which one at a time steps; and
+  /// launches, which a hoisted has to come after.
+  static constexpr std::uint64_t world_itself = std::uint64_t{1} << 61U;
+  static constexpr std::uint64_t machine = std::uint64_t{1} << 62U;
+  static constexpr std::uint64_t launches = std::uint64_t{1} << 63U;
+  static constexpr std::uint64_t everything = ~std::uint64_t{0};
+
+  template <class... Ops>
+  static bool is_one_of(op kind, Ops... others) {
+    return ((kind == others) || ...);
   }
-}
 
-/// What a process makes at its first use.
-inline void use_once() {
-  for (int device : {0, 1}) static_cast<void>(event_cache::take(device));
-  static_cast<void>(work_kernel());
-  static_cast<void>(work_kernel_that_keeps());
-  static_cast<void>(work_kernel_of_memory());
-  static_cast<void>(world_owners::code());
-  owned_graph made;
-  must(cudaGraphCreate(made.out(), 0));
-  static_cast<void>(graph_id_of(made));
-}
+  static bool is_claim(op kind) { return is_one_of(kind, op::claim, op::claim_captured); }
 
-/// The machine is not reset between programs, because the library keeps a stream and events of it.
-/// None of that differs from program to program: there is such a stream for each device and thread,
-/// and no event.
-inline void begin_machine(std::uint64_t seed) {
-  [[maybe_unused]] static bool const is_first = [] {
-    // Ids of as many digits in all programs, and in 32 bits.
-    sim::reset({.stepped = true, .first_graph_id = 100'000'000});
-    release_during_a_capture();
-    use_once();
-    return true;
-  }();
-  sim::reseed(seed);
-  align_stream_ids();
-}
+  static bool is_release(op kind) {
+    return is_one_of(kind, op::release, op::release_on, op::drop_lease);
+  }
+  static bool is_launch(op kind) { return is_one_of(kind, op::launch, op::launch_bound); }
+
+  /// Any thread may use pools, but not create or destroy them; several may share an owner.
+  static bool is_for_all(op kind, char letter) {
+    if (letter == 'p')
+      return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool, op::make_claimer);
+    if (letter == 'o') return !is_one_of(kind, op::own, op::disown);
+    return letter == 'x' && kind != op::share;
+  }
+
+  /// The legacy stream is not used while captures begin or end, or take a stream in.
+  static bool may_change_captures(op kind) {
+    return is_one_of(kind, op::begin, op::begin_into, op::fork, op::wait_early, op::end,
+                     op::invalidate, op::destroy_stream);
+  }
+
+  /// Other threads may enqueue on a stream, but not begin or end its capture, nor destroy it.
+  static bool changes_stream(op kind, char asked) {
+    return asked == 'r' || is_one_of(kind, op::destroy_stream, op::wait_early) ||
+           (asked == 'i' && is_one_of(kind, op::begin, op::begin_into, op::fork));
+  }
+
+  /// What an operation uses, a bit for each place: alone, or together with others that only use it.
+  struct reach {
+    std::uint64_t alone = 0;
+    std::uint64_t shared = 0;
+  };
+
+  /// A capture, with all its streams and the graph that it goes into, is one thread's at a time.
+  void reach_stream(reach& all, nth s, bool is_changed) const {
+    capture_state const at = capture_at(s);
+    bool const is_shared = at.is_none() && !is_changed && !is_blocked(s);
+    (is_shared ? all.shared : all.alone) |= bit_of('s', s);
+    if (at.is_none()) return;
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      capture_state const other = capture_at(i);
+      if (other.is == at.is && other.id == at.id) all.alone |= bit_of('s', i);
+    }
+    for (open_capture const& each : captures_)
+      if (each.into && (each.origin == s || each.id == at.id)) all.alone |= bit_of('g', *each.into);
+  }
+
+  reach reach_of(operation const& next) const {
+    reach all;
+    op_spec const& spec = spec_of(next.kind);
+    if (!spec.may_overlap() || next.failing_allocation != 0) return {everything, everything};
+    all.shared |= world_itself;
+    if (may_change_captures(next.kind)) all.alone |= bit_of('s', legacy_stream);
+    for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
+      char const letter = letter_of(spec.arguments[i]);
+      std::size_t const place = next.arguments[i];
+      if (letter == 's') {
+        reach_stream(all, place, changes_stream(next.kind, spec.arguments[i]));
+        continue;
+      }
+      (is_for_all(next.kind, letter) ? all.shared : all.alone) |= bit_of(letter, place);
+      if (letter == 'n') {
+        // And the graph that it is of; a node may be added after the one in the place before.
+        if (is_there(nodes_[place])) all.alone |= bit_of('g', nodes_[place].graph);
+        if (next.kind == op::add_node)
+          all.alone |= bit_of('n', (place + nodes_.size() - 1) % nodes_.size());
+      }
+      if (letter == 'j' && claimers_[place].is_there()) reach_claimer(all, claimers_[place]);
+      if (letter == 'h' && turns_[place]) {
+        reach_stream(all, turns_[place]->entered, false);
+        reach_stream(all, turns_[place]->stream, false);
+      }
+      if (letter == 'l' && leases_[place].held) {
+        reach_stream(all, leases_[place].stream, false);
+        for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
+      }
+    }
+    if (is_launch(next.kind) || is_one_of(next.kind, op::flush, op::unbind, op::destroy_exec))
+      reach_exec(all, next);
+    if (next.kind == op::launch_in_turn) all.shared |= launches;
+    if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
+    if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
+    // It records on all streams, and none begins a capture meanwhile.
+    for (nth s = 0; run_->lasts && s < streams_.size(); ++s)
+      if (is_one_of(next.kind, op::close_pool, op::destroy_pool)) all.shared |= bit_of('s', s);
+    return all;
+  }
+
+  /// Its stream, and its pool as claims use it. Memory is claimed alone.
+  void reach_claimer(reach& all, claimer_place const& place) const {
+    if (place.memory) all = {everything, everything};
+    reach_stream(all, place.stream, false);
+    if (place.home == homes_[place.pool] && place.own) all.shared |= bit_of('p', place.pool);
+  }
+
+  /// Graphs' memory is there, or not, by the order of launches; destroying an exec with conditions
+  /// waits for the machine. A graph that may have one exec only can have another after that.
+  void reach_exec(reach& all, operation const& next) const {
+    exec_place const& place = execs_[next.arguments[0]];
+    if (place.bound) reach_stream(all, place.stream, false);
+    if (is_launch(next.kind)) {
+      (place.has_memory ? all.alone : all.shared) |= launches;
+      for (std::size_t i = 0; place.has_memory && i < streams_.size(); ++i)
+        all.alone |= bit_of('s', i);
+      return;
+    }
+    if (place.is_conditional) all.alone |= machine;
+    for (std::size_t i = 0; i < graphs_.size(); ++i) {
+      graph_place const& source = graphs_[i];
+      if (source.is_there() && source.is_single && source.serial == place.made_of)
+        all.alone |= bit_of('g', i);
+    }
+  }
+
+  bool may_join(std::span<operation const> group, operation const& next) const {
+    if (is_lost()) return false;
+    reach const its = reach_of(next);
+    return std::ranges::none_of(group, [&](operation const& each) {
+      reach const other = reach_of(each);
+      return each.thread == next.thread || (each.failing_call != 0 && next.failing_call != 0) ||
+             (its.alone & (other.alone | other.shared)) != 0 || (its.shared & other.alone) != 0;
+    });
+  }
+
+  /// The operation is under way, and so are those of the other threads that have begun.
+  void begin_running(operation const& next) {
+    running& own = running_.at(next.thread);
+    mine_ = &own;
+    own = {.what = &next};
+    if (is_launch(next.kind) || next.kind == op::destroy_exec)
+      own.made_of = execs_[next.arguments[0]].made_of;
+    for (running& other : running_) {
+      if (&other == &own || other.what == nullptr) continue;
+      other.has_met = own.has_met = true;
+    }
+  }
+
+  /// It is over. What is inside a call was there all the time since, or came after it began.
+  void end_running(bool is_done) {
+    if (is_done) each_outer([this](running const& outer) { note_inside(outer, *mine_); });
+    mine_->what = nullptr;
+    mine_ = nullptr;
+  }
+
+  /// Calls `look` with the others that are inside a call of the library.
+  void each_outer(auto look) const {
+    for (running const& outer : running_)
+      if (&outer != mine_ && outer.what != nullptr && outer.is_inside) look(outer);
+  }
+
+  void note_group() {
+    ++counts_.groups;
+    for (std::size_t i = 0; i < baton::lock_waits(); ++i) meet(waited_for_a_lock);
+  }
+
+  /// What a step of the machine did inside the calls of others.
+  void note_step(std::size_t callbacks_before, std::size_t kernels_before) {
+    bool const had_callback = sim::alive().pending_callbacks < callbacks_before;
+    bool const had_kernel = all_.runs() > kernels_before;
+    each_outer([&](running const& outer) {
+      op const around = outer.what->kind;
+      meet(callback_inside_a_claim, had_callback && is_claim(around));
+      meet(callback_inside_an_instantiate, had_callback && around == op::instantiate);
+      meet(kernel_inside_a_launch, had_kernel && around == op::launch);
+    });
+  }
+
+  void note_inside(running const& outer, running const& inner) {
+    op const around = outer.what->kind;
+    op const within = inner.what->kind;
+    bool const is_same_pool = outer.what->arguments[1] == inner.what->arguments[0];
+    meet(pool_closed_inside_a_claim, is_claim(around) && within == op::close_pool && is_same_pool);
+    meet(claim_inside_a_claim, is_claim(around) && is_claim(within));
+    meet(release_inside_a_claim, is_claim(around) && is_release(within));
+    meet(release_inside_a_claim_of_a_claimer, around == op::claim_on && is_release(within));
+    meet(claimer_gone_inside_a_claim, is_claim(around) && within == op::end_claimer);
+    meet(leaving_inside_the_end_of_a_graph,
+         around == op::destroy_graph && within == op::leave_to_graph);
+    meet(claim_inside_a_release, is_release(around) && is_claim(within));
+    meet(release_inside_a_trim, around == op::trim && is_release(within));
+    meet(trim_inside_a_release, is_release(around) && within == op::trim);
+    meet(pool_gone_inside_a_release, is_release(around) && within == op::destroy_pool);
+    meet(capture_begun_inside_a_claim, is_claim(around) && within == op::begin);
+    meet(poll_inside_a_retire, around == op::retire && within == op::poll);
+    meet(poll_inside_a_poll, around == op::poll && within == op::poll);
+    meet(poll_inside_an_update, around == op::update && within == op::poll);
+    meet(retire_inside_a_drain, around == op::drain && within == op::retire);
+    meet(last_share_gone_inside_a_use,
+         around == op::use_shared && within == op::unshare && !outer.is_shared);
+    meet(left_inside_a_launch, is_launch(around) && within == op::leave);
+    meet(left_inside_an_enter, around == op::enter && within == op::leave);
+    bool const is_of_a_sibling = around == op::launch && outer.made_of == inner.made_of;
+    meet(launch_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::launch);
+    meet(sibling_launched_inside_a_launch_of_a_launcher,
+         around == op::launch_bound && outer.made_of == inner.made_of && within == op::launch);
+    meet(exec_gone_inside_a_launch_of_a_sibling, is_of_a_sibling && within == op::destroy_exec);
+  }
+};
 
 /// What: runs one program on the stepped simulator. After each operation, and inside the kernels
 /// and destructors, it is checked against the reference model.

@@ -1,4 +1,5 @@
-// Nodes of graphs and execs that are set, ordered, destroyed, and read.
+// Nodes of graphs and execs that are set, ordered, destroyed, and read; conditional nodes, and what
+// their bodies keep.
 #pragma once
 
 #include "world_nodes.hpp"
@@ -163,14 +164,170 @@ struct world_changes : world_nodes {
         if (each.own && each.own->get() != nullptr) static_cast<void>(each.own->held());
       for (auto const& each : hoisted_)
         if (each) static_cast<void>(each->held());
-      if (scratch_ && scratch_->bytes() % (scratch_pool::bytes_min / 4) != 0)
-        all_.fail("a scratch pool says that it has a part of a block");
+      expect_bytes();
       resource_usage const kept = in.own->held();
       bool const is_plain = in.is_built && !in.is_parent && !in.is_hoisted;
       if (is_plain && kept.owners + kept.slots != 0 && all_.model.graphs[g].held.empty() &&
           all_.model.graphs[g].lingering.empty() && !is_disturbed_)
         all_.fail("a graph says that it holds something, and nothing was given to it");
     });
+  }
+
+  /// What a conditional node is, by the way that it is added: if, if and else, while, switch.
+  struct chosen_kind {
+    unsigned runs;       // the value with which the body runs that is kept
+    unsigned runs_none;  // one with which it does not
+  };
+  static constexpr std::array chosen_kinds{chosen_kind{1, 0}, chosen_kind{0, 1}, chosen_kind{1, 0},
+                                           chosen_kind{1, 2}};
+  static constexpr std::size_t loop = 2;
+
+  static conditional_node add_of_kind(graph_builder_ref const& at, condition const& looked_at,
+                                      nth kind) {
+    if (kind == 0) return at.add(if_node(looked_at));
+    if (kind == 1) return at.add(if_else_node(looked_at));
+    if (kind == loop) return at.add(while_node(looked_at));
+    return at.add(switch_node(looked_at, 3));
+  }
+
+  /// A setter, the conditional node, and for a loop what ends it. The body is kept in its place.
+  outcome add_conditional(nth b, graph_builder_ref const& at, nth g, std::uint64_t serial,
+                          nth way) {
+    chosen_kind const kind = chosen_kinds[way];
+    looked_at& state = all_.add_condition();
+    state.chosen = kind.runs;
+    state.otherwise = kind.runs_none;
+    state.can_run = way != loop;
+    piece_of_work& setter = all_.add_work();
+    piece_of_work& ender = all_.add_work();
+    setter.sets = &state;
+    ender.sets = &state;
+    ender.ends_turn = true;
+    std::optional<body_graph> body;
+    outcome const result = attempt([&] {
+      condition const made = at.make_condition(way == loop ? 0 : kind.runs);
+      state.handle = made.get();
+      node const set = at.add(kernel_node(work_kernel(), {}, &setter, 1));
+      conditional_node const node = add_of_kind(set, made, way);
+      body.emplace(way == 1 ? node.otherwise() : node.bodies().at(way == 3 ? 1 : 0));
+      if (way != loop) return;
+      static_cast<void>(node.body().add(kernel_node(work_kernel(), {}, &ender, 0)));
+      state.can_run = true;  // and will end
+    });
+    if (result == done) bodies_[b] = {std::move(body), g, serial};
+    return result;
+  }
+
+  outcome do_add_conditional(nth b, nth g, nth way) {
+    graph_place& in = graphs_[g];
+    if (!in.is_built) return skipped;
+    in.is_single = true;  // also if only a part of it comes to be
+    ++in.shape;
+    return add_conditional(b, *in.own, g, in.serial, way);
+  }
+
+  outcome do_add_conditional_inside(nth b, nth outer, nth way) {
+    body_place const& around = bodies_[outer];
+    if (is_body_of_a_graph(around)) ++graphs_[around.graph].shape;
+    outcome const result = add_conditional(b, *around.own, around.graph, around.serial, way);
+    meet(conditional_in_a_body, result == done);
+    return result;
+  }
+
+  contents& contents_around(body_place const& place) {
+    return is_body_of_a_graph(place) ? all_.model.graphs[place.graph]
+                                     : all_.model.orphans[place.serial];
+  }
+
+  void note_body_node(nth n, body_place const& at, node const& made, entries const& kept) {
+    meet(owner_in_a_body, !kept.empty());
+    if (is_body_of_a_graph(at)) {
+      note_node(n, at.graph, made, kept, node_kind::kernel);
+      nodes_[n].is_in_body = true;
+      return;
+    }
+    append(contents_around(at).held, kept);
+    all_.model.grow(at.serial, kept);
+    meet(body_outlived_its_graph);
+  }
+
+  outcome add_to_body(nth n, nth b, node_content const& what) {
+    node_target to{.at = &*bodies_[b].own};
+    outcome const result = attempt(is_stopped_, false, [&] { what.put(to); });
+    if (result == done) note_body_node(n, bodies_[b], to.made, what.kept);
+    return result;
+  }
+
+  // Ways 0 to 2: a kernel that keeps an owner; 3: one that keeps nothing.
+  outcome do_add_body_node(nth n, nth b, nth o, nth way) {
+    if (!is_body_usable(bodies_[b]) || (way != 3 && !owners_[o].share)) return skipped;
+    piece_of_work& work = all_.add_work();
+    return add_to_body(
+        n, b, with_owner(node_kind::kernel, o, way != 3, work, way == 3 ? work.rounds : 1));
+  }
+
+  outcome do_add_body_node_of_lease(nth n, nth b, nth l) {
+    outcome const result = add_to_body(n, b, with_lease(node_kind::kernel, l, all_.add_work()));
+    meet(lease_in_a_body, result == done);
+    return note_share(l, result);
+  }
+
+  outcome do_embed_in_body(nth b, nth child) {
+    body_place& at = bodies_[b];
+    graph_place& inner = graphs_[child];
+    if (!inner.own || inner.has_calls || inner.serial == at.serial) return skipped;
+    outcome const result = attempt(false, inner.is_single,
+                                   [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });
+    if (result != done) return result;
+    if (is_body_of_a_graph(at)) {
+      ++graphs_[at.graph].shape;
+      graphs_[at.graph].is_parent = true;
+    }
+    add_copy_of(child, contents_around(at));
+    meet(things_on_a_child_of_a_body, !all_.model.graphs[child].held.empty());
+    return result;
+  }
+
+  // A whole capture into the body, of which the graph gets: way 0: an owner by the body's handle,
+  // 1: a claim and its release, 2: a launch's owner, 3: a retired owner.
+  outcome do_capture_into_body(nth s, nth b, nth way) {
+    body_place& at = bodies_[b];
+    if (!is_body_of_a_graph(at) || s == legacy_stream || is_lost() ||
+        (way == 2 && !owners_[0].share))
+      return skipped;
+    graph_place& in = graphs_[at.graph];
+    cudaGraph_t native = nullptr;
+    outcome result = attempt([&] { native = at.own->get(); });
+    if (result != done) return result;
+    in.is_exposed = true;
+    if (way == 0) return retire_with(at.graph, true, [native] { return native; });
+    if (!begin_capture_into(s, native, at.graph, {})) return failed;
+    open_capture const opened = captures_.back();
+    if (way == 1) result = claim_and_release_on(s);
+    if (way == 2) result = do_keep(s, 0, 0);
+    if (way == 3) result = do_retire(s);
+    if (cudaStreamEndCapture(streams_[s].handle, &native) != cudaSuccess)
+      all_.fail("a capture into a body was harmed");
+    std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
+    for (entry& each : all_.model.capture_of(opened.id).held) each.on_body = true;
+    // An exec created from the graph's handle is not refused.
+    if (run_->shares) make_racy(all_.model.capture_of(opened.id).held);
+    take_captured(opened, native, at.graph, true);
+    meet(body_captured_into, result == done);
+    return result;
+  }
+
+  /// The graph is destroyed if its own handle was, and this is the last of its bodies.
+  void drop_body(nth b) {
+    std::uint64_t const serial = bodies_[b].serial;
+    bool const has_graph = is_body_of_a_graph(bodies_[b]);
+    bodies_[b].own.reset();
+    if (!has_graph && !has_bodies(serial)) all_.model.orphans.erase(serial);
+  }
+
+  outcome do_drop_body(nth b) {
+    if (!bodies_[b].own) return skipped;
+    return attempt([&] { drop_body(b); });
   }
 };
 

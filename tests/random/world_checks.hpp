@@ -1,11 +1,71 @@
-// The worker's operations, what must hold when nothing goes on, and a program's end.
+// What a program begins with, the worker's operations, what must hold when nothing goes on, and a
+// program's end.
 #pragma once
 
-#include "world_bodies.hpp"
+#include <escrow/internal/graph_query.hpp>
+
+#include "world_changes.hpp"
 
 namespace escrow::test {
 
-struct world_checks : world_bodies {
+/// The library makes one more stream when a lease of the legacy stream ends during a capture: once
+/// in a process.
+inline void release_during_a_capture() {
+  deleter worker({.own_worker = false});
+  {
+    resource_pool<int> pool({.device = 0, .deleter = &worker}, [] { return 0; });
+    std::optional<lease<int>> held(pool.claim(cudaStreamLegacy));
+    owned_stream blocking;
+    must(cudaStreamCreate(blocking.out()));
+    must(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    held.reset();
+    owned_graph captured;
+    must(cudaStreamEndCapture(blocking, captured.out()));
+  }
+  sim::run_until_idle();
+  static_cast<void>(worker.poll());
+  for (std::size_t left = sim::alive().events; left != 0; --left)
+    static_cast<void>(event_cache::take(0));
+}
+
+/// The library spreads streams by their ids, which are never reused: a program has the same ones,
+/// as far as that goes, whatever ran before.
+inline void align_stream_ids() {
+  constexpr unsigned long long spread = 64;
+  for (unsigned long long id = 1; id % spread != 0;) {
+    owned_stream const made = make_stream();
+    must(cudaStreamGetId(made, &id));
+  }
+}
+
+/// What a process makes at its first use.
+inline void use_once() {
+  for (int device : {0, 1}) static_cast<void>(event_cache::take(device));
+  static_cast<void>(work_kernel());
+  static_cast<void>(work_kernel_that_keeps());
+  static_cast<void>(work_kernel_of_memory());
+  static_cast<void>(world_owners::code());
+  owned_graph made;
+  must(cudaGraphCreate(made.out(), 0));
+  static_cast<void>(graph_id_of(made));
+}
+
+/// The machine is not reset between programs, because the library keeps a stream and events of it.
+/// None of that differs from program to program: there is such a stream for each device and thread,
+/// and no event.
+inline void begin_machine(std::uint64_t seed) {
+  [[maybe_unused]] static bool const is_first = [] {
+    // Ids of as many digits in all programs, and in 32 bits.
+    sim::reset({.stepped = true, .first_graph_id = 100'000'000});
+    release_during_a_capture();
+    use_once();
+    return true;
+  }();
+  sim::reseed(seed);
+  align_stream_ids();
+}
+
+struct world_checks : world_changes {
   static std::string names_of(std::vector<int> const& things) {
     std::string names;
     for (int const each : things) names += " " + std::to_string(each);

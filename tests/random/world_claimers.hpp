@@ -1,5 +1,5 @@
-// Claimers: made, claimed through, flushed, ended before and after their streams' captures and
-// their pools.
+// Claims of memory; and claimers: made, claimed through, flushed, ended before and after their
+// streams' captures and their pools.
 #pragma once
 
 #include "world_leases.hpp"
@@ -7,6 +7,87 @@
 namespace escrow::test {
 
 struct world_claimers : world_leases {
+  /// Creates it at its first use.
+  void need_scratch() {
+    if (scratch_) return;
+    scratch_policy chosen;
+    if (run_->bytes != 0) chosen.bytes_max = run_->bytes;
+    if (run_->idles) chosen.idle_max = std::chrono::nanoseconds(1);
+    scratch_ = run_->addresses ? &allocator_.emplace(options_of_pools(), chosen).pool()
+                               : &own_scratch_.emplace(options_of_pools(), chosen);
+  }
+
+  outcome do_claim_scratch(nth l, nth z, nth s) {
+    if (!scratch_ && is_stopped_) return skipped;
+    if (!scratch_) begin_home(scratch_home);
+    give(homes_[scratch_home], s);
+    do_allocations_vary_ = run_->addresses;
+    outcome const result = claim_block(l, z, s, is_scratch_closed_, [&](std::size_t bytes) {
+      need_scratch();
+      cudaStream_t const stream = streams_[s].handle;
+      return allocator_ ? held_lease(held_address(*allocator_, allocator_->allocate(stream, bytes)))
+                        : held_lease(scratch_->claim(stream, bytes));
+    });
+    do_allocations_vary_ = false;
+    return result;
+  }
+
+  /// A claim of memory, as the call does it.
+  outcome claim_block(nth l, nth z, nth s, bool is_closed,
+                      std::function<held_lease(std::size_t)> const& call) {
+    lease_place& place = leases_[l];
+    capture_state const capture = capture_at(s);
+    auto const [bytes, pool] = memory_sizes[z];
+    bool const is_wrong =
+        capture.is_invalid() || is_blocked(s) || is_closed || streams_[s].device != 0;
+    std::optional<held_lease> claimed;
+    std::size_t const freed_before = things::freed_here().bytes;
+    outcome const result =
+        attempt(is_wrong, false, [&, size = bytes] { claimed.emplace(call(size)); });
+    meet(claim_freed_memory_of_another_size, things::freed_here().bytes != freed_before);
+    if (result == exhausted) expect_exhausted(pool, bytes_of_pool(pool));
+    if (result != done) return result;
+    if (capture.is_invalid() || is_closed || (streams_[s].device != 0 && capture.is_none()))
+      all_.fail("a claim of memory succeeded that must be refused");
+    held_address* const address = claimed->address();
+    place.memory = address != nullptr ? address->memory() : (*claimed->block())->data();
+    nth const its_pool = address != nullptr ? pool_of_memory(place.memory, pool)
+                                            : pool_of_size((*claimed->block())->size());
+    bool const may_be_larger = run_->shares && capture.is_active();
+    if (its_pool < pool || (its_pool != pool && !may_be_larger))
+      all_.fail("a claim got a block of the wrong size");
+    meet(memory_of_a_larger_size_shared, its_pool != pool);
+    std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
+    place.slot = thing_at(place.memory, its_pool);
+    if (all_.slot_of(place.slot).checks == things::given_back)
+      all_.fail("a block was handed out that has to be given back");
+    all_.slot_of(place.slot).checks = 0;
+    note_look_for_unused(place.slot);
+    expect_bytes();
+    if (capture.is_active()) note_memory_of(capture.id, place.slot);
+    place.held.emplace(std::move(*claimed));
+    note_claim(place, s, capture);
+    return result;
+  }
+
+  outcome do_leave_to_graph(nth l) {
+    lease_place& place = leases_[l];
+    if (!place.held || !place.held->is_address()) return skipped;
+    bool const is_right = is_graphs(place);
+    bool const is_open = matches(place, place.stream);
+    if (is_right) note_left(place.slot);
+    outcome const result =
+        attempt(!is_right, false, [&] { place.held->address()->leave_to_graph(); });
+    if ((result == done) != is_right && !is_lost())
+      all_.fail("memory was left to a graph that is not its alone, or was not left to its graph");
+    meet(leaving_refused_after_later_use, !is_right && place.capture != 0);
+    if (result != done) return result;
+    // The capture may go on with it.
+    if (is_open) use_slot_on(place.stream, place, piece_of_work::role::close);
+    meet(is_open ? memory_left_to_its_capture : memory_left_after_its_capture);
+    place.held.reset();
+    return result;
+  }
   claimer_place begun(nth pool, nth s) {
     give(homes_[pool], s);
     return {.own = {},
@@ -92,10 +173,9 @@ struct world_claimers : world_leases {
     nth const s = place.stream;
     bool const is_wrong = !capture_at(s).is_none() || is_blocked(s);
     give(place.home, s);
-    outcome const result =
-        attempt(is_wrong, false, [&] { place.own ? place.own->flush() : place.memory->flush(); });
+    outcome const result = attempt_unless(
+        is_wrong, "a flush", [&] { place.own ? place.own->flush() : place.memory->flush(); });
     if (result != done) return result;
-    if (is_wrong) all_.fail("a flush succeeded that must be refused");
     // Or else a release may have come after it.
     if (!mine_->has_met)
       each_kept_by(place.home, s, true, [this](int slot) { stop_keeping(slot); });

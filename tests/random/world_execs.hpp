@@ -11,6 +11,13 @@ struct world_execs : world_graphs {
     return place.launched != 0 && !all_.model.is_done(place.launched);
   }
 
+  /// An exec, or a member of the set, was launched after the mark `behind`, with work of the
+  /// program's behind it if it says so.
+  void note_launch(auto& place, nth s, int behind, bool with_work) {
+    if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
+    if (with_work && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+  }
+
   // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain.
   outcome do_instantiate(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
@@ -178,8 +185,7 @@ struct world_execs : world_graphs {
     meet(conditional_exec_launched, place.is_conditional);
     meet(plain_exec_launched, place.plain != nullptr);
     meet(hoisted_graph_launched_plainly, place.plain != nullptr && place.of_hoisted);
-    if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
-    if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+    note_launch(place, s, behind, way % 2 == 1);
     return result;
   }
 
@@ -230,12 +236,7 @@ struct world_execs : world_graphs {
     meet(exec_gone_in_flight, is_in_flight(place));
     meet(launcher_gone_in_flight, is_in_flight(place) && place.bound);
     meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
-    contents& kept = all_.model.execs[e];
-    append(kept.held, kept.lingering);
-    entries hard = kept.held;  // must be alive
-    std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
-    all_.model.keep_for_launches(hard, place.behind);
-    kept.clear();
+    all_.model.end_exec(all_.model.execs[e], place.behind);
     if (place.plain != nullptr) {
       relaxed_capture_scope const relaxed;
       graph_lifetime_lock const turn;

@@ -1,11 +1,11 @@
 // Leases: claims, uses on several streams, and releases.
 #pragma once
 
-#include "world_pools.hpp"
+#include "world_memory.hpp"
 
 namespace escrow::test {
 
-struct world_leases : world_pools {
+struct world_leases : world_memory {
   void check_claimed(int slot, capture_state const& capture) {
     things::slot_state& state = all_.slot_of(slot);
     reference::thing_state& modelled = all_.model.state_of(slot);
@@ -244,6 +244,11 @@ struct world_leases : world_pools {
     });
     if (address != nullptr) note_freed(place, s, way, may_refuse || may_fail);
     if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
+    bool const has_met = mine_ == nullptr || mine_->has_met;
+    bool const is_plain = place.capture == 0 && at.is_none() && !is_deferred && !is_disturbed_ &&
+                          !all_.model.state_of(place.slot).is_kept &&
+                          !all_.model.is_held_by_graphs(place.slot);
+    if (is_plain && result == done && !has_met) all_.slot_of(place.slot).checks = 1;
     if (is_late) note_release(place, s);
     if (!place.held || !place.held->is_held()) {
       place.held.reset();
@@ -286,24 +291,6 @@ struct world_leases : world_pools {
     meet(address_freed_in_another_capture, in != 0 && in != place.capture);
   }
 
-  outcome do_leave_to_graph(nth l) {
-    lease_place& place = leases_[l];
-    if (!place.held || !place.held->is_address()) return skipped;
-    bool const is_right = is_graphs(place);
-    bool const is_open = matches(place, place.stream);
-    if (is_right) note_left(place.slot);
-    outcome const result =
-        attempt(!is_right, false, [&] { place.held->address()->leave_to_graph(); });
-    if ((result == done) != is_right && !is_lost())
-      all_.fail("memory was left to a graph that is not its alone, or was not left to its graph");
-    meet(leaving_refused_after_later_use, !is_right && place.capture != 0);
-    if (result != done) return result;
-    // The capture may go on with it.
-    if (is_open) use_slot_on(place.stream, place, piece_of_work::role::close);
-    meet(is_open ? memory_left_to_its_capture : memory_left_after_its_capture);
-    place.held.reset();
-    return result;
-  }
   outcome do_release(nth l) { return release(l, leases_[l].stream, 0); }
   outcome do_release_on(nth l, nth s) { return release(l, s, 1); }
   outcome do_drop_lease(nth l) { return release(l, leases_[l].stream, 2); }
@@ -340,59 +327,6 @@ struct world_leases : world_pools {
     auto const l = static_cast<std::size_t>(free - leases_.begin());
     outcome const result = do_claim(l, 0, s);
     return result == done ? release(l, s, 0) : result;
-  }
-
-  /// Creates it at its first use.
-  void need_scratch() {
-    if (scratch_) return;
-    scratch_ = run_->addresses ? &allocator_.emplace(options_of_pools()).pool()
-                               : &own_scratch_.emplace(options_of_pools());
-  }
-
-  outcome do_claim_scratch(nth l, nth z, nth s) {
-    if (!scratch_ && is_stopped_) return skipped;
-    if (!scratch_) begin_home(scratch_home);
-    give(homes_[scratch_home], s);
-    do_allocations_vary_ = run_->addresses;
-    outcome const result = claim_block(l, z, s, is_scratch_closed_, [&](std::size_t bytes) {
-      need_scratch();
-      cudaStream_t const stream = streams_[s].handle;
-      return allocator_ ? held_lease(held_address(*allocator_, allocator_->allocate(stream, bytes)))
-                        : held_lease(scratch_->claim(stream, bytes));
-    });
-    do_allocations_vary_ = false;
-    return result;
-  }
-
-  /// A claim of memory, as the call does it.
-  outcome claim_block(nth l, nth z, nth s, bool is_closed,
-                      std::function<held_lease(std::size_t)> const& call) {
-    lease_place& place = leases_[l];
-    capture_state const capture = capture_at(s);
-    auto const [bytes, pool] = memory_sizes[z];
-    bool const is_wrong =
-        capture.is_invalid() || is_blocked(s) || is_closed || streams_[s].device != 0;
-    std::optional<held_lease> claimed;
-    outcome const result =
-        attempt(is_wrong, false, [&, size = bytes] { claimed.emplace(call(size)); });
-    if (result == exhausted) expect_exhausted(pool);
-    if (result != done) return result;
-    if (capture.is_invalid() || is_closed || (streams_[s].device != 0 && capture.is_none()))
-      all_.fail("a claim of memory succeeded that must be refused");
-    held_address* const address = claimed->address();
-    place.memory = address != nullptr ? address->memory() : (*claimed->block())->data();
-    nth const its_pool = address != nullptr ? pool_of_memory(place.memory, pool)
-                                            : pool_of_size((*claimed->block())->size());
-    bool const may_be_larger = run_->shares && capture.is_active();
-    if (its_pool < pool || (its_pool != pool && !may_be_larger))
-      all_.fail("a claim got a block of the wrong size");
-    meet(memory_of_a_larger_size_shared, its_pool != pool);
-    std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
-    place.slot = thing_at(place.memory, its_pool);
-    if (capture.is_active()) note_memory_of(capture.id, place.slot);
-    place.held.emplace(std::move(*claimed));
-    note_claim(place, s, capture);
-    return result;
   }
 };
 

@@ -1,11 +1,11 @@
 // Nodes that are added by hand, and what they keep.
 #pragma once
 
-#include "world_sets.hpp"
+#include "world_turns.hpp"
 
 namespace escrow::test {
 
-struct world_nodes : world_sets {
+struct world_nodes : world_turns {
   static constexpr std::size_t bytes_of_an_owner = 64;
   static constexpr memset_config one_row{.value = 7, .element_bytes = 4, .width = 4};
   static constexpr memset_config rows{

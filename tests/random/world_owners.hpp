@@ -35,6 +35,13 @@ struct world_owners : world_claimers {
     meet(owner_retired_into_a_fork, !is_origin(s));
   }
 
+  /// It was not handed over.
+  void take_from_capture(int thing, capture_state const& capture) {
+    if (!capture.is_active()) return;
+    entries& held = all_.model.capture_of(capture.id).held;
+    if (has(held, thing)) held.pop_back();
+  }
+
   outcome do_retire(nth s) {
     token owner = all_.make(reference::kind::owner);
     int const thing = owner.thing();
@@ -49,10 +56,7 @@ struct world_owners : world_claimers {
     });
     meet(retired_to_a_stopped_deleter, is_stopped_);
     if (result == done) return result;
-    if (capture.is_active()) {
-      entries& held = all_.model.capture_of(capture.id).held;
-      if (has(held, thing)) held.pop_back();
-    }
+    take_from_capture(thing, capture);
     survive(std::move(owner));
     return result;
   }
@@ -132,10 +136,7 @@ struct world_owners : world_claimers {
       if (capture.is_active()) use_in_graph(slot, s);
       return result;
     }
-    if (capture.is_active()) {
-      entries& held = all_.model.capture_of(capture.id).held;
-      if (has(held, thing)) held.pop_back();
-    }
+    take_from_capture(thing, capture);
     if (retired == nullptr) return result;  // the worker has it, or it is leaked
     auto [kept, its] = retired->take_back();
     survive(std::move(kept));

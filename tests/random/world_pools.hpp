@@ -1,11 +1,108 @@
-// Pools of slots and of scratch memory: how they begin and end, and what is left of them.
+// Pools of slots: how they begin and end; and which released slots their claimers, and streams that
+// outlive them, may keep for their own next calls.
 #pragma once
 
-#include "world_kept.hpp"
+#include "world_streams.hpp"
 
 namespace escrow::test {
 
-struct world_pools : world_kept {
+struct world_pools : world_streams {
+  static constexpr nth scratch_home = 2;  // of `homes_`
+
+  void begin_home(nth pool) {
+    homes_[pool] = ++serials_;
+    given_[pool] = 0;
+  }
+
+  /// The pool is given the stream, and records what is deferred on it.
+  void give(std::uint64_t home, nth s) {
+    for (nth p = 0; p < homes_.size(); ++p)
+      if (homes_[p] == home) given_[p] |= 1U << s;
+    if (!capture_at(s).is_none() || is_blocked(s)) return;
+    for (int slot = 0; slot < all_.model.size(); ++slot)
+      if (all_.model.state_of(slot).is_deferred && all_.slot_of(slot).home == home)
+        all_.slot_of(slot).awaited &= ~(1U << s);
+  }
+  void give_of(int slot, nth s) { give(all_.slot_of(slot).home, s); }
+
+  /// Whether a close() of that pool is over.
+  bool is_over(std::uint64_t home) const {
+    for (nth p = 0; p < homes_.size(); ++p)
+      if (homes_[p] == home) return p == scratch_home ? is_scratch_closed_ : was_closed_[p];
+    return true;
+  }
+
+  /// How many keep what is released on the stream: claimers, or the stream itself.
+  std::size_t keepers_of(std::uint64_t home, nth s, bool are_claimers) const {
+    if (!are_claimers) return run_->lasts && !is_over(home) ? 1 : 0;
+    std::size_t count = 0;
+    for (claimer_place const& each : claimers_)
+      if (each.is_there() && each.home == home && each.stream == s) ++count;
+    return count;
+  }
+
+  void each_kept(std::uint64_t home, auto look) {
+    for (int slot = 0; slot < all_.model.size(); ++slot) {
+      reference::thing_state const& state = all_.model.state_of(slot);
+      if (state.is_kept && !state.gone && all_.slot_of(slot).home == home) look(slot);
+    }
+  }
+
+  /// It is released on its claimer's stream, or on one that outlives the pool. After the end of the
+  /// pool it does not stay.
+  void keep(int slot, nth s, bool by_claimer) {
+    things::slot_state& state = all_.slot_of(slot);
+    if (keepers_of(state.home, s, by_claimer) == 0 || is_over(state.home)) return;
+    all_.model.state_of(slot).is_kept = true;
+    state.kept_on = s;
+    state.is_claimers = by_claimer;
+  }
+
+  /// Whether an event may not be recorded on the stream.
+  bool is_deferring(nth s) const {
+    return !capture_at(s).is_none() || is_blocked(s) || is_disturbed_;
+  }
+
+  /// It has an event now, or is deferred until one can be recorded.
+  void stop_keeping(int slot) {
+    all_.model.state_of(slot).is_kept = false;
+    if (is_deferring(all_.slot_of(slot).kept_on)) ++deferred_releases_;
+  }
+
+  /// The slots that one alone keeps, a claimer or the stream itself.
+  void each_kept_by(std::uint64_t home, nth s, bool by_claimer, auto look) {
+    if (keepers_of(home, s, by_claimer) != 1) return;
+    each_kept(home, [&](int slot) {
+      things::slot_state const& state = all_.slot_of(slot);
+      if (state.kept_on == s && state.is_claimers == by_claimer) look(slot);
+    });
+  }
+
+  /// Claimers, or the pool, have ended: what they kept nobody keeps.
+  void look_for_keepers(std::uint64_t home) {
+    each_kept(home, [&](int slot) {
+      things::slot_state const& state = all_.slot_of(slot);
+      if (keepers_of(home, state.kept_on, state.is_claimers) == 0) stop_keeping(slot);
+    });
+  }
+
+  void note_closing(std::uint64_t home) {
+    for (claimer_place& each : claimers_) each.is_closed = each.is_closed || each.home == home;
+  }
+  void note_closed(std::uint64_t home) {
+    for (claimer_place& each : claimers_) each.was_closed = each.was_closed || each.home == home;
+    look_for_keepers(home);
+  }
+  void end_home(nth pool) {
+    std::uint64_t const ended = std::exchange(homes_[pool], 0);
+    bool any_kept = false;
+    each_kept(ended, [&](int) { any_kept = true; });
+    meet(lasting_streams_left_by_their_pool, any_kept && run_->lasts);
+    note_closed(ended);
+    for (claimer_place const& each : claimers_)
+      meet(claimer_outlived_its_pool, each.is_there() && each.home == ended && any_kept);
+  }
+
   pool_options options_of_pools() const {
     pool_options chosen;
     chosen.slots_max = run_->slots;
@@ -91,23 +188,9 @@ struct world_pools : world_kept {
     return result;
   }
 
-  /// No slot may be kept from a claim when nothing keeps it and nothing goes on.
-  void expect_exhausted(nth pool) {
+  static bool is_machine_idle() {
     sim::counts const machine = sim::alive();
-    if (is_disturbed_ || is_careless_ || is_lost() || machine.pending_ops != 0 ||
-        machine.pending_callbacks != 0)
-      return;
-    unsigned made = 0;
-    bool any_may_come = false;  // on its way through the worker
-    each_slot_of(pool, [&](int each) {
-      reference::thing_state const& slot = all_.model.state_of(each);
-      ++made;
-      any_may_come =
-          any_may_come || (slot.handles == 0 && !all_.model.is_held_by_graphs(each) && !slot.gone);
-    });
-    // All may be held. Fewer than the limit is wrong.
-    if (!any_may_come && made < run_->slots)
-      all_.fail("a claim found the pool exhausted with fewer slots than its limit");
+    return machine.pending_ops == 0 && machine.pending_callbacks == 0;
   }
 
   /// A claimer, or a stream that outlives the pool, has what it released.
@@ -118,119 +201,6 @@ struct world_pools : world_kept {
         all_.fail("a claim found nothing, and slot " + std::to_string(slot) +
                   " was released on its stream");
     });
-  }
-
-  struct memory_size {
-    std::size_t asked;
-    std::size_t pool;  // its number: those of the other pools come before
-  };
-  // Two of one size, and others.
-  static constexpr std::array memory_sizes{memory_size{100, 2}, memory_size{256, 2},
-                                           memory_size{700, 3}, memory_size{5000, 4}};
-
-  static std::size_t pool_of_size(std::size_t bytes) {
-    return std::ranges::find_if(memory_sizes,
-                                [bytes](memory_size const& each) {
-                                  return scratch_pool::block_bytes(each.asked) == bytes;
-                                })
-        ->pool;
-  }
-
-  /// That of a block by its address, which is of the size that was asked for if it is new.
-  nth pool_of_memory(void* block, nth asked) const {
-    auto const known = all_.thing_of(block);
-    return known ? pool_of_slot_[static_cast<std::size_t>(*known)] : asked;
-  }
-
-  /// The thing that a claimed block is.
-  int thing_at(void* block, nth pool) {
-    if (auto const known = all_.thing_of(block)) {
-      if (pool_of_slot_[static_cast<std::size_t>(*known)] != pool)
-        all_.fail("a block was handed out by the pool of another size, or by a destroyed one");
-      return *known;
-    }
-    int const made = all_.make_of(block, reference::kind::slot, memory_freed);
-    put_into_pool(made, pool);
-    all_.model.state_of(made).is_pooled = true;
-    return made;
-  }
-
-  /// What is to be met in captures.
-  void note_memory_of(std::uint64_t capture, int block) {
-    contents const& kept = all_.model.capture_of(capture);
-    meet(memory_claimed_again_in_its_capture, has(kept.held, block));
-    for (entry const& each : kept.held) {
-      auto const at = static_cast<std::size_t>(each.thing);
-      if (at >= pool_of_slot_.size() || pool_of_slot_[at] == no_pool) continue;
-      meet(memory_of_two_sizes_in_a_capture,
-           pool_of_slot_[at] >= memory_sizes[0].pool &&
-               pool_of_slot_[at] != pool_of_slot_[static_cast<std::size_t>(block)]);
-    }
-  }
-
-  outcome do_close_scratch() {
-    if (!scratch_) return skipped;
-    is_scratch_closed_ = true;
-    for (memory_size const& size : memory_sizes)
-      each_slot_of(size.pool, [&](int each) { all_.model.state_of(each).is_pooled = false; });
-    note_closing(homes_[scratch_home]);
-    outcome const result =
-        attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
-    note_closed(homes_[scratch_home]);
-    return result;
-  }
-
-  /// From now on its blocks are freed when nothing uses them.
-  void leave_scratch() {
-    if (!scratch_) return;
-    bool any_out = false;
-    for (memory_size const& each : memory_sizes) any_out = unpool(each.pool) || any_out;
-    meet(scratch_pool_gone_with_blocks_out, any_out);
-    note_closing(homes_[scratch_home]);
-    std::size_t const leaked = worker_->stats().leaked + end_addresses();
-    scratch_ = nullptr;
-    own_scratch_.reset();
-    allocator_.reset();
-    if (worker_->stats().leaked < leaked)
-      all_.fail("an allocator has ended, and what is allocated does not count as leaked");
-    is_scratch_closed_ = false;
-  }
-
-  /// Memory of a capture is its graph's alone until it is used on a stream after it.
-  static bool is_graphs(lease_place const& place) {
-    return place.capture != 0 &&
-           std::ranges::none_of(place.others, &lease_place::other_stream::is_eager);
-  }
-  static bool is_leaking(lease_place const& place) {
-    return place.held && place.held->is_address() && !is_graphs(place);
-  }
-
-  /// The slot is its graph's.
-  void note_left(int slot) {
-    all_.slot_of(slot).leased = false;
-    all_.slot_of(slot).is_left = true;
-    --all_.model.state_of(slot).handles;
-  }
-
-  /// At the end of their allocator. What is leaked stays for ever; how many do.
-  std::size_t end_addresses() {
-    std::size_t leaks = 0;
-    for (lease_place& each : leases_) {
-      if (!each.held || !each.held->is_address()) continue;
-      leaks += is_leaking(each) ? 1 : 0;
-      meet(allocator_gone_with_leaks, is_leaking(each));
-      meet(allocator_gone_before_its_graph, is_graphs(each));
-      if (is_graphs(each)) note_left(each.slot);
-      each.held.reset();
-    }
-    return leaks;
-  }
-
-  outcome do_destroy_scratch() {
-    if (!scratch_ || (!is_careless_ && std::ranges::any_of(leases_, &is_leaking))) return skipped;
-    outcome const result = attempt([&] { leave_scratch(); });
-    end_home(scratch_home);
-    return result;
   }
 };
 

@@ -23,7 +23,6 @@
 #include "allocation_watch.hpp"
 #include "baton.hpp"
 #include "handles.hpp"
-#include "own_process.hpp"
 #include "places.hpp"
 #include "program.hpp"
 #include "things.hpp"
@@ -125,6 +124,14 @@ struct world_state {
                        (result == failed && !may_fail)))
       all_.fail("an operation threw for no reason: " + what);
     check_captures();
+    return result;
+  }
+
+  /// One that has to be refused if `is_wrong`.
+  outcome attempt_unless(bool is_wrong, std::string const& name,
+                         std::function<void()> const& action) {
+    outcome const result = attempt(is_wrong, false, action);
+    if (result == done && is_wrong) all_.fail(name + " succeeded that must be refused");
     return result;
   }
 

@@ -1,4 +1,5 @@
-// Launches by the program's own code, between enter() and leave() of a hoisted.
+// Launches by the program's own code, between enter() and leave() of a hoisted; and the set of
+// graphs that share execs.
 #pragma once
 
 #include "world_execs.hpp"
@@ -58,9 +59,8 @@ struct world_turns : world_execs {
     meet(conditional_exec_launched, place.is_conditional);
     if (!is_ours) {
       for (entry& each : kept.held) each.launched = true;
-      if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
     }
-    if (way % 2 == 1 && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
+    note_launch(place, s, is_ours ? place.behind : behind, way % 2 == 1);
     return result;
   }
 
@@ -72,8 +72,7 @@ struct world_turns : world_execs {
     if (is_blocked(s)) return skipped;
     bool const is_wrong = !is_entered || !capture_at(s).is_none();
     auto const leave = [&] { hoisted_[h]->leave(streams_[s].handle); };
-    outcome const result = attempt(is_wrong, false, leave);
-    if (result == done && is_wrong) all_.fail("leave() succeeded that must be refused");
+    outcome const result = attempt_unless(is_wrong, "leave()", leave);
     if (result == done) turns_[h].reset();
     if (result != failed || !is_entered) return result;
     // It failed before it ended the turn, or afterwards.
@@ -86,6 +85,67 @@ struct world_turns : world_execs {
     if (again.empty() || again.find("enter() was not called") != std::string::npos)
       turns_[h].reset();
     return result;
+  }
+
+  outcome do_set_add(nth f, nth g) {
+    graph_place& source = graphs_[g];
+    // Bodies would still lead to the graph; and see exec_with_memory_launched.
+    if (!source.own || source.has_memory || has_bodies(source.serial)) return skipped;
+    bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
+      return each.is_there() && each.made_of == source.serial;
+    });
+    std::optional<exec_set::member> added;
+    outcome const result = attempt(may_be_refused(source), source.is_single && has_one, [&] {
+      if (!set_) set_.emplace();
+      added = set_->add(std::move(*source.own));
+    });
+    meet(concurrent_branches_refused, result == refused);
+    if (result != done) return result;
+    members_[f] = {.which = added};
+    all_.model.members[f] = std::exchange(all_.model.graphs[g], {});
+    source = {};
+    exec_set_stats const now = set_->stats();
+    meet(graphs_shared_an_exec, now.execs < now.members);
+    meet(set_has_several_execs, now.execs > 1);
+    return result;
+  }
+
+  outcome do_set_launch(nth f, nth s) {
+    member_place& place = members_[f];
+    contents const& kept = all_.model.members[f];
+    if (is_blocked(s) || is_lost() || !is_covered(kept)) return skipped;
+    int const behind = streams_[s].mark;
+    auto const switches = set_->stats().switches;
+    bool const is_any_in_flight = std::ranges::any_of(
+        members_, [this](member_place const& each) { return is_in_flight(each); });
+    make_racy_unless_held(kept.needed, kept.held);
+    auto const act = [&] { set_->launch(*place.which, streams_[s].handle); };
+    outcome const result = attempt_turn(kept, is_any_due_, false, turn_wait_max, act);
+    if (result != done) return result;
+    for (entry& each : all_.model.members[f].held) each.launched = true;
+    meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);
+    note_launch(place, s, behind, true);
+    return result;
+  }
+
+  /// The model has it before the call, in which an allocation may fail.
+  void note_end_of_set() {
+    for (nth f = 0; f < members_.size(); ++f) {
+      meet(set_gone_in_flight, is_in_flight(members_[f]));
+      all_.model.end_exec(all_.model.members[f], members_[f].behind);
+      members_[f] = {};
+    }
+  }
+
+  void drop_set() {
+    note_end_of_set();
+    set_.reset();
+  }
+
+  outcome do_drop_set() {
+    if (!set_) return skipped;
+    note_end_of_set();
+    return attempt([&] { set_.reset(); });
   }
 };
 
