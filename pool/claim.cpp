@@ -207,10 +207,10 @@ slot* slot_pool::state::make_slot() {
   // Acquire: see state::slots. The room of a closed pool's slot stays unused.
   std::size_t count = slots.load(std::memory_order_acquire);
   if (count >= slots_max) return nullptr;
-  if (budget != nullptr && !budget->reserve(slot_bytes)) return nullptr;
+  if (!budget->reserve(slot_bytes)) return nullptr;
   do {
     if (count >= slots_max || is_closed.load(std::memory_order_relaxed)) {
-      if (budget != nullptr) budget->give_back(slot_bytes, false);
+      budget->give_back(slot_bytes, false);
       return nullptr;
     }
   } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
@@ -228,7 +228,7 @@ slot* slot_pool::state::make_slot() {
   } catch (...) {
     references.fetch_sub(1, std::memory_order_relaxed);
     slots.fetch_sub(1, std::memory_order_relaxed);
-    if (budget != nullptr) budget->give_back(slot_bytes, false);
+    budget->give_back(slot_bytes, false);
     throw;
   }
 }
@@ -244,7 +244,7 @@ slot* slot_pool::state::grow(std::exception_ptr& failure) noexcept {
 
 bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const noexcept {
   // Relaxed: a claim may still be refused by the limit itself.
-  if (budget == nullptr || slots.load(std::memory_order_relaxed) >= slots_max) return false;
+  if (slots.load(std::memory_order_relaxed) >= slots_max) return false;
   if (failure == nullptr) return true;
   try {
     std::rethrow_exception(failure);
@@ -258,7 +258,8 @@ bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const no
 slot* slot_pool::state::grow_in_room(std::exception_ptr& failure, stream_use const* on) {
   constexpr int attempts_max = 16;  // other threads may take the room
   for (int attempt = 0; attempt < attempts_max && may_make_room(failure); ++attempt) {
-    if (!budget->make_room(slot_bytes, failure != nullptr, on)) return nullptr;
+    if (on != nullptr) budget->give_all(*on);
+    if (!budget->make_room(slot_bytes, failure != nullptr)) return nullptr;
     failure = nullptr;
     if (slot* const made = grow(failure)) return made;
   }

@@ -83,7 +83,7 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
 void slot_pool::state::count_deferred(bool is_more) noexcept {
   std::size_t const one = is_more ? 1 : static_cast<std::size_t>(-1);
   deferred_count.fetch_add(one, std::memory_order_relaxed);
-  if (budget != nullptr) budget->deferred.fetch_add(one, std::memory_order_relaxed);
+  budget->deferred.fetch_add(one, std::memory_order_relaxed);
 }
 
 void slot_pool::record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {

@@ -70,7 +70,6 @@ std::uint64_t slot_pool::puts() const noexcept {
 
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
-  state_->ask_for_local_slots();  // their users' next releases destroy them
   state_->free.close();
   state_->close_local_slots();
   while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);

@@ -16,29 +16,23 @@ namespace escrow::inline v0_1 {
 
 claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& on,
                                            claim_request const& asked) {
-  if (budget != nullptr) {
-    // Acquire: pairs with the release in ask_for_local_slots().
-    std::uint64_t const now = budget->requests.load(std::memory_order_acquire);
-    if (from.budget_requests_seen.load(std::memory_order_relaxed) != now) [[unlikely]] {
-      from.budget_requests_seen.store(now, std::memory_order_relaxed);
-      budget->give_to_others(owner, on);
-    }
+  slot* given = nullptr;
+  if (has_asked(from)) [[unlikely]] {
+    given = from.take_all_of(on.id);
+    cover(given, on, true);
+    budget->give_all(on);
   }
-  slot* rest = nullptr;
-  std::uint64_t const requests = record_requests.load(std::memory_order_relaxed);
-  slot* const own = from.take(requests, rest);
-  if (rest != nullptr) [[unlikely]]
-    cover(rest, on, true);
   claimed_slot claimed;
-  if (own != nullptr) [[likely]] {
+  if (slot* const own = from.take()) [[likely]] {
     if (options.track_leases) track(*own, {asked.where, std::chrono::steady_clock::now()});
     claimed = {own, on};
   } else {
     claimed = claim_eager(asked, on.id);
-    // This claim has asked, too, if it found nothing.
-    from.note_requests(requests, record_requests.load(std::memory_order_relaxed));
+    // What this claim asked for itself, it does not answer.
+    from.requests_seen.store(budget->requests.load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
   }
-  claimed.local = &from;
+  if (given == nullptr) claimed.local = &from;  // else its release gives this one, too
   return claimed;
 }
 
@@ -62,18 +56,19 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   if (options.track_leases) untrack(used);  // before the slot may have a new lease
   used.is_done_ = false;
   used.was_used_ = true;
-  slot* rest = nullptr;
   // A closed pool waits for its slots. Relaxed: see state::is_closed.
-  bool const is_awaited = is_closed.load(std::memory_order_relaxed);
-  if (!lease.local->put(used, lease.on.id, is_awaited ? 0 : idle_max,
-                        record_requests.load(std::memory_order_relaxed), rest)) {
+  bool const is_awaited = has_asked(*lease.local) || is_closed.load(std::memory_order_relaxed);
+  if (!is_awaited && lease.local->put(used, lease.on.id, idle_max)) [[likely]] {
+    lease.what = nullptr;  // it may have a new lease, or have ended the pool
+    return true;
+  }
+  slot* const oldest = lease.local->take_all_of(lease.on.id, &used);
+  if (oldest == &used) {
     if (options.track_leases) track(used, used.note_);
     return false;
   }
-  // The slot may have a new lease, or have ended the pool, unless it is in `rest`.
   lease.what = nullptr;
-  if (rest != nullptr) [[unlikely]]
-    cover(rest, lease.on, true);
+  cover(oldest, lease.on, true);
   return true;
 }
 
@@ -105,9 +100,7 @@ local_slots& slot_pool::state::local_of(stream_use const& on, claim_request cons
   made.of_stream = on;
   made.chained = newest;
   // Relaxed: if it was closed before close_local_slots() had the lock, this sees it.
-  if (!is_closed.load(std::memory_order_relaxed)) {
-    made.begin(on.id, record_requests.load(std::memory_order_relaxed));
-  }
+  if (!is_closed.load(std::memory_order_relaxed)) made.begin(on.id);
   divide_idle(local_users + 1);
   first.store(&made, std::memory_order_release);
   return made;
@@ -146,36 +139,15 @@ void slot_pool::state::divide_idle(std::size_t users) noexcept {
 bool slot_pool::state::cover_idle_of(stream_use const& on) noexcept {
   // Relaxed: see there.
   if (!has_local_slots.load(std::memory_order_relaxed)) return false;
-  return cover_each([&](local_slots& each) { return each.take_all_of(on.id); }, on);
-}
-
-void slot_pool::state::cover_asked_of(stream_use const& on) noexcept {
-  if (!has_local_slots.load(std::memory_order_relaxed)) return;
-  std::uint64_t const requests = record_requests.load(std::memory_order_relaxed);
-  static_cast<void>(
-      cover_each([&](local_slots& each) { return each.take_asked_of(on.id, requests); }, on));
-}
-
-template <class Take>
-bool slot_pool::state::cover_each(Take take, stream_use const& on) noexcept {
   slot* found = nullptr;
   {
     std::lock_guard const lock(locals_mutex);
     for (local_slots& each : locals) {
-      if (each.idle() == 0) continue;
-      slot* const oldest = take(each);
-      if (oldest == nullptr) continue;
-      slot* newest = oldest;
-      while (newest->newer_ != nullptr) newest = newest->newer_;
-      newest->newer_ = std::exchange(found, oldest);
+      if (each.idle() != 0) found = each.take_all_of(on.id, found);
     }
   }
   cover(found, on, true);
   return found != nullptr;
-}
-
-void slot_pool::give_to_others(stream_use const& on) noexcept {
-  state_->cover_asked_of(on);
 }
 
 void slot_pool::give_all(stream_use const& on) noexcept {
@@ -268,7 +240,7 @@ void claimer_slots::learn_id() {
   if (on_.id != 0) [[likely]]
     return;
   std::uint64_t const id = stream_id(on_.handle);
-  local_->begin(id, pool_->state_->record_requests.load(std::memory_order_relaxed));
+  local_->begin(id);
   on_.id = id;
 }
 

@@ -69,6 +69,7 @@ struct ESCROW_LOCAL slot_pool::state {
         options(std::move(given)),
         slots_max(options.slots_max.value_or(64)),
         make(std::move(made)),
+        budget(std::make_shared<memory_budget>()),
         core(used),
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device),
@@ -96,8 +97,8 @@ struct ESCROW_LOCAL slot_pool::state {
   // Null if a limit is reached. On failure null, and `failure` has the reason.
   slot* grow(std::exception_ptr& failure) noexcept;
   slot* make_slot();
-  // The same as a last resort, after the budget's other pools have made room, also with what is
-  // idle on the stream `on`; null if nothing can be recorded there.
+  // The same as a last resort, after the budget's pools have made room, also with what is idle on
+  // the stream `on`; null if nothing can be recorded there.
   slot* grow_in_room(std::exception_ptr& failure, stream_use const* on);
   // Whether room in the budget would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
@@ -166,10 +167,11 @@ struct ESCROW_LOCAL slot_pool::state {
   }
   // The same in claims, which keep the budget's other pools alive: of those, too.
   void record_all_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-    if (budget == nullptr) return record_deferred(stream, stream_id);
     // Relaxed: see there.
-    if (budget->deferred.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      budget->record_deferred(stream, stream_id);
+    if (budget->deferred.load(std::memory_order_relaxed) == 0) [[likely]]
+      return;
+    record_deferred(stream, stream_id);
+    budget->record_deferred(stream, stream_id);
   }
   void count_deferred(bool is_more) noexcept;
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
@@ -189,10 +191,6 @@ struct ESCROW_LOCAL slot_pool::state {
   void remove_claimer(local_slots& ended, stream_use const& on) noexcept;
   // Covers what any local_slots of that stream have. True if there was any.
   bool cover_idle_of(stream_use const& on) noexcept;
-  // The same where others have asked for it.
-  void cover_asked_of(stream_use const& on) noexcept;
-  template <class Take>  // `take(local_slots)` as local_slots::take_all_of()
-  [[nodiscard]] bool cover_each(Take take, stream_use const& on) noexcept;
   // Whether an event can be recorded on `on` now, by this thread.
   [[nodiscard]] bool is_recordable(stream_use const& on) const noexcept;
   // With pool_options::check_streams: whether it was destroyed. Other calls may crash then. A null
@@ -214,13 +212,17 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
   void divide_idle(std::size_t users) noexcept;
-  // Asks the users of all local_slots for what they have: their next calls cover it.
+  // Asks the users of all local_slots for what they have: the next claim of each gives what its
+  // stream has in all pools of the budget, and releases until then give what they release.
   void ask_for_local_slots() noexcept {
     // Relaxed: see there.
     if (!has_local_slots.load(std::memory_order_relaxed)) return;
-    record_requests.fetch_add(1, std::memory_order_relaxed);
-    // Release: claims of other sizes that see this one see that one.
-    if (budget != nullptr) budget->requests.fetch_add(1, std::memory_order_release);
+    budget->requests.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Whether others have, since the last claim of its user.
+  [[nodiscard]] bool has_asked(local_slots const& of) const noexcept {
+    return of.requests_seen.load(std::memory_order_relaxed) !=
+           budget->requests.load(std::memory_order_relaxed);
   }
   void close_local_slots() noexcept;  // of streams that outlive the pool
 
@@ -260,7 +262,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
   void give_back() noexcept {  // a slot's share of the budget
-    if (budget != nullptr) budget->give_back(slot_bytes, true);
+    budget->give_back(slot_bytes, true);
   }
   [[nodiscard]] bool is_last_reference() noexcept;
   // For callers that may hold a lock or capture: the last reference's pool ends on the worker.
@@ -308,7 +310,7 @@ struct ESCROW_LOCAL slot_pool::state {
   pool_options options;
   std::size_t const slots_max;
   make_function const make;
-  std::shared_ptr<memory_budget> budget;  // null, or see slot_pool::share()
+  std::shared_ptr<memory_budget> budget;  // its own, or see slot_pool::share()
   std::size_t slot_bytes = 0;
   deleter_core& core;
   bool const is_only_device;  // no stream can be of another device
@@ -358,8 +360,7 @@ struct ESCROW_LOCAL slot_pool::state {
   alignas(64) std::atomic<std::size_t> waiters{0};
   std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
   std::atomic<bool> has_local_slots{false};
-  std::atomic<std::size_t> local_idle_max{0};     // each may keep so many
-  std::atomic<std::uint64_t> record_requests{0};  // how many times others found no other slot
+  std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
   // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
   std::atomic<bool> is_closed{false};
 

@@ -204,42 +204,42 @@ class slot_of final : public slot {
   T resource_;
 };
 
-// Memory that several pools share, each with slots of one size in bytes.
+// Memory that several pools share, each with slots of one size in bytes; this one is that of a pool
+// on its own, without a limit.
 // Thread safety: any thread. Lifetime: kept by the pools, until their last slots are destroyed.
 class memory_budget {
  public:
   memory_budget() = default;
   memory_budget(memory_budget&&) = delete;
+  virtual ~memory_budget() = default;
 
   // Takes room for a slot that is about to be made. False: the limit is reached.
-  [[nodiscard]] virtual bool reserve(std::size_t bytes) noexcept = 0;
+  [[nodiscard]] virtual bool reserve(std::size_t /*bytes*/) noexcept { return true; }
   // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
-  virtual void give_back(std::size_t bytes, bool was_made) noexcept = 0;
+  virtual void give_back(std::size_t /*bytes*/, bool /*was_made*/) noexcept {}
 
-  // For a claim that found nothing: destroys idle slots of the other pools on this thread, also
-  // those that are idle on the stream `on` only, if that is not null. False if that makes no room.
-  // Throws cuda_error.
-  [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory,
-                                       stream_use const* on) = 0;
+  // For a claim that found nothing: destroys idle slots of the pools on this thread. False if that
+  // makes no room. Throws cuda_error.
+  [[nodiscard]] virtual bool make_room(std::size_t /*bytes*/, bool /*is_out_of_memory*/) {
+    return false;
+  }
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
-  [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
+  [[nodiscard]] virtual bool is_room_coming(std::size_t /*bytes*/) noexcept { return false; }
   // How many times a slot has become free or memory was given back so far. A search through the
   // pools that finds neither a slot nor room has missed none if this is equal before and after it.
-  [[nodiscard]] virtual std::uint64_t moves() noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t moves() noexcept { return 0; }
 
   // How many slots of all pools have a deferred record. Relaxed: a claim that misses one records it
   // the next time.
   std::atomic<std::size_t> deferred{0};
   // In a claim for `stream`: records what is deferred on it in all pools.
-  virtual void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept = 0;
+  virtual void record_deferred(stream_ref /*stream*/, std::uint64_t /*stream_id*/) noexcept {}
 
-  // How many times claims found no other slot than those that local_slots have.
+  // How many times claims found no other slot than those that local_slots have. Relaxed: a call
+  // that misses one answers the next time.
   std::atomic<std::uint64_t> requests{0};
-  // In a claim of the pool `claiming` for `on`: has the other pools give what others asked for.
-  virtual void give_to_others(slot_pool& claiming, stream_use const& on) noexcept = 0;
-
- protected:
-  ~memory_budget() = default;
+  // In a claim for `on`: makes what is idle on that stream only available to all, in all pools.
+  virtual void give_all(stream_use const& /*on*/) noexcept {}
 };
 
 // A lease's claim. Empty without a slot.
@@ -310,9 +310,7 @@ class ESCROW_API slot_pool {
   // Records what is deferred on that stream, which must not be captured.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
 
-  // Makes what is idle on that stream only available to all: what others asked for, or all. It must
-  // not be captured.
-  void give_to_others(stream_use const& on) noexcept;
+  // Makes what is idle on that stream only available to all. It must not be captured.
   void give_all(stream_use const& on) noexcept;
 
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
