@@ -24,17 +24,8 @@ std::uint64_t thread_of(cudaStream_t stream) noexcept {
   return number;
 }
 
-claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where) {
-  pool_options const& options = state_->options;
-  claimed_slot const claimed = detail::called_at(call, where, [&] {
-    return state_->claim({call, stream, where, options.host_wait_max, options.capture_wait_max});
-  });
-  if (claimed.what == nullptr) throw pool_exhausted(state_->describe_exhaustion(call));
-  return claimed;
-}
-
-claimed_slot slot_pool::try_claim(char const* call, stream_ref stream,
-                                  std::chrono::nanoseconds host_wait_max, source_location where) {
+claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where,
+                              std::optional<std::chrono::nanoseconds> host_wait_max) {
   return detail::called_at(call, where, [&] {
     return state_->claim({call, stream, where, host_wait_max});
   });
@@ -50,8 +41,7 @@ claimed_slot slot_pool::claim_existing(char const* call, stream_ref stream, sour
     in.require_device(call, stream, capture, "use a pool of the stream's device");
     slot* const found = in.take_existing(capture, capture_frontier(after), where, false);
     if (found == nullptr) return {};
-    if (in.options.track_leases) in.track(*found, {where, std::chrono::steady_clock::now()});
-    return {found, use_of(stream, 0, in.options.device), capture.id};
+    return in.leased(*found, use_of(stream, 0, in.options.device), where, capture.id);
   });
 }
 
@@ -74,9 +64,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
 claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint64_t id) {
   if (slot* const own = free.take_newest(id)) [[likely]] {
     if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
-    if (options.track_leases) [[unlikely]]
-      track(*own, {asked.where, std::chrono::steady_clock::now()});
-    return {own, use_of(asked.stream, id, options.device)};
+    return leased(*own, use_of(asked.stream, id, options.device), asked.where);
   }
   return claim_other(asked, id, {}, {});
 }
@@ -95,8 +83,8 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
             ? take_captured(asked.stream, capture, std::move(frontier), asked.where, failure)
             : take_eager(asked.stream, stream_id, failure);
     if (found != nullptr) {
-      if (options.track_leases) track(*found, {asked.where, std::chrono::steady_clock::now()});
-      return {found, use_of(asked.stream, stream_id, options.device), capture_id};
+      return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
+                    capture_id);
     }
     require_open(asked.call);  // if closed meanwhile, it is not exhausted
     // Acquire: see `shrinking`.
@@ -111,8 +99,10 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
       // Busy free slots become usable in a capture, and make room, without an announced return.
       bool const is_for_work =
           is_room_coming || (capture.is_active() && (!free.is_empty() || is_looked_at));
-      auto wait_max =
-          is_for_work ? std::max(asked.busy_wait_max, asked.host_wait_max) : asked.host_wait_max;
+      auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
+      if (is_for_work && !asked.host_wait_max) {
+        wait_max = std::max(wait_max, options.capture_wait_max);
+      }
       if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
       if (wait_max > std::chrono::nanoseconds(0) && !wait) {
         wait.emplace(*this);
@@ -120,6 +110,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
       }
       if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
         if (failure != nullptr) std::rethrow_exception(failure);
+        if (!asked.host_wait_max) throw pool_exhausted(describe_exhaustion(asked.call));
         return {};
       }
       require_open(asked.call);

@@ -24,8 +24,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
   }
   claimed_slot claimed;
   if (slot* const own = from.take()) [[likely]] {
-    if (options.track_leases) track(*own, {asked.where, std::chrono::steady_clock::now()});
-    claimed = {own, on};
+    claimed = leased(*own, on, asked.where);
   } else {
     claimed = claim_eager(asked, on.id);
     // What this claim asked for itself, it does not answer.
@@ -53,7 +52,7 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   check(status, "cudaStreamIsCapturing");
   if (capture != cudaStreamCaptureStatusNone) return false;
   record_deferred(lease.on.handle, lease.on.id);
-  if (options.track_leases) untrack(used);  // before the slot may have a new lease
+  untrack(used);  // before the slot may have a new lease
   used.is_done_ = false;
   used.was_used_ = true;
   // A closed pool waits for its slots. Relaxed: see state::is_closed.
@@ -64,7 +63,7 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   }
   slot* const oldest = lease.local->take_all_of(lease.on.id, &used);
   if (oldest == &used) {
-    if (options.track_leases) track(used, used.note_);
+    track(used);
     return false;
   }
   lease.what = nullptr;
@@ -217,16 +216,15 @@ slot_pool& claimer_slots::require_pool(char const* call) const {
   return *pool_;
 }
 
-claimed_slot claimer_slots::claim_for(char const* call, source_location where,
-                                      std::chrono::nanoseconds host_wait_max,
-                                      std::chrono::nanoseconds busy_wait_max) {
+claimed_slot claimer_slots::claim(char const* call, source_location where,
+                                  std::optional<std::chrono::nanoseconds> host_wait_max) {
   return detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
     if (is_ambiguous(on_.handle)) device.emplace(on_.device);
     in.require_open(call);
     in.require_stream(call, on_);
-    claim_request const asked{call, on_.handle, where, host_wait_max, busy_wait_max};
+    claim_request const asked{call, on_.handle, where, host_wait_max};
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(call, on_.handle, &after);
     if (capture.is_active()) return in.claim_other(asked, 0, capture, capture_frontier(after));
@@ -242,18 +240,6 @@ void claimer_slots::learn_id() {
   std::uint64_t const id = stream_id(on_.handle);
   local_->begin(id);
   on_.id = id;
-}
-
-claimed_slot claimer_slots::claim(char const* call, source_location where) {
-  pool_options const& options = require_pool(call).state_->options;
-  claimed_slot const claimed =
-      claim_for(call, where, options.host_wait_max, options.capture_wait_max);
-  if (claimed.what == nullptr) throw pool_exhausted(pool_->state_->describe_exhaustion(call));
-  return claimed;
-}
-
-claimed_slot claimer_slots::try_claim(char const* call, source_location where) {
-  return claim_for(call, where, {}, {});
 }
 
 void claimer_slots::flush(char const* call, source_location where) {

@@ -110,7 +110,7 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
 
   spin_lock mutex_;  // guards all below
   std::uint64_t stream_id_ = 0;
-  slot* newest_ = nullptr;  // linked by older_
+  slot* newest_ = nullptr;    // linked by older_
   std::size_t reserved_ = 0;  // of what all may keep; at least idle()
   // Written under the lock. Relaxed: others read them for statistics.
   std::atomic<std::size_t> idle_{0};

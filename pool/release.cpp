@@ -179,7 +179,7 @@ void slot_pool::state::release_unasked(claimed_slot& lease, stream_use on) {
 cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
                                             bool is_recordable) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
-  if (options.track_leases) untrack(used);
+  untrack(used);
   used.is_done_ = false;
   used.was_used_ = true;
   used.covered_by_.reset();
@@ -211,12 +211,12 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier en
     end.merge(capture_frontier(also_after));
   }
   used.released_at_ = stamp();
-  if (options.track_leases) untrack(used);  // before the slot may have a new lease
+  untrack(used);  // before the slot may have a new lease
   bool is_free = false;
   try {
     is_free = reuse.end_lease_in(used, lease.capture_id, std::move(end.nodes));
   } catch (...) {
-    if (options.track_leases) track(used, used.note_);
+    track(used);
     throw;
   }
   lease.what = nullptr;  // the slot may already have a new lease
@@ -295,7 +295,7 @@ bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
   }
   slot& used = *std::exchange(lease.what, nullptr);
   state& in = *used.pool_.state_;
-  if (in.options.track_leases) in.untrack(used);
+  in.untrack(used);
   used.unrecorded_.clear();
   in.end_lease(used);
   return true;
@@ -304,7 +304,7 @@ bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
 void slot_pool::leak(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   state& in = *used.pool_.state_;
-  if (in.options.track_leases) in.untrack(used);
+  in.untrack(used);
   in.leak(used);
 }
 

@@ -59,8 +59,8 @@ struct claim_request {
   char const* call;  // the public function, for errors
   stream_ref stream;
   source_location where;
-  std::chrono::nanoseconds host_wait_max;    // for any slot
-  std::chrono::nanoseconds busy_wait_max{};  // for slots that are only busy
+  // Empty: as the options say, and throws pool_exhausted then.
+  std::optional<std::chrono::nanoseconds> host_wait_max;
 };
 
 struct ESCROW_LOCAL slot_pool::state {
@@ -76,13 +76,20 @@ struct ESCROW_LOCAL slot_pool::state {
         reuse(options.group.has_value()),
         local_left(local_slots_max()) {}
 
-  // claim.cpp: these return null if no slot is available now.
+  // claim.cpp
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
+  // The lease of a slot that was taken.
+  [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
+                                    std::uint64_t capture_id = 0) noexcept {
+    if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
+    track(taken);
+    return {&taken, on, capture_id};
+  }
   // For a stream that does not capture.
   [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, std::uint64_t stream_id);
   [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
                                          capture_info capture, capture_frontier frontier);
-  // `failure`: why no slot could be made.
+  // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
   // An idle slot; queries only slots not yet queried in pass number `pass`.
@@ -228,13 +235,16 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // describe.cpp
   // If options.track_leases: adds the slot to the list of leases, and removes it.
-  void track(slot& leased, slot::claim_note const& note) noexcept;
-  void untrack(slot& ended) noexcept;
-  void add_deferred_holders(std::vector<holder>& result) const;
-  void add_local_holders(std::vector<holder>& result) const;
-  // Returns the number of tracked leases whose slot no graph holds.
-  [[nodiscard]] std::size_t add_leases(std::vector<holder>& result) const;
-  [[nodiscard]] std::size_t deferred_outside_graphs() const noexcept;
+  void track(slot& leased) noexcept {
+    if (options.track_leases) [[unlikely]]
+      add_lease(leased);
+  }
+  void untrack(slot& ended) noexcept {
+    if (options.track_leases) [[unlikely]]
+      remove_lease(ended);
+  }
+  void add_lease(slot& leased) noexcept;
+  void remove_lease(slot& ended) noexcept;
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp

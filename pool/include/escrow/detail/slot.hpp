@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -264,17 +265,15 @@ class ESCROW_API slot_pool {
   // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
   void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
 
-  // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
-  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
+  // Claims a slot; `call` is the public function's name for errors. Blocks the host as the options
+  // say, and then throws pool_exhausted; or for at most `host_wait_max`, and then returns an empty
+  // claim.
+  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where,
+                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
   // For a stream that captures, in a sharing group: a slot that its graph or others of the group
   // hold, and that needs neither a wait nor an edge. Else an empty claim.
   [[nodiscard]] claimed_slot claim_existing(char const* call, stream_ref stream,
                                             source_location where);
-  // The same as claim(), but blocks the host for at most `host_wait_max`, and then returns an empty
-  // claim.
-  [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
-                                       std::chrono::nanoseconds host_wait_max,
-                                       source_location where);
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
@@ -342,18 +341,15 @@ class ESCROW_API claimer_slots {
   claimer_slots& operator=(claimer_slots&& other) noexcept;
   ~claimer_slots();
 
-  [[nodiscard]] claimed_slot claim(char const* call, source_location where);
-  [[nodiscard]] claimed_slot try_claim(char const* call, source_location where);
+  // As slot_pool::claim.
+  [[nodiscard]] claimed_slot claim(char const* call, source_location where,
+                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
   void flush(char const* call, source_location where);
   // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
   [[nodiscard]] slot_pool& require_pool(char const* call) const;
   [[noreturn]] static void refuse_moved_from(char const* call);
 
  private:
-  // Empty if there is none after those waits on the host, for any slot and for a busy one.
-  [[nodiscard]] claimed_slot claim_for(char const* call, source_location where,
-                                       std::chrono::nanoseconds host_wait_max,
-                                       std::chrono::nanoseconds busy_wait_max);
   void learn_id();  // which cannot be asked in a capture
 
   slot_pool* pool_ = nullptr;  // null if moved from
