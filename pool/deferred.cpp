@@ -144,7 +144,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
       go_home(each);
     } else {
       each.key_ = free_lists::own_list_of(each);
-      each.unrecorded_.push_back(on);  // reserved: see slot_pool::record_stream
+      each.unrecorded_.push_back(on);
       cudaError_t const status = record_uses(each);
       if (status != cudaSuccess) core.report(status, "cudaEventRecord");
       finish_release(each);

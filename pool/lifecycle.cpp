@@ -132,7 +132,7 @@ slot::slot(slot_pool& pool)
       pool_(pool),
       ready_(event_cache::take(pool.device())),
       first_hold_(pool.core(), pool.device(), *this) {
-  unrecorded_.reserve(1);
+  unrecorded_.reserve(2);
 }
 
 slot::~slot() {

@@ -79,19 +79,18 @@ void slot_pool::release(claimed_slot& lease) {
   in.release_on(lease, lease.on, capture, end_of(capture, after));
 }
 
-void slot_pool::release(claimed_slot& lease, stream_ref stream) {
-  state& in = *require_slot("lease::release", lease).pool_.state_;
-  stream_use const on = in.unasked(stream);
-  if (deleter_core::is_reclaiming()) return in.release_unasked(lease, on);
-  if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
-    return release(lease);
-  }
-  release_asking(lease, stream);
-}
-
-void slot_pool::release_asking(claimed_slot& lease, stream_ref stream) {
+void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use on = in.unasked(stream);
+  if (!is_own) {
+    if (deleter_core::is_reclaiming()) {
+      in.release_eager(lease, on, false);
+      return;
+    }
+    if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
+      return release(lease);
+    }
+  }
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
@@ -145,14 +144,10 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
                                   capture_frontier end) {
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
   if (is_foreign || capture.status == capture_status::invalidated) {
-    std::vector<stream_use>& uses = lease.what->unrecorded_;
-    bool const was_used_eagerly = !is_same_stream(lease.on, on) && !is_in_its_capture(lease);
-    uses.reserve(uses.size() + 2);
+    bool const is_unused_outside = is_in_its_capture(lease);
     // Work on the slot may have been captured: this graph must hold it, too.
     if (is_foreign) hold_in_graph(*lease.what, capture, false, {});
-    // Work from before this capture may still run, and a wait of `on` for the claiming stream may
-    // have been captured.
-    if (was_used_eagerly) uses.push_back(lease.on);
+    if (is_unused_outside) lease.on = on;  // nothing to wait for on the claiming stream
     release_eager(lease, on, false);
     return;
   }
@@ -164,21 +159,14 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   check(release_eager(lease, on, true), "cudaEventRecord");
 }
 
-void slot_pool::state::release_unasked(claimed_slot& lease, stream_use on) {
-  if (is_same_stream(lease.on, on)) {
-    on = lease.on;  // with its id
-  } else {
-    // A wait of `on` for the claiming stream may have been captured.
-    std::vector<stream_use>& uses = lease.what->unrecorded_;
-    uses.reserve(uses.size() + 2);
-    uses.push_back(lease.on);
-  }
-  release_eager(lease, on, false);
-}
-
-cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
+cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on,
                                             bool is_recordable) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
+  if (!is_recordable && is_same_stream(lease.on, on)) {
+    on = lease.on;  // with its id
+  } else if (!is_recordable) {
+    used.unrecorded_.push_back(lease.on);
+  }
   untrack(used);
   used.is_done_ = false;
   used.was_used_ = true;
@@ -186,7 +174,7 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use cons
   used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
   if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {
-    used.unrecorded_.push_back(on);  // reserved by record_stream()
+    used.unrecorded_.push_back(on);
   }
   cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
   // First: once the slot is returned, the pool may be destroyed.
@@ -271,8 +259,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
     if (use.id != 0) *same = use;  // perhaps recorded in the capture so far, without its id
     return;
   }
-  // Reserves one more for the lease's own stream, so that the release never allocates.
-  if (known.size() + 2 > known.capacity()) known.reserve(2 * known.size() + 2);
+  if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
   known.push_back(use);
 }
 

@@ -145,11 +145,9 @@ struct ESCROW_LOCAL slot_pool::state {
   void release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
                   capture_frontier end);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
-  // now. Returns the first failure, already reported.
-  cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
-  // Ends a lease on `on`, without its id, where a deleter reclaims: defers the record. Throws
-  // std::bad_alloc.
-  void release_unasked(claimed_slot& lease, stream_use on);
+  // now, and a wait of `on` for the claiming stream may be captured, so that one is recorded, too.
+  // Returns the first failure, already reported.
+  cudaError_t release_eager(claimed_slot& lease, stream_use on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   void end_lease(slot& used) noexcept;

@@ -141,7 +141,7 @@ class ESCROW_API slot : public reclaimable {
   bool is_done_ = true;    // known to be idle: no event to query
   bool was_used_ = false;  // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
-  // those without a record. Reserves one more, see slot_pool.
+  // those without a record. Has room for two more, so that a release allocates nothing.
   std::vector<stream_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
 
@@ -277,10 +277,8 @@ class ESCROW_API slot_pool {
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
-  static void release(claimed_slot& lease, stream_ref stream);
-  // The same for a stream that nobody else can capture: records on it also where a deleter
-  // reclaims.
-  static void release_asking(claimed_slot& lease, stream_ref stream);
+  // `is_own`: no other code can capture `stream`: records on it also where a deleter reclaims.
+  static void release(claimed_slot& lease, stream_ref stream, bool is_own = false);
   static void release_at_end(claimed_slot& lease) noexcept;
   static void record_stream(claimed_slot const& lease, stream_ref stream);
   static void before_launch(claimed_slot const& lease, stream_ref stream);
