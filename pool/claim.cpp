@@ -72,7 +72,7 @@ claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint
 claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint64_t stream_id,
                                            capture_info capture, capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
-  std::optional<return_wait> wait;
+  std::optional<host_wait> wait;
   std::optional<std::uint64_t> moves;  // in the budget, before the last search
   require_device(asked.call, asked.stream, capture, "use a pool of the stream's device");
   while (true) {
@@ -98,14 +98,14 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
           moves != moves_before || (may_make_room(failure) && budget->is_room_coming(slot_bytes));
       // Busy free slots become usable in a capture, and make room, without an announced return.
       bool const is_for_work =
-          is_room_coming || (capture.is_active() && (!free.is_empty() || is_looked_at));
+          is_room_coming || (capture.is_active() && (free.lists() != 0 || is_looked_at));
       auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
       if (is_for_work && !asked.host_wait_max) {
         wait_max = std::max(wait_max, options.capture_wait_max);
       }
       if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
       if (wait_max > std::chrono::nanoseconds(0) && !wait) {
-        wait.emplace(*this);
+        wait.emplace();
         host_waits.fetch_add(1, std::memory_order_relaxed);
       }
       if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
@@ -137,7 +137,7 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
     slot* const done = take_done(pass);
     return done != nullptr ? done : free.take_oldest();
   };
-  slot* found = take_done(pass, questions_before_growth);
+  slot* found = take_done(pass, questions_before_growth, true);
   if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
   if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
@@ -157,16 +157,19 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
   return found;
 }
 
-slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max) {
+slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max, bool may_be_busy) {
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   core.recycle_queued();  // waits for other threads' recycling
   std::uint64_t last_asked = 0;
   do {
     if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   } while (core.recycle_next(last_asked));
-  if (free.is_empty()) {
+  // Relaxed: if a slot returns meanwhile, the stream waits for this one.
+  bool const is_full = slots.load(std::memory_order_relaxed) >= slots_max;
+  slot* const only = may_be_busy && is_full ? free.take_only() : nullptr;
+  if (only != nullptr || free.lists() == 0) {
     ask_for_local_slots();
-    return nullptr;
+    return only;
   }
   // A query would invalidate another thread's Global capture, and any of this one.
   relaxed_capture_scope const relaxed;
@@ -262,7 +265,8 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
   auto const wait = [&](cudaEvent_t ready) {
     cudaError_t const status = cudaStreamWaitEvent(stream.get(), ready, 0);
     if (status == cudaSuccess) return;
-    put_back(taken);
+    taken.key_ = free_lists::own_list_of(taken);
+    go_home(taken);
     check(status, "cudaStreamWaitEvent");
   };
   if (!is_its_own) {

@@ -71,15 +71,16 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   return true;
 }
 
-bool slot_pool::state::is_destroyed_unless_captured(stream_use const& on) noexcept {
-  capture_info capture;
+bool slot_pool::state::is_found_destroyed(stream_use const& on) noexcept {
+  // A null stream or that of a thread never is.
+  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return false;
+  capture_info capture;  // which the query for the id would invalidate
   cudaError_t const status = query_recordable(on.handle, capture);
   if (!succeeded(status)) return status == cudaErrorInvalidResourceHandle;
   return capture.is_none() && is_destroyed(on);
 }
 
-void slot_pool::state::check_stream(char const* call, stream_use const& on) const {
-  if (!is_known_destroyed(on)) return;
+void slot_pool::state::throw_destroyed(char const* call) const {
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }

@@ -213,29 +213,13 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier en
   go_home(used);
 }
 
-void slot_pool::state::end_lease(slot& used) noexcept {
+void slot_pool::state::end_lease(slot& used, bool was_shared) noexcept {
   // capture_reuse knows only slots that graphs may hold.
   if (used.may_be_in_graphs_) {
-    if (!reuse.end_lease(used)) return;
+    if (!reuse.end_lease(used, was_shared)) return;
     used.may_be_in_graphs_ = false;
   }
   go_home(used);
-}
-
-void slot_pool::state::go_home(slot& idle) noexcept {
-  // Once returned, the slot may end the pool: the announcement needs a reference. A thread that
-  // begins to wait just now may be missed, and retries after its timeout.
-  bool const is_awaited = waiters.load(std::memory_order_relaxed) != 0;
-  if (is_awaited) references.fetch_add(1, std::memory_order_relaxed);
-  if (!free.put(idle)) destroy(idle);
-  if (!is_awaited) return;
-  announce_return();
-  drop_reference();
-}
-
-void slot_pool::state::put_back(slot& unused) noexcept {
-  unused.key_ = free_lists::own_list_of(unused);
-  if (!free.put(unused)) destroy(unused);
 }
 
 void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -92,9 +91,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
-  // An idle slot; queries only slots not yet queried in pass number `pass`.
+  // An idle slot; queries only slots not yet queried in pass number `pass`. `may_be_busy`: or the
+  // only free one, not queried, if no more can be made.
   static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
-  [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all);
+  [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all,
+                                bool may_be_busy = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
@@ -150,9 +151,10 @@ struct ESCROW_LOCAL slot_pool::state {
   cudaError_t release_eager(claimed_slot& lease, stream_use on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
-  void end_lease(slot& used) noexcept;
-  void go_home(slot& idle) noexcept;
-  void put_back(slot& unused) noexcept;  // without announcement: waiting threads would spin
+  void end_lease(slot& used, bool was_shared = false) noexcept;
+  void go_home(slot& idle) noexcept {
+    if (!free.put(idle)) destroy(idle);
+  }
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
@@ -198,21 +200,17 @@ struct ESCROW_LOCAL slot_pool::state {
   bool cover_idle_of(stream_use const& on) noexcept;
   // Whether an event can be recorded on `on` now, by this thread.
   [[nodiscard]] bool is_recordable(stream_use const& on) const noexcept;
-  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then. A null
-  // stream or that of a thread never is.
+  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then.
   [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
-    if (!options.check_streams || on.id == 0 || is_ambiguous(on.handle)) return false;
-    if (deleter_core::is_reclaiming()) return false;
-    return is_destroyed_unless_captured(on);
+    return options.check_streams && is_found_destroyed(on);
   }
-  // The query for the id would invalidate a capture.
-  [[nodiscard]] static bool is_destroyed_unless_captured(stream_use const& on) noexcept;
-  // With pool_options::check_streams: throws usage_error if the stream was destroyed.
+  [[nodiscard]] static bool is_found_destroyed(stream_use const& on) noexcept;
+  // Throws usage_error then.
   void require_stream(char const* call, stream_use const& on) const {
-    if (options.check_streams) [[unlikely]]
-      check_stream(call, on);
+    if (is_known_destroyed(on)) [[unlikely]]
+      throw_destroyed(call);
   }
-  void check_stream(char const* call, stream_use const& on) const;
+  [[noreturn]] void throw_destroyed(char const* call) const;
   // How many slots all local_slots keep: idle streams leave the rest to others.
   [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
@@ -283,23 +281,16 @@ struct ESCROW_LOCAL slot_pool::state {
     releases.store(now, std::memory_order_relaxed);
     return now;
   }
-  void announce_return() noexcept;  // wakes waiting threads
 
-  class return_wait {
+  // A wait on the host for a slot, or for GPU work, whose end nothing announces.
+  class host_wait {
    public:
-    explicit return_wait(state& in) : in_(in) {
-      in_.waiters.fetch_add(1, std::memory_order_relaxed);
-    }
-    return_wait(return_wait&&) = delete;
-    ~return_wait() { in_.waiters.fetch_sub(1, std::memory_order_relaxed); }
-
-    // Blocks until a slot may have returned. False, at once, if this wait has lasted for `max`.
-    [[nodiscard]] bool go_on(std::chrono::nanoseconds max);
+    // Sleeps for a moment. False, at once, if this wait has lasted for `max`.
+    [[nodiscard]] bool go_on(std::chrono::nanoseconds max) const;
 
    private:
     using clock = std::chrono::steady_clock;
 
-    state& in_;
     clock::time_point const begin_ = clock::now();
     profiler_range const range_{"escrow: wait for a slot"};
   };
@@ -338,9 +329,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
 
-  std::mutex return_mutex;  // guards nothing: a missed return costs the same
-  std::condition_variable returned;
-
   // Slots that wait for a record after their lease, linked by slot::newer_.
   mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
   slot* deferred = nullptr;
@@ -364,9 +352,7 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
   // misses a change acts on it the next time.
-  // Threads waiting for a slot, each with a short timeout.
-  alignas(64) std::atomic<std::size_t> waiters{0};
-  std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
+  alignas(64) std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
   std::atomic<bool> has_local_slots{false};
   std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
   // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
