@@ -90,12 +90,13 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
     // Acquire: see `shrinking`.
     bool const is_looked_at = free.looked_at.load(std::memory_order_acquire) != 0;
     if (shrunk.load(std::memory_order_relaxed) == shrunk_before) {
-      // At the limit, the first search is repeated: its blocks may have moved between the pools.
-      bool const is_at_limit = failure == nullptr && may_make_room(failure);
-      auto const moves_before = moves;
-      if (is_at_limit) moves = budget->moves();
-      bool const is_room_coming =
-          moves != moves_before || (may_make_room(failure) && budget->is_room_coming(slot_bytes));
+      bool is_room_coming = false;
+      if (may_make_room(failure)) {
+        // At the limit, the first search is repeated: its blocks may have moved between the pools.
+        auto const moves_before = std::exchange(moves, budget->moves());
+        is_room_coming =
+            (failure == nullptr && moves != moves_before) || budget->is_room_coming(slot_bytes);
+      }
       // Busy free slots become usable in a capture, and make room, without an announced return.
       bool const is_for_work =
           is_room_coming || (capture.is_active() && (free.lists() != 0 || is_looked_at));
@@ -129,15 +130,13 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
 
 slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
                                    std::exception_ptr& failure) {
-  // More queries would take longer than creating a slot.
-  constexpr std::size_t questions_before_growth = 32;
   constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   std::uint64_t const pass = next_pass();
   auto const take_any = [&] {
     slot* const done = take_done(pass);
     return done != nullptr ? done : free.take_oldest();
   };
-  slot* found = take_done(pass, questions_before_growth, true);
+  slot* found = take_done(pass, true);
   if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
   if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
@@ -157,7 +156,7 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
   return found;
 }
 
-slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max, bool may_be_busy) {
+slot* slot_pool::state::take_done(std::uint64_t pass, bool is_first_look) {
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   core.recycle_queued();  // waits for other threads' recycling
   std::uint64_t last_asked = 0;
@@ -166,14 +165,15 @@ slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max,
   } while (core.recycle_next(last_asked));
   // Relaxed: if a slot returns meanwhile, the stream waits for this one.
   bool const is_full = slots.load(std::memory_order_relaxed) >= slots_max;
-  slot* const only = may_be_busy && is_full ? free.take_only() : nullptr;
+  slot* const only = is_first_look && is_full ? free.take_only() : nullptr;
   if (only != nullptr || free.lists() == 0) {
     ask_for_local_slots();
     return only;
   }
   // A query would invalidate another thread's Global capture, and any of this one.
   relaxed_capture_scope const relaxed;
-  for (std::size_t asked = 0; asked < questions_max; ++asked) {
+  constexpr int questions_before_growth = 32;
+  for (int asked = 0; !is_first_look || asked < questions_before_growth; ++asked) {
     slot* const found = free.take_to_ask(pass);
     if (found == nullptr) break;
     bool const is_taken = is_done(*found);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <forward_list>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -91,11 +90,10 @@ struct ESCROW_LOCAL slot_pool::state {
   // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
-  // An idle slot; queries only slots not yet queried in pass number `pass`. `may_be_busy`: or the
-  // only free one, not queried, if no more can be made.
-  static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
-  [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all,
-                                bool may_be_busy = false);
+  // An idle slot; queries only slots not yet queried in pass number `pass`. `is_first_look`: asks
+  // not longer than creating a slot takes, and returns the only free one, not queried, if no more
+  // can be made.
+  [[nodiscard]] slot* take_done(std::uint64_t pass, bool is_first_look = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
