@@ -113,15 +113,10 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
   if (oldest == nullptr) return;
   std::optional<device_scope> current;  // the null stream is that of the current device
   std::shared_ptr<covering_event> covering;
-  bool is_gone = false;
+  bool const is_gone = is_known_destroyed(on);
   try {
-    require_stream("claimer::~claimer", on);
-  } catch (std::exception const& error) {
-    is_gone = true;
-    core.report(error);
-  }
-  try {
-    if (is_recordable && !is_gone) {
+    if (is_gone) throw_destroyed("claimer::~claimer");
+    if (is_recordable) {
       current.emplace(on.device);
       auto made = std::make_shared<covering_event>(options.device);
       record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
@@ -129,6 +124,8 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
         covering = std::move(made);
       }
     }
+  } catch (usage_error const& error) {
+    core.report(error);
   } catch (std::exception const&) {  // each slot has an event of its own
   }
   while (oldest != nullptr) {
