@@ -90,11 +90,14 @@ std::size_t capture_reuse::holds_of(slot const& held) noexcept {
   return held.claimed_in_.size() + held.other_holds_;
 }
 
-void capture_reuse::share(slot& released) noexcept {
-  if (!is_in_group_ || released.is_shared_ || released.other_holds_ != 0) return;
-  released.is_shared_ = true;
-  released.older_ = std::exchange(shared_, &released);
-  if (released.older_ != nullptr) released.older_->newer_ = &released;
+bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
+  held.is_leased_ = false;
+  if (holds_of(held) == 0) return true;
+  if (!is_shared || !is_in_group_ || held.is_shared_ || held.other_holds_ != 0) return false;
+  held.is_shared_ = true;
+  held.older_ = std::exchange(shared_, &held);
+  if (held.older_ != nullptr) held.older_->newer_ = &held;
+  return false;
 }
 
 void capture_reuse::unshare(slot& claimed) noexcept {
@@ -166,18 +169,9 @@ bool capture_reuse::may_take(slot const& listed) noexcept {
   return !listed.is_leased_ && !listed.claimed_with_->is_off_graphs();
 }
 
-bool capture_reuse::end_lease(slot& held) noexcept {
+bool capture_reuse::end_lease(slot& held, bool was_shared) noexcept {
   std::lock_guard const lock(mutex_);
-  held.is_leased_ = false;
-  return holds_of(held) == 0;
-}
-
-bool capture_reuse::put_shared_back(slot& held) noexcept {
-  std::lock_guard const lock(mutex_);
-  held.is_leased_ = false;
-  if (holds_of(held) == 0) return true;
-  share(held);
-  return false;
+  return end_lease_now(held, was_shared);
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
@@ -200,10 +194,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
     of->barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
-  held.is_leased_ = false;
-  if (holds_of(held) == 0) return true;
-  share(held);
-  return false;
+  return end_lease_now(held, true);
 }
 
 void capture_reuse::add_reusable(entry& of, slot& held, cudaGraphNode_t after) {

@@ -66,10 +66,9 @@ class capture_reuse {
   // capture: it was not hoisted or recaptured since.
   [[nodiscard]] bool is_held_in(slot const& claimed, std::uint64_t id) const noexcept;
 
-  // Ends the lease, or its deferred record. True if no graph holds the slot.
-  [[nodiscard]] bool end_lease(slot& held) noexcept;
-  // The same for a slot of take_shared() that no graph got: it is shared again.
-  [[nodiscard]] bool put_shared_back(slot& held) noexcept;
+  // Ends the lease, or its deferred record. True if no graph holds the slot. `was_shared`: a slot
+  // of take_shared() that no graph got is shared again.
+  [[nodiscard]] bool end_lease(slot& held, bool was_shared) noexcept;
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then continues.
   [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
@@ -113,7 +112,8 @@ class capture_reuse {
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   [[nodiscard]] static bool may_take(slot const& listed) noexcept;
   [[nodiscard]] static std::size_t holds_of(slot const& held) noexcept;
-  void share(slot& released) noexcept;
+  // Ends the lease; true if no graph holds the slot, else `is_shared`: other captures may claim it.
+  [[nodiscard]] bool end_lease_now(slot& held, bool is_shared) noexcept;
   void unshare(slot& claimed) noexcept;
   void add_reusable(entry& of, slot& held, cudaGraphNode_t after);  // throws std::bad_alloc
   void remove_reusable(entry& of, slot& held) noexcept;

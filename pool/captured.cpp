@@ -34,12 +34,7 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, b
   try {
     hold_in_graph(taken, capture, true, where);
   } catch (...) {
-    if (!was_shared) {
-      end_lease(taken);
-    } else if (reuse.put_shared_back(taken)) {
-      taken.may_be_in_graphs_ = false;
-      go_home(taken);
-    }
+    end_lease(taken, was_shared);
     throw;
   }
   taken.was_used_ = true;  // the graph may be launched again

@@ -24,17 +24,8 @@ std::uint64_t thread_of(cudaStream_t stream) noexcept {
   return number;
 }
 
-claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where) {
-  pool_options const& options = state_->options;
-  claimed_slot const claimed = detail::called_at(call, where, [&] {
-    return state_->claim({call, stream, where, options.host_wait_max, options.capture_wait_max});
-  });
-  if (claimed.what == nullptr) throw pool_exhausted(state_->describe_exhaustion(call));
-  return claimed;
-}
-
-claimed_slot slot_pool::try_claim(char const* call, stream_ref stream,
-                                  std::chrono::nanoseconds host_wait_max, source_location where) {
+claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where,
+                              std::optional<std::chrono::nanoseconds> host_wait_max) {
   return detail::called_at(call, where, [&] {
     return state_->claim({call, stream, where, host_wait_max});
   });
@@ -50,8 +41,7 @@ claimed_slot slot_pool::claim_existing(char const* call, stream_ref stream, sour
     in.require_device(call, stream, capture, "use a pool of the stream's device");
     slot* const found = in.take_existing(capture, capture_frontier(after), where, false);
     if (found == nullptr) return {};
-    if (in.options.track_leases) in.track(*found, {where, std::chrono::steady_clock::now()});
-    return {found, use_of(stream, 0, in.options.device), capture.id};
+    return in.leased(*found, use_of(stream, 0, in.options.device), where, capture.id);
   });
 }
 
@@ -74,9 +64,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
 claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint64_t id) {
   if (slot* const own = free.take_newest(id)) [[likely]] {
     if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
-    if (options.track_leases) [[unlikely]]
-      track(*own, {asked.where, std::chrono::steady_clock::now()});
-    return {own, use_of(asked.stream, id, options.device)};
+    return leased(*own, use_of(asked.stream, id, options.device), asked.where);
   }
   return claim_other(asked, id, {}, {});
 }
@@ -84,7 +72,7 @@ claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint
 claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint64_t stream_id,
                                            capture_info capture, capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
-  std::optional<return_wait> wait;
+  std::optional<host_wait> wait;
   std::optional<std::uint64_t> moves;  // in the budget, before the last search
   require_device(asked.call, asked.stream, capture, "use a pool of the stream's device");
   while (true) {
@@ -94,31 +82,35 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
                             ? take_captured(asked.stream, capture, frontier, asked.where, failure)
                             : take_eager(asked.stream, stream_id, failure);
     if (found != nullptr) {
-      if (options.track_leases) track(*found, {asked.where, std::chrono::steady_clock::now()});
-      return {found, use_of(asked.stream, stream_id, options.device), capture_id};
+      return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
+                    capture_id);
     }
     require_open(asked.call);  // if closed meanwhile, it is not exhausted
     // Acquire: see `shrinking`.
     bool const is_looked_at = free.looked_at.load(std::memory_order_acquire) != 0;
     if (shrunk.load(std::memory_order_relaxed) == shrunk_before) {
-      // At the limit, the first search is repeated: its blocks may have moved between the pools.
-      bool const is_at_limit = failure == nullptr && may_make_room(failure);
-      auto const moves_before = moves;
-      if (is_at_limit) moves = budget->moves();
-      bool const is_room_coming =
-          moves != moves_before || (may_make_room(failure) && budget->is_room_coming(slot_bytes));
+      bool is_room_coming = false;
+      if (may_make_room(failure)) {
+        // At the limit, the first search is repeated: its blocks may have moved between the pools.
+        auto const moves_before = std::exchange(moves, budget->moves());
+        is_room_coming =
+            (failure == nullptr && moves != moves_before) || budget->is_room_coming(slot_bytes);
+      }
       // Busy free slots become usable in a capture, and make room, without an announced return.
       bool const is_for_work =
-          is_room_coming || (capture.is_active() && (!free.is_empty() || is_looked_at));
-      auto wait_max =
-          is_for_work ? std::max(asked.busy_wait_max, asked.host_wait_max) : asked.host_wait_max;
+          is_room_coming || (capture.is_active() && (free.lists() != 0 || is_looked_at));
+      auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
+      if (is_for_work && !asked.host_wait_max) {
+        wait_max = std::max(wait_max, options.capture_wait_max);
+      }
       if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
       if (wait_max > std::chrono::nanoseconds(0) && !wait) {
-        wait.emplace(*this);
+        wait.emplace();
         host_waits.fetch_add(1, std::memory_order_relaxed);
       }
       if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
         if (failure != nullptr) std::rethrow_exception(failure);
+        if (!asked.host_wait_max) throw pool_exhausted(describe_exhaustion(asked.call));
         return {};
       }
       require_open(asked.call);
@@ -137,15 +129,13 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
 
 slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
                                    std::exception_ptr& failure) {
-  // More queries would take longer than creating a slot.
-  constexpr std::size_t questions_before_growth = 32;
   constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   std::uint64_t const pass = next_pass();
   auto const take_any = [&] {
     slot* const done = take_done(pass);
     return done != nullptr ? done : free.take_oldest();
   };
-  slot* found = take_done(pass, questions_before_growth);
+  slot* found = take_done(pass, true);
   if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
   if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
@@ -165,20 +155,24 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
   return found;
 }
 
-slot* slot_pool::state::take_done(std::uint64_t pass, std::size_t questions_max) {
+slot* slot_pool::state::take_done(std::uint64_t pass, bool is_first_look) {
   if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   core.recycle_queued();  // waits for other threads' recycling
   std::uint64_t last_asked = 0;
   do {
     if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
   } while (core.recycle_next(last_asked));
-  if (free.is_empty()) {
+  // Relaxed: if a slot returns meanwhile, the stream waits for this one.
+  bool const is_full = slots.load(std::memory_order_relaxed) >= slots_max;
+  slot* const only = is_first_look && is_full ? free.take_only() : nullptr;
+  if (only != nullptr || free.lists() == 0) {
     ask_for_local_slots();
-    return nullptr;
+    return only;
   }
   // A query would invalidate another thread's Global capture, and any of this one.
   relaxed_capture_scope const relaxed;
-  for (std::size_t asked = 0; asked < questions_max; ++asked) {
+  constexpr int questions_before_growth = 32;
+  for (int asked = 0; !is_first_look || asked < questions_before_growth; ++asked) {
     slot* const found = free.take_to_ask(pass);
     if (found == nullptr) break;
     bool const is_taken = is_done(*found);
@@ -206,10 +200,10 @@ slot* slot_pool::state::make_slot() {
   // Acquire: see state::slots. The room of a closed pool's slot stays unused.
   std::size_t count = slots.load(std::memory_order_acquire);
   if (count >= slots_max) return nullptr;
-  if (budget != nullptr && !budget->reserve(slot_bytes)) return nullptr;
+  if (!budget->reserve(slot_bytes)) return nullptr;
   do {
     if (count >= slots_max || is_closed.load(std::memory_order_relaxed)) {
-      if (budget != nullptr) budget->give_back(slot_bytes, false);
+      budget->give_back(slot_bytes, false);
       return nullptr;
     }
   } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
@@ -227,7 +221,7 @@ slot* slot_pool::state::make_slot() {
   } catch (...) {
     references.fetch_sub(1, std::memory_order_relaxed);
     slots.fetch_sub(1, std::memory_order_relaxed);
-    if (budget != nullptr) budget->give_back(slot_bytes, false);
+    budget->give_back(slot_bytes, false);
     throw;
   }
 }
@@ -243,7 +237,7 @@ slot* slot_pool::state::grow(std::exception_ptr& failure) noexcept {
 
 bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const noexcept {
   // Relaxed: a claim may still be refused by the limit itself.
-  if (budget == nullptr || slots.load(std::memory_order_relaxed) >= slots_max) return false;
+  if (slots.load(std::memory_order_relaxed) >= slots_max) return false;
   if (failure == nullptr) return true;
   try {
     std::rethrow_exception(failure);
@@ -257,7 +251,8 @@ bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const no
 slot* slot_pool::state::grow_in_room(std::exception_ptr& failure, stream_use const* on) {
   constexpr int attempts_max = 16;  // other threads may take the room
   for (int attempt = 0; attempt < attempts_max && may_make_room(failure); ++attempt) {
-    if (!budget->make_room(slot_bytes, failure != nullptr, on)) return nullptr;
+    if (on != nullptr) budget->give_all(*on);
+    if (!budget->make_room(slot_bytes, failure != nullptr)) return nullptr;
     failure = nullptr;
     if (slot* const made = grow(failure)) return made;
   }
@@ -269,7 +264,8 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
   auto const wait = [&](cudaEvent_t ready) {
     cudaError_t const status = cudaStreamWaitEvent(stream.get(), ready, 0);
     if (status == cudaSuccess) return;
-    put_back(taken);
+    taken.key_ = free_lists::own_list_of(taken);
+    go_home(taken);
     check(status, "cudaStreamWaitEvent");
   };
   if (!is_its_own) {

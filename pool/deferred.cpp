@@ -83,7 +83,7 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
 void slot_pool::state::count_deferred(bool is_more) noexcept {
   std::size_t const one = is_more ? 1 : static_cast<std::size_t>(-1);
   deferred_count.fetch_add(one, std::memory_order_relaxed);
-  if (budget != nullptr) budget->deferred.fetch_add(one, std::memory_order_relaxed);
+  budget->deferred.fetch_add(one, std::memory_order_relaxed);
 }
 
 void slot_pool::record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
@@ -113,15 +113,10 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
   if (oldest == nullptr) return;
   std::optional<device_scope> current;  // the null stream is that of the current device
   std::shared_ptr<covering_event> covering;
-  bool is_gone = false;
+  bool const is_gone = is_known_destroyed(on);
   try {
-    require_stream("claimer::~claimer", on);
-  } catch (std::exception const& error) {
-    is_gone = true;
-    core.report(error);
-  }
-  try {
-    if (is_recordable && !is_gone) {
+    if (is_gone) throw_destroyed("claimer::~claimer");
+    if (is_recordable) {
       current.emplace(on.device);
       auto made = std::make_shared<covering_event>(options.device);
       record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
@@ -129,6 +124,8 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
         covering = std::move(made);
       }
     }
+  } catch (usage_error const& error) {
+    core.report(error);
   } catch (std::exception const&) {  // each slot has an event of its own
   }
   while (oldest != nullptr) {
@@ -144,7 +141,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
       go_home(each);
     } else {
       each.key_ = free_lists::own_list_of(each);
-      each.unrecorded_.push_back(on);  // reserved: see slot_pool::record_stream
+      each.unrecorded_.push_back(on);
       cudaError_t const status = record_uses(each);
       if (status != cudaSuccess) core.report(status, "cudaEventRecord");
       finish_release(each);

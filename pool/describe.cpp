@@ -71,7 +71,13 @@ pool_stats slot_pool::stats() const noexcept {
       .host_waits = in.host_waits.load(std::memory_order_relaxed),
       .edges_added = in.edges_added.load(std::memory_order_relaxed),
   };
-  std::size_t elsewhere = now.in_graphs + in.deferred_outside_graphs();
+  std::size_t elsewhere = now.in_graphs;
+  {
+    std::lock_guard const lock(in.deferred_mutex);
+    for (slot const* each = in.deferred; each != nullptr; each = each->newer_) {
+      if (!each->may_be_in_graphs_ || !in.reuse.is_held(*each)) ++elsewhere;
+    }
+  }
   free_lists::counts const free = in.free.count();
   now.idle = free.listed;
   now.hits = free.newest_taken;
@@ -90,78 +96,59 @@ pool_stats slot_pool::stats() const noexcept {
   return now;
 }
 
-std::size_t slot_pool::state::deferred_outside_graphs() const noexcept {
-  std::size_t count = 0;
-  std::lock_guard const lock(deferred_mutex);
-  for (slot const* each = deferred; each != nullptr; each = each->newer_) {
-    if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++count;
-  }
-  return count;
-}
-
 std::vector<holder> slot_pool::holders() const {
-  std::vector<holder> result = state_->reuse.holders(label());
-  state_->add_deferred_holders(result);
-  state_->add_local_holders(result);
-  std::size_t const tracked = state_->add_leases(result);
-  std::size_t const leased = stats().leased;
-  if (leased > tracked) {
-    result.push_back({.label = label(), .slots = leased - tracked, .where = {}, .is_lease = true});
+  state const& in = *state_;
+  std::vector<holder> result = in.reuse.holders(label());
+  auto const add_stream = [&](cudaStream_t stream, std::size_t slots) {
+    auto const same = std::ranges::find(result, stream, &holder::waits_for);
+    if (same != result.end()) {
+      same->slots += slots;
+    } else {
+      result.push_back({.label = label(), .slots = slots, .where = {}, .waits_for = stream});
+    }
+  };
+  {
+    std::lock_guard const lock(in.deferred_mutex);
+    for (slot const* each = in.deferred; each != nullptr; each = each->newer_) {
+      add_stream(each->unrecorded_.front().handle, 1);
+    }
+  }
+  {
+    std::lock_guard const lock(in.locals_mutex);
+    for (local_slots const& each : in.locals) {
+      if (each.idle() != 0) add_stream(each.of_stream.handle, each.idle());
+    }
+  }
+  std::size_t leased = stats().leased;
+  auto const others = static_cast<std::ptrdiff_t>(result.size());
+  {
+    std::lock_guard const lock(in.leases_mutex);
+    for (slot const* each = in.newest_lease; each != nullptr; each = each->older_) {
+      auto const& [where, since] = each->note_;
+      result.push_back(
+          {.label = label(), .slots = 1, .since = since, .where = where, .is_lease = true});
+      if (!in.reuse.is_held(*each)) leased -= std::min<std::size_t>(leased, 1);
+    }
+  }
+  std::reverse(result.begin() + others, result.end());  // the oldest first
+  if (leased != 0) {
+    result.push_back({.label = label(), .slots = leased, .where = {}, .is_lease = true});
   }
   return result;
 }
 
-void slot_pool::state::add_deferred_holders(std::vector<holder>& result) const {
-  std::lock_guard const lock(deferred_mutex);
-  for (slot const* each = deferred; each != nullptr; each = each->newer_) {
-    cudaStream_t const stream = each->unrecorded_.front().handle;
-    auto const same = std::ranges::find(result, stream, &holder::waits_for);
-    if (same != result.end()) {
-      ++same->slots;
-    } else {
-      result.push_back({.label = options.label, .slots = 1, .where = {}, .waits_for = stream});
-    }
-  }
-}
-
-void slot_pool::state::add_local_holders(std::vector<holder>& result) const {
-  std::lock_guard const lock(locals_mutex);
-  for (local_slots const& each : locals) {
-    if (each.idle() == 0) continue;
-    result.push_back({.label = options.label,
-                      .slots = each.idle(),
-                      .where = {},
-                      .waits_for = each.of_stream.handle});
-  }
-}
-
-void slot_pool::state::track(slot& leased, slot::claim_note const& note) noexcept {
+void slot_pool::state::add_lease(slot& leased) noexcept {
   std::lock_guard const lock(leases_mutex);
-  leased.note_ = note;
   leased.older_ = std::exchange(newest_lease, &leased);
   if (leased.older_ != nullptr) leased.older_->newer_ = &leased;
 }
 
-void slot_pool::state::untrack(slot& ended) noexcept {
+void slot_pool::state::remove_lease(slot& ended) noexcept {
   std::lock_guard const lock(leases_mutex);
   slot* const older = std::exchange(ended.older_, nullptr);
   slot* const newer = std::exchange(ended.newer_, nullptr);
   (newer == nullptr ? newest_lease : newer->older_) = older;
   if (older != nullptr) older->newer_ = newer;
-}
-
-std::size_t slot_pool::state::add_leases(std::vector<holder>& result) const {
-  std::size_t outside_graphs = 0;
-  auto const others = static_cast<std::ptrdiff_t>(result.size());
-  std::lock_guard const lock(leases_mutex);
-  for (slot const* each = newest_lease; each != nullptr; each = each->older_) {
-    auto const& [where, since] = each->note_;
-    result.push_back(
-        {.label = options.label, .slots = 1, .since = since, .where = where, .is_lease = true});
-    if (!reuse.is_held(*each)) ++outside_graphs;
-  }
-  std::reverse(result.begin() + others, result.end());  // the oldest first
-  return outside_graphs;
 }
 
 std::string slot_pool::state::describe_exhaustion(char const* call) const {

@@ -37,6 +37,8 @@ class free_lists {
   // and then decrements the count.
   slot* take_to_ask(std::uint64_t pass) noexcept;
   bool put_asked(slot& busy, std::uint64_t pass) noexcept;
+  // The slot that is in the lists alone; null if there are others.
+  slot* take_only() noexcept;
   // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
   static constexpr std::uint64_t newest_stamp = std::numeric_limits<std::uint64_t>::max();
   slot* take_oldest(std::uint64_t last = newest_stamp) noexcept;
@@ -58,8 +60,8 @@ class free_lists {
   // leaves one list or enters another, under locks that a search takes.
   std::atomic<std::size_t> looked_at{0};
 
-  [[nodiscard]] bool is_empty() noexcept;
-  void close() noexcept;  // refuses slots from now on
+  [[nodiscard]] std::size_t lists() const noexcept;  // how many have slots
+  void close() noexcept;                             // refuses slots from now on
 
  private:
   // Cache-line aligned: no false sharing between threads with their own streams.
@@ -191,6 +193,17 @@ inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
   return true;
 }
 
+inline slot* free_lists::take_only() noexcept {
+  for (shard& each : shards_) {
+    if (each.is_empty()) continue;
+    std::lock_guard const lock(each.mutex);
+    slot* const first = each.first;
+    bool const is_alone = first != nullptr && first->list_.newest == first && lists() == 1;
+    return is_alone ? take_oldest_of(each, *first) : nullptr;
+  }
+  return nullptr;
+}
+
 inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
   while (true) {
     shard* found_in = nullptr;
@@ -233,8 +246,10 @@ inline free_lists::counts free_lists::count() noexcept {
   return sum;
 }
 
-inline bool free_lists::is_empty() noexcept {
-  return std::ranges::all_of(shards_, &shard::is_empty);
+inline std::size_t free_lists::lists() const noexcept {
+  std::size_t sum = 0;
+  for (shard const& each : shards_) sum += each.lists.load(std::memory_order_acquire);
+  return sum;
 }
 
 inline void free_lists::close() noexcept {

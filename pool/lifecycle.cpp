@@ -1,6 +1,7 @@
 // Creation and end of pools and slots, and waits for returning slots.
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "escrow/core/error.hpp"
@@ -61,7 +62,7 @@ deleter_core& slot_pool::core() const noexcept {
 
 bool slot_pool::has_busy() const noexcept {
   // Relaxed: a claim that waits asks again.
-  return !state_->free.is_empty() || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
+  return state_->free.lists() != 0 || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
 }
 
 std::uint64_t slot_pool::puts() const noexcept {
@@ -70,7 +71,6 @@ std::uint64_t slot_pool::puts() const noexcept {
 
 void slot_pool::close() noexcept {
   state_->is_closed.store(true, std::memory_order_relaxed);  // see there
-  state_->ask_for_local_slots();  // their users' next releases destroy them
   state_->free.close();
   state_->close_local_slots();
   while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);
@@ -80,7 +80,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state& in = *state_;
   close();
   {
-    state::return_wait wait(in);
+    state::host_wait wait;
     while (in.slots.load(std::memory_order_relaxed) != 0) {
       in.core.recycle();
       if (!wait.go_on(timeout)) break;
@@ -106,18 +106,12 @@ void slot_pool::close_and_leave() noexcept {
   if (in.is_last_reference()) in.end();
 }
 
-void slot_pool::state::announce_return() noexcept {
-  // Relaxed: see waiters.
-  if (waiters.load(std::memory_order_relaxed) != 0) returned.notify_all();
-}
-
-bool slot_pool::state::return_wait::go_on(std::chrono::nanoseconds max) {
-  // Without a return a slot also becomes usable in a capture, when its event is done.
-  constexpr std::chrono::nanoseconds look_again = std::chrono::microseconds(200);
+bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {
+  constexpr std::chrono::nanoseconds look_again_max = std::chrono::microseconds(200);
   auto const left = max - (clock::now() - begin_);
   if (left <= std::chrono::nanoseconds(0)) return false;
-  std::unique_lock lock(in_.return_mutex);
-  in_.returned.wait_for(lock, std::min(left, look_again));
+  std::this_thread::sleep_for(std::min(left, look_again_));
+  look_again_ = std::min(2 * look_again_, look_again_max);
   return true;
 }
 
@@ -133,7 +127,7 @@ slot::slot(slot_pool& pool)
       pool_(pool),
       ready_(event_cache::take(pool.device())),
       first_hold_(pool.core(), pool.device(), *this) {
-  unrecorded_.reserve(1);
+  unrecorded_.reserve(2);
 }
 
 slot::~slot() {
@@ -142,7 +136,6 @@ slot::~slot() {
 
 void slot_pool::state::destroy(slot& idle) noexcept {
   slots.fetch_sub(1, std::memory_order_release);  // see there
-  announce_return();
   if (!idle.is_done_) idle.reclaim_after(idle.ready(), {});
   idle.push();
 }
@@ -151,7 +144,6 @@ void slot_pool::state::leak(slot& unknown) noexcept {
   deleter_core::leak(unknown);
   give_back();
   slots.fetch_sub(1, std::memory_order_release);  // see there
-  announce_return();
 }
 
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
@@ -189,7 +181,6 @@ std::size_t slot_pool::destroy_done(std::size_t count_max) {
       in.slots.fetch_sub(1, std::memory_order_release);  // see there
       listed.has_room = true;
     }
-    in.announce_return();
     destroy_slot(*done);
   }
   return count;

@@ -16,29 +16,22 @@ namespace escrow::inline v0_1 {
 
 claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& on,
                                            claim_request const& asked) {
-  if (budget != nullptr) {
-    // Acquire: pairs with the release in ask_for_local_slots().
-    std::uint64_t const now = budget->requests.load(std::memory_order_acquire);
-    if (from.budget_requests_seen.load(std::memory_order_relaxed) != now) [[unlikely]] {
-      from.budget_requests_seen.store(now, std::memory_order_relaxed);
-      budget->give_to_others(owner, on);
-    }
+  slot* given = nullptr;
+  if (has_asked(from)) [[unlikely]] {
+    given = from.take_all_of(on.id);
+    cover(given, on, true);
+    budget->give_all(on);
   }
-  slot* rest = nullptr;
-  std::uint64_t const requests = record_requests.load(std::memory_order_relaxed);
-  slot* const own = from.take(requests, rest);
-  if (rest != nullptr) [[unlikely]]
-    cover(rest, on, true);
   claimed_slot claimed;
-  if (own != nullptr) [[likely]] {
-    if (options.track_leases) track(*own, {asked.where, std::chrono::steady_clock::now()});
-    claimed = {own, on};
+  if (slot* const own = from.take()) [[likely]] {
+    claimed = leased(*own, on, asked.where);
   } else {
     claimed = claim_eager(asked, on.id);
-    // This claim has asked, too, if it found nothing.
-    from.note_requests(requests, record_requests.load(std::memory_order_relaxed));
+    // What this claim asked for itself, it does not answer.
+    from.requests_seen.store(budget->requests.load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
   }
-  claimed.local = &from;
+  if (given == nullptr) claimed.local = &from;  // else its release gives this one, too
   return claimed;
 }
 
@@ -59,33 +52,35 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   check(status, "cudaStreamIsCapturing");
   if (capture != cudaStreamCaptureStatusNone) return false;
   record_deferred(lease.on.handle, lease.on.id);
-  if (options.track_leases) untrack(used);  // before the slot may have a new lease
+  untrack(used);  // before the slot may have a new lease
   used.is_done_ = false;
   used.was_used_ = true;
-  slot* rest = nullptr;
   // A closed pool waits for its slots. Relaxed: see state::is_closed.
-  bool const is_awaited = is_closed.load(std::memory_order_relaxed);
-  if (!lease.local->put(used, lease.on.id, is_awaited ? 0 : idle_max,
-                        record_requests.load(std::memory_order_relaxed), rest)) {
-    if (options.track_leases) track(used, used.note_);
+  bool const is_awaited = has_asked(*lease.local) || is_closed.load(std::memory_order_relaxed);
+  if (!is_awaited && lease.local->put(used, lease.on.id, idle_max)) [[likely]] {
+    lease.what = nullptr;  // it may have a new lease, or have ended the pool
+    return true;
+  }
+  slot* const oldest = lease.local->take_all_of(lease.on.id, &used);
+  if (oldest == &used) {
+    track(used);
     return false;
   }
-  // The slot may have a new lease, or have ended the pool, unless it is in `rest`.
   lease.what = nullptr;
-  if (rest != nullptr) [[unlikely]]
-    cover(rest, lease.on, true);
+  cover(oldest, lease.on, true);
   return true;
 }
 
-bool slot_pool::state::is_destroyed_unless_captured(stream_use const& on) noexcept {
-  capture_info capture;
+bool slot_pool::state::is_found_destroyed(stream_use const& on) noexcept {
+  // A null stream or that of a thread never is.
+  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return false;
+  capture_info capture;  // which the query for the id would invalidate
   cudaError_t const status = query_recordable(on.handle, capture);
   if (!succeeded(status)) return status == cudaErrorInvalidResourceHandle;
   return capture.is_none() && is_destroyed(on);
 }
 
-void slot_pool::state::check_stream(char const* call, stream_use const& on) const {
-  if (!is_known_destroyed(on)) return;
+void slot_pool::state::throw_destroyed(char const* call) const {
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }
@@ -105,9 +100,7 @@ local_slots& slot_pool::state::local_of(stream_use const& on, claim_request cons
   made.of_stream = on;
   made.chained = newest;
   // Relaxed: if it was closed before close_local_slots() had the lock, this sees it.
-  if (!is_closed.load(std::memory_order_relaxed)) {
-    made.begin(on.id, record_requests.load(std::memory_order_relaxed));
-  }
+  if (!is_closed.load(std::memory_order_relaxed)) made.begin(on.id);
   divide_idle(local_users + 1);
   first.store(&made, std::memory_order_release);
   return made;
@@ -146,36 +139,15 @@ void slot_pool::state::divide_idle(std::size_t users) noexcept {
 bool slot_pool::state::cover_idle_of(stream_use const& on) noexcept {
   // Relaxed: see there.
   if (!has_local_slots.load(std::memory_order_relaxed)) return false;
-  return cover_each([&](local_slots& each) { return each.take_all_of(on.id); }, on);
-}
-
-void slot_pool::state::cover_asked_of(stream_use const& on) noexcept {
-  if (!has_local_slots.load(std::memory_order_relaxed)) return;
-  std::uint64_t const requests = record_requests.load(std::memory_order_relaxed);
-  static_cast<void>(
-      cover_each([&](local_slots& each) { return each.take_asked_of(on.id, requests); }, on));
-}
-
-template <class Take>
-bool slot_pool::state::cover_each(Take take, stream_use const& on) noexcept {
   slot* found = nullptr;
   {
     std::lock_guard const lock(locals_mutex);
     for (local_slots& each : locals) {
-      if (each.idle() == 0) continue;
-      slot* const oldest = take(each);
-      if (oldest == nullptr) continue;
-      slot* newest = oldest;
-      while (newest->newer_ != nullptr) newest = newest->newer_;
-      newest->newer_ = std::exchange(found, oldest);
+      if (each.idle() != 0) found = each.take_all_of(on.id, found);
     }
   }
   cover(found, on, true);
   return found != nullptr;
-}
-
-void slot_pool::give_to_others(stream_use const& on) noexcept {
-  state_->cover_asked_of(on);
 }
 
 void slot_pool::give_all(stream_use const& on) noexcept {
@@ -245,16 +217,15 @@ slot_pool& claimer_slots::require_pool(char const* call) const {
   return *pool_;
 }
 
-claimed_slot claimer_slots::claim_for(char const* call, source_location where,
-                                      std::chrono::nanoseconds host_wait_max,
-                                      std::chrono::nanoseconds busy_wait_max) {
+claimed_slot claimer_slots::claim(char const* call, source_location where,
+                                  std::optional<std::chrono::nanoseconds> host_wait_max) {
   return detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
     if (is_ambiguous(on_.handle)) device.emplace(on_.device);
     in.require_open(call);
     in.require_stream(call, on_);
-    claim_request const asked{call, on_.handle, where, host_wait_max, busy_wait_max};
+    claim_request const asked{call, on_.handle, where, host_wait_max};
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(call, on_.handle, &after);
     if (capture.is_active()) return in.claim_other(asked, 0, capture, capture_frontier(after));
@@ -268,20 +239,8 @@ void claimer_slots::learn_id() {
   if (on_.id != 0) [[likely]]
     return;
   std::uint64_t const id = stream_id(on_.handle);
-  local_->begin(id, pool_->state_->record_requests.load(std::memory_order_relaxed));
+  local_->begin(id);
   on_.id = id;
-}
-
-claimed_slot claimer_slots::claim(char const* call, source_location where) {
-  pool_options const& options = require_pool(call).state_->options;
-  claimed_slot const claimed =
-      claim_for(call, where, options.host_wait_max, options.capture_wait_max);
-  if (claimed.what == nullptr) throw pool_exhausted(pool_->state_->describe_exhaustion(call));
-  return claimed;
-}
-
-claimed_slot claimer_slots::try_claim(char const* call, source_location where) {
-  return claim_for(call, where, {}, {});
 }
 
 void claimer_slots::flush(char const* call, source_location where) {

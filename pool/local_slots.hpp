@@ -23,71 +23,45 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
   explicit local_slots(std::atomic<std::size_t>& left) noexcept : left_(left) {}
   local_slots(local_slots&&) = delete;
 
-  // For the stream with that id. Refuses slots before. What others asked for, they did not miss
-  // here.
-  void begin(std::uint64_t stream_id, std::uint64_t requests) noexcept {
+  // For the stream with that id. Refuses slots before.
+  void begin(std::uint64_t stream_id) noexcept {
     std::lock_guard const lock(mutex_);
     stream_id_ = stream_id;
-    requests_seen_ = requests;
   }
-  // Refuses slots from now on. Returns those that are left, linked as in take().
+  // Refuses slots from now on. Returns those that are left, linked by newer_ from the oldest on.
   [[nodiscard]] slot* end() noexcept {
     std::lock_guard const lock(mutex_);
     stream_id_ = 0;
-    return take_all();
+    return take_all(nullptr);
   }
 
-  // The slot released last; null if there is none. `rest`: if others have asked for slots since the
-  // last put() (`requests` changed), all others, linked by newer_ from the oldest on, for the
-  // caller to cover.
-  [[nodiscard]] slot* take(std::uint64_t requests, slot*& rest) noexcept {
+  // The slot released last; null if there is none.
+  [[nodiscard]] slot* take() noexcept {
     std::lock_guard const lock(mutex_);
     slot* const found = newest_;
     if (found == nullptr) return nullptr;
     newest_ = std::exchange(found->older_, nullptr);
     count(idle() - 1);
     taken_.store(taken() + 1, std::memory_order_relaxed);
-    if (requests_seen_ != requests) [[unlikely]]
-      rest = take_all();  // put() gives this one, too
     return found;
   }
 
-  // Adds a slot released on the stream with that id. False if that is not its stream any more, or
-  // if it may keep none now: the caller keeps the slot. `rest`: as in take(), and also if there are
-  // more than `idle_max` now, or more than the pool allows.
-  [[nodiscard]] bool put(slot& released, std::uint64_t stream_id, std::size_t idle_max,
-                         std::uint64_t requests, slot*& rest) noexcept {
+  // Adds a slot released on the stream with that id. False if that is not its stream any more, if
+  // there are `idle_max`, or if all local_slots keep what the pool allows: the caller keeps it.
+  [[nodiscard]] bool put(slot& released, std::uint64_t stream_id, std::size_t idle_max) noexcept {
     std::lock_guard const lock(mutex_);
-    if (stream_id_ != stream_id) return false;
-    bool const is_full = idle() >= idle_max || (idle() == reserved_ && !reserve());
-    if (is_full && newest_ == nullptr) return false;
+    if (stream_id_ != stream_id || idle() >= idle_max) return false;
+    if (idle() == reserved_ && !reserve()) return false;
     released.older_ = std::exchange(newest_, &released);
     count(idle() + 1);
-    bool const is_asked = std::exchange(requests_seen_, requests) != requests;
-    if (is_asked || is_full) {
-      rest = take_all();
-    } else if (reserved_ > idle_max) [[unlikely]] {  // it may keep fewer than before
-      give_back(reserved_ - idle_max);
-    }
+    if (reserved_ > idle_max) [[unlikely]]
+      give_back(reserved_ - idle_max);  // it may keep fewer than before
     return true;
   }
-  // All of them, linked in the same way, if its stream has that id.
-  [[nodiscard]] slot* take_all_of(std::uint64_t stream_id) noexcept {
+  // All of them, linked as in end(), and then `newer`, if its stream has that id; else only that.
+  [[nodiscard]] slot* take_all_of(std::uint64_t stream_id, slot* newer = nullptr) noexcept {
     std::lock_guard const lock(mutex_);
-    return stream_id_ == stream_id ? take_all() : nullptr;
-  }
-  // The same if others have asked for slots since the last put().
-  [[nodiscard]] slot* take_asked_of(std::uint64_t stream_id, std::uint64_t requests) noexcept {
-    std::lock_guard const lock(mutex_);
-    if (stream_id_ != stream_id || newest_ == nullptr) return nullptr;
-    return std::exchange(requests_seen_, requests) == requests ? nullptr : take_all();
-  }
-
-  // If there is none, and others had not asked for more before a claim of its stream, which then
-  // asked, too: nothing is missed.
-  void note_requests(std::uint64_t before, std::uint64_t requests) noexcept {
-    std::lock_guard const lock(mutex_);
-    if (newest_ == nullptr && requests_seen_ == before) requests_seen_ = requests;
+    return stream_id_ == stream_id ? take_all(newer) : newer;
   }
 
   // Statistics.
@@ -96,8 +70,8 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
     return taken_.load(std::memory_order_relaxed);
   }
 
-  // Of memory_budget::requests, how many its stream's claims have answered. Relaxed: a number.
-  std::atomic<std::uint64_t> budget_requests_seen{0};
+  // How many of memory_budget::requests its claims have answered. Relaxed: as there.
+  std::atomic<std::uint64_t> requests_seen{0};
 
   // Its stream. If that outlives the pool: set once, before claims see it. Else the next three are
   // guarded by slot_pool::state::locals_mutex.
@@ -107,8 +81,7 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
 
  private:
   void count(std::size_t now) noexcept { idle_.store(now, std::memory_order_relaxed); }
-  [[nodiscard]] slot* take_all() noexcept {
-    slot* oldest = nullptr;
+  [[nodiscard]] slot* take_all(slot* oldest) noexcept {
     while (newest_ != nullptr) {
       slot* const next = std::exchange(newest_->older_, nullptr);
       newest_->newer_ = std::exchange(oldest, newest_);
@@ -137,8 +110,7 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
 
   spin_lock mutex_;  // guards all below
   std::uint64_t stream_id_ = 0;
-  slot* newest_ = nullptr;  // linked by older_
-  std::uint64_t requests_seen_ = 0;
+  slot* newest_ = nullptr;    // linked by older_
   std::size_t reserved_ = 0;  // of what all may keep; at least idle()
   // Written under the lock. Relaxed: others read them for statistics.
   std::atomic<std::size_t> idle_{0};

@@ -80,19 +80,18 @@ void slot_pool::release(claimed_slot& lease) {
   in.release_on(lease, lease.on, capture, end_of(capture, after));
 }
 
-void slot_pool::release(claimed_slot& lease, stream_ref stream) {
-  state& in = *require_slot("lease::release", lease).pool_.state_;
-  stream_use const on = in.unasked(stream);
-  if (deleter_core::is_reclaiming()) return in.release_unasked(lease, on);
-  if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
-    return release(lease);
-  }
-  release_asking(lease, stream);
-}
-
-void slot_pool::release_asking(claimed_slot& lease, stream_ref stream) {
+void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use on = in.unasked(stream);
+  if (!is_own) {
+    if (deleter_core::is_reclaiming()) {
+      in.release_eager(lease, on, false);
+      return;
+    }
+    if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
+      return release(lease);
+    }
+  }
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
@@ -155,14 +154,10 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   };
   bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
   if (is_foreign || capture.status == capture_status::invalidated) {
-    std::vector<stream_use>& uses = lease.what->unrecorded_;
-    bool const was_used_eagerly = !is_same_stream(lease.on, on) && !is_in_its_capture(lease);
-    uses.reserve(uses.size() + 2);
+    bool const is_unused_outside = is_in_its_capture(lease);
     // Work on the slot may have been captured: this graph must hold it, too.
     if (is_foreign) hold_here();
-    // Work from before this capture may still run, and a wait of `on` for the claiming stream may
-    // have been captured.
-    if (was_used_eagerly) uses.push_back(lease.on);
+    if (is_unused_outside) lease.on = on;  // nothing to wait for on the claiming stream
     release_eager(lease, on, false);
     return;
   }
@@ -177,29 +172,22 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
   check(release_eager(lease, on, true), "cudaEventRecord");
 }
 
-void slot_pool::state::release_unasked(claimed_slot& lease, stream_use on) {
-  if (is_same_stream(lease.on, on)) {
-    on = lease.on;  // with its id
-  } else {
-    // A wait of `on` for the claiming stream may have been captured.
-    std::vector<stream_use>& uses = lease.what->unrecorded_;
-    uses.reserve(uses.size() + 2);
-    uses.push_back(lease.on);
-  }
-  release_eager(lease, on, false);
-}
-
-cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on,
+cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on,
                                             bool is_recordable) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
-  if (options.track_leases) untrack(used);
+  if (!is_recordable && is_same_stream(lease.on, on)) {
+    on = lease.on;  // with its id
+  } else if (!is_recordable) {
+    used.unrecorded_.push_back(lease.on);
+  }
+  untrack(used);
   used.is_done_ = false;
   used.was_used_ = true;
   used.covered_by_.reset();
   used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
   if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {
-    used.unrecorded_.push_back(on);  // reserved by record_stream()
+    used.unrecorded_.push_back(on);
   }
   cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
   // First: once the slot is returned, the pool may be destroyed.
@@ -224,12 +212,12 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& e
     end.merge(capture_frontier(also_after));
   }
   used.released_at_ = stamp();
-  if (options.track_leases) untrack(used);  // before the slot may have a new lease
+  untrack(used);  // before the slot may have a new lease
   bool is_free = false;
   try {
     is_free = reuse.end_lease_in(used, lease.capture_id, end.all());
   } catch (...) {
-    if (options.track_leases) track(used, used.note_);
+    track(used);
     throw;
   }
   lease.what = nullptr;  // the slot may already have a new lease
@@ -238,29 +226,13 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& e
   go_home(used);
 }
 
-void slot_pool::state::end_lease(slot& used) noexcept {
+void slot_pool::state::end_lease(slot& used, bool was_shared) noexcept {
   // capture_reuse knows only slots that graphs may hold.
   if (used.may_be_in_graphs_) {
-    if (!reuse.end_lease(used)) return;
+    if (!reuse.end_lease(used, was_shared)) return;
     used.may_be_in_graphs_ = false;
   }
   go_home(used);
-}
-
-void slot_pool::state::go_home(slot& idle) noexcept {
-  // Once returned, the slot may end the pool: the announcement needs a reference. A thread that
-  // begins to wait just now may be missed, and retries after its timeout.
-  bool const is_awaited = waiters.load(std::memory_order_relaxed) != 0;
-  if (is_awaited) references.fetch_add(1, std::memory_order_relaxed);
-  if (!free.put(idle)) destroy(idle);
-  if (!is_awaited) return;
-  announce_return();
-  drop_reference();
-}
-
-void slot_pool::state::put_back(slot& unused) noexcept {
-  unused.key_ = free_lists::own_list_of(unused);
-  if (!free.put(unused)) destroy(unused);
 }
 
 void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
@@ -284,8 +256,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
     if (use.id != 0) *same = use;  // perhaps recorded in the capture so far, without its id
     return;
   }
-  // Reserves one more for the lease's own stream, so that the release never allocates.
-  if (known.size() + 2 > known.capacity()) known.reserve(2 * known.size() + 2);
+  if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
   known.push_back(use);
 }
 
@@ -310,7 +281,7 @@ bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
   }
   slot& used = *std::exchange(lease.what, nullptr);
   state& in = *used.pool_.state_;
-  if (in.options.track_leases) in.untrack(used);
+  in.untrack(used);
   used.unrecorded_.clear();
   in.end_lease(used);
   return true;
@@ -319,7 +290,7 @@ bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
 void slot_pool::leak(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   state& in = *used.pool_.state_;
-  if (in.options.track_leases) in.untrack(used);
+  in.untrack(used);
   in.leak(used);
 }
 

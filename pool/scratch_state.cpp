@@ -79,11 +79,7 @@ void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
   reserved.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
-bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory,
-                                    stream_use const* on) {
-  if (on != nullptr) {
-    for_each([on](size_class& each) { slots_of(each).give_all(*on); });
-  }
+bool scratch_pool::state::make_room(std::size_t bytes, bool is_out_of_memory) {
   if (is_out_of_memory) return trim(0) != 0;
   return bytes <= policy.bytes_max && trim(policy.bytes_max - bytes) != 0;
 }
@@ -92,10 +88,8 @@ void scratch_pool::state::record_deferred(stream_ref stream, std::uint64_t strea
   for_each([&](size_class& each) { slots_of(each).record_deferred(stream, stream_id); });
 }
 
-void scratch_pool::state::give_to_others(slot_pool& claiming, stream_use const& on) noexcept {
-  for_each([&](size_class& each) {
-    if (&slots_of(each) != &claiming) slots_of(each).give_to_others(on);
-  });
+void scratch_pool::state::give_all(stream_use const& on) noexcept {
+  for_each([&](size_class& each) { slots_of(each).give_all(on); });
 }
 
 bool scratch_pool::state::is_room_coming(std::size_t bytes) noexcept {

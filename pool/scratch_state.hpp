@@ -22,7 +22,7 @@ namespace escrow::inline v0_1 {
 struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_shared_from_this<state> {
   state(pool_options given, scratch_policy const& chosen)
       : options(std::move(given)), policy(chosen), checked_at(clock::now().time_since_epoch()) {}
-  ~state() {
+  ~state() override {
     for_each([](size_class& each) { delete &each; });
   }
 
@@ -71,9 +71,9 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   bool reserve(std::size_t bytes) noexcept override;
   device_block make(std::size_t bytes);
   void give_back(std::size_t bytes, bool was_made) noexcept override;
-  bool make_room(std::size_t bytes, bool is_out_of_memory, stream_use const* on) override;
+  bool make_room(std::size_t bytes, bool is_out_of_memory) override;
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept override;
-  void give_to_others(slot_pool& claiming, stream_use const& on) noexcept override;
+  void give_all(stream_use const& on) noexcept override;
   bool is_room_coming(std::size_t bytes) noexcept override;
   std::uint64_t moves() noexcept override;
 

@@ -3,12 +3,10 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <forward_list>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,8 +57,8 @@ struct claim_request {
   char const* call;  // the public function, for errors
   stream_ref stream;
   source_location where;
-  std::chrono::nanoseconds host_wait_max;    // for any slot
-  std::chrono::nanoseconds busy_wait_max{};  // for slots that are only busy
+  // Empty: as the options say, and throws pool_exhausted then.
+  std::optional<std::chrono::nanoseconds> host_wait_max;
 };
 
 struct ESCROW_LOCAL slot_pool::state {
@@ -69,24 +67,33 @@ struct ESCROW_LOCAL slot_pool::state {
         options(std::move(given)),
         slots_max(options.slots_max.value_or(64)),
         make(std::move(made)),
+        budget(std::make_shared<memory_budget>()),
         core(used),
         is_only_device(devices == 1),
         end_on_worker(*this, used, options.device),
         reuse(options.group.has_value()),
         local_left(local_slots_max()) {}
 
-  // claim.cpp: these return null if no slot is available now.
+  // claim.cpp
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
+  // The lease of a slot that was taken.
+  [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
+                                    std::uint64_t capture_id = 0) noexcept {
+    if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
+    track(taken);
+    return {&taken, on, capture_id};
+  }
   // For a stream that does not capture.
   [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, std::uint64_t stream_id);
   [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
                                          capture_info capture, capture_frontier frontier);
-  // `failure`: why no slot could be made.
+  // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
-  // An idle slot; queries only slots not yet queried in pass number `pass`.
-  static constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
-  [[nodiscard]] slot* take_done(std::uint64_t pass, std::size_t questions_max = all);
+  // An idle slot; queries only slots not yet queried in pass number `pass`. `is_first_look`: asks
+  // not longer than creating a slot takes, and returns the only free one, not queried, if no more
+  // can be made.
+  [[nodiscard]] slot* take_done(std::uint64_t pass, bool is_first_look = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
@@ -96,8 +103,8 @@ struct ESCROW_LOCAL slot_pool::state {
   // Null if a limit is reached. On failure null, and `failure` has the reason.
   slot* grow(std::exception_ptr& failure) noexcept;
   slot* make_slot();
-  // The same as a last resort, after the budget's other pools have made room, also with what is
-  // idle on the stream `on`; null if nothing can be recorded there.
+  // The same as a last resort, after the budget's pools have made room, also with what is idle on
+  // the stream `on`; null if nothing can be recorded there.
   slot* grow_in_room(std::exception_ptr& failure, stream_use const* on);
   // Whether room in the budget would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
@@ -140,16 +147,15 @@ struct ESCROW_LOCAL slot_pool::state {
   void release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
                   capture_frontier end);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
-  // now. Returns the first failure, already reported.
-  cudaError_t release_eager(claimed_slot& lease, stream_use const& on, bool is_recordable) noexcept;
-  // Ends a lease on `on`, without its id, where a deleter reclaims: defers the record. Throws
-  // std::bad_alloc.
-  void release_unasked(claimed_slot& lease, stream_use on);
+  // now, and a wait of `on` for the claiming stream may be captured, so that one is recorded, too.
+  // Returns the first failure, already reported.
+  cudaError_t release_eager(claimed_slot& lease, stream_use on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier& end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
-  void end_lease(slot& used) noexcept;
-  void go_home(slot& idle) noexcept;
-  void put_back(slot& unused) noexcept;  // without announcement: waiting threads would spin
+  void end_lease(slot& used, bool was_shared = false) noexcept;
+  void go_home(slot& idle) noexcept {
+    if (!free.put(idle)) destroy(idle);
+  }
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
@@ -169,10 +175,11 @@ struct ESCROW_LOCAL slot_pool::state {
   }
   // The same in claims, which keep the budget's other pools alive: of those, too.
   void record_all_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-    if (budget == nullptr) return record_deferred(stream, stream_id);
     // Relaxed: see there.
-    if (budget->deferred.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      budget->record_deferred(stream, stream_id);
+    if (budget->deferred.load(std::memory_order_relaxed) == 0) [[likely]]
+      return;
+    record_deferred(stream, stream_id);
+    budget->record_deferred(stream, stream_id);
   }
   void count_deferred(bool is_more) noexcept;
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
@@ -192,50 +199,49 @@ struct ESCROW_LOCAL slot_pool::state {
   void remove_claimer(local_slots& ended, stream_use const& on) noexcept;
   // Covers what any local_slots of that stream have. True if there was any.
   bool cover_idle_of(stream_use const& on) noexcept;
-  // The same where others have asked for it.
-  void cover_asked_of(stream_use const& on) noexcept;
-  template <class Take>  // `take(local_slots)` as local_slots::take_all_of()
-  [[nodiscard]] bool cover_each(Take take, stream_use const& on) noexcept;
   // Whether an event can be recorded on `on` now, by this thread.
   [[nodiscard]] bool is_recordable(stream_use const& on) const noexcept;
-  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then. A null
-  // stream or that of a thread never is.
+  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then.
   [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
-    if (!options.check_streams || on.id == 0 || is_ambiguous(on.handle)) return false;
-    if (deleter_core::is_reclaiming()) return false;
-    return is_destroyed_unless_captured(on);
+    return options.check_streams && is_found_destroyed(on);
   }
-  // The query for the id would invalidate a capture.
-  [[nodiscard]] static bool is_destroyed_unless_captured(stream_use const& on) noexcept;
-  // With pool_options::check_streams: throws usage_error if the stream was destroyed.
+  [[nodiscard]] static bool is_found_destroyed(stream_use const& on) noexcept;
+  // Throws usage_error then.
   void require_stream(char const* call, stream_use const& on) const {
-    if (options.check_streams) [[unlikely]]
-      check_stream(call, on);
+    if (is_known_destroyed(on)) [[unlikely]]
+      throw_destroyed(call);
   }
-  void check_stream(char const* call, stream_use const& on) const;
+  [[noreturn]] void throw_destroyed(char const* call) const;
   // How many slots all local_slots keep: idle streams leave the rest to others.
   [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
   void divide_idle(std::size_t users) noexcept;
-  // Asks the users of all local_slots for what they have: their next calls cover it.
+  // Asks the users of all local_slots for what they have: the next claim of each gives what its
+  // stream has in all pools of the budget, and releases until then give what they release.
   void ask_for_local_slots() noexcept {
     // Relaxed: see there.
     if (!has_local_slots.load(std::memory_order_relaxed)) return;
-    record_requests.fetch_add(1, std::memory_order_relaxed);
-    // Release: claims of other sizes that see this one see that one.
-    if (budget != nullptr) budget->requests.fetch_add(1, std::memory_order_release);
+    budget->requests.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Whether others have, since the last claim of its user.
+  [[nodiscard]] bool has_asked(local_slots const& of) const noexcept {
+    return of.requests_seen.load(std::memory_order_relaxed) !=
+           budget->requests.load(std::memory_order_relaxed);
   }
   void close_local_slots() noexcept;  // of streams that outlive the pool
 
   // describe.cpp
   // If options.track_leases: adds the slot to the list of leases, and removes it.
-  void track(slot& leased, slot::claim_note const& note) noexcept;
-  void untrack(slot& ended) noexcept;
-  void add_deferred_holders(std::vector<holder>& result) const;
-  void add_local_holders(std::vector<holder>& result) const;
-  // Returns the number of tracked leases whose slot no graph holds.
-  [[nodiscard]] std::size_t add_leases(std::vector<holder>& result) const;
-  [[nodiscard]] std::size_t deferred_outside_graphs() const noexcept;
+  void track(slot& leased) noexcept {
+    if (options.track_leases) [[unlikely]]
+      add_lease(leased);
+  }
+  void untrack(slot& ended) noexcept {
+    if (options.track_leases) [[unlikely]]
+      remove_lease(ended);
+  }
+  void add_lease(slot& leased) noexcept;
+  void remove_lease(slot& ended) noexcept;
   [[nodiscard]] std::string describe_exhaustion(char const* call) const;
 
   // lifecycle.cpp
@@ -263,7 +269,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
   void give_back() noexcept {  // a slot's share of the budget
-    if (budget != nullptr) budget->give_back(slot_bytes, true);
+    budget->give_back(slot_bytes, true);
   }
   [[nodiscard]] bool is_last_reference() noexcept;
   // For callers that may hold a lock or capture: the last reference's pool ends on the worker.
@@ -276,24 +282,18 @@ struct ESCROW_LOCAL slot_pool::state {
     releases.store(now, std::memory_order_relaxed);
     return now;
   }
-  void announce_return() noexcept;  // wakes waiting threads
 
-  class return_wait {
+  // A wait on the host for a slot, or for GPU work, whose end nothing announces.
+  class host_wait {
    public:
-    explicit return_wait(state& in) : in_(in) {
-      in_.waiters.fetch_add(1, std::memory_order_relaxed);
-    }
-    return_wait(return_wait&&) = delete;
-    ~return_wait() { in_.waiters.fetch_sub(1, std::memory_order_relaxed); }
-
-    // Blocks until a slot may have returned. False, at once, if this wait has lasted for `max`.
+    // Sleeps for a moment, for longer each time. False, at once, if this wait has lasted for `max`.
     [[nodiscard]] bool go_on(std::chrono::nanoseconds max);
 
    private:
     using clock = std::chrono::steady_clock;
 
-    state& in_;
     clock::time_point const begin_ = clock::now();
+    std::chrono::nanoseconds look_again_ = std::chrono::microseconds(10);
     profiler_range const range_{"escrow: wait for a slot"};
   };
 
@@ -311,7 +311,7 @@ struct ESCROW_LOCAL slot_pool::state {
   pool_options options;
   std::size_t const slots_max;
   make_function const make;
-  std::shared_ptr<memory_budget> budget;  // null, or see slot_pool::share()
+  std::shared_ptr<memory_budget> budget;  // its own, or see slot_pool::share()
   std::size_t slot_bytes = 0;
   deleter_core& core;
   bool const is_only_device;  // no stream can be of another device
@@ -330,9 +330,6 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::uint64_t> shrunk{0};
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
-
-  std::mutex return_mutex;  // guards nothing: a missed return costs the same
-  std::condition_variable returned;
 
   // Slots that wait for a record after their lease, linked by slot::newer_.
   mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
@@ -357,12 +354,9 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
   // misses a change acts on it the next time.
-  // Threads waiting for a slot, each with a short timeout.
-  alignas(64) std::atomic<std::size_t> waiters{0};
-  std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
+  alignas(64) std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
   std::atomic<bool> has_local_slots{false};
-  std::atomic<std::size_t> local_idle_max{0};     // each may keep so many
-  std::atomic<std::uint64_t> record_requests{0};  // how many times others found no other slot
+  std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
   // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
   std::atomic<bool> is_closed{false};
 

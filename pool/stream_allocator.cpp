@@ -178,10 +178,8 @@ void stream_allocator::deallocate(void* memory, source_location where) {
   if (memory == nullptr) return;
   detail::called_at(deallocate_name, where, [&] {
     cudaStream_t const own = state_->stream();
-    state_->end_allocation(deallocate_name, memory, [&](auto& its) {
-      its.claimed_.local = nullptr;  // no caller could make this stream give what is idle for it
-      slot_pool::release_asking(its.claimed_, own);
-    });
+    state_->end_allocation(deallocate_name, memory,
+                           [&](auto& its) { slot_pool::release(its.claimed_, own, true); });
   });
 }
 

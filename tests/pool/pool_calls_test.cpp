@@ -54,6 +54,16 @@ TEST_F(PoolCalls, AClaimOfAnotherStreamsIdleSlotAsksForItsStreamsIdOnceAndAboutO
   EXPECT_LE(calls[""], 6U);
 }
 
+TEST_F(PoolCalls, AClaimOfTheOnlySlotThereCanBeAsksAboutNoEvent) {
+  block_pool pool = make_pool(1);
+  pool.claim(two).release();
+  std::optional<block_lease> held;
+  auto calls = calls_of([&] { held = pool.claim(one); });
+  EXPECT_EQ(calls["cudaStreamWaitEvent"], 1U);
+  EXPECT_EQ(calls["cudaEventQuery"], 0U);
+  EXPECT_LE(calls[""], 4U);
+}
+
 TEST_F(PoolCalls, AStreamThatIsGivenOftenIsRecordedOnce) {
   block_pool pool = make_pool(1);
   block_lease held = pool.claim(one);

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,7 +142,7 @@ class ESCROW_API slot : public reclaimable {
   bool is_done_ = true;    // known to be idle: no event to query
   bool was_used_ = false;  // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
-  // those without a record. Reserves one more, see slot_pool.
+  // those without a record. Has room for two more, so that a release allocates nothing.
   std::vector<stream_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
 
@@ -206,42 +207,42 @@ class slot_of final : public slot {
   T resource_;
 };
 
-// Memory that several pools share, each with slots of one size in bytes.
+// Memory that several pools share, each with slots of one size in bytes; this one is that of a pool
+// on its own, without a limit.
 // Thread safety: any thread. Lifetime: kept by the pools, until their last slots are destroyed.
 class memory_budget {
  public:
   memory_budget() = default;
   memory_budget(memory_budget&&) = delete;
+  virtual ~memory_budget() = default;
 
   // Takes room for a slot that is about to be made. False: the limit is reached.
-  [[nodiscard]] virtual bool reserve(std::size_t bytes) noexcept = 0;
+  [[nodiscard]] virtual bool reserve(std::size_t /*bytes*/) noexcept { return true; }
   // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
-  virtual void give_back(std::size_t bytes, bool was_made) noexcept = 0;
+  virtual void give_back(std::size_t /*bytes*/, bool /*was_made*/) noexcept {}
 
-  // For a claim that found nothing: destroys idle slots of the other pools on this thread, also
-  // those that are idle on the stream `on` only, if that is not null. False if that makes no room.
-  // Throws cuda_error.
-  [[nodiscard]] virtual bool make_room(std::size_t bytes, bool is_out_of_memory,
-                                       stream_use const* on) = 0;
+  // For a claim that found nothing: destroys idle slots of the pools on this thread. False if that
+  // makes no room. Throws cuda_error.
+  [[nodiscard]] virtual bool make_room(std::size_t /*bytes*/, bool /*is_out_of_memory*/) {
+    return false;
+  }
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
-  [[nodiscard]] virtual bool is_room_coming(std::size_t bytes) noexcept = 0;
+  [[nodiscard]] virtual bool is_room_coming(std::size_t /*bytes*/) noexcept { return false; }
   // How many times a slot has become free or memory was given back so far. A search through the
   // pools that finds neither a slot nor room has missed none if this is equal before and after it.
-  [[nodiscard]] virtual std::uint64_t moves() noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t moves() noexcept { return 0; }
 
   // How many slots of all pools have a deferred record. Relaxed: a claim that misses one records it
   // the next time.
   std::atomic<std::size_t> deferred{0};
   // In a claim for `stream`: records what is deferred on it in all pools.
-  virtual void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept = 0;
+  virtual void record_deferred(stream_ref /*stream*/, std::uint64_t /*stream_id*/) noexcept {}
 
-  // How many times claims found no other slot than those that local_slots have.
+  // How many times claims found no other slot than those that local_slots have. Relaxed: a call
+  // that misses one answers the next time.
   std::atomic<std::uint64_t> requests{0};
-  // In a claim of the pool `claiming` for `on`: has the other pools give what others asked for.
-  virtual void give_to_others(slot_pool& claiming, stream_use const& on) noexcept = 0;
-
- protected:
-  ~memory_budget() = default;
+  // In a claim for `on`: makes what is idle on that stream only available to all, in all pools.
+  virtual void give_all(stream_use const& /*on*/) noexcept {}
 };
 
 // A lease's claim. Empty without a slot.
@@ -266,24 +267,20 @@ class ESCROW_API slot_pool {
   // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
   void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
 
-  // Claims a slot; `call` is the public function's name for errors. Throws pool_exhausted.
-  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where);
+  // Claims a slot; `call` is the public function's name for errors. Blocks the host as the options
+  // say, and then throws pool_exhausted; or for at most `host_wait_max`, and then returns an empty
+  // claim.
+  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where,
+                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
   // For a stream that captures, in a sharing group: a slot that its graph or others of the group
   // hold, and that needs neither a wait nor an edge. Else an empty claim.
   [[nodiscard]] claimed_slot claim_existing(char const* call, stream_ref stream,
                                             source_location where);
-  // The same as claim(), but blocks the host for at most `host_wait_max`, and then returns an empty
-  // claim.
-  [[nodiscard]] claimed_slot try_claim(char const* call, stream_ref stream,
-                                       std::chrono::nanoseconds host_wait_max,
-                                       source_location where);
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
-  static void release(claimed_slot& lease, stream_ref stream);
-  // The same for a stream that nobody else can capture: records on it also where a deleter
-  // reclaims.
-  static void release_asking(claimed_slot& lease, stream_ref stream);
+  // `is_own`: no other code can capture `stream`: records on it also where a deleter reclaims.
+  static void release(claimed_slot& lease, stream_ref stream, bool is_own = false);
   static void release_at_end(claimed_slot& lease) noexcept;
   static void record_stream(claimed_slot const& lease, stream_ref stream);
   static void before_launch(claimed_slot const& lease, stream_ref stream);
@@ -312,9 +309,7 @@ class ESCROW_API slot_pool {
   // Records what is deferred on that stream, which must not be captured.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
 
-  // Makes what is idle on that stream only available to all: what others asked for, or all. It must
-  // not be captured.
-  void give_to_others(stream_use const& on) noexcept;
+  // Makes what is idle on that stream only available to all. It must not be captured.
   void give_all(stream_use const& on) noexcept;
 
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
@@ -346,18 +341,15 @@ class ESCROW_API claimer_slots {
   claimer_slots& operator=(claimer_slots&& other) noexcept;
   ~claimer_slots();
 
-  [[nodiscard]] claimed_slot claim(char const* call, source_location where);
-  [[nodiscard]] claimed_slot try_claim(char const* call, source_location where);
+  // As slot_pool::claim.
+  [[nodiscard]] claimed_slot claim(char const* call, source_location where,
+                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
   void flush(char const* call, source_location where);
   // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
   [[nodiscard]] slot_pool& require_pool(char const* call) const;
   [[noreturn]] static void refuse_moved_from(char const* call);
 
  private:
-  // Empty if there is none after those waits on the host, for any slot and for a busy one.
-  [[nodiscard]] claimed_slot claim_for(char const* call, source_location where,
-                                       std::chrono::nanoseconds host_wait_max,
-                                       std::chrono::nanoseconds busy_wait_max);
   void learn_id();  // which cannot be asked in a capture
 
   slot_pool* pool_ = nullptr;  // null if moved from

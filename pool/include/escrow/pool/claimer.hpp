@@ -1,6 +1,7 @@
 // Claims for one stream at the price of two queries.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -15,9 +16,9 @@ namespace escrow::inline v0_1 {
 // and the leases' release(), but a resource that is released on the stream is claimed there again
 // without an event, because the stream orders both uses. Make one for each thread and its stream,
 // and keep it as long as the stream: making and destroying one takes locks of the pool.
-//   Released resources get one event, all together: at the claimer's next release (or claim, for
-// those that it does not take) after a claim for another stream found no free resource whose work
-// is done; when more are free than the claimer may keep; by flush(); and at the claimer's end.
+//   Released resources get one event, all together: at the claimer's next claim or release after a
+// claim for another stream found no free resource whose work is done (what that claim takes, at its
+// release); when more are free than the claimer may keep; by flush(); and at the claimer's end.
 // Until then no claim for another stream or in a capture gets them; other claims for this stream do
 // if they find nothing else. Each of n claimers of a pool keeps at most unrecorded_max of them, and
 // at most slots_max / 2 / n (see pool_options); if that is 0, each release records. A claimer that
@@ -50,7 +51,8 @@ class claimer {
   // The same, but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       source_location where = source_location::current()) {
-    lease<T> leased([&] { return slots_.try_claim("claimer::try_claim", where); });
+    lease<T> leased(
+        [&] { return slots_.claim("claimer::try_claim", where, std::chrono::nanoseconds(0)); });
     leased.recycle(*functions_);
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }

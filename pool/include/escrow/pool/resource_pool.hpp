@@ -232,7 +232,7 @@ class resource_pool {
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    lease<T> leased([&] { return slots_->try_claim(call, stream, host_wait_max, where); });
+    lease<T> leased([&] { return slots_->claim(call, stream, where, host_wait_max); });
     leased.recycle(*functions_);
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
