@@ -9,9 +9,9 @@ namespace {
 constexpr int skip_status = 77;  // what CTest takes for "skipped"
 
 [[maybe_unused]] bool const is_device_usable = [] {
-  int count = 0;
-  cudaError_t const error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return true;
+  int devices = 0;
+  cudaError_t const error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return true;
   std::printf("skipped: no usable GPU (%s)\n", cudaGetErrorName(error));
   static_cast<void>(std::fflush(stdout));
   std::_Exit(skip_status);
