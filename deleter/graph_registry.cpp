@@ -140,12 +140,12 @@ void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexce
   erase_if_unused(found);
 }
 
-void graph_registry::note_hoisted(reference_set& set, std::uint64_t id) noexcept {
+std::uint64_t graph_registry::note_hoisted(reference_set& set, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
   if (auto const found = entries_.find(id); found != entries_.end()) {
     found->second.is_hoisted = true;
   }
-  set.hoisted_off_ = capture_id_of(id);
+  return set.hoisted_off_ = capture_id_of(id);
 }
 
 std::uint64_t graph_registry::capture_id_of(std::uint64_t id) const noexcept {

@@ -71,11 +71,11 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   for (auto const& shared : shared_) found.push_back(shared.get());
 }
 
-void reference_set::end_reuse() noexcept {
+void reference_set::end_reuse(std::uint64_t capture_id) noexcept {
   // Acquire: pairs with append(). The caller has a reference, so the set is not closed.
   for (reclaimable* each = newest_.load(std::memory_order_acquire); each != nullptr;
        each = each->next_) {
-    if (each->is_slot()) static_cast<slot_reference*>(each)->end_reuse();
+    if (each->is_slot()) static_cast<slot_reference*>(each)->end_reuse(capture_id);
   }
 }
 

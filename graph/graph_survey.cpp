@@ -147,9 +147,10 @@ hoist_scope::~hoist_scope() {
 void hoist_scope::keep_off(survey_root const& root) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    graph_registry::global().note_hoisted(*each.set, each.graph_id);
+    std::uint64_t const capture_id =
+        graph_registry::global().note_hoisted(*each.set, each.graph_id);
     graph_registry::global().remove(*each.set, each.graph_id);
-    each.set->end_reuse();
+    each.set->end_reuse(capture_id);
     release_object(each.object, each.set->core());
   }
   if (root.core != nullptr) root.core->forget_payloads();

@@ -164,7 +164,7 @@ bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noex
   return claimed.reusable_in_ == id && !claimed.claimed_with_->is_off_graphs();
 }
 
-// A recapture does not list its graph's slots any more.
+// After a recapture the slots of its graph are still listed.
 bool capture_reuse::may_take(slot const& listed) noexcept {
   return !listed.is_leased_ && !listed.claimed_with_->is_off_graphs();
 }

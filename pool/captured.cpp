@@ -77,8 +77,8 @@ void graph_hold::enter(reference_set const& set) noexcept {
   if (is_claim_) held_.claimed_with_ = &set;
 }
 
-void graph_hold::end_reuse() noexcept {
-  held_.pool().state_->reuse.end_reuse(held_, capture_id_);
+void graph_hold::end_reuse(std::uint64_t capture_id) noexcept {
+  if (capture_id == capture_id_) held_.pool().state_->reuse.end_reuse(held_, capture_id_);
 }
 
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,
@@ -106,6 +106,8 @@ void slot_pool::state::forget_hold(graph_hold& unused) noexcept {
 
 void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
                                      source_location where) {
+  // Else the slot could be appended to a set that the graph does not have any more.
+  graph_registry::global().forget_released(capture.id, capture.graph);
   graph_hold& hold = make_hold(taken, capture.id, is_claim, where);
   bool is_taken = false;
   try {

@@ -38,8 +38,9 @@ claimed_slot slot_pool::claim_existing(char const* call, stream_ref stream, sour
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(call, stream, &after);
     if (!capture.is_active()) return {};
+    capture_frontier const frontier(after);  // before another call on the stream
     in.require_device(call, stream, capture, "use a pool of the stream's device");
-    slot* const found = in.take_existing(capture, capture_frontier(after), where, false);
+    slot* const found = in.take_existing(capture, frontier, where, false);
     if (found == nullptr) return {};
     return in.leased(*found, use_of(stream, 0, in.options.device), where, capture.id);
   });

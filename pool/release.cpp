@@ -141,6 +141,11 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   if (!is_held_by(lease, capture) || !leave_to_graph(lease)) slot_pool::leak(lease);
 }
 
+bool slot_pool::state::was_recorded_after_its_capture(slot const& leased) noexcept {
+  // Outside of captures only the id of a stream is asked.
+  return std::ranges::any_of(leased.unrecorded_, [](auto const& use) { return use.id != 0; });
+}
+
 bool slot_pool::state::is_held_by(claimed_slot const& lease,
                                   capture_info const& capture) const noexcept {
   return capture.id == lease.capture_id && reuse.is_held_in(*lease.what, capture.id);
@@ -148,15 +153,16 @@ bool slot_pool::state::is_held_by(claimed_slot const& lease,
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
                                   capture_frontier end) {
-  auto const hold_here = [&] {
-    graph_registry::global().forget_released(capture.id, capture.graph);
-    hold_in_graph(*lease.what, capture, false, {});
-  };
-  bool const is_foreign = capture.is_active() && capture.id != lease.capture_id;
+  // A lease that was recorded after its capture is in a later one of its graph, which does not
+  // order that use.
+  bool const is_foreign = capture.is_active() && (capture.id != lease.capture_id ||
+                                                  was_recorded_after_its_capture(*lease.what));
+  // The graph may have been hoisted or recaptured since the claim.
+  bool const is_held = !capture.is_active() || is_held_by(lease, capture);
   if (is_foreign || capture.status == capture_status::invalidated) {
-    bool const is_unused_outside = is_in_its_capture(lease);
+    bool const is_unused_outside = capture.id != lease.capture_id && is_in_its_capture(lease);
     // Work on the slot may have been captured: this graph must hold it, too.
-    if (is_foreign) hold_here();
+    if (is_foreign && !is_held) hold_in_graph(*lease.what, capture, false, {});
     if (is_unused_outside) lease.on = on;  // nothing to wait for on the claiming stream
     release_eager(lease, on, false);
     return;
@@ -165,7 +171,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_in
     require_same_thread(also, "gave it to record_stream()");
   }
   if (capture.is_active()) {
-    if (!is_held_by(lease, capture)) hold_here();  // hoisted or recaptured since the claim
+    if (!is_held) hold_in_graph(*lease.what, capture, false, {});
     return release_captured(lease, end);
   }
   if (on.id == 0) on.id = stream_id(on.handle);
@@ -269,16 +275,15 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
   }
   stream_use const use = used.pool_.state_->unasked(stream);
   auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
-  if (is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it)) return;
-  record_stream(lease, stream);
+  // After its capture, its own stream's work is not that of the graph.
+  bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;
+  bool const is_known = is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it);
+  if (!is_known || is_after_its_capture) record_stream(lease, stream);
 }
 
 bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
   if (lease.capture_id == 0) return false;
-  // Outside of captures only the id of a stream is asked.
-  if (std::ranges::any_of(lease.what->unrecorded_, [](auto const& use) { return use.id != 0; })) {
-    return false;
-  }
+  if (state::was_recorded_after_its_capture(*lease.what)) return false;
   slot& used = *std::exchange(lease.what, nullptr);
   state& in = *used.pool_.state_;
   in.untrack(used);

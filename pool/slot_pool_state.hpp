@@ -140,6 +140,8 @@ struct ESCROW_LOCAL slot_pool::state {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
+  // Whether record_stream() was called outside of captures for the lease of a capture.
+  [[nodiscard]] static bool was_recorded_after_its_capture(slot const& leased) noexcept;
   // Whether the graph of that capture, which is active, holds the slot for the lease.
   [[nodiscard]] bool is_held_by(claimed_slot const& lease,
                                 capture_info const& capture) const noexcept;

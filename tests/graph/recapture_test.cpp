@@ -68,6 +68,21 @@ TEST_P(Recapture, ReleasesWhatTheGraphHeldAndHoldsWhatIsCapturedAnew) {
   EXPECT_TRUE(is_released(now));
 }
 
+TEST_P(Recapture, ClaimsASlotThatIsIdle) {
+  block_pool pool = make_pool(2);
+  static_cast<void>(captured_plainly([&](cudaStream_t on) {
+    block_lease const held = pool.claim(on);
+    static_cast<void>(pool.claim(on));
+  }));
+  ASSERT_TRUE(drained());
+  auto const claim = [&](cudaStream_t on) { static_cast<void>(pool.claim(on)); };
+  owned_graph source = captured_plainly(claim);
+  recapture(source, claim);
+  source.reset();
+  ASSERT_TRUE(drained());
+  EXPECT_EQ(free_slots(pool), 2U);
+}
+
 TEST_P(Recapture, OfWhatAnExecHoldsReleasesItAfterTheExecsLastLaunch) {
   owned_graph source = captured_plainly(loading(before));
   std::optional<graph_exec> exec(source.get());

@@ -71,6 +71,26 @@ TEST_F(DeferredRecord, ALeaseThatEndsInAnotherCaptureIsHeldByThatGraphTooAndCome
   expect_next_waits(pool, two, 4);
 }
 
+TEST_F(DeferredRecord, ALeaseUsedAfterItsCaptureThatEndsInALaterOneOfItsGraphIsNotGivenOutEarly) {
+  block_pool pool = make_pool(1);
+  capture claiming{one, cudaStreamCaptureModeRelaxed};
+  std::optional<block_lease> held = pool.claim(one);
+  must(claiming.end());
+  held->record_stream(one);
+  hold_up(one);
+  fill(*held, one, 4);
+  must(cudaStreamBeginCaptureToGraph(one, claiming.graph(), nullptr, nullptr, 0,
+                                     cudaStreamCaptureModeRelaxed));
+  held.reset();
+  cudaGraph_t same = nullptr;
+  must(cudaStreamEndCapture(one, &same));
+  claiming.graph().reset();
+  ASSERT_TRUE(drained());
+  EXPECT_FALSE(pool.try_claim(two).has_value());
+  EXPECT_TRUE(pool.try_claim(one).has_value());
+  expect_next_waits(pool, two, 4);
+}
+
 TEST_F(DeferredRecord, IsMadeByAnyCallThatIsGivenTheStream) {
   block_pool pool = make_pool(2);
   for (int way = 0; way < 3; ++way) {

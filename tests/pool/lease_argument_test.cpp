@@ -40,6 +40,22 @@ TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
   launch_check(one.get(), memory, 5);
 }
 
+TEST_F(LeaseArgument, AfterItsCaptureIsKnownToItsEndOnTheWorkerAlsoOnItsOwnStream) {
+  block_pool pool = make_pool(1);
+  capture claiming{one, cudaStreamCaptureModeRelaxed};
+  std::optional<block_lease> held = pool.claim(one);
+  must(claiming.end());
+  hold_up(one);
+  launch_fill(one.get(), *held, 4);
+  worker->retire(two, *std::exchange(held, std::nullopt));
+  ASSERT_TRUE(drained());
+  claiming.graph().reset();
+  ASSERT_TRUE(drained());
+  EXPECT_FALSE(pool.try_claim(two).has_value());
+  EXPECT_TRUE(pool.try_claim(one).has_value());
+  expect_next_waits(pool, two, 4);
+}
+
 TEST_F(LeaseArgument, OfTypedMemoryIsATypedPointer) {
   auto const typed_fill = function_of<int*, std::size_t, int>(kernel_id::fill);
   auto const typed_check = function_of<int const*, std::size_t, int, int*>(kernel_id::check);

@@ -133,7 +133,7 @@ class reference_set final : public reclaimable {
   void leave_graphs() noexcept { is_off_graphs_.store(true, std::memory_order_relaxed); }
 
   void list_members(std::vector<reclaimable const*>& found) const;
-  void end_reuse() noexcept;  // see slot_reference
+  void end_reuse(std::uint64_t capture_id) noexcept;  // see slot_reference
 
  private:
   friend class graph_registry;
@@ -255,7 +255,8 @@ class graph_registry {
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
   // hoist() takes the sets off that graph: the entry stays, so that a second hoist is noticed,
   // until the graph or, of a plain graph, the next one with its handle ends.
-  void note_hoisted(reference_set& set, std::uint64_t id) noexcept;
+  // Returns the graph's capture id; 0: not known.
+  std::uint64_t note_hoisted(reference_set& set, std::uint64_t id) noexcept;
   // The graph is alive, and not the sets that a recapture released. Before an append that follows
   // the query of the capture; a set that closes after that query is of a graph that was destroyed.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;

@@ -55,7 +55,7 @@ class graph_hold final : public slot_reference {
   [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
   void fill(cudaStream_t stream, unsigned char value) const override;
   void enter(reference_set const& set) noexcept override;
-  void end_reuse() noexcept override;
+  void end_reuse(std::uint64_t capture_id) noexcept override;
 
  private:
   friend class slot_pool;
