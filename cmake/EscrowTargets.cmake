@@ -3,6 +3,10 @@
 # Nothing of this but the language reaches a consumer.
 function(escrow_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
+  # CMake 3.25 does not know that nvcc 13 has C++20, and gives no option for CUDA_STANDARD 20.
+  set(standard "$<TARGET_PROPERTY:CUDA_STANDARD>")
+  target_compile_options(${target} INTERFACE
+    "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<VERSION_LESS:${standard},21>>:-std=c++20>")
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow>"
     "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ESCROW_WERROR}>>:-Werror>")
