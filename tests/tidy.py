@@ -176,7 +176,8 @@ def check_words(name, lines):
 
 
 def check_named_tests(all_sources):
-    """A page that names a test as proof names one that is there."""
+    """A test or a test program that a page, a script or a planted bug names is there."""
+    programs = {Path(name).stem for name, _ in all_sources}
     tests = set()
     for _, lines in all_sources:
         found = re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", "\n".join(lines))
@@ -185,6 +186,13 @@ def check_named_tests(all_sources):
         for named in re.findall(r"`([A-Z]\w*\.(?:[A-Z]\w*|\*))`", page.read_text()):
             if named not in tests:
                 yield f"{page.relative_to(ROOT)}: there is no test {named}"
+    for path in [*(ROOT / "tools").glob("*.sh"), *(ROOT / "tools/planted").glob("*.bug")]:
+        text = path.read_text()
+        named = set(re.findall(r"^# test: \S+ (?:\*/)?(\w+\.[\w*]+)", text, re.MULTILINE)) - tests
+        lists = re.findall(r"tests=\((.*?)\)|^# test: (\S+)", text, re.MULTILINE)
+        named |= {name.removesuffix("_sim") for each in lists for name in " ".join(each).split()} - programs
+        for name in sorted(named):
+            yield f"{path.relative_to(ROOT)}: there is no test {name}"
 
 
 def pages():

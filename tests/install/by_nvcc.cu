@@ -1,3 +1,4 @@
+// A .cu file of a consumer, which must be compiled as C++20.
 #include <escrow/escrow.hpp>
 
 __global__ void fill(float* values) { values[threadIdx.x] = 1.0F; }
