@@ -23,9 +23,8 @@ struct survey_root;
 // Thread safety: a value; one thread at a time. For plain calls that create something from the
 //   graph see graph_lifetime_lock.
 // Lifetime: call one of the release functions, not between enter() and leave(). Else, and if the
-// release at its end fails, the
-//   destructor leaks what this holds, as it is not known when the GPU is done, reports that to
-//   deleter_options::on_error and counts it (deleter_stats::leaked).
+//   release at its end fails, the destructor leaks what this holds, as it is not known when the GPU
+//   is done, reports that to deleter_options::on_error and counts it (deleter_stats::leaked).
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error after a release, and for a capturing stream; cuda_error. On failure nothing
 //   is released.
@@ -47,8 +46,7 @@ class ESCROW_API hoisted {
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
   // Ends it: records the end of what was launched, on `stream`, or waits for it if that fails.
   // Throws usage_error for a capturing stream and without enter(); cuda_error if both fail: others
-  // then refuse to launch until a later leave(), release() or
-  // release_after(stream) of this one.
+  // then refuse to launch until a later leave(), release() or release_after(stream) of this one.
   void leave(stream_ref stream);
 
   // Releases after the work on `stream` so far. Launches on other streams must be ordered before
