@@ -1,13 +1,7 @@
 // Texts of errors: each names the call, the argument and what to do; a cuda_error of a function
 // that takes a source_location names the caller's line.
-#include <escrow/sim.hpp>
-#include <functional>
-#include <memory>
 #include <sstream>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "world.hpp"
 
@@ -50,14 +44,14 @@ TEST_F(ErrorTexts, OfMisuseNameTheCallTheArgumentAndWhatToDo) {
       {"graph_exec::update", {"moved"}, [&] { moved.update(source); }},
       {"graph_exec::launch", {"moved"}, [&] { moved.launch(two); }},
       {"graph_exec::upload", {"moved"}, [&] { moved.upload(two); }},
-      {"hoist: ", null, [&] { static_cast<void>(hoist(from)); }},
-      {"graph::held: ", null, [&] { static_cast<void>(from.held()); }},
-      {"graph::clone", {"moved"}, [&] { static_cast<void>(from.clone()); }},
+      {"hoist: ", null, [&] { return hoist(from); }},
+      {"graph::held: ", null, [&] { return from.held(); }},
+      {"graph::clone", {"moved"}, [&] { return from.clone(); }},
       {"graph::add_child", {"moved"}, [&] { parent.add_child(from); }},
       {"graph::add_child", {"moved"}, [&] { from.add_child(source); }},
       {"exec_set::add: ",
        {"moved from or detached", "keep the graph"},
-       [&] { static_cast<void>(set.add(std::move(from))); }},
+       [&] { return set.add(std::move(from)); }},
       {"exec_set::launch: ",
        {"`which` is of another set", "pass what add() of this set returned"},
        [&] { set.launch({}, two); }},
@@ -153,7 +147,7 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
       {__LINE__, "graph_exec::update", "cudaGraphExecUpdate", [&] { exec.update(source); }},
       {__LINE__, "graph_exec::update", "cudaGraphExecUpdate", [&] { exec.update(source.get()); }},
       {__LINE__, "exec_set::add", "cudaGraphInstantiate",
-       [&] { static_cast<void>(set.add(std::move(refused))); }},
+       [&] { return set.add(std::move(refused)); }},
       {__LINE__, "exec_set::launch", "cudaGraphExecUpdate", [&] { set.launch(first, two); }},
       {__LINE__, "exec_set::launch", "cudaGraphLaunch", [&] { set.launch(second, two); }},
       {__LINE__, "stream_launcher::stream_launcher", "cudaStreamGetId",
@@ -167,12 +161,10 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
       {__LINE__, "deleter::retire", "cudaGetDevice",
        [&] { worker->retire_after(event_ref(event), owner()); }},
       {__LINE__, "deleter::retire", "cudaStreamGetId", [&] { retain(two, owner()); }},
-      {__LINE__, "resource_pool::claim", "cudaStreamGetId",
-       [&] { static_cast<void>(pool.claim(two)); }},
+      {__LINE__, "resource_pool::claim", "cudaStreamGetId", [&] { return pool.claim(two); }},
       {__LINE__, "resource_pool::try_claim", "cudaStreamGetId",
-       [&] { static_cast<void>(pool.try_claim(two)); }},
-      {__LINE__, "scratch_pool::claim", "cudaMalloc",
-       [&] { static_cast<void>(scratch.claim(two, 300)); }},
+       [&] { return pool.try_claim(two); }},
+      {__LINE__, "scratch_pool::claim", "cudaMalloc", [&] { return scratch.claim(two, 300); }},
   };
   for (row const& each : rows) {
     sim::fail_call_here(each.api, cudaErrorUnknown);

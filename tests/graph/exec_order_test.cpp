@@ -1,17 +1,12 @@
 // Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
-// execs that share nothing, or only owners that others share too, run concurrently.
+// execs that share nothing, or only owners that others share too, run concurrently. And launches of
+// a sharing group's graphs by the caller's own code, between enter() and leave().
 #include <array>
-#include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
-#include <memory>
-#include <optional>
-#include <string>
 #include <thread>
 #include <tuple>
-#include <utility>
-#include <vector>
 
-#include "world.hpp"
+#include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
@@ -113,24 +108,6 @@ TEST_P(ReadOnlyOwner, DoesNotOrderExecs) {
   expect_concurrent([&] { both.second.launch(three); });
 }
 
-TEST_P(ReadOnlyOwner, DoesNotOrderTheExecsOfTwoCaptures) {
-  graph_exec first(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
-  graph_exec second(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
-  first.launch(two);
-  expect_concurrent([&] { second.launch(three); });
-}
-
-// The first launch waits, on the GPU, for what comes after the second one in another stream. Plain
-// CUDA runs this; with an order between the two it never ends.
-TEST_P(ReadOnlyOwner, DoesNotMakeACorrectProgramHang) {
-  auto [first, second] = execs_of(captured([&](cudaStream_t on) { keep(on); }));
-  hold_up(two);
-  first.launch(two);
-  second.launch(three);
-  must(launch_add(three, const_cast<int*>(flag.get()), 1));
-  EXPECT_TRUE(wait_until([&] { return is_idle(two); })) << "the streams wait for each other";
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Kept, WrittenInCommon,
     testing::Combine(testing::Values(keeping{"Slot", &ExecOrder::use_slot},
@@ -172,34 +149,6 @@ TEST_F(ExecOrder, ASlotOrdersExecsFromBeforeAndAfterAnotherCaptureIntoTheGraph) 
   graph_exec second(source);
   first.launch(two);
   expect_ordered([&] { second.launch(three); });
-}
-
-TEST_F(ExecOrder, ALaunchIntoACaptureIsRefusedAndHarmsNothing) {
-  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
-  graph_exec first(source);
-  graph_exec second(source);
-  first.launch(two);
-  {
-    test::capture open{three, cudaStreamCaptureModeThreadLocal};
-    EXPECT_THROW(second.launch(three), usage_error);
-    EXPECT_EQ(open.end(), cudaSuccess);
-  }
-  expect_ordered([&] { second.launch(three); });
-}
-
-TEST_F(ExecOrder, HoldsForStreamsOfTwoDevices) {
-  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-  graph const source = captured_behind_flag([&](cudaStream_t on) { use_slot(on); });
-  graph_exec first(source);
-  graph_exec second(source);
-  owned_stream far_stream;
-  {
-    device_scope const there(1);
-    far_stream = make_stream();
-  }
-  first.launch(far_stream);
-  expect_ordered([&] { second.launch(three); });
-  sync(far_stream);
 }
 
 // What becomes of the first exec while its launch is in flight.
@@ -250,6 +199,159 @@ TEST_F(ExecOrder, HoldsForLaunchesFromSeveralThreads) {
   EXPECT_EQ(cells.load(0), 900);
   EXPECT_EQ(cells.load(1), 900);
 }
+
+class GroupTurn : public sharing_world {
+ protected:
+  // A graph of the group with a plain exec.
+  struct plain {
+    explicit plain(graph&& of)
+        : source(std::move(of)), held(hoist(source)), exec(instantiate(source.get())) {}
+    graph source;
+    hoisted held;
+    owned_exec exec;
+  };
+  static void launch_in_turn(plain& each, cudaStream_t stream) {
+    each.held.enter(stream);
+    must(cudaGraphLaunch(each.exec, stream));
+    each.held.leave(stream);
+  }
+  static void end(plain& each) {
+    each.exec.reset();
+    each.held.release();
+  }
+};
+
+TEST_F(GroupTurn, IsOrderedWithTheLaunchesOfExecs) {
+  plain first(captured_behind_flag([&](cudaStream_t on) { use(*pool, on); }));
+  graph_exec second(captured_use_of(*pool));
+  plain third(captured_use_of(*pool));
+  launch_in_turn(first, three);
+  second.launch(one);
+  launch_in_turn(third, two);
+  expect_behind_flag(two);
+  EXPECT_EQ(group.stats().stream_waits, 2U);
+  EXPECT_EQ(group.stats().launches, 3U);
+  end(first);
+  end(third);
+}
+
+TEST_F(GroupTurn, OrdersTwoExecsOfOneGraph) {
+  plain first(captured_behind_flag([&](cudaStream_t on) { use(*pool, on); }));
+  owned_exec const second = instantiate(first.source.get());
+  launch_in_turn(first, three);
+  first.held.enter(two);
+  must(cudaGraphLaunch(second, two));
+  first.held.leave(two);
+  expect_behind_flag(two);
+  for (int i = 0; i < 3; ++i) launch_in_turn(first, two);
+  EXPECT_EQ(group.stats().stream_waits, 1U);
+  end(first);
+}
+
+TEST_F(GroupTurn, MakesOthersWaitOnTheHostUntilItsEnd) {
+  plain first(captured_use_of(*pool));
+  graph_exec second(captured_use_of(*pool));
+  plain third(captured_use_of(*pool));
+  plain fourth(captured_use_of(*pool));
+  first.held.enter(two);
+  std::atomic<int> begun{0};
+  {
+    std::vector<std::jthread> threads;
+    for (auto const& begin : std::vector<std::function<void()>>{
+             [&] { second.launch(three); }, [&] { launch_in_turn(third, one); },
+             [&] {
+               fourth.held.enter(asking, std::chrono::nanoseconds::max());
+               fourth.held.leave(asking);
+             }}) {
+      threads.emplace_back([&begun, begin] {
+        begin();
+        ++begun;
+      });
+    }
+    EXPECT_TRUE(stays_false([&] { return begun != 0; }));
+    must(cudaGraphLaunch(first.exec, two));
+    first.held.leave(two);
+  }
+  EXPECT_EQ(begun, 3);
+  sync_all();
+  for (plain* const each : {&first, &third, &fourth}) end(*each);
+}
+
+TEST_F(GroupTurn, RefusesAnotherThreadAfterItsWaitAndItsOwnAtOnce) {
+  plain first(captured_use_of(*pool));
+  plain second(captured_use_of(*pool));
+  graph_exec third(captured_use_of(*pool));
+  first.held.enter(two);
+  std::jthread([&] {
+    expect_error<group_busy>([&] { second.held.enter(three, std::chrono::milliseconds(5)); },
+                             {"hoisted::enter", "another thread", "batches"});
+  }).join();
+  expect_error<group_busy>([&] { second.held.enter(two); }, {"this thread", "leave() first"});
+  expect_error<group_busy>([&] { third.launch(two); }, {"graph_exec::launch", "this thread"});
+  first.held.leave(two);
+  second.held.enter(three, std::chrono::nanoseconds(0));
+  second.held.leave(three);
+  third.launch(two);
+  end(first);
+  end(second);
+}
+
+TEST_F(GroupTurn, RefusesCallsInTheWrongOrder) {
+  plain one_graph(captured_use_of(*pool));
+  hoisted& held = one_graph.held;
+  EXPECT_THROW(held.leave(two), usage_error);
+  held.enter(two);
+  EXPECT_THROW(held.enter(two), usage_error);
+  EXPECT_THROW(held.release(), usage_error);
+  EXPECT_THROW(held.release_after(two), usage_error);
+  held.leave(two);
+  {
+    test::capture open{three, cudaStreamCaptureModeThreadLocal};
+    EXPECT_THROW(held.enter(three), usage_error);
+    EXPECT_EQ(open.end(), cudaSuccess);
+  }
+  end(one_graph);
+  EXPECT_THROW(held.enter(two), usage_error);
+}
+
+TEST_F(GroupTurn, ThatIsForgottenEndsWithItsHandle) {
+  errors_expected = true;
+  graph_exec second(captured_use_of(*pool));
+  {
+    plain first(captured_behind_flag([&](cudaStream_t on) { use(*pool, on); }));
+    first.held.release_at_end(two);
+    first.held.enter(two);
+    must(cudaGraphLaunch(first.exec, two));
+  }
+  EXPECT_NE(errors->all().find("between enter() and leave()"), std::string::npos);
+  second.launch(three);
+  expect_behind_flag(three);
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(GroupTurn, WhoseEndIsNotKnownBlocksOthersUntilItsRelease) {
+  graph_exec other(captured_use_of(*pool));
+  for (bool const is_after_stream : {false, true}) {
+    plain one_graph(captured_use_of(*pool));
+    one_graph.held.enter(two);
+    must(cudaGraphLaunch(one_graph.exec, two));
+    sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+    sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 100);
+    EXPECT_THROW(one_graph.held.leave(two), cuda_error);
+    sim::clear_faults();
+    static_cast<void>(cudaGetLastError());
+    EXPECT_THROW(other.launch(three), cuda_error);
+    if (is_after_stream) {
+      one_graph.held.release_after(stream_ref(two));
+    } else {
+      sync(two);
+      end(one_graph);
+    }
+    other.launch(three);
+    sync_all();
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace escrow::test

@@ -1,11 +1,5 @@
 // Sets of graphs that share execs: what runs, which graphs share, how long each keeps what it
 // holds, and with what launches are ordered.
-#include <escrow/internal/device.hpp>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "graph_nodes.hpp"
 #include "world.hpp"
 
@@ -70,38 +64,6 @@ TEST_F(ExecSet, KeepsWhatAllItsGraphsHoldUntilItsEndWithoutUserObjects) {
   set.reset();
   EXPECT_TRUE(is_released(first));
   EXPECT_TRUE(is_released(second));
-}
-
-TEST_F(ExecSet, EndedInFlightKeepsOnlyWhatTheLaunchUses) {
-  cargo used = make_cargo();
-  cargo idle = make_cargo();
-  auto const launched_one = set->add(captured_behind_flag(used));
-  static_cast<void>(set->add(captured_behind_flag(idle)));
-  set->launch(launched_one, two);
-  set.reset();
-  EXPECT_TRUE(is_released(idle));
-  EXPECT_TRUE(stays_kept(used));
-  flag.raise();
-  EXPECT_TRUE(is_released(used));
-}
-
-TEST_F(ExecSet, SwitchesInStreamOrderWithLaunchesInFlight) {
-  auto const behind_flag = [this](int value) {
-    return captured_behind_flag([&](cudaStream_t on) {
-      must(launch_copy(on, cells.data() + 3, cells.data(), 1));
-      must(launch_add(on, cells.data(), value));
-    });
-  };
-  auto const one_of = set->add(behind_flag(1));
-  auto const other = set->add(behind_flag(10));
-  set->launch(one_of, two);
-  set->launch(other, two);
-  EXPECT_TRUE(stays_false([&] { return cells.load() != 0; }));
-  flag.raise();
-  sync(two);
-  EXPECT_EQ(cells.load(3), 1) << "what the first launch added";
-  EXPECT_EQ(cells.load(), 11);
-  EXPECT_EQ(set->stats().switches, 2U) << "add() leaves the exec at the added graph";
 }
 
 TEST_F(ExecSet, WaitsForExecsThatUseWhatTheLaunchedGraphUses) {

@@ -1,11 +1,6 @@
 // How often CUDA is called for what graphs and execs hold.
 #include <algorithm>
-#include <cstdint>
-#include <escrow/sim.hpp>
-#include <memory>
-#include <optional>
 #include <string_view>
-#include <vector>
 
 #include "world.hpp"
 
@@ -14,8 +9,13 @@ namespace {
 
 class CallsOfACapture : public world {
  protected:
-  [[nodiscard]] static std::uint64_t user_objects_made() {
-    return sim::calls("cudaUserObjectCreate");
+  /// Calls of CUDA in `run`: all, or those of one function.
+  template <class Run>
+  [[nodiscard]] static std::uint64_t calls_of(Run&& run, char const* name = nullptr) {
+    auto const count = [name] { return name == nullptr ? sim::calls() : sim::calls(name); };
+    auto const before = count();
+    std::forward<Run>(run)();
+    return count() - before;
   }
   [[nodiscard]] graph retiring(int owners) {
     return captured([&](cudaStream_t on) {
@@ -23,86 +23,76 @@ class CallsOfACapture : public world {
       for (int i = 0; i < owners; ++i) worker->retire(on, std::make_unique<int>(i));
     });
   }
-  [[nodiscard]] static std::uint64_t calls_of_instantiating(graph const& source) {
-    auto const before = sim::calls();
-    graph_exec const exec(source);
-    return sim::calls() - before;
-  }
 };
 
 TEST_F(CallsOfACapture, ClaimsAndRetirementsOfOneDeleterMakeOneUserObject) {
   constexpr int each = 64;
   block_pool pool = make_pool(each);
   deleter other;
-  auto const before = user_objects_made();
-  std::vector<std::uint64_t> after;
+  auto const made = [](auto&& run) { return calls_of(run, "cudaUserObjectCreate"); };
   graph const source = captured([&](cudaStream_t on) {
     std::vector<block_lease> claimed;
-    for (int i = 0; i < each; ++i) {
+    auto const use_one = [&] {
       claimed.push_back(pool.claim(on));
-      worker->retire(on, std::make_unique<int>(i));
-      after.push_back(user_objects_made());
-    }
-    for (int i = 0; i < each; ++i) other.retire(on, std::make_unique<int>(i));
+      worker->retire(on, std::make_unique<int>(1));
+    };
+    auto const use_more = [&] {
+      for (int i = 1; i < each; ++i) use_one();
+    };
+    auto const use_other = [&] {
+      for (int i = 0; i < each; ++i) other.retire(on, std::make_unique<int>(i));
+    };
+    EXPECT_EQ(made(use_one), 1u);
+    EXPECT_EQ(made(use_more), 0u);
+    EXPECT_EQ(made(use_other), 1u);
     must(launch_tiny(on));
   });
-  EXPECT_EQ(after.front() - before, 1u);
-  EXPECT_EQ(after.back() - after.front(), 0u) << "of the later ones";
-  EXPECT_EQ(user_objects_made() - after.back(), 1u) << "of another deleter";
   EXPECT_LE(pool.stats().in_graphs, static_cast<std::size_t>(each));
 }
 
 TEST_F(CallsOfACapture, ALaterRetirementMakesTwoCallsAtMost) {
-  std::uint64_t before = 0;
-  std::uint64_t after = 0;
   graph const source = captured([&](cudaStream_t on) {
     worker->retire(on, std::make_unique<int>(0));
-    before = sim::calls();
-    for (int i = 0; i < 64; ++i) worker->retire(on, std::make_unique<int>(i));
-    after = sim::calls();
+    EXPECT_LE(calls_of([&] { worker->retire(on, std::make_unique<int>(1)); }), 2u)
+        << "what the capture is, and the stream's device or id";
   });
-  EXPECT_LE(after - before, 128u) << "what the capture is, and the stream's device or id";
 }
 
 TEST_F(CallsOfACapture, InstantiatingCallsCudaAsOftenWithManyOwnersAsWithOne) {
   graph const few = retiring(1);
   graph const many = retiring(512);
-  auto const first_of_few = calls_of_instantiating(few);
-  EXPECT_EQ(calls_of_instantiating(many), first_of_few);
-  EXPECT_EQ(calls_of_instantiating(many), calls_of_instantiating(few));
+  auto const of_instantiating = [](graph const& source) {
+    return calls_of([&] { graph_exec const exec(source); });
+  };
+  auto const first_of_few = of_instantiating(few);
+  EXPECT_EQ(of_instantiating(many), first_of_few);
+  EXPECT_EQ(of_instantiating(many), of_instantiating(few));
 }
 
 TEST_F(CallsOfACapture, DestroyingAnExecCallsCudaAsOftenWithManyOwnersAsWithOne) {
-  auto const releases = [] {
-    return sim::calls("cudaGraphReleaseUserObject") + sim::calls("cudaUserObjectRelease");
-  };
-  auto const calls_of_destroying = [&](int owners) {
+  auto const of_destroying = [&](int owners, char const* name) {
     std::optional<graph_exec> exec(retiring(owners));
-    exec->launch(two);
-    sync(two);
-    auto const before = releases();
-    exec.reset();
-    worker->drain();
-    return releases() - before;
+    run(*exec);
+    auto const destroy = [&] {
+      exec.reset();
+      worker->drain();
+    };
+    return calls_of(destroy, name);
   };
-  EXPECT_EQ(calls_of_destroying(512), calls_of_destroying(1));
+  for (char const* const name : {"cudaGraphReleaseUserObject", "cudaUserObjectRelease"}) {
+    EXPECT_EQ(of_destroying(512, name), of_destroying(1, name)) << name;
+  }
 }
 
 TEST_F(CallsOfACapture, ASetCallsCudaForALaunchAsAnExecDoesAndThreeTimesMoreForASwitch) {
-  auto const calls_of = [](auto&& launch) {
-    auto const before = sim::calls();
-    launch();
-    return sim::calls() - before;
-  };
   graph_exec exec(retiring(1));
   exec_set set;
   auto const first = set.add(retiring(1));
   auto const second = set.add(retiring(1));
   auto const of_exec = calls_of([&] { exec.launch(two); });
   EXPECT_EQ(calls_of([&] { set.launch(second, two); }), of_exec);
-  auto const updates = sim::calls("cudaGraphExecUpdate");
   EXPECT_EQ(calls_of([&] { set.launch(first, two); }), of_exec + 3) << "update, and capture mode";
-  EXPECT_EQ(sim::calls("cudaGraphExecUpdate") - updates, 1u);
+  EXPECT_EQ(calls_of([&] { set.launch(second, two); }, "cudaGraphExecUpdate"), 1u);
 }
 
 // CUDA orders what is launched in one stream.
@@ -111,14 +101,11 @@ TEST_F(CallsOfACapture, ExecsOfOneGraphOnOneStreamWaitForNothing) {
   graph const source = captured([&](cudaStream_t on) { use(pool, on); });
   graph_exec first(source);
   graph_exec second(source);
-  auto const before = sim::calls("cudaStreamWaitEvent");
-  for (int i = 0; i < 4; ++i) {
-    first.launch(two);
-    second.launch(two);
-  }
-  EXPECT_EQ(sim::calls("cudaStreamWaitEvent") - before, 0u);
-  first.launch(three);
-  EXPECT_EQ(sim::calls("cudaStreamWaitEvent") - before, 1u) << "on another stream it has to wait";
+  auto const launch_often = [&] {
+    for (int i = 0; i < 4; ++i) first.launch(two), second.launch(two);
+  };
+  EXPECT_EQ(calls_of(launch_often, "cudaStreamWaitEvent"), 0u);
+  EXPECT_EQ(calls_of([&] { first.launch(three); }, "cudaStreamWaitEvent"), 1u);
   sync_all();
 }
 

@@ -1,9 +1,8 @@
 // Captures as function calls, and graphs as values: what each operation gives, and that none of
-// them harms a capture.
+// them harms a capture. A capture that another thread ends during a call.
 #include <escrow/nodes.hpp>
 #include <stdexcept>
 #include <thread>
-#include <type_traits>
 
 #include "world.hpp"
 
@@ -75,26 +74,22 @@ TEST_P(Capture, OfAScopeThatIsNotEndedIsDropped) {
 }
 
 TEST_P(Capture, ThatWasInvalidatedIsAnErrorAndIsDropped) {
-  try {
-    static_cast<void>(capture_one([&](stream_ref on) {
-      retire(on.get(), fate);
-      static_cast<void>(cudaDeviceSynchronize());
-    }));
-    FAIL() << "an invalidated capture gave a graph";
-  } catch (cuda_error const& error) {
-    EXPECT_EQ(error.status(), cudaErrorStreamCaptureInvalidated);
-    EXPECT_STREQ(error.api(), "cudaStreamEndCapture");
-  }
+  auto const invalidate = [&](stream_ref on) {
+    retire(on.get(), fate);
+    static_cast<void>(cudaDeviceSynchronize());
+  };
+  expect_error<cuda_error>([&] { return capture_one(invalidate); },
+                           {"cudaStreamEndCapture", "cudaErrorStreamCaptureInvalidated"});
   expect_dropped();
 }
 
 TEST_P(Capture, WithAForkThatWasNotJoinedIsAnErrorAndEndsOnBothStreams) {
-  EXPECT_THROW(static_cast<void>(capture_one([&](stream_ref on) {
-                 retire(on.get(), fate);
-                 order(on.get(), two);
-                 must(launch_tiny(two));
-               })),
-               cuda_error);
+  auto const fork = [&](stream_ref on) {
+    retire(on.get(), fate);
+    order(on.get(), two);
+    must(launch_tiny(two));
+  };
+  expect_error<cuda_error>([&] { return capture_one(fork); }, {});
   EXPECT_TRUE(capture_of(two.get()).is_none());
   expect_dropped();
 }
@@ -178,6 +173,163 @@ TEST_F(CaptureSafety, OfEverythingOnTheThreadOfTheCaptureAndOnAnother) {
   sync(two);
   EXPECT_EQ(cells.load(), 6 * 5);
 }
+
+TEST_F(CaptureSafety, OfWhatIsDoneWithTheGraphThatIsBeingCapturedInto) {
+  cargo old = make_cargo();
+  cargo taken = make_cargo();
+  graph_exec exec(captured(old));
+  test::capture open{one, cudaStreamCaptureModeGlobal};
+  load(taken, one);
+  cudaGraph_t const unfinished = open.info().graph;
+  EXPECT_THROW(exec.update(unfinished), cuda_error);
+  static_cast<void>(graph_exec(unfinished));
+  hoisted held = hoist(unfinished);
+  must(launch_add(one, cells.data(), 1));
+  ASSERT_EQ(open.end(), cudaSuccess);
+  exec.update(open.graph().get());
+  EXPECT_TRUE(is_released(old));
+  run(exec);
+  EXPECT_TRUE(is_kept(taken));
+  held.release();
+  EXPECT_TRUE(is_released(taken));
+}
+
+#ifdef ESCROW_TEST_RUNTIME_SIM  // some calls use a graph that is destroyed
+
+/// An owner that calls a function while it is moved for the first time: retire() does that after it
+/// has asked for the capture, and before the graph has the owner.
+class hooked_owner {
+ public:
+  hooked_owner(fate_ptr fate, std::function<void()> hook)
+      : probe_(std::move(fate)), hook_(std::move(hook)) {}
+  hooked_owner(hooked_owner&& other) : probe_(std::move(other.probe_)) {
+    if (auto const hook = std::exchange(other.hook_, {})) hook();
+  }
+
+ private:
+  probe probe_;
+  std::function<void()> hook_;
+};
+
+// How another thread ends a capture.
+enum class ending { with_graph, with_graph_destroyed, invalidated, invalidated_and_begun_again };
+constexpr ending endings[] = {ending::with_graph, ending::with_graph_destroyed, ending::invalidated,
+                              ending::invalidated_and_begun_again};
+
+class CaptureEndsMeanwhile : public world, public testing::WithParamInterface<ending> {
+ protected:
+  CaptureEndsMeanwhile() { errors_expected = true; }
+
+  void begin() { must(cudaStreamBeginCapture(one, cudaStreamCaptureModeRelaxed)); }
+  void end_elsewhere() {
+    std::thread([this] {
+      bool const is_valid =
+          GetParam() == ending::with_graph || GetParam() == ending::with_graph_destroyed;
+      if (!is_valid) static_cast<void>(cudaStreamQuery(one));  // no capture survives that
+      cudaError_t const status = cudaStreamEndCapture(one, made.out());
+      EXPECT_EQ(status == cudaSuccess, is_valid);
+      static_cast<void>(cudaGetLastError());
+      if (GetParam() == ending::with_graph_destroyed) made.reset();
+      if (GetParam() == ending::invalidated_and_begun_again) begin();
+    }).join();
+  }
+  // Retires an owner; the capture ends meanwhile. Whether the retirement succeeded.
+  [[nodiscard]] bool retire_while_it_ends(fate_ptr const& fate) {
+    bool const result = succeeds(
+        [&] { worker->retire(one.get(), hooked_owner(fate, [this] { end_elsewhere(); })); });
+    if (GetParam() == ending::invalidated_and_begun_again) {
+      must(cudaStreamEndCapture(one, made.out()));
+    }
+    return result;
+  }
+  // What an operation in the capture may throw; whether it did not.
+  template <class Operation>
+  [[nodiscard]] static bool succeeds(Operation operation) {
+    try {
+      operation();
+    } catch (usage_error const&) {
+      return false;
+    } catch (cuda_error const&) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    return true;
+  }
+  // By the worker, or by this thread if its retirement failed.
+  [[nodiscard]] static bool is_destroyed(fate_ptr const& fate) {
+    return fate->wait() && fate->times() == 1;
+  }
+
+  owned_graph made;
+};
+
+INSTANTIATE_TEST_SUITE_P(Ends, CaptureEndsMeanwhile, testing::ValuesIn(endings));
+
+TEST_P(CaptureEndsMeanwhile, WhileTheFirstOrALaterOwnerIsRetired) {
+  for (bool const is_later : {false, true}) {
+    SCOPED_TRACE(is_later);
+    cargo first = make_cargo();
+    fate_ptr const fate = make_fate();
+    begin();
+    if (is_later) {
+      load(first, one);
+      block_worker();  // a set that is closed is still registered when the owner is appended
+    }
+    bool const is_taken = retire_while_it_ends(fate);
+    may_end.store(is_later);
+    if (GetParam() == ending::with_graph) {
+      EXPECT_TRUE(!is_later || is_kept(first.fate)) << "the graph is there";
+      EXPECT_TRUE(!is_taken || is_kept(fate));
+    }
+    made.reset();
+    EXPECT_TRUE(is_destroyed(fate));
+    EXPECT_TRUE(!is_later || is_released(first));
+    EXPECT_EQ(worker->stats().leaked, 0u);
+  }
+}
+
+// The pool makes a slot between asking for the capture and giving the graph the slot.
+class CaptureEndsInClaim : public CaptureEndsMeanwhile {
+ protected:
+  [[nodiscard]] block_pool make_ending_pool(std::size_t slots_max) {
+    return block_pool{options(slots_max), [this, slots_max] {
+                        if (made_slots.fetch_add(1) + 1 == slots_max) end_elsewhere();
+                        return block{counts};
+                      }};
+  }
+  std::atomic<std::size_t> made_slots{0};
+};
+
+INSTANTIATE_TEST_SUITE_P(Ends, CaptureEndsInClaim,
+                         testing::Values(endings[0], endings[1], endings[2]));
+
+TEST_P(CaptureEndsInClaim, OfTheFirstOrALaterSlot) {
+  for (std::size_t const slots : {1, 3}) {
+    SCOPED_TRACE(slots);
+    fate_ptr const fate = make_fate();
+    block_pool pool = make_ending_pool(slots);
+    begin();
+    {
+      std::vector<block_lease> claimed;
+      if (slots != 1) retire(one, fate);
+      while (claimed.size() != slots &&
+             succeeds([&] { claimed.push_back(pool.claim(one.get())); })) {
+      }
+    }
+    ASSERT_EQ(made_slots.exchange(0), slots);
+    if (slots != 1 && GetParam() == ending::with_graph) {
+      EXPECT_TRUE(is_kept(fate));
+      EXPECT_GE(pool.stats().in_graphs, 2u);
+    }
+    made.reset();
+    EXPECT_TRUE(slots == 1 || is_destroyed(fate));
+    EXPECT_TRUE(can_claim(pool, slots));
+    EXPECT_EQ(pool.stats().deferred, 0u);
+    EXPECT_EQ(worker->stats().leaked, 0u);
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace escrow::test

@@ -1,14 +1,11 @@
 // What graphs, execs and hoisted references hold, and what they say that they hold. It stays as
 // long as the graph, a clone, an exec or a launch may use it, however captures, copies and
 // instantiations alternate, and is released afterwards.
-#include <algorithm>
 #include <array>
 #include <escrow/core/graph_lifetime_lock.hpp>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
+#include <map>
 
+#include "graph_nodes.hpp"
 #include "world.hpp"
 
 namespace escrow::test {
@@ -35,20 +32,17 @@ class Held : public world {
     EXPECT_EQ(held.slots, 3U);
     EXPECT_EQ(held.owners, 1U);
     EXPECT_EQ(held.bytes, small_bytes + large_bytes);
-    // A scratch pool is a pool for each size.
-    EXPECT_EQ(held.labels.size(), 4U);
-    expect_label(held, "scratch of 1024 bytes", 1, small_bytes);
-    expect_label(held, "scratch of 1048576 bytes", 1, large_bytes);
-    expect_label(held, "blocks", 1, 0);  // the pool does not know the size
-    expect_label(held, "owners", 1, 0);
-  }
-  static void expect_label(resource_usage const& held, std::string const& label, std::size_t count,
-                           std::size_t bytes) {
-    auto const found =
-        std::ranges::find(held.labels, label, [](auto const& each) { return each.label; });
-    ASSERT_NE(found, held.labels.end()) << label;
-    EXPECT_EQ(found->count, count) << label;
-    EXPECT_EQ(found->bytes, bytes) << label;
+    std::map<std::string, std::size_t> bytes_of;
+    for (auto const& each : held.labels) {
+      EXPECT_EQ(each.count, 1U) << each.label;
+      bytes_of[each.label] = each.bytes;
+    }
+    // A scratch pool is a pool for each size; that of the blocks does not know it.
+    EXPECT_EQ(bytes_of,
+              (std::map<std::string, std::size_t>{{"scratch of 1024 bytes", small_bytes},
+                                                  {"scratch of 1048576 bytes", large_bytes},
+                                                  {"blocks", 0},
+                                                  {"owners", 0}}));
   }
   static void expect_nothing(resource_usage const& held) {
     EXPECT_EQ(held.slots, 0U);
@@ -56,13 +50,8 @@ class Held : public world {
     EXPECT_EQ(held.bytes, 0U);
     EXPECT_TRUE(held.labels.empty());
   }
-  [[nodiscard]] pool_options scratch_options() {
-    pool_options chosen = options(8);
-    chosen.label = "scratch";
-    return chosen;
-  }
 
-  scratch_pool scratch{scratch_options()};
+  scratch_pool scratch{with(options(8), &pool_options::label, "scratch")};
 };
 
 class HeldBy : public Held, public testing::WithParamInterface<holder> {};
@@ -93,20 +82,6 @@ TEST_P(HeldBy, IsWhatTheCaptureClaimedAndRetired) {
   expect_mixture(GetParam().held(captured([&](cudaStream_t on) { keep_mixture(on, taken); })));
 }
 
-TEST_F(Held, ByAParentIsWhatItAndItsChildrenHold) {
-  cargo taken = make_cargo();
-  cargo own = make_cargo();
-  graph parent = captured(own);
-  parent.add_child(captured([&](cudaStream_t on) { keep_mixture(on, taken); }));
-  for (resource_usage const& held : {parent.held(), graph_exec(parent).held()}) {
-    EXPECT_EQ(held.slots, 4U);
-    EXPECT_EQ(held.owners, 2U);
-    EXPECT_EQ(held.bytes, small_bytes + large_bytes);
-    expect_label(held, "blocks", 2, 0);
-    expect_label(held, "owners", 2, 0);
-  }
-}
-
 TEST_F(Held, ByNothingIsNothingAndByAPlainCloneNothingThatEscrowKnows) {
   cargo taken = make_cargo();
   graph const holds = captured(taken);
@@ -122,73 +97,25 @@ TEST_F(Held, ByNothingIsNothingAndByAPlainCloneNothingThatEscrowKnows) {
   }
 }
 
-// What some graphs hold, and what of it their execs keep.
-class HeldByExec : public world {
- protected:
-  // Retires an owner to a graph that was built by hand.
-  void retire_to(cudaGraph_t graph, cargo& taken) { worker->retire(graph, probe(taken.fate)); }
-};
+using HeldByExec = world;
 
-TEST_F(HeldByExec, IsWhatIsHeldAtEachLevelOfChildren) {
+TEST_F(HeldByExec, IsWhatIsHeldAtEachLevelOfChildrenAsLongAsANodeOfEachIsLeft) {
   std::array<cargo, 3> taken{make_cargo(), make_cargo(), make_cargo()};
   cargo of_embedded = make_cargo();
   std::optional<graph> outer(captured(taken[0]));
   {
     graph between = captured(taken[1]);
     cudaGraphNode_t const node = between.add_child(captured(taken[2]));
-    retire_to(embedded_graph(node), of_embedded);
+    worker->retire(embedded_graph(node), probe(of_embedded.fate));
+    cudaGraphNode_t const first = outer->add_child(between);
     outer->add_child(between);
+    must(cudaGraphDestroyNode(first));
   }
   std::optional<graph_exec> exec(*outer);
   outer.reset();
-  EXPECT_TRUE(is_kept(of_embedded));
-  EXPECT_TRUE(is_kept(taken[1]));
-  EXPECT_TRUE(is_kept(taken[2]));
+  for (cargo* const each : {&of_embedded, &taken[1], &taken[2]}) EXPECT_TRUE(is_kept(*each));
   expect_bare_only_holder(exec, taken[0]);
-  EXPECT_TRUE(is_released(of_embedded));
-  EXPECT_TRUE(is_released(taken[1]));
-  EXPECT_TRUE(is_released(taken[2]));
-}
-
-TEST_F(HeldByExec, IsWhatAChildHeldThoughItsNodeIsDestroyedAfterwards) {
-  cargo taken = make_cargo();
-  graph parent = captured_without_cargo();
-  cudaGraphNode_t const node = parent.add_child(captured(taken));
-  std::optional<graph_exec> before(parent);
-  must(cudaGraphDestroyNode(node));
-  graph_exec after(parent);
-  EXPECT_TRUE(after.is_bare());
-  expect_bare_only_holder(before, taken);
-  after.launch(two);
-  sync(two);
-  EXPECT_EQ(cells.load(), 5);
-}
-
-TEST_F(HeldByExec, IsWhatAChildHoldsAsLongAsOneOfItsNodesIsLeft) {
-  cargo taken = make_cargo();
-  std::optional<graph> parent(std::in_place);
-  {
-    graph const child = captured(taken);
-    cudaGraphNode_t const first = parent->add_child(child);
-    parent->add_child(child);
-    must(cudaGraphDestroyNode(first));
-  }
-  EXPECT_TRUE(is_kept(taken));
-  std::optional<graph_exec> exec(*parent);
-  parent.reset();
-  expect_bare_only_holder(exec, taken);
-}
-
-TEST_F(HeldByExec, IsAlsoWhatWasCapturedIntoAPlainCloneAfterwards) {
-  cargo taken = make_cargo();
-  cargo late = make_cargo();
-  owned_graph copy = test::clone(captured(taken).get());
-  capture_into(copy, [&](cudaStream_t on) { load(late, on); });
-  std::optional<graph_exec> exec(copy.get());
-  copy.reset();
-  EXPECT_TRUE(is_kept(late));
-  expect_only_holder(exec, taken);
-  EXPECT_TRUE(is_released(late));
+  for (cargo* const each : {&of_embedded, &taken[1], &taken[2]}) EXPECT_TRUE(is_released(*each));
 }
 
 /// An owner of an exec that was made with plain calls.
@@ -216,10 +143,6 @@ class ReferenceSet : public world {
   // Captures more into the graph: it holds `taken` then, too.
   void capture_more(cudaGraph_t graph, cargo& taken) {
     capture_into(graph, [&](cudaStream_t on) { load(taken, on); });
-  }
-  static void run_plainly(owned_exec const& exec, cudaStream_t on) {
-    must(cudaGraphLaunch(exec, on));
-    sync(on);
   }
 };
 
@@ -279,7 +202,11 @@ class SealedBetweenCaptures : public ReferenceSet, public testing::WithParamInte
     std::string const what = GetParam();
     if (what == "Exec") return std::make_shared<graph_exec>(source);
     if (what == "Clone") return std::make_shared<graph>(source.clone());
-    if (what == "UpdatedExec") return updated_exec_of(source);
+    if (what == "UpdatedExec") {
+      auto const exec = std::make_shared<graph_exec>(captured_without_cargo());
+      exec->update(source);
+      return exec;
+    }
     if (what == "Parent") {
       auto const parent = std::make_shared<graph>();
       parent->add_child(source);
@@ -290,13 +217,6 @@ class SealedBetweenCaptures : public ReferenceSet, public testing::WithParamInte
               taken->release();
               delete taken;
             }};
-  }
-  [[nodiscard]] std::shared_ptr<void> updated_exec_of(graph const& source) {
-    cargo other = make_cargo();
-    auto const exec = std::make_shared<graph_exec>(captured(other));
-    exec->update(source);
-    EXPECT_TRUE(is_released(other));
-    return exec;
   }
 };
 
@@ -331,51 +251,46 @@ TEST_P(SealedBetweenCaptures, IsReleasedThoughTheSecondRetiresItself) {
   EXPECT_TRUE(is_released(early)) << "it holds itself";
 }
 
-// Clones and execs that plain calls make of one graph before, between and after two captures.
-enum class last_holder { source, early_clone, early_exec, late_clone, late_exec };
-
-class PlainCopies : public ReferenceSet, public testing::WithParamInterface<last_holder> {
+/// Plain calls make clones and execs of a graph before and after a second capture into it. The
+/// parameter is which of them is left.
+class PlainCopies : public ReferenceSet, public testing::WithParamInterface<char const*> {
  protected:
-  [[nodiscard]] bool uses_late() const {
-    return GetParam() != last_holder::early_clone && GetParam() != last_holder::early_exec;
+  template <class Owned>
+  void keep_only(char const* name, Owned& each) {
+    if (std::string(GetParam()) != name) each.reset();
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(LastHolder, PlainCopies,
-                         testing::Values(last_holder::source, last_holder::early_clone,
-                                         last_holder::early_exec, last_holder::late_clone,
-                                         last_holder::late_exec));
+INSTANTIATE_TEST_SUITE_P(Left, PlainCopies,
+                         testing::Values("Source", "EarlyClone", "EarlyExec", "LateClone",
+                                         "LateExec"),
+                         [](auto const& each) { return std::string(each.param); });
 
 TEST_P(PlainCopies, KeepWhatTheyMayUse) {
   cargo early = make_cargo();
   cargo late = make_cargo();
   owned_graph source = make_graph();
-  owned_graph const empty = test::clone(source);
   capture_more(source, early);
   owned_graph early_clone = test::clone(source);
   owned_exec early_exec = instantiate(early_clone);
   capture_more(source, late);
   owned_graph late_clone = test::clone(source);
   owned_exec late_exec = instantiate(source);
-
-  last_holder const last = GetParam();
-  if (last != last_holder::source) source.reset();
-  if (last != last_holder::late_clone) late_clone.reset();
-  if (last != last_holder::late_exec) late_exec.reset();
-  if (last != last_holder::early_clone) early_clone.reset();
-  if (last != last_holder::early_exec) early_exec.reset();
+  keep_only("Source", source);
+  keep_only("LateClone", late_clone);
+  keep_only("LateExec", late_exec);
+  keep_only("EarlyClone", early_clone);
+  keep_only("EarlyExec", early_exec);
   EXPECT_TRUE(stays_kept(early));
-  EXPECT_TRUE(!uses_late() || is_kept(late));
-  for (owned_graph const* const each : {&source, &early_clone, &late_clone}) {
-    if (each->get() != nullptr) run_plainly(instantiate(*each), two);
+  EXPECT_TRUE(std::string(GetParam()).starts_with("Early") || is_kept(late));
+  for (owned_graph* const each : {&source, &early_clone, &late_clone}) {
+    if (each->get() != nullptr) early_exec = instantiate(*each);
+    each->reset();
   }
-  for (owned_exec const* const each : {&early_exec, &late_exec}) {
-    if (each->get() != nullptr) run_plainly(*each, two);
-  }
+  owned_exec& last = early_exec.get() != nullptr ? early_exec : late_exec;
+  test::run(last, two);
   EXPECT_TRUE(is_kept(early));
-
-  for (owned_graph* const each : {&source, &early_clone, &late_clone}) each->reset();
-  for (owned_exec* const each : {&early_exec, &late_exec}) each->reset();
+  last.reset();
   EXPECT_TRUE(is_released(early));
   EXPECT_TRUE(is_released(late));
 }

@@ -1,10 +1,8 @@
 // hoist(): callers who instantiate and launch with plain calls get bare execs, and say themselves
 // when what these use may be released. And what happens if they do not, or twice.
-#include <optional>
+#include <escrow/nodes.hpp>
 #include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "world.hpp"
 
@@ -106,6 +104,19 @@ TEST_F(Hoist, OfAGraphThatIsCapturedIntoAgainLetsThatHoldTheSlotOfALeaseFromBefo
   EXPECT_TRUE(is_released(pool));
 }
 
+TEST_F(Hoist, OfACloneLeavesTheGraphItsSlotAlsoForALeaseThatIsUsedInALaterCapture) {
+  scratch_pool pool(options(1));
+  std::optional<buffer_lease<int>> held;
+  graph const source =
+      captured([&](cudaStream_t on) { held.emplace(pool.claim<int>(stream_ref(on), 1)); });
+  hoist(source.clone()).release();
+  capture_into(source.get(), [&](cudaStream_t on) {
+    EXPECT_NO_THROW(launch(on, function_of<int*, int>(kernel_id::add), {}, *held, 1));
+    held.reset();
+  });
+  run(source);
+}
+
 TEST_F(Hoist, TakesWhatChildrenAndNamedBodiesHoldToo) {
   cargo of_child = make_cargo();
   cargo of_body = make_cargo();
@@ -125,18 +136,6 @@ TEST_F(Hoist, TakesWhatChildrenAndNamedBodiesHoldToo) {
   EXPECT_TRUE(is_released(of_child));
   EXPECT_TRUE(is_released(of_body));
   EXPECT_EQ(cells.load(), 1);
-}
-
-TEST_F(Hoist, OfAGraphThatIsBeingCapturedIntoHarmsNoCapture) {
-  cargo taken = make_cargo();
-  test::capture open{one, cudaStreamCaptureModeGlobal};
-  load(taken, one);
-  hoisted held = hoist(open.info().graph);
-  ASSERT_EQ(open.end(), cudaSuccess);
-  open.graph().reset();
-  EXPECT_TRUE(is_kept(taken));
-  held.release_after(two);
-  EXPECT_TRUE(is_released(taken));
 }
 
 TEST_F(Hoist, MisuseIsAnErrorThatNamesTheCall) {

@@ -1,18 +1,26 @@
-// Sharing groups: graphs that use the same slots, one after another.
+// Sharing groups: graphs that use the same slots, one launch after another.
 #include <array>
 #include <escrow/internal/graph_query.hpp>
 #include <escrow/nodes.hpp>
-#include <optional>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "sharing_world.hpp"
+#include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class SharingGroup : public sharing_world {};
+class SharingGroup : public sharing_world {
+ protected:
+  // A graph that uses so much scratch, all at a time.
+  [[nodiscard]] graph captured_claims(scratch_pool& of, std::vector<std::size_t> const& bytes) {
+    return captured([&](cudaStream_t on) {
+      std::vector<lease<device_block>> held;
+      for (std::size_t const each : bytes) held.push_back(of.claim(on, each));
+    });
+  }
+
+  sharing_group filled{{.fill = 0xAB}};
+};
 
 // What graphs share.
 
@@ -20,9 +28,12 @@ TEST_F(SharingGroup, LetsGraphsUseOneSlot) {
   graph const first = captured_use_of(*pool, 1);
   graph const second = captured_use_of(*pool, 2);
   graph const third = captured_use_of(*pool, 3);
-  EXPECT_EQ(made(), 1);
+  std::optional<block_lease> output;
+  graph const fourth = captured([&](cudaStream_t on) { output = pool->claim(on); });
+  EXPECT_EQ(made(), 1) << "also for results, which need a pool without the group";
   EXPECT_EQ(pool->stats().in_graphs, 1U);
   EXPECT_EQ(group.stats().slots, 1U);
+  output.reset();
   graph_exec execs[]{graph_exec(first), graph_exec(second), graph_exec(third)};
   for (int i = 0; i < 30; ++i) execs[i % 3].launch(i % 2 == 0 ? two : three);
   sync_all();
@@ -70,14 +81,6 @@ TEST_F(SharingGroup, SharesASlotOnlyAfterItsReleaseInTheCapture) {
   EXPECT_EQ(made(), 3);
 }
 
-TEST_F(SharingGroup, KeepsNoSlotForOneGraphThatAnotherHoldsAlready) {
-  graph const first = captured_use_of(*pool);
-  std::optional<block_lease> output;
-  graph const second = captured([&](cudaStream_t on) { output = pool->claim(on); });
-  EXPECT_EQ(made(), 1) << "why results need a pool without the group";
-  output->release();
-}
-
 TEST_F(SharingGroup, OrdersUsesInsideOneGraphByItsEdges) {
   graph const large = captured([&](cudaStream_t on) {
     block_lease const held = pool->claim(on);
@@ -97,20 +100,17 @@ TEST_F(SharingGroup, OrdersUsesInsideOneGraphByItsEdges) {
   expect_right_results(branches.get());
 }
 
-TEST_F(SharingGroup, ACaptureIntoACloneDoesNotGetWhatTheCloneUses) {
-  graph const source = captured_use_of(*pool);
-  graph const copy = source.clone();
-  capture_into(copy.get(), [&](cudaStream_t on) { use(*pool, on); });
-  EXPECT_EQ(made(), 2) << "both parts of the clone may run concurrently";
-}
-
-TEST_F(SharingGroup, ACaptureIntoAHoistedCloneDoesNotGetWhatTheCloneUses) {
-  graph const source = captured_use_of(*pool);
-  graph const copy = source.clone();
-  hoisted held = hoist(copy);
-  capture_into(copy.get(), [&](cudaStream_t on) { use(*pool, on); });
-  EXPECT_EQ(made(), 2) << "both parts of the clone may run concurrently";
-  held.release();
+TEST_F(SharingGroup, ACaptureIntoACloneDoesNotGetWhatTheCloneUsesAlsoIfItWasHoisted) {
+  for (bool const is_hoisted : {false, true}) {
+    graph const source = captured_use_of(pool.emplace(make_pool(in_group())));
+    graph const copy = source.clone();
+    std::optional<hoisted> held;
+    if (is_hoisted) held.emplace(hoist(copy));
+    int const before = made();
+    capture_into(copy.get(), [&](cudaStream_t on) { use(*pool, on); });
+    EXPECT_EQ(made(), before + 1) << "both parts of the clone may run concurrently";
+    if (held) held->release();
+  }
 }
 
 TEST_F(SharingGroup, DoesNotShareWhatANodeBuiltByHandHolds) {
@@ -127,12 +127,12 @@ TEST_F(SharingGroup, DoesNotShareWhatANodeBuiltByHandHolds) {
 
 TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
   scratch_pool scratch(in_group());
-  graph const large = captured_claims_together(scratch, {1 << 20, 64 << 10, 4 << 10});
+  graph const large = captured_claims(scratch, {1 << 20, 64 << 10, 4 << 10});
   std::size_t const bytes = scratch.bytes();
-  graph const medium = captured_claims_together(scratch, {60 << 10, 1 << 10, 700 << 10});
+  graph const medium = captured_claims(scratch, {60 << 10, 1 << 10, 700 << 10});
   EXPECT_EQ(scratch.bytes(), bytes);
   EXPECT_EQ(medium.held().bytes, bytes);
-  graph const small = captured_claims(scratch, {3 << 10, 2 << 10});
+  graph const small = captured_claims(scratch, {3 << 10});
   EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(4 << 10));
   EXPECT_EQ(group.stats().bytes, bytes);
 }
@@ -143,53 +143,32 @@ TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
   sync(two);
   graph const small = captured_claims(scratch, {3 << 10});
   EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(3 << 10));
-  graph const equal = captured_claims_together(scratch, {4 << 10, 1 << 20});
+  graph const equal = captured_claims(scratch, {4 << 10, 1 << 20});
   EXPECT_EQ(scratch.bytes(), small.held().bytes + equal.held().bytes) << "of idle ones, those";
 }
 
-TEST_F(SharingGroup, AGraphAddsOnlyWhatTheOthersLack) {
-  scratch_pool scratch(in_group());
-  graph const small = captured_claims(scratch, {4 << 10});
-  graph const large = captured_claims_together(scratch, {1 << 20, 1 << 10});
-  EXPECT_EQ(scratch.bytes(),
-            scratch_pool::block_bytes(4 << 10) + scratch_pool::block_bytes(1 << 20));
-}
-
-TEST_F(SharingGroup, FillsScratchBeforeEachLaunchIfAsked) {
-  scratch_pool scratch(in_filled_group());
-  pinned_ints seen{1};
-  graph const source = captured([&](cudaStream_t on) {
-    auto const held = scratch.claim<int>(on, 64);
-    must(launch_copy(on, seen.data(), held.data(), 1));
-    must(launch_fill(on, held.data(), 64, 7));
-  });
-  graph_exec exec(source);
-  for (int i = 0; i < 2; ++i) {
-    exec.launch(two);
-    sync(two);
-    EXPECT_EQ(static_cast<unsigned>(seen.load()), 0xABABABABU) << "what the last launch left";
-  }
-}
-
-TEST_F(SharingGroup, FillsNothingOfAPoolWithoutTheGroup) {
-  scratch_pool scratch(in_filled_group());
+TEST_F(SharingGroup, FillsItsScratchBeforeEachLaunchIfAskedAndNotThatOfOthers) {
+  scratch_pool scratch(with(options(8), &pool_options::group, filled));
   scratch_pool other(options(8));
-  pinned_ints seen{1};
+  pinned_ints seen{2};
   graph const source = captured([&](cudaStream_t on) {
     auto const held = scratch.claim<int>(on, 64);
     auto const kept = other.claim<int>(on, 64);
-    must(launch_copy(on, seen.data(), kept.data(), 1));
+    must(launch_copy(on, seen.data(), held.data(), 1));
+    must(launch_copy(on, seen.data() + 1, kept.data(), 1));
+    must(launch_fill(on, held.data(), 64, 7));
     must(launch_fill(on, kept.data(), 64, 7));
   });
   EXPECT_EQ(filled.stats().slots, 1U);
   graph_exec exec(source);
-  for (int i = 0; i < 2; ++i) exec.launch(two);
-  sync(two);
-  EXPECT_EQ(seen.load(), 7) << "what the last launch left";
+  run(exec);
+  run(exec);
+  EXPECT_EQ(static_cast<unsigned>(seen.load(0)), 0xABABABABU);
+  EXPECT_EQ(seen.load(1), 7) << "what the last launch left";
 }
 
 TEST_F(SharingGroup, FillsAfterTheLastLaunchOfTheSameExec) {
-  scratch_pool scratch(in_filled_group());
+  scratch_pool scratch(with(options(8), &pool_options::group, filled));
   graph_exec exec(captured([&](cudaStream_t on) {
     auto const held = scratch.claim<int>(on, 64);
     must(launch_fill(on, held.data(), 64, 7));
@@ -208,7 +187,7 @@ TEST_F(SharingGroup, FillsAfterTheLastLaunchOfTheSameExec) {
 #ifdef ESCROW_TEST_RUNTIME_SIM
 
 TEST_F(SharingGroup, LaunchesWaitForWhatAFailedOneHasFilled) {
-  scratch_pool scratch(in_filled_group());
+  scratch_pool scratch(with(options(8), &pool_options::group, filled));
   auto const enqueue = [&](cudaStream_t on) {
     auto const held = scratch.claim<int>(on, 64);
     must(launch_add(on, started(), 1));
@@ -227,7 +206,7 @@ TEST_F(SharingGroup, LaunchesWaitForWhatAFailedOneHasFilled) {
 }
 
 TEST_F(SharingGroup, FillsNothingInACapture) {
-  scratch_pool scratch(in_filled_group());
+  scratch_pool scratch(with(options(8), &pool_options::group, filled));
   graph_exec exec(captured_claims(scratch, {256}));
   test::capture open{three, cudaStreamCaptureModeThreadLocal};
   EXPECT_THROW(exec.launch(three), usage_error);
@@ -259,31 +238,29 @@ TEST_F(SharingGroup, WaitsOnlyForAnotherStream) {
   EXPECT_EQ(group.stats().launches, 20U);
 }
 
-TEST_F(SharingGroup, RefusesChildGraphsOnTwoBranches) {
-  graph const first = captured_use_of(*pool);
-  graph const second = captured_use_of(*pool);
+TEST_F(SharingGroup, RefusesWorkOnTwoBranchesAlsoInChildGraphsAndBodies) {
+  graph const child = captured_use_of(*pool);
   graph parallel;
-  static_cast<void>(build(parallel).add(child_node(first)));
-  static_cast<void>(build(parallel).add(child_node(second)));
+  graph beside = captured_use_of(*pool);
+  for (graph* const each : {&parallel, &parallel, &beside}) {
+    static_cast<void>(build(*each).add(child_node(child)));
+  }
   expect_error<usage_error>([&] { graph_exec const refused(parallel); },
                             {"graph_exec::graph_exec", "batches", "graph::add_child"});
-  expect_error<usage_error>([&] { static_cast<void>(hoist(parallel)); }, {"hoist", "batches"});
-  graph serial;
-  serial.add_child(first);
-  serial.add_child(second);
-  run(serial);
-}
-
-TEST_F(SharingGroup, RefusesAChildGraphBesideWorkOfItsOwn) {
-  graph const child = captured_use_of(*pool);
-  graph parent = captured_use_of(*pool);
-  static_cast<void>(build(parent).add(child_node(child)));
-  EXPECT_THROW(graph_exec const refused(parent), usage_error);
+  expect_error<usage_error>([&] { return hoist(parallel); }, {"hoist", "batches"});
+  EXPECT_THROW(graph_exec const refused(beside), usage_error);
   graph_exec exec(captured_use_of(*pool));
-  EXPECT_THROW(exec.update(parent), usage_error);
+  EXPECT_THROW(exec.update(beside), usage_error);
   graph serial = captured_use_of(*pool);
   serial.add_child(child);
+  serial.add_child(child);
   run(serial);
+  graph whole;
+  cudaGraph_t const body = add_conditional(whole.get());
+  capture_into(body, [&](cudaStream_t on) { use(*pool, on); });
+  { graph_exec const alone(whole, {.bodies = {body}}); }
+  whole.add_child(child);
+  EXPECT_THROW(graph_exec const refused(whole, {.bodies = {body}}), usage_error);
 }
 
 TEST_F(SharingGroup, RefusesWorkBesideAChildGraphThatWasHoisted) {
@@ -314,20 +291,41 @@ TEST_F(SharingGroup, AnEdgeThatWaitsForNoEndOrdersNoChildGraph) {
   run(add_behind(full_edge));
 }
 
-TEST_F(SharingGroup, RefusesABodyBesideOtherWork) {
-  graph whole;
-  cudaGraph_t const body = add_conditional(whole.get());
-  capture_into(body, [&](cudaStream_t on) { use(*pool, on); });
-  { graph_exec const alone(whole, {.bodies = {body}}); }
-  whole.add_child(captured_use_of(*pool));
-  EXPECT_THROW(graph_exec const refused(whole, {.bodies = {body}}), usage_error);
+TEST_F(SharingGroup, StatisticsNameAGraphOnceAsLongAsNothingOrdersIt) {
+  graph const other = captured_use_of(*pool);
+  EXPECT_EQ(group.stats().unordered, std::vector{other.id()});
+  EXPECT_NE(group.describe().find("\"unordered\": [" + std::to_string(other.id()) + "]}"),
+            std::string::npos)
+      << group.describe();
+  graph built;
+  capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_EQ(group.stats().unordered.size(), 2U);
+  graph_exec const ordered(other);
+  std::vector<std::uint64_t> const its_id{graph_id_of(built.get()).value_or(0)};
+  EXPECT_EQ(group.stats().unordered, its_id) << "a graph created by Escrow";
+  static_cast<void>(graph_exec(captured_use_of(*pool)));
+  { graph const copied = built.clone(); }  // the next claim does not join the first
+  capture_into(built.get(), [&](cudaStream_t on) { use(*pool, on); });
+  EXPECT_EQ(group.stats().unordered, its_id) << "with two sets";
+#ifdef ESCROW_TEST_RUNTIME_SIM
+  sim::fail_call_here("cudaGraphInstantiate", cudaErrorUnknown);
+  EXPECT_THROW(graph_exec const refused(built), cuda_error);
+  static_cast<void>(cudaGetLastError());
+  EXPECT_EQ(group.stats().unordered, its_id) << "no exec was created";
+#endif
+  hoisted held = hoist(built);
+  EXPECT_EQ(group.stats().unordered, its_id) << "enter() was not called";
+  held.enter(two);
+  held.leave(two);
+  EXPECT_TRUE(group.stats().unordered.empty());
+  held.release();
 }
 
 TEST_F(SharingGroup, IsOfOneDevice) {
   if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
   pool_options there = in_group();
   there.device = 1;
-  expect_error<usage_error>([&] { static_cast<void>(make_pool(there)); },
+  expect_error<usage_error>([&] { return make_pool(there); },
                             {"pool_options::group", "blocks", "batches", "device 1", "device 0"});
 }
 

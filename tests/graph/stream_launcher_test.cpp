@@ -1,21 +1,14 @@
 // stream_launcher: launches on one stream and thread, recorded together. What comes after them is
 // refused, and never early. What the exec holds is released as after a graph_exec's launches:
 // see exec_lifetime_test.cpp.
-#include <atomic>
-#include <escrow/sim.hpp>
-#include <memory>
-#include <optional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "sharing_world.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class StreamLauncher : public sharing_world {
+class StreamLauncher : public world {
  protected:
   static constexpr int often = 5;
   static constexpr char const* is_due = "call flush() or launch() of that launcher";
@@ -56,7 +49,7 @@ class StreamLauncher : public sharing_world {
 
   void TearDown() override {
     taken.reset();
-    sharing_world::TearDown();
+    world::TearDown();
   }
 
   std::optional<cargo> taken{make_cargo()};
@@ -77,7 +70,9 @@ TEST_F(StreamLauncher, RecordsEachLaunchWhereItMust) {
   graph const source = captured(*taken);
   EXPECT_EQ(records(graph_exec(source), cudaStreamLegacy), each);
   EXPECT_EQ(records(graph_exec(source), cudaStreamPerThread), each);
-  EXPECT_EQ(records(graph_exec(captured_use_of(*pool)), two), each) << "a sharing group";
+  block_pool grouped = make_pool(with(options(1), &pool_options::group, sharing_group()));
+  graph const of_group = captured([&](cudaStream_t on) { use(grouped, on); });
+  EXPECT_EQ(records(graph_exec(of_group), two), each);
   owned_graph const conditional = make_graph();
   add_kernel(add_conditional(conditional), tiny_call());
   EXPECT_EQ(records(graph_exec(conditional.get()), two), each);
@@ -104,36 +99,6 @@ TEST_F(StreamLauncher, RefusesWhatSharesItsSlotUntilItIsFlushed) {
   launcher.flush();
   expect_ordered([&] { rival.launch(three); });
   other.release();
-}
-
-TEST_F(StreamLauncher, LetsTheOtherExecLaunchAfterItsOwnNextLaunch) {
-  graph const source = behind_flag();
-  stream_launcher launcher = on_two(source);
-  launcher.launch();
-  graph_exec rival(source);
-  expect_refused({{"graph_exec::launch: ", {is_due}, [&] { rival.launch(three); }}});
-  launcher.launch();
-  expect_ordered([&] { rival.launch(three); }, 3);
-}
-
-TEST_F(StreamLauncher, IsOrderedByTheStreamWithWhatFollowsOnIt) {
-  graph const source = behind_flag();
-  stream_launcher launcher = on_two(source);
-  launcher.launch();
-  graph_exec rival(source);
-  rival.launch(two);  // and records
-  graph_exec third(source);
-  expect_ordered([&] { third.launch(three); }, 3);
-}
-
-TEST_F(StreamLauncher, WaitsForLaunchesOfOthersBeforeItsFirst) {
-  graph const source = behind_flag();
-  {
-    graph_exec first(source);
-    first.launch(three);
-  }
-  stream_launcher launcher = on_two(source);
-  expect_ordered([&] { launcher.launch(); });
 }
 
 TEST_F(StreamLauncher, FlushedLateDoesNotHideALaterLaunchOfAnother) {
@@ -190,24 +155,14 @@ TEST_F(StreamLauncher, KeepsOthersFromLaunchingWhileItsOwnLaunchBlocks) {
   EXPECT_TRUE(have_ended(2));
 }
 
-TEST_F(StreamLauncher, DoesNotOrderExecsThatShareOnlyWhatIsRead) {
-  graph const source = captured_behind_flag(
-      [&, shared = std::make_shared<int>(1)](cudaStream_t on) { retain(on, shared); });
-  stream_launcher launcher = on_two(source);
-  launcher.launch();
-  graph_exec rival(source);
-  expect_concurrent([&] { rival.launch(three); });
-}
-
 TEST_F(StreamLauncher, IsForOneThread) {
   stream_launcher launcher = on_two(captured(*taken));
   launcher.launch();
   std::thread([&] {
     std::string const text = "bound to another thread; call it on the thread that created";
-    expect_refused(
-        {{"stream_launcher::launch: ", {text}, [&] { launcher.launch(); }},
-         {"stream_launcher::flush: ", {text}, [&] { launcher.flush(); }},
-         {"stream_launcher::release: ", {text}, [&] { static_cast<void>(launcher.release()); }}});
+    expect_refused({{"stream_launcher::launch: ", {text}, [&] { launcher.launch(); }},
+                    {"stream_launcher::flush: ", {text}, [&] { launcher.flush(); }},
+                    {"stream_launcher::release: ", {text}, [&] { return launcher.release(); }}});
   }).join();
   launcher.flush();
   std::thread([ended = std::move(launcher)] {}).join();
@@ -272,31 +227,6 @@ TEST_F(StreamLauncher, ThatEndsWhileItsStreamCapturesLeaksWhatItsExecHeld) {
   launcher.reset();
   EXPECT_EQ(open.end(), cudaSuccess);
   expect_leaked("stream_launcher::~stream_launcher: the launcher's stream is being captured");
-}
-
-TEST_F(StreamLauncher, FlushedBeforeACaptureMayEndInIt) {
-  std::optional<stream_launcher> launcher(on_two(behind_flag()));
-  launcher->launch();
-  launcher->flush();
-  test::capture open{two, cudaStreamCaptureModeGlobal};
-  launcher.reset();
-  EXPECT_EQ(open.end(), cudaSuccess);
-  EXPECT_TRUE(is_kept(*taken));
-  flag.raise();
-  EXPECT_TRUE(is_released(*taken));
-}
-
-TEST_F(StreamLauncher, LeavesTheThreadsDeviceAndCaptureModeAsTheyWere) {
-  int devices = 0;
-  must(cudaGetDeviceCount(&devices));
-  device_scope const elsewhere(devices - 1);
-  {
-    stream_launcher launcher = on_two(captured(*taken));
-    launcher.launch();
-  }
-  EXPECT_EQ(current_device(), devices - 1);
-  EXPECT_EQ(thread_mode(), cudaStreamCaptureModeGlobal);
-  EXPECT_TRUE(is_released(*taken));
 }
 
 }  // namespace

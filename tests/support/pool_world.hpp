@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,33 @@ class pool_world : public world {
   [[nodiscard]] bool leaves_graphs(block_pool& pool) {
     return wait_until([&] { return pool.stats().in_graphs == 0; });
   }
+};
+
+/// With a sharing group, and a pool in it.
+class sharing_world : public pool_world {
+ protected:
+  [[nodiscard]] pool_options in_group(std::size_t slots_max = 8) {
+    return with(options(slots_max), &pool_options::group, group);
+  }
+  [[nodiscard]] graph captured_use_of(block_pool& of, int value = 1) {
+    return captured([&](cudaStream_t on) { use(of, on, value); });
+  }
+  /// One launch is in flight, held back by the flag; what `stream` has behind it does not run yet.
+  void expect_behind_flag(cudaStream_t stream) {
+    ASSERT_TRUE(have_started(1));
+    EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1 || is_idle(stream); }))
+        << "the launches overlap";
+    flag.raise();
+    sync_all();
+  }
+
+  void TearDown() override {
+    pool.reset();
+    world::TearDown();
+  }
+
+  sharing_group group{{.label = "batches"}};
+  std::optional<block_pool> pool{make_pool(in_group())};
 };
 
 }  // namespace escrow::test
