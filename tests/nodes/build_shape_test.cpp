@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "nodes_world.hpp"
@@ -184,19 +183,6 @@ TEST_F(BuildConditions, OfAWhileRunItsBodyAsLongAsTheyAreSet) {
   }
 }
 
-TEST_F(BuildConditions, HaveTheirInitialValueAtEachLaunch) {
-  condition const set = build(*built).make_condition(2);
-  condition const never = build(*built).make_condition(0);
-  // The body sets its own condition to 0, which does not concern the next launch.
-  add_to(look(build(*built).add(if_node(set)).body(), set, 0), 1);
-  add_to(build(*built).add(if_node(never)).body(), 2);
-  graph_exec exec(*built);
-  run(exec);
-  run(exec);
-  EXPECT_EQ(cells.load(1), 2);
-  EXPECT_EQ(cells.load(2), 0);
-}
-
 TEST_F(BuildConditions, OfBodiesInBodiesChooseToo) {
   condition const outer = build(*built).make_condition(1);
   body_graph const loop = build(*built).add(while_node(outer)).body();
@@ -247,18 +233,6 @@ TEST_F(BuildConditions, ABodyIsAPlaceOfTheGraphThatItsGraphWasMovedTo) {
   owned_graph const detached(moved_to.detach());
   EXPECT_THROW(static_cast<void>(body.get()), usage_error);
   EXPECT_THROW(add_to(body, 0, 3), usage_error);
-}
-
-TEST_F(BuildConditions, KeepAGraphFromBeingCopied) {
-  condition const always = build(*built).make_condition(1);
-  add_to(build(*built).add(if_node(always)).body(), 0);
-  EXPECT_THROW(static_cast<void>(built->clone()), cuda_error);
-  graph around(*worker);
-  EXPECT_THROW(static_cast<void>(build(around).add(child_node(*built))), cuda_error);
-  EXPECT_TRUE(nodes_in(around).empty());
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
-  run(*built);
-  EXPECT_EQ(cells.load(), 1);
 }
 
 }  // namespace

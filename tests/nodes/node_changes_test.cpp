@@ -1,7 +1,6 @@
 // Nodes that are changed or destroyed: in the graph, for what is made of it from then on, or in one
 // exec, for its launches from then on. Which owners are released then, and which are kept; and the
 // order of execs that share owners.
-#include <optional>
 #include <thread>
 
 #include "changeable_kinds.hpp"
@@ -55,28 +54,6 @@ TYPED_TEST(BuildChanges, OfAnExecConcernItAloneUntilAnUpdate) {
   this->expect(changed, 1);
 }
 
-template <class Kind>
-class BuildBodyChanges : public BuildChanges<Kind> {};
-
-using kinds_of_bodies = testing::Types<of_launch, of_memset, of_memcpy>;
-TYPED_TEST_SUITE(BuildBodyChanges, kinds_of_bodies);
-
-TYPED_TEST(BuildBodyChanges, AreThoseOfOtherNodes) {
-  condition const always = build(*this->built).make_condition(1);
-  node const made = this->add_kind(build(*this->built).add(if_node(always)).body());
-  std::optional<graph_exec> exec(*this->built);
-  TypeParam::set(this->things, *exec, made, 2);
-  this->expect(*exec, 2);
-  exec.reset();  // such a graph has one at a time
-  exec.emplace(*this->built);
-  this->expect(*exec, 1);
-  TypeParam::set(this->things, made, 2);
-  this->expect(*exec, 1);
-  exec.reset();
-  exec.emplace(*this->built);
-  this->expect(*exec, 2);
-}
-
 class BuildReadBack : public nodes_world {};
 
 TEST_F(BuildReadBack, TellsWhatWasSetInTheGraphAndNotWhatInAnExec) {
@@ -85,27 +62,28 @@ TEST_F(BuildReadBack, TellsWhatWasSetInTheGraphAndNotWhatInAnExec) {
   node const copied = of_memcpy::add(things, *built, 1);
   node const recorded = of_record::add(things, *built, 1);
   node const waited = of_wait::add(things, *built, 1);
-  node const launched = of_launch::add(things, *built, 1);
+  node const launched = of_function::add(things, *built, 1);
+  auto const expect = [&](int way) {
+    EXPECT_EQ(memset_params_of(filled).value, static_cast<unsigned>(way));
+    EXPECT_EQ(memcpy_params_of(copied).srcPtr.ptr, things.source(way));
+    EXPECT_EQ(event_of(recorded), things.event_of(way).get());
+    EXPECT_EQ(event_of(waited), things.event_of(way).get());
+    void const* const source = *static_cast<void**>(kernel_params_of(launched).kernelParams[1]);
+    EXPECT_EQ(source, things.source(way));
+  };
+  auto const for_all = [&](auto const& set) {
+    set(of_memset(), filled);
+    set(of_memcpy(), copied);
+    set(of_record(), recorded);
+    set(of_wait(), waited);
+    set(of_function(), launched);
+  };
   graph_exec exec(*built);
-  of_memset::set(things, exec, filled, 2);
-  of_memcpy::set(things, exec, copied, 2);
-  of_record::set(things, exec, recorded, 2);
-  of_wait::set(things, exec, waited, 2);
-  escrow::set(exec, launched, kernel_node(add, {}, things.target.data(), 1));
-  EXPECT_EQ(memset_params_of(filled).value, 1U);
-  EXPECT_EQ(memcpy_params_of(copied).srcPtr.ptr, things.source(1));
-  EXPECT_EQ(event_of(recorded), things.event_of(1).get());
-  EXPECT_EQ(event_of(waited), things.event_of(1).get());
-  EXPECT_EQ(kernel_params_of(launched).func, things.copy.get());
-  of_memset::set(things, filled, 2);
-  of_memcpy::set(things, copied, 2);
-  of_record::set(things, recorded, 2);
-  of_wait::set(things, waited, 2);
+  for_all([&](auto kind, node const& each) { kind.set(things, exec, each, 2); });
+  expect(1);
+  for_all([&](auto kind, node const& each) { kind.set(things, each, 2); });
+  expect(2);
   launched.set(kernel_node(add, {.grid = {2}}, things.target.data(), 1));
-  EXPECT_EQ(memset_params_of(filled).value, 2U);
-  EXPECT_EQ(memcpy_params_of(copied).srcPtr.ptr, things.source(2));
-  EXPECT_EQ(event_of(recorded), things.event_of(2).get());
-  EXPECT_EQ(event_of(waited), things.event_of(2).get());
   EXPECT_EQ(kernel_params_of(launched).func, kernel(add).get());
   EXPECT_EQ(kernel_params_of(launched).gridDim.x, 2U);
 }

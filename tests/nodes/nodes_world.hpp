@@ -2,16 +2,7 @@
 // memory whose end is watched, and a graph.
 #pragma once
 
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-
-#include <cstddef>
-#include <escrow/core.hpp>
 #include <escrow/nodes.hpp>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
 
 #include "node_queries.hpp"
 #include "world.hpp"
@@ -69,7 +60,7 @@ class nodes_world : public world {
   template <class Call>
   static void expect_error(Call&& failing, cudaError_t status) {
     try {
-      std::forward<Call>(failing)();
+      static_cast<void>(std::forward<Call>(failing)());
       ADD_FAILURE() << "no error";
     } catch (cuda_error const& error) {
       EXPECT_EQ(error.status(), status) << error.what();
