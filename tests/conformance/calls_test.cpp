@@ -1,13 +1,6 @@
 // Which calls block: copies to pageable memory, and destroys of execs with conditional nodes. And
-// what a user object's destructor and a host function may do (cuda-facts.md, section 2).
+// what a user object's destructor and a host function may do.
 #include <gtest/gtest.h>
-
-#include <array>
-#include <atomic>
-#include <functional>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"

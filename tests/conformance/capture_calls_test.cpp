@@ -1,12 +1,8 @@
-// Which calls a capture allows, and which kill it and when (cuda-facts.md, section 4).
+// Which calls a capture allows, and which kill it and when.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <ostream>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"

@@ -1,15 +1,12 @@
-// What identifies a graph: the id of captures into it, which the head of its DOT text has as well
-// (cuda-facts.md, sections 4 and 8).
+// What identifies a graph: the id of captures into it, which the head of its DOT text has as well.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <string>
-#include <thread>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"

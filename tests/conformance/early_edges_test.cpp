@@ -1,12 +1,10 @@
 // Edges that do not wait for the end of a kernel: which there are, how captures join them, what
 // runs beside the kernel, and that what is behind a programmatic launch waits for the kernel too.
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"

@@ -1,15 +1,12 @@
 // How launches of execs are ordered with each other, what identifies a stream, and what may cross
-// from one device to another (cuda-facts.md, section 5); and what cudaGraphExecUpdate changes,
-// refuses, and leaves as it was without an error.
+// from one device to another; and what cudaGraphExecUpdate changes, refuses, and leaves as it was
+// without an error.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
-#include <thread>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"

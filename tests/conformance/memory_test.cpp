@@ -1,8 +1,6 @@
 // What a pointer points to; alloc and free nodes, what a launch of them needs, and their limits.
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "build_graph.hpp"
 #include "capturing.hpp"
 #include "graph_nodes.hpp"

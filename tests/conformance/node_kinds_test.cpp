@@ -1,13 +1,9 @@
 // What each kind of node does when it runs, by its own call, and edges; nodes by the call for all
 // kinds are in tests/nodes. And conditional nodes: which bodies run and who decides it, and what
-// may be in them (cuda-facts.md, sections 1 and 3).
+// may be in them.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <atomic>
-#include <functional>
 #include <set>
-#include <vector>
 
 #include "build_graph.hpp"
 #include "graph_nodes.hpp"

@@ -1,10 +1,7 @@
 // User objects: when and on which thread a destructor runs, and which graphs and execs hold
-// references; each has a count of its own, under the object's one handle (cuda-facts.md, sections 1
-// and 3).
+// references; each has a count of its own, under the object's one handle.
 #include <gtest/gtest.h>
 #include <unistd.h>
-
-#include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
@@ -294,12 +291,6 @@ TEST_F(SharedReference, ReleasedFromTheGraphStaysWithTheExec) {
 TEST_F(SharedReference, TakenOffAndPutBackAnyNumberOfTimesIsStillOne) {
   for (int i = 0; i < 100; ++i) take_off_and_put_back([] {});
   expect_last_of(graph);
-}
-
-TEST_F(SharedReference, TakenOffForAnInstantiationIsNotTheExecs) {
-  owned_exec exec;
-  take_off_and_put_back([&] { exec = instantiate(graph); });
-  expect_ends_with(graph);
 }
 
 TEST_F(SharedReference, TakenOffAndPutBackWhileAnExecIsInFlightStays) {
