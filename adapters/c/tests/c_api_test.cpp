@@ -137,20 +137,6 @@ TEST_P(COperation, RunsOutOfMemoryAtEachAllocationAndCanBeRepeated) {
   }
 }
 
-TEST_F(CApi, AGraphIsLeftAlsoIfItsEndIsNotKnown) {
-  c_operation const& leave = *std::find_if(
-      c_operations, c_operations + c_operation_count,
-      [](auto const& each) { return std::string(each.name) == "escrow_hoisted_leave"; });
-  leave.prepare();
-  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 1000);
-  sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 1000);
-  EXPECT_EQ(leave.act(), ESCROW_CUDA_ERROR);
-  sim::clear_faults();
-  EXPECT_NE(std::string(escrow_last_error()).find("cudaEventRecord"), std::string::npos);
-  EXPECT_EQ(leave.act(), ESCROW_USAGE_ERROR);
-  leave.end(c_done);
-}
-
 std::string name_of_operation(testing::TestParamInfo<std::size_t> const& of) {
   std::string name = c_operations[of.param].name;
   std::ranges::replace(name, ',', '_');

@@ -1,8 +1,5 @@
 // A memory resource for CCCL: in captures and outside, by value and by reference, and what fails.
-#include <cstdint>
 #include <limits>
-#include <optional>
-#include <type_traits>
 
 #include "resource_world.hpp"
 
@@ -62,48 +59,6 @@ TEST_F(MemoryResource, ACaptureAddsNoMemoryNodesAndItsGraphKeepsTheMemory) {
     expect_right_runs(captured);
   }
   EXPECT_TRUE(wait_until([&] { return bytes_in_graphs() == 0; }));
-}
-
-TEST_F(MemoryResource, MayBeDeallocatedOnAnotherStream) {
-  memory_resource alone = make_resource(1);
-  void* const first = filled(alone, one, 1);
-  sync(one);
-  hold_up(two);
-  check(first, two, 1);
-  free_on(alone, two, first);
-  EXPECT_EQ(filled(alone, one, 2), first);
-  EXPECT_TRUE(stays_busy(one)) << "used before its work is done";
-  flag.raise();
-  free_on(alone, one, first);
-  sync(one);
-}
-
-TEST_F(MemoryResource, MayBeDeallocatedOnAnotherStreamOfItsCapture) {
-  owned_event const fork = make_event(), join = make_event();
-  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-    void* const first = filled(resource, on, 1);
-    must(cudaEventRecord(fork, on));
-    must(cudaStreamWaitEvent(two, fork, 0));
-    check(first, two, 1);
-    free_on(resource, two, first);
-    use(resource, two, 2);
-    must(cudaEventRecord(join, two));
-    must(cudaStreamWaitEvent(on, join, 0));
-    use(resource, on, 3);
-  });
-  EXPECT_EQ(bytes_in_graphs(), size);
-  expect_right_runs(captured);
-}
-
-TEST_F(MemoryResource, MayBeDeallocatedAfterItsCapture) {
-  void* output = nullptr;
-  owned_graph const captured =
-      captured_plainly([&](cudaStream_t on) { output = filled(resource, on, 1); });
-  expect_right_runs(captured);
-  check(output, two, 1);
-  free_on(resource, two, output);
-  use(resource, two, 2);
-  expect_right_runs(captured);
 }
 
 TEST_F(MemoryResource, WhatACaptureNeverDeallocatesIsItsGraphsAfterTheLastCopy) {
@@ -194,18 +149,6 @@ TEST_F(MemoryResource, StaysAllocatedIfItsDeallocationFailed) {
   free_on(resource, one, memory);
   EXPECT_EQ(bytes_in_use(), 0U);
   EXPECT_EQ(errors->size(), 1U);
-}
-
-TEST_F(MemoryResource, ComesBackIfItsEventWasRefused) {
-  errors_expected = true;
-  void* const memory = filled(resource, one, 1);
-  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, all_of_them);
-  free_on(resource, one, memory);
-  sim::clear_faults();
-  EXPECT_EQ(errors->size(), 1U) << errors->all();
-  use(resource, one, 2);  // given the stream, it records
-  EXPECT_EQ(bytes_in_use(), 0U);
-  EXPECT_EQ(errors->size(), 1U) << errors->all();
 }
 #endif
 

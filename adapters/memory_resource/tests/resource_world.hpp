@@ -2,7 +2,6 @@
 // graphs that must not allocate.
 #pragma once
 
-#include <cstddef>
 #include <escrow/internal/graph_query.hpp>
 #include <escrow/memory_resource.hpp>
 

@@ -1,17 +1,12 @@
-// RMM's containers and adaptors on Escrow's memory, in captures and outside.
-#include <cstdint>
+// RMM's containers and pools on Escrow's memory, in captures and outside.
 #include <map>
 #include <mutex>
 #include <rmm/device_buffer.hpp>
 #include <rmm/device_uvector.hpp>
 #include <rmm/error.hpp>
 #include <rmm/mr/cuda_memory_resource.hpp>
-#include <rmm/mr/failure_callback_resource_adaptor.hpp>
 #include <rmm/mr/per_device_resource.hpp>
 #include <rmm/mr/pool_memory_resource.hpp>
-#include <rmm/mr/statistics_resource_adaptor.hpp>
-#include <stdexcept>
-#include <utility>
 
 #include "resource_world.hpp"
 
@@ -54,17 +49,6 @@ TEST_F(Rmm, ABufferIsCopiedAndGrowsOutsideOfCaptures) {
   copy.shrink_to_fit(on);
   check(copy.data(), one, 5);
   sync(one);
-}
-
-TEST_F(Rmm, ABufferMayBeMadeInACapture) {
-  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-    for (int value : {1, 2}) {
-      rmm::device_buffer buffer(size, cuda::stream_ref(on));
-      fill_and_check(buffer.data(), on, value);
-    }
-  });
-  EXPECT_EQ(resource.memory().pool().stats().bytes_in_graphs, size);
-  expect_right_runs(captured);
 }
 
 TEST_F(Rmm, APoolTakesItsMemoryFromEscrow) {
@@ -118,31 +102,6 @@ TEST_F(Rmm, EscrowTakesItsMemoryFromAPoolOfRmm) {
   EXPECT_TRUE(drained());
   std::lock_guard const lock(mutex);
   EXPECT_TRUE(sizes.empty());
-}
-
-TEST_F(Rmm, AnAdaptorOnEscrowMayBeUsedInACapture) {
-  rmm::mr::statistics_resource_adaptor counting(resource);
-  owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-    rmm::device_uvector<int> numbers(ints, cuda::stream_ref(on), counting);
-    fill_and_check(numbers.data(), on, 1);
-    EXPECT_EQ(counting.get_bytes_counter().value, static_cast<std::int64_t>(size));
-  });
-  EXPECT_EQ(counting.get_bytes_counter().value, 0);
-  expect_right_runs(captured);
-}
-
-TEST_F(Rmm, ACallbackMayMakeRoomAndTryAgain) {
-  memory_resource limited(stream_allocator(options(8), {.bytes_max = size}));
-  void* in_the_way = filled(limited, one, 1);
-  auto const make_room = [&](std::size_t, void*) {
-    free_on(limited, one, in_the_way);
-    return std::exchange(in_the_way, nullptr) != nullptr;
-  };
-  rmm::mr::failure_callback_resource_adaptor<std::runtime_error> trying(limited, make_room,
-                                                                        nullptr);
-  use(trying, one, 2);
-  EXPECT_EQ(in_the_way, nullptr);
-  sync(one);
 }
 
 }  // namespace

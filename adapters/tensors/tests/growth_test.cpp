@@ -4,16 +4,12 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <escrow/tensor_allocator.hpp>
 #include <map>
-#include <optional>
 #include <random>
 #include <thread>
-#include <vector>
 
 #include "deep.hpp"
 #include "pool_world.hpp"

@@ -4,13 +4,9 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <array>
-#include <cstdint>
 #include <escrow/tensor_allocator.hpp>
 #include <limits>
-#include <optional>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "pool_world.hpp"
 
@@ -62,13 +58,6 @@ class Tensors : public pool_world {
     prototype.ndim = static_cast<std::int32_t>(shape.size());
     prototype.shape = shape.data();
     return {make_dlpack_tensor(memory, one, prototype), [](auto* its) { its->deleter(its); }};
-  }
-  /// Once the pool is given their stream, which the worker leaves alone. Allocates 256 bytes.
-  static void expect_all_back(use_for_tvm_ffi const& all) {
-    EXPECT_TRUE(wait_until([&] {
-      static_cast<void>(alloc_tensor({64}));
-      return stats_of(all).bytes_in_use + stats_of(all).bytes_in_graphs == 0;
-    }));
   }
   [[nodiscard]] std::size_t in_use() const { return memory.pool().stats().bytes_in_use; }
   [[nodiscard]] static scratch_stats stats_of(use_for_tvm_ffi const& all) {
@@ -167,41 +156,6 @@ TEST_F(Tensors, OfTvmFfiComeFromItsCurrentStream) {
   EXPECT_EQ(alloc_tensor({256}).data_ptr(), data);
 }
 
-TEST_F(Tensors, OfTvmFfiAreKeptByTheGraphTheyWereAllocatedFor) {
-  use_for_tvm_ffi const all;
-  current_stream const here(one);
-  {
-    std::optional<ffi::Tensor> cached;
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      cached = alloc_tensor({256});
-      must(cudaMemsetAsync(cached->data_ptr(), 1, 1024, on));
-    });
-    void* const data = cached->data_ptr();
-    cached = alloc_tensor({512});  // grows; the graph is there still
-    EXPECT_EQ(stats_of(all).bytes_in_graphs, 1024U);
-    EXPECT_NE(alloc_tensor({256}).data_ptr(), data);
-    owned_exec exec = instantiate(captured);
-    must(cudaGraphLaunch(exec, two));
-    sync(two);
-  }
-  EXPECT_TRUE(wait_until([&] { return stats_of(all).bytes_idle == stats_of(all).bytes; }));
-}
-
-TEST_F(Tensors, OfTvmFfiAreKeptByALaterGraphThatIsGivenAReference) {
-  use_for_tvm_ffi const all;
-  current_stream const here(one);
-  std::optional<ffi::Tensor> cached = alloc_tensor({256});
-  {
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      must(cudaMemsetAsync(cached->data_ptr(), 1, 1024, on));
-      deleter::global().retire(on, *cached);
-    });
-    cached.reset();
-    EXPECT_TRUE(stays_false([&] { return stats_of(all).bytes_in_use == 0; }));
-  }
-  expect_all_back(all);
-}
-
 TEST_F(Tensors, AreDeletedByTheWorkerWithoutACallWithTheirStream) {
   memory = stream_allocator(options(10000));
   for (int i = 0; i < 10000; ++i) {
@@ -214,28 +168,6 @@ TEST_F(Tensors, AreDeletedByTheWorkerWithoutACallWithTheirStream) {
     must(cudaMemsetAsync(cells.data(), 1, sizeof(int), one));
     ASSERT_EQ(next.end(), cudaSuccess) << i;
   }
-}
-
-TEST_F(Tensors, OfTvmFfiThatAreReplacedInACaptureComeBackWithItsGraph) {
-  use_for_tvm_ffi const all;
-  current_stream const here(one);
-  static_cast<void>(alloc_tensor({64}));  // what cudaMalloc makes now need not wait for the flag
-  std::optional<ffi::Tensor> cached = alloc_tensor({256});
-  hold_up(one);  // earlier work that uses it
-  {
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      cached = alloc_tensor({512});
-      must(cudaMemsetAsync(cached->data_ptr(), 1, 2048, on));
-    });
-    EXPECT_EQ(stats_of(all).bytes_in_use, 1024U) << "the graph may use the old one, too";
-    EXPECT_EQ(stats_of(all).bytes_in_graphs, 2048U);
-    cached.reset();
-  }
-  expect_all_back(all);
-  current_stream const there(two);
-  ffi::Tensor const other = alloc_tensor({256});
-  must(cudaMemsetAsync(other.data_ptr(), 1, 1024, two));
-  EXPECT_EQ(stats_of(all).bytes, 256U + 1024U * 2 + 2048U) << "earlier work uses the old one still";
 }
 
 int earlier_calls = 0;

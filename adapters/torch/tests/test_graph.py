@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""escrow_torch.Graph on the simulated runtime, with the part of PyTorch that it calls."""
+"""The Python module on the simulated runtime, with the part of PyTorch that it calls."""
 import pathlib
 import subprocess
 import sys
@@ -28,12 +28,17 @@ def fail(_graph):
     raise ValueError("another hook")
 
 
+def run_python(program):
+    return subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, capture_output=True,
+                          text=True, timeout=60, check=True)
+
+
 class GraphOfPyTorch(unittest.TestCase):
     kinds = (fake_torch.CUDAGraph, fake_torch.CUDAGraphWithHooks)
 
     @classmethod
     def setUpClass(cls):
-        escrow_torch.configure(group="decode")
+        escrow_torch.configure(group="decode", bytes_max=1 << 30)
 
     def tearDown(self):
         end = time.monotonic() + 10
@@ -56,7 +61,10 @@ class GraphOfPyTorch(unittest.TestCase):
                 graph.replay()
             self.assertEqual(launches() - before, 3)
             self.assertEqual(escrow_torch.stats()["group"]["unordered"], [])
+            self.assertEqual(escrow_torch.stats(0)["memory"]["bytes_in_graphs"], SIZE)
             del first, second, graph  # their releases are turns, too
+        self.tearDown()
+        self.assertGreaterEqual(escrow_torch.trim(0), SIZE)
 
     def test_is_captured_before_its_launch(self):
         for _ in self.each_kind():
@@ -107,9 +115,23 @@ collections.graph.replay()
 for module in (collections, test_graph.escrow_torch):  # so that the interpreter empties them
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 """
-        done = subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, capture_output=True,
-                              text=True, timeout=60, check=True)
-        self.assertEqual(done.stderr, "")
+        self.assertEqual(run_python(program).stderr, "")
+
+    def test_errors_say_what_to_do(self):
+        with self.assertRaisesRegex(RuntimeError, "pass the index of a device"):
+            escrow_torch.stats(-1)
+        captured(escrow_torch.Graph())
+        with self.assertRaisesRegex(RuntimeError, "configure before the first allocation"):
+            escrow_torch.configure(0)
+
+    def test_needs_no_pytorch(self):
+        run_python("""
+import sys
+sys.modules["torch"] = None
+import escrow_torch
+escrow_torch.configure(0, label="net", group="decode")
+assert escrow_torch.stats()["group"]["launches"] == 0
+""")
 
 
 if __name__ == "__main__":

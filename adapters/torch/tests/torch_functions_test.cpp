@@ -1,16 +1,9 @@
 // What PyTorch and the Python module call: memory in captures and out of them, and its errors.
-#include <atomic>
 #include <escrow/nodes.hpp>
-#include <memory>
-#include <string>
 #include <thread>
 
 #include "escrow_torch.hpp"
 #include "pool_world.hpp"
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-#include <escrow/sim.hpp>
-#endif
 
 namespace escrow::test {
 namespace {
@@ -145,36 +138,6 @@ TEST_F(TorchFunctions, OfNoBytesIsNull) {
   free(nullptr, one);
 }
 
-TEST_F(TorchFunctions, KeepMemoryForTheGraphThatWasCapturedWithIt) {
-  {
-    owned_graph const captured = captured_step(1);
-    EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));
-    owned_exec const exec = instantiate(captured);
-    must(cudaGraphLaunch(exec, two));
-  }
-  EXPECT_TRUE(is_soon(R"("bytes_in_graphs": 0)"));
-}
-
-TEST_F(TorchFunctions, FreeMemoryOfACaptureAfterIt) {
-  void* output = nullptr;
-  owned_graph captured = captured_plainly([&](cudaStream_t on) {
-    output = allocate(on);
-    must(cudaMemsetAsync(output, 1, size, on));
-  });
-  escrow_torch_record_stream(output, two);
-  captured.reset();
-  free(output, one);
-}
-
-TEST_F(TorchFunctions, FreeMemoryFromBeforeACaptureInIt) {
-  void* const eager = allocate(one);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  free(eager, one);
-  EXPECT_TRUE(captured.is_active());
-  must(captured.end());
-  free(allocate(one), one);  // the stream's deferred record
-}
-
 TEST_F(TorchFunctions, ReportAFreeThatFails) {
   testing::internal::CaptureStderr();
   free(cells.data(), one);
@@ -247,10 +210,6 @@ TEST_F(TorchFunctions, LaunchGraphsOfOneGroupInTurn) {
   EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 4096)"));  // in flight
 }
 
-TEST_F(TorchFunctions, ReleaseAGraphThatWasNotLaunched) {
-  step{captured_step(1)}.release();
-}
-
 TEST_F(TorchFunctions, ReleaseAGraphWithoutMemoryAfterItsLaunches) {
   fate_ptr const fate = make_fate();
   step const its{captured_plainly([&](cudaStream_t on) {
@@ -272,17 +231,6 @@ TEST_F(TorchFunctions, ReleaseAGraphWhoseLaunchHasNotEnded) {
   first.release();
   second.enter(two);
   second.leave(two);
-  second.release();
-}
-
-TEST_F(TorchFunctions, ReleaseAGraphInTheTurnOfAnother) {
-  step const first{captured_step(1)};
-  step const second{captured_step(2)};
-  first.enter(one);
-  first.leave(one);
-  second.enter(one);
-  first.release();
-  second.leave(one);
   second.release();
 }
 

@@ -1,9 +1,6 @@
 // One cuBLAS handle for several graphs and eager calls, each with a workspace of its own.
 #include <algorithm>
-#include <cstddef>
 #include <escrow/cublas_workspace.hpp>
-#include <memory>
-#include <vector>
 
 #include "pool_world.hpp"
 
