@@ -152,7 +152,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["list"]:
-        print("\n".join(sorted(public_functions())))
-    else:
-        sys.exit(main())
+    sys.exit(main())
