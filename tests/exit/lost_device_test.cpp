@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "../exit/belongings.hpp"
+#include "belongings.hpp"
 #include "child.hpp"
 
 namespace escrow::test {
