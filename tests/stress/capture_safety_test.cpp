@@ -2,7 +2,6 @@
 // threads capture in each mode, a hundred thousand captures with ESCROW_DEEP=1, beside all loads of
 // the long run, which also retire and free, destroy pools and execs, and capture themselves.
 #include "capturing.hpp"
-#include "deep.hpp"
 #include "loads.hpp"
 
 namespace escrow::test {

@@ -11,7 +11,6 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "deep.hpp"
 #include "loads.hpp"
 
 namespace escrow::test {

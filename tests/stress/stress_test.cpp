@@ -91,39 +91,11 @@ class DeleterStress : public stress {};
 
 TEST_F(DeleterStress, EveryOwnerIsDestroyedOnceAndNeverEarly) {
   arena all(*worker, mismatches);
-  run_mix<retiring_actor>(4, stress_time() / 2, all);
+  run_mix<retiring_actor>(4, stress_time(), all);
   EXPECT_GT(all.made, 100U);
   EXPECT_GT(all.captures, 10U);
   EXPECT_TRUE(worker->stop_for(generous));
   EXPECT_EQ(worker->stats().leaked, 0U);
-}
-
-// Deleters end while CUDA still releases what their graphs held.
-TEST_F(DeleterStress, DeletersThatEndAtAnyMomentLeaveNothing) {
-  arena all(*worker, mismatches);
-  work const none(cells, 7);
-  std::mt19937_64 random(7);
-  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
-  while (std::chrono::steady_clock::now() < end) {
-    deleter its(deleter_options{.own_worker = random() % 4 != 0,
-                                .poll_interval_min = std::chrono::microseconds(5),
-                                .poll_interval_max = std::chrono::microseconds(20)});
-    capture capturing(one, cudaStreamCaptureModeThreadLocal);
-    must(launch_tiny(one));
-    for (std::uint64_t i = random() % 4; i != 0; --i) its.retire(one.get(), owner(all, none));
-    must(capturing.end());
-    owned_exec exec = instantiate(capturing.graph());
-    must(cudaGraphLaunch(exec, one));
-    if (random() % 2 == 0) sync(one);
-    its.retire(one.get(), owner(all, none));
-    capturing.graph().reset();
-    exec.reset();
-    if (random() % 2 == 0) {
-      static_cast<void>(wait_until([&] { return its.stats().in_graphs == 0; },
-                                   std::chrono::milliseconds(random() % 2)));
-    }
-  }
-  expect_nothing_lost(all);
 }
 
 TEST(DeletersWakeup, IsNeverLost) {
@@ -174,8 +146,7 @@ class claiming_actor : public actor {
     one_of<claiming_actor>(
         {&claiming_actor::use_eagerly, &claiming_actor::use_eagerly, &claiming_actor::use_eagerly,
          &claiming_actor::give_away, &claiming_actor::release_what_was_given,
-         &claiming_actor::use_a_pool_of_its_own, &claiming_actor::capture_and_launch,
-         &claiming_actor::capture_and_launch});
+         &claiming_actor::capture_and_launch, &claiming_actor::capture_and_launch});
   }
 
   [[nodiscard]] std::optional<block_lease> claimed(cudaStream_t stream, slot_holder& its) {
@@ -285,30 +256,7 @@ class claiming_actor : public actor {
     its.reset();
   }
 
-  void use_a_pool_of_its_own() {
-    owned_graph graph;
-    {
-      pool_options chosen;
-      chosen.slots_max = 2;
-      block_pool own{chosen, [this] { return block{own_counts_}; }};
-      block_lease held = own.claim(streams_[2]);
-      fill(held, streams_[2], 1);
-      check(held, streams_[2], 1, arena_.wrong);
-      if (coin()) {
-        must(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeGlobal));
-        library_work(own, streams_[0], 2, arena_.wrong);
-        if (cudaStreamEndCapture(streams_[0], graph.out()) != cudaSuccess) {
-          arena_.harmed.fetch_add(1, std::memory_order_relaxed);
-        }
-      }
-    }
-    graph.reset();
-    must(wait_until([this] { return own_counts_.alive() == 0; }, std::chrono::seconds(60)),
-         "a pool frees all slots after its end");
-  }
-
   given_away& given_;
-  tally own_counts_;
 };
 
 class PoolStress : public stress {};
