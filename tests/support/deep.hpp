@@ -44,8 +44,8 @@ class latency {
     } const running{*this};
     return call();
   }
-  /// p50, p99 and p99.9 of what came since the last call, in microseconds.
-  [[nodiscard]] std::array<double, 3> take() {
+  /// p50 and p99 of what came since the last call, in microseconds.
+  [[nodiscard]] std::array<double, 2> take() {
     std::array<std::uint64_t, buckets> counts{};
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < buckets; ++i) {
@@ -59,7 +59,7 @@ class latency {
       double const ns = static_cast<double>(i < 32 ? i : (i % 16 + 16) << (i / 16 - 1));
       return ns / 1000;
     };
-    return {at(0.5), at(0.99), at(0.999)};
+    return {at(0.5), at(0.99)};
   }
 
  private:
