@@ -108,7 +108,7 @@ bench() {
 deep() {
   cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset"
-  tests/deep/run.sh "build/$preset" "$preset"
+  tests/deep.sh "build/$preset" "$preset"
 }
 
 command=${1:-}

@@ -1,6 +1,5 @@
 // Every call of every operation on graphs built by hand, captures, launches and libraries fails
 // once.
-#include "every_call.hpp"
 #include "graph_stages.hpp"
 
 namespace escrow::test {

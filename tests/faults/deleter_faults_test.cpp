@@ -1,5 +1,11 @@
-// Every call of every operation of deleters fails once: retire, share, poll, drain, stop.
-#include "every_call.hpp"
+// Every call of every operation of core and deleters fails once: events, scopes, questions, retire,
+// share, poll, drain, stop.
+#include <escrow/core.hpp>
+#include <escrow/internal/device.hpp>
+#include <escrow/internal/graph_query.hpp>
+#include <escrow/internal/ready_event.hpp>
+#include <escrow/internal/retry_cleanup.hpp>
+
 #include "fault_world.hpp"
 
 namespace escrow::test {
@@ -25,6 +31,103 @@ step stream_made(owned_stream deleter_stage::*stream) {
 }
 auto const one = &deleter_stage::one;
 auto const other = &deleter_stage::other;
+
+step const with_event = [](auto& in) { in.recorded.emplace(); };
+
+/// Keeps a result as text.
+template <class Query>
+step answer_of(Query query) {
+  return [=](auto& in) { in.answer = std::to_string(query(in)); };
+}
+
+/// Records an event of `device` on a stream of device 0: it is recorded, replaced by a fresh one,
+/// or left as it was.
+void record_ready_of(int device, deleter_stage& in) {
+  cudaEvent_t const handle = in.recorded->get();
+  std::size_t const events = sim::alive().events;
+  int found = device;
+  record_result const result = record_ready(*in.recorded, found, in.one);
+  bool const is_fresh = result.outcome == record_outcome::recorded_anew;
+  EXPECT_EQ(in.recorded->get() != handle, is_fresh);
+  EXPECT_EQ(found, is_fresh ? 0 : device);
+  std::size_t const kept = is_fresh && device != 0 ? 1 : 0;
+  EXPECT_LE(sim::alive().events, events + kept)
+      << "an event that was refused on its device is kept";
+  if (result.outcome != record_outcome::failed) return;
+  EXPECT_TRUE(is_sticky(result.status) || result.status == cudaErrorInvalidResourceHandle)
+      << "it is not the first record's error";
+  throw cuda_error(result.status, "cudaEventRecord");
+}
+
+void add_events(rows& add) {
+  add("event, made", runs("event::event"), {}, with_event);
+  add("event, ended", runs("event::~event"), {with_event}, [](auto& in) { in.recorded.reset(); });
+  add("event, recorded", runs("event_ref::record"), {with_event},
+      [](auto& in) { in.recorded->ref().record(in.one); });
+  add("event, waited for", runs("event_ref::wait"), {with_event},
+      [](auto& in) { in.recorded->ref().wait(in.one); });
+  add("event, asked", runs("event_ref::is_done"), {with_event},
+      answer_of([](auto& in) { return in.recorded->ref().is_done(); }))
+      .served_otherwise = {{"cudaEventQuery", "cudaErrorNotReady is an answer"}};
+  add("event, synced", runs("event_ref::sync"), {with_event},
+      [](auto& in) { in.recorded->ref().sync(); });
+  auto const takes = runs("event_cache::take");
+  add("event cache, empty", takes, {}, [](auto& in) { in.taken.emplace(event_cache::take(0)); });
+  add("event cache, empty, of another device", takes, {},
+      [](auto& in) { in.taken.emplace(event_cache::take(1)); });
+  auto const puts = runs("event_cache::put");
+  add("event cache, given back", puts, {with_event},
+      [](auto& in) { event_cache::put(0, std::move(*in.recorded)); });
+  add("event cache, given back for no device", puts, {with_event},
+      [](auto& in) { event_cache::put(-1, std::move(*in.recorded)); });
+  auto const records = runs("record_ready");
+  add("ready event, recorded", records, {with_event}, [](auto& in) { record_ready_of(0, in); });
+  // The first record is refused.
+  add("ready event, of another device", records,
+      {[](auto& in) { in.recorded.emplace(event_cache::take(1)); }},
+      [](auto& in) { record_ready_of(1, in); })
+      .refused_first = cudaErrorInvalidResourceHandle;
+}
+
+void add_scopes(rows& add) {
+  add("current device", runs("current_device"), {}, [](auto& in) { in.device = current_device(); });
+  add("device scope", runs("device_scope::device_scope device_scope::~device_scope"), {},
+      [](auto& in) {
+        device_scope const there(1);
+        in.answer = "1";
+      });
+  add("relaxed scope",
+      runs("relaxed_capture_scope::relaxed_capture_scope "
+           "relaxed_capture_scope::~relaxed_capture_scope"),
+      {}, [](auto& in) {
+        relaxed_capture_scope const relaxed;
+        in.answer = "1";
+      });
+  add("cleanup retried", runs("retry_cleanup"), {with_event}, answer_of([](auto& in) {
+        cudaEvent_t const handle = in.recorded->detach();
+        return retry_cleanup([&] { return cudaEventDestroy(handle); });
+      }));
+  add("cleanup retried in relaxed mode", runs("retry_cleanup_relaxed"), {with_event},
+      answer_of([](auto& in) {
+        cudaEvent_t const asked = in.recorded->get();
+        return retry_cleanup_relaxed([&] { return cudaEventQuery(asked); });
+      }));
+}
+
+void add_queries(rows& add) {
+  auto const is_active = [](auto& in) { return capture_of(in.one).is_active(); };
+  add("capture info, of none", runs("capture_of"), {}, answer_of(is_active));
+  add("capture info, of a capture", runs("capture_of"), {capturing}, answer_of(is_active));
+  add("capture info, to use the stream", runs("usable_capture_of"), {capturing},
+      answer_of([](auto& in) { return usable_capture_of("test", in.one).is_active(); }));
+  add("stream id", runs("stream_id"), {},
+      answer_of([](auto& in) { return stream_id(in.one) != 0; }));
+  add("stream's device", runs("device_of"), {}, [](auto& in) { in.device = device_of(in.one); });
+  add("capturing stream's device", runs("device_of_capturing"), {capturing},
+      [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
+  add("graph id", runs("graph_id_of"), {},
+      answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
+}
 
 void add_eager_retirements(rows& add) {
   auto const retire = runs("deleter::retire");
@@ -175,7 +278,7 @@ void add_deleters(rows& add) {
   step const end = [](auto& in) { in.other_worker.reset(); };
   add("deleter, made", runs("deleter::deleter"), {}, make);
   add("deleter, described", runs("deleter::describe to_json"), {capturing, retired_on(one)},
-      [](auto& in) { in.answer = in.worker->describe(); });
+      [](auto& in) { in.answer = in.worker->describe().empty() ? "empty" : "text"; });
   add("deleter, its on_error replaced", {}, {make}, [](auto& in) {
     in.other_worker->set_on_error([log = in.errors](auto const& error) { log->add(error.what()); });
   });
@@ -194,11 +297,11 @@ void add_deleters(rows& add) {
   add("deleter with a thread, ended", runs("deleter::~deleter"), {retire_by_a_thread}, end);
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
-                         testing::ValuesIn(rows::of({add_eager_retirements,
-                                                     add_captured_retirements, add_shared,
-                                                     add_reclaims, add_deleters})),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Of, EveryCall,
+    testing::ValuesIn(rows::of({add_events, add_scopes, add_queries, add_eager_retirements,
+                                add_captured_retirements, add_shared, add_reclaims, add_deleters})),
+    name_of);
 
 }  // namespace
 }  // namespace escrow::test

@@ -1,7 +1,6 @@
 // Every call of every operation on graphs, execs and hoisted references fails once.
 #include <set>
 
-#include "every_call.hpp"
 #include "graph_stages.hpp"
 
 namespace escrow::test {

@@ -1,11 +1,11 @@
 // One run: a new stage, one failure, and everything that must hold afterwards.
 #include "fault_runner.hpp"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +13,7 @@
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <optional>
 #include <set>
@@ -342,6 +343,32 @@ void fault_runner::expect_promise(stage& in, fault const& failing, std::string c
   if (!failing.is_repeated) return;
   EXPECT_NO_THROW(it_.act(in)) << "it cannot be done again";
   EXPECT_EQ(in.seen(), after_) << "done again, it has not done its work";
+}
+
+TEST_P(EveryCall, FailsOnceWithEachErrorAndThePromiseIsKept) {
+  fault_runner(GetParam()).every_call();
+}
+
+TEST_P(EveryCall, RunsOutOfMemoryAtEachAllocationAndThePromiseIsKept) {
+  fault_runner(GetParam()).every_allocation();
+}
+
+void EveryCall::TearDownTestSuite() {
+  std::cout << "operations " << totals.operations << ", call sites " << totals.call_sites
+            << ", errors " << totals.errors << ", runs " << totals.call_runs
+            << "; allocation sites " << totals.allocation_sites << ", runs "
+            << totals.allocation_runs << std::endl;
+}
+
+std::string name_of(testing::TestParamInfo<operation> const& info) {
+  std::string name;
+  bool begins = true;
+  for (char const each : info.param.name) {
+    bool const is_part = std::isalnum(static_cast<unsigned char>(each)) != 0;
+    if (is_part) name += begins ? static_cast<char>(std::toupper(each)) : each;
+    begins = !is_part;
+  }
+  return name;
 }
 
 }  // namespace escrow::test

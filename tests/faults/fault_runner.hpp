@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "deep.hpp"
+#include "sanitizers.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::test {
@@ -152,7 +155,8 @@ inline struct run_totals {
 inline struct run_limits {
   unsigned seconds = 60;  // of a run, before the program ends with its name; it takes milliseconds
   std::chrono::nanoseconds events = generous;  // a run waits so long for one that leaks
-  unsigned one_run_in = 1;                     // only one in so many is made
+  // Only one in so many is made: ThreadSanitizer takes ten times as long, to see one thread.
+  unsigned one_run_in = built_with_tsan && !is_deep() ? 5 : 1;
 } limits;
 
 /// The runs of one operation. Each broken promise is a failure of the running test.
@@ -185,5 +189,15 @@ class fault_runner {
   bool fills_ = false;  // this run fills what is kept for the process
   std::string after_;   // what is seen when nothing failed
 };
+
+/// The two tests of each operation of a program.
+class EveryCall : public testing::TestWithParam<operation> {
+ protected:
+  /// Prints the sums over all runs.
+  static void TearDownTestSuite();
+};
+
+/// The operation's name as GoogleTest takes it.
+[[nodiscard]] std::string name_of(testing::TestParamInfo<operation> const& info);
 
 }  // namespace escrow::test

@@ -1,4 +1,5 @@
-// What all stages have: a deleter, streams, a capture and owners; and the stage of deleters.
+// What all stages have: a deleter, streams, a capture and owners; and the stage of core and
+// deleters.
 #pragma once
 
 #include <escrow/core.hpp>
@@ -136,6 +137,7 @@ struct large_probe : probe {
   char padding[100] = {};
 };
 
+/// Streams, events, a graph, and owners that are retired.
 class deleter_stage : public fault_world {
  public:
   std::unique_ptr<deleter> other_worker;
@@ -144,6 +146,9 @@ class deleter_stage : public fault_world {
   std::optional<probe> mine;         // the caller's, until it is retired
   std::optional<large_probe> large;  // the same
   std::shared_ptr<probe> shared;
+  std::optional<event> recorded;
+  std::optional<event> taken;
+  int device = -1;       // the result of a query
   bool is_busy = false;  // the stream's work runs until the flag is raised, and may use owners
   bool is_busy_elsewhere = false;  // on device 1
   bool uses_global = false;        // the process's own deleter, which keeps an event for later
@@ -171,7 +176,9 @@ class deleter_stage : public fault_world {
     return text + text_of("mine", owns, "shared", shared != nullptr, "drained", has_drained,
                           "other", other_worker != nullptr, "capture", is_capturing(), "in graphs",
                           now.in_graphs, "leaked", now.leaked, "noted",
-                          !graph_registry::global().is_empty(), "open", worker->core().is_open());
+                          !graph_registry::global().is_empty(), "open", worker->core().is_open(),
+                          "event", recorded && *recorded, "taken", taken && *taken, "answer",
+                          answer, "device", device);
   }
 
  private:
@@ -185,6 +192,8 @@ class deleter_stage : public fault_world {
     plain.reset();
     mine.reset();
     large.reset();
+    recorded.reset();
+    taken.reset();
     other_worker.reset();
     drain_all();
     sim::run_until_idle();  // before the flag is freed

@@ -22,12 +22,7 @@ class pool_stage : public fault_world {
   std::optional<block_lease> held;
   std::optional<block_lease> kept;
   std::optional<claimer<block>> local;
-  std::optional<scratch_pool> scratch;
-  std::optional<scratch_claimer> local_scratch;
-  std::size_t local_bytes = 0;                // a size that it claimed
-  std::optional<lease<device_block>> memory;  // of `scratch`
   std::optional<slot_share> share;
-  std::optional<device_block> single;
   // Of pools that are made afterwards.
   std::size_t unrecorded_max = 16;
   bool streams_outlive_pool = false;
@@ -70,10 +65,8 @@ class pool_stage : public fault_world {
 
   [[nodiscard]] std::string seen() override {
     if (recycles_when_seen) worker->core().recycle();
-    std::string const text =
-        text_of("held", held && *held, "kept", kept && *kept, "shared", share.has_value(), "memory",
-                memory && *memory, "single", single.has_value(), "scratch", scratch.has_value(),
-                "claimers", local.has_value() + local_scratch.has_value());
+    std::string const text = text_of("held", held && *held, "kept", kept && *kept, "shared",
+                                     share.has_value(), "claimer", local.has_value());
     if (!pool) return text + "no pool";
     pool_stats const now = pool->stats();
     return text + text_of("in graphs", now.in_graphs, "unrecorded", now.unrecorded, "deferred",
@@ -81,9 +74,6 @@ class pool_stage : public fault_world {
   }
 
  private:
-  static constexpr std::size_t scratch_bytes = 320;  // of what claims of up to so many get
-  bool had_scratch_ = false;
-
   void before_end(bool is_lost) override {
     if (is_lost && pool && !is_closed) {
       // At once, though it might wait for a minute: the lost device returns nothing.
@@ -96,19 +86,12 @@ class pool_stage : public fault_world {
       share.reset();
       expect_sound();
     }
-    memory.reset();
     if (!is_lost) end_capture();
     local.reset();
-    local_scratch.reset();
     captured.reset();
-    // Given the stream, it records what was deferred.
-    if (!is_lost && local_bytes != 0) static_cast<void>(scratch->claim(one, local_bytes));
     share.reset();
     held.reset();
     kept.reset();
-    had_scratch_ = scratch.has_value();
-    scratch.reset();
-    single.reset();
     if (is_lost && pool) {
       EXPECT_LE(pool->close_for(std::chrono::milliseconds(10)).size(), 1U);
     }
@@ -119,19 +102,18 @@ class pool_stage : public fault_world {
     }
   }
   /// Expects that nothing is left but what is counted as leaked: slots, each with its block, and
-  /// with its events, for its own stream and two others; and scratch memory.
+  /// with its events, for its own stream and two others.
   leftovers end_all(bool is_lost, bool /*is_end_known*/) override {
     if (!is_lost) sync(third);
     EXPECT_TRUE(worker->drain_for(generous)) << "a drain hangs";
     sim::run_until_idle();  // before the flag is freed
     auto const leaked = static_cast<std::size_t>(worker->stats().leaked);
     auto const blocks = static_cast<std::size_t>(counts.alive());
-    EXPECT_LE(blocks, leaked);
-    EXPECT_TRUE(blocks == leaked || (is_lost && had_scratch_));
+    EXPECT_EQ(blocks, leaked);
     leftovers left;
     left.device_allocations = leaked;
     left.events = 3 * leaked;
-    left.device_bytes = blocks * block::length * sizeof(int) + (leaked - blocks) * scratch_bytes;
+    left.device_bytes = leaked * block::length * sizeof(int);
     return left;
   }
   /// As the capture's caller would do it; expects that no call has harmed the capture.

@@ -2,7 +2,6 @@
 // threads capture in each mode, a hundred thousand captures with ESCROW_DEEP=1, beside all loads of
 // the long run, which also retire and free, destroy pools and execs, and capture themselves.
 #include "capturing.hpp"
-#include "deep.hpp"
 #include "loads.hpp"
 
 namespace escrow::test {
@@ -156,45 +155,6 @@ TEST_P(CaptureSafety, AQueryOfAnotherThreadInTheDefaultModeHarmsCapturesInGlobal
 
 INSTANTIATE_TEST_SUITE_P(EveryMode, CaptureSafety, testing::ValuesIn(capture_modes),
                          [](auto const& given) { return testing::PrintToString(given.param); });
-
-class IdentityStress : public world {};
-
-// Plain handles are given to an exec, to an exec's update, and to a graph that is asked what it
-// holds: each time that is found, and no call of the other thread fails.
-TEST_F(IdentityStress, OfPlainHandlesIsFoundBesideAThreadThatSynchronizesTheDevice) {
-  std::vector<owned_graph> plain;  // captured before: the other thread kills each capture
-  for (int i = 0; i < 16; ++i) {
-    plain.push_back(captured_plainly([&](cudaStream_t on) {
-      worker->retire(on, std::make_unique<int>(i));
-      must(launch_tiny(on));
-    }));
-  }
-  int wrong = 0;
-  int const wanted = is_sanitized ? 500 : deep_size(2'000, 100'000);
-  synchronizing_thread other;
-  for (int i = 0; i < wanted; ++i) {
-    owned_graph& handle = plain[static_cast<std::size_t>(i) % plain.size()];
-    graph_exec exec(handle.get());
-    if (!exec.is_bare() || exec.held().owners != 1) ++wrong;
-    if (i % 16 == 0) {
-      exec.update(handle.get());
-      exec.launch(two.get());
-    }
-    graph ours(handle.release());
-    if (ours.held().owners != 1) ++wrong;
-    *handle.out() = ours.detach();
-  }
-  other.stop();
-  EXPECT_EQ(other.failed(), 0);
-  EXPECT_GT(other.synchronized(), 0);
-  EXPECT_EQ(wrong, 0);
-  for (auto const& each : plain) EXPECT_EQ(node_count(each), 1U);
-  figures found("identity_stress");
-  found.add("uses of plain handles", wanted);
-  found.add("synchronizations of the device", other.synchronized());
-  found.add("of these failed", other.failed());
-  found.write();
-}
 
 }  // namespace
 }  // namespace escrow::test

@@ -227,31 +227,5 @@ TEST_F(GraphStress, NothingIsSharedDestroyedEarlyTwiceOrNever) {
   EXPECT_LE(made(), static_cast<int>(arena::slots_max));
 }
 
-// What an exec held goes through the worker in several steps, each of which releases the next.
-TEST_F(GraphStress, ADrainWaitsForAllThatDestroyedExecsOfClosedPoolsHeld) {
-  std::mt19937_64 random(3);
-  for (int round = 0; round < 200; ++round) {
-    {
-      block_pool pool = make_pool(2);
-      std::optional<graph> source = captured([&](cudaStream_t on) {
-        block_lease first = pool.claim(on);
-        block_lease second = pool.claim(on);
-        must(launch_sleep(on, random() % 100));
-        fill(first, on, round);
-        fill(second, on, round);
-      });
-      std::optional<graph_exec> exec(*source);
-      graph_exec rival(source->clone());
-      exec->launch(one);
-      if (random() % 2 == 0) rival.launch(two);
-      if (random() % 2 == 0) exec->launch(two);
-      if (random() % 2 == 0) source.reset();
-    }
-    ASSERT_TRUE(drained());
-    ASSERT_EQ(counts.alive(), 0) << "round " << round;
-    ASSERT_EQ(worker->stats().pending, 0U);
-  }
-}
-
 }  // namespace
 }  // namespace escrow::test

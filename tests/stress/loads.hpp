@@ -3,11 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <escrow/nodes.hpp>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "deep.hpp"
 #include "stress_world.hpp"
 
 namespace escrow::test {
@@ -18,51 +19,6 @@ inline constexpr std::array deed_names{"claims",       "retirements", "shares",
                                        "scratch",      "captures",    "launches",
                                        "graphs built", "pools",       "plain execs"};
 inline constexpr std::size_t deeds = static_cast<std::size_t>(deed::count);
-
-/// How long calls take: a histogram with steps of a sixteenth. Any thread may add while another
-/// takes what came so far. Relaxed: they are counts.
-class latency {
- public:
-  /// Times `call`, and returns what it returns.
-  template <class Call>
-  auto time(Call call) {
-    struct timer {
-      latency& to;
-      std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-      ~timer() { to.add(std::chrono::steady_clock::now() - begin); }
-    } const running{*this};
-    return call();
-  }
-  /// p50, p99 and p99.9 of what came since the last call, in microseconds.
-  [[nodiscard]] std::array<double, 3> take() {
-    std::array<std::uint64_t, buckets> counts{};
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < buckets; ++i) {
-      total += counts[i] = counts_[i].exchange(0, std::memory_order_relaxed);
-    }
-    auto const at = [&](double share) {
-      auto left = static_cast<std::int64_t>(static_cast<double>(total) * share);
-      std::size_t i = 0;
-      while (i < buckets && (left -= static_cast<std::int64_t>(counts[i])) >= 0) ++i;
-      if (i == buckets) return 0.0;
-      double const ns = static_cast<double>(i < 32 ? i : (i % 16 + 16) << (i / 16 - 1));
-      return ns / 1000;
-    };
-    return {at(0.5), at(0.99), at(0.999)};
-  }
-
- private:
-  static constexpr std::size_t buckets = 640;  // up to some minutes
-
-  void add(std::chrono::nanoseconds taken) {
-    auto const ns = static_cast<std::uint64_t>(taken.count());
-    auto const shift = std::max<std::size_t>(static_cast<std::size_t>(std::bit_width(ns)), 5) - 5;
-    std::size_t const bucket = ns < 16 ? ns : shift * 16 + static_cast<std::size_t>(ns >> shift);
-    counts_[std::min(buckets - 1, bucket)].fetch_add(1, std::memory_order_relaxed);
-  }
-
-  std::array<std::atomic<std::uint64_t>, buckets> counts_{};
-};
 
 /// What all loads go through, on all devices.
 struct load_arena {
@@ -166,15 +122,154 @@ class loader : public actor {
     }
   }
 
-  void claim_and_release();
-  void retire_eagerly();
-  void share_with_streams();
-  void use_scratch();
-  void capture_and_relaunch();
-  void build_and_change();
-  void come_and_go();
+  void claim_and_release() {
+    cudaStream_t const on = any_stream();
+    auto held = all_.claims.time([&] { return here_.pool.try_claim(on); });
+    if (held) {
+      fill_with(on, (*held)->memory, static_cast<int>(rounds_));
+      if (pick(8) == 0) held->record_stream(any_stream());
+    }
+    held.reset();
+    all_.did(deed::claim);
+  }
+
+  void retire_eagerly() {
+    cudaStream_t const on = any_stream();
+    must(launch_tiny(on));
+    owner last = all_.new_owner();
+    all_.retirements.time([&] { all_.worker.retire(on, std::move(last)); });
+    if (pick(16) == 0) all_.worker.retire(all_.new_owner());
+    if (pick(64) == 0) all_.freer.retire(on, relaxed([] { return device_block(1024); }));
+    all_.did(deed::retire);
+    if (rounds_ % 256 == 0) all_.catch_up(all_.worker);
+  }
+
+  void share_with_streams() {
+    auto const shared = make_stream_shared_by<owner>(all_.worker, all_.new_owner());
+    for (owned_stream const& each : streams_) {
+      if (coin()) continue;
+      must(launch_tiny(each));
+      record_stream(shared, each.get());
+    }
+    std::shared_ptr<int> const cell(shared, here_.cells.data());
+    escrow::launch(streams_[0].get(), adds_, {.deleter = &all_.worker}, cell, 1);
+    all_.did(deed::share);
+    if (rounds_ % 64 == 0) all_.catch_up(all_.worker);
+  }
+
+  void use_scratch() {
+    cudaStream_t const on = any_stream();
+    std::size_t const bytes = std::size_t{1} << (6 + pick(12));
+    fill_with(on, *here_.scratch.claim(on, bytes + pick(bytes)), static_cast<int>(rounds_));
+    all_.did(deed::scratch);
+  }
+
   /// What a library may do, also in a capture.
-  void enqueue(stream_ref on);
+  void enqueue(stream_ref on) {
+    for (int call = 0; call < 2; ++call) {
+      fill_with(on.get(), here_.pool.claim(on)->memory, call);
+      all_.did(deed::claim);
+    }
+    fill_with(on.get(), *here_.scratch.claim(on, std::size_t{1000} << pick(3)), 1);
+    all_.worker.retire(on, all_.new_owner());
+    if (pick(8) == 0) all_.freer.retire(on, relaxed([] { return device_block(256); }));
+    auto const shared = make_stream_shared_by<owner>(all_.worker, all_.new_owner());
+    std::shared_ptr<int> const cell(shared, here_.cells.data() + 1);
+    escrow::launch(on, adds_, {.deleter = &all_.worker}, cell, 1);
+    record_stream(shared, on);
+  }
+
+  void capture_and_relaunch() {
+    cudaStream_t const stream = streams_[0];
+    cudaStream_t const other = streams_[1];
+    graph made = captured(stream);
+    graph_exec exec(made);
+    launch_often(exec, all_.relaunches * (1 + pick(10)), stream);
+    if (coin()) {
+      graph const newer = captured(other);
+      exec.update(newer);
+      launch_often(exec, all_.relaunches / 2, other);
+    }
+    if (coin()) {
+      graph_exec sibling(made.clone());  // takes turns with the first
+      launch_often(sibling, 10, other);
+      sibling.launch(other);
+      exec.launch(stream);
+    }
+    if (pick(4) == 0) {
+      owned_graph const plain(made.detach());
+      owned_exec plain_exec = relaxed([&] { return instantiate(plain); });
+      sync_streams();  // nothing orders it after the others
+      must(cudaGraphLaunch(plain_exec, stream));
+      sync_streams();
+      relaxed([&] { plain_exec.reset(); });
+      all_.did(deed::plain);
+    }
+    exec.launch(stream);  // and ends in flight
+  }
+
+  void build_and_change() {
+    cudaStream_t const stream = streams_[0];
+    std::size_t const n = 16;
+    graph built(all_.worker);
+    auto scratch = here_.scratch.claim(stream, 256);
+    node const zeroed = build(built).add(memset_node(shared_block(), {.width = 64}));
+    node const filled = zeroed.add(kernel_node(fills_, {}, shared_block(), n, 1));
+    node const last = filled.add(kernel_node(fills_, {}, scratch, n, 2))
+                          .add(kernel_node(adds_, {}, here_.cells.data() + 2, 1))
+                          .add(memcpy_node(here_.cells.data() + 3, shared_block(), sizeof(int)))
+                          .add(host_node([kept = std::make_shared<owner>(all_.new_owner())] {}));
+    std::uint64_t const kind = pick(4);
+    if (kind == 0) {
+      conditional_node const maybe = last.add(if_node(build(built).make_condition(1)));
+      maybe.body().add(kernel_node(fills_, {}, shared_block(), n, 3));
+    }
+    if (kind == 1) {
+      allocation const memory = last.add(alloc_node(4096));
+      memory.add(kernel_node(fills_, {}, static_cast<int*>(memory.address()), n, 4))
+          .add(free_node(memory.address()));
+    }
+    if (kind >= 2) {  // others have one exec at a time
+      graph parent(all_.worker);
+      build(parent).add(child_node(built));
+      graph_exec(parent.clone()).launch(stream);
+    }
+    graph_exec exec(built);
+    launch_often(exec, 8, stream);
+    set(exec, filled, kernel_node(fills_, {}, shared_block(), n, 5));
+    exec.launch(stream);
+    filled.set(kernel_node(fills_, {}, shared_block(), n, 6));
+    if (kind >= 2) exec.update(built);
+    all_.worker.retire(stream, all_.new_owner());
+    exec.launch(stream);                        // and ends in flight
+    if (kind != 1 && coin()) filled.destroy();  // CUDA removes no node beside memory nodes
+    all_.did(deed::build);
+    if (rounds_ % 8 == 0) all_.catch_up(all_.freer);
+  }
+
+  void come_and_go() {
+    cudaStream_t const stream = streams_[0];
+    deleter its(all_.reporting());
+    pool_options chosen = site::options(here_.device, all_);
+    chosen.deleter = &its;
+    chosen.slots_max = 4;
+    pooled_pool pool(chosen, [this] { return pooled(all_); });
+    auto const enqueue = [&](stream_ref on) {
+      fill_with(on.get(), pool.claim(on)->memory, 1);
+      static_cast<void>(here_.pool.try_claim(on));
+      its.retire(on, all_.new_owner());
+    };
+    graph const made = escrow::capture(stream, enqueue, any_mode());
+    graph_exec exec(made);
+    launch_often(exec, 4, stream);
+    fill_with(stream, pool.claim(stream)->memory, 2);
+    exec.launch(stream);
+    if (coin()) hoist(made).release_after(stream);
+    static_cast<void>(pool.close_for(std::chrono::nanoseconds(0)));
+    if (pick(4) == 0) static_cast<void>(its.stop_for(std::chrono::milliseconds(1)));
+    all_.did(deed::pool);
+    sync_streams();
+  }
   [[nodiscard]] cudaStream_t stream() const { return streams_[0]; }
 
  private:

@@ -100,9 +100,12 @@ TEST_F(CaptureThreads, HaveASlotEachAtATime) {
 constexpr int many = is_sanitized ? 12'000 : 100'000;
 constexpr int some = is_sanitized ? 12'000 : 20'000;
 
+class GraphGrowth;
+
 /// What is done again and again to a graph or an exec that stays, if any.
 struct growing {
   char const* name;
+  void (GraphGrowth::*round)();
   int rounds = some;
   bool keeps_graph = false;
   bool keeps_exec = false;
@@ -112,6 +115,21 @@ struct growing {
 };
 
 class GraphGrowth : public world, public testing::WithParamInterface<growing> {
+ public:
+  void capture_and_launch() { graph_exec(made_graph()).launch(two); }
+  void hoist_and_release() { hoist(made_graph()).release(); }
+  void instantiate_and_launch() { graph_exec(*source).launch(two); }
+  void update_and_launch() {
+    exec->update(made_graph());
+    exec->launch(two);
+  }
+  void clone() { static_cast<void>(source->clone()); }
+  void embed_and_launch() {
+    graph parent(*worker);
+    parent.add_child(*source);
+    graph_exec(parent).launch(two);
+  }
+
  protected:
   [[nodiscard]] graph made_graph() {
     return captured([&](cudaStream_t on) {
@@ -119,26 +137,7 @@ class GraphGrowth : public world, public testing::WithParamInterface<growing> {
       worker->retire(on, std::make_shared<int>(1));
     });
   }
-  void round() {
-    std::string const what = GetParam().name;
-    if (what == "Captures") {
-      graph const fresh = made_graph();
-      graph_exec(fresh).launch(two);
-    } else if (what == "Hoisted") {
-      hoist(made_graph()).release();
-    } else if (what == "Execs") {
-      graph_exec(*source).launch(two);
-    } else if (what == "Updates") {
-      exec->update(made_graph());
-      exec->launch(two);
-    } else if (what == "Clones") {
-      static_cast<void>(source->clone());
-    } else {
-      graph parent(*worker);
-      parent.add_child(*source);
-      graph_exec(parent).launch(two);
-    }
-  }
+  void round() { (this->*GetParam().round)(); }
   void settle() {
     sync(two);
     ASSERT_TRUE(drained());
@@ -183,13 +182,14 @@ TEST_P(GraphGrowth, LeavesNothingOnTheHeapAndInPools) {
   pool.reset();
 }
 
+using g = GraphGrowth;
 constexpr growing all_growing[] = {
-    {.name = "Captures", .rounds = many},
-    {.name = "Hoisted"},
-    {.name = "Execs", .keeps_graph = true},
-    {.name = "Updates", .keeps_exec = true},
-    {.name = "Clones", .keeps_graph = true, .reuses_handles = true},
-    {.name = "Parents", .keeps_graph = true, .reuses_handles = true},
+    {.name = "Captures", .round = &g::capture_and_launch, .rounds = many},
+    {.name = "Hoisted", .round = &g::hoist_and_release},
+    {.name = "Execs", .round = &g::instantiate_and_launch, .keeps_graph = true},
+    {.name = "Updates", .round = &g::update_and_launch, .keeps_exec = true},
+    {.name = "Clones", .round = &g::clone, .keeps_graph = true, .reuses_handles = true},
+    {.name = "Parents", .round = &g::embed_and_launch, .keeps_graph = true, .reuses_handles = true},
 };
 INSTANTIATE_TEST_SUITE_P(Of, GraphGrowth, testing::ValuesIn(all_growing),
                          [](auto const& given) { return given.param.name; });

@@ -1,6 +1,9 @@
-// The deleter's stress tests; those of pools and graphs are in the files beside it. Owners are
+// The stress tests of deleters and pools; those of graphs are in the files beside it. Owners are
 // retired at random, on streams, after events, in captures and by other owners: each is destroyed
-// once and never early. No wake-up of the worker is lost.
+// once and never early, and no wake-up of the worker is lost. Threads claim and capture at random:
+// no slot is in use twice at a time, on the host or on the device, and none is lost.
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "stress_world.hpp"
@@ -88,39 +91,11 @@ class DeleterStress : public stress {};
 
 TEST_F(DeleterStress, EveryOwnerIsDestroyedOnceAndNeverEarly) {
   arena all(*worker, mismatches);
-  run_mix<retiring_actor>(4, stress_time() / 2, all);
+  run_mix<retiring_actor>(4, stress_time(), all);
   EXPECT_GT(all.made, 100U);
   EXPECT_GT(all.captures, 10U);
   EXPECT_TRUE(worker->stop_for(generous));
   EXPECT_EQ(worker->stats().leaked, 0U);
-}
-
-// Deleters end while CUDA still releases what their graphs held.
-TEST_F(DeleterStress, DeletersThatEndAtAnyMomentLeaveNothing) {
-  arena all(*worker, mismatches);
-  work const none(cells, 7);
-  std::mt19937_64 random(7);
-  auto const end = std::chrono::steady_clock::now() + stress_time() / 2;
-  while (std::chrono::steady_clock::now() < end) {
-    deleter its(deleter_options{.own_worker = random() % 4 != 0,
-                                .poll_interval_min = std::chrono::microseconds(5),
-                                .poll_interval_max = std::chrono::microseconds(20)});
-    capture capturing(one, cudaStreamCaptureModeThreadLocal);
-    must(launch_tiny(one));
-    for (std::uint64_t i = random() % 4; i != 0; --i) its.retire(one.get(), owner(all, none));
-    must(capturing.end());
-    owned_exec exec = instantiate(capturing.graph());
-    must(cudaGraphLaunch(exec, one));
-    if (random() % 2 == 0) sync(one);
-    its.retire(one.get(), owner(all, none));
-    capturing.graph().reset();
-    exec.reset();
-    if (random() % 2 == 0) {
-      static_cast<void>(wait_until([&] { return its.stats().in_graphs == 0; },
-                                   std::chrono::milliseconds(random() % 2)));
-    }
-  }
-  expect_nothing_lost(all);
 }
 
 TEST(DeletersWakeup, IsNeverLost) {
@@ -141,6 +116,160 @@ TEST(WakeupStore, LendsAgainWhatWasReturnedAndNeverFreesIt) {
   first.reset();
   known->notify();  // late, and harmless
   EXPECT_EQ(wakeup_store::take().get(), known);
+}
+
+/// Leases that one thread claimed and another releases.
+struct given_away {
+  struct one {
+    block_lease held;
+    std::unique_ptr<slot_holder> its;  // ends first
+  };
+  std::mutex mutex;  // guards the rest
+  std::vector<one> leases;
+};
+
+class claiming_actor : public actor {
+ public:
+  claiming_actor(arena& all, std::uint64_t number, given_away& given)
+      : actor(all, number), given_(given) {}
+
+  // A release that could not be recorded waits until the pool is given its stream.
+  void end() override {
+    release_what_was_given();
+    for (owned_stream const& each : streams_) static_cast<void>(arena_.pool->try_claim(each));
+  }
+
+ private:
+  using holding = std::unique_ptr<slot_holder>;
+
+  void step() override {
+    one_of<claiming_actor>(
+        {&claiming_actor::use_eagerly, &claiming_actor::use_eagerly, &claiming_actor::use_eagerly,
+         &claiming_actor::give_away, &claiming_actor::release_what_was_given,
+         &claiming_actor::capture_and_launch, &claiming_actor::capture_and_launch});
+  }
+
+  [[nodiscard]] std::optional<block_lease> claimed(cudaStream_t stream, slot_holder& its) {
+    auto held = arena_.pool->try_claim(stream);
+    if (!held) return held;
+    its.take(*held);
+    use_slot(*held, stream);
+    return held;
+  }
+
+  void use_eagerly() {
+    cudaStream_t const stream = any_stream();
+    auto its = std::make_unique<slot_holder>(arena_);
+    auto held = claimed(stream, *its);
+    if (!held) return;
+    cudaStream_t const other = any_stream();
+    std::uint64_t const way = other == stream ? 0 : pick(4);
+    if (way == 1 || way == 2) {  // the work goes on there
+      order(stream, other);
+      if (way == 2) held->record_stream(other);
+      use_slot(*held, other);
+    }
+    its.reset();
+    if (way == 1) {
+      held->release(other);
+    } else if (coin()) {
+      held->release();
+    }
+  }
+
+  void give_away() {
+    cudaStream_t const stream = streams_[2];  // never captures: any thread may release on it
+    auto its = std::make_unique<slot_holder>(arena_);
+    auto held = claimed(stream, *its);
+    if (!held) return;
+    std::lock_guard const lock(given_.mutex);
+    if (given_.leases.size() < 2) {
+      given_.leases.push_back({std::move(*held), std::move(its)});
+    } else {
+      its.reset();
+    }
+  }
+
+  void release_what_was_given() {
+    std::vector<given_away::one> all;
+    {
+      std::lock_guard const lock(given_.mutex);
+      all.swap(given_.leases);
+    }
+    for (given_away::one& each : all) {
+      each.its.reset();
+      each.held.release();
+    }
+  }
+
+  void capture_and_launch() {
+    cudaStream_t const stream = streams_[0];
+    cudaStream_t const branch = streams_[1];
+    auto its = std::make_unique<slot_holder>(arena_);
+    std::optional<block_lease> late;
+    must(cudaStreamBeginCapture(stream, any_mode()));
+    must(launch_tiny(stream));
+    for (std::uint64_t calls = 1 + pick(3); calls != 0; --calls) {
+      if (pick(3) == 0) {
+        order(stream, branch);
+        static_cast<void>(claimed(branch, *its));
+        static_cast<void>(claimed(stream, *its));
+        order(branch, stream);
+      } else {
+        late = claimed(stream, *its);
+      }
+    }
+    if (coin()) late.reset();
+    bool const is_spoiled = pick(16) == 0;
+    if (is_spoiled) {
+      static_cast<void>(cudaStreamQuery(stream));
+      its.reset();
+      late.reset();
+    }
+    owned_graph graph;
+    cudaError_t const ended = cudaStreamEndCapture(stream, graph.out());
+    static_cast<void>(cudaGetLastError());
+    if (is_spoiled) return;
+    if (ended != cudaSuccess) arena_.harmed.fetch_add(1, std::memory_order_relaxed);
+    arena_.captures.fetch_add(1, std::memory_order_relaxed);
+    late.reset();
+    launch_and_end(std::move(graph), std::move(its));
+  }
+
+  void launch_and_end(owned_graph graph, holding its) {
+    thread_mode_scope const relaxed(cudaStreamCaptureModeRelaxed);
+    owned_exec exec;
+    owned_graph copy;
+    owned_graph const last = clone(graph);  // has the slots until `its` ended
+    if (pick(4) != 0) exec = instantiate(graph);
+    if (pick(3) == 0) copy = clone(graph);
+    if (exec.get() != nullptr) {
+      for (std::uint64_t i = pick(4); i != 0; --i) must(cudaGraphLaunch(exec, streams_[0]));
+    }
+    if (copy.get() != nullptr && coin()) {
+      owned_exec const of_copy = instantiate(copy);
+      must(cudaGraphLaunch(of_copy, streams_[0]));
+    }
+    if (coin()) graph.reset();
+    if (coin()) copy.reset();
+    if (coin()) sync(streams_[0]);
+    its.reset();
+  }
+
+  given_away& given_;
+};
+
+class PoolStress : public stress {};
+
+TEST_F(PoolStress, NoSlotIsInUseTwiceAtATimeAndNoneIsLost) {
+  constexpr std::size_t slots = 12;
+  block_pool pool = make_pool(slots);
+  arena all(*worker, mismatches, &pool);
+  given_away given;
+  run_mix<claiming_actor>(4, stress_time(), all, given);
+  EXPECT_GT(all.captures, 10U);
+  EXPECT_GT(all.claims, 100U);
+  EXPECT_LE(made(), static_cast<int>(slots));
 }
 
 }  // namespace

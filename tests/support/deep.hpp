@@ -1,7 +1,13 @@
-// The full size of a test that has one, and its figures on paper.
+// The full size of a test that has one, how long its calls take, and its figures on paper.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
 #include <concepts>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -23,6 +29,51 @@ template <class Size>
 [[nodiscard]] Size deep_size(Size usual, Size deep) {
   return is_deep() ? deep : usual;
 }
+
+/// How long calls take: a histogram with steps of a sixteenth. Any thread may add while another
+/// takes what came so far. Relaxed: they are counts.
+class latency {
+ public:
+  /// Times `call`, and returns what it returns.
+  template <class Call>
+  auto time(Call call) {
+    struct timer {
+      latency& to;
+      std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+      ~timer() { to.add(std::chrono::steady_clock::now() - begin); }
+    } const running{*this};
+    return call();
+  }
+  /// p50 and p99 of what came since the last call, in microseconds.
+  [[nodiscard]] std::array<double, 2> take() {
+    std::array<std::uint64_t, buckets> counts{};
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < buckets; ++i) {
+      total += counts[i] = counts_[i].exchange(0, std::memory_order_relaxed);
+    }
+    auto const at = [&](double share) {
+      auto left = static_cast<std::int64_t>(static_cast<double>(total) * share);
+      std::size_t i = 0;
+      while (i < buckets && (left -= static_cast<std::int64_t>(counts[i])) >= 0) ++i;
+      if (i == buckets) return 0.0;
+      double const ns = static_cast<double>(i < 32 ? i : (i % 16 + 16) << (i / 16 - 1));
+      return ns / 1000;
+    };
+    return {at(0.5), at(0.99)};
+  }
+
+ private:
+  static constexpr std::size_t buckets = 640;  // up to some minutes
+
+  void add(std::chrono::nanoseconds taken) {
+    auto const ns = static_cast<std::uint64_t>(taken.count());
+    auto const shift = std::max<std::size_t>(static_cast<std::size_t>(std::bit_width(ns)), 5) - 5;
+    std::size_t const bucket = ns < 16 ? ns : shift * 16 + static_cast<std::size_t>(ns >> shift);
+    counts_[std::min(buckets - 1, bucket)].fetch_add(1, std::memory_order_relaxed);
+  }
+
+  std::array<std::atomic<std::uint64_t>, buckets> counts_{};
+};
 
 /// What a run found: printed line by line, and written as JSON to the folder that ESCROW_RESULTS
 /// names, if any, as <program>_<runtime>.json.

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "../exit/belongings.hpp"
+#include "belongings.hpp"
 #include "child.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
@@ -37,43 +37,14 @@ struct beside_it : made_first, belongings {
   owned_event ready = make_event();
 };
 
-// An owner whose move, in the middle of retire(), is the moment at which device 0 is lost.
-class unlucky_owner {
- public:
-  explicit unlucky_owner(fate_ptr it) : probe_(std::move(it)) {}
-  unlucky_owner(unlucky_owner&& other) noexcept : probe_(std::move(other.probe_)) {
-    lose_device_0();
-  }
-  unlucky_owner& operator=(unlucky_owner&&) = delete;
-  ~unlucky_owner() = default;
-
- private:
-  probe probe_;
-};
-
-void owner_retired_before(beside_it& work) {
-  work.own->retire_after(work.ready.get(), probe(work.behind));
-  lose_device_0();
-}
-
 void owner_retired_afterwards(beside_it& work) {
   lose_device_0();
   work.own->retire_after(work.ready.get(), probe(work.behind));
 }
 
-void owner_taken_before_its_event_is_recorded(beside_it& work) {
-  stream_ref const on(work.stream.get());
-  bool has_thrown = false;
-  try {
-    work.own->retire(on, unlucky_owner(work.behind));
-  } catch (cuda_error const& error) {
-    has_thrown = error.status() == fault;
-  }
-  must(has_thrown, "the error is thrown");
-}
-
 void owner_and_the_lost_device_is_reset(beside_it& work) {
-  owner_retired_before(work);
+  work.own->retire_after(work.ready.get(), probe(work.behind));
+  lose_device_0();
   must(!runs_nothing_after(fault) && may_work_go_on_untold(), "the other device may run");
   static_cast<void>(cudaSetDevice(0));
   must(cudaDeviceReset());
@@ -109,17 +80,6 @@ void covered_slot_of_a_claimer(beside_it& work) {
   must(work.pool->stats().idle == 1, "an event covers it");
   lose_device_0();
   work.pool.reset();
-}
-
-template <bool ends_before>
-void slot_of_the_lost_device_that_the_other_uses(beside_it& work) {
-  must(cudaSetDevice(0));
-  block_pool pool(pool_options{.device = 0, .deleter = &*work.own},
-                  [its = work.counts] { return block{*its}; });
-  block_lease held = pool.claim(work.failing.get());
-  held.record_stream(work.stream.get());
-  if (ends_before) held.release();
-  lose_device_0();
 }
 
 void must_leak_one(void (*lose)(beside_it&), bool has_worker) {
@@ -187,16 +147,12 @@ void threads_that_claim_and_release_end_with_errors() {
 
 std::vector<named_case> all_beside() {
   std::pair<char const*, void (*)(beside_it&)> const rows[] = {
-      {"AnOwnerRetiredBefore", &owner_retired_before},
       {"AnOwnerRetiredAfterwards", &owner_retired_afterwards},
-      {"AnOwnerTakenBeforeItsEventIsRecorded", &owner_taken_before_its_event_is_recorded},
       {"AnOwnerAlsoIfTheLostDeviceIsReset", &owner_and_the_lost_device_is_reset},
       {"ALeaseEndedAfterwards", &lease_ended_afterwards},
       {"WhatAClaimerKept", &idle_slot_of_a_claimer<false>},
       {"WhatAClaimerKeptAfterItsPool", &idle_slot_of_a_claimer<true>},
-      {"WhatAClaimerHadCovered", &covered_slot_of_a_claimer},
-      {"ASharedSlotReleasedBefore", &slot_of_the_lost_device_that_the_other_uses<true>},
-      {"ASharedSlotReleasedAfterwards", &slot_of_the_lost_device_that_the_other_uses<false>}};
+      {"WhatAClaimerHadCovered", &covered_slot_of_a_claimer}};
   std::vector<named_case> all;
   for (auto const& [name, lose] : rows) {
     all.emplace_back(name + std::string("_OwnWorker"),
