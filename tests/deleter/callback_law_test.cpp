@@ -17,15 +17,7 @@
 #include "deep.hpp"
 #include "world.hpp"
 
-namespace escrow {
-
-// A block is given to kernels as a cell.
-template <>
-struct kernel_argument_traits<test::block> {
-  static int* device_value(test::block const& from) { return from.data(); }
-};
-
-namespace test {
+namespace escrow::test {
 namespace {
 
 void expect_clean(callback_deeds const& deeds) {
@@ -229,5 +221,4 @@ INSTANTIATE_TEST_SUITE_P(Of, CallbackAudit, testing::ValuesIn(holdings),
                          [](auto const& given) { return given.param.name; });
 
 }  // namespace
-}  // namespace test
-}  // namespace escrow
+}  // namespace escrow::test

@@ -94,7 +94,7 @@ TEST_F(DestroyedStream, IsNotAskedAboutIfAClaimerEndsBeforeIt) {
 // Asking a capturing stream for its id would invalidate the capture.
 TEST_F(DestroyedStream, IsNotAskedForWhileItCaptures) {
   errors_expected = false;
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     block_pool pool = make_pool(checking());
     std::optional<block_claimer> local = pool.on(stream);
     for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());

@@ -106,7 +106,7 @@ TEST_F(ClaimWait, AClaimThatWaitsWhenThePoolIsClosedIsRefusedAndMakesNothing) {
 class CapturedWait : public ClaimWait {};
 
 TEST_F(CapturedWait, AClaimThrowsWhenWorkThatACaptureCannotWaitForTakesTooLong) {
-  for (cudaStreamCaptureMode const mode : all_modes) {
+  for (cudaStreamCaptureMode const mode : all_capture_modes) {
     pinned_flag done;
     block_pool pool = make_pool(with(options(1), &pool_options::capture_wait_max, 200ms));
     {

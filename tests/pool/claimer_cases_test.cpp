@@ -126,7 +126,7 @@ class InACapture : public pool_world {};
 // Nothing may be recorded, however often others ask.
 TEST_F(InACapture, NoCallOfAClaimerOrItsLeasesRecords) {
   block_pool pool = make_pool(with(options(4), &pool_options::unrecorded_max, 1));
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     std::optional<block_claimer> local = pool.on(one);
     std::optional<block_lease> eager = local->claim();
     for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());

@@ -1,11 +1,12 @@
-// A lease: released once, on its stream or another, moved, and told of further streams; and with a
-// capture that it does not belong to, where it is refused or its record deferred.
+// A lease: released once, on its stream or another, moved, and told of further streams; with a
+// capture that it does not belong to, where it is refused; and how long a captured graph holds it.
 #include <functional>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "pool_world.hpp"
+#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
@@ -145,45 +146,6 @@ TEST_F(CaptureMisuse, RecordStreamRefusesAStreamThatIsNotOfTheLeasesCapture) {
   }
 }
 
-TEST_F(CaptureMisuse, ALeaseFromOutsideThatEndsInACaptureIsHeldByTheGraphAndRecordedAfterwards) {
-  for (bool const is_released_by_call : {true, false}) {
-    block_pool pool = make_pool(1);
-    std::optional<block_lease> held = pool.claim(one);
-    capture captured{one, cudaStreamCaptureModeGlobal};
-    if (is_released_by_call) held->release();
-    held.reset();
-    EXPECT_TRUE(captured.is_active());
-    EXPECT_FALSE(pool.try_claim(one).has_value());
-    EXPECT_EQ(pool.stats().deferred, 1U);
-    EXPECT_EQ(captured.end(), cudaSuccess);
-    if (is_released_by_call) {
-      EXPECT_FALSE(pool.try_claim(one).has_value()) << "the graph holds it";
-      EXPECT_EQ(pool.stats().deferred, 0U);
-      captured.graph().reset();
-    } else {
-      captured.graph().reset();
-      EXPECT_TRUE(is_kept(pool)) << "nothing was recorded";
-      EXPECT_TRUE(pool.try_claim(one).has_value());
-    }
-    EXPECT_TRUE(is_released(pool));
-  }
-}
-
-TEST_F(CaptureMisuse, AStreamOfALeaseThatCapturesAtTheReleaseIsRecordedAfterwards) {
-  block_pool pool = make_pool(2);
-  block_lease held = pool.claim(one);
-  held.record_stream(two);
-  capture captured{two, cudaStreamCaptureModeGlobal};
-  // An event recorded now would be the capture's, and a query of it would invalidate that.
-  held.release();
-  EXPECT_EQ(pool.stats().deferred, 1U);
-  pool.claim(three).release();
-  EXPECT_TRUE(captured.is_active());
-  EXPECT_EQ(captured.end(), cudaSuccess);
-  static_cast<void>(pool.claim(two));
-  EXPECT_EQ(pool.stats().deferred, 0U);
-}
-
 TEST_F(CaptureMisuse, ALeaseOfOneCaptureReleasedInAnotherIsHeldByBothGraphs) {
   block_pool pool = make_pool(1);
   capture first{one, cudaStreamCaptureModeRelaxed};
@@ -214,33 +176,29 @@ TEST_F(CaptureMisuse, AClaimInAnInvalidatedCaptureIsRefusedByName) {
   EXPECT_EQ(made(), 0);
 }
 
-TEST_F(CaptureMisuse, ALeaseReleasedInAnInvalidatedCaptureWaitsForItsStream) {
-  for (bool const is_captured : {true, false}) {  // claimed in that capture, or before
+TEST_F(CaptureMisuse, ALeaseOfAnInvalidatedCaptureComesBackAtItsReleaseOrWithItsStream) {
+  struct row {
+    bool is_claimed_in_it;  // or before
+    bool is_released_in_it;
+  };
+  for (row const& each : {row{true, true}, row{false, true}, row{true, false}}) {
     block_pool pool = make_pool(1);
     std::optional<capture> captured;
-    if (is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
+    if (each.is_claimed_in_it) captured.emplace(one, cudaStreamCaptureModeGlobal);
     block_lease held = pool.claim(one);
-    if (!is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
+    if (!each.is_claimed_in_it) captured.emplace(one, cudaStreamCaptureModeGlobal);
     invalidate(one);
-    EXPECT_NO_THROW(held.release());
-    EXPECT_FALSE(held);
+    if (each.is_released_in_it) held.release();
     EXPECT_NE(captured->end(), cudaSuccess);
     captured.reset();
     EXPECT_TRUE(is_kept(pool)) << "CUDA does not say which capture was invalidated";
-    EXPECT_TRUE(pool.try_claim(one).has_value());
+    if (each.is_released_in_it) {
+      EXPECT_TRUE(pool.try_claim(one).has_value());
+    } else {
+      held.release();
+      EXPECT_TRUE(is_released(pool));
+    }
   }
-}
-
-TEST_F(CaptureMisuse, ALeaseThatOutlivesItsInvalidatedCaptureReturnsAtItsRelease) {
-  block_pool pool = make_pool(1);
-  std::optional<capture> captured(std::in_place, one, cudaStreamCaptureModeGlobal);
-  block_lease held = pool.claim(one);
-  invalidate(one);
-  EXPECT_NE(captured->end(), cudaSuccess);
-  captured.reset();
-  EXPECT_TRUE(is_kept(pool));
-  held.release();
-  EXPECT_TRUE(is_released(pool));
 }
 
 TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWorksAfterwards) {
@@ -261,6 +219,90 @@ TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWor
   ASSERT_TRUE(held);
   held.release();
   EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
+}
+
+class LibraryCall : public pool_world {};
+
+TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
+  block_pool pool = make_pool(4);
+  use(pool, two, 1);
+  for (cudaStreamCaptureMode const mode : all_capture_modes) {
+    capture captured{two, mode};
+    use(pool, two, 2);
+    EXPECT_TRUE(captured.is_active()) << testing::PrintToString(mode);
+    must(captured.end());
+    owned_exec const exec = instantiate(captured.graph());
+    for (int i = 0; i < 5; ++i) must(cudaGraphLaunch(exec, two));
+    use(pool, two, 3);
+    sync(two);
+  }
+}
+
+class CapturedLifetime : public pool_world {};
+
+TEST_F(CapturedLifetime, ACaptureThatComesToNothingReturnsTheSlot) {
+  struct row {
+    char const* name;
+    std::function<void(block_pool&)> run;
+  };
+  row const rows[] = {
+      {"its graph is destroyed", [&](auto& pool) { static_cast<void>(captured_use(pool)); }},
+      {"it is invalidated",
+       [&](auto& pool) {
+         capture captured{one, cudaStreamCaptureModeGlobal};
+         use(pool, one);
+         invalidate(one);
+         EXPECT_EQ(captured.end(), cudaErrorStreamCaptureInvalidated);
+       }},
+      {"its stream is destroyed", [&](auto& pool) {
+         owned_stream const destroyed = make_stream();
+         must(cudaStreamBeginCapture(destroyed, cudaStreamCaptureModeGlobal));
+         use(pool, destroyed);
+       }}};
+  for (row const& each : rows) {
+    block_pool pool = make_pool(1);
+    each.run(pool);
+    EXPECT_TRUE(is_released(pool)) << each.name;
+  }
+}
+
+TEST_F(CapturedLifetime, EagerWorkAfterTheCaptureOnItsLeaseIsWaitedFor) {
+  for (bool const is_graph_first : {true, false}) {  // destroyed before the lease is released
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    capture captured{one, cudaStreamCaptureModeGlobal};
+    block_lease held = pool.claim(one);
+    must(captured.end());
+    must(launch_wait_flag(one, done.get()));
+    fill(held, one, 4);
+    if (is_graph_first) captured.graph().reset();
+    EXPECT_TRUE(is_kept(pool));
+    held.release();
+    captured.graph().reset();
+    ASSERT_TRUE(drained());
+    block_lease next = pool.claim(two);
+    check(next, two, 4, mismatches);
+    EXPECT_TRUE(stays_busy(two));
+    done.raise();
+    sync(two);
+    next.release();
+    end(pool);
+  }
+}
+
+// The worker may be taking it from the graph to its free list.
+TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
+  constexpr int rounds = is_sanitized ? 10'000 : 100'000;
+  block_pool pool = make_pool(1);
+  for (int i = 0; i < rounds; ++i) {
+    {
+      capture captured{one, cudaStreamCaptureModeThreadLocal};
+      ASSERT_TRUE(pool.try_claim(one).has_value()) << "round " << i;
+      must(captured.end());
+    }
+    ASSERT_TRUE(pool.try_claim(two).has_value()) << "round " << i;
+    sync(two);
+  }
 }
 
 }  // namespace

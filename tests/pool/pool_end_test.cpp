@@ -11,11 +11,6 @@
 
 #include "pool_world.hpp"
 
-template <>
-struct escrow::kernel_argument_traits<escrow::test::block> {
-  static int* device_value(test::block const& object) { return object.data(); }
-};
-
 namespace escrow::test {
 namespace {
 

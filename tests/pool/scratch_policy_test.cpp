@@ -140,7 +140,7 @@ TEST_F(ScratchPolicy, AClaimBeyondTheLimitNamesItsSizeItsLineAndWhatHoldsTheMemo
 TEST_F(ScratchPolicy, ALimitInACaptureFreesIdleBlocksAndElseActsAsTooFewSlots) {
   scratch_pool pool(named(), limited_to(4 * kib));
   claim_and_release(pool, {4 * kib});
-  for (auto const mode : all_modes) {
+  for (auto const mode : all_capture_modes) {
     capture captured{one, mode};
     {
       auto const held = pool.claim(one, 2 * kib);  // frees the 4 KiB

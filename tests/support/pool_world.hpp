@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -22,9 +21,6 @@ inline void invalidate(cudaStream_t capturing) {
   device_scope const there(device);
   return make_stream();
 }
-
-inline constexpr std::initializer_list<cudaStreamCaptureMode> all_modes{
-    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
 class pool_world : public world {
  protected:
