@@ -132,16 +132,6 @@ TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
   its.drain();
 }
 
-// The last retirement of a stream is asked about first, since its answer saves the other questions.
-TEST_F(Passes, LeaveThePollingThreadsLastErrorAloneWhenAQueryFails) {
-  for (int i = 0; i < 3; ++i) its.retire(one, nothing);
-  sync(one);
-  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 2, 1);
-  EXPECT_EQ(its.poll(), 3U);
-  sim::clear_faults();
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
-}
-
 // A younger event that answers "the device is lost or the handle is none" says nothing about an
 // older one, whose work may still run.
 TEST_F(Passes, DoNotTakeAnOlderEventForDoneBecauseAYoungerOneIsInvalid) {

@@ -1,5 +1,5 @@
-// The end of a pool: closing names what holds slots, each resource is destroyed once when it is
-// back, and nothing waits for the GPU.
+// A pool's resources: made, recycled, and destroyed once when they are back. The end of a pool
+// names what holds slots, and nothing waits for the GPU.
 #include <atomic>
 #include <escrow/nodes.hpp>
 #include <memory>
@@ -16,6 +16,92 @@ namespace {
 
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
+
+class Resources : public pool_world {
+ protected:
+  /// A pool that sets each used block to `pattern` before it is handed out again.
+  [[nodiscard]] block_pool recycling_pool(std::size_t slots_max, int pattern) {
+    return block_pool{options(slots_max), [this] { return block{counts}; },
+                      [pattern](block& used, stream_ref stream) {
+                        must(launch_fill(stream.get(), used.data(), block::length, pattern));
+                      }};
+  }
+};
+
+TEST_F(Resources, ANewOneIsNotRecycledAndAUsedOneIs) {
+  int recycled = 0;
+  block_pool pool{options(2), [this] { return block{counts}; },
+                  [&recycled](block&, stream_ref) { ++recycled; }};
+  pool.claim(one).release();
+  EXPECT_EQ(recycled, 0);
+  pool.claim(one).release();
+  EXPECT_EQ(recycled, 1);
+}
+
+TEST_F(Resources, AreRecycledInTheOrderOfTheClaimingStream) {
+  block_pool pool = recycling_pool(1, 5);
+  use_behind_flag(pool, one);
+  expect_next_waits(pool, two, 5);
+}
+
+TEST_F(Resources, AreRecycledAtEveryLaunchOfACapturedClaim) {
+  block_pool pool = recycling_pool(2, 5);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  {
+    block_lease held = pool.claim(one);  // new, but the graph will be launched again
+    check(held, one, 5, mismatches);
+    fill(held, one, 6);
+  }
+  expect_right_results(captured);
+}
+
+TEST_F(Resources, AreEachGivenToDestroyOnceOnTheWorkerBeforeTheirEnd) {
+  std::atomic<int> destroyed{0};
+  std::atomic<bool> is_right{true};
+  auto const here = std::this_thread::get_id();
+  {
+    auto const destroy = [&](block& dying) {
+      destroyed.fetch_add(1);
+      if (std::this_thread::get_id() == here || dying.data() == nullptr) is_right.store(false);
+    };
+    block_pool pool{options(3), [this] { return block{counts}; }, {}, destroy};
+    block_lease const first = pool.claim(one);
+    block_lease const second = pool.claim(one);
+  }
+  EXPECT_TRUE(wait_until([&] { return counts.destroyed.load() == 2; }));
+  EXPECT_EQ(destroyed.load(), 2);
+  EXPECT_TRUE(is_right.load());
+}
+
+TEST_F(Resources, MayHaveLeasesOfOtherPools) {
+  block_pool inner = make_pool(2);
+  using both = std::pair<block, block_lease>;
+  {
+    resource_pool<both> outer{options(2), [&] { return both{block{counts}, inner.claim(one)}; }};
+    outer.claim(one).release();
+    EXPECT_EQ(inner.stats().slots, 1U);
+  }
+  // The inner lease is released before its neighbour is destroyed.
+  EXPECT_TRUE(wait_until([&] { return counts.destroyed.load() == 1; }));
+  EXPECT_TRUE(inner.try_claim(one).has_value());
+}
+
+TEST_F(Resources, MoveWithTheirPool) {
+  block_pool pool = make_pool(1);
+  pool.claim(one).release();
+  block_pool moved = std::move(pool);
+  EXPECT_EQ(moved.claim(one)->number(), 0);
+  moved = make_pool(1);
+  EXPECT_EQ(moved.claim(one)->number(), 1);
+  EXPECT_TRUE(wait_until([&] { return counts.alive() == 1; }));
+}
+
+TEST_F(Resources, NeedADeviceThatExists) {
+  pool_options chosen = options(1);
+  chosen.device = 1000;
+  EXPECT_THROW(static_cast<void>(make_pool(chosen)), cuda_error);
+  static_cast<void>(cudaGetLastError());
+}
 
 class Close : public pool_world {
  protected:
