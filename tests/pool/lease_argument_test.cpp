@@ -37,18 +37,14 @@ TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
 
 TEST_F(LeaseArgument, AfterItsCaptureIsKnownToItsEndOnTheWorkerAlsoOnItsOwnStream) {
   block_pool pool = make_pool(1);
-  capture claiming{one, cudaStreamCaptureModeRelaxed};
-  std::optional<block_lease> held = pool.claim(one);
-  must(claiming.end());
+  std::optional<block_lease> held;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) { held.emplace(pool.claim(on)); });
   hold_up(one);
   launch_fill(one.get(), *held, 4);
   worker->retire(two, *std::exchange(held, std::nullopt));
   ASSERT_TRUE(drained());
-  claiming.graph().reset();
-  ASSERT_TRUE(drained());
-  EXPECT_FALSE(pool.try_claim(two).has_value());
-  EXPECT_TRUE(pool.try_claim(one).has_value());
-  expect_next_waits(pool, two, 4);
+  graph.reset();
+  expect_waits_for_record(pool, one);
 }
 
 TEST_F(LeaseArgument, OfTypedMemoryIsATypedPointer) {
@@ -179,26 +175,6 @@ TEST_F(LeaseOfANode, StaysWithTheLeaseThatOutlivesTheGraph) {
   claimed.reset();
   EXPECT_TRUE(is_released(pool));
   EXPECT_EQ(pool.stats().slots, 1U);
-}
-
-TEST_F(LeaseOfANode, IsReleasedByANodeThatIsDestroyedOrChanged) {
-  block_pool first = make_pool(1);
-  block_pool second = make_pool(1);
-  block_pool third = make_pool(1);
-  graph built(*worker);
-  auto const of_pool = [&](block_pool& pool) {
-    auto claimed = pool.claim(one);
-    return kernel_node(fill, {}, claimed, block::length, 3);
-  };
-  node const destroyed = build(built).add(of_pool(first));
-  node const changed = build(built).add(of_pool(second));
-  EXPECT_TRUE(is_kept(first));
-  EXPECT_TRUE(is_kept(second));
-  destroyed.destroy();
-  EXPECT_TRUE(is_released(first));
-  changed.set(of_pool(third));
-  EXPECT_TRUE(is_released(second));
-  EXPECT_TRUE(is_kept(third));
 }
 
 TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
