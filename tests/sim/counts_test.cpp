@@ -283,16 +283,5 @@ TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedOfAllThreadsInTheirOrder
   EXPECT_TRUE(sim::stop_recording().empty());
 }
 
-TEST_F(Injection, OfOneThreadTheNthCallIsFailedAndRecordedWhateverOthersDo) {
-  sim::start_recording(sim::recorded_threads::this_one);
-  sim::fail_nth_here(2, cudaErrorUnknown);
-  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(sim::stop_recording().size(), 3U);
-}
-
 }  // namespace
 }  // namespace escrow::test
