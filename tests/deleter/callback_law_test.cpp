@@ -5,13 +5,10 @@
 
 #include <sys/syscall.h>
 
-#include <chrono>
 #include <escrow/nodes.hpp>
 #include <mutex>
 #include <new>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "callback_watch.hpp"
 #include "deep.hpp"
@@ -189,10 +186,8 @@ class CallbackAudit : public world, public testing::WithParamInterface<holding> 
     found.add("voluntary context switches", deeds.switches);
     found.write();
     EXPECT_GE(deeds.callbacks, wanted());
-    EXPECT_EQ(deeds.cuda_calls + deeds.allocations + deeds.locks, 0U);
     EXPECT_LE(deeds.system_calls, deeds.callbacks) << "one wake-up each at most";
-    // A sanitizer's own locks may sleep.
-    EXPECT_EQ(is_sanitized ? 0U : deeds.switches, 0U);
+    expect_clean(deeds);
     return deeds;
   }
 

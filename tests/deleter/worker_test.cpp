@@ -1,8 +1,6 @@
 // The worker: its two lanes and their queue; which CUDA calls retiring and passes make, and what
 // passes make of answers that fail.
 #include <deque>
-#include <memory>
-#include <vector>
 
 #include "release_queue.hpp"
 #include "world.hpp"
@@ -10,7 +8,6 @@
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/deleter/shared_object.hpp>
 #include <escrow/internal/ready_event.hpp>
-#include <escrow/sim.hpp>
 
 #include "allocation_watch.hpp"
 #include "child.hpp"

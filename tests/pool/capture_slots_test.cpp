@@ -1,8 +1,6 @@
 // How many slots a captured graph holds: as many as its widest moment. A slot is used again only
 // behind edges that wait for the end of its last use, in the graph as it is at the claim.
-#include <optional>
 
-#include "build_graph.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -79,26 +77,6 @@ TEST_F(CapturedSlots, AtTheLimitAnEdgeMakesOneBranchRunAfterTheOther) {
   flag.raise();
   sync(one);
   EXPECT_EQ(cells.load(1), 1);
-}
-
-TEST_F(CapturedSlots, AnEdgeIsAddedAlsoWhereTheBranchHasSomeOfTheNodesAlready) {
-  block_pool pool = make_pool(1);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  must(launch_tiny(one));
-  order(one, two);
-  order(one, three);
-  {
-    // Used on two branches: its release comes after the nodes of both.
-    block_lease held = pool.claim(two);
-    held.record_stream(three);
-    fill(held, two, 1);
-    must(launch_tiny(three));
-  }
-  order(two, one);  // the origin has the one branch's node now, not the other's
-  use(pool, one, 2);
-  EXPECT_EQ(pool.stats().edges_added, 1U);
-  order(three, one);
-  expect_right_results(captured);
 }
 
 TEST_F(CapturedSlots, RecordStreamOrdersTheNextUseAfterABranch) {
@@ -204,30 +182,6 @@ TEST_P(CapturedEarlyEdges, AtTheLimitAClaimWaitsForTheKernelsEnd) {
   EXPECT_EQ(use_any(pool, two), used);
   order(two, one);
   expect_right_results(captured);
-}
-
-TEST_P(CapturedEarlyEdges, ASlotReleasedWhileAKernelRunsIsInUseUntilItsEnd) {
-  for (bool const is_recorded : {false, true}) {  // the kernel is on a stream of record_stream()
-    block_pool pool = make_pool(2);
-    capture captured{one, cudaStreamCaptureModeGlobal};
-    must(launch_tiny(one));
-    order(one, three);
-    if (is_recorded) order(one, two);
-    cudaStream_t const last = is_recorded ? two : one;
-    {
-      block_lease held = pool.claim(one);
-      used = held->number();
-      if (is_recorded) held.record_stream(last);
-      fill(held, last, 1);
-      check(held, last, 1, mismatches);
-      wait_early(last, GetParam());
-    }
-    EXPECT_NE(use_any(pool, three), used) << "another branch";
-    must(launch_tiny(last));
-    if (is_recorded) order(two, one);
-    order(three, one);
-    expect_right_results(captured);
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CapturedEarlyEdges, testing::ValuesIn(early_edges));

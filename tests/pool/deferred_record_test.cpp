@@ -1,11 +1,6 @@
 // Leases that end where nothing can be recorded on their stream, in other captures or on the
 // deleter's worker: the slot is neither claimed early nor lost, but waits until the pool is given
 // that stream outside of captures.
-#include <functional>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "pool_world.hpp"
 
@@ -101,12 +96,7 @@ TEST_F(DeferredRecord, IsNotMadeOnAStreamThatHasTheHandleOfADestroyedOne) {
   {
     owned_stream const destroyed = make_stream();
     old = destroyed.get();
-    std::optional<block_lease> held;
-    {
-      capture first{destroyed, cudaStreamCaptureModeGlobal};
-      held = pool->claim(destroyed);
-      must(first.end());
-    }
+    std::optional<block_lease> held = pool->claim(destroyed);
     end_in_capture(held, destroyed);
   }
   bool is_used_again = false;

@@ -1,9 +1,7 @@
-// A lease: released once, on its stream or another, moved, and told of further streams; with a
-// capture that it does not belong to, where it is refused; and how long a captured graph holds it.
-#include <functional>
-#include <optional>
+// A lease: released once, on its stream or another, moved, and told of further streams; in
+// captures, and as an argument of kernels and nodes.
+#include <escrow/nodes.hpp>
 #include <thread>
-#include <utility>
 
 #include "pool_world.hpp"
 #include "sanitizers.hpp"
@@ -113,114 +111,6 @@ TEST_F(Lease, MayBeReleasedOnAnotherThread) {
   EXPECT_EQ(pool.stats().stream_waits, 0U);
 }
 
-class CaptureMisuse : public pool_world {};
-
-TEST_F(CaptureMisuse, RecordStreamRefusesAStreamThatIsNotOfTheLeasesCapture) {
-  struct row {
-    bool is_captured;            // the lease is claimed in a capture of `one`, else before
-    cudaStream_t captured_also;  // a stream that captures something else; null: none
-    cudaStream_t given;
-    char const* text;
-  };
-  for (row const& each : {row{false, two, two, "claimed outside"},
-                          row{false, cudaStreamPerThread, cudaStreamPerThread, "claimed outside"},
-                          row{true, nullptr, two, "not part of the capture"},
-                          row{true, nullptr, cudaStreamPerThread, "not part of the capture"},
-                          row{true, nullptr, cudaStreamLegacy, "not part of the capture"},
-                          row{true, nullptr, nullptr, "not part of the capture"}}) {
-    block_pool pool = make_pool(1);
-    std::optional<capture> captured;
-    if (each.is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    block_lease held = pool.claim(one);
-    if (!each.is_captured) captured.emplace(each.captured_also, cudaStreamCaptureModeGlobal);
-    expect_error<usage_error>([&] { held.record_stream(each.given); },
-                              {"lease::record_stream", each.text});
-    EXPECT_TRUE(captured->is_active());
-    ASSERT_TRUE(held);
-    held.release();
-    EXPECT_TRUE(pool.try_claim(one).has_value());
-    EXPECT_EQ(captured->end(), cudaSuccess);
-    captured.reset();
-    EXPECT_TRUE(is_released(pool));
-    EXPECT_EQ(pool.stats().slots, 1U);
-  }
-}
-
-TEST_F(CaptureMisuse, ALeaseOfOneCaptureReleasedInAnotherIsHeldByBothGraphs) {
-  block_pool pool = make_pool(1);
-  capture first{one, cudaStreamCaptureModeRelaxed};
-  capture second{two, cudaStreamCaptureModeRelaxed};
-  block_lease held = pool.claim(one);
-  held.release(two.get());
-  EXPECT_TRUE(first.is_active());
-  EXPECT_TRUE(second.is_active());
-  EXPECT_EQ(first.end(), cudaSuccess);
-  EXPECT_EQ(second.end(), cudaSuccess);
-  first.graph().reset();
-  EXPECT_FALSE(pool.try_claim(two).has_value());
-  EXPECT_EQ(counts.destroyed.load(), 0);
-  second.graph().reset();
-  EXPECT_TRUE(is_released(pool));
-}
-
-TEST_F(CaptureMisuse, AClaimInAnInvalidatedCaptureIsRefusedByName) {
-  block_pool pool = make_pool(1);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  invalidate(one);
-  std::pair<char const*, std::function<void()>> const calls[] = {
-      {"resource_pool::claim:", [&] { static_cast<void>(pool.claim(one)); }},
-      {"resource_pool::try_claim:", [&] { static_cast<void>(pool.try_claim(one)); }},
-      {"resource_pool::try_claim_for:",
-       [&] { static_cast<void>(pool.try_claim_for(one, generous)); }}};
-  for (auto const& [name, call] : calls) expect_error<usage_error>(call, {name, "invalidated"});
-  EXPECT_EQ(made(), 0);
-}
-
-TEST_F(CaptureMisuse, ALeaseOfAnInvalidatedCaptureComesBackAtItsReleaseOrWithItsStream) {
-  struct row {
-    bool is_claimed_in_it;  // or before
-    bool is_released_in_it;
-  };
-  for (row const& each : {row{true, true}, row{false, true}, row{true, false}}) {
-    block_pool pool = make_pool(1);
-    std::optional<capture> captured;
-    if (each.is_claimed_in_it) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    block_lease held = pool.claim(one);
-    if (!each.is_claimed_in_it) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    invalidate(one);
-    if (each.is_released_in_it) held.release();
-    EXPECT_NE(captured->end(), cudaSuccess);
-    captured.reset();
-    EXPECT_TRUE(is_kept(pool)) << "CUDA does not say which capture was invalidated";
-    if (each.is_released_in_it) {
-      EXPECT_TRUE(pool.try_claim(one).has_value());
-    } else {
-      held.release();
-      EXPECT_TRUE(is_released(pool));
-    }
-  }
-}
-
-TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWorksAfterwards) {
-  owned_stream const blocking = make_stream(cudaStreamDefault);
-  block_pool pool = make_pool(2);
-  block_lease held = pool.claim(cudaStreamLegacy);
-  {
-    capture captured{blocking, cudaStreamCaptureModeGlobal};
-    for (std::function<void()> const& call :
-         {std::function<void()>([&] { static_cast<void>(pool.claim(cudaStreamLegacy)); }),
-          std::function<void()>([&] { held.record_stream(cudaStreamLegacy); })}) {
-      expect_error<usage_error>(call, {"legacy"});
-      EXPECT_TRUE(captured.is_active());
-    }
-    use(pool, blocking);
-    EXPECT_EQ(captured.end(), cudaSuccess);
-  }
-  ASSERT_TRUE(held);
-  held.release();
-  EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
-}
-
 class LibraryCall : public pool_world {};
 
 TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
@@ -236,6 +126,19 @@ TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
     use(pool, two, 3);
     sync(two);
   }
+}
+
+TEST_F(LibraryCall, InAnInvalidatedCaptureIsRefusedByName) {
+  block_pool pool = make_pool(1);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  invalidate(one);
+  std::pair<char const*, std::function<void()>> const calls[] = {
+      {"resource_pool::claim:", [&] { static_cast<void>(pool.claim(one)); }},
+      {"resource_pool::try_claim:", [&] { static_cast<void>(pool.try_claim(one)); }},
+      {"resource_pool::try_claim_for:",
+       [&] { static_cast<void>(pool.try_claim_for(one, generous)); }}};
+  for (auto const& [name, call] : calls) expect_error<usage_error>(call, {name, "invalidated"});
+  EXPECT_EQ(made(), 0);
 }
 
 class CapturedLifetime : public pool_world {};
@@ -266,30 +169,6 @@ TEST_F(CapturedLifetime, ACaptureThatComesToNothingReturnsTheSlot) {
   }
 }
 
-TEST_F(CapturedLifetime, EagerWorkAfterTheCaptureOnItsLeaseIsWaitedFor) {
-  for (bool const is_graph_first : {true, false}) {  // destroyed before the lease is released
-    pinned_flag done;
-    block_pool pool = make_pool(1);
-    capture captured{one, cudaStreamCaptureModeGlobal};
-    block_lease held = pool.claim(one);
-    must(captured.end());
-    must(launch_wait_flag(one, done.get()));
-    fill(held, one, 4);
-    if (is_graph_first) captured.graph().reset();
-    EXPECT_TRUE(is_kept(pool));
-    held.release();
-    captured.graph().reset();
-    ASSERT_TRUE(drained());
-    block_lease next = pool.claim(two);
-    check(next, two, 4, mismatches);
-    EXPECT_TRUE(stays_busy(two));
-    done.raise();
-    sync(two);
-    next.release();
-    end(pool);
-  }
-}
-
 // The worker may be taking it from the graph to its free list.
 TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
   constexpr int rounds = is_sanitized ? 10'000 : 100'000;
@@ -303,6 +182,193 @@ TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
     ASSERT_TRUE(pool.try_claim(two).has_value()) << "round " << i;
     sync(two);
   }
+}
+
+// As an argument of a kernel or node: the resource's device value is passed, and the slot is handed
+// out again only after the kernel, or when no graph has the node.
+class LeaseArgument : public pool_world {
+ protected:
+  void launch_fill(stream_ref stream, auto&& memory, int value) {
+    launch(stream, fill, {}, memory, block::length, value);
+  }
+  void launch_check(stream_ref stream, auto&& memory, int value) {
+    launch(stream, check, {}, memory, block::length, value, mismatches.data());
+  }
+
+  kernel const fill{kernel_address(kernel_id::fill)};
+  kernel const check{kernel_address(kernel_id::check)};
+};
+
+TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
+  block_pool pool = make_pool(1);
+  auto claimed = pool.claim(one);
+  launch_fill(one.get(), claimed, 3);
+  launch_check(one.get(), claimed, 3);
+  scratch_pool scratch;
+  auto memory = scratch.claim(one, block::length * sizeof(int));
+  launch_fill(one.get(), memory, 5);
+  launch_check(one.get(), memory, 5);
+}
+
+TEST_F(LeaseArgument, AfterItsCaptureIsKnownToItsEndOnTheWorkerAlsoOnItsOwnStream) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) { held.emplace(pool.claim(on)); });
+  hold_up(one);
+  launch_fill(one.get(), *held, 4);
+  worker->retire(two, *std::exchange(held, std::nullopt));
+  ASSERT_TRUE(drained());
+  graph.reset();
+  expect_waits_for_record(pool, one);
+}
+
+TEST_F(LeaseArgument, OfTypedMemoryIsATypedPointer) {
+  auto const typed_fill = function_of<int*, std::size_t, int>(kernel_id::fill);
+  auto const typed_check = function_of<int const*, std::size_t, int, int*>(kernel_id::check);
+  scratch_pool scratch;
+  constexpr std::size_t count = 100;
+  {
+    auto memory = scratch.claim<int>(one, count);
+    static_assert(std::is_same_v<decltype(detail::device_value_of(memory)), int*>);
+    EXPECT_EQ(memory.size(), count);
+    EXPECT_EQ(memory.data(), memory->data());
+    launch(two.get(), typed_fill, {}, memory, memory.size(), 3);
+    launch(two.get(), typed_check, {}, memory, count, 3, mismatches.data());
+    sync(two);
+    launch_fill(one.get(), memory, 4);
+  }
+  EXPECT_EQ(scratch.stats().bytes_idle, 448U);
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto memory = scratch.claim<int>(on, count);
+    launch(on, typed_fill, {}, memory, count, 5);
+  }));
+  exec.launch(two.get());
+  EXPECT_EQ(scratch.stats().bytes_in_graphs, 448U);
+  device_buffer<int> buffer(count);
+  int const* const data = buffer.data();
+  launch(one.get(), typed_fill, {}, std::move(buffer), count, 6);
+  EXPECT_EQ(buffer.data(), nullptr);
+  EXPECT_NE(data, nullptr);
+}
+
+TEST_F(LeaseArgument, OfAnotherStreamThanItsOwnWaitsForThatOneToo) {
+  for (bool const is_shared : {false, true}) {  // through a shared_ptr
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    {
+      auto const claimed = std::make_shared<block_lease>(pool.claim(one));
+      must(launch_wait_flag(two, done.get()));
+      for (int i = 0; i < 3; ++i) {
+        if (is_shared) launch_fill(two.get(), claimed, 3);
+        if (!is_shared) launch_fill(two.get(), *claimed, 3);
+      }
+    }
+    std::optional<block_lease> again = pool.claim(one);  // waits in its stream
+    launch_fill(one.get(), *again, 4);
+    EXPECT_FALSE(is_idle(one)) << "the slot is still used on the other stream";
+    done.raise();
+    sync(one);
+    again.reset();
+    end(pool);
+  }
+}
+
+TEST_F(LeaseArgument, StaysWithTheGraphThatCapturedTheLaunch) {
+  block_pool pool = make_pool(1);
+  {
+    graph_exec exec(captured([&](cudaStream_t on) {
+      auto claimed = pool.claim(on);
+      launch_fill(on, claimed, 3);
+      launch_check(on, claimed, 3);
+    }));
+    for (int i = 0; i < 10; ++i) exec.launch(two.get());
+    EXPECT_TRUE(is_kept(pool));
+  }
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
+  block_pool pool = make_pool(1);
+  auto claimed = pool.claim(one);
+  claimed.record_stream(two);
+  for (cudaStream_t const stream : {one.get(), two.get()}) {
+    escrow::capture_scope open(stream, cudaStreamCaptureModeGlobal);
+    expect_error<usage_error>([&] { launch_fill(stream, claimed, 3); }, {"claimed outside"});
+    EXPECT_EQ(node_count(open.end().get()), 0U);
+  }
+  launch_fill(one.get(), claimed, 4);
+  launch_check(one.get(), claimed, 4);
+}
+
+class LeaseOfANode : public LeaseArgument {
+ protected:
+  /// A graph whose only node fills the resource.
+  [[nodiscard]] graph filling(auto& claimed) {
+    graph built(*worker);
+    build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
+    return built;
+  }
+};
+
+TEST_F(LeaseOfANode, StaysWithTheGraphItsCloneTheirExecsAndLaunches) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  std::optional<graph> built = filling(*claimed);
+  claimed.reset();
+  EXPECT_TRUE(is_kept(pool));
+  std::optional<graph> copy = built->clone();
+  built.reset();
+  EXPECT_TRUE(is_kept(pool));
+  std::optional<graph_exec> exec(*copy);
+  EXPECT_TRUE(exec->is_bare());
+  copy.reset();
+  EXPECT_TRUE(is_kept(pool));
+  hold_up(two);
+  exec->launch(two.get());
+  exec.reset();
+  EXPECT_TRUE(is_kept(pool));
+  flag.raise();
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(LeaseOfANode, StaysWithTheLeaseThatOutlivesTheGraph) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  static_cast<void>(filling(*claimed));
+  EXPECT_TRUE(is_kept(pool));
+  launch_fill(one.get(), *claimed, 4);
+  launch_check(one.get(), *claimed, 4);
+  claimed.reset();
+  EXPECT_TRUE(is_released(pool));
+  EXPECT_EQ(pool.stats().slots, 1U);
+}
+
+TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
+  block_pool pool = make_pool(1);
+  auto claimed = std::make_shared<block_lease>(pool.claim(one));
+  std::optional<graph> first = filling(*claimed);
+  std::optional<graph> second = filling(claimed);  // through a shared_ptr
+  build(*second).add(kernel_node(check, {}, *claimed, block::length, 3, mismatches.data()));
+  claimed.reset();
+  first.reset();
+  EXPECT_TRUE(is_kept(pool));
+  EXPECT_EQ(pool.stats().in_graphs, 1U);
+  second.reset();
+  EXPECT_TRUE(is_released(pool));
+  EXPECT_EQ(pool.stats().in_graphs, 0U);
+}
+
+TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {
+  block_pool pool = make_pool(2);
+  graph built(*worker);
+  graph const first = captured([&](cudaStream_t on) {
+    {
+      auto claimed = pool.claim(on);
+      build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
+    }
+    static_cast<void>(pool.claim(on));
+  });
+  EXPECT_EQ(pool.stats().slots, 2U);
 }
 
 }  // namespace

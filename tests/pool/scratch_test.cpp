@@ -1,9 +1,6 @@
 // Scratch memory, a pool for each size. What is idle for a stream makes room for its other sizes,
 // and comes back; and the errors of scratch pools and their claimers.
-#include <optional>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include "pool_world.hpp"
 
@@ -72,43 +69,20 @@ TEST_F(Scratch, NamesTheCallIfThePoolIsExhaustedOrTheStreamCannotBeClaimedOn) {
   }
 }
 
-// Or for a stream that outlives the pool.
-class IdleOfAScratchClaimer : public pool_world, public testing::WithParamInterface<bool> {
- protected:
-  void make(scratch_policy policy) {
-    bool const is_lasting = GetParam();
-    pool.emplace(with(options(8), &pool_options::streams_outlive_pool, is_lasting), policy);
-    if (!is_lasting) local.emplace(pool->on(one));
-  }
-  [[nodiscard]] lease<device_block> claim(std::size_t bytes) {
-    return local ? local->claim(bytes) : pool->claim(one, bytes);
-  }
-
-  std::optional<scratch_pool> pool;
-  std::optional<scratch_claimer> local;
-};
-
-INSTANTIATE_TEST_SUITE_P(Lasting, IdleOfAScratchClaimer, testing::Bool());
-
-TEST_P(IdleOfAScratchClaimer, MakesRoomForItsStreamsClaimsOfOtherSizes) {
-  make({.bytes_max = 4096});
-  claim(4096).release();
-  EXPECT_EQ(claim(2048)->size(), 2048U);
-  claim(1024).release();
-  EXPECT_EQ(pool->claim(one, 4096)->size(), 4096U);
-}
-
-TEST_P(IdleOfAScratchClaimer, ComesBackAfterIdleMax) {
-  make({.idle_max = std::chrono::nanoseconds(1)});
-  claim(4096).release();
-  sync(one);
-  EXPECT_TRUE(wait_until([&] {
-    claim(1024).release();
-    return pool->bytes() < 4096;
-  }));
-}
-
 using ScratchClaimer = pool_world;
+
+TEST_F(ScratchClaimer, OrStreamThatOutlivesThePoolMakesRoomForItsClaimsOfOtherSizes) {
+  for (bool const is_lasting : {false, true}) {
+    scratch_pool pool(with(options(8), &pool_options::streams_outlive_pool, is_lasting),
+                      {.bytes_max = 4096});
+    std::optional<scratch_claimer> local;
+    if (!is_lasting) local.emplace(pool.on(one));
+    for (std::size_t const bytes : {4096U, 2048U, 1024U}) {
+      EXPECT_EQ((local ? local->claim(bytes) : pool.claim(one, bytes))->size(), bytes);
+    }
+    EXPECT_EQ(pool.claim(one, 4096)->size(), 4096U);
+  }
+}
 
 TEST_F(ScratchClaimer, GivesBackSizesItUsesNoMoreAtItsNextClaim) {
   scratch_pool pool(options(8));
@@ -121,37 +95,6 @@ TEST_F(ScratchClaimer, GivesBackSizesItUsesNoMoreAtItsNextClaim) {
   { auto held = local.claim(1024); }
   sync(one);
   EXPECT_EQ(pool.trim(), 4096U);
-}
-
-// Each size is asked for unused blocks, or for those of a graph, by claims of any size.
-TEST_F(ScratchClaimer, MayOutliveAPoolAlsoWithOptionsThatLookAtAllSizes) {
-  using std::chrono::nanoseconds;
-  for (auto const& [is_in_group, idle_max] :
-       {std::pair{false, nanoseconds(0)}, {false, nanoseconds(1)}, {true, nanoseconds(1)}}) {
-    pool_options given = options(8);
-    if (is_in_group) given.group.emplace();
-    std::optional<scratch_pool> pool(std::in_place, given, scratch_policy{.idle_max = idle_max});
-    scratch_claimer local = pool->on(one);
-    auto held = local.claim(1000);
-    pool.reset();
-    for (std::size_t const bytes : {1000U, 5000U}) {
-      expect_error<usage_error>([&] { return local.claim(bytes); }, {"closed"});
-    }
-    capture captured{one, cudaStreamCaptureModeRelaxed};
-    expect_error<usage_error>([&] { return local.claim(1000); }, {"closed"});
-    must(captured.end());
-  }
-}
-
-TEST_F(ScratchClaimer, FreesWhatItHasAfterThePool) {
-  std::optional<scratch_pool> pool(std::in_place, options(8));
-  std::optional<scratch_claimer> local = pool->on(one);
-  { auto held = local->claim(1000); }
-  hold_up(one);
-  pool.reset();
-  local = scratch_pool(options(8)).on(two);  // the first ends, and the second's pool
-  flag.raise();
-  EXPECT_TRUE(drained());
 }
 
 TEST_F(ScratchClaimer, ServesEachSize) {

@@ -1,8 +1,5 @@
 // Streams that their handle alone does not identify: the legacy stream, that of each thread, and
 // those of other devices; and streams of green contexts.
-#include <escrow/graph.hpp>
-#include <functional>
-#include <optional>
 #include <semaphore>
 #include <thread>
 
@@ -62,18 +59,6 @@ TEST_F(LegacyStream, ItsLeaseThatEndsWhileABlockingStreamCapturesIsRecordedAfter
     next.release();
     end(pool);
   }
-}
-
-TEST_F(LegacyStream, ItsLeaseThatEndsInSuchACaptureAfterThePoolIsLeakedAndCounted) {
-  lost = 1;
-  std::optional<block_pool> pool = make_pool(1);
-  std::optional<block_lease> held = pool->claim(cudaStreamLegacy);
-  keep_busy(*held, cudaStreamLegacy);
-  pool.reset();
-  capture captured{blocking, cudaStreamCaptureModeGlobal};
-  held.reset();
-  EXPECT_EQ(worker->stats().leaked, 1U);
-  EXPECT_EQ(captured.end(), cudaSuccess);
 }
 
 /// A thread that lives until its end, and so does its stream.
@@ -240,33 +225,6 @@ TEST_F(OtherDevice, IfItIsCurrentANullStreamsLeaseIsStillReleasedOnItsOwnDevice)
   }
   must(cudaSetDevice(0));
   expect_next_waits(pool, two);
-}
-
-TEST_F(OtherDevice, ItsStreamsGivenToRecordStreamAreWaitedFor) {
-  for (cudaStream_t const other : {far.get(), cudaStream_t{}}) {
-    pinned_flag done;
-    block_pool pool = make_pool(1);
-    for (cudaStream_t const also : {far.get(), two.get(), far.get()}) {
-      block_lease held = pool.claim(one);
-      held.record_stream(also);
-      held.release();
-    }
-    {
-      block_lease held = pool.claim(one);
-      must(cudaSetDevice(1));
-      must(launch_wait_flag(other, done.get()));
-      held.record_stream(other);
-      must(cudaSetDevice(0));
-      held.release();
-    }
-    std::optional<block_lease> held = pool.claim(two);
-    EXPECT_TRUE(stays_busy(two));
-    done.raise();
-    sync(two);
-    EXPECT_EQ(pool.stats().deferred, 0U);
-    held.reset();
-    end(pool);
-  }
 }
 
 #ifndef ESCROW_TEST_RUNTIME_SIM

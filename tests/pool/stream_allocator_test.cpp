@@ -1,13 +1,5 @@
 // Memory that is freed by its address: on any stream, in a capture or after it, or never.
-#include <atomic>
-#include <cstdint>
-#include <escrow/deleter.hpp>
-#include <functional>
-#include <optional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "pool_world.hpp"
 
@@ -115,23 +107,6 @@ TEST_F(StreamAllocator, KeepsNoMemoryForItsOwnStreamThatOtherStreamsNeed) {
   EXPECT_EQ(alone.allocate(one, size), first);
   alone.deallocate(one, first);
   alone.deallocate(second);
-}
-
-TEST_F(StreamAllocator, MemoryOfACaptureMayBeFreedAfterItAndAfterItsGraph) {
-  void* output = nullptr;
-  {
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      output = memory.allocate(on, size);
-      must(cudaMemsetAsync(output, 1, size, on));
-    });
-  }
-  EXPECT_TRUE(drained());
-  void* const other = memory.allocate(one, size);
-  EXPECT_NE(other, output) << "it is allocated still";
-  memory.deallocate(one, other);
-  memory.deallocate(two, output);
-  EXPECT_EQ(memory.allocate(two, size), output);
-  memory.deallocate(two, output);
 }
 
 TEST_F(StreamAllocator, MemoryThatIsLeftToItsGraphComesBackWithIt) {

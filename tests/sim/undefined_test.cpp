@@ -35,25 +35,17 @@ struct family {
 };
 
 // Each makes and ends something, and leaves the family as it was.
-void clone_and_end(family& of) {
-  clone(of.original).reset();
-}
-void instantiate_and_end(family& of) {
-  instantiate(of.original).reset();
-}
-void embed_and_end(family& of) {
-  owned_graph const parent = make_graph();
-  add_child(parent, of.original);
-}
-void destroy_child(family& of) {
+using deed = void (*)(family&);
+constexpr deed clone_and_end = [](family& of) { clone(of.original).reset(); };
+constexpr deed instantiate_and_end = [](family& of) { instantiate(of.original).reset(); };
+constexpr deed embed_and_end = [](family& of) { add_child(make_graph(), of.original); };
+constexpr deed destroy_child = [](family& of) {
   must(cudaGraphDestroyNode(add_child(of.parent, of.original)));
-}
-void destroy_node(family& of) {
+};
+constexpr deed destroy_node = [](family& of) {
   must(cudaGraphDestroyNode(add_kernel(of.original, tiny_call())));
-}
-void update_exec(family& of) {
-  must(update(of.exec, of.original));
-}
+};
+constexpr deed update_exec = [](family& of) { must(update(of.exec, of.original)); };
 
 // Two threads, until they met or have each had their time and some rounds. `in_turn`: one at a
 // time.
@@ -77,8 +69,6 @@ void run_both(std::function<void()> const& one, std::function<void()> const& oth
   second.join();
 }
 
-using deed = void (*)(family&);
-
 void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = false) {
   family of;
   run_both([&] { one(of); }, [&] { other(of); }, time, in_turn);
@@ -86,26 +76,26 @@ void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = 
 
 TEST(Families, EndTheProcessIfTwoThreadsMakeOrEndWhatIsOfOneGraph) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (auto const& [one, other] : {std::pair{&clone_and_end, &clone_and_end},
-                                   {&instantiate_and_end, &clone_and_end},
-                                   {&embed_and_end, &clone_and_end},
-                                   {&destroy_child, &clone_and_end},
-                                   {&destroy_node, &instantiate_and_end},
-                                   {&update_exec, &instantiate_and_end}}) {
+  for (auto const& [one, other] : {std::pair{clone_and_end, clone_and_end},
+                                   {instantiate_and_end, clone_and_end},
+                                   {embed_and_end, clone_and_end},
+                                   {destroy_child, clone_and_end},
+                                   {destroy_node, instantiate_and_end},
+                                   {update_exec, instantiate_and_end}}) {
     EXPECT_DEATH(fight(one, other, generous), "both make or end what is of one graph");
   }
 }
 
 TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrOfWhichOneIsAtAnotherGraph) {
   constexpr std::chrono::milliseconds time{50};
-  fight(&instantiate_and_end, &clone_and_end, time, true);
+  fight(instantiate_and_end, clone_and_end, time, true);
   constexpr deed others[] = {
       [](family& of) { instantiate(of.copy).reset(); },
       [](family& of) { instantiate(of.parent).reset(); },
       [](family& of) { must(cudaGraphDestroyNode(add_kernel(of.copy, tiny_call()))); },
       [](family& of) { run(of.exec.get(), make_stream()); },
   };
-  for (deed const other : others) fight(other, &clone_and_end, time);
+  for (deed const other : others) fight(other, clone_and_end, time);
 }
 
 // One thread captures the stream, the other calls `beside`.
