@@ -86,30 +86,6 @@ TEST_F(NoSlotOverlooked, BehindManyBusyStreams) {
   }
 }
 
-TEST_F(NoSlotOverlooked, BehindABusyOneOfTheSameStream) {
-  for (bool const is_captured : {false, true}) {
-    pinned_flag done;
-    block_pool pool = make_pool(2);
-    {
-      block_lease first = pool.claim(one);
-      block_lease second = pool.claim(one);
-      first.record_stream(two);
-      must(launch_wait_flag(two, done.get()));
-      first.release();
-    }
-    sync(one);
-    std::optional<capture> captured;
-    if (is_captured) captured.emplace(three, cudaStreamCaptureModeGlobal);
-    EXPECT_TRUE(pool.try_claim(three).has_value());
-    captured.reset();
-    EXPECT_EQ(pool.stats().stream_waits, 0U);
-    EXPECT_TRUE(is_idle(three));
-    done.raise();
-    sync(two);
-    end(pool);
-  }
-}
-
 TEST_F(NoSlotOverlooked, ThatAGraphReturnsBehindABusyOneOfItsStream) {
   block_pool pool = make_pool(2);
   owned_graph graph;

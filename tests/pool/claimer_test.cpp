@@ -32,12 +32,7 @@ TEST_F(Claimer, KeepsItsSlotsFromOtherStreamsUntilItsNextCall) {
   EXPECT_EQ(pool.stats().unrecorded, 1U);
   { block_lease mine = local.claim(); }  // sees that another claim found nothing
   EXPECT_EQ(pool.stats().unrecorded, 0U);
-  block_lease next = pool.claim(three);
-  EXPECT_EQ(next->number(), 0);
-  check(next, three, 7, mismatches);
-  EXPECT_TRUE(stays_busy(three)) << "used before its work is done";
-  flag.raise();
-  sync(three);
+  expect_next_waits(pool, three);
 }
 
 TEST_F(Claimer, RecordsOneEventWhenMoreThanUnrecordedMaxAreIdle) {

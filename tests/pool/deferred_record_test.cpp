@@ -125,18 +125,6 @@ TEST_F(DeferredRecord, OnOneStreamDoesNotHideTheWorkOfTheStreamThatWasRecordedAt
   expect_next_waits(pool, two, 4);
 }
 
-TEST_F(DeferredRecord, OnAStreamOfAnotherDeviceLeavesTheSlotToThePoolsOwn) {
-  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-  owned_stream const elsewhere = make_stream_of(1);
-  block_pool pool = make_pool(1);
-  std::optional<block_lease> late = pool.claim(one);
-  late->record_stream(elsewhere);
-  end_in_capture(late, elsewhere);
-  EXPECT_THROW(static_cast<void>(pool.try_claim(elsewhere)), usage_error);
-  EXPECT_EQ(pool.stats().deferred, 0u);
-  EXPECT_TRUE(pool.try_claim(two).has_value());
-}
-
 TEST_F(DeferredRecord, IsNamedByAPoolThatIsClosedAndStillMade) {
   block_pool pool = make_pool(2);
   block_lease last = pool.claim(one);

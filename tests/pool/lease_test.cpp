@@ -1,7 +1,6 @@
 // A lease: released once, on its stream or another, moved, and told of further streams; in
 // captures, and as an argument of kernels and nodes.
 #include <escrow/nodes.hpp>
-#include <thread>
 
 #include "pool_world.hpp"
 #include "sanitizers.hpp"
@@ -98,17 +97,6 @@ TEST_F(Lease, TheStreamsOfOneLeaseDoNotDelayALaterOne) {
   block_lease const held = pool.claim(three);
   sync(three);
   EXPECT_FALSE(is_idle(two));
-}
-
-TEST_F(Lease, MayBeReleasedOnAnotherThread) {
-  block_pool pool = make_pool(1);
-  block_lease held = pool.claim(one);
-  hold_up(one);
-  std::thread{[moved = std::move(held)]() mutable { moved.release(); }}.join();
-  EXPECT_EQ(pool.claim(one)->number(), 0);
-  std::thread{[moved = pool.claim(one)] { EXPECT_TRUE(moved); }}.join();
-  EXPECT_EQ(pool.claim(one)->number(), 0);
-  EXPECT_EQ(pool.stats().stream_waits, 0U);
 }
 
 class LibraryCall : public pool_world {};
@@ -341,21 +329,6 @@ TEST_F(LeaseOfANode, StaysWithTheLeaseThatOutlivesTheGraph) {
   claimed.reset();
   EXPECT_TRUE(is_released(pool));
   EXPECT_EQ(pool.stats().slots, 1U);
-}
-
-TEST_F(LeaseOfANode, MayBeSharedByNodesOfSeveralGraphs) {
-  block_pool pool = make_pool(1);
-  auto claimed = std::make_shared<block_lease>(pool.claim(one));
-  std::optional<graph> first = filling(*claimed);
-  std::optional<graph> second = filling(claimed);  // through a shared_ptr
-  build(*second).add(kernel_node(check, {}, *claimed, block::length, 3, mismatches.data()));
-  claimed.reset();
-  first.reset();
-  EXPECT_TRUE(is_kept(pool));
-  EXPECT_EQ(pool.stats().in_graphs, 1U);
-  second.reset();
-  EXPECT_TRUE(is_released(pool));
-  EXPECT_EQ(pool.stats().in_graphs, 0U);
 }
 
 TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {

@@ -104,20 +104,6 @@ class Close : public pool_world {
   }
 };
 
-TEST_F(Close, ClaimsAfterwardsAreRefusedByName) {
-  block_pool pool = make_pool(2);
-  pool.claim(one).release();
-  EXPECT_TRUE(pool.close_for(generous).empty());
-  EXPECT_TRUE(are_destroyed(1));
-  auto const claim = [&] { static_cast<void>(pool.claim(one)); };
-  expect_error<usage_error>(claim, {"closed", "\"blocks\""});
-  EXPECT_THROW(static_cast<void>(pool.try_claim(one)), usage_error);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  EXPECT_THROW(claim(), usage_error);
-  EXPECT_TRUE(captured.is_active());
-  EXPECT_EQ(made(), 1);
-}
-
 TEST_F(Close, WaitsAsLongAsItMayAndReturnsEarlyWhenAllIsBack) {
   block_pool pool = make_pool(2);
   std::optional<block_lease> held = pool.claim(one);
@@ -315,21 +301,6 @@ TEST_F(Holders, AreNamedApartFirstGraphsThenSharesThenLeases) {
 }
 
 class PoolEnd : public Close {};
-
-TEST_F(PoolEnd, ThePoolMayOutliveItsDeleter) {
-  block_pool pool = make_pool(2);
-  owned_graph graph = captured_use(pool);
-  worker.reset();
-  use(pool, one);
-  owned_graph other = captured_use(pool);
-  graph.reset();
-  other.reset();
-  EXPECT_TRUE(leaves_graphs(pool));
-  sync(one);
-  use(pool, one);
-  EXPECT_TRUE(pool.close_for(generous).empty());
-  EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
-}
 
 TEST_F(PoolEnd, IsLeftToTheWorkerByAClaimThatRecyclesItsLastSlot) {
   deleter polled{deleter_options{.own_worker = false}};

@@ -187,13 +187,7 @@ class OtherDevice : public pool_world {
  protected:
   void SetUp() override {
     if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-    far = make_stream_of(1);
   }
-  void TearDown() override {
-    must(cudaSetDevice(0));
-    pool_world::TearDown();
-  }
-  owned_stream far;
 };
 
 TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
@@ -202,7 +196,7 @@ TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
                     must(cudaGetDevice(&at_make));
                     return block{counts};
                   }};
-  must(cudaSetDevice(1));
+  device_scope const other(1);
   pool.claim(one).release();
   pool.claim(two).release();
   sync(two);
@@ -218,12 +212,12 @@ TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
 
 TEST_F(OtherDevice, IfItIsCurrentANullStreamsLeaseIsStillReleasedOnItsOwnDevice) {
   block_pool pool = make_pool(1);
+  std::optional<block_lease> held = pool.claim(cudaStream_t{});
+  keep_busy(*held, nullptr);
   {
-    block_lease held = pool.claim(cudaStream_t{});
-    keep_busy(held, nullptr);
-    must(cudaSetDevice(1));
+    device_scope const other(1);
+    held.reset();
   }
-  must(cudaSetDevice(0));
   expect_next_waits(pool, two);
 }
 
