@@ -11,7 +11,7 @@ for cuda_headers in "${1:-build/cuda/13.0/include}" build/cuda-headers /usr/loca
   if [ -e "$cuda_headers/cuda_runtime_api.h" ]; then break; fi
 done
 cuda_headers=$(realpath "$cuda_headers")
-tests=(worker_test drain_test held_test claim_choice_test)
+tests=(worker_test drain_test held_test claim_test)
 build=$PWD/build/aarch64
 if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null || [ ! -d /usr/src/googletest ]; then
   packages=(g++-aarch64-linux-gnu qemu-user googletest)

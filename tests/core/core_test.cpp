@@ -4,7 +4,6 @@
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/internal/spin_lock.hpp>
 #include <thread>
-#include <type_traits>
 
 #include "world.hpp"
 

@@ -1,12 +1,13 @@
-// Waiting for what was retired: drain, stop, poll, and the counts.
+// Waiting for what was retired: drain, stop and poll. And deleters that are destroyed before what
+// they owe.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "world.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
-#include <escrow/sim.hpp>
 #endif
 
 namespace escrow::test {
@@ -76,21 +77,15 @@ TEST_P(Drain, TimesOutWhileAKernelRunsAndSucceedsLater) {
 }
 
 TEST_P(Drain, IsRefusedInAnOwnersDestructor) {
-  std::vector<std::string> refusals;
-  std::size_t polled = 99;
-  its.retire(probe(make_fate([&] {
-    refusals.push_back(message_of<usage_error>([&] { its.drain(); }));
-    refusals.push_back(message_of<usage_error>([&] { static_cast<void>(its.stop_for(generous)); }));
-    polled = its.poll();
-  })));
+  auto const fate = make_fate([&] {
+    std::vector<std::string> const text{"deleter::", "destructor", "another thread"};
+    expect_error<usage_error>([&] { its.drain(); }, text);
+    expect_error<usage_error>([&] { return its.stop_for(generous); }, text);
+    EXPECT_EQ(its.poll(), 0U);
+  });
+  its.retire(probe(fate));
   its.drain();
-  ASSERT_EQ(refusals.size(), 2U);
-  for (std::string const& text : refusals) {
-    for (char const* const word : {"deleter::", "destructor", "another thread"}) {
-      EXPECT_NE(text.find(word), std::string::npos) << text;
-    }
-  }
-  EXPECT_EQ(polled, 0U);
+  EXPECT_EQ(fate->times(), 1);
 }
 
 TEST_P(Drain, WaitsForWhatTheDestructorsOfOwnersRetire) {
@@ -120,28 +115,6 @@ TEST_P(Drain, StopForReturnsFalseWhileAKernelRunsOrAGraphHoldsAnOwner) {
   EXPECT_EQ(held->times(), 1);
   its.stop();  // once more is allowed
   its.drain();
-}
-
-TEST_P(Drain, StatsCountWhatIsPendingHeldAndReclaimed) {
-  owned_graph graph = tiny_graph();
-  std::uint64_t seen_inside = 99;
-  hold_up(one);
-  its.retire(one, probe(make_fate()));
-  its.retire(graph.get(), probe(make_fate()));
-  its.retire(probe(make_fate([&] { seen_inside = its.stats().reclaimed; })));
-  ASSERT_TRUE(wait_until([&] {
-    if (!GetParam()) its.poll();
-    return its.stats().reclaimed == 1 && its.stats().pending == 1;
-  })) << "a pass does not wait for events";
-  EXPECT_EQ(its.stats().in_graphs, 1U);
-  EXPECT_EQ(its.stats().leaked + its.stats().errors, 0U);
-  flag.raise();
-  graph.reset();
-  its.drain();
-  EXPECT_TRUE(wait_until([&] { return its.stats().pending == 0; }));
-  EXPECT_EQ(seen_inside, 0U) << "counted before it was reclaimed";
-  EXPECT_EQ(its.stats().reclaimed, 3U);
-  EXPECT_EQ(its.stats().in_graphs, 0U);
 }
 
 class DrainBesideRetire : public world {
@@ -229,6 +202,71 @@ TEST_F(Poll, OnlyOneThreadReclaimsAtATime) {
   polled.retire(probe(make_fate()));
   EXPECT_EQ(polled.poll(), 2U);
   EXPECT_EQ(of_other, 0U);
+}
+
+// It goes on by itself, as one with a worker does.
+TEST_F(Poll, OfADestroyedDeleterIsNotNeeded) {
+  auto const after_work = make_fate();
+  auto const at_once = make_fate();
+  std::optional<deleter> its(std::in_place, deleter_options{.own_worker = false});
+  hold_up(one);
+  its->retire(one, probe(after_work));
+  EXPECT_EQ(its->poll(), 0U);
+  its->retire(probe(at_once));
+  its.reset();  // returns although the kernel runs
+  EXPECT_TRUE(is_released(at_once));
+  EXPECT_TRUE(stays_kept(after_work));
+  flag.raise();
+  EXPECT_TRUE(is_released(after_work));
+}
+
+// How often threads of this name went to sleep, or -1 if there is none.
+long switches_of(std::string const& name) {
+  long result = -1;
+  for (auto const& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string comm;
+    std::getline(std::ifstream(task.path() / "comm"), comm);
+    if (comm != name) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      long count = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> count) {
+        result = std::max(result, 0L) + count;
+      }
+    }
+  }
+  return result;
+}
+
+// A worker that looks every 400 us would wake 250 times in stays_false()'s time.
+bool is_at_rest(std::string const& name) {
+  constexpr long few = 10;
+  return wait_until([&] {
+    long const before = switches_of(name);
+    static_cast<void>(stays_false([] { return false; }));
+    return before >= 0 && switches_of(name) - before < few;
+  });
+}
+bool has_ended(std::string const& name) {
+  return wait_until([&] { return switches_of(name) < 0; });
+}
+
+TEST(Rest, AWorkerSleepsWhileNothingIsPendingOrGraphsHoldAllAndEndsAfterItsDeleterAndThoseGraphs) {
+  auto const fate = make_fate();
+  owned_graph graph = tiny_graph();
+  {
+    deleter its(deleter_options{.thread_name = "rests"});
+    its.retire(probe(make_fate()));
+    its.drain();
+    EXPECT_TRUE(is_at_rest("rests"));
+    its.retire(graph.get(), probe(fate));
+    EXPECT_TRUE(is_at_rest("rests"));
+  }
+  EXPECT_TRUE(is_at_rest("rests"));
+  EXPECT_FALSE(fate->was_destroyed());
+  graph.reset();
+  EXPECT_TRUE(fate->wait());
+  EXPECT_TRUE(has_ended("rests"));
 }
 
 }  // namespace

@@ -1,11 +1,6 @@
-// Retiring outside of captures: not before the work is done, soon after it, on the worker. Owners
-// of every kind, calls that are refused, and two devices.
+// Retiring: not before the work is done, soon after it, on the worker; in captures until the graph
+// is destroyed. Owners of every kind, calls that are refused, two devices.
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
 
 #include "world.hpp"
 
@@ -39,15 +34,6 @@ TEST_F(Retire, DestroysOnOneWorkerThreadUnderItsNameInRelaxedMode) {
   }
 }
 
-TEST_F(Retire, WorksOnTheDefaultStreams) {
-  for (cudaStream_t const stream : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
-    auto const fate = make_fate();
-    must(launch_tiny(stream));
-    retire(stream, fate);
-    EXPECT_TRUE(is_released(fate));
-  }
-}
-
 TEST_F(Retire, WaitsForItsOwnStreamOrEventAlone) {
   std::vector<fate_ptr> blocked;
   std::vector<fate_ptr> free;
@@ -74,17 +60,6 @@ TEST_F(Retire, DoesNotWaitForWorkThatIsEnqueuedLater) {
   must(launch_tiny(one));
   retire(one, fate);
   hold_up(one);
-  EXPECT_TRUE(is_released(fate));
-}
-
-TEST_F(Retire, AllowsTheStreamToBeDestroyedAtOnce) {
-  auto const fate = make_fate();
-  owned_stream passing = make_stream();
-  hold_up(passing);
-  retire(passing, fate);
-  passing.reset();
-  EXPECT_TRUE(stays_kept(fate));
-  flag.raise();
   EXPECT_TRUE(is_released(fate));
 }
 
@@ -174,59 +149,52 @@ TEST_F(Retire, LeavesTheOwnerWithTheCallerOnceStopped) {
   EXPECT_EQ(open.end(), cudaSuccess) << "the refusal harmed the capture";
 }
 
-// Calls that must not be made: what the error says. The caller keeps the owner.
-struct misuse {
-  char const* name;
-  std::function<void(deleter&, cudaStream_t, probe&)> call;
-  std::vector<char const*> words;
-};
-void PrintTo(misuse const& row, std::ostream* out) {
-  *out << row.name;
-}
-
-void retire_in_an_invalidated_capture(deleter& its, cudaStream_t stream, probe& owner) {
-  test::capture const open(stream, cudaStreamCaptureModeGlobal);
-  must(cudaDeviceSynchronize() != cudaSuccess, "the capture is invalidated");
-  static_cast<void>(cudaGetLastError());
-  its.retire(stream, std::move(owner));
-}
-void retire_beside_a_blocking_capture(deleter& its, cudaStream_t legacy, probe& owner) {
-  owned_stream const blocking = make_stream(cudaStreamDefault);
-  test::capture const open(blocking, cudaStreamCaptureModeThreadLocal);
-  its.retire(legacy, std::move(owner));
-}
-
-class RetireMisuse : public world, public testing::WithParamInterface<misuse> {};
-
-TEST_P(RetireMisuse, IsRefusedByATextThatNamesTheCallAndTheWayOut) {
+TEST_F(Retire, IsRefusedByATextThatNamesTheCallAndTheWayOut) {
   auto const fate = make_fate();
   probe owner(fate);
-  std::string const text = message_of<usage_error>([&] { GetParam().call(*worker, one, owner); });
-  for (char const* const word : GetParam().words) {
-    EXPECT_NE(text.find(word), std::string::npos) << text;
-  }
+  auto const retire_on = [&](cudaStream_t on) { worker->retire(on, std::move(owner)); };
+  std::string const call = "deleter::retire";
+  expect_refused({{call,
+                   {"`stream`", "invalidated", "cudaStreamEndCapture"},
+                   [&] {
+                     test::capture const open(one, cudaStreamCaptureModeGlobal);
+                     must(cudaDeviceSynchronize() != cudaSuccess, "it is invalidated");
+                     static_cast<void>(cudaGetLastError());
+                     retire_on(one);
+                   }},
+                  {call,
+                   {"`stream`", "legacy", "blocking"},
+                   [&] {
+                     owned_stream const blocking = make_stream(cudaStreamDefault);
+                     test::capture const open(blocking, cudaStreamCaptureModeThreadLocal);
+                     retire_on(cudaStreamLegacy);
+                   }},
+                  {call, {"stopped", "before stop()"}, [&] {
+                     worker->stop();
+                     retire_on(one);
+                   }}});
   EXPECT_TRUE(owner.is_owner());
   EXPECT_TRUE(is_kept(fate));
   EXPECT_EQ(worker->stats().in_graphs + worker->stats().leaked, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Of, RetireMisuse,
-    testing::Values(misuse{"InvalidatedCapture",
-                           &retire_in_an_invalidated_capture,
-                           {"deleter::retire", "`stream`", "invalidated", "cudaStreamEndCapture"}},
-                    misuse{"LegacyStream",
-                           [](deleter& its, cudaStream_t, probe& owner) {
-                             retire_beside_a_blocking_capture(its, cudaStreamLegacy, owner);
-                           },
-                           {"deleter::retire", "`stream`", "legacy", "blocking"}},
-                    misuse{"AfterStop",
-                           [](deleter& its, cudaStream_t stream, probe& owner) {
-                             its.stop();
-                             its.retire(stream, std::move(owner));
-                           },
-                           {"deleter::retire", "stopped", "before stop()"}}),
-    [](auto const& row) { return row.param.name; });
+TEST_F(Retire, InACaptureAddsNoNodeAndKeepsTheOwnerUntilTheGraphIsDestroyed) {
+  for (cudaStreamCaptureMode const mode : all_capture_modes) {
+    auto const fate = make_fate();
+    test::capture open(one, mode);
+    must(launch_tiny(one));
+    retire(one, fate);
+    must(launch_tiny(one));
+    must(open.end());
+    EXPECT_EQ(node_count(open.graph()), 2U);
+    EXPECT_EQ(edge_count(open.graph()), 1U);
+    EXPECT_TRUE(wait_until([&] { return worker->stats().in_graphs == 1; }));
+    EXPECT_TRUE(is_kept(fate));
+    open.graph().reset();
+    EXPECT_TRUE(is_released(fate));
+    EXPECT_EQ(fate->mode, cudaStreamCaptureModeRelaxed);
+  }
+}
 
 using RetireOnTwoDevices = world_of_two_devices;
 

@@ -1,8 +1,6 @@
 // The worker: its two lanes and their queue; which CUDA calls retiring and passes make, and what
 // passes make of answers that fail.
 #include <deque>
-#include <memory>
-#include <vector>
 
 #include "release_queue.hpp"
 #include "world.hpp"
@@ -10,7 +8,6 @@
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/deleter/shared_object.hpp>
 #include <escrow/internal/ready_event.hpp>
-#include <escrow/sim.hpp>
 
 #include "allocation_watch.hpp"
 #include "child.hpp"
@@ -130,16 +127,6 @@ TEST_F(Passes, AskAboutTheOldestRetirementOfEachStreamAlone) {
   EXPECT_LE(sim::calls("cudaEventQuery") - before, count);
   flag.raise();
   its.drain();
-}
-
-// The last retirement of a stream is asked about first, since its answer saves the other questions.
-TEST_F(Passes, LeaveThePollingThreadsLastErrorAloneWhenAQueryFails) {
-  for (int i = 0; i < 3; ++i) its.retire(one, nothing);
-  sync(one);
-  sim::fail_call_here("cudaEventQuery", cudaErrorUnknown, 2, 1);
-  EXPECT_EQ(its.poll(), 3U);
-  sim::clear_faults();
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
 // A younger event that answers "the device is lost or the handle is none" says nothing about an

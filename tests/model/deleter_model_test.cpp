@@ -148,10 +148,11 @@ TEST(Deleter, ReclaimsNothingAfterTheExitHandlerHasReturned) {
 constexpr auto relaxed = std::memory_order_relaxed;
 
 TEST(PlantedInTheDeleter, ARelaxedDropOfTheLastUseIsFound) {
-  EXPECT_TRUE(finds_planted({.name = "drop_use", .random = 5'000}, drop_while_the_deleter_ends,
-                            "deleter_core::drop_use", std::memory_order_release, relaxed));
-  EXPECT_TRUE(finds_planted({.name = "work", .random = 5'000}, drop_while_the_deleter_ends,
-                            "worker::run", std::memory_order_acquire, relaxed));
+  options const how{.name = "drop_use", .random = 5'000};
+  EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "deleter_core::drop_use",
+                            std::memory_order_release, relaxed));
+  EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "worker::run",
+                            std::memory_order_acquire, relaxed));
 }
 
 // The gate alone: a pass writes what it destroys, the end of the process what it takes down.

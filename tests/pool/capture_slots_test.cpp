@@ -1,29 +1,12 @@
-// How many slots a captured graph holds: as many as its widest moment, ordered by the graph's own
-// edges; and until when.
-#include <array>
-#include <optional>
+// How many slots a captured graph holds: as many as its widest moment. A slot is used again only
+// behind edges that wait for the end of its last use, in the graph as it is at the claim.
 
 #include "pool_world.hpp"
-#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
 
 class CapturedSlots : public pool_world {};
-
-TEST_F(CapturedSlots, LeasesThatOverlapHoldOneSlotEach) {
-  block_pool pool = make_pool(8);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  for (int round = 0; round < 3; ++round) {
-    block_lease first = pool.claim(one);
-    block_lease second = pool.claim(one);
-    fill(first, one, 1);
-    fill(second, one, 2);
-    check(first, one, 1, mismatches);
-  }
-  EXPECT_EQ(pool.stats().in_graphs, 2U);
-  expect_right_results(captured);
-}
 
 TEST_F(CapturedSlots, AForkHoldsOneSlotABranchAndAfterTheJoinTheyServeAgain) {
   constexpr std::size_t width = 5;
@@ -96,26 +79,6 @@ TEST_F(CapturedSlots, AtTheLimitAnEdgeMakesOneBranchRunAfterTheOther) {
   EXPECT_EQ(cells.load(1), 1);
 }
 
-TEST_F(CapturedSlots, AnEdgeIsAddedAlsoWhereTheBranchHasSomeOfTheNodesAlready) {
-  block_pool pool = make_pool(1);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  must(launch_tiny(one));
-  order(one, two);
-  order(one, three);
-  {
-    // Used on two branches: its release comes after the nodes of both.
-    block_lease held = pool.claim(two);
-    held.record_stream(three);
-    fill(held, two, 1);
-    must(launch_tiny(three));
-  }
-  order(two, one);  // the origin has the one branch's node now, not the other's
-  use(pool, one, 2);
-  EXPECT_EQ(pool.stats().edges_added, 1U);
-  order(three, one);
-  expect_right_results(captured);
-}
-
 TEST_F(CapturedSlots, RecordStreamOrdersTheNextUseAfterABranch) {
   for (cudaStream_t const branch : {two.get(), cudaStreamPerThread}) {
     block_pool pool = make_pool(4);
@@ -139,100 +102,197 @@ TEST_F(CapturedSlots, RecordStreamOrdersTheNextUseAfterABranch) {
   }
 }
 
-TEST_F(CapturedSlots, ConcurrentCapturesHoldSlotsOfTheirOwn) {
-  block_pool pool = make_pool(4);
-  capture first{one, cudaStreamCaptureModeRelaxed};
-  capture second{three, cudaStreamCaptureModeRelaxed};
-  for (int round = 0; round < 2; ++round) {
-    use(pool, one, 1);
-    use(pool, three, 2);
+// Edges that let work run concurrently with a kernel (programmatic dependent launch).
+class CapturedEarlyEdges : public pool_world,
+                           public testing::WithParamInterface<cudaGraphEdgeData> {
+ protected:
+  /// Uses a slot on stream `one`; what comes next on `at` waits for no more of its last kernel than
+  /// the edge says.
+  void use_and_fork(block_pool& pool, cudaStream_t at) {
+    used = use_any(pool, one, 1);
+    order(one, at);
+    wait_early(at, GetParam());
   }
-  EXPECT_EQ(pool.stats().in_graphs, 2U);
-  expect_right_results(first);
-  expect_right_results(second);
-}
-
-class LibraryCall : public pool_world {};
-
-TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
-  block_pool pool = make_pool(4);
-  use(pool, two, 1);
-  for (cudaStreamCaptureMode const mode : all_modes) {
-    capture captured{two, mode};
-    use(pool, two, 2);
-    EXPECT_TRUE(captured.is_active()) << testing::PrintToString(mode);
-    must(captured.end());
-    owned_exec const exec = instantiate(captured.graph());
-    for (int i = 0; i < 5; ++i) must(cudaGraphLaunch(exec, two));
-    use(pool, two, 3);
-    sync(two);
+  /// Uses what a claim on `at` gives; which slot it was.
+  int use_any(block_pool& pool, cudaStream_t at, int value = 2) {
+    block_lease held = pool.claim(at);
+    fill(held, at, value);
+    check(held, at, value, mismatches);
+    return held->number();
   }
-}
+  [[nodiscard]] static bool is_trigger() { return is_same(GetParam(), trigger_edge); }
 
-class CapturedLifetime : public pool_world {};
+  int used = -1;
+};
 
-TEST_F(CapturedLifetime, ACaptureThatComesToNothingReturnsTheSlot) {
+TEST_P(CapturedEarlyEdges, WorkConcurrentWithAKernelGetsAnotherSlot) {
   struct row {
     char const* name;
-    std::function<void(block_pool&)> run;
+    bool is_same_slot = false;
+    int kernels = 0;  // enqueued between
+    bool fills = false;
+    bool waits_for_end = false;
+    int forks = 0;
   };
+  device_ints const memory{1};
+  // The first kernel behind a trigger may wait for it.
   row const rows[] = {
-      {"its graph is destroyed", [&](auto& pool) { static_cast<void>(captured_use(pool)); }},
-      {"it is invalidated",
-       [&](auto& pool) {
-         capture captured{one, cudaStreamCaptureModeGlobal};
-         use(pool, one);
-         invalidate(one);
-         EXPECT_EQ(captured.end(), cudaErrorStreamCaptureInvalidated);
-       }},
-      {"its stream is destroyed", [&](auto& pool) {
-         owned_stream const destroyed = make_stream();
-         must(cudaStreamBeginCapture(destroyed, cudaStreamCaptureModeGlobal));
-         use(pool, destroyed);
-       }}};
+      {.name = "at once"},
+      {.name = "behind kernels", .is_same_slot = is_trigger(), .kernels = 2},
+      {.name = "behind anything but a kernel", .fills = true},
+      {.name = "behind the kernel's end as well",
+       .is_same_slot = true,
+       .kernels = 1,
+       .waits_for_end = true},
+      {.name = "with many other edges", .is_same_slot = is_trigger(), .kernels = 1, .forks = 20}};
   for (row const& each : rows) {
-    block_pool pool = make_pool(1);
-    each.run(pool);
-    EXPECT_TRUE(is_released(pool)) << each.name;
-  }
-}
-
-TEST_F(CapturedLifetime, EagerWorkAfterTheCaptureOnItsLeaseIsWaitedFor) {
-  for (bool const is_graph_first : {true, false}) {  // destroyed before the lease is released
-    pinned_flag done;
-    block_pool pool = make_pool(1);
+    SCOPED_TRACE(each.name);
+    block_pool pool = make_pool(2);
     capture captured{one, cudaStreamCaptureModeGlobal};
-    block_lease held = pool.claim(one);
-    must(captured.end());
-    must(launch_wait_flag(one, done.get()));
-    fill(held, one, 4);
-    if (is_graph_first) captured.graph().reset();
-    EXPECT_TRUE(is_kept(pool));
-    held.release();
-    captured.graph().reset();
-    ASSERT_TRUE(drained());
-    block_lease next = pool.claim(two);
-    check(next, two, 4, mismatches);
-    EXPECT_TRUE(stays_busy(two));
-    done.raise();
-    sync(two);
-    next.release();
-    end(pool);
+    must(launch_tiny(one));
+    order(one, three);
+    use_and_fork(pool, two);
+    for (int i = 0; i < each.forks; ++i) {
+      owned_stream const fork = make_stream();
+      order(three, fork);
+      must(launch_tiny(fork));
+      order(fork, two);
+    }
+    for (int i = 0; i < each.kernels; ++i) must(launch_tiny(two));
+    if (each.fills) must(cudaMemsetAsync(memory.data(), 0, sizeof(int), two));
+    if (each.waits_for_end) order(one, two);
+    EXPECT_EQ(use_any(pool, two) == used, each.is_same_slot);
+    order(two, one);
+    order(three, one);
+    expect_right_results(captured);
+    EXPECT_EQ(pool.stats().edges_added, 0U);
   }
 }
 
-// The worker may be taking it from the graph to its free list.
-TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
-  constexpr int rounds = is_sanitized ? 10'000 : 100'000;
+TEST_P(CapturedEarlyEdges, AtTheLimitAClaimWaitsForTheKernelsEnd) {
   block_pool pool = make_pool(1);
-  for (int i = 0; i < rounds; ++i) {
-    {
-      capture captured{one, cudaStreamCaptureModeThreadLocal};
-      ASSERT_TRUE(pool.try_claim(one).has_value()) << "round " << i;
-      must(captured.end());
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  use_and_fork(pool, two);
+  {
+    block_lease const held = pool.claim(two);
+    EXPECT_EQ(pool.stats().edges_added, 1U);
+    EXPECT_EQ(frontier_in(two).nodes.size(), 1U);
+    EXPECT_TRUE(is_same(frontier_in(two).edges.at(0), full_edge));
+  }
+  EXPECT_EQ(use_any(pool, two), used);
+  order(two, one);
+  expect_right_results(captured);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CapturedEarlyEdges, testing::ValuesIn(early_edges));
+
+TEST_F(CapturedSlots, OfAChainOfProgrammaticLaunchesAreOne) {
+  block_pool pool = make_pool(2);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  for (int i = 0; i < 10; ++i) {
+    use(pool, one, i);
+    for (int k = 0; k < 3; ++k) must(launch_programmatically(one));
+  }
+  expect_right_results(captured);
+  EXPECT_EQ(pool.stats().slots, 1U);
+  EXPECT_EQ(pool.stats().edges_added, 0U);
+}
+
+// A graph that is captured into again keeps its id, also if nodes were destroyed before.
+class CapturedAgain : public pool_world {
+ protected:
+  /// The node that nothing comes after.
+  [[nodiscard]] static cudaGraphNode_t last_of(cudaGraph_t graph) {
+    std::size_t count = node_count(graph);
+    std::vector<cudaGraphNode_t> nodes(count);
+    must(cudaGraphGetNodes(graph, nodes.data(), &count));
+    for (cudaGraphNode_t const node : nodes) {
+      std::size_t after = 0;
+      must(cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &after));
+      if (after == 0) return node;
     }
-    ASSERT_TRUE(pool.try_claim(two).has_value()) << "round " << i;
-    sync(two);
+    return nullptr;
+  }
+  /// Launches tiny kernels until one of the graph's nodes has the handle; `place` comes before
+  /// each.
+  template <class Place>
+  [[nodiscard]] bool is_used_again(cudaGraphNode_t handle, Place place) {
+    for (int i = 0; i < 100; ++i) {
+      place();
+      must(launch_tiny(one));
+      if (frontier_in(one).nodes.at(0) == handle) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(CapturedAgain, AGraphUsesItsSlotAgainBehindItsUseAndAnotherOneElsewhere) {
+  struct row {
+    char const* name;
+    std::size_t slots;
+    bool has_lost_a_node;  // behind the use
+    bool is_behind;
+    std::size_t in_graphs;
+    std::size_t edges_added;
+  };
+  for (row const& each : {row{"behind its use", 2, false, true, 1, 0},
+                          row{"behind what is left behind its use", 2, true, true, 1, 0},
+                          row{"elsewhere", 2, false, false, 2, 0},
+                          row{"elsewhere, at the limit", 1, false, false, 1, 1}}) {
+    SCOPED_TRACE(each.name);
+    block_pool pool = make_pool(each.slots);
+    owned_graph const graph = captured_plainly([&](cudaStream_t on) {
+      use(pool, on);
+      if (each.has_lost_a_node) must(launch_tiny(on));
+    });
+    if (each.has_lost_a_node) must(cudaGraphDestroyNode(last_of(graph)));
+    cudaGraphNode_t const last = last_of(graph);
+    auto const use_again = [&](cudaStream_t on) { use(pool, on, 2); };
+    capture_into(graph, use_again, &last, each.is_behind ? 1 : 0);
+    EXPECT_EQ(pool.stats().in_graphs, each.in_graphs);
+    EXPECT_EQ(pool.stats().edges_added, each.edges_added);
+    expect_right_results(graph);
+  }
+}
+
+TEST_F(CapturedAgain, AtTheLimitNoEdgeIsDrawnFromNodesThatWereDestroyed) {
+  block_pool pool = make_pool(1);
+  owned_graph graph = captured_use(pool);
+  must(cudaGraphDestroyNode(last_of(graph)));
+  capture_into(graph, [&](cudaStream_t on) {
+    must(launch_tiny(on));
+    EXPECT_FALSE(pool.try_claim(on).has_value());
+  });
+  EXPECT_EQ(pool.stats().edges_added, 0U);
+  expect_right_results(graph);
+  graph.reset();
+  EXPECT_TRUE(is_released(pool));
+}
+
+// The graph fills, then checks. The check is destroyed, and its handle given to a new node that is
+// not ordered after the end of the fill.
+TEST_F(CapturedAgain, ANodeWithTheHandleOfADestroyedOneIsNotTakenForIt) {
+  for (bool const is_early : {false, true}) {  // the new node also depends on the fill
+    block_pool pool = make_pool(2);
+    owned_graph const graph = captured_use(pool);
+    cudaGraphNode_t const destroyed = last_of(graph);
+    must(cudaGraphDestroyNode(destroyed));
+    cudaGraphNode_t fills = last_of(graph);
+    bool has_found = false;
+    capture_into(
+        graph,
+        [&](cudaStream_t on) {
+          has_found = is_used_again(destroyed, [&] {
+            if (!is_early) return;
+            must(cudaStreamUpdateCaptureDependencies(on, &fills, &launch_completion_edge, 1,
+                                                     cudaStreamSetCaptureDependencies));
+          });
+          if (has_found) {
+            EXPECT_EQ(pool.claim(on)->number() % 2, 1) << "the fill may be running";
+          }
+        },
+        &fills, is_early ? 1 : 0);
+    if (!has_found) GTEST_SKIP() << "handles are not used again here";
   }
 }
 

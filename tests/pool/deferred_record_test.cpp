@@ -1,11 +1,6 @@
 // Leases that end where nothing can be recorded on their stream, in other captures or on the
 // deleter's worker: the slot is neither claimed early nor lost, but waits until the pool is given
 // that stream outside of captures.
-#include <functional>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "pool_world.hpp"
 
@@ -17,11 +12,9 @@ class DeferredRecord : public pool_world {
   /// A lease that was claimed in a capture, whose graph is destroyed, and that eager work uses
   /// until the flag is raised.
   [[nodiscard]] std::optional<block_lease> used_after_its_capture(block_pool& pool) {
-    capture claiming{one, cudaStreamCaptureModeRelaxed};
-    std::optional<block_lease> held = pool.claim(one);
-    must(claiming.end());
-    hold_up(one);
-    fill(*held, one, 4);
+    std::optional<block_lease> held;
+    static_cast<void>(captured_plainly([&](cudaStream_t on) { held = pool.claim(on); }));
+    keep_busy(*held, one, 4);
     return held;
   }
   static void end_in_invalidated_capture(std::optional<block_lease>& held, cudaStream_t stream) {
@@ -40,10 +33,18 @@ TEST_F(DeferredRecord, ALeaseThatEndsInAnotherInvalidatedCaptureIsNotGivenOutBef
   block_pool pool = make_pool(1);
   std::optional<block_lease> held = used_after_its_capture(pool);
   end_in_invalidated_capture(held, one);
-  ASSERT_TRUE(drained());
-  EXPECT_FALSE(pool.try_claim(two).has_value());
-  EXPECT_TRUE(pool.try_claim(one).has_value());
-  expect_next_waits(pool, two, 4);
+  expect_waits_for_record(pool, one);
+}
+
+TEST_F(DeferredRecord, ALeaseUsedAfterItsCaptureThatEndsInALaterOneOfItsGraphIsNotGivenOutEarly) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) { held = pool.claim(on); });
+  held->record_stream(one);
+  keep_busy(*held, one, 4);
+  capture_into(graph, [&](cudaStream_t) { held.reset(); });
+  graph.reset();
+  expect_waits_for_record(pool, one);
 }
 
 TEST_F(DeferredRecord, ADestroyedPoolDoesNotDestroyTheResourceUnderSuchWork) {
@@ -71,26 +72,6 @@ TEST_F(DeferredRecord, ALeaseThatEndsInAnotherCaptureIsHeldByThatGraphTooAndCome
   expect_next_waits(pool, two, 4);
 }
 
-TEST_F(DeferredRecord, ALeaseUsedAfterItsCaptureThatEndsInALaterOneOfItsGraphIsNotGivenOutEarly) {
-  block_pool pool = make_pool(1);
-  capture claiming{one, cudaStreamCaptureModeRelaxed};
-  std::optional<block_lease> held = pool.claim(one);
-  must(claiming.end());
-  held->record_stream(one);
-  hold_up(one);
-  fill(*held, one, 4);
-  must(cudaStreamBeginCaptureToGraph(one, claiming.graph(), nullptr, nullptr, 0,
-                                     cudaStreamCaptureModeRelaxed));
-  held.reset();
-  cudaGraph_t same = nullptr;
-  must(cudaStreamEndCapture(one, &same));
-  claiming.graph().reset();
-  ASSERT_TRUE(drained());
-  EXPECT_FALSE(pool.try_claim(two).has_value());
-  EXPECT_TRUE(pool.try_claim(one).has_value());
-  expect_next_waits(pool, two, 4);
-}
-
 TEST_F(DeferredRecord, IsMadeByAnyCallThatIsGivenTheStream) {
   block_pool pool = make_pool(2);
   for (int way = 0; way < 3; ++way) {
@@ -115,12 +96,7 @@ TEST_F(DeferredRecord, IsNotMadeOnAStreamThatHasTheHandleOfADestroyedOne) {
   {
     owned_stream const destroyed = make_stream();
     old = destroyed.get();
-    std::optional<block_lease> held;
-    {
-      capture first{destroyed, cudaStreamCaptureModeGlobal};
-      held = pool->claim(destroyed);
-      must(first.end());
-    }
+    std::optional<block_lease> held = pool->claim(destroyed);
     end_in_capture(held, destroyed);
   }
   bool is_used_again = false;
@@ -149,18 +125,6 @@ TEST_F(DeferredRecord, OnOneStreamDoesNotHideTheWorkOfTheStreamThatWasRecordedAt
   expect_next_waits(pool, two, 4);
 }
 
-TEST_F(DeferredRecord, OnAStreamOfAnotherDeviceLeavesTheSlotToThePoolsOwn) {
-  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-  owned_stream const elsewhere = make_stream_of(1);
-  block_pool pool = make_pool(1);
-  std::optional<block_lease> late = pool.claim(one);
-  late->record_stream(elsewhere);
-  end_in_capture(late, elsewhere);
-  EXPECT_THROW(static_cast<void>(pool.try_claim(elsewhere)), usage_error);
-  EXPECT_EQ(pool.stats().deferred, 0u);
-  EXPECT_TRUE(pool.try_claim(two).has_value());
-}
-
 TEST_F(DeferredRecord, IsNamedByAPoolThatIsClosedAndStillMade) {
   block_pool pool = make_pool(2);
   block_lease last = pool.claim(one);
@@ -178,23 +142,7 @@ TEST_F(DeferredRecord, IsNamedByAPoolThatIsClosedAndStillMade) {
 }
 
 // The worker calls nothing with a stream.
-class LeaseOnTheWorker : public pool_world {
- protected:
-  /// The worker ended the lease of the pool's only slot, which no other stream gets until the pool
-  /// is given `stream`.
-  void expect_deferred(block_pool& pool, cudaStream_t stream) {
-    EXPECT_TRUE(drained());
-    EXPECT_EQ(pool.stats().deferred, 1U);
-    EXPECT_TRUE(is_out(pool));
-    pool.claim(stream).release();
-    EXPECT_EQ(pool.stats().deferred, 0U);
-  }
-  /// The same; another stream's next use waits for work on `stream` then. Raises the flag.
-  void expect_waits_for(block_pool& pool, cudaStream_t stream) {
-    expect_deferred(pool, stream);
-    expect_next_waits(pool, asking, 4);
-  }
-};
+class LeaseOnTheWorker : public pool_world {};
 
 // CUDA crashes in any call with a stream whose capture another thread begins or ends.
 TEST_F(LeaseOnTheWorker, CallsNothingWithItsStreams) {
@@ -228,7 +176,7 @@ TEST_F(LeaseOnTheWorker, WaitsForWorkThatItsOtherOwnersLeaveBehind) {
   keep_busy(*held, one, 4);
   held.reset();
   may_end = true;
-  expect_waits_for(pool, one);
+  expect_waits_for_record(pool, one);
 }
 
 TEST_F(LeaseOnTheWorker, DefersItsRecordHoweverItEnds) {
@@ -239,7 +187,7 @@ TEST_F(LeaseOnTheWorker, DefersItsRecordHoweverItEnds) {
     block_pool pool = make_pool(1);
     auto held = std::make_shared<block_lease>(pool.claim(one));
     worker->retire(two, probe(make_fate([held = std::move(held), end] { end(*held); })));
-    expect_deferred(pool, one);
+    expect_record_is_deferred(pool, one);
   }
 }
 
@@ -255,19 +203,7 @@ TEST_F(LeaseOnTheWorker, ReleasedOnAnotherStreamWaitsForBoth) {
   may_end = true;
   EXPECT_TRUE(drained());
   EXPECT_FALSE(pool.try_claim(three));
-  expect_waits_for(pool, one);
-}
-
-TEST_F(LeaseOnTheWorker, OfACaptureComesBackWithItsGraph) {
-  block_pool pool = make_pool(1);
-  owned_graph graph = captured_plainly([&](cudaStream_t on) {
-    block_lease held = pool.claim(on);
-    fill(held, on, 3);
-    worker->retire(on, std::move(held));
-  });
-  EXPECT_TRUE(is_kept(pool));
-  graph.reset();
-  EXPECT_TRUE(is_released(pool));
+  expect_waits_for_record(pool, one);
 }
 
 TEST_F(LeaseOnTheWorker, OfACaptureWaitsForAStreamThatWasRecordedAfterIt) {
@@ -281,7 +217,7 @@ TEST_F(LeaseOnTheWorker, OfACaptureWaitsForAStreamThatWasRecordedAfterIt) {
   keep_busy(*held, one, 4);
   held.reset();
   graph.reset();
-  expect_waits_for(pool, one);
+  expect_waits_for_record(pool, one);
 }
 
 TEST_F(LeaseOnTheWorker, IsLeakedIfItsPoolIsGone) {
@@ -314,7 +250,7 @@ TEST_F(LeaseOnTheWorker, TheEndOfAClaimerLeavesItsSlotsWithoutAnEventToItsStream
     keep_busy(held, one, 4);
   }
   worker->retire(two, std::move(local));
-  expect_waits_for(pool, one);
+  expect_waits_for_record(pool, one);
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
-// A lease: released once, on its stream or another, moved, and told of further streams; and with a
-// capture that it does not belong to, where it is refused or its record deferred.
-#include <functional>
-#include <optional>
-#include <thread>
-#include <utility>
+// A lease: released once, on its stream or another, moved, and told of further streams; in
+// captures, and as an argument of kernels and nodes.
+#include <escrow/nodes.hpp>
 
 #include "pool_world.hpp"
+#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
@@ -101,107 +99,24 @@ TEST_F(Lease, TheStreamsOfOneLeaseDoNotDelayALaterOne) {
   EXPECT_FALSE(is_idle(two));
 }
 
-TEST_F(Lease, MayBeReleasedOnAnotherThread) {
-  block_pool pool = make_pool(1);
-  block_lease held = pool.claim(one);
-  hold_up(one);
-  std::thread{[moved = std::move(held)]() mutable { moved.release(); }}.join();
-  EXPECT_EQ(pool.claim(one)->number(), 0);
-  std::thread{[moved = pool.claim(one)] { EXPECT_TRUE(moved); }}.join();
-  EXPECT_EQ(pool.claim(one)->number(), 0);
-  EXPECT_EQ(pool.stats().stream_waits, 0U);
-}
+class LibraryCall : public pool_world {};
 
-class CaptureMisuse : public pool_world {};
-
-TEST_F(CaptureMisuse, RecordStreamRefusesAStreamThatIsNotOfTheLeasesCapture) {
-  struct row {
-    bool is_captured;            // the lease is claimed in a capture of `one`, else before
-    cudaStream_t captured_also;  // a stream that captures something else; null: none
-    cudaStream_t given;
-    char const* text;
-  };
-  for (row const& each : {row{false, two, two, "claimed outside"},
-                          row{false, cudaStreamPerThread, cudaStreamPerThread, "claimed outside"},
-                          row{true, nullptr, two, "not part of the capture"},
-                          row{true, nullptr, cudaStreamPerThread, "not part of the capture"},
-                          row{true, nullptr, cudaStreamLegacy, "not part of the capture"},
-                          row{true, nullptr, nullptr, "not part of the capture"}}) {
-    block_pool pool = make_pool(1);
-    std::optional<capture> captured;
-    if (each.is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    block_lease held = pool.claim(one);
-    if (!each.is_captured) captured.emplace(each.captured_also, cudaStreamCaptureModeGlobal);
-    expect_error<usage_error>([&] { held.record_stream(each.given); },
-                              {"lease::record_stream", each.text});
-    EXPECT_TRUE(captured->is_active());
-    ASSERT_TRUE(held);
-    held.release();
-    EXPECT_TRUE(pool.try_claim(one).has_value());
-    EXPECT_EQ(captured->end(), cudaSuccess);
-    captured.reset();
-    EXPECT_TRUE(is_released(pool));
-    EXPECT_EQ(pool.stats().slots, 1U);
+TEST_F(LibraryCall, GivesTheSameResultEagerAndCapturedInEveryMode) {
+  block_pool pool = make_pool(4);
+  use(pool, two, 1);
+  for (cudaStreamCaptureMode const mode : all_capture_modes) {
+    capture captured{two, mode};
+    use(pool, two, 2);
+    EXPECT_TRUE(captured.is_active()) << testing::PrintToString(mode);
+    must(captured.end());
+    owned_exec const exec = instantiate(captured.graph());
+    for (int i = 0; i < 5; ++i) must(cudaGraphLaunch(exec, two));
+    use(pool, two, 3);
+    sync(two);
   }
 }
 
-TEST_F(CaptureMisuse, ALeaseFromOutsideThatEndsInACaptureIsHeldByTheGraphAndRecordedAfterwards) {
-  for (bool const is_released_by_call : {true, false}) {
-    block_pool pool = make_pool(1);
-    std::optional<block_lease> held = pool.claim(one);
-    capture captured{one, cudaStreamCaptureModeGlobal};
-    if (is_released_by_call) held->release();
-    held.reset();
-    EXPECT_TRUE(captured.is_active());
-    EXPECT_FALSE(pool.try_claim(one).has_value());
-    EXPECT_EQ(pool.stats().deferred, 1U);
-    EXPECT_EQ(captured.end(), cudaSuccess);
-    if (is_released_by_call) {
-      EXPECT_FALSE(pool.try_claim(one).has_value()) << "the graph holds it";
-      EXPECT_EQ(pool.stats().deferred, 0U);
-      captured.graph().reset();
-    } else {
-      captured.graph().reset();
-      EXPECT_TRUE(is_kept(pool)) << "nothing was recorded";
-      EXPECT_TRUE(pool.try_claim(one).has_value());
-    }
-    EXPECT_TRUE(is_released(pool));
-  }
-}
-
-TEST_F(CaptureMisuse, AStreamOfALeaseThatCapturesAtTheReleaseIsRecordedAfterwards) {
-  block_pool pool = make_pool(2);
-  block_lease held = pool.claim(one);
-  held.record_stream(two);
-  capture captured{two, cudaStreamCaptureModeGlobal};
-  // An event recorded now would be the capture's, and a query of it would invalidate that.
-  held.release();
-  EXPECT_EQ(pool.stats().deferred, 1U);
-  pool.claim(three).release();
-  EXPECT_TRUE(captured.is_active());
-  EXPECT_EQ(captured.end(), cudaSuccess);
-  static_cast<void>(pool.claim(two));
-  EXPECT_EQ(pool.stats().deferred, 0U);
-}
-
-TEST_F(CaptureMisuse, ALeaseOfOneCaptureReleasedInAnotherIsHeldByBothGraphs) {
-  block_pool pool = make_pool(1);
-  capture first{one, cudaStreamCaptureModeRelaxed};
-  capture second{two, cudaStreamCaptureModeRelaxed};
-  block_lease held = pool.claim(one);
-  held.release(two.get());
-  EXPECT_TRUE(first.is_active());
-  EXPECT_TRUE(second.is_active());
-  EXPECT_EQ(first.end(), cudaSuccess);
-  EXPECT_EQ(second.end(), cudaSuccess);
-  first.graph().reset();
-  EXPECT_FALSE(pool.try_claim(two).has_value());
-  EXPECT_EQ(counts.destroyed.load(), 0);
-  second.graph().reset();
-  EXPECT_TRUE(is_released(pool));
-}
-
-TEST_F(CaptureMisuse, AClaimInAnInvalidatedCaptureIsRefusedByName) {
+TEST_F(LibraryCall, InAnInvalidatedCaptureIsRefusedByName) {
   block_pool pool = make_pool(1);
   capture captured{one, cudaStreamCaptureModeGlobal};
   invalidate(one);
@@ -214,53 +129,219 @@ TEST_F(CaptureMisuse, AClaimInAnInvalidatedCaptureIsRefusedByName) {
   EXPECT_EQ(made(), 0);
 }
 
-TEST_F(CaptureMisuse, ALeaseReleasedInAnInvalidatedCaptureWaitsForItsStream) {
-  for (bool const is_captured : {true, false}) {  // claimed in that capture, or before
+class CapturedLifetime : public pool_world {};
+
+TEST_F(CapturedLifetime, ACaptureThatComesToNothingReturnsTheSlot) {
+  struct row {
+    char const* name;
+    std::function<void(block_pool&)> run;
+  };
+  row const rows[] = {
+      {"its graph is destroyed", [&](auto& pool) { static_cast<void>(captured_use(pool)); }},
+      {"it is invalidated",
+       [&](auto& pool) {
+         capture captured{one, cudaStreamCaptureModeGlobal};
+         use(pool, one);
+         invalidate(one);
+         EXPECT_EQ(captured.end(), cudaErrorStreamCaptureInvalidated);
+       }},
+      {"its stream is destroyed", [&](auto& pool) {
+         owned_stream const destroyed = make_stream();
+         must(cudaStreamBeginCapture(destroyed, cudaStreamCaptureModeGlobal));
+         use(pool, destroyed);
+       }}};
+  for (row const& each : rows) {
     block_pool pool = make_pool(1);
-    std::optional<capture> captured;
-    if (is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    block_lease held = pool.claim(one);
-    if (!is_captured) captured.emplace(one, cudaStreamCaptureModeGlobal);
-    invalidate(one);
-    EXPECT_NO_THROW(held.release());
-    EXPECT_FALSE(held);
-    EXPECT_NE(captured->end(), cudaSuccess);
-    captured.reset();
-    EXPECT_TRUE(is_kept(pool)) << "CUDA does not say which capture was invalidated";
-    EXPECT_TRUE(pool.try_claim(one).has_value());
+    each.run(pool);
+    EXPECT_TRUE(is_released(pool)) << each.name;
   }
 }
 
-TEST_F(CaptureMisuse, ALeaseThatOutlivesItsInvalidatedCaptureReturnsAtItsRelease) {
+// The worker may be taking it from the graph to its free list.
+TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
+  constexpr int rounds = is_sanitized ? 10'000 : 100'000;
   block_pool pool = make_pool(1);
-  std::optional<capture> captured(std::in_place, one, cudaStreamCaptureModeGlobal);
-  block_lease held = pool.claim(one);
-  invalidate(one);
-  EXPECT_NE(captured->end(), cudaSuccess);
-  captured.reset();
-  EXPECT_TRUE(is_kept(pool));
-  held.release();
+  for (int i = 0; i < rounds; ++i) {
+    {
+      capture captured{one, cudaStreamCaptureModeThreadLocal};
+      ASSERT_TRUE(pool.try_claim(one).has_value()) << "round " << i;
+      must(captured.end());
+    }
+    ASSERT_TRUE(pool.try_claim(two).has_value()) << "round " << i;
+    sync(two);
+  }
+}
+
+// As an argument of a kernel or node: the resource's device value is passed, and the slot is handed
+// out again only after the kernel, or when no graph has the node.
+class LeaseArgument : public pool_world {
+ protected:
+  void launch_fill(stream_ref stream, auto&& memory, int value) {
+    launch(stream, fill, {}, memory, block::length, value);
+  }
+  void launch_check(stream_ref stream, auto&& memory, int value) {
+    launch(stream, check, {}, memory, block::length, value, mismatches.data());
+  }
+
+  kernel const fill{kernel_address(kernel_id::fill)};
+  kernel const check{kernel_address(kernel_id::check)};
+};
+
+TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
+  block_pool pool = make_pool(1);
+  auto claimed = pool.claim(one);
+  launch_fill(one.get(), claimed, 3);
+  launch_check(one.get(), claimed, 3);
+  scratch_pool scratch;
+  auto memory = scratch.claim(one, block::length * sizeof(int));
+  launch_fill(one.get(), memory, 5);
+  launch_check(one.get(), memory, 5);
+}
+
+TEST_F(LeaseArgument, AfterItsCaptureIsKnownToItsEndOnTheWorkerAlsoOnItsOwnStream) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) { held.emplace(pool.claim(on)); });
+  hold_up(one);
+  launch_fill(one.get(), *held, 4);
+  worker->retire(two, *std::exchange(held, std::nullopt));
+  ASSERT_TRUE(drained());
+  graph.reset();
+  expect_waits_for_record(pool, one);
+}
+
+TEST_F(LeaseArgument, OfTypedMemoryIsATypedPointer) {
+  auto const typed_fill = function_of<int*, std::size_t, int>(kernel_id::fill);
+  auto const typed_check = function_of<int const*, std::size_t, int, int*>(kernel_id::check);
+  scratch_pool scratch;
+  constexpr std::size_t count = 100;
+  {
+    auto memory = scratch.claim<int>(one, count);
+    static_assert(std::is_same_v<decltype(detail::device_value_of(memory)), int*>);
+    EXPECT_EQ(memory.size(), count);
+    EXPECT_EQ(memory.data(), memory->data());
+    launch(two.get(), typed_fill, {}, memory, memory.size(), 3);
+    launch(two.get(), typed_check, {}, memory, count, 3, mismatches.data());
+    sync(two);
+    launch_fill(one.get(), memory, 4);
+  }
+  EXPECT_EQ(scratch.stats().bytes_idle, 448U);
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto memory = scratch.claim<int>(on, count);
+    launch(on, typed_fill, {}, memory, count, 5);
+  }));
+  exec.launch(two.get());
+  EXPECT_EQ(scratch.stats().bytes_in_graphs, 448U);
+  device_buffer<int> buffer(count);
+  int const* const data = buffer.data();
+  launch(one.get(), typed_fill, {}, std::move(buffer), count, 6);
+  EXPECT_EQ(buffer.data(), nullptr);
+  EXPECT_NE(data, nullptr);
+}
+
+TEST_F(LeaseArgument, OfAnotherStreamThanItsOwnWaitsForThatOneToo) {
+  for (bool const is_shared : {false, true}) {  // through a shared_ptr
+    pinned_flag done;
+    block_pool pool = make_pool(1);
+    {
+      auto const claimed = std::make_shared<block_lease>(pool.claim(one));
+      must(launch_wait_flag(two, done.get()));
+      for (int i = 0; i < 3; ++i) {
+        if (is_shared) launch_fill(two.get(), claimed, 3);
+        if (!is_shared) launch_fill(two.get(), *claimed, 3);
+      }
+    }
+    std::optional<block_lease> again = pool.claim(one);  // waits in its stream
+    launch_fill(one.get(), *again, 4);
+    EXPECT_FALSE(is_idle(one)) << "the slot is still used on the other stream";
+    done.raise();
+    sync(one);
+    again.reset();
+    end(pool);
+  }
+}
+
+TEST_F(LeaseArgument, StaysWithTheGraphThatCapturedTheLaunch) {
+  block_pool pool = make_pool(1);
+  {
+    graph_exec exec(captured([&](cudaStream_t on) {
+      auto claimed = pool.claim(on);
+      launch_fill(on, claimed, 3);
+      launch_check(on, claimed, 3);
+    }));
+    for (int i = 0; i < 10; ++i) exec.launch(two.get());
+    EXPECT_TRUE(is_kept(pool));
+  }
   EXPECT_TRUE(is_released(pool));
 }
 
-TEST_F(CaptureMisuse, TheLegacyStreamIsRefusedWhileABlockingStreamCapturesAndWorksAfterwards) {
-  owned_stream const blocking = make_stream(cudaStreamDefault);
-  block_pool pool = make_pool(2);
-  block_lease held = pool.claim(cudaStreamLegacy);
-  {
-    capture captured{blocking, cudaStreamCaptureModeGlobal};
-    for (std::function<void()> const& call :
-         {std::function<void()>([&] { static_cast<void>(pool.claim(cudaStreamLegacy)); }),
-          std::function<void()>([&] { held.record_stream(cudaStreamLegacy); })}) {
-      expect_error<usage_error>(call, {"legacy"});
-      EXPECT_TRUE(captured.is_active());
-    }
-    use(pool, blocking);
-    EXPECT_EQ(captured.end(), cudaSuccess);
+TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
+  block_pool pool = make_pool(1);
+  auto claimed = pool.claim(one);
+  claimed.record_stream(two);
+  for (cudaStream_t const stream : {one.get(), two.get()}) {
+    escrow::capture_scope open(stream, cudaStreamCaptureModeGlobal);
+    expect_error<usage_error>([&] { launch_fill(stream, claimed, 3); }, {"claimed outside"});
+    EXPECT_EQ(node_count(open.end().get()), 0U);
   }
-  ASSERT_TRUE(held);
-  held.release();
-  EXPECT_EQ(pool.claim(cudaStreamLegacy)->number(), 0);
+  launch_fill(one.get(), claimed, 4);
+  launch_check(one.get(), claimed, 4);
+}
+
+class LeaseOfANode : public LeaseArgument {
+ protected:
+  /// A graph whose only node fills the resource.
+  [[nodiscard]] graph filling(auto& claimed) {
+    graph built(*worker);
+    build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
+    return built;
+  }
+};
+
+TEST_F(LeaseOfANode, StaysWithTheGraphItsCloneTheirExecsAndLaunches) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  std::optional<graph> built = filling(*claimed);
+  claimed.reset();
+  EXPECT_TRUE(is_kept(pool));
+  std::optional<graph> copy = built->clone();
+  built.reset();
+  EXPECT_TRUE(is_kept(pool));
+  std::optional<graph_exec> exec(*copy);
+  EXPECT_TRUE(exec->is_bare());
+  copy.reset();
+  EXPECT_TRUE(is_kept(pool));
+  hold_up(two);
+  exec->launch(two.get());
+  exec.reset();
+  EXPECT_TRUE(is_kept(pool));
+  flag.raise();
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(LeaseOfANode, StaysWithTheLeaseThatOutlivesTheGraph) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> claimed = pool.claim(one);
+  static_cast<void>(filling(*claimed));
+  EXPECT_TRUE(is_kept(pool));
+  launch_fill(one.get(), *claimed, 4);
+  launch_check(one.get(), *claimed, 4);
+  claimed.reset();
+  EXPECT_TRUE(is_released(pool));
+  EXPECT_EQ(pool.stats().slots, 1U);
+}
+
+TEST_F(LeaseOfANode, OfACaptureIsHandedOutToNoOtherClaimOfIt) {
+  block_pool pool = make_pool(2);
+  graph built(*worker);
+  graph const first = captured([&](cudaStream_t on) {
+    {
+      auto claimed = pool.claim(on);
+      build(built).add(kernel_node(fill, {}, claimed, block::length, 3));
+    }
+    static_cast<void>(pool.claim(on));
+  });
+  EXPECT_EQ(pool.stats().slots, 2U);
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 // What claims and releases ask of CUDA: near one event record an eager claim, two questions one in
 // a capture, and no storm of questions while it waits.
-#include <escrow/sim.hpp>
 #include <map>
-#include <optional>
-#include <string>
 
 #include "pool_world.hpp"
 

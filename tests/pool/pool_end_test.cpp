@@ -1,20 +1,9 @@
-// The end of a pool: closing names what holds slots, each resource is destroyed once when it is
-// back, and nothing waits for the GPU.
-#include <atomic>
+// A pool's resources: made, recycled, and destroyed once when they are back. The end of a pool
+// names what holds slots, and nothing waits for the GPU.
 #include <escrow/nodes.hpp>
-#include <memory>
-#include <optional>
-#include <string>
 #include <thread>
-#include <type_traits>
-#include <utility>
 
 #include "pool_world.hpp"
-
-template <>
-struct escrow::kernel_argument_traits<escrow::test::block> {
-  static int* device_value(test::block const& object) { return object.data(); }
-};
 
 namespace escrow::test {
 namespace {
@@ -22,26 +11,98 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
+class Resources : public pool_world {
+ protected:
+  /// A pool that sets each used block to `pattern` before it is handed out again.
+  [[nodiscard]] block_pool recycling_pool(std::size_t slots_max, int pattern) {
+    return block_pool{options(slots_max), [this] { return block{counts}; },
+                      [pattern](block& used, stream_ref stream) {
+                        must(launch_fill(stream.get(), used.data(), block::length, pattern));
+                      }};
+  }
+};
+
+TEST_F(Resources, ANewOneIsNotRecycledAndAUsedOneIs) {
+  int recycled = 0;
+  block_pool pool{options(2), [this] { return block{counts}; },
+                  [&recycled](block&, stream_ref) { ++recycled; }};
+  pool.claim(one).release();
+  EXPECT_EQ(recycled, 0);
+  pool.claim(one).release();
+  EXPECT_EQ(recycled, 1);
+}
+
+TEST_F(Resources, AreRecycledInTheOrderOfTheClaimingStream) {
+  block_pool pool = recycling_pool(1, 5);
+  use_behind_flag(pool, one);
+  expect_next_waits(pool, two, 5);
+}
+
+TEST_F(Resources, AreRecycledAtEveryLaunchOfACapturedClaim) {
+  block_pool pool = recycling_pool(2, 5);
+  capture captured{one, cudaStreamCaptureModeGlobal};
+  {
+    block_lease held = pool.claim(one);  // new, but the graph will be launched again
+    check(held, one, 5, mismatches);
+    fill(held, one, 6);
+  }
+  expect_right_results(captured);
+}
+
+TEST_F(Resources, AreEachGivenToDestroyOnceOnTheWorkerBeforeTheirEnd) {
+  std::atomic<int> destroyed{0};
+  std::atomic<bool> is_right{true};
+  auto const here = std::this_thread::get_id();
+  {
+    auto const destroy = [&](block& dying) {
+      destroyed.fetch_add(1);
+      if (std::this_thread::get_id() == here || dying.data() == nullptr) is_right.store(false);
+    };
+    block_pool pool{options(3), [this] { return block{counts}; }, {}, destroy};
+    block_lease const first = pool.claim(one);
+    block_lease const second = pool.claim(one);
+  }
+  EXPECT_TRUE(wait_until([&] { return counts.destroyed.load() == 2; }));
+  EXPECT_EQ(destroyed.load(), 2);
+  EXPECT_TRUE(is_right.load());
+}
+
+TEST_F(Resources, MayHaveLeasesOfOtherPools) {
+  block_pool inner = make_pool(2);
+  using both = std::pair<block, block_lease>;
+  {
+    resource_pool<both> outer{options(2), [&] { return both{block{counts}, inner.claim(one)}; }};
+    outer.claim(one).release();
+    EXPECT_EQ(inner.stats().slots, 1U);
+  }
+  // The inner lease is released before its neighbour is destroyed.
+  EXPECT_TRUE(wait_until([&] { return counts.destroyed.load() == 1; }));
+  EXPECT_TRUE(inner.try_claim(one).has_value());
+}
+
+TEST_F(Resources, MoveWithTheirPool) {
+  block_pool pool = make_pool(1);
+  pool.claim(one).release();
+  block_pool moved = std::move(pool);
+  EXPECT_EQ(moved.claim(one)->number(), 0);
+  moved = make_pool(1);
+  EXPECT_EQ(moved.claim(one)->number(), 1);
+  EXPECT_TRUE(wait_until([&] { return counts.alive() == 1; }));
+}
+
+TEST_F(Resources, NeedADeviceThatExists) {
+  pool_options chosen = options(1);
+  chosen.device = 1000;
+  EXPECT_THROW(static_cast<void>(make_pool(chosen)), cuda_error);
+  static_cast<void>(cudaGetLastError());
+}
+
 class Close : public pool_world {
  protected:
   [[nodiscard]] bool are_destroyed(int count) {
     return wait_until([&] { return counts.destroyed.load() == count; });
   }
 };
-
-TEST_F(Close, ClaimsAfterwardsAreRefusedByName) {
-  block_pool pool = make_pool(2);
-  pool.claim(one).release();
-  EXPECT_TRUE(pool.close_for(generous).empty());
-  EXPECT_TRUE(are_destroyed(1));
-  auto const claim = [&] { static_cast<void>(pool.claim(one)); };
-  expect_error<usage_error>(claim, {"closed", "\"blocks\""});
-  EXPECT_THROW(static_cast<void>(pool.try_claim(one)), usage_error);
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  EXPECT_THROW(claim(), usage_error);
-  EXPECT_TRUE(captured.is_active());
-  EXPECT_EQ(made(), 1);
-}
 
 TEST_F(Close, WaitsAsLongAsItMayAndReturnsEarlyWhenAllIsBack) {
   block_pool pool = make_pool(2);
@@ -118,117 +179,110 @@ template <class Holder>
 }
 
 /// A pool, and what a report has to say of the one slot that is out.
-class pool_in_use : public pool_world {
- public:
-  [[nodiscard]] holding lease() { return keep(pool.claim(one)); }
-  template <bool is_lease_out>
-  [[nodiscard]] holding open_capture() {
-    auto const open = std::make_shared<capture>(one, cudaStreamCaptureModeGlobal);
-    block_lease held = claim_captured(one);
-    if (!is_lease_out) held.release();
-    return keep(std::pair(open, std::move(held)));
-  }
-  [[nodiscard]] holding captured_graph() { return keep(captured_use()); }
-  [[nodiscard]] holding clone_of_it() { return keep(captured_use().clone()); }
-  [[nodiscard]] holding launched_exec() {
-    flag.raise();
-    auto const exec = std::make_shared<graph_exec>(captured_use());
-    run(*exec);
-    return exec;
-  }
-  [[nodiscard]] holding plain_exec() {
-    owned_graph const source{captured_use().detach()};
-    return keep(instantiate(source));
-  }
-  [[nodiscard]] holding destroyed_exec_in_flight() {
-    graph_exec(captured_use()).launch(two);
-    return {&flag, [](pinned_flag* of) { of->raise(); }};  // then the launch ends
-  }
+class Holders : public pool_world {
+ protected:
   /// A graph built by hand, whose node has a share in the slot.
   [[nodiscard]] holding share_of_a_node() {
     graph built(*worker);
-    block_lease claimed = pool.claim(one);
+    block_lease claimed = pool->claim(one);
     earliest = clock::now();
     build(built).add(
         kernel_node(kernel(kernel_address(kernel_id::fill)), {}, claimed, block::length, 1));
     latest = clock::now();
     return keep(std::move(built));
   }
-
- protected:
   [[nodiscard]] block_lease claim_captured(cudaStream_t stream) {
     id = info_of(stream).id;
     line = __LINE__ + 2;
     earliest = clock::now();
-    block_lease claimed = pool.claim(stream);
+    block_lease claimed = pool->claim(stream);
     latest = clock::now();
     return claimed;
   }
-  /// Holds the slot and, launched, waits for the flag.
+  [[nodiscard]] holding open_capture(bool has_lease) {
+    auto const open = std::make_shared<capture>(one, cudaStreamCaptureModeGlobal);
+    block_lease held = claim_captured(one);
+    if (!has_lease) held.release();
+    return keep(std::pair(open, std::move(held)));
+  }
+  /// Holds the slot and, launched, waits for `done`.
   [[nodiscard]] graph captured_use() {
     return captured([&](cudaStream_t on) {
-      hold_up(on);
+      must(launch_wait_flag(on, done->get()));
       block_lease claimed = claim_captured(on);
       fill(claimed, on, 1);
     });
   }
 
-  block_pool pool = make_pool(8);
+  std::optional<block_pool> pool{make_pool(8)};
+  std::optional<pinned_flag> done;
   std::uint64_t id = 0;
   unsigned line = 0;
   clock::time_point earliest{};
   clock::time_point latest{};
 };
 
-struct one_holder {
-  char const* name;
-  holding (pool_in_use::*hold)();
-};
-
-class Holders : public pool_in_use, public testing::WithParamInterface<one_holder> {};
-
-TEST_P(Holders, AreNamedByCloseForWithIdLabelCountTimeAndPlace) {
-  holding held = (this->*GetParam().hold)();
-  auto const all = pool.close_for(0ns);
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].label, "blocks");
-  EXPECT_EQ(all[0].slots, 1U);
-  EXPECT_EQ(all[0].capture_id, id);
-  EXPECT_GE(all[0].since, earliest);
-  EXPECT_LE(all[0].since, latest);
-  EXPECT_EQ(all[0].where.line(), line);
-  std::string const file = id == 0 ? "" : __FILE__;
-  EXPECT_EQ(all[0].where.file_name(), file);
-  held.reset();
-  EXPECT_TRUE(pool.close_for(generous).empty());
+TEST_F(Holders, AreNamedByCloseForWithIdLabelCountTimeAndPlace) {
+  struct row {
+    char const* name;
+    std::function<holding()> hold;
+  };
+  row const rows[] = {{"a lease", [&] { return keep(pool->claim(one)); }},
+                      {"an open capture with a lease", [&] { return open_capture(true); }},
+                      {"an open capture", [&] { return open_capture(false); }},
+                      {"a graph", [&] { return keep(captured_use()); }},
+                      {"its clone", [&] { return keep(captured_use().clone()); }},
+                      {"an exec that was launched",
+                       [&] {
+                         done->raise();
+                         auto const exec = std::make_shared<graph_exec>(captured_use());
+                         run(*exec);
+                         return exec;
+                       }},
+                      {"a plain exec",
+                       [&] {
+                         owned_graph const source{captured_use().detach()};
+                         return keep(instantiate(source));
+                       }},
+                      {"an exec destroyed in flight",
+                       [&] {
+                         graph_exec(captured_use()).launch(two);
+                         return std::shared_ptr<pinned_flag>(&*done, [](auto* of) { of->raise(); });
+                       }},
+                      {"a node's share", [&] { return share_of_a_node(); }}};
+  for (row const& each : rows) {
+    SCOPED_TRACE(each.name);
+    pool.emplace(make_pool(8));
+    done.emplace();
+    id = line = 0;
+    earliest = latest = {};
+    holding held = each.hold();
+    auto const all = pool->close_for(0ns);
+    ASSERT_EQ(all.size(), 1U);
+    EXPECT_EQ(all[0].label, "blocks");
+    EXPECT_EQ(all[0].slots, 1U);
+    EXPECT_EQ(all[0].capture_id, id);
+    EXPECT_GE(all[0].since, earliest);
+    EXPECT_LE(all[0].since, latest);
+    EXPECT_EQ(all[0].where.line(), line);
+    std::string const file = id == 0 ? "" : __FILE__;
+    EXPECT_EQ(all[0].where.file_name(), file);
+    held.reset();
+    end(*pool);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kind, Holders,
-    testing::Values(one_holder{"ALease", &pool_in_use::lease},
-                    one_holder{"AnOpenCaptureWithALease", &pool_in_use::open_capture<true>},
-                    one_holder{"AnOpenCapture", &pool_in_use::open_capture<false>},
-                    one_holder{"AGraph", &pool_in_use::captured_graph},
-                    one_holder{"AClone", &pool_in_use::clone_of_it},
-                    one_holder{"AnExec", &pool_in_use::launched_exec},
-                    one_holder{"APlainExec", &pool_in_use::plain_exec},
-                    one_holder{"AnExecDestroyedInFlight", &pool_in_use::destroyed_exec_in_flight},
-                    one_holder{"ANodesShare", &pool_in_use::share_of_a_node}),
-    [](auto const& one) { return std::string{one.param.name}; });
-
-class HoldersOfAllKinds : public pool_in_use {};
-
-TEST_F(HoldersOfAllKinds, AreNamedApartFirstGraphsThenSharesThenLeases) {
-  std::optional<block_lease> leased = pool.claim(one);
-  block_lease const second = pool.claim(one);
+TEST_F(Holders, AreNamedApartFirstGraphsThenSharesThenLeases) {
+  std::optional<block_lease> leased = pool->claim(one);
+  block_lease const second = pool->claim(one);
   holding share = share_of_a_node();
   std::optional<graph> source = captured([&](cudaStream_t on) {
-    block_lease const both[] = {pool.claim(on), pool.claim(on)};
+    block_lease const both[] = {pool->claim(on), pool->claim(on)};
     must(launch_tiny(on));
   });
   capture open{two, cudaStreamCaptureModeGlobal};
   claim_captured(two).release();
-  auto const all = pool.close_for(1ms);
+  auto const all = pool->close_for(1ms);
   ASSERT_EQ(all.size(), 4U);
   std::uint64_t const ids[] = {source->id(), id, 0, 0};
   std::size_t const slots[] = {2, 1, 1, 2};
@@ -239,29 +293,14 @@ TEST_F(HoldersOfAllKinds, AreNamedApartFirstGraphsThenSharesThenLeases) {
     EXPECT_EQ(all[i].since == clock::time_point{}, i == 3);
   }
   leased.reset();
-  EXPECT_EQ(pool.close_for(0ns).back().slots, 1U);
+  EXPECT_EQ(pool->close_for(0ns).back().slots, 1U);
   source.reset();
   share.reset();
-  EXPECT_TRUE(wait_until([&] { return pool.close_for(0ns).size() == 2; }));
+  EXPECT_TRUE(wait_until([&] { return pool->close_for(0ns).size() == 2; }));
   must(open.end());
 }
 
 class PoolEnd : public Close {};
-
-TEST_F(PoolEnd, ThePoolMayOutliveItsDeleter) {
-  block_pool pool = make_pool(2);
-  owned_graph graph = captured_use(pool);
-  worker.reset();
-  use(pool, one);
-  owned_graph other = captured_use(pool);
-  graph.reset();
-  other.reset();
-  EXPECT_TRUE(leaves_graphs(pool));
-  sync(one);
-  use(pool, one);
-  EXPECT_TRUE(pool.close_for(generous).empty());
-  EXPECT_TRUE(wait_until([&] { return counts.alive() == 0; }));
-}
 
 TEST_F(PoolEnd, IsLeftToTheWorkerByAClaimThatRecyclesItsLastSlot) {
   deleter polled{deleter_options{.own_worker = false}};

@@ -1,11 +1,13 @@
 // Streams that their handle alone does not identify: the legacy stream, that of each thread, and
-// those of other devices.
-#include <functional>
-#include <optional>
+// those of other devices; and streams of green contexts.
 #include <semaphore>
 #include <thread>
 
 #include "pool_world.hpp"
+
+#ifndef ESCROW_TEST_RUNTIME_SIM
+#include <cuda.h>
+#endif
 
 namespace escrow::test {
 namespace {
@@ -57,18 +59,6 @@ TEST_F(LegacyStream, ItsLeaseThatEndsWhileABlockingStreamCapturesIsRecordedAfter
     next.release();
     end(pool);
   }
-}
-
-TEST_F(LegacyStream, ItsLeaseThatEndsInSuchACaptureAfterThePoolIsLeakedAndCounted) {
-  lost = 1;
-  std::optional<block_pool> pool = make_pool(1);
-  std::optional<block_lease> held = pool->claim(cudaStreamLegacy);
-  keep_busy(*held, cudaStreamLegacy);
-  pool.reset();
-  capture captured{blocking, cudaStreamCaptureModeGlobal};
-  held.reset();
-  EXPECT_EQ(worker->stats().leaked, 1U);
-  EXPECT_EQ(captured.end(), cudaSuccess);
 }
 
 /// A thread that lives until its end, and so does its stream.
@@ -193,32 +183,11 @@ TEST_F(ThreadStream, OfACaptureMayStillUseTheLeaseAfterTheCapture) {
   EXPECT_EQ(pool.stats().deferred, 0U);
 }
 
-TEST_F(ThreadStream, OfALeaseThatEndsOnAnotherThreadInACaptureIsRecordedAfterwards) {
-  block_pool pool = make_pool(1);
-  std::optional<block_lease> held = pool.claim(one);
-  held->record_stream(cudaStreamPerThread);
-  capture captured{one, cudaStreamCaptureModeRelaxed};
-  other.run([&] { held.reset(); });
-  EXPECT_EQ(pool.stats().deferred, 1U);
-  must(captured.end());
-  captured.graph().reset();
-  ASSERT_TRUE(drained());
-  EXPECT_FALSE(pool.try_claim(one).has_value()) << "this thread's stream is missing";
-  EXPECT_TRUE(pool.try_claim(cudaStreamPerThread).has_value());
-  EXPECT_EQ(pool.stats().deferred, 0U);
-}
-
 class OtherDevice : public pool_world {
  protected:
   void SetUp() override {
     if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
-    far = make_stream_of(1);
   }
-  void TearDown() override {
-    must(cudaSetDevice(0));
-    pool_world::TearDown();
-  }
-  owned_stream far;
 };
 
 TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
@@ -227,7 +196,7 @@ TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
                     must(cudaGetDevice(&at_make));
                     return block{counts};
                   }};
-  must(cudaSetDevice(1));
+  device_scope const other(1);
   pool.claim(one).release();
   pool.claim(two).release();
   sync(two);
@@ -243,41 +212,91 @@ TEST_F(OtherDevice, MayBeCurrentInAllCallsButNotWhereAResourceIsMade) {
 
 TEST_F(OtherDevice, IfItIsCurrentANullStreamsLeaseIsStillReleasedOnItsOwnDevice) {
   block_pool pool = make_pool(1);
+  std::optional<block_lease> held = pool.claim(cudaStream_t{});
+  keep_busy(*held, nullptr);
   {
-    block_lease held = pool.claim(cudaStream_t{});
-    keep_busy(held, nullptr);
-    must(cudaSetDevice(1));
+    device_scope const other(1);
+    held.reset();
   }
-  must(cudaSetDevice(0));
   expect_next_waits(pool, two);
 }
 
-TEST_F(OtherDevice, ItsStreamsGivenToRecordStreamAreWaitedFor) {
-  for (cudaStream_t const other : {far.get(), cudaStream_t{}}) {
-    pinned_flag done;
-    block_pool pool = make_pool(1);
-    for (cudaStream_t const also : {far.get(), two.get(), far.get()}) {
-      block_lease held = pool.claim(one);
-      held.record_stream(also);
-      held.release();
-    }
-    {
-      block_lease held = pool.claim(one);
-      must(cudaSetDevice(1));
-      must(launch_wait_flag(other, done.get()));
-      held.record_stream(other);
-      must(cudaSetDevice(0));
-      held.release();
-    }
-    std::optional<block_lease> held = pool.claim(two);
-    EXPECT_TRUE(stays_busy(two));
-    done.raise();
-    sync(two);
-    EXPECT_EQ(pool.stats().deferred, 0U);
-    held.reset();
-    end(pool);
-  }
+#ifndef ESCROW_TEST_RUNTIME_SIM
+// A green context has a part of a device's multiprocessors. Its streams are as others.
+
+/// A function of the driver.
+template <class Function>
+Function* driver_function(char const* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  constexpr unsigned since = 12080;
+  must(cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result));
+  return reinterpret_cast<Function*>(found);
 }
+#define DRIVER(name) driver_function<decltype(name)>(#name)
+
+class GreenContext : public pool_world {
+ protected:
+  void SetUp() override {
+    pool_world::SetUp();
+    CUdevResource all{};
+    CUdevResource part{};
+    unsigned count = 1;
+    constexpr unsigned multiprocessors = 16;
+    CUdevResourceDesc described{};
+    ok(DRIVER(cuDeviceGetDevResource)(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    ok(DRIVER(cuDevSmResourceSplitByCount)(&part, &count, &all, nullptr, 0, multiprocessors));
+    ok(DRIVER(cuDevResourceGenerateDesc)(&described, &part, 1));
+    ok(DRIVER(cuGreenCtxCreate)(&context, described, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    ok(DRIVER(cuGreenCtxStreamCreate)(&green, context, CU_STREAM_NON_BLOCKING, 0));
+  }
+  void TearDown() override {
+    must(cudaStreamDestroy(green));
+    pool_world::TearDown();
+    ok(DRIVER(cuGreenCtxDestroy)(context));
+  }
+  static void ok(CUresult status) { must(status == CUDA_SUCCESS, "driver call"); }
+
+  CUgreenCtx context = nullptr;
+  cudaStream_t green = nullptr;
+};
+
+TEST_F(GreenContext, ItsStreamAndClaimerHandSlotsOnAfterItsWork) {
+  block_pool pool = make_pool(2);
+  block_lease const other = pool.claim(two);
+  auto local = pool.on(green);
+  {
+    block_lease held = local.claim();
+    keep_busy(held, green);
+  }
+  EXPECT_EQ(local.claim()->number(), 1);
+  local.flush();
+  expect_next_waits(pool, one);
+}
+
+TEST_F(GreenContext, ItsStreamWaitsForOthers) {
+  block_pool pool = make_pool(1);
+  use_behind_flag(pool, one);
+  expect_next_waits(pool, green);
+}
+
+TEST_F(GreenContext, GraphsOfItsStreamHoldTheirSlotsUntilTheirLaunchesThereEnd) {
+  block_pool pool = make_pool(2);
+  {
+    capture captured{green, cudaStreamCaptureModeGlobal};
+    for (int value : {1, 2}) use(pool, green, value);
+    must(captured.end());
+    EXPECT_EQ(pool.stats().in_graphs, 1U);
+    graph_exec exec(captured.graph().get());
+    hold_up(green);
+    exec.launch(green);
+  }
+  EXPECT_TRUE(stays_false([&] { return pool.stats().in_graphs == 0; }));
+  flag.raise();
+  sync(green);
+  EXPECT_TRUE(leaves_graphs(pool));
+}
+#endif
 
 }  // namespace
 }  // namespace escrow::test

@@ -1,13 +1,5 @@
 // Memory that is freed by its address: on any stream, in a capture or after it, or never.
-#include <atomic>
-#include <cstdint>
-#include <escrow/deleter.hpp>
-#include <functional>
-#include <optional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "pool_world.hpp"
 
@@ -117,40 +109,6 @@ TEST_F(StreamAllocator, KeepsNoMemoryForItsOwnStreamThatOtherStreamsNeed) {
   alone.deallocate(second);
 }
 
-TEST_F(StreamAllocator, ACaptureUsesFreedMemoryAgainAndItsGraphKeepsIt) {
-  {
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      for (int i = 0; i < 3; ++i) {
-        void* const scratch = memory.allocate(on, size);
-        must(cudaMemsetAsync(scratch, i, size, on));
-        memory.deallocate(on, scratch);
-      }
-    });
-    EXPECT_EQ(in_graphs(), size);
-    void* const other = memory.allocate(one, size);
-    EXPECT_EQ(memory.pool().stats().bytes, 2 * size);
-    memory.deallocate(one, other);
-  }
-  EXPECT_TRUE(wait_until([&] { return in_graphs() == 0; }));
-}
-
-TEST_F(StreamAllocator, MemoryOfACaptureMayBeFreedAfterItAndAfterItsGraph) {
-  void* output = nullptr;
-  {
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      output = memory.allocate(on, size);
-      must(cudaMemsetAsync(output, 1, size, on));
-    });
-  }
-  EXPECT_TRUE(drained());
-  void* const other = memory.allocate(one, size);
-  EXPECT_NE(other, output) << "it is allocated still";
-  memory.deallocate(one, other);
-  memory.deallocate(two, output);
-  EXPECT_EQ(memory.allocate(two, size), output);
-  memory.deallocate(two, output);
-}
-
 TEST_F(StreamAllocator, MemoryThatIsLeftToItsGraphComesBackWithIt) {
   void* scratch = nullptr;
   {
@@ -165,21 +123,6 @@ TEST_F(StreamAllocator, MemoryThatIsLeftToItsGraphComesBackWithIt) {
     EXPECT_EQ(in_graphs(), 2 * size);
   }
   EXPECT_TRUE(wait_until([&] { return memory.pool().stats().bytes_idle == 2 * size; }));
-}
-
-TEST_F(StreamAllocator, MemoryFromOutsideOfACaptureIsKeptByTheGraphThatFreesIt) {
-  void* const input = memory.allocate(one, size);
-  {
-    owned_graph const captured = captured_plainly([&](cudaStream_t on) {
-      must(cudaMemsetAsync(input, 1, size, on));
-      memory.deallocate(on, input);
-    });
-    EXPECT_EQ(in_graphs(), size);
-    void* const next = memory.allocate(one, size);
-    EXPECT_NE(next, input);
-    memory.deallocate(one, next);
-  }
-  EXPECT_TRUE(wait_until([&] { return in_graphs() == 0; }));
 }
 
 TEST_F(StreamAllocator, RefusesAnotherStreamDuringACaptureOfAThreadsStreamOfAnotherDevice) {
@@ -256,37 +199,31 @@ TEST_F(StreamAllocator, RefusesAnAddressThatIsNotAllocated) {
   memory.deallocate(one, freed);
   auto* const start = static_cast<std::byte*>(memory.allocate(one, size));
   int unknown = 0;
-  void* wrong = nullptr;
-  std::pair<char const*, std::function<void()>> const calls[] = {
-      {"deallocate", [&] { memory.deallocate(one, wrong); }},
-      {"deallocate", [&] { memory.deallocate(wrong); }},
-      {"record_stream", [&] { memory.record_stream(two, wrong); }},
-      {"leave_to_graph", [&] { memory.leave_to_graph(wrong); }}};
-  for (void* const each : {freed, static_cast<void*>(&unknown), static_cast<void*>(start + 16),
-                           static_cast<void*>(start + 256)}) {
-    wrong = each;
-    for (auto const& [name, call] : calls) {
-      expect_error<usage_error>(
-          call, {std::string("stream_allocator::") + name, "`memory` is not allocated"});
-    }
+  std::vector<std::string> const text{"`memory` is not allocated"};
+  for (void* const wrong : {freed, static_cast<void*>(&unknown), static_cast<void*>(start + 16),
+                            static_cast<void*>(start + 256)}) {
+    std::string const call = "stream_allocator::";
+    expect_refused({{call + "deallocate", text, [&] { memory.deallocate(one, wrong); }},
+                    {call + "deallocate", text, [&] { memory.deallocate(wrong); }},
+                    {call + "record_stream", text, [&] { memory.record_stream(two, wrong); }},
+                    {call + "leave_to_graph", text, [&] { memory.leave_to_graph(wrong); }}});
   }
   memory.deallocate(one, start);
 }
 
-TEST_F(StreamAllocator, RefusesToLeaveEagerMemoryToAGraph) {
+TEST_F(StreamAllocator, RefusesWrongSizesAndAlignmentsAndToLeaveEagerMemoryToAGraph) {
   void* const eager = memory.allocate(one, size);
-  expect_error<usage_error>([&] { memory.leave_to_graph(eager); },
-                            {"stream_allocator::leave_to_graph", "not allocated in a capture"});
+  std::string const call = "stream_allocator::allocate";
+  auto const allocate = [&](std::size_t bytes, std::size_t alignment) {
+    return [&, bytes, alignment] { static_cast<void>(memory.allocate(one, bytes, alignment)); };
+  };
+  expect_refused({{call, {"`alignment` is 3", "power of two"}, allocate(size, 3)},
+                  {call, {"`alignment` is 0"}, allocate(size, 0)},
+                  {call, {"`bytes`", "bytes_max"}, allocate(~std::size_t{0}, 512)},
+                  {"stream_allocator::leave_to_graph", {"not allocated in a capture"}, [&] {
+                     memory.leave_to_graph(eager);
+                   }}});
   memory.deallocate(one, eager);
-}
-
-TEST_F(StreamAllocator, RefusesWrongSizesAndAlignments) {
-  expect_error<usage_error>([&] { return memory.allocate(one, size, 3); },
-                            {"stream_allocator::allocate", "`alignment` is 3", "power of two"});
-  expect_error<usage_error>([&] { return memory.allocate(one, size, 0); },
-                            {"stream_allocator::allocate", "`alignment` is 0"});
-  expect_error<usage_error>([&] { static_cast<void>(memory.allocate(one, ~std::size_t{0}, 512)); },
-                            {"stream_allocator::allocate", "`bytes`", "bytes_max"});
 }
 
 // Each address is used by one thread at a time, whoever freed it before.
@@ -332,14 +269,6 @@ class RecordedStreams : public pool_world {
 
   stream_allocator memory{options(1)};
 };
-
-TEST_F(RecordedStreams, MemoryComesBackAfterTheirWork) {
-  void* const used = memory.allocate(one, size);
-  memory.record_stream(two, used);
-  hold_up(two);
-  memory.deallocate(one, used);
-  expect_next_waits(used);
-}
 
 TEST_F(RecordedStreams, MemoryOfAGraphMayBeUsedOnThemAfterTheCapture) {
   void* output = nullptr;

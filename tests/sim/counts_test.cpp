@@ -143,18 +143,6 @@ TEST_F(Counts, CapturesAreCountedUntilTheyEndAndAKilledOneNamesTheCallAndTheThre
   EXPECT_EQ(sim::alive().captures, 0U);
 }
 
-TEST_F(Counts, AThreadMayEndWhileItsStreamIsPartOfACapture) {
-  owned_stream const origin = make_stream();
-  capture open{origin, cudaStreamCaptureModeRelaxed};
-  owned_event const fork = make_event();
-  must(cudaEventRecord(fork, origin));
-  std::thread([&] {
-    must(cudaStreamWaitEvent(cudaStreamPerThread, fork));
-    must(launch_tiny(cudaStreamPerThread));
-  }).join();
-  EXPECT_EQ(open.end(), cudaErrorStreamCaptureUnjoined);
-}
-
 TEST_F(Counts, ResetForgetsEverythingAndRunsNoDestructor) {
   bool ran = false;
   cudaUserObject_t object = nullptr;
@@ -210,19 +198,6 @@ TEST_F(Injection, TheNthCallFailsOnceAndHasNoEffectButTheLastError) {
   EXPECT_EQ(cudaEventDestroy(made), cudaSuccess);
 }
 
-TEST_F(Injection, AFailedEndOfAnObjectOrOfACaptureLeavesItAsItWas) {
-  owned_stream const stream = make_stream();
-  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  sim::fail_call("cudaStreamEndCapture", cudaErrorUnknown);
-  sim::fail_call("cudaEventDestroy", cudaErrorUnknown);
-  owned_graph graph;
-  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaErrorUnknown);
-  EXPECT_EQ(sim::alive().captures, 1U);
-  EXPECT_EQ(cudaStreamEndCapture(stream, graph.out()), cudaSuccess);
-  EXPECT_EQ(cudaEventDestroy(event), cudaErrorUnknown);
-  EXPECT_EQ(sim::alive().events, 1U);
-}
-
 TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAskedAndOnThisThreadIfAsked) {
   sim::fail_call("cudaEventRecord", cudaErrorLaunchFailure, 2, 2);
   auto const record = [this] { return cudaEventRecord(event, nullptr); };
@@ -266,32 +241,6 @@ TEST_F(Injection, AnErrorThatLosesTheDeviceLosesTheCurrentOneAtThatVeryCallWhich
   EXPECT_FALSE(sim::has_failed(0));
   void* memory = nullptr;
   EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorIllegalAddress);
-}
-
-TEST_F(Injection, ARecordingNamesTheCallsThatCanBeFailedOfAllThreadsInTheirOrder) {
-  sim::start_recording();
-  sim::fail_nth(2, cudaErrorUnknown);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  static_cast<void>(cudaGetLastError());  // cannot be failed
-  EXPECT_EQ(elsewhere(&get_device), cudaErrorUnknown) << "the recording's second call";
-  auto const calls = sim::stop_recording();
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  ASSERT_EQ(calls.size(), 2U);
-  EXPECT_EQ(calls[0].api, "cudaEventQuery");
-  EXPECT_EQ(calls[1].api, "cudaGetDevice");
-  EXPECT_NE(calls[0].thread, calls[1].thread);
-  EXPECT_TRUE(sim::stop_recording().empty());
-}
-
-TEST_F(Injection, OfOneThreadTheNthCallIsFailedAndRecordedWhateverOthersDo) {
-  sim::start_recording(sim::recorded_threads::this_one);
-  sim::fail_nth_here(2, cudaErrorUnknown);
-  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(elsewhere(&get_device), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorUnknown);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(sim::stop_recording().size(), 3U);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What CUDA leaves undefined, and the simulator reports: related graphs changed by two threads,
-// kernels of an unloaded library, memory and events used after their end.
+// What no GPU shows. What CUDA leaves undefined, and the simulator reports: related graphs changed
+// by two threads, kernels of an unloaded library, memory and events used after their end. And
+// recaptures, as CUDA's manual has them: no GPU was seen doing one.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,13 +9,18 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "build_graph.hpp"
+#include "capturing.hpp"
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
+#include "recapturing.hpp"
 #include "sanitizers.hpp"
 #include "wait_until.hpp"
+#include "witness.hpp"
 
 namespace escrow::test {
 namespace {
@@ -29,25 +35,17 @@ struct family {
 };
 
 // Each makes and ends something, and leaves the family as it was.
-void clone_and_end(family& of) {
-  clone(of.original).reset();
-}
-void instantiate_and_end(family& of) {
-  instantiate(of.original).reset();
-}
-void embed_and_end(family& of) {
-  owned_graph const parent = make_graph();
-  add_child(parent, of.original);
-}
-void destroy_child(family& of) {
+using deed = void (*)(family&);
+constexpr deed clone_and_end = [](family& of) { clone(of.original).reset(); };
+constexpr deed instantiate_and_end = [](family& of) { instantiate(of.original).reset(); };
+constexpr deed embed_and_end = [](family& of) { add_child(make_graph(), of.original); };
+constexpr deed destroy_child = [](family& of) {
   must(cudaGraphDestroyNode(add_child(of.parent, of.original)));
-}
-void destroy_node(family& of) {
+};
+constexpr deed destroy_node = [](family& of) {
   must(cudaGraphDestroyNode(add_kernel(of.original, tiny_call())));
-}
-void update_exec(family& of) {
-  must(update(of.exec, of.original));
-}
+};
+constexpr deed update_exec = [](family& of) { must(update(of.exec, of.original)); };
 
 // Two threads, until they met or have each had their time and some rounds. `in_turn`: one at a
 // time.
@@ -71,8 +69,6 @@ void run_both(std::function<void()> const& one, std::function<void()> const& oth
   second.join();
 }
 
-using deed = void (*)(family&);
-
 void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = false) {
   family of;
   run_both([&] { one(of); }, [&] { other(of); }, time, in_turn);
@@ -80,26 +76,26 @@ void fight(deed one, deed other, std::chrono::milliseconds time, bool in_turn = 
 
 TEST(Families, EndTheProcessIfTwoThreadsMakeOrEndWhatIsOfOneGraph) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (auto const& [one, other] : {std::pair{&clone_and_end, &clone_and_end},
-                                   {&instantiate_and_end, &clone_and_end},
-                                   {&embed_and_end, &clone_and_end},
-                                   {&destroy_child, &clone_and_end},
-                                   {&destroy_node, &instantiate_and_end},
-                                   {&update_exec, &instantiate_and_end}}) {
+  for (auto const& [one, other] : {std::pair{clone_and_end, clone_and_end},
+                                   {instantiate_and_end, clone_and_end},
+                                   {embed_and_end, clone_and_end},
+                                   {destroy_child, clone_and_end},
+                                   {destroy_node, instantiate_and_end},
+                                   {update_exec, instantiate_and_end}}) {
     EXPECT_DEATH(fight(one, other, generous), "both make or end what is of one graph");
   }
 }
 
 TEST(Families, MayBeOfTwoThreadsThatTakeTurnsOrOfWhichOneIsAtAnotherGraph) {
   constexpr std::chrono::milliseconds time{50};
-  fight(&instantiate_and_end, &clone_and_end, time, true);
+  fight(instantiate_and_end, clone_and_end, time, true);
   constexpr deed others[] = {
       [](family& of) { instantiate(of.copy).reset(); },
       [](family& of) { instantiate(of.parent).reset(); },
       [](family& of) { must(cudaGraphDestroyNode(add_kernel(of.copy, tiny_call()))); },
       [](family& of) { run(of.exec.get(), make_stream()); },
   };
-  for (deed const other : others) fight(other, &clone_and_end, time);
+  for (deed const other : others) fight(other, clone_and_end, time);
 }
 
 // One thread captures the stream, the other calls `beside`.
@@ -270,6 +266,107 @@ TEST_F(FreedMemory, OfAGraphIsSeenBeforeItsAllocNodeAndAfterItsFreeNodeHasRun) {
         },
         "use-after-poison");
   }
+}
+
+// Recapture of a graph (CUDA 13.3).
+
+/// What a callback was told, and what it answers.
+struct mismatches_seen {
+  std::vector<std::pair<int, cudaGraphRecaptureStatus>> values;  // of fills
+  cudaError_t answer = cudaSuccess;
+
+  static cudaError_t CUDART_CB add(void* data, cudaGraphNode_t /*node*/,
+                                   cudaGraphNodeParams const* original,
+                                   cudaGraphNodeParams const* recaptured,
+                                   cudaGraphRecaptureStatus status) {
+    auto& mine = *static_cast<mismatches_seen*>(data);
+    EXPECT_EQ(original->type, cudaGraphNodeTypeMemset);
+    EXPECT_EQ(original->memset.value, 1U);
+    mine.values.emplace_back(recaptured->memset.value, status);
+    return mine.answer;
+  }
+};
+
+class SimulatedRecapture : public testing::Test {
+ protected:
+  [[nodiscard]] cudaError_t set(unsigned char value) {
+    return cudaMemsetAsync(cells.data(), value, 1, one);
+  }
+  [[nodiscard]] cudaError_t add() { return launch_add(one, cells.data() + 1, 1); }
+  void fill_with(unsigned char value) {
+    must(set(value));
+    must(add());
+  }
+  /// How a recapture of what `enqueue` enqueues ended.
+  [[nodiscard]] cudaError_t end_with(std::function<void()> const& enqueue) {
+    cudaGraphRecaptureCallbackData callback{&mismatches_seen::add, &seen};
+    return end_of_recapture(
+        one, source, [&](cudaStream_t) { enqueue(); }, &callback);
+  }
+
+  [[nodiscard]] owned_graph captured() {
+    capture open{one, cudaStreamCaptureModeGlobal};
+    fill_with(1);
+    must(open.end());
+    return std::move(open.graph());
+  }
+
+  pinned_ints cells{2};
+  owned_stream one = make_stream();
+  owned_stream two = make_stream();
+  owned_graph source = captured();
+  mismatches_seen seen;
+};
+
+TEST_F(SimulatedRecapture, TellsOfNodesWhoseParametersDifferAndReplacesThem) {
+  EXPECT_EQ(end_with([&] { fill_with(1); }), cudaSuccess);
+  EXPECT_TRUE(seen.values.empty());
+  EXPECT_EQ(end_with([&] { fill_with(2); }), cudaSuccess);
+  ASSERT_EQ(seen.values.size(), 1U);
+  EXPECT_EQ(seen.values[0], std::pair(2, cudaGraphRecaptureEligibleForUpdate));
+  owned_exec const exec = instantiate(source);
+  must(cudaGraphLaunch(exec, two));
+  must(cudaStreamSynchronize(two));
+  EXPECT_EQ(cells.load(), 2);
+  EXPECT_EQ(cells.load(1), 1);
+}
+
+TEST_F(SimulatedRecapture, FailsIfTheCallbackFails) {
+  seen.answer = cudaErrorUnknown;
+  EXPECT_EQ(end_with([&] {
+              EXPECT_EQ(set(2), cudaErrorGraphRecaptureFailure);
+              EXPECT_EQ(add(), cudaErrorStreamCaptureInvalidated);
+            }),
+            cudaErrorGraphRecaptureFailure);
+}
+
+TEST_F(SimulatedRecapture, FailsIfANodeIsMissingIsOfAnotherTypeOrDependsOnAnother) {
+  auto const failure = cudaErrorGraphRecaptureFailure;
+  EXPECT_EQ(end_with([&] { must(set(1)); }), failure);
+  EXPECT_EQ(end_with([&] { EXPECT_EQ(add(), failure); }), failure);
+  EXPECT_EQ(end_with([&] {
+              must(set(1));
+              must(cudaStreamUpdateCaptureDependencies(one, nullptr, nullptr, 0,
+                                                       cudaStreamSetCaptureDependencies));
+              EXPECT_EQ(add(), failure);
+            }),
+            failure);
+}
+
+TEST_F(SimulatedRecapture, ReleasesTheGraphsUserObjectsAsItBeginsAndNotThoseOfItsExecs) {
+  witness of_graph;
+  witness of_exec;
+  of_exec.move_to(source);
+  owned_exec exec = instantiate(source);
+  of_graph.move_to(source);
+  EXPECT_EQ(end_with([&] {
+              EXPECT_TRUE(of_graph.ran_here());
+              EXPECT_FALSE(of_exec.ran());
+              fill_with(1);
+            }),
+            cudaSuccess);
+  exec.reset();
+  EXPECT_TRUE(of_exec.ran_here());
 }
 
 }  // namespace

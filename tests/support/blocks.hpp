@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <escrow/core.hpp>
+#include <escrow/deleter.hpp>
 #include <escrow/pool.hpp>
 #include <utility>
 
@@ -65,6 +66,16 @@ class block {
 
 using block_pool = resource_pool<block>;
 using block_lease = lease<block>;
+
+}  // namespace escrow::test
+
+/// A kernel gets its memory.
+template <>
+struct escrow::kernel_argument_traits<escrow::test::block> {
+  static int* device_value(test::block const& from) { return from.data(); }
+};
+
+namespace escrow::test {
 
 inline void fill(block_lease& held, cudaStream_t stream, int value) {
   must(launch_fill(stream, held->data(), block::length, value));

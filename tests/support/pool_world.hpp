@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,9 +22,6 @@ inline void invalidate(cudaStream_t capturing) {
   device_scope const there(device);
   return make_stream();
 }
-
-inline constexpr std::initializer_list<cudaStreamCaptureMode> all_modes{
-    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
 class pool_world : public world {
  protected:
@@ -48,6 +44,21 @@ class pool_world : public world {
     flag.raise();
     sync(stream);
     EXPECT_EQ(mismatches.load(), 0);
+  }
+
+  /// The lease of the pool's only slot has ended, and its record waits for a call with `stream`: no
+  /// other stream gets the slot until the pool is given that one.
+  void expect_record_is_deferred(block_pool& pool, cudaStream_t stream) {
+    EXPECT_TRUE(drained());
+    EXPECT_EQ(pool.stats().deferred, 1U);
+    EXPECT_TRUE(is_out(pool));
+    pool.claim(stream).release();
+    EXPECT_EQ(pool.stats().deferred, 0U);
+  }
+  /// The same; another stream's next use waits for work on `stream` then. Raises the flag.
+  void expect_waits_for_record(block_pool& pool, cudaStream_t stream) {
+    expect_record_is_deferred(pool, stream);
+    expect_next_waits(pool, asking, 4);
   }
 
   /// Closes a pool whose slots are all back. Its resources are freed before the next kernel that

@@ -1,5 +1,5 @@
 // What tests of the library share: streams, a flag that holds work back, a deleter, pools, graphs,
-// and owners whose end is watched.
+// and owners whose end is watched. What is included here is there for the tests, too.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,106 +1,101 @@
-// What is idle for a stream of a scratch pool makes room for its other sizes, and comes back; and
-// the errors of its claimers.
-#include <optional>
-#include <string>
+// Scratch memory, a pool for each size. What is idle for a stream makes room for its other sizes,
+// and comes back; and the errors of scratch pools and their claimers.
 #include <thread>
-#include <utility>
 
 #include "pool_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class IdleOfAScratchClaimer : public pool_world {
+class Scratch : public pool_world {
  protected:
-  [[nodiscard]] pool_options lasting() {
-    return with(options(8), &pool_options::streams_outlive_pool, true);
+  /// Errors name the function that was called, and the pool as its owner knows it.
+  template <class Exception>
+  void expect_claim_fails(std::size_t bytes, cudaStream_t on,
+                          std::vector<std::string> const& parts) {
+    auto const claim = [&] { static_cast<void>(pool.claim(on, bytes)); };
+    expect_error<Exception>(claim, {"scratch_pool::claim: "});
+    expect_error<Exception>(claim, parts);
+    EXPECT_EQ(message_of<Exception>(claim).find("resource_pool"), std::string::npos);
   }
+
+  scratch_pool pool{{.slots_max = 1, .device = 0, .label = "scratch"}};
 };
 
-TEST_F(IdleOfAScratchClaimer, MakesRoomForItsStreamsClaimsOfOtherSizes) {
-  scratch_pool pool(options(8), {.bytes_max = 4096});
-  scratch_claimer local = pool.on(one);
-  { auto held = local.claim(4096); }
-  EXPECT_EQ(local.claim(2048)->size(), 2048U);
-  { auto held = local.claim(1024); }
-  EXPECT_EQ(pool.claim(one, 4096)->size(), 4096U);
+TEST_F(Scratch, MakesBlocksOfFurtherSizesWhenItsDeleterIsGone) {
+  std::optional<deleter> its(std::in_place);
+  scratch_pool made({.slots_max = 1, .device = 0, .deleter = &*its});
+  static_cast<void>(made.claim(one, 256));
+  its.reset();
+  its.emplace();  // another one, in the same place
+  static_cast<void>(made.claim(one, 4096));
+  owned_graph const graph = captured_claim(made, 1'000'000);
+  EXPECT_EQ(made.stats().bytes_in_graphs, scratch_pool::block_bytes(1'000'000));
+  EXPECT_EQ(its->stats().in_graphs, 0U) << "it was given to the other deleter";
 }
 
-TEST_F(IdleOfAScratchClaimer, OrStreamMakesRoomForItsClaimsOfOtherSizes) {
-  scratch_pool pool(lasting(), {.bytes_max = 4096});
-  { auto held = pool.claim(one, 4096); }
-  EXPECT_EQ(pool.claim(one, 2048)->size(), 2048U);
+TEST_F(Scratch, GivesTheSameBlockAgainToItsStream) {
+  void* const first = pool.claim(one, 1000)->data();
+  EXPECT_EQ(pool.claim(one, 1024)->data(), first);
+  EXPECT_NE(pool.claim(one, 1025)->data(), first);
+  EXPECT_EQ(pool.bytes(), 1024U + 1280U);
 }
 
-TEST_F(IdleOfAScratchClaimer, OfSizesItUsesNoMoreComesBackAtItsNextClaim) {
+TEST_F(Scratch, RefusesClaimsOfAnySizeOnceClosedOrAboveItsLargestBlock) {
+  static_cast<void>(pool.claim(one, 1000));
+  expect_claim_fails<usage_error>(scratch_pool::bytes_max + 1, one,
+                                  {"`bytes` is 1099511627777", "scratch_pool::bytes_max"});
+  EXPECT_TRUE(pool.close_for(generous).empty());
+  expect_claim_fails<usage_error>(1000, one, {"\"scratch of 1024 bytes\" is closed", "claim befo"});
+  expect_claim_fails<usage_error>(1025, one, {"\"scratch of 1280 bytes\" is closed", "claim befo"});
+  EXPECT_TRUE(wait_until([&] { return pool.bytes() == 0; }));
+}
+
+TEST_F(Scratch, NamesTheCallIfThePoolIsExhaustedOrTheStreamCannotBeClaimedOn) {
+  {
+    auto const held = pool.claim(one, 256);
+    expect_claim_fails<pool_exhausted>(1, one, {"all 1 slots of \"scratch of 256 bytes\" are out"});
+  }
+  {
+    capture captured{one, cudaStreamCaptureModeRelaxed};
+    invalidate(one);
+    expect_claim_fails<usage_error>(256, one, {"`stream`"});
+  }
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  {
+    capture captured{blocking, cudaStreamCaptureModeRelaxed};
+    expect_claim_fails<usage_error>(256, cudaStreamLegacy, {"`stream`"});
+    EXPECT_TRUE(captured.is_active());
+  }
+}
+
+using ScratchClaimer = pool_world;
+
+TEST_F(ScratchClaimer, OrStreamThatOutlivesThePoolMakesRoomForItsClaimsOfOtherSizes) {
+  for (bool const is_lasting : {false, true}) {
+    scratch_pool pool(with(options(8), &pool_options::streams_outlive_pool, is_lasting),
+                      {.bytes_max = 4096});
+    std::optional<scratch_claimer> local;
+    if (!is_lasting) local.emplace(pool.on(one));
+    for (std::size_t const bytes : {4096U, 2048U, 1024U}) {
+      EXPECT_EQ((local ? local->claim(bytes) : pool.claim(one, bytes))->size(), bytes);
+    }
+    EXPECT_EQ(pool.claim(one, 4096)->size(), 4096U);
+  }
+}
+
+TEST_F(ScratchClaimer, GivesBackSizesItUsesNoMoreAtItsNextClaim) {
   scratch_pool pool(options(8));
   scratch_claimer local = pool.on(one);
   { auto held = local.claim(4096); }
+  EXPECT_EQ(pool.stats().bytes_idle, 4096U);
+  EXPECT_EQ(pool.stats().bytes_in_use, 0U);
   sync(one);
   EXPECT_EQ(pool.trim(), 0U);
   { auto held = local.claim(1024); }
   sync(one);
   EXPECT_EQ(pool.trim(), 4096U);
 }
-
-TEST_F(IdleOfAScratchClaimer, ComesBackAfterIdleMax) {
-  for (bool const is_lasting : {false, true}) {
-    scratch_pool pool(is_lasting ? lasting() : options(8),
-                      {.idle_max = std::chrono::nanoseconds(1)});
-    std::optional<scratch_claimer> local;
-    if (!is_lasting) local.emplace(pool.on(one));
-    auto const claim = [&](std::size_t bytes) {
-      static_cast<void>(local ? local->claim(bytes) : pool.claim(one, bytes));
-    };
-    claim(4096);
-    sync(one);
-    EXPECT_TRUE(wait_until([&] {
-      claim(1024);
-      return pool.bytes() < 4096;
-    }));
-  }
-}
-
-TEST_F(IdleOfAScratchClaimer, IsNotInUse) {
-  scratch_pool pool(options(8));
-  scratch_claimer local = pool.on(one);
-  { auto held = local.claim(4096); }
-  EXPECT_EQ(pool.stats().bytes_idle, 4096U);
-  EXPECT_EQ(pool.stats().bytes_in_use, 0U);
-}
-
-// Each size is asked for unused blocks, or for those of a graph, by claims of any size.
-TEST_F(IdleOfAScratchClaimer, MayOutliveAPoolAlsoWithOptionsThatLookAtAllSizes) {
-  using std::chrono::nanoseconds;
-  for (auto const& [is_in_group, idle_max] :
-       {std::pair{false, nanoseconds(0)}, {false, nanoseconds(1)}, {true, nanoseconds(1)}}) {
-    pool_options given = options(8);
-    if (is_in_group) given.group.emplace();
-    std::optional<scratch_pool> pool(std::in_place, given, scratch_policy{.idle_max = idle_max});
-    scratch_claimer local = pool->on(one);
-    auto held = local.claim(1000);
-    pool.reset();
-    for (std::size_t const bytes : {1000U, 5000U}) {
-      expect_error<usage_error>([&] { return local.claim(bytes); }, {"closed"});
-    }
-    capture captured{one, cudaStreamCaptureModeRelaxed};
-    expect_error<usage_error>([&] { return local.claim(1000); }, {"closed"});
-    must(captured.end());
-  }
-}
-
-TEST_F(IdleOfAScratchClaimer, IsFreedAfterThePoolWithTheClaimer) {
-  std::optional<scratch_pool> pool(std::in_place, options(8));
-  std::optional<scratch_claimer> local = pool->on(one);
-  { auto held = local->claim(1000); }
-  hold_up(one);
-  pool.reset();
-  local = scratch_pool(options(8)).on(two);  // the first ends, and the second's pool
-  flag.raise();
-  EXPECT_TRUE(drained());
-}
-
-using ScratchClaimer = pool_world;
 
 TEST_F(ScratchClaimer, ServesEachSize) {
   scratch_pool pool(options(8));
@@ -129,20 +124,13 @@ TEST_F(ScratchClaimer, RecordsWhatACaptureDeferredInAllSizes) {
   for (bool const is_flushed : {false, true}) {
     scratch_pool pool(options(1));
     scratch_claimer local = pool.on(one);
-    { auto const known = local.claim(5000); }
+    local.claim(5000).release();
     auto held = pool.claim(two, 1000);
-    {
-      capture captured{one, cudaStreamCaptureModeRelaxed};
-      held.release(one);
-      must(captured.end());
-    }
+    static_cast<void>(captured_plainly([&](cudaStream_t on) { held.release(on); }));
     ASSERT_TRUE(drained());
     EXPECT_EQ(pool.stats().bytes_in_use, 1024U);
-    if (is_flushed) {
-      local.flush();
-    } else {
-      static_cast<void>(local.claim(5000));
-    }
+    if (is_flushed) local.flush();
+    if (!is_flushed) local.claim(5000).release();
     EXPECT_EQ(pool.stats().bytes_in_use, 0U);
   }
 }

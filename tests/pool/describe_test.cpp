@@ -1,11 +1,8 @@
-// What a pool tells about itself: statistics, holders with the lines of their claims, and texts.
+// What pools and deleters tell about themselves: statistics, holders with the lines of their
+// claims, what is waited for, texts, and errors.
 #include <algorithm>
-#include <atomic>
-#include <optional>
-#include <string>
+#include <stdexcept>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "pool_world.hpp"
 
@@ -50,14 +47,22 @@ TEST_F(PoolStats, TellWhereEachSlotIsAndCountHitsAndThePeak) {
   EXPECT_EQ(pool.stats().slots_peak, 4U);
 }
 
-TEST_F(PoolStats, AreAJsonObjectOfAllMembers) {
-  pool_stats stats;
-  stats.slots = 3;
-  stats.edges_added = 12;
+// All members are numbers of 8 bytes.
+template <class Stats>
+void expect_json(Stats const& stats, std::string const& begin, std::string const& end) {
   std::string const text = to_json(stats);
-  EXPECT_EQ(text.find("{\"slots\": 3, \"leased\": 0, "), 0U) << text;
-  EXPECT_NE(text.find(", \"edges_added\": 12}"), std::string::npos) << text;
-  EXPECT_EQ(std::count(text.begin(), text.end(), ':'), sizeof stats / sizeof stats.grown);
+  EXPECT_EQ(text.find(begin), 0U) << text;
+  EXPECT_TRUE(text.ends_with(end)) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), ':'), sizeof stats / sizeof(std::uint64_t));
+}
+
+TEST(Stats, AreJsonObjectsOfAllMembers) {
+  pool_stats of_pool;
+  of_pool.slots = 3;
+  of_pool.edges_added = 12;
+  expect_json(of_pool, "{\"slots\": 3, \"leased\": 0, ", ", \"edges_added\": 12}");
+  expect_json(deleter_stats{.reclaimed = 1, .pending = 2, .errors = 6},
+              "{\"reclaimed\": 1, \"pending\": 2, ", ", \"errors\": 6}");
 }
 
 class TrackedLeases : public pool_world {
@@ -118,13 +123,8 @@ TEST_F(TrackedLeases, OfACaptureAreListedBesideTheirGraph) {
   captured.graph().reset();
   EXPECT_TRUE(wait_until([&] { return pool.holders().size() == 1; }));
   EXPECT_EQ(lines_of(pool), lines{line + 6});
-  capture other{one, cudaStreamCaptureModeGlobal};
   held.reset();
-  EXPECT_EQ(lines_of(pool), lines{});
-  must(other.end());
-  other.graph().reset();
-  use(pool, one);  // makes the record
-  EXPECT_TRUE(wait_until([&] { return pool.holders().empty(); }));
+  EXPECT_TRUE(pool.holders().empty());
 }
 
 TEST_F(TrackedLeases, AreNamedByPoolExhausted) {
@@ -134,7 +134,7 @@ TEST_F(TrackedLeases, AreNamedByPoolExhausted) {
   unsigned const line = __LINE__ + 1;
   while (held.size() < count) held.push_back(pool.claim(one));
   std::string const text = message_of<pool_exhausted>([&] { static_cast<void>(pool.claim(one)); });
-  std::string const here = "pool_describe_test.cpp:" + std::to_string(line);
+  std::string const here = "describe_test.cpp:" + std::to_string(line);
   EXPECT_EQ(count_of(here, text), 16) << text;
 }
 
@@ -233,6 +233,108 @@ TEST_F(Describe, NamesEachHolderOnceInAScratchPoolsErrors) {
   std::string const text =
       message_of<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 1024)); });
   EXPECT_EQ(count_of(" holds 1 for ", text), 2) << text;
+}
+
+class DescribeDeleter : public world {
+ protected:
+  [[nodiscard]] bool says(std::string const& part) const {
+    return worker->describe().find(part) != std::string::npos;
+  }
+  [[nodiscard]] bool says_soon(std::string const& part) const {
+    return wait_until([&] { return says(part); });
+  }
+};
+
+TEST_F(DescribeDeleter, NamesPendingOwnersAndCountsTheirPeak) {
+  hold_up(one);
+  for (int i = 0; i < 3; ++i) worker->retire(one, std::make_unique<int>(i));
+  EXPECT_TRUE(says_soon("\n  3 wait for an event"));
+  EXPECT_TRUE(says("deleter \"escrow\": {\"reclaimed\": 0, \"pending\": 3, \"pending_peak\": 3"));
+  flag.raise();
+  worker->drain();
+  EXPECT_FALSE(says("wait for"));
+  EXPECT_EQ(worker->stats().pending, 0U);
+  EXPECT_EQ(worker->stats().reclaimed, 3U);
+  EXPECT_EQ(worker->stats().pending_peak, 3U);
+}
+
+TEST_F(DescribeDeleter, NamesGraphsExecsAndTheLaunchesThatAreWaitedFor) {
+  cargo taken = make_cargo();
+  std::string const of_graph = "\n  graph ";
+  std::string const of_exec = "\n  an exec, or a plain copy of a graph holds a reference set";
+  std::optional<graph> source = captured_behind_flag(taken);
+  EXPECT_TRUE(says(of_graph + std::to_string(source->id()) + " holds a reference set"));
+  std::optional<graph_exec> exec(*source);
+  source.reset();
+  EXPECT_FALSE(says(of_graph));
+  EXPECT_TRUE(says(of_exec));
+  exec->launch(two);
+  exec.reset();
+  EXPECT_TRUE(says_soon("\n  1 reference sets of graphs wait for a last launch"));
+  flag.raise();
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_TRUE(wait_until([&] { return !says(of_exec); }));
+}
+
+TEST_F(DescribeDeleter, SaysThatAPassIsRunningWhileADestructorBlocksIt) {
+  block_worker();
+  EXPECT_TRUE(says("a pass is running"));
+  may_end.store(true);
+  EXPECT_TRUE(wait_until([&] { return !says("a pass is running"); }));
+}
+
+class OnError : public world {
+ protected:
+  using counter = std::shared_ptr<std::atomic<int>>;
+  [[nodiscard]] static counter make_counter() { return std::make_shared<std::atomic<int>>(0); }
+  [[nodiscard]] static auto counting(counter const& in) {
+    return [in](std::exception const&) { in->fetch_add(1); };
+  }
+  static void report_to(deleter& its) { its.core().report(std::runtime_error("an error")); }
+};
+
+TEST_F(OnError, CanBeReplacedAndTakenAway) {
+  counter const first = make_counter();
+  counter const second = make_counter();
+  deleter its({.on_error = counting(first)});
+  report_to(its);
+  its.set_on_error(counting(second));
+  report_to(its);
+  its.set_on_error({});
+  report_to(its);
+  EXPECT_EQ(first->load(), 1);
+  EXPECT_EQ(second->load(), 1);
+  EXPECT_EQ(its.stats().errors, 3U);
+  EXPECT_EQ(second.use_count(), 1) << "a handler that was replaced is kept";
+}
+
+TEST_F(OnError, IsReplacedWhileOtherThreadsReport) {
+  constexpr int reports = 2'000;
+  counter const count = make_counter();
+  deleter its({.on_error = counting(count)});
+  {
+    std::jthread const reporting([&] {
+      for (int i = 0; i < reports; ++i) report_to(its);
+    });
+    for (int i = 0; i < reports; ++i) its.set_on_error(counting(count));
+  }
+  EXPECT_EQ(count->load(), reports);
+}
+
+// No lock is held across code of the handler, also where it is destroyed.
+TEST_F(OnError, MayReportAndReplaceItselfInACallAndAtItsEnd) {
+  deleter its;
+  struct reporter {
+    explicit reporter(deleter& to) : its(to) {}
+    ~reporter() { report_to(its); }
+    deleter& its;
+  };
+  its.set_on_error([&its, last = std::make_shared<reporter>(its)](std::exception const&) {
+    its.set_on_error({});
+    report_to(its);
+  });
+  report_to(its);
+  EXPECT_EQ(its.stats().errors, 3U);
 }
 
 }  // namespace
