@@ -10,7 +10,6 @@
 import json
 import math
 import operator
-import os
 import re
 import statistics
 import sys
@@ -298,27 +297,15 @@ def markdown(summary, rows):
     return "\n".join(lines)
 
 
-def page_with(page, summary, pictures=None):
-    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->.
-
-    `pictures` has what stands below a table.
-    """
+def page_with(page, summary):
+    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->."""
     for name, rows in TABLES.items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, has_begin, rest = page.partition(begin)
-        _, has_end, after = rest.partition(end)
-        if not has_begin or not has_end:
-            raise SystemExit(f"the page needs {begin} and, behind it, {end}")
-        picture = f"\n\n{pictures[name]}" if pictures and name in pictures else ""
-        page = f"{before}{begin}\n{markdown(summary, rows)}{picture}\n{end}{after}"
+        begin, end = f"<!-- {name}:begin -->\n", f"\n<!-- {name}:end -->"
+        if not re.search(f"{begin}.*{end}", page, re.DOTALL):
+            raise SystemExit(f"the page needs {begin}and, behind it,{end}")
+        before, _, rest = page.partition(begin)
+        page = before + begin + markdown(summary, rows) + end + rest.partition(end)[2]
     return page
-
-
-def pictures_of(folder, page):
-    """Table -> link to the plot that stands below it, of those that the folder has."""
-    title_of = {file: title for file, title, *_ in PLOTS}
-    return {name: f"![{title_of[file]}]({os.path.relpath(folder / file, page.parent)})"
-            for name, file in PLOT_OF_TABLE.items() if (folder / file).exists()}
 
 
 # The plots: a row for each form, a dot for each size, on a logarithmic axis.
@@ -335,7 +322,6 @@ PLOTS = [
     ("footprint_launches.svg", "Launches of these graphs in random order", "graphs:", "footprint/", "launches_per_s", "/s"),
     ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns", "ns"),
 ]
-PLOT_OF_TABLE = {"claim": "scaling.svg"}  # the page's other plots have a place in its text
 
 
 def text(x, y, content, anchor="start", size=13, fill="#222"):
@@ -474,8 +460,7 @@ def main(what="", *paths):
     if what in ("summary", "tables") and len(paths) == 1:
         report(paths[0], what == "summary")
     elif what == "page" and len(paths) == 2:
-        pictures = pictures_of(paths[0].parent, paths[1])
-        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text()), pictures))
+        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text())))
     elif what == "compare" and len(paths) == 1:
         print(comparison_text(*compare(paths[0])))
     elif what == "join" and len(paths) > 1:
