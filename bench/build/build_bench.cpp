@@ -168,10 +168,7 @@ void run(benchmark::State& state, build_arm const& which) {
     destroy.push_back(times.destroy);
     return times.build;
   };
-  for (auto _ : state) {
-    require_time();
-    state.SetIterationTime(1e-9 * taken.add(build_bare, build_form));
-  }
+  repeat(state, [&] { return 1e-3 * taken.add(build_bare, build_form); });
   state.counters["of_bare"] = taken.share();
   state.counters["build_ns"] = taken.other();
   state.counters["bare_build_ns"] = taken.plain();
@@ -194,10 +191,7 @@ std::int64_t bytes_of(chain_owners const& owners) {
 void run_owner_bytes(benchmark::State& state) {
   chain_owners const owners(chain_nodes);
   std::int64_t bytes = 0;
-  for (auto _ : state) {
-    require_time();
-    state.SetIterationTime(us_of([&] { bytes = bytes_of(owners); }) * 1e-6);
-  }
+  repeat(state, [&] { return us_of([&] { bytes = bytes_of(owners); }); });
   test::must(bytes > 0, "what Escrow allocates is counted");
   state.counters["bytes"] = static_cast<double>(bytes);
   state.counters["bytes_per_owner"] = static_cast<double>(bytes) / (2 * chain_nodes);

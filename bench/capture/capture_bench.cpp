@@ -72,15 +72,14 @@ void claim(benchmark::State& state, int branch_count, int claims) {
   static_cast<void>(captured_times(on, claims, ours));  // makes the slots
   from.settle();
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     test::owned_graph plain_graph, our_graph;  // destroyed outside of the time
     double const us = taken.add_us([&] { plain_graph = captured_times(on, claims, plain); },
                                    [&] { our_graph = captured_times(on, claims, ours); }, claims);
-    state.SetIterationTime(us * 1e-6);
     our_graph.reset();
     from.settle();
-  }
+    return us;
+  });
   taken.report(state);
   state.counters["slots_made"] = static_cast<double>(from.pool.stats().grown);
 }
@@ -91,16 +90,15 @@ void retire(benchmark::State& state, int owners) {
   static_cast<void>(make.ours({.owners = owners}));
   make.settle();
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     test::owned_graph plain;
     std::optional<graph> ours;
     double const us = taken.add_us([&] { plain = make.plain(); },
                                    [&] { ours.emplace(make.ours({.owners = owners})); }, owners);
-    state.SetIterationTime(us * 1e-6);
     ours.reset();
     make.settle();
-  }
+    return us;
+  });
   taken.report(state);
 }
 
@@ -138,13 +136,13 @@ void whole(benchmark::State& state, int threads, int graphs) {
   thread_team ours(threads, living([&](cudaStream_t stream) { escrow_life(from, stream); }));
   for (thread_team* const each : {&plain, &ours}) static_cast<void>(each->round());
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     auto const us_a_graph = [&](thread_team& team) { return team.round() * 1e6 / graphs; };
-    state.SetIterationTime(1e-6 * taken.add_around([&] { return us_a_graph(plain); },
-                                                   [&] { return us_a_graph(ours); }));
+    double const us =
+        taken.add_around([&] { return us_a_graph(plain); }, [&] { return us_a_graph(ours); });
     test::must(from.deleter.drain_for(settle_max), "the deleter drains");
-  }
+    return us;
+  });
   taken.report(state);
   state.counters["on_threads"] = threads;
 }
@@ -155,26 +153,22 @@ void whole(benchmark::State& state, int threads, int graphs) {
 void identity(benchmark::State& state, int nodes, bool is_ours) {
   graph_maker make;
   turns taken;
-  for (auto _ : state) {
-    require_time();
-    {
-      content const with_claim{.kernels = nodes, .has_claim = true};
-      test::owned_graph const bare = make.plain({.kernels = nodes});
-      test::owned_graph plain;
-      std::optional<graph> ours;
-      if (is_ours) {
-        ours.emplace(make.ours(with_claim));
-      } else {
-        plain = make.plain(with_claim);
-      }
-      test::owned_exec bare_exec;
-      std::optional<graph_exec> exec;
-      auto const instantiate = [&] { is_ours ? exec.emplace(*ours) : exec.emplace(plain.get()); };
-      state.SetIterationTime(
-          1e-6 * taken.add_us([&] { bare_exec = test::instantiate(bare); }, instantiate));
-    }
+  repeat(state, [&] {
     make.settle();
-  }
+    content const with_claim{.kernels = nodes, .has_claim = true};
+    test::owned_graph const bare = make.plain({.kernels = nodes});
+    std::optional<graph> ours;
+    test::owned_graph plain;
+    if (is_ours) {
+      ours.emplace(make.ours(with_claim));
+    } else {
+      plain = make.plain(with_claim);
+    }
+    test::owned_exec bare_exec;
+    std::optional<graph_exec> exec;
+    return taken.add_us([&] { bare_exec = test::instantiate(bare); },
+                        [&] { is_ours ? exec.emplace(*ours) : exec.emplace(plain.get()); });
+  });
   taken.report(state);
 }
 
@@ -202,8 +196,7 @@ void sync(streams const& all) {
 // All slots were released on another stream, whose work is done, or is not.
 void many_free(benchmark::State& state, int slots, bool is_blocked) {
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     test::pinned_flag flag;
     streams const first = make_streams(1);
     streams const others = make_streams(64);  // none will have a slot of its own
@@ -216,11 +209,12 @@ void many_free(benchmark::State& state, int slots, bool is_blocked) {
       if (!is_blocked && i % 512 == 0) sync(first);  // so that CUDA's queue has room
     }
     if (!is_blocked) sync(first);
-    state.SetIterationTime(claim_us(taken, from, others) * 1e-6);
+    double const us = claim_us(taken, from, others);
     flag.raise();
     sync(first);
     sync(others);
-  }
+    return us;
+  });
   taken.report(state);
 }
 
@@ -230,11 +224,10 @@ void many_streams(benchmark::State& state, int count) {
   pooled from(count);
   turns warm_up, taken;
   for (int i = 0; i < 2; ++i) static_cast<void>(claim_us(warm_up, from, on));
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     sync(on);
-    state.SetIterationTime(claim_us(taken, from, on) * 1e-6);
-  }
+    return claim_us(taken, from, on);
+  });
   sync(on);
   taken.report(state);
 }
@@ -279,9 +272,7 @@ void register_all(settings const& how) {
             [](benchmark::State& state, int slots) { many_free(state, slots, false); });
   add_sized("eager/free_busy:", busy, true, 0,
             [](benchmark::State& state, int slots) { many_free(state, slots, true); });
-  int const stream_count = how.choose(1024, 1024, 64);
-  add("capture/eager/streams:" + std::to_string(stream_count), {how.choose(10, 2, 1), repetitions},
-      benchmark::kMicrosecond, [=](benchmark::State& state) { many_streams(state, stream_count); });
+  add_sized("eager/streams:", how.choose(1024, 1024, 64), false, 10, &many_streams);
 }
 
 }  // namespace escrow::bench

@@ -56,7 +56,7 @@ void run_captured(benchmark::State& state, bool is_kept) {
     return us;
   };
   static_cast<void>(captured_us());  // makes the slots
-  for (auto _ : state) state.SetIterationTime(captured_us() * 1e-6 / claims);
+  repeat(state, [&] { return captured_us() / claims; });
   state.counters["slots_made"] = static_cast<double>(from.stats().grown);
 }
 
@@ -118,12 +118,10 @@ void register_all(settings const& how) {
     return;
   }
   auto const present = present_arms(claim_arms(), how);
-  int const pairs = how.choose(many, 64, 4);
   auto const add_load = [&](claim_load const& load) {
-    add("claim/threads:" + std::to_string(load.threads) + "/streams:" +
-            std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
-        {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run_arms(state, present, ratios, load, pairs); });
+    add_rounds("claim/threads:" + std::to_string(load.threads) + "/streams:" +
+                   std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
+               how, present, ratios, load);
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
   for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});
@@ -131,21 +129,17 @@ void register_all(settings const& how) {
     add_load({.threads = 8, .streams = 4, .migrating = percent});
   }
 
-  auto const add_turns = [&](std::string const& other, std::string const& base,
-                             claim_load const& load) {
-    if (setup_of(other) == nullptr) return;
-    add("claim_turns/" + other + "_over_" + base + "/on_threads:" + std::to_string(load.threads),
-        {how.choose(200, 40, 2)}, benchmark::kMicrosecond, [=](benchmark::State& state) {
-          run_in_turns(state, setup_of(base)(), setup_of(other)(), load, pairs);
-        });
-  };
+  claim_arm const escrow = arm_named("escrow", present);
   for (int const threads : {1, 8}) {
-    add_turns("escrow", "floor", {.threads = threads});
-    add_turns("scratch", "escrow", {.threads = threads});
+    add_pair("claim_turns/escrow_over_floor", how, arm_named("floor", present), escrow, {threads});
+    add_pair("claim_turns/scratch_over_escrow", how, escrow, arm_named("scratch", present),
+             {threads});
   }
   // Two streams in turn have one slot. The base has one stream, whose claims wait for nothing.
-  add_turns("steal", "escrow_on_first_stream", {.streams = 2});
-  add_turns("escrow_steal", "escrow_on_first_stream", {.streams = 2});
+  for (char const* const name : {"steal", "escrow_steal"}) {
+    add_pair("claim_turns/" + std::string(name) + "_over_escrow_on_first_stream", how,
+             special_claim_arm("escrow_on_first_stream"), special_claim_arm(name), {.streams = 2});
+  }
   for (bool const is_kept : {true, false}) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
         benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });

@@ -52,14 +52,14 @@ void run(benchmark::State& state, way_arm const& which, int streams, int rounds,
             },
             [mine] { test::must(cudaStreamSynchronize(*mine)); }};
   });
-  for (auto _ : state) {
+  repeat(state, [&] {
     double seconds = 0;
     for (int i = 0; i < rounds; ++i) {
       require_time();
       seconds += team.round();
     }
-    state.SetIterationTime(seconds / rounds / launches);
-  }
+    return seconds * 1e6 / rounds / launches;
+  });
   state.counters["launches"] = 1.0 * streams * rounds * launches;
   state.counters["wrong_values"] = wrong.read().front();
 }

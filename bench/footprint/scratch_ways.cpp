@@ -1,10 +1,8 @@
 // Scratch by Escrow, shared and not, and by an arena.
 #include "scratch_ways.hpp"
 
-#include <algorithm>
 #include <escrow/graph.hpp>
 #include <escrow/pool.hpp>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -57,11 +55,9 @@ class arena final : public scratch_way {
   device_block memory_;
 };
 
-std::unique_ptr<scratch_way> make_shared_slots(std::size_t) {
-  return std::make_unique<escrow_way>(sharing_group({.label = "footprint"}));
-}
-
-std::unique_ptr<scratch_way> make_private_slots(std::size_t) {
+template <bool is_shared>
+std::unique_ptr<scratch_way> make_slots(std::size_t) {
+  if (is_shared) return std::make_unique<escrow_way>(sharing_group({.label = "footprint"}));
   return std::make_unique<escrow_way>(std::nullopt);
 }
 
@@ -69,15 +65,28 @@ std::unique_ptr<scratch_way> make_arena(std::size_t bytes) {
   return std::make_unique<arena>(bytes);
 }
 
-way_arm const ways[]{
-    {"shared", &make_shared_slots},
-    {"private", &make_private_slots},
+constexpr way_arm ways[]{
+    {"shared", &make_slots<true>},
+    {"private", &make_slots<false>},
     {"arena", &make_arena},
     {"arena_again", &make_arena},
     {"memory_nodes", &make_memory_nodes, false},
 };
 
 }  // namespace
+
+relaunch_form in_turn(std::vector<launch_call> calls, std::vector<std::size_t> order) {
+  if (order.empty()) {
+    while (order.size() < calls.size()) order.push_back(order.size());
+  }
+  relaunch_form form;
+  form.launch = [calls = std::move(calls), order = std::move(order),
+                 next = std::size_t{0}](cudaStream_t on) mutable {
+    calls[order[next]](on);
+    if (++next == order.size()) next = 0;
+  };
+  return form;
+}
 
 launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> const& enqueue) {
   auto const exec =
@@ -86,10 +95,7 @@ launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> cons
 }
 
 way_arm way_named(std::string_view name) {
-  auto const found =
-      std::ranges::find_if(ways, [=](way_arm const& each) { return each.name == name; });
-  test::must(found != std::end(ways), "there is a way of this name");
-  return *found;
+  return arm_named(name, ways);
 }
 
 }  // namespace escrow::bench

@@ -7,12 +7,18 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "bench.hpp"
+#include "forms.hpp"
 
 namespace escrow::bench {
 
 using launch_call = std::function<void(cudaStream_t)>;
+
+// A form that makes one of the calls at each launch: in turn, or in the order of these indices.
+[[nodiscard]] relaunch_form in_turn(std::vector<launch_call> calls,
+                                    std::vector<std::size_t> order = {});
 
 // What: where graphs get their scratch, and how they are instantiated and launched.
 // Thread safety: one thread claims and captures; execs as CUDA's.
@@ -50,10 +56,5 @@ using way_arm = arm<way_setup>;
 
 // Not defined on the simulated runtime, which does not say what memory nodes need.
 [[gnu::weak]] std::unique_ptr<scratch_way> make_memory_nodes(std::size_t bytes);
-
-// Registers the parts of the bench that have a file of their own.
-void register_mixed(settings const& how);
-void register_races(settings const& how);
-void register_exec_sets(settings const& how);
 
 }  // namespace escrow::bench

@@ -108,7 +108,7 @@ void run(benchmark::State& state, retire_arm const& which, row_function row, int
   };
   constexpr int warm_up_rows = 2;
   for (int i = 0; i < warm_up_rows; ++i) static_cast<void>(once());
-  for (auto _ : state) state.SetIterationTime(once() * 1e-6 / calls);
+  repeat(state, [&] { return once() / calls; });
 }
 
 struct kind {

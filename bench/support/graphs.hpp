@@ -115,20 +115,18 @@ class graph_maker {
 inline void measure_instantiation(benchmark::State& state, int owners) {
   graph_maker make;
   turns first, later;
-  for (auto _ : state) {
-    require_time();
-    {
-      test::owned_graph const plain = make.plain();
-      graph const ours = make.ours({.owners = owners});
-      test::owned_exec plain_exec, plain_again;
-      std::optional<graph_exec> exec, again;
-      state.SetIterationTime(1e-6 * first.add_us([&] { plain_exec = test::instantiate(plain); },
-                                                 [&] { exec.emplace(ours); }));
-      later.add_us([&] { plain_again = test::instantiate(plain); }, [&] { again.emplace(ours); });
-      test::must(exec->is_bare() && again->is_bare(), "the execs are bare");
-    }
+  repeat(state, [&] {
     make.settle();
-  }
+    test::owned_graph const plain = make.plain();
+    graph const ours = make.ours({.owners = owners});
+    test::owned_exec plain_exec, plain_again;
+    std::optional<graph_exec> exec, again;
+    double const us =
+        first.add_us([&] { plain_exec = test::instantiate(plain); }, [&] { exec.emplace(ours); });
+    later.add_us([&] { plain_again = test::instantiate(plain); }, [&] { again.emplace(ours); });
+    test::must(exec->is_bare() && again->is_bare(), "the execs are bare");
+    return us;
+  });
   first.report(state);
   later.report(state, "later_");
 }
