@@ -4,7 +4,7 @@
 // without what Escrow keeps. Counters are medians, in microseconds: plain_us, escrow_us, extra_us
 // of the differences, and of_plain of the ratios. The benchmark's own time is Escrow's.
 //
-// bench/run_program.sh runs capture/whole and capture/instantiate in a process of their own: once a
+// bench/run.py runs capture/whole and capture/instantiate in a process of their own: once a
 // process has made graphs of thousands of nodes, plain CUDA takes ten times as long for them.
 #include <memory>
 #include <optional>
