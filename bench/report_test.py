@@ -180,14 +180,13 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(alone, ["y", "z"])
 
     def test_repetitions_of_cuda_core_are_read_as_those_of_the_benches_and_what_fails_is_skipped(self):
-        stream, launch = mock.Mock(), types.SimpleNamespace(launch=lambda: None)
-        for bare in (launch, None):
-            measured = self.measured(cuda_core=[cuda_core.launch_repetition(8, 0, launch, bare, stream, 3)],
-                                     cuda_core_build=cuda_core.build(time.monotonic(), lambda nodes: nodes / 5.0))
-            self.assertEqual([row[:2] for row in report.launch_rows(measured)], [["cuda_core", "8"]])
-            self.assertEqual("throughput_of_bare" in measured.fields("relaunch/cuda_core/kernels:8"), bare is not None)
-            self.assertEqual(measured.values("build/cuda_core/nodes:10000"), [2000.0])
-        with mock.patch.object(cuda_core, "Maker", side_effect=ImportError("no such module")):
+        launch = types.SimpleNamespace(launch=lambda: None)
+        measured = self.measured(cuda_core=[cuda_core.launch_repetition(8, 0, launch, launch, mock.Mock(), 3)],
+                                 cuda_core_build=cuda_core.build(time.monotonic(), lambda nodes: nodes / 5.0))
+        self.assertEqual([row[:2] for row in report.launch_rows(measured)], [["cuda_core", "8"]])
+        self.assertIn("throughput_of_bare", measured.fields("relaunch/cuda_core/kernels:8"))
+        self.assertEqual(measured.values("build/cuda_core/nodes:10000"), [2000.0])
+        with mock.patch.object(cuda_core.metadata, "version", side_effect=ImportError("no such module")):
             skipped = cuda_core.result_of(cuda_core.build, 1)
         self.assertEqual(skipped, {"skipped": "ImportError: no such module"})
         figure = report.summarize(self.measured(cuda_core_build=skipped), {})[0]["build_cuda_core_over_escrow"]

@@ -42,33 +42,17 @@ test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) 
   });
 }
 
-// A pool; what is claimed from it does not matter: nothing is made.
-struct pooled {
-  explicit pooled(int slots_max = 1024)
-      : pool({.slots_max = static_cast<std::size_t>(slots_max),
-              .label = "captured",
-              .deleter = &deleter},
-             [] { return 0; }) {}
-
-  void enqueue_claim(cudaStream_t stream) {
-    lease<int> const claimed = pool.claim(stream);
-    test::must(test::launch_tiny(stream));
-  }
-  void settle() {
-    test::must(deleter.drain_for(settle_max), "the deleter drains");
-    test::must(pool.stats().in_graphs == 0, "all slots have come back");
-  }
-
-  escrow::deleter deleter;
-  resource_pool<int> pool;
-};
+void enqueue_claim(pooled_ints& from, cudaStream_t stream) {
+  lease<int> const claimed = from.pool.claim(stream);
+  test::must(test::launch_tiny(stream));
+}
 
 // Claims and releases in a capture, with a kernel each, less the kernels alone.
 void claim(benchmark::State& state, int branch_count, int claims) {
   streams const on = make_streams(branch_count);
-  pooled from;
+  pooled_ints from(1024);
   auto const plain = [](cudaStream_t stream) { enqueue_row(stream, 1); };
-  auto const ours = [&](cudaStream_t stream) { from.enqueue_claim(stream); };
+  auto const ours = [&](cudaStream_t stream) { enqueue_claim(from, stream); };
   static_cast<void>(captured_times(on, claims, ours));  // makes the slots
   from.settle();
   turns taken;
@@ -110,9 +94,9 @@ void plain_life(cudaStream_t stream) {
   test::must(cudaGraphLaunch(exec, stream));
 }
 
-void escrow_life(pooled& from, cudaStream_t stream) {
+void escrow_life(pooled_ints& from, cudaStream_t stream) {
   graph const captured = capture(stream_ref(stream), [&](stream_ref on) {
-    for (int i = 0; i < kernels; ++i) from.enqueue_claim(on.get());
+    for (int i = 0; i < kernels; ++i) enqueue_claim(from, on.get());
   });
   graph_exec exec(captured);
   exec.launch(stream);
@@ -122,7 +106,7 @@ void escrow_life(pooled& from, cudaStream_t stream) {
 // stream each. Eight kernels with a claim each, over the same with plain CUDA and without claims.
 // Rounds end with all launches done, which is not timed.
 void whole(benchmark::State& state, int threads, int graphs) {
-  pooled from;
+  pooled_ints from(1024);
   auto const living = [=](auto life) {
     return [=]() -> thread_team::part {
       auto const stream = std::make_shared<test::owned_stream>(test::make_stream());
@@ -140,7 +124,7 @@ void whole(benchmark::State& state, int threads, int graphs) {
     auto const us_a_graph = [&](thread_team& team) { return team.round() * 1e6 / graphs; };
     double const us =
         taken.add_around([&] { return us_a_graph(plain); }, [&] { return us_a_graph(ours); });
-    test::must(from.deleter.drain_for(settle_max), "the deleter drains");
+    drain(from.deleter);
     return us;
   });
   taken.report(state);
@@ -174,7 +158,7 @@ void identity(benchmark::State& state, int nodes, bool is_ours) {
 
 // Microseconds of an eager claim and release, from one on each stream, beside the calls that no
 // pool with events can do without.
-double claim_us(turns& taken, pooled& from, streams const& on) {
+double claim_us(turns& taken, pooled_ints& from, streams const& on) {
   test::owned_event const event = test::make_event();
   return taken.add_us(
       [&] {
@@ -200,7 +184,7 @@ void many_free(benchmark::State& state, int slots, bool is_blocked) {
     test::pinned_flag flag;
     streams const first = make_streams(1);
     streams const others = make_streams(64);  // none will have a slot of its own
-    pooled from(slots);
+    pooled_ints from(static_cast<std::size_t>(slots));
     if (is_blocked) test::must(test::launch_wait_flag(first[0], flag.get()));
     std::vector<lease<int>> claimed;
     for (int i = 0; i < slots; ++i) claimed.push_back(from.pool.claim(first[0].get()));
@@ -221,9 +205,9 @@ void many_free(benchmark::State& state, int slots, bool is_blocked) {
 // Each stream has a slot of its own.
 void many_streams(benchmark::State& state, int count) {
   streams const on = make_streams(count);
-  pooled from(count);
+  pooled_ints from(on.size());
   turns warm_up, taken;
-  for (int i = 0; i < 2; ++i) static_cast<void>(claim_us(warm_up, from, on));
+  for (int i = 0; i < 2; ++i) claim_us(warm_up, from, on);
   repeat(state, [&] {
     sync(on);
     return claim_us(taken, from, on);

@@ -36,9 +36,7 @@ constexpr int claims = 64;  // in one capture
 // What is claimed does not matter: nothing is made.
 void run_captured(benchmark::State& state, bool is_kept) {
   test::owned_stream const stream = test::make_stream();
-  escrow::deleter deleter;
-  resource_pool<int> from({.slots_max = claims, .label = "captured", .deleter = &deleter},
-                          [] { return 0; });
+  pooled_ints from(claims);
   // Microseconds of `claims` claims, or claims and releases, each around a kernel, in a capture.
   auto const captured_us = [&] {
     double us = 0;
@@ -46,18 +44,17 @@ void run_captured(benchmark::State& state, bool is_kept) {
       std::vector<lease<int>> kept;
       kept.reserve(claims);
       for (int i = 0; i < claims; ++i) {
-        us += us_of([&] { kept.push_back(from.claim(stream.get())); });
+        us += us_of([&] { kept.push_back(from.pool.claim(stream.get())); });
         test::must(test::launch_tiny(stream));
         if (!is_kept) us += us_of([&] { kept.back().release(); });
       }
     }));
-    test::must(deleter.drain_for(settle_max), "the deleter drains");
-    test::must(from.stats().in_graphs == 0, "all slots have come back");
+    from.settle();
     return us;
   };
   static_cast<void>(captured_us());  // makes the slots
   repeat(state, [&] { return captured_us() / claims; });
-  state.counters["slots_made"] = static_cast<double>(from.stats().grown);
+  state.counters["slots_made"] = static_cast<double>(from.pool.stats().grown);
 }
 
 // What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
@@ -83,8 +80,7 @@ std::vector<std::size_t> inference_trace() {
 // afterwards trim() gives back, by its own count and by the device's free memory.
 void run_scratch_memory(benchmark::State& state) {
   test::owned_stream const stream = test::make_stream();
-  escrow::deleter deleter;
-  scratch_pool sized({.label = "trace", .deleter = &deleter});
+  scratch_pool sized({.label = "trace"});
   auto const free_bytes = [] {
     std::size_t free = 0, total = 0;
     test::must(cudaMemGetInfo(&free, &total));

@@ -14,10 +14,12 @@ namespace {
 
 using end_time = std::atomic<std::int64_t>;  // in ticks of `clock`; 0: not yet
 
-// Release: pairs with the acquire in reclaim_us().
-void note_end(end_time& ended_at) noexcept {
-  ended_at.store(clock::now().time_since_epoch().count(), std::memory_order_release);
-}
+// Of an owner, when it ends. Release: pairs with the acquire in reclaim_us().
+struct note_end {
+  void operator()(end_time* ended_at) const noexcept {
+    ended_at->store(clock::now().time_since_epoch().count(), std::memory_order_release);
+  }
+};
 
 // From the call of cudaGraphExecDestroy to the end of an owner that the exec held.
 double reclaim_us(escrow::deleter& deleter, cudaStream_t stream, bool is_launched) {
@@ -26,7 +28,7 @@ double reclaim_us(escrow::deleter& deleter, cudaStream_t stream, bool is_launche
   test::owned_exec exec = [&] {
     graph const captured = capture(stream_ref(stream), [&](stream_ref capturing) {
       test::must(test::launch_tiny(stream));
-      deleter.retire(capturing, telling_owner<end_time, &note_end>(ended_at));
+      deleter.retire(capturing, std::unique_ptr<end_time, note_end>(&ended_at));
     });
     return test::instantiate(captured.get());
   }();
@@ -34,7 +36,7 @@ double reclaim_us(escrow::deleter& deleter, cudaStream_t stream, bool is_launche
   test::must(cudaStreamSynchronize(stream));
   auto const begin = clock::now();
   exec.reset();
-  // Acquire: pairs with the release in note_end().
+  // Acquire: pairs with the release in note_end.
   test::must(test::wait_until([&] { return ended_at.load(std::memory_order_acquire) != 0; }),
              "the owner is destroyed");
   clock::time_point const end{clock::duration(ended_at.load(std::memory_order_relaxed))};
@@ -58,16 +60,19 @@ struct tally {
   std::atomic<bool> must_allocate{false};     // at the next end
 };
 
-void note_end_and_allocations(tally& of) noexcept {
-  thread_local test::allocation_watch const workers;
-  // Relaxed, both: the retirement publishes the order, and the release behind it the count.
-  if (of.must_allocate.load(std::memory_order_relaxed)) {
-    benchmark::DoNotOptimize(std::make_unique<std::uint64_t>(0).get());
+// Of an owner, when it ends.
+struct note_allocations {
+  void operator()(tally* of) const noexcept {
+    thread_local test::allocation_watch const workers;
+    // Relaxed, both: the retirement publishes the order, and the release behind it the count.
+    if (of->must_allocate.load(std::memory_order_relaxed)) {
+      benchmark::DoNotOptimize(std::make_unique<std::uint64_t>(0).get());
+    }
+    of->allocations.store(workers.count(), std::memory_order_relaxed);
+    // Release: pairs with the acquire in have_all_ended().
+    of->ended.fetch_add(1, std::memory_order_release);
   }
-  of.allocations.store(workers.count(), std::memory_order_relaxed);
-  // Release: pairs with the acquire in have_all_ended().
-  of.ended.fetch_add(1, std::memory_order_release);
-}
+};
 
 // Two streams, a pool and a deleter that are used over and over.
 class steady_state {
@@ -82,8 +87,8 @@ class steady_state {
     for (std::uint64_t done = 0; done < turns; done += row) {
       for (std::uint64_t i = 0; i < row; ++i) {
         cudaStream_t const stream = streams_[i % 2];
-        auto leased = pool_.claim(stream);
-        deleter_.retire(stream, telling_owner<tally, &note_end_and_allocations>(told_));
+        auto leased = kept_.pool.claim(stream);
+        kept_.deleter.retire(stream, std::unique_ptr<tally, note_allocations>(&told_));
         leased.release();
       }
       retired_ += row;
@@ -114,7 +119,7 @@ class steady_state {
   static constexpr std::uint64_t row = 256;  // fits in CUDA's launch queue
 
   [[nodiscard]] bool have_all_ended() const {
-    // Acquire: pairs with the release in note_end_and_allocations().
+    // Acquire: pairs with the release in note_allocations.
     return test::wait_until(
         [this] { return told_.ended.load(std::memory_order_acquire) == retired_; });
   }
@@ -122,8 +127,7 @@ class steady_state {
   test::owned_stream const streams_[2] = {test::make_stream(), test::make_stream()};
   tally told_;
   std::uint64_t retired_ = 0;
-  escrow::deleter deleter_;
-  resource_pool<int> pool_{{.label = "steady", .deleter = &deleter_}, [] { return 0; }};
+  pooled_ints kept_;
 };
 
 // Heap allocations of Escrow, on the calling thread and on its worker, once everything is warm.

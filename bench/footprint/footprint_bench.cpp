@@ -45,13 +45,13 @@ std::vector<std::size_t> recorded(launch_pattern const& of, std::size_t graphs) 
 // Graphs that have been launched once, and are launched in a pattern from now on.
 relaunch_form make_family(cudaStream_t stream, way_arm const& which, launch_pattern const& pattern,
                           std::size_t graphs, std::size_t bytes) {
-  std::shared_ptr<scratch_way> const way = which.setup(bytes);
+  scratch_way const way = which.setup(bytes);
   std::vector<launch_call> calls;
   while (calls.size() < graphs) {
-    calls.push_back(way->exec_of(stream, [&] {
-      void* const scratch = way->claim(stream, bytes);
+    calls.push_back(way.exec_of(stream, [&] {
+      void* const scratch = way.claim(stream, bytes);
       enqueue_row(stream, kernels_of_each);
-      way->release(stream, scratch);
+      way.release(stream, scratch);
     }));
     calls.back()(stream);
   }
@@ -59,7 +59,7 @@ relaunch_form make_family(cudaStream_t stream, way_arm const& which, launch_patt
   constexpr std::size_t kib = 1024;
   relaunch_form form = in_turn(std::move(calls), recorded(pattern, graphs));
   form.facts["scratch_kib"] = static_cast<int>(scratch_pool::block_bytes(bytes) / kib);
-  form.facts["device_kib"] = static_cast<int>(way->device_bytes() / kib);
+  form.facts["device_kib"] = static_cast<int>(way.device_bytes() / kib);
   form.owed = [way] { return std::size_t{0}; };
   return form;
 }

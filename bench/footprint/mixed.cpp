@@ -21,7 +21,8 @@ namespace escrow::bench {
 namespace {
 
 // `scale` divides all sizes.
-void enqueue_model(scratch_way& way, cudaStream_t stream, std::size_t batch, std::size_t scale) {
+void enqueue_model(scratch_way const& way, cudaStream_t stream, std::size_t batch,
+                   std::size_t scale) {
   constexpr std::size_t hidden = 4096, keys = 1024, inner = 14336, words = 128256;
   constexpr std::size_t heads = 32, splits = 8, of_a_split = 130;
   constexpr std::size_t workspace_bytes = std::size_t{32} << 20U;
@@ -63,26 +64,27 @@ void enqueue_model(scratch_way& way, cudaStream_t stream, std::size_t batch, std
   release({scores, sorted, tokens});
 }
 
-// No memory: notes the most bytes that are out at a time.
-class meter final : public scratch_way {
- public:
-  [[nodiscard]] void* claim(cudaStream_t, std::size_t bytes) override {
-    peak_ = std::max(peak_, out_ += bytes);
-    return &claimed_.emplace_back(bytes);
-  }
-  void release(cudaStream_t, void* scratch) override {
-    out_ -= *static_cast<std::size_t*>(scratch);
-  }
-  [[nodiscard]] std::size_t device_bytes() const override { return peak_; }
-
- private:
-  std::list<std::size_t> claimed_;
-  std::size_t out_ = 0, peak_ = 0;
-};
+// No memory: tells the most bytes that are out at a time.
+scratch_way make_meter() {
+  struct meter {
+    std::list<std::size_t> claimed;
+    std::size_t out = 0, peak = 0;
+  };
+  auto const its = std::make_shared<meter>();
+  auto const claim = [=](cudaStream_t, std::size_t bytes) {
+    its->peak = std::max(its->peak, its->out += bytes);
+    return &its->claimed.emplace_back(bytes);
+  };
+  auto const release = [=](cudaStream_t, void* scratch) {
+    its->out -= *static_cast<std::size_t*>(scratch);
+  };
+  return {.claim = claim, .release = release, .device_bytes = [=] { return its->peak; }};
+}
 
 // Captures, instantiates and launches all graphs, in the order of `batches`, and returns what they
 // need of the device.
-double device_bytes(scratch_way& way, std::vector<std::size_t> const& batches, std::size_t scale) {
+double device_bytes(scratch_way const& way, std::vector<std::size_t> const& batches,
+                    std::size_t scale) {
   test::owned_stream const stream = test::make_stream();
   std::vector<launch_call> execs;
   for (std::size_t const batch : batches) {
@@ -96,13 +98,12 @@ double device_bytes(scratch_way& way, std::vector<std::size_t> const& batches, s
 // The time is microseconds for a graph.
 void run(benchmark::State& state, way_arm const& which, std::vector<std::size_t> const& batches,
          std::size_t scale) {
-  meter least;
-  double const best = device_bytes(least, batches, scale);
+  double const best = device_bytes(make_meter(), batches, scale);
   auto const graphs = static_cast<double>(batches.size());
   repeat(state, [&] {
-    auto const way = which.setup(0);
+    scratch_way const way = which.setup(0);
     double bytes = 0;
-    double const us = us_of([&] { bytes = device_bytes(*way, batches, scale); });
+    double const us = us_of([&] { bytes = device_bytes(way, batches, scale); });
     state.counters["device_mib"] = bytes / (1 << 20U);
     state.counters["over_best"] = bytes / best;
     return us / graphs;

@@ -1,68 +1,43 @@
 // Scratch by Escrow, shared and not, and by an arena.
 #include "scratch_ways.hpp"
 
-#include <escrow/graph.hpp>
-#include <escrow/pool.hpp>
 #include <unordered_map>
-#include <utility>
 
 #include "graphs.hpp"
 
 namespace escrow::bench {
 namespace {
 
-class escrow_way final : public scratch_way {
- public:
-  explicit escrow_way(std::optional<sharing_group> group)
-      : pool_({.slots_max = 1024,
-               .label = "footprint",
-               .deleter = &deleter_,
-               .group = std::move(group)}) {}
-
-  [[nodiscard]] void* claim(cudaStream_t stream, std::size_t bytes) override {
-    lease<device_block> claimed = pool_.claim(stream, bytes);
-    void* const scratch = claimed->data();
-    out_.emplace(scratch, std::move(claimed));
-    return scratch;
-  }
-  void release(cudaStream_t, void* scratch) override { out_.erase(scratch); }
-
-  [[nodiscard]] launch_call exec_of(cudaStream_t stream,
-                                    std::function<void()> const& enqueue) override {
-    auto const exec =
-        std::make_shared<graph_exec>(capture(stream_ref(stream), [&](stream_ref) { enqueue(); }));
-    test::must(exec->is_bare(), "the exec is bare");
-    return [=](cudaStream_t on) { exec->launch(on); };
-  }
-
-  [[nodiscard]] std::size_t device_bytes() const override { return pool_.bytes(); }
-
- private:
-  escrow::deleter deleter_;
-  scratch_pool pool_;
-  std::unordered_map<void*, lease<device_block>> out_;
-};
-
-class arena final : public scratch_way {
- public:
-  explicit arena(std::size_t bytes) : memory_(bytes) {}
-
-  [[nodiscard]] void* claim(cudaStream_t, std::size_t) override { return memory_.data(); }
-  void release(cudaStream_t, void*) override {}
-  [[nodiscard]] std::size_t device_bytes() const override { return memory_.size(); }
-
- private:
-  device_block memory_;
-};
-
 template <bool is_shared>
-std::unique_ptr<scratch_way> make_slots(std::size_t) {
-  if (is_shared) return std::make_unique<escrow_way>(sharing_group({.label = "footprint"}));
-  return std::make_unique<escrow_way>(std::nullopt);
+scratch_way make_slots(std::size_t) {
+  struct slots {
+    escrow::deleter deleter;
+    scratch_pool pool{{
+        .slots_max = 1024,
+        .label = "footprint",
+        .deleter = &deleter,
+        .group = is_shared ? std::optional(sharing_group({.label = "footprint"})) : std::nullopt,
+    }};
+    std::unordered_map<void*, lease<device_block>> out;
+  };
+  auto const its = std::make_shared<slots>();
+  auto const claim = [=](cudaStream_t stream, std::size_t bytes) {
+    lease<device_block> claimed = its->pool.claim(stream, bytes);
+    void* const scratch = claimed->data();
+    its->out.emplace(scratch, std::move(claimed));
+    return scratch;
+  };
+  return {.claim = claim,
+          .release = [=](cudaStream_t, void* scratch) { its->out.erase(scratch); },
+          .device_bytes = [=] { return its->pool.bytes(); },
+          .is_escrows = true};
 }
 
-std::unique_ptr<scratch_way> make_arena(std::size_t bytes) {
-  return std::make_unique<arena>(bytes);
+scratch_way make_arena(std::size_t bytes) {
+  auto const memory = std::make_shared<device_block>(bytes);
+  return {.claim = [=](cudaStream_t, std::size_t) { return memory->data(); },
+          .release = [](cudaStream_t, void*) {},
+          .device_bytes = [=] { return memory->size(); }};
 }
 
 constexpr way_arm ways[]{
@@ -88,7 +63,13 @@ relaunch_form in_turn(std::vector<launch_call> calls, std::vector<std::size_t> o
   return form;
 }
 
-launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> const& enqueue) {
+launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> const& enqueue) const {
+  if (is_escrows) {
+    auto const exec =
+        std::make_shared<graph_exec>(capture(stream_ref(stream), [&](stream_ref) { enqueue(); }));
+    test::must(exec->is_bare(), "the exec is bare");
+    return [=](cudaStream_t on) { exec->launch(on); };
+  }
   auto const exec =
       std::make_shared<test::owned_exec>(test::instantiate(captured(stream, enqueue)));
   return [=](cudaStream_t on) { test::must(cudaGraphLaunch(*exec, on)); };

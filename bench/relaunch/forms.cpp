@@ -112,14 +112,8 @@ relaunch_form make_user_object(cudaStream_t stream, shape const& of) {
   return form_of(graph, form_with(object));
 }
 
-// A pool, from which a capture or each run claims its temporary.
-struct with_pool {
-  escrow::deleter deleter;
-  resource_pool<device_block> pool{{.label = "relaunch", .deleter = &deleter},
-                                   [] { return device_block(temporary_bytes); }};
-};
-
-relaunch_form form_with(std::shared_ptr<with_pool> const& around) {
+// `around` has the pool from which a capture or each run claims its temporary.
+relaunch_form form_with(std::shared_ptr<pooled_blocks> const& around) {
   relaunch_form made;
   made.slots_held = [=] { return around->pool.stats().in_graphs; };
   made.owed = [=] { return owed_by(around->deleter); };
@@ -127,7 +121,7 @@ relaunch_form form_with(std::shared_ptr<with_pool> const& around) {
 }
 
 // The capture claims its temporary from the pool, and retires `owners` owners.
-graph pooled_shape(with_pool& from, cudaStream_t stream, shape const& of, int owners = 0) {
+graph pooled_shape(pooled_blocks& from, cudaStream_t stream, shape const& of, int owners = 0) {
   work kernels(of);
   return capture(stream_ref(stream), [&](stream_ref capturing) {
     auto const temporary = from.pool.claim(capturing);
@@ -138,13 +132,13 @@ graph pooled_shape(with_pool& from, cudaStream_t stream, shape const& of, int ow
 
 template <int owners>
 relaunch_form make_escrow(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
+  auto const around = std::make_shared<pooled_blocks>();
   return form_of(pooled_shape(*around, stream, of, owners), form_with(around));
 }
 
 // The same graph in a launcher: no launch is recorded.
 relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
+  auto const around = std::make_shared<pooled_blocks>();
   graph const source = pooled_shape(*around, stream, of);
   graph_exec exec(source);
   exec.upload(stream);
@@ -158,7 +152,7 @@ relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
 // The same graph for a caller that instantiates and launches it with plain CUDA calls: the user
 // object is in the exec.
 relaunch_form make_escrow_user_object(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
+  auto const around = std::make_shared<pooled_blocks>();
   return form_of(pooled_shape(*around, stream, of).get(), form_with(around));
 }
 
@@ -190,7 +184,7 @@ relaunch_form make_host_node(cudaStream_t stream, shape const& of) {
 }
 
 relaunch_form make_eager_pool(cudaStream_t, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
+  auto const around = std::make_shared<pooled_blocks>();
   relaunch_form made = form_with(around);
   made.launch = [around, kernels = std::make_shared<work>(of)](cudaStream_t stream) {
     auto const temporary = around->pool.claim(stream);

@@ -72,8 +72,8 @@ class escrow_graphs {
   void create_and_destroy() {
     device_block block(block_bytes);
     graph const captured = capture(stream_ref(stream_.get()), [&](stream_ref capturing) {
-      auto const temporary = pool_.claim(capturing);
-      deleter_.retire(capturing, std::move(block));
+      auto const temporary = kept_.pool.claim(capturing);
+      kept_.deleter.retire(capturing, std::move(block));
       enqueue_row(stream_, line_of_8.kernels);
     });
     graph_exec const exec(captured);
@@ -82,9 +82,7 @@ class escrow_graphs {
 
  private:
   test::owned_stream stream_ = test::make_stream();
-  escrow::deleter deleter_;
-  resource_pool<device_block> pool_{{.label = "churn", .deleter = &deleter_},
-                                    [] { return device_block(block_bytes); }};
+  pooled_blocks kept_;
 };
 
 // Returns how many graphs there were.
