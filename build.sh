@@ -102,7 +102,7 @@ run_workflow() { cmake --workflow --preset "$1"; }
 bench() {
   cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset" --target "relaunch_bench_$preset"
-  bench/run.sh "build/$preset" "build/$preset/bench-results" "$preset" --only relaunch
+  bench/run.py "build/$preset" "build/$preset/bench-results" "$preset" --only relaunch
 }
 
 deep() {

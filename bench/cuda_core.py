@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Graphs that Python's cuda.core made, which keeps the kernels' arguments alive by itself.
 
-    bench/cuda_core.py relaunch FILE [SECONDS]   launches them, as the relaunch bench does
-    bench/cuda_core.py build FILE [SECONDS]      builds the build bench's chain, node by node
+    bench/cuda_core.py relaunch FILE   launches them for 8 s, as the relaunch bench does
+    bench/cuda_core.py build FILE      builds the build bench's chain for 4 s, node by node
 
 writes FILE as these benches do. Launches take turns with a bare graph made with cuda.bindings. Python's
 own time is in all figures. Written for cuda.core 1.2. Where it is not installed, or anything fails, FILE
@@ -105,7 +105,6 @@ def repetition(name, index, time_unit, real_time, **fields):
 
 
 def launch_repetition(kernels, index, form, bare, stream, row):
-    """Without a bare graph nothing is said of it."""
     measures = {
         "": lambda each: launches_us(each, stream, row, True),
         "host_": lambda each: launches_us(each, stream, STEADY, False),
@@ -113,34 +112,24 @@ def launch_repetition(kernels, index, form, bare, stream, row):
     }
     fields = {}
     for prefix, measured in measures.items():
-        of_bare = measured(bare) if bare else 0
-        of_form = fields[f"{prefix}us"] = (measured(form) + measured(form)) / 2
-        if bare:
-            of_bare = fields[f"bare_{prefix}us"] = (of_bare + measured(bare)) / 2
-            fields[f"{prefix}of_bare"] = of_form / of_bare
-    if bare:
-        fields["throughput_of_bare"] = 1 / fields.pop("of_bare")
+        before, *of_form, after = (measured(each) for each in (bare, form, form, bare))
+        fields[f"{prefix}us"], fields[f"bare_{prefix}us"] = sum(of_form) / 2, (before + after) / 2
+        fields[f"{prefix}of_bare"] = sum(of_form) / (before + after)
+    fields["throughput_of_bare"] = 1 / fields.pop("of_bare")
     return repetition(f"relaunch/cuda_core/kernels:{kernels}", index, "us", fields.pop("us"), host_launches=STEADY,
                       **fields)
 
 
 def relaunch(end):
     """The repetitions of all sizes, as many as there is time for."""
-    maker, pairs, runs = Maker(), {}, []
-    for kernels, row in ROWS.items():
-        form, bare = maker.cuda_core(kernels), None
-        try:
-            bare = maker.bare(kernels)
-        except Exception as error:
-            print(f"no bare graph of {kernels} kernels: {type(error).__name__}: {error}")
-        pairs[kernels] = form, bare
-        for each in filter(None, pairs[kernels]):
-            launches_us(each, maker.stream, row, True)  # warms up
-    for index in range(REPETITIONS):
+    maker, runs = Maker(), []
+    pairs = {kernels: (maker.cuda_core(kernels), maker.bare(kernels)) for kernels in ROWS}
+    for index in range(-1, REPETITIONS):  # the first warms up
         for kernels, row in ROWS.items():
             if time.monotonic() > end:
                 return runs
-            runs.append(launch_repetition(kernels, index, *pairs[kernels], maker.stream, row))
+            measured = launch_repetition(kernels, index, *pairs[kernels], maker.stream, row)
+            runs += [measured] if index >= 0 else []
     return runs
 
 
@@ -157,24 +146,16 @@ def build(end, ns_a_node=None, nodes=CHAIN_NODES):
     return runs
 
 
-def version_of(package):
+def result_of(measure, seconds):
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not known"
-
-
-def result_of(measure_all, seconds):
-    try:
-        versions = {f"{name}_version": version_of(name) for name in ("cuda-core", "cuda-bindings")}
-        return {"context": versions, "benchmarks": measure_all(time.monotonic() + seconds)}
+        versions = {f"{name}_version": metadata.version(name) for name in ("cuda-core", "cuda-bindings")}
+        return {"context": versions, "benchmarks": measure(time.monotonic() + seconds)}
     except BaseException as error:  # whatever it is, the results of the other arms stay good
         return {"skipped": f"{type(error).__name__}: {error}"}
 
 
-def main(what, file, seconds=None):
-    measure, default = {"relaunch": (relaunch, 8), "build": (build, 4)}[what]
-    result = result_of(measure, float(seconds or default))
+def main(what, file):
+    result = result_of(*{"relaunch": (relaunch, 8), "build": (build, 4)}[what])
     Path(file).write_text(json.dumps(result) + "\n")
     print(f"the cuda.core arm was skipped: {result['skipped']}" if "skipped" in result else result)
 

@@ -4,13 +4,10 @@
     bench/report.py summary FOLDER       prints tables, writes FOLDER/*.svg and FOLDER/summary.json
     bench/report.py tables FOLDER        the same without a summary, for a run of one bench
     bench/report.py page SUMMARY PAGE    writes a summary.json into the tables of docs/performance.md
-    bench/report.py compare FOLDER       prints what two builds measured, as bench/compare.sh left it
-    bench/report.py join FILE PARTS...   makes one small file of what Google Benchmark wrote
 """
 import json
 import math
 import operator
-import os
 import re
 import statistics
 import sys
@@ -47,7 +44,7 @@ class Measured:
         failed = set()
         files = sorted(Path(folder).glob("*_bench.json"))
         if not files:
-            raise SystemExit(f"no *_bench.json in {folder}: run bench/run.sh first")
+            raise SystemExit(f"no *_bench.json in {folder}: run bench/run.py first")
         for path in files:
             try:
                 result = json.loads(path.read_text())
@@ -298,27 +295,15 @@ def markdown(summary, rows):
     return "\n".join(lines)
 
 
-def page_with(page, summary, pictures=None):
-    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->.
-
-    `pictures` has what stands below a table.
-    """
+def page_with(page, summary):
+    """The page with all its tables written anew: between <!-- NAME:begin --> and <!-- NAME:end -->."""
     for name, rows in TABLES.items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, has_begin, rest = page.partition(begin)
-        _, has_end, after = rest.partition(end)
-        if not has_begin or not has_end:
-            raise SystemExit(f"the page needs {begin} and, behind it, {end}")
-        picture = f"\n\n{pictures[name]}" if pictures and name in pictures else ""
-        page = f"{before}{begin}\n{markdown(summary, rows)}{picture}\n{end}{after}"
+        begin, end = f"<!-- {name}:begin -->\n", f"\n<!-- {name}:end -->"
+        if not re.search(f"{begin}.*{end}", page, re.DOTALL):
+            raise SystemExit(f"the page needs {begin}and, behind it,{end}")
+        before, _, rest = page.partition(begin)
+        page = before + begin + markdown(summary, rows) + end + rest.partition(end)[2]
     return page
-
-
-def pictures_of(folder, page):
-    """Table -> link to the plot that stands below it, of those that the folder has."""
-    title_of = {file: title for file, title, *_ in PLOTS}
-    return {name: f"![{title_of[file]}]({os.path.relpath(folder / file, page.parent)})"
-            for name, file in PLOT_OF_TABLE.items() if (folder / file).exists()}
 
 
 # The plots: a row for each form, a dot for each size, on a logarithmic axis.
@@ -335,7 +320,6 @@ PLOTS = [
     ("footprint_launches.svg", "Launches of these graphs in random order", "graphs:", "footprint/", "launches_per_s", "/s"),
     ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns", "ns"),
 ]
-PLOT_OF_TABLE = {"claim": "scaling.svg"}  # the page's other plots have a place in its text
 
 
 def text(x, y, content, anchor="start", size=13, fill="#222"):
@@ -417,13 +401,11 @@ def medians_of(result):
 
 
 def compare(folder):
-    """A row for each figure that both builds have, the benchmarks that one has, and whether they are simulated."""
-    sides, is_simulated, rows = {"a": {}, "b": {}}, False, []
+    """A row for each figure that both builds have, and the benchmarks that one has."""
+    sides, rows = {"a": {}, "b": {}}, []
     for path in sorted(Path(folder).glob("[ab].*.json")):
         side, _, number = path.name.removesuffix(".json").split(".")
-        result = json.loads(path.read_text())
-        is_simulated |= result["context"].get("runtime") == "simulated"
-        for key, value in medians_of(result).items():
+        for key, value in medians_of(json.loads(path.read_text())).items():
             sides[side].setdefault(key, {})[int(number)] = value
 
     def spread(values):
@@ -436,28 +418,28 @@ def compare(folder):
         if ratios := [b[each] / a[each] for each in sorted(a.keys() & b.keys()) if a[each]]:
             rows.append((*key, *(f(each.values()) for each in (a, b) for f in (statistics.median, spread)),
                          statistics.median(ratios), min(ratios), max(ratios)))
-    return rows, sorted({key[0] for key in sides["a"].keys() ^ sides["b"].keys()}), is_simulated
+    return rows, sorted({key[0] for key in sides["a"].keys() ^ sides["b"].keys()})
 
 
-def comparison_text(rows, alone, is_simulated):
+def comparison_text(rows, alone):
     if not rows:
         raise SystemExit("no figure was measured by both builds")
     formats = ("", "", ".4g", ".0f", ".4g", ".0f", ".3f", ".3f", ".3f")
     header = ("benchmark", "figure", "A", "+-%", "B", "+-%", "B/A", "least", "most")
     lines = [table(header, [[format(value, spec) for value, spec in zip(row, formats)] for row in rows])]
-    lines += [f"not measured by both: {name}" for name in alone]
-    if is_simulated:
-        lines.append("These numbers come from the SIMULATED runtime and say nothing about speed.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"not measured by both: {name}" for name in alone)])
+
+
+def commands_in(folder):
+    path = folder / "commands.tsv"
+    return dict(line.split("\t", 1) for line in path.read_text().splitlines()) if path.exists() else {}
 
 
 def report(folder, has_summary):
     measured = Measured(folder)
     written, texts = plots(measured), [measured.origin()]
     if has_summary:
-        path = folder / "commands.tsv"
-        commands = dict(line.split("\t", 1) for line in path.read_text().splitlines()) if path.exists() else {}
-        summary, spreads = summarize(measured, commands)
+        summary, spreads = summarize(measured, commands_in(folder))
         written["summary.json"] = json.dumps(summary, indent=2) + "\n"
         texts += [summary_text(summary, spreads), ""]
     texts.append(tables_text(measured))
@@ -474,12 +456,7 @@ def main(what="", *paths):
     if what in ("summary", "tables") and len(paths) == 1:
         report(paths[0], what == "summary")
     elif what == "page" and len(paths) == 2:
-        pictures = pictures_of(paths[0].parent, paths[1])
-        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text()), pictures))
-    elif what == "compare" and len(paths) == 1:
-        print(comparison_text(*compare(paths[0])))
-    elif what == "join" and len(paths) > 1:
-        paths[0].write_text(joined(paths[1:]))
+        paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text())))
     else:
         raise SystemExit(__doc__)
 

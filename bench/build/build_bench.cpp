@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -30,23 +29,18 @@ struct node_owners {
   std::shared_ptr<int> first, second;
 };
 
-// What: owners for a chain of nodes, no two of which are the same; all are of one allocation, so
-//   that neither making nor destroying them is a call of CUDA.
-// Lifetime: must outlive what shares the owners.
-class chain_owners {
- public:
-  explicit chain_owners(int nodes) : memory_(2 * static_cast<std::size_t>(nodes)) {
+// Owners for a chain of nodes, no two of which are the same; all are of one allocation, so that
+// neither making nor destroying them is a call of CUDA. Must outlive what shares them.
+struct chain_owners {
+  explicit chain_owners(int nodes) : memory(2 * static_cast<std::size_t>(nodes)) {
     auto const share = [this](int at) {
-      return std::shared_ptr<int>(memory_.data() + at, [](int*) {});
+      return std::shared_ptr<int>(memory.data() + at, [](int*) {});
     };
-    for (int i = 0; i < nodes; ++i) all_.push_back({share(2 * i), share(2 * i + 1)});
+    for (int i = 0; i < nodes; ++i) all.push_back({share(2 * i), share(2 * i + 1)});
   }
 
-  [[nodiscard]] std::span<node_owners const> all() const noexcept { return all_; }
-
- private:
-  test::device_ints memory_;
-  std::vector<node_owners> all_;
+  test::device_ints memory;
+  std::vector<node_owners> all;
 };
 
 // It takes two pointers, and does nothing.
@@ -55,16 +49,15 @@ void* two_pointers_kernel() {
 }
 
 template <bool has_user_objects>
-void add_plain_nodes(cudaGraph_t graph, std::span<node_owners const> owners) {
+void add_plain_nodes(cudaGraph_t graph, chain_owners const& owners) {
   cudaGraphNode_t last = nullptr;
-  for (node_owners const& each : owners) {
+  for (auto const& [first, second] : owners.all) {
     if (has_user_objects) {
-      keep_share(graph, each.first);
-      keep_share(graph, each.second);
+      keep_share(graph, first);
+      keep_share(graph, second);
     }
-    int* first = each.first.get();
-    int* second = each.second.get();
-    std::array<void*, 2> values{&first, &second};
+    std::array<int*, 2> pointers{first.get(), second.get()};
+    std::array<void*, 2> values{&pointers[0], &pointers[1]};
     cudaKernelNodeParams params{};
     params.func = two_pointers_kernel();
     params.gridDim = params.blockDim = dim3(1, 1, 1);
@@ -75,15 +68,15 @@ void add_plain_nodes(cudaGraph_t graph, std::span<node_owners const> owners) {
 }
 
 template <bool has_owners>
-void add_escrow_nodes(graph& to, std::span<node_owners const> owners) {
+void add_escrow_nodes(graph& to, chain_owners const& owners) {
   kernel const launched(two_pointers_kernel());
   launch_config const config;
   graph_builder_ref last = to;
-  for (node_owners const& each : owners) {
+  for (auto const& [first, second] : owners.all) {
     if constexpr (has_owners) {
-      last = last.add(kernel_node(launched, config, each.first, each.second));
+      last = last.add(kernel_node(launched, config, first, second));
     } else {
-      last = last.add(kernel_node(launched, config, each.first.get(), each.second.get()));
+      last = last.add(kernel_node(launched, config, first.get(), second.get()));
     }
   }
 }
@@ -94,7 +87,7 @@ struct part_times {
   double build = 0, seal = 0, destroy = 0;
 };
 // Builds one graph, each node behind the one before, and destroys it.
-using builder = std::function<part_times(std::span<node_owners const>)>;
+using builder = std::function<part_times(chain_owners const&)>;
 
 template <class Part>
 double ns_a_node(Part part) {
@@ -102,34 +95,31 @@ double ns_a_node(Part part) {
 }
 
 template <bool has_user_objects>
-part_times build_plainly(std::span<node_owners const> owners) {
-  part_times taken;
-  test::owned_graph built = test::make_graph();
-  taken.build = ns_a_node([&] { add_plain_nodes<has_user_objects>(built, owners); });
-  taken.destroy = ns_a_node([&] { built.reset(); });
-  return taken;
+builder plainly() {
+  return [](chain_owners const& owners) {
+    part_times taken;
+    test::owned_graph built = test::make_graph();
+    taken.build = ns_a_node([&] { add_plain_nodes<has_user_objects>(built, owners); });
+    taken.destroy = ns_a_node([&] { built.reset(); });
+    return taken;
+  };
 }
 
 template <bool has_owners>
-part_times build_with(escrow::deleter& deleter, std::span<node_owners const> owners) {
+part_times build_with(escrow::deleter& deleter, chain_owners const& owners) {
   part_times taken;
   std::optional<graph> built(std::in_place, deleter);
   taken.build = ns_a_node([&] { add_escrow_nodes<has_owners>(*built, owners); });
   taken.seal = ns_a_node([&] { test::must(built->get() != nullptr, "the graph has a handle"); });
   taken.destroy = ns_a_node([&] { built.reset(); });
-  test::must(deleter.drain_for(settle_max), "all owners are destroyed");
+  drain(deleter);
   test::must(deleter.stats().in_graphs == 0, "no graph holds an owner");
   return taken;
 }
 
-template <bool has_user_objects>
-builder plainly() {
-  return &build_plainly<has_user_objects>;
-}
-
 // With a deleter that has never kept anything, as for the first graph that a program builds.
 builder cold() {
-  return [](std::span<node_owners const> owners) {
+  return [](chain_owners const& owners) {
     escrow::deleter fresh;
     return build_with<true>(fresh, owners);
   };
@@ -138,7 +128,7 @@ builder cold() {
 // With one that has.
 template <bool has_owners>
 builder warm() {
-  return [deleter = std::make_shared<escrow::deleter>()](std::span<node_owners const> owners) {
+  return [deleter = std::make_shared<escrow::deleter>()](chain_owners const& owners) {
     return build_with<has_owners>(*deleter, owners);
   };
 }
@@ -154,24 +144,21 @@ constexpr build_arm arms[]{
 void run(benchmark::State& state, build_arm const& which) {
   chain_owners const owners(chain_nodes);
   builder const bare = plainly<false>(), form = which.setup();
-  for (builder const* const each : {&bare, &form}) static_cast<void>((*each)(owners.all()));
+  for (builder const* const each : {&bare, &form}) static_cast<void>((*each)(owners));
   turns taken;
   std::vector<double> seal, destroy, bare_destroy;
   auto const build_bare = [&] {
-    part_times const times = bare(owners.all());
+    part_times const times = bare(owners);
     bare_destroy.push_back(times.destroy);
     return times.build;
   };
   auto const build_form = [&] {
-    part_times const times = form(owners.all());
+    part_times const times = form(owners);
     seal.push_back(times.seal);
     destroy.push_back(times.destroy);
     return times.build;
   };
-  for (auto _ : state) {
-    require_time();
-    state.SetIterationTime(1e-9 * taken.add(build_bare, build_form));
-  }
+  repeat(state, [&] { return 1e-3 * taken.add(build_bare, build_form); });
   state.counters["of_bare"] = taken.share();
   state.counters["build_ns"] = taken.other();
   state.counters["bare_build_ns"] = taken.plain();
@@ -186,7 +173,7 @@ std::int64_t bytes_of(chain_owners const& owners) {
   escrow::deleter deleter;
   graph built(deleter);
   test::allocation_watch const watch;
-  add_escrow_nodes<true>(built, owners.all());
+  add_escrow_nodes<true>(built, owners);
   test::must(built.get() != nullptr, "the graph has a handle");
   return watch.bytes();
 }
@@ -194,10 +181,7 @@ std::int64_t bytes_of(chain_owners const& owners) {
 void run_owner_bytes(benchmark::State& state) {
   chain_owners const owners(chain_nodes);
   std::int64_t bytes = 0;
-  for (auto _ : state) {
-    require_time();
-    state.SetIterationTime(us_of([&] { bytes = bytes_of(owners); }) * 1e-6);
-  }
+  repeat(state, [&] { return us_of([&] { bytes = bytes_of(owners); }); });
   test::must(bytes > 0, "what Escrow allocates is counted");
   state.counters["bytes"] = static_cast<double>(bytes);
   state.counters["bytes_per_owner"] = static_cast<double>(bytes) / (2 * chain_nodes);
@@ -220,14 +204,14 @@ relaunch_form form_with(std::shared_ptr<with_owners> const& around) {
 relaunch_form make_bare(cudaStream_t) {
   auto const around = std::make_shared<with_owners>();
   test::owned_graph const built = test::make_graph();
-  add_plain_nodes<false>(built, around->owners.all());
+  add_plain_nodes<false>(built, around->owners);
   return form_of(built, form_with(around));
 }
 
 relaunch_form make_retained(cudaStream_t stream) {
   auto const around = std::make_shared<with_owners>();
   graph built(around->deleter);
-  add_escrow_nodes<true>(built, around->owners.all());
+  add_escrow_nodes<true>(built, around->owners);
   relaunch_form made = form_of(built, form_with(around));
   test::must(made.facts == make_bare(stream).facts, "both graphs have the same nodes");
   return made;

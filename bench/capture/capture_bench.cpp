@@ -4,7 +4,7 @@
 // without what Escrow keeps. Counters are medians, in microseconds: plain_us, escrow_us, extra_us
 // of the differences, and of_plain of the ratios. The benchmark's own time is Escrow's.
 //
-// bench/run_program.sh runs capture/whole and capture/instantiate in a process of their own: once a
+// bench/run.py runs capture/whole and capture/instantiate in a process of their own: once a
 // process has made graphs of thousands of nodes, plain CUDA takes ten times as long for them.
 #include <memory>
 #include <optional>
@@ -42,45 +42,28 @@ test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) 
   });
 }
 
-// A pool; what is claimed from it does not matter: nothing is made.
-struct pooled {
-  explicit pooled(int slots_max = 1024)
-      : pool({.slots_max = static_cast<std::size_t>(slots_max),
-              .label = "captured",
-              .deleter = &deleter},
-             [] { return 0; }) {}
-
-  void enqueue_claim(cudaStream_t stream) {
-    lease<int> const claimed = pool.claim(stream);
-    test::must(test::launch_tiny(stream));
-  }
-  void settle() {
-    test::must(deleter.drain_for(settle_max), "the deleter drains");
-    test::must(pool.stats().in_graphs == 0, "all slots have come back");
-  }
-
-  escrow::deleter deleter;
-  resource_pool<int> pool;
-};
+void enqueue_claim(pooled_ints& from, cudaStream_t stream) {
+  lease<int> const claimed = from.pool.claim(stream);
+  test::must(test::launch_tiny(stream));
+}
 
 // Claims and releases in a capture, with a kernel each, less the kernels alone.
 void claim(benchmark::State& state, int branch_count, int claims) {
   streams const on = make_streams(branch_count);
-  pooled from;
+  pooled_ints from(1024);
   auto const plain = [](cudaStream_t stream) { enqueue_row(stream, 1); };
-  auto const ours = [&](cudaStream_t stream) { from.enqueue_claim(stream); };
+  auto const ours = [&](cudaStream_t stream) { enqueue_claim(from, stream); };
   static_cast<void>(captured_times(on, claims, ours));  // makes the slots
   from.settle();
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     test::owned_graph plain_graph, our_graph;  // destroyed outside of the time
     double const us = taken.add_us([&] { plain_graph = captured_times(on, claims, plain); },
                                    [&] { our_graph = captured_times(on, claims, ours); }, claims);
-    state.SetIterationTime(us * 1e-6);
     our_graph.reset();
     from.settle();
-  }
+    return us;
+  });
   taken.report(state);
   state.counters["slots_made"] = static_cast<double>(from.pool.stats().grown);
 }
@@ -91,16 +74,15 @@ void retire(benchmark::State& state, int owners) {
   static_cast<void>(make.ours({.owners = owners}));
   make.settle();
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     test::owned_graph plain;
     std::optional<graph> ours;
     double const us = taken.add_us([&] { plain = make.plain(); },
                                    [&] { ours.emplace(make.ours({.owners = owners})); }, owners);
-    state.SetIterationTime(us * 1e-6);
     ours.reset();
     make.settle();
-  }
+    return us;
+  });
   taken.report(state);
 }
 
@@ -112,9 +94,9 @@ void plain_life(cudaStream_t stream) {
   test::must(cudaGraphLaunch(exec, stream));
 }
 
-void escrow_life(pooled& from, cudaStream_t stream) {
+void escrow_life(pooled_ints& from, cudaStream_t stream) {
   graph const captured = capture(stream_ref(stream), [&](stream_ref on) {
-    for (int i = 0; i < kernels; ++i) from.enqueue_claim(on.get());
+    for (int i = 0; i < kernels; ++i) enqueue_claim(from, on.get());
   });
   graph_exec exec(captured);
   exec.launch(stream);
@@ -124,7 +106,7 @@ void escrow_life(pooled& from, cudaStream_t stream) {
 // stream each. Eight kernels with a claim each, over the same with plain CUDA and without claims.
 // Rounds end with all launches done, which is not timed.
 void whole(benchmark::State& state, int threads, int graphs) {
-  pooled from;
+  pooled_ints from(1024);
   auto const living = [=](auto life) {
     return [=]() -> thread_team::part {
       auto const stream = std::make_shared<test::owned_stream>(test::make_stream());
@@ -138,13 +120,13 @@ void whole(benchmark::State& state, int threads, int graphs) {
   thread_team ours(threads, living([&](cudaStream_t stream) { escrow_life(from, stream); }));
   for (thread_team* const each : {&plain, &ours}) static_cast<void>(each->round());
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     auto const us_a_graph = [&](thread_team& team) { return team.round() * 1e6 / graphs; };
-    state.SetIterationTime(1e-6 * taken.add_around([&] { return us_a_graph(plain); },
-                                                   [&] { return us_a_graph(ours); }));
-    test::must(from.deleter.drain_for(settle_max), "the deleter drains");
-  }
+    double const us =
+        taken.add_around([&] { return us_a_graph(plain); }, [&] { return us_a_graph(ours); });
+    drain(from.deleter);
+    return us;
+  });
   taken.report(state);
   state.counters["on_threads"] = threads;
 }
@@ -155,32 +137,28 @@ void whole(benchmark::State& state, int threads, int graphs) {
 void identity(benchmark::State& state, int nodes, bool is_ours) {
   graph_maker make;
   turns taken;
-  for (auto _ : state) {
-    require_time();
-    {
-      content const with_claim{.kernels = nodes, .has_claim = true};
-      test::owned_graph const bare = make.plain({.kernels = nodes});
-      test::owned_graph plain;
-      std::optional<graph> ours;
-      if (is_ours) {
-        ours.emplace(make.ours(with_claim));
-      } else {
-        plain = make.plain(with_claim);
-      }
-      test::owned_exec bare_exec;
-      std::optional<graph_exec> exec;
-      auto const instantiate = [&] { is_ours ? exec.emplace(*ours) : exec.emplace(plain.get()); };
-      state.SetIterationTime(
-          1e-6 * taken.add_us([&] { bare_exec = test::instantiate(bare); }, instantiate));
-    }
+  repeat(state, [&] {
     make.settle();
-  }
+    content const with_claim{.kernels = nodes, .has_claim = true};
+    test::owned_graph const bare = make.plain({.kernels = nodes});
+    std::optional<graph> ours;
+    test::owned_graph plain;
+    if (is_ours) {
+      ours.emplace(make.ours(with_claim));
+    } else {
+      plain = make.plain(with_claim);
+    }
+    test::owned_exec bare_exec;
+    std::optional<graph_exec> exec;
+    return taken.add_us([&] { bare_exec = test::instantiate(bare); },
+                        [&] { is_ours ? exec.emplace(*ours) : exec.emplace(plain.get()); });
+  });
   taken.report(state);
 }
 
 // Microseconds of an eager claim and release, from one on each stream, beside the calls that no
 // pool with events can do without.
-double claim_us(turns& taken, pooled& from, streams const& on) {
+double claim_us(turns& taken, pooled_ints& from, streams const& on) {
   test::owned_event const event = test::make_event();
   return taken.add_us(
       [&] {
@@ -202,12 +180,11 @@ void sync(streams const& all) {
 // All slots were released on another stream, whose work is done, or is not.
 void many_free(benchmark::State& state, int slots, bool is_blocked) {
   turns taken;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     test::pinned_flag flag;
     streams const first = make_streams(1);
     streams const others = make_streams(64);  // none will have a slot of its own
-    pooled from(slots);
+    pooled_ints from(static_cast<std::size_t>(slots));
     if (is_blocked) test::must(test::launch_wait_flag(first[0], flag.get()));
     std::vector<lease<int>> claimed;
     for (int i = 0; i < slots; ++i) claimed.push_back(from.pool.claim(first[0].get()));
@@ -216,25 +193,25 @@ void many_free(benchmark::State& state, int slots, bool is_blocked) {
       if (!is_blocked && i % 512 == 0) sync(first);  // so that CUDA's queue has room
     }
     if (!is_blocked) sync(first);
-    state.SetIterationTime(claim_us(taken, from, others) * 1e-6);
+    double const us = claim_us(taken, from, others);
     flag.raise();
     sync(first);
     sync(others);
-  }
+    return us;
+  });
   taken.report(state);
 }
 
 // Each stream has a slot of its own.
 void many_streams(benchmark::State& state, int count) {
   streams const on = make_streams(count);
-  pooled from(count);
+  pooled_ints from(on.size());
   turns warm_up, taken;
-  for (int i = 0; i < 2; ++i) static_cast<void>(claim_us(warm_up, from, on));
-  for (auto _ : state) {
-    require_time();
+  for (int i = 0; i < 2; ++i) claim_us(warm_up, from, on);
+  repeat(state, [&] {
     sync(on);
-    state.SetIterationTime(claim_us(taken, from, on) * 1e-6);
-  }
+    return claim_us(taken, from, on);
+  });
   sync(on);
   taken.report(state);
 }
@@ -279,9 +256,7 @@ void register_all(settings const& how) {
             [](benchmark::State& state, int slots) { many_free(state, slots, false); });
   add_sized("eager/free_busy:", busy, true, 0,
             [](benchmark::State& state, int slots) { many_free(state, slots, true); });
-  int const stream_count = how.choose(1024, 1024, 64);
-  add("capture/eager/streams:" + std::to_string(stream_count), {how.choose(10, 2, 1), repetitions},
-      benchmark::kMicrosecond, [=](benchmark::State& state) { many_streams(state, stream_count); });
+  add_sized("eager/streams:", how.choose(1024, 1024, 64), false, 10, &many_streams);
 }
 
 }  // namespace escrow::bench

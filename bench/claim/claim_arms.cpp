@@ -34,18 +34,16 @@ claim_setup queries() {
 
 constexpr std::size_t slots_max = 1024;  // at least one for each stream
 
-struct pooled {
-  explicit pooled(pool_options options)
-      : pool((options.label = "claim", options.deleter = &deleter, options),
-             [] { return device_block(claimed_bytes); }) {}
+using block_pool = resource_pool<device_block>;
 
-  escrow::deleter deleter;
-  resource_pool<device_block> pool;
-};
+std::shared_ptr<block_pool> make_pool(pool_options options) {
+  options.label = "claim";
+  return std::make_shared<block_pool>(options, [] { return device_block(claimed_bytes); });
+}
 
 // A release as most code has it, or on another stream.
 template <class Lease>
-void release(Lease& claimed, cudaStream_t on, cudaStream_t last) {
+void release(Lease claimed, cudaStream_t on, cudaStream_t last) {
   if (last == on) {
     claimed.release();
   } else {
@@ -53,47 +51,31 @@ void release(Lease& claimed, cudaStream_t on, cudaStream_t last) {
   }
 }
 
-template <std::size_t slots>
-claim_setup escrow() {
-  return by_stream([all = std::make_shared<pooled>(pool_options{.slots_max = slots})](
-                       cudaStream_t on, cudaStream_t last) {
-    auto claimed = all->pool.claim(on);
-    release(claimed, on, last);
-  });
+// `is_lazy`: with records only where another stream takes the slot.
+template <std::size_t slots, bool is_lazy = false>
+claim_setup pooled_pairs() {
+  auto const pool = make_pool({.slots_max = slots, .streams_outlive_pool = is_lazy});
+  return by_stream([=](cudaStream_t on, cudaStream_t last) { release(pool->claim(on), on, last); });
 }
 
 // The same on the first of the thread's streams alone.
 claim_setup escrow_on_first_stream() {
-  return [of = escrow<slots_max>()](claim_streams const& mine) -> claim_pair {
+  return [of = pooled_pairs<slots_max>()](claim_streams const& mine) -> claim_pair {
     return [pair = of(mine)](std::size_t, std::size_t) { pair(0, 0); };
   };
 }
 
-// The same with records only where another stream takes the slot.
-claim_setup lazy() {
-  return by_stream([all = std::make_shared<pooled>(
-                        pool_options{.slots_max = slots_max, .streams_outlive_pool = true})](
-                       cudaStream_t on, cudaStream_t last) {
-    auto claimed = all->pool.claim(on);
-    release(claimed, on, last);
-  });
-}
-
-using block_claimers = std::vector<claimer<device_block>>;
-
 // A claimer for each stream of the thread.
-std::shared_ptr<block_claimers> claimers_of(pooled& all, claim_streams const& mine) {
-  auto result = std::make_shared<block_claimers>();
-  for (cudaStream_t const each : mine) result->push_back(all.pool.on(each));
+auto claimers_of(block_pool& pool, claim_streams const& mine) {
+  auto result = std::make_shared<std::vector<claimer<device_block>>>();
+  for (cudaStream_t const each : mine) result->push_back(pool.on(each));
   return result;
 }
 
 claim_setup local() {
-  return [all = std::make_shared<pooled>(pool_options{.slots_max = slots_max})](
-             claim_streams const& mine) -> claim_pair {
-    return [all, mine, claimers = claimers_of(*all, mine)](std::size_t on, std::size_t last) {
-      auto claimed = (*claimers)[on].claim();
-      release(claimed, mine[on], mine[last]);
+  return [pool = make_pool({.slots_max = slots_max})](claim_streams const& mine) -> claim_pair {
+    return [pool, mine, claimers = claimers_of(*pool, mine)](std::size_t on, std::size_t last) {
+      release((*claimers)[on].claim(), mine[on], mine[last]);
     };
   };
 }
@@ -101,26 +83,21 @@ claim_setup local() {
 // One slot for two streams in turn: each claim takes what the other stream's claimer has released
 // and flushed, and makes its stream wait unless the record is known to be done.
 claim_setup steal() {
-  return [all = std::make_shared<pooled>(pool_options{.slots_max = 4})](
-             claim_streams const& mine) -> claim_pair {
+  return [pool = make_pool({.slots_max = 4})](claim_streams const& mine) -> claim_pair {
     auto const others = std::make_shared<std::vector<lease<device_block>>>();
-    for (int i = 0; i < 3; ++i) others->push_back(all->pool.claim(mine[0]));
-    return [all, others, claimers = claimers_of(*all, mine)](std::size_t on, std::size_t) {
+    for (int i = 0; i < 3; ++i) others->push_back(pool->claim(mine[0]));
+    return [pool, others, claimers = claimers_of(*pool, mine)](std::size_t on, std::size_t) {
       (*claimers)[on].claim().release();
       (*claimers)[on].flush();
     };
   };
 }
 
-// The same by size.
 claim_setup scratch() {
-  struct sized {
-    escrow::deleter deleter;
-    scratch_pool pool{{.slots_max = slots_max, .label = "claim", .deleter = &deleter}};
-  };
-  return by_stream([all = std::make_shared<sized>()](cudaStream_t on, cudaStream_t last) {
-    auto claimed = all->pool.claim(on, claimed_bytes);
-    release(claimed, on, last);
+  auto const pool =
+      std::make_shared<scratch_pool>(pool_options{.slots_max = slots_max, .label = "claim"});
+  return by_stream([=](cudaStream_t on, cudaStream_t last) {
+    release(pool->claim(on, claimed_bytes), on, last);
   });
 }
 
@@ -195,14 +172,14 @@ claim_setup malloc_and_free() {
 
 }  // namespace
 
-std::vector<claim_arm> const& claim_arms() {
-  static std::vector<claim_arm> const all{
+std::vector<claim_arm> claim_arms() {
+  return {
       {"event_record", &record<false>, true, many},
       {"queries", &queries, true, many},
       {"floor", &record<true>, true, many},
       {"local", &local, true, many},
-      {"lazy", &lazy, true, many},
-      {"escrow", &escrow<slots_max>, true, many},
+      {"lazy", &pooled_pairs<slots_max, true>, true, many},
+      {"escrow", &pooled_pairs<slots_max>, true, many},
       {"scratch", &scratch, true, many},
       {"mutex_vector", &mutex_vector, true, many},
       {"pytorch", &pytorch_allocator, false, some},
@@ -212,21 +189,14 @@ std::vector<claim_arm> const& claim_arms() {
       {"malloc_async", &keeping_malloc_async, true, some},
       {"malloc", &malloc_and_free, true, few},
   };
-  return all;
 }
 
-claim_setup (*setup_of(std::string_view name))() {
-  static std::vector<claim_arm> const others{
-      {"escrow_on_first_stream", &escrow_on_first_stream},
-      {"escrow_steal", &escrow<1>},
-      {"steal", &steal},
-  };
-  for (auto const* const each : {&claim_arms(), &others}) {
-    auto const found = std::find_if(each->begin(), each->end(),
-                                    [=](claim_arm const& arm) { return arm.name == name; });
-    if (found != each->end()) return found->setup;
-  }
-  throw std::invalid_argument("there is no arm " + std::string(name));
+claim_arm special_claim_arm(std::string_view name) {
+  return arm_named(name, std::initializer_list<claim_arm>{
+                             {"escrow_on_first_stream", &escrow_on_first_stream},
+                             {"escrow_steal", &pooled_pairs<1>},
+                             {"steal", &steal},
+                         });
 }
 
 }  // namespace escrow::bench

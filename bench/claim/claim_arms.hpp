@@ -1,8 +1,11 @@
-// The arms of the claim bench, and how it runs them; the resource bench has arms of its own.
+// What arms of claims and releases consist of, and how they are run in turns: the claim bench's and
+// the resource bench's.
 #pragma once
 
-#include <benchmark/benchmark.h>
+#include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,39 +13,66 @@
 #include <vector>
 
 #include "bench.hpp"
-#include "claim_arm.hpp"
-#include "claim_team.hpp"
 
 namespace escrow::bench {
 
+// What all arms claim: as much memory as an arm that allocates memory is asked for.
+constexpr std::size_t claimed_bytes = std::size_t{1} << 20;
+
+// The streams of one thread.
+using claim_streams = std::vector<cudaStream_t>;
+// Claims for one of the thread's streams and releases on one, mostly the same, by their places.
+using claim_pair = std::function<void(std::size_t on, std::size_t last)>;
+// What the threads share: makes the pair of the calling thread.
+using claim_setup = std::function<claim_pair(claim_streams const&)>;
 using claim_arm = arm<claim_setup()>;
 
 inline constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
 inline constexpr int some = 64;   // the same of arms that take much longer
 inline constexpr int few = 4;
 
-// Those that the bench compares. The setup of those that this program was built without is null.
-[[nodiscard]] std::vector<claim_arm> const& claim_arms();
+// The setup of an arm without more state of a thread than its streams: `pair(on, last)` gets
+// these.
+template <class Pair>
+claim_setup by_stream(Pair pair) {
+  return [pair](claim_streams const& mine) -> claim_pair {
+    return [pair, mine](std::size_t on, std::size_t last) { pair(mine[on], mine[last]); };
+  };
+}
 
-// What makes one of them, or of those that are only compared with another one.
-[[nodiscard]] claim_setup (*setup_of(std::string_view name))();
+// Null if not built: there is no CUB on the simulated runtime, and the others are optional.
+[[gnu::weak]] claim_setup cub_allocator();
+[[gnu::weak]] claim_setup rmm_pool();
+[[gnu::weak]] claim_setup rmm_fixed_size();
+[[gnu::weak]] claim_setup pytorch_allocator();
+
+// The claim bench's arms that are compared with each other, and those that are only compared with
+// one.
+[[nodiscard]] std::vector<claim_arm> claim_arms();
+[[nodiscard]] claim_arm special_claim_arm(std::string_view name);
+
+struct claim_load {
+  int threads = 1;
+  int streams = 1;    // of each thread
+  int migrating = 0;  // percent of the leases that are released on another stream; a divisor of 100
+};
 
 // One arm's time over another's.
 using arm_ratio = std::pair<std::string_view, std::string_view>;
-
-// All arms in turns: ratios are of one round, and the host's speed changes between runs by more
-// than the arms differ.
-void run_arms(benchmark::State& state, std::vector<claim_arm> const& present,
-              std::span<arm_ratio const> ratios, claim_load const& load, int pairs);
-
-// Two arms in turns.
-void run_in_turns(benchmark::State& state, claim_setup base, claim_setup other,
-                  claim_load const& load, int pairs);
 
 // Those of the arms that this program has and that work here. What another library lacks, or throws
 // at its first claim, skips its arm alone.
 [[nodiscard]] std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all,
                                                   settings const& how);
+
+// Registers rounds of all arms in turns: ratios are of one round, and the host's speed changes
+// between runs by more than the arms differ.
+void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& present,
+                std::span<arm_ratio const> ratios, claim_load const& load);
+
+// Registers NAME/on_threads:T, two arms in turns.
+void add_pair(std::string const& name, settings const& how, claim_arm const& base,
+              claim_arm const& other, claim_load const& load);
 
 // Samples the stacks of two arms in turns on 8 threads, for some seconds: an event record a pair,
 // and claimers. Writes FOLDER/claim_ARM.stacks of each, which bench/flame.py reads.

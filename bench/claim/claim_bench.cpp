@@ -36,9 +36,7 @@ constexpr int claims = 64;  // in one capture
 // What is claimed does not matter: nothing is made.
 void run_captured(benchmark::State& state, bool is_kept) {
   test::owned_stream const stream = test::make_stream();
-  escrow::deleter deleter;
-  resource_pool<int> from({.slots_max = claims, .label = "captured", .deleter = &deleter},
-                          [] { return 0; });
+  pooled_ints from(claims);
   // Microseconds of `claims` claims, or claims and releases, each around a kernel, in a capture.
   auto const captured_us = [&] {
     double us = 0;
@@ -46,18 +44,17 @@ void run_captured(benchmark::State& state, bool is_kept) {
       std::vector<lease<int>> kept;
       kept.reserve(claims);
       for (int i = 0; i < claims; ++i) {
-        us += us_of([&] { kept.push_back(from.claim(stream.get())); });
+        us += us_of([&] { kept.push_back(from.pool.claim(stream.get())); });
         test::must(test::launch_tiny(stream));
         if (!is_kept) us += us_of([&] { kept.back().release(); });
       }
     }));
-    test::must(deleter.drain_for(settle_max), "the deleter drains");
-    test::must(from.stats().in_graphs == 0, "all slots have come back");
+    from.settle();
     return us;
   };
   static_cast<void>(captured_us());  // makes the slots
-  for (auto _ : state) state.SetIterationTime(captured_us() * 1e-6 / claims);
-  state.counters["slots_made"] = static_cast<double>(from.stats().grown);
+  repeat(state, [&] { return captured_us() / claims; });
+  state.counters["slots_made"] = static_cast<double>(from.pool.stats().grown);
 }
 
 // What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
@@ -83,8 +80,7 @@ std::vector<std::size_t> inference_trace() {
 // afterwards trim() gives back, by its own count and by the device's free memory.
 void run_scratch_memory(benchmark::State& state) {
   test::owned_stream const stream = test::make_stream();
-  escrow::deleter deleter;
-  scratch_pool sized({.label = "trace", .deleter = &deleter});
+  scratch_pool sized({.label = "trace"});
   auto const free_bytes = [] {
     std::size_t free = 0, total = 0;
     test::must(cudaMemGetInfo(&free, &total));
@@ -118,12 +114,10 @@ void register_all(settings const& how) {
     return;
   }
   auto const present = present_arms(claim_arms(), how);
-  int const pairs = how.choose(many, 64, 4);
   auto const add_load = [&](claim_load const& load) {
-    add("claim/threads:" + std::to_string(load.threads) + "/streams:" +
-            std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
-        {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run_arms(state, present, ratios, load, pairs); });
+    add_rounds("claim/threads:" + std::to_string(load.threads) + "/streams:" +
+                   std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
+               how, present, ratios, load);
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
   for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});
@@ -131,21 +125,17 @@ void register_all(settings const& how) {
     add_load({.threads = 8, .streams = 4, .migrating = percent});
   }
 
-  auto const add_turns = [&](std::string const& other, std::string const& base,
-                             claim_load const& load) {
-    if (setup_of(other) == nullptr) return;
-    add("claim_turns/" + other + "_over_" + base + "/on_threads:" + std::to_string(load.threads),
-        {how.choose(200, 40, 2)}, benchmark::kMicrosecond, [=](benchmark::State& state) {
-          run_in_turns(state, setup_of(base)(), setup_of(other)(), load, pairs);
-        });
-  };
+  claim_arm const escrow = arm_named("escrow", present);
   for (int const threads : {1, 8}) {
-    add_turns("escrow", "floor", {.threads = threads});
-    add_turns("scratch", "escrow", {.threads = threads});
+    add_pair("claim_turns/escrow_over_floor", how, arm_named("floor", present), escrow, {threads});
+    add_pair("claim_turns/scratch_over_escrow", how, escrow, arm_named("scratch", present),
+             {threads});
   }
   // Two streams in turn have one slot. The base has one stream, whose claims wait for nothing.
-  add_turns("steal", "escrow_on_first_stream", {.streams = 2});
-  add_turns("escrow_steal", "escrow_on_first_stream", {.streams = 2});
+  for (char const* const name : {"steal", "escrow_steal"}) {
+    add_pair("claim_turns/" + std::string(name) + "_over_escrow_on_first_stream", how,
+             special_claim_arm("escrow_on_first_stream"), special_claim_arm(name), {.streams = 2});
+  }
   for (bool const is_kept : {true, false}) {
     add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
         benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });

@@ -8,27 +8,21 @@
 #include <utility>
 #include <vector>
 
-#include "claim_arm.hpp"
+#include "claim_arms.hpp"
 #include "handles.hpp"
 #include "status.hpp"
 #include "thread_team.hpp"
 
 namespace escrow::bench {
 
-struct claim_load {
-  int threads = 1;
-  int streams = 1;    // of each thread
-  int migrating = 0;  // percent of the leases that are released on another stream; a divisor of 100
-};
-
 // Threads that do pairs of some arms, all on the same streams. What the arms have ends before the
 // streams.
 class claim_team {
  public:
   claim_team(claim_load const& load, std::vector<claim_setup> arms)
-      : streams_(streams_of(load)),
+      : load_(load),
+        streams_(static_cast<std::size_t>(load.threads)),
         arms_(std::move(arms)),
-        steps_(steps_of(load)),
         team_(load.threads, [this] { return next_part(); }) {
     constexpr int warm_up_rounds = 2;
     for (std::size_t each = 0; each < arms_.size(); ++each) {
@@ -49,29 +43,15 @@ class claim_team {
     std::size_t on, last;
   };
 
-  // What one thread has of each arm.
-  struct own {
-    claim_pair pair;
-    std::size_t next = 0;  // of the steps
-  };
-
-  static std::vector<std::vector<test::owned_stream>> streams_of(claim_load const& load) {
-    std::vector<std::vector<test::owned_stream>> result(static_cast<std::size_t>(load.threads));
-    for (auto& of_thread : result) {
-      for (int i = 0; i < load.streams; ++i) of_thread.push_back(test::make_stream());
-    }
-    return result;
-  }
-
   // All streams in turn. One step in a period migrates, in each period another one: as many leases
   // leave each stream as come to it.
-  static std::vector<step> steps_of(claim_load const& load) {
-    auto const streams = static_cast<std::size_t>(load.streams);
-    auto const period = static_cast<std::size_t>(load.migrating > 0 ? 100 / load.migrating : 1);
+  [[nodiscard]] std::vector<step> steps() const {
+    auto const streams = static_cast<std::size_t>(load_.streams);
+    auto const period = static_cast<std::size_t>(load_.migrating > 0 ? 100 / load_.migrating : 1);
     std::vector<step> result;
     for (std::size_t i = 0; i < period * streams; ++i) {
       std::size_t const on = i % streams;
-      bool const migrates = load.migrating > 0 && i % period == i / period % period;
+      bool const migrates = load_.migrating > 0 && i % period == i / period % period;
       result.push_back({on, migrates ? (on + streams / 2) % streams : on});
     }
     return result;
@@ -80,20 +60,22 @@ class claim_team {
   // Called once on each thread.
   [[nodiscard]] thread_team::part next_part() {
     // Relaxed: only the count matters.
-    auto const& streams = streams_[parts_.fetch_add(1, std::memory_order_relaxed)];
+    auto& streams = streams_[parts_.fetch_add(1, std::memory_order_relaxed)];
+    for (int i = 0; i < load_.streams; ++i) streams.push_back(test::make_stream());
     claim_streams const handles(streams.begin(), streams.end());
-    auto const mine = std::make_shared<std::vector<own>>();
-    for (claim_setup const& each : arms_) mine->push_back({each(handles)});
-    return {[=, this] {
-              own& of_arm = (*mine)[arm_];
-              std::size_t next = of_arm.next;
-              for (int i = 0; i < pairs_; ++i) {
-                of_arm.pair(steps_[next].on, steps_[next].last);
-                if (++next == steps_.size()) next = 0;
-              }
-              of_arm.next = next;
-            },
-            [=] {
+    std::vector<claim_pair> pairs;
+    for (claim_setup const& each : arms_) pairs.push_back(each(handles));
+    auto const timed = [=, this, steps = steps(),
+                        next = std::vector<std::size_t>(arms_.size())]() mutable {
+      claim_pair const& pair = pairs[arm_];
+      std::size_t at = next[arm_];
+      for (int i = 0; i < pairs_; ++i) {
+        pair(steps[at].on, steps[at].last);
+        if (++at == steps.size()) at = 0;
+      }
+      next[arm_] = at;
+    };
+    return {timed, [=] {
               for (cudaStream_t const each : handles) test::must(cudaStreamSynchronize(each));
             }};
   }
@@ -105,9 +87,9 @@ class claim_team {
     return team_.round();
   }
 
-  std::vector<std::vector<test::owned_stream>> const streams_;  // of each thread
+  claim_load const load_;
+  std::vector<std::vector<test::owned_stream>> streams_;  // of each thread, which makes them
   std::vector<claim_setup> const arms_;
-  std::vector<step> const steps_;
   std::atomic<std::size_t> parts_{0};
   std::size_t arm_ = 0;  // this and the next are written between rounds
   int pairs_ = 0;

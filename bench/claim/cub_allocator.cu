@@ -2,7 +2,7 @@
 #include <cub/util_allocator.cuh>
 #include <memory>
 
-#include "claim_arm.hpp"
+#include "claim_arms.hpp"
 #include "handles.hpp"
 #include "status.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "claim_arm.hpp"
+#include "claim_arms.hpp"
 
 // In libc10_cuda.so, and in no header.
 namespace c10::cuda::_internal {

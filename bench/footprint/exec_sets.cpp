@@ -26,42 +26,29 @@ graph graph_of(cudaStream_t stream, int kernels) {
 
 // Launches the graphs of a set in turn.
 relaunch_form in_a_set(cudaStream_t stream, int kernels, std::size_t graphs) {
-  struct all {
-    exec_set set;
-    std::vector<exec_set::member> members;
-    std::size_t launched = 0;
-  };
-  auto const made = std::make_shared<all>();
-  while (made->members.size() < graphs) {
-    made->members.push_back(made->set.add(graph_of(stream, kernels)));
+  auto const set = std::make_shared<exec_set>();
+  std::vector<launch_call> calls;
+  while (calls.size() < graphs) {
+    auto const member = set->add(graph_of(stream, kernels));
+    calls.emplace_back([=](cudaStream_t on) { set->launch(member, on); });
   }
-  relaunch_form form;
-  form.launch = [made](cudaStream_t on) {
-    made->set.launch(made->members[made->launched++ % made->members.size()], on);
-  };
-  return form;
+  return in_turn(std::move(calls));
 }
 
 // The same by plain calls.
 relaunch_form updated_plainly(cudaStream_t stream, int kernels, std::size_t graphs) {
-  struct all {
-    std::vector<graph> sources;
-    test::owned_exec exec;
-    std::size_t launched = 0;
-  };
-  auto const made = std::make_shared<all>();
-  while (made->sources.size() < graphs) made->sources.push_back(graph_of(stream, kernels));
-  made->exec = test::instantiate(made->sources.front().get());
-  relaunch_form form;
-  form.launch = [made](cudaStream_t on) {
-    std::size_t const next = made->launched++ % made->sources.size();
-    cudaGraphExecUpdateResultInfo result{};
-    if (made->sources.size() > 1) {
-      test::must(cudaGraphExecUpdate(made->exec, made->sources[next].get(), &result));
-    }
-    test::must(cudaGraphLaunch(made->exec, on));
-  };
-  return form;
+  auto const exec =
+      std::make_shared<test::owned_exec>(test::instantiate(graph_of(stream, kernels).get()));
+  std::vector<launch_call> calls;
+  while (calls.size() < graphs) {
+    auto const source = std::make_shared<graph>(graph_of(stream, kernels));
+    calls.emplace_back([=](cudaStream_t on) {
+      cudaGraphExecUpdateResultInfo result{};
+      if (graphs > 1) test::must(cudaGraphExecUpdate(*exec, source->get(), &result));
+      test::must(cudaGraphLaunch(*exec, on));
+    });
+  }
+  return in_turn(std::move(calls));
 }
 
 void add_form(settings const& how, char const* name, int kernels, std::size_t graphs) {
@@ -75,9 +62,7 @@ void add_form(settings const& how, char const* name, int kernels, std::size_t gr
 // What the device has less of after `make` than before, in KiB.
 template <class Make>
 double kib_taken_by(Make make) {
-  std::size_t before = 0;
-  std::size_t after = 0;
-  std::size_t total = 0;
+  std::size_t before = 0, after = 0, total = 0;
   test::must(cudaMemGetInfo(&before, &total));
   make();
   test::must(cudaDeviceSynchronize());
@@ -95,21 +80,20 @@ void measure_memory(benchmark::State& state, int kernels) {
   };
   exec_set set;
   auto const add_member = [&] { set.launch(set.add(graph_of(stream, kernels)), stream); };
-  auto const all_of = [](auto const& add_one) {
-    return [&] {
+  auto const us_of_all = [](auto const& add_one) {
+    return us_of([&] {
       for (std::size_t i = 0; i < graphs_in_set; ++i) add_one();
-    };
+    });
   };
-  for (auto _ : state) {
-    require_time();
-    state.counters["one_exec_kib"] = kib_taken_by(add_exec);
+  auto& counters = state.counters;
+  repeat(state, [&] {
     double us = 0;
-    state.counters["set_kib"] = kib_taken_by([&] { us = us_of(all_of(add_member)); });
-    state.SetIterationTime(us * 1e-6);
-    state.counters["execs_kib"] = kib_taken_by([&] { us = us_of(all_of(add_exec)); });
-    state.counters["execs_us"] = us;
-  }
-  state.counters["execs_of_set"] = static_cast<double>(set.stats().execs);
+    counters["one_exec_kib"] = kib_taken_by(add_exec);
+    counters["set_kib"] = kib_taken_by([&] { us = us_of_all(add_member); });
+    counters["execs_kib"] = kib_taken_by([&] { counters["execs_us"] = us_of_all(add_exec); });
+    return us;
+  });
+  counters["execs_of_set"] = static_cast<double>(set.stats().execs);
 }
 
 }  // namespace

@@ -43,34 +43,24 @@ std::vector<std::size_t> recorded(launch_pattern const& of, std::size_t graphs) 
 }
 
 // Graphs that have been launched once, and are launched in a pattern from now on.
-struct family {
-  std::unique_ptr<scratch_way> way;
-  std::vector<launch_call> execs;
-  std::vector<std::size_t> order;
-  std::size_t launched = 0;
-};
-
 relaunch_form make_family(cudaStream_t stream, way_arm const& which, launch_pattern const& pattern,
                           std::size_t graphs, std::size_t bytes) {
-  auto const made = std::make_shared<family>();
-  made->way = which.setup(bytes);
-  made->order = recorded(pattern, graphs);
-  for (std::size_t i = 0; i < graphs; ++i) {
-    made->execs.push_back(made->way->exec_of(stream, [&] {
-      void* const scratch = made->way->claim(stream, bytes);
+  scratch_way const way = which.setup(bytes);
+  std::vector<launch_call> calls;
+  while (calls.size() < graphs) {
+    calls.push_back(way.exec_of(stream, [&] {
+      void* const scratch = way.claim(stream, bytes);
       enqueue_row(stream, kernels_of_each);
-      made->way->release(stream, scratch);
+      way.release(stream, scratch);
     }));
-    made->execs.back()(stream);
+    calls.back()(stream);
   }
   test::must(cudaStreamSynchronize(stream));
-  relaunch_form form;
-  form.launch = [=](cudaStream_t on) {
-    made->execs[made->order[made->launched++ % made->order.size()]](on);
-  };
   constexpr std::size_t kib = 1024;
+  relaunch_form form = in_turn(std::move(calls), recorded(pattern, graphs));
   form.facts["scratch_kib"] = static_cast<int>(scratch_pool::block_bytes(bytes) / kib);
-  form.facts["device_kib"] = static_cast<int>(made->way->device_bytes() / kib);
+  form.facts["device_kib"] = static_cast<int>(way.device_bytes() / kib);
+  form.owed = [way] { return std::size_t{0}; };
   return form;
 }
 

@@ -21,7 +21,8 @@ namespace escrow::bench {
 namespace {
 
 // `scale` divides all sizes.
-void enqueue_model(scratch_way& way, cudaStream_t stream, std::size_t batch, std::size_t scale) {
+void enqueue_model(scratch_way const& way, cudaStream_t stream, std::size_t batch,
+                   std::size_t scale) {
   constexpr std::size_t hidden = 4096, keys = 1024, inner = 14336, words = 128256;
   constexpr std::size_t heads = 32, splits = 8, of_a_split = 130;
   constexpr std::size_t workspace_bytes = std::size_t{32} << 20U;
@@ -63,34 +64,31 @@ void enqueue_model(scratch_way& way, cudaStream_t stream, std::size_t batch, std
   release({scores, sorted, tokens});
 }
 
-// No memory: notes the most bytes that are out at a time.
-class meter final : public scratch_way {
- public:
-  [[nodiscard]] void* claim(cudaStream_t, std::size_t bytes) override {
-    peak_ = std::max(peak_, out_ += bytes);
-    return &claimed_.emplace_back(bytes);
-  }
-  void release(cudaStream_t, void* scratch) override {
-    out_ -= *static_cast<std::size_t*>(scratch);
-  }
-  [[nodiscard]] std::size_t device_bytes() const override { return peak_; }
+// No memory: tells the most bytes that are out at a time.
+scratch_way make_meter() {
+  struct meter {
+    std::list<std::size_t> claimed;
+    std::size_t out = 0, peak = 0;
+  };
+  auto const its = std::make_shared<meter>();
+  auto const claim = [=](cudaStream_t, std::size_t bytes) {
+    its->peak = std::max(its->peak, its->out += bytes);
+    return &its->claimed.emplace_back(bytes);
+  };
+  auto const release = [=](cudaStream_t, void* scratch) {
+    its->out -= *static_cast<std::size_t*>(scratch);
+  };
+  return {.claim = claim, .release = release, .device_bytes = [=] { return its->peak; }};
+}
 
- private:
-  std::list<std::size_t> claimed_;
-  std::size_t out_ = 0, peak_ = 0;
-};
-
-struct model_graphs {
-  std::vector<std::size_t> batches;  // in the order of their captures
-  std::size_t scale;
-};
-
-// Captures, instantiates and launches all graphs, and returns what they need of the device.
-double device_bytes(scratch_way& way, model_graphs const& of) {
+// Captures, instantiates and launches all graphs, in the order of `batches`, and returns what they
+// need of the device.
+double device_bytes(scratch_way const& way, std::vector<std::size_t> const& batches,
+                    std::size_t scale) {
   test::owned_stream const stream = test::make_stream();
   std::vector<launch_call> execs;
-  for (std::size_t const batch : of.batches) {
-    execs.push_back(way.exec_of(stream, [&] { enqueue_model(way, stream, batch, of.scale); }));
+  for (std::size_t const batch : batches) {
+    execs.push_back(way.exec_of(stream, [&] { enqueue_model(way, stream, batch, scale); }));
     execs.back()(stream);
   }
   test::must(cudaStreamSynchronize(stream));
@@ -98,37 +96,37 @@ double device_bytes(scratch_way& way, model_graphs const& of) {
 }
 
 // The time is microseconds for a graph.
-void run(benchmark::State& state, way_arm const& which, model_graphs const& of) {
-  meter least;
-  double const best = device_bytes(least, of);
-  auto const graphs = static_cast<double>(of.batches.size());
-  for (auto _ : state) {
-    require_time();
-    auto const way = which.setup(0);
+void run(benchmark::State& state, way_arm const& which, std::vector<std::size_t> const& batches,
+         std::size_t scale) {
+  double const best = device_bytes(make_meter(), batches, scale);
+  auto const graphs = static_cast<double>(batches.size());
+  repeat(state, [&] {
+    scratch_way const way = which.setup(0);
     double bytes = 0;
-    state.SetIterationTime(1e-6 / graphs * us_of([&] { bytes = device_bytes(*way, of); }));
+    double const us = us_of([&] { bytes = device_bytes(way, batches, scale); });
     state.counters["device_mib"] = bytes / (1 << 20U);
     state.counters["over_best"] = bytes / best;
-  }
+    return us / graphs;
+  });
   state.counters["graphs"] = graphs;
 }
 
 }  // namespace
 
 void register_mixed(settings const& how) {
-  model_graphs smallest_first{.batches = {1}, .scale = how.is_simulated ? 64U : 1U};
-  for (std::size_t batch = 8; batch <= 512; batch += 8) smallest_first.batches.push_back(batch);
-  model_graphs largest_first = smallest_first;
-  std::ranges::reverse(largest_first.batches);
-  auto const add_way = [&](std::string const& name, way_arm const& which, model_graphs const& of) {
+  std::size_t const scale = how.is_simulated ? 64U : 1U;
+  std::vector<std::size_t> batches{1};
+  for (std::size_t batch = 8; batch <= 512; batch += 8) batches.push_back(batch);
+  auto const add_way = [&](std::string const& name, way_arm const& which) {
     if (!which.is_for(how)) return;
     add("footprint_mixed/" + name, {1, how.choose(3, 1, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, which, of); });
+        [=](benchmark::State& state) { run(state, which, batches, scale); });
   };
+  add_way("shared_smallest_first", way_named("shared"));
+  std::ranges::reverse(batches);
   for (char const* const name : {"shared", "memory_nodes", "private"}) {
-    add_way(name, way_named(name), largest_first);
+    add_way(name, way_named(name));
   }
-  add_way("shared_smallest_first", way_named("shared"), smallest_first);
 }
 
 }  // namespace escrow::bench

@@ -20,7 +20,7 @@ constexpr std::size_t values = 1024;
 constexpr std::size_t graphs_of_a_stream = 4;
 constexpr std::uint64_t wait_us = 2;
 
-std::vector<launch_call> detectors(scratch_way& way, std::size_t count, int* wrong_values) {
+std::vector<launch_call> detectors(scratch_way const& way, std::size_t count, int* wrong_values) {
   test::owned_stream const stream = test::make_stream();
   std::vector<launch_call> execs;
   while (execs.size() < count) {
@@ -38,9 +38,9 @@ std::vector<launch_call> detectors(scratch_way& way, std::size_t count, int* wro
 
 void run(benchmark::State& state, way_arm const& which, int streams, int rounds, int launches) {
   test::device_ints const wrong;
-  auto const way = which.setup(values * sizeof(int));
+  scratch_way const way = which.setup(values * sizeof(int));
   auto const execs =
-      detectors(*way, graphs_of_a_stream * static_cast<std::size_t>(streams), wrong.data());
+      detectors(way, graphs_of_a_stream * static_cast<std::size_t>(streams), wrong.data());
   std::atomic<std::size_t> threads{0};  // relaxed: only the number matters
   thread_team team(streams, [&]() -> thread_team::part {
     auto const first = graphs_of_a_stream * threads.fetch_add(1, std::memory_order_relaxed);
@@ -52,14 +52,14 @@ void run(benchmark::State& state, way_arm const& which, int streams, int rounds,
             },
             [mine] { test::must(cudaStreamSynchronize(*mine)); }};
   });
-  for (auto _ : state) {
+  repeat(state, [&] {
     double seconds = 0;
     for (int i = 0; i < rounds; ++i) {
       require_time();
       seconds += team.round();
     }
-    state.SetIterationTime(seconds / rounds / launches);
-  }
+    return seconds * 1e6 / rounds / launches;
+  });
   state.counters["launches"] = 1.0 * streams * rounds * launches;
   state.counters["wrong_values"] = wrong.read().front();
 }

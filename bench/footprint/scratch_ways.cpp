@@ -1,77 +1,48 @@
 // Scratch by Escrow, shared and not, and by an arena.
 #include "scratch_ways.hpp"
 
-#include <algorithm>
-#include <escrow/graph.hpp>
-#include <escrow/pool.hpp>
-#include <iterator>
 #include <unordered_map>
-#include <utility>
 
 #include "graphs.hpp"
 
 namespace escrow::bench {
 namespace {
 
-class escrow_way final : public scratch_way {
- public:
-  explicit escrow_way(std::optional<sharing_group> group)
-      : pool_({.slots_max = 1024,
-               .label = "footprint",
-               .deleter = &deleter_,
-               .group = std::move(group)}) {}
-
-  [[nodiscard]] void* claim(cudaStream_t stream, std::size_t bytes) override {
-    lease<device_block> claimed = pool_.claim(stream, bytes);
+template <bool is_shared>
+scratch_way make_slots(std::size_t) {
+  struct slots {
+    escrow::deleter deleter;
+    scratch_pool pool{{
+        .slots_max = 1024,
+        .label = "footprint",
+        .deleter = &deleter,
+        .group = is_shared ? std::optional(sharing_group({.label = "footprint"})) : std::nullopt,
+    }};
+    std::unordered_map<void*, lease<device_block>> out;
+  };
+  auto const its = std::make_shared<slots>();
+  auto const claim = [=](cudaStream_t stream, std::size_t bytes) {
+    lease<device_block> claimed = its->pool.claim(stream, bytes);
     void* const scratch = claimed->data();
-    out_.emplace(scratch, std::move(claimed));
+    its->out.emplace(scratch, std::move(claimed));
     return scratch;
-  }
-  void release(cudaStream_t, void* scratch) override { out_.erase(scratch); }
-
-  [[nodiscard]] launch_call exec_of(cudaStream_t stream,
-                                    std::function<void()> const& enqueue) override {
-    auto const exec =
-        std::make_shared<graph_exec>(capture(stream_ref(stream), [&](stream_ref) { enqueue(); }));
-    test::must(exec->is_bare(), "the exec is bare");
-    return [=](cudaStream_t on) { exec->launch(on); };
-  }
-
-  [[nodiscard]] std::size_t device_bytes() const override { return pool_.bytes(); }
-
- private:
-  escrow::deleter deleter_;
-  scratch_pool pool_;
-  std::unordered_map<void*, lease<device_block>> out_;
-};
-
-class arena final : public scratch_way {
- public:
-  explicit arena(std::size_t bytes) : memory_(bytes) {}
-
-  [[nodiscard]] void* claim(cudaStream_t, std::size_t) override { return memory_.data(); }
-  void release(cudaStream_t, void*) override {}
-  [[nodiscard]] std::size_t device_bytes() const override { return memory_.size(); }
-
- private:
-  device_block memory_;
-};
-
-std::unique_ptr<scratch_way> make_shared_slots(std::size_t) {
-  return std::make_unique<escrow_way>(sharing_group({.label = "footprint"}));
+  };
+  return {.claim = claim,
+          .release = [=](cudaStream_t, void* scratch) { its->out.erase(scratch); },
+          .device_bytes = [=] { return its->pool.bytes(); },
+          .is_escrows = true};
 }
 
-std::unique_ptr<scratch_way> make_private_slots(std::size_t) {
-  return std::make_unique<escrow_way>(std::nullopt);
+scratch_way make_arena(std::size_t bytes) {
+  auto const memory = std::make_shared<device_block>(bytes);
+  return {.claim = [=](cudaStream_t, std::size_t) { return memory->data(); },
+          .release = [](cudaStream_t, void*) {},
+          .device_bytes = [=] { return memory->size(); }};
 }
 
-std::unique_ptr<scratch_way> make_arena(std::size_t bytes) {
-  return std::make_unique<arena>(bytes);
-}
-
-way_arm const ways[]{
-    {"shared", &make_shared_slots},
-    {"private", &make_private_slots},
+constexpr way_arm ways[]{
+    {"shared", &make_slots<true>},
+    {"private", &make_slots<false>},
     {"arena", &make_arena},
     {"arena_again", &make_arena},
     {"memory_nodes", &make_memory_nodes, false},
@@ -79,17 +50,33 @@ way_arm const ways[]{
 
 }  // namespace
 
-launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> const& enqueue) {
+relaunch_form in_turn(std::vector<launch_call> calls, std::vector<std::size_t> order) {
+  if (order.empty()) {
+    while (order.size() < calls.size()) order.push_back(order.size());
+  }
+  relaunch_form form;
+  form.launch = [calls = std::move(calls), order = std::move(order),
+                 next = std::size_t{0}](cudaStream_t on) mutable {
+    calls[order[next]](on);
+    if (++next == order.size()) next = 0;
+  };
+  return form;
+}
+
+launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> const& enqueue) const {
+  if (is_escrows) {
+    auto const exec =
+        std::make_shared<graph_exec>(capture(stream_ref(stream), [&](stream_ref) { enqueue(); }));
+    test::must(exec->is_bare(), "the exec is bare");
+    return [=](cudaStream_t on) { exec->launch(on); };
+  }
   auto const exec =
       std::make_shared<test::owned_exec>(test::instantiate(captured(stream, enqueue)));
   return [=](cudaStream_t on) { test::must(cudaGraphLaunch(*exec, on)); };
 }
 
 way_arm way_named(std::string_view name) {
-  auto const found =
-      std::ranges::find_if(ways, [=](way_arm const& each) { return each.name == name; });
-  test::must(found != std::end(ways), "there is a way of this name");
-  return *found;
+  return arm_named(name, ways);
 }
 
 }  // namespace escrow::bench

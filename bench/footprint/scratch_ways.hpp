@@ -5,40 +5,38 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "bench.hpp"
+#include "forms.hpp"
 
 namespace escrow::bench {
 
 using launch_call = std::function<void(cudaStream_t)>;
 
+// A form that makes one of the calls at each launch: in turn, or in the order of these indices.
+[[nodiscard]] relaunch_form in_turn(std::vector<launch_call> calls,
+                                    std::vector<std::size_t> order = {});
+
 // What: where graphs get their scratch, and how they are instantiated and launched.
 // Thread safety: one thread claims and captures; execs as CUDA's.
 // Lifetime: must outlive its execs.
-class scratch_way {
- public:
-  scratch_way() = default;
-  scratch_way(scratch_way&&) = delete;
-  virtual ~scratch_way() = default;
-
+struct scratch_way {
   // Both are called in a capture of `stream`.
-  [[nodiscard]] virtual void* claim(cudaStream_t stream, std::size_t bytes) = 0;
-  virtual void release(cudaStream_t stream, void* scratch) = 0;
-
-  // Captures what `enqueue()` enqueues on `stream`. The result launches an exec of it; by plain
-  // CUDA calls if not overridden.
-  [[nodiscard]] virtual launch_call exec_of(cudaStream_t stream,
-                                            std::function<void()> const& enqueue);
-
+  std::function<void*(cudaStream_t stream, std::size_t bytes)> claim;
+  std::function<void(cudaStream_t stream, void* scratch)> release;
   // What all graphs need of the device, once each was launched.
-  [[nodiscard]] virtual std::size_t device_bytes() const = 0;
+  std::function<std::size_t()> device_bytes;
+  bool is_escrows = false;  // captured and launched by Escrow, not by plain CUDA calls
+
+  // Captures what `enqueue()` enqueues on `stream`. The result launches an exec of it.
+  [[nodiscard]] launch_call exec_of(cudaStream_t stream,
+                                    std::function<void()> const& enqueue) const;
 };
 
 // Makes a way whose graphs need at most `bytes` at a time.
-using way_setup = std::unique_ptr<scratch_way>(std::size_t bytes);
-using way_arm = arm<way_setup>;
+using way_arm = arm<scratch_way(std::size_t bytes)>;
 
 // The arm of this name:
 //   shared        a scratch pool with a sharing group
@@ -49,11 +47,6 @@ using way_arm = arm<way_setup>;
 [[nodiscard]] way_arm way_named(std::string_view name);
 
 // Not defined on the simulated runtime, which does not say what memory nodes need.
-[[gnu::weak]] std::unique_ptr<scratch_way> make_memory_nodes(std::size_t bytes);
-
-// Registers the parts of the bench that have a file of their own.
-void register_mixed(settings const& how);
-void register_races(settings const& how);
-void register_exec_sets(settings const& how);
+[[gnu::weak]] scratch_way make_memory_nodes(std::size_t bytes);
 
 }  // namespace escrow::bench

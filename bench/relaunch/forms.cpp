@@ -2,7 +2,7 @@
 // what a temporary needs; and kernels that are launched one by one each time.
 #include "forms.hpp"
 
-#include <algorithm>
+#include <escrow/internal/graph_query.hpp>
 #include <escrow/pool.hpp>
 #include <utility>
 
@@ -18,11 +18,7 @@ constexpr std::chrono::seconds end_wait_max{1};  // destructors take a milliseco
 // Looks at the graph itself, not at its child graphs.
 graph_facts facts_of(cudaGraph_t graph) {
   graph_facts facts;
-  std::size_t count = 0;
-  test::must(cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count != 0) test::must(cudaGraphGetNodes(graph, nodes.data(), &count));
-  for (cudaGraphNode_t const node : nodes) {
+  for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
     test::must(cudaGraphNodeGetType(node, &type));
     bool const is_kernel = type == cudaGraphNodeTypeKernel;
@@ -39,44 +35,43 @@ graph_facts facts_of(cudaGraph_t graph) {
 class work {
  public:
   explicit work(shape const& of) : kernels_(of.kernels) {
-    if (of.branches == 1) return;
-    fork_ = test::make_event();
-    for (int i = 1; i < of.branches; ++i) {
-      side_streams_.push_back(test::make_stream());
-      joins_.push_back(test::make_event());
-    }
+    for (int i = 1; i < of.branches; ++i) side_streams_.push_back(test::make_stream());
   }
 
   void enqueue(cudaStream_t stream) {
     if (!side_streams_.empty()) test::must(cudaEventRecord(fork_, stream));
-    for (std::size_t i = 0; i < side_streams_.size(); ++i) {
-      test::must(cudaStreamWaitEvent(side_streams_[i], fork_, 0));
-      enqueue_row(side_streams_[i], kernels_);
-      test::must(cudaEventRecord(joins_[i], side_streams_[i]));
+    for (auto const& side : side_streams_) {
+      test::must(cudaStreamWaitEvent(side, fork_, 0));
+      enqueue_row(side, kernels_);
     }
     enqueue_row(stream, kernels_);
-    for (auto const& join : joins_) test::must(cudaStreamWaitEvent(stream, join, 0));
+    for (auto const& side : side_streams_) {
+      test::must(cudaEventRecord(join_, side));
+      test::must(cudaStreamWaitEvent(stream, join_, 0));
+    }
   }
 
  private:
   int kernels_;
-  test::owned_event fork_;
+  test::owned_event fork_ = test::make_event(), join_ = test::make_event();
   std::vector<test::owned_stream> side_streams_;
-  std::vector<test::owned_event> joins_;  // one for each side stream
 };
 
-void nothing(cudaStream_t) {}
-
 // A capture of the shape with plain CUDA calls, and with something enqueued before and after it.
-template <class Before = decltype(&nothing), class After = decltype(&nothing)>
-test::owned_graph captured_shape(cudaStream_t stream, shape const& of, Before before = &nothing,
-                                 After after = &nothing) {
+template <class Before, class After>
+test::owned_graph captured_between(cudaStream_t stream, shape const& of, Before before,
+                                   After after) {
   work kernels(of);
   return captured(stream, [&] {
-    before(stream);
+    before();
     kernels.enqueue(stream);
-    after(stream);
+    after();
   });
+}
+
+test::owned_graph captured_shape(cudaStream_t stream, shape const& of) {
+  return captured_between(
+      stream, of, [] {}, [] {});
 }
 
 relaunch_form make_bare(cudaStream_t stream, shape const& of) {
@@ -117,14 +112,8 @@ relaunch_form make_user_object(cudaStream_t stream, shape const& of) {
   return form_of(graph, form_with(object));
 }
 
-// A pool, from which a capture or each run claims its temporary.
-struct with_pool {
-  escrow::deleter deleter;
-  resource_pool<device_block> pool{{.label = "relaunch", .deleter = &deleter},
-                                   [] { return device_block(temporary_bytes); }};
-};
-
-relaunch_form form_with(std::shared_ptr<with_pool> const& around) {
+// `around` has the pool from which a capture or each run claims its temporary.
+relaunch_form form_with(std::shared_ptr<pooled_blocks> const& around) {
   relaunch_form made;
   made.slots_held = [=] { return around->pool.stats().in_graphs; };
   made.owed = [=] { return owed_by(around->deleter); };
@@ -132,7 +121,7 @@ relaunch_form form_with(std::shared_ptr<with_pool> const& around) {
 }
 
 // The capture claims its temporary from the pool, and retires `owners` owners.
-graph pooled_shape(with_pool& from, cudaStream_t stream, shape const& of, int owners) {
+graph pooled_shape(pooled_blocks& from, cudaStream_t stream, shape const& of, int owners = 0) {
   work kernels(of);
   return capture(stream_ref(stream), [&](stream_ref capturing) {
     auto const temporary = from.pool.claim(capturing);
@@ -143,14 +132,14 @@ graph pooled_shape(with_pool& from, cudaStream_t stream, shape const& of, int ow
 
 template <int owners>
 relaunch_form make_escrow(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
+  auto const around = std::make_shared<pooled_blocks>();
   return form_of(pooled_shape(*around, stream, of, owners), form_with(around));
 }
 
 // The same graph in a launcher: no launch is recorded.
 relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
-  graph const source = pooled_shape(*around, stream, of, 0);
+  auto const around = std::make_shared<pooled_blocks>();
+  graph const source = pooled_shape(*around, stream, of);
   graph_exec exec(source);
   exec.upload(stream);
   auto const launcher = std::make_shared<stream_launcher>(std::move(exec), stream);
@@ -163,8 +152,8 @@ relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
 // The same graph for a caller that instantiates and launches it with plain CUDA calls: the user
 // object is in the exec.
 relaunch_form make_escrow_user_object(cudaStream_t stream, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
-  return form_of(pooled_shape(*around, stream, of, 0).get(), form_with(around));
+  auto const around = std::make_shared<pooled_blocks>();
+  return form_of(pooled_shape(*around, stream, of).get(), form_with(around));
 }
 
 // The graph waits for an event and records it: how execs are ordered by nodes of their own.
@@ -173,35 +162,29 @@ relaunch_form make_event_nodes(cudaStream_t stream, shape const& of) {
   test::must(cudaEventRecord(*event, stream));
   relaunch_form with_event;
   with_event.owed = [event] { return std::size_t{0}; };
-  return form_of(captured_shape(
-                     stream, of,
-                     [&](cudaStream_t on) {
-                       test::must(cudaStreamWaitEvent(on, *event, cudaEventWaitExternal));
-                     },
-                     [&](cudaStream_t on) {
-                       test::must(cudaEventRecordWithFlags(*event, on, cudaEventRecordExternal));
-                     }),
-                 with_event);
+  auto const wait = [&] { test::must(cudaStreamWaitEvent(stream, *event, cudaEventWaitExternal)); };
+  auto const record = [&] {
+    test::must(cudaEventRecordWithFlags(*event, stream, cudaEventRecordExternal));
+  };
+  return form_of(captured_between(stream, of, wait, record), with_event);
 }
 
 relaunch_form make_memory_nodes(cudaStream_t stream, shape const& of) {
   void* temporary = nullptr;
-  return form_of(captured_shape(
-      stream, of,
-      [&](cudaStream_t on) { test::must(cudaMallocAsync(&temporary, temporary_bytes, on)); },
-      [&](cudaStream_t on) { test::must(cudaFreeAsync(temporary, on)); }));
+  return form_of(captured_between(
+      stream, of, [&] { test::must(cudaMallocAsync(&temporary, temporary_bytes, stream)); },
+      [&] { test::must(cudaFreeAsync(temporary, stream)); }));
 }
 
 void CUDART_CB do_nothing(void*) {}
 
 relaunch_form make_host_node(cudaStream_t stream, shape const& of) {
-  return form_of(captured_shape(stream, of, &nothing, [](cudaStream_t on) {
-    test::must(cudaLaunchHostFunc(on, &do_nothing, nullptr));
-  }));
+  return form_of(captured_between(
+      stream, of, [] {}, [&] { test::must(cudaLaunchHostFunc(stream, &do_nothing, nullptr)); }));
 }
 
 relaunch_form make_eager_pool(cudaStream_t, shape const& of) {
-  auto const around = std::make_shared<with_pool>();
+  auto const around = std::make_shared<pooled_blocks>();
   relaunch_form made = form_with(around);
   made.launch = [around, kernels = std::make_shared<work>(of)](cudaStream_t stream) {
     auto const temporary = around->pool.claim(stream);
@@ -264,10 +247,7 @@ relaunch_form form_of(graph const& graph, relaunch_form rest) {
 }
 
 arm<form_setup> form_named(std::string_view name) {
-  auto const found =
-      std::ranges::find_if(forms, [=](arm<form_setup> const& each) { return each.name == name; });
-  test::must(found != std::end(forms), "there is a form of this name");
-  return *found;
+  return arm_named(name, forms);
 }
 
 }  // namespace escrow::bench

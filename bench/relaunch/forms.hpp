@@ -58,7 +58,6 @@ struct relaunch_form {
 [[nodiscard]] std::size_t owed_by(escrow::deleter& deleter);
 
 using form_setup = relaunch_form(cudaStream_t stream, shape const& of);
-// The arm of this name.
 [[nodiscard]] arm<form_setup> form_named(std::string_view name);
 
 // How often launches are measured, on a GPU; few else.
@@ -74,9 +73,6 @@ struct sizes {
 using form_maker = std::function<relaunch_form(cudaStream_t stream)>;
 void add_launches(settings const& how, std::string const& name, form_maker const& bare,
                   form_maker const& form, sizes const& gpu);
-
-// Registers interference/....
-void register_interference(settings const& how);
 
 // How often each benchmark of launches is repeated.
 [[nodiscard]] inline int repetitions(settings const& how) {

@@ -9,13 +9,13 @@
 // them from a list, with Escrow the deleter's worker, to which the capture retires the block. There
 // the capture also claims a slot, which the worker recycles.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <escrow/core.hpp>
 #include <escrow/internal/device.hpp>
 #include <future>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -72,8 +72,8 @@ class escrow_graphs {
   void create_and_destroy() {
     device_block block(block_bytes);
     graph const captured = capture(stream_ref(stream_.get()), [&](stream_ref capturing) {
-      auto const temporary = pool_.claim(capturing);
-      deleter_.retire(capturing, std::move(block));
+      auto const temporary = kept_.pool.claim(capturing);
+      kept_.deleter.retire(capturing, std::move(block));
       enqueue_row(stream_, line_of_8.kernels);
     });
     graph_exec const exec(captured);
@@ -82,44 +82,22 @@ class escrow_graphs {
 
  private:
   test::owned_stream stream_ = test::make_stream();
-  escrow::deleter deleter_;
-  resource_pool<device_block> pool_{{.label = "churn", .deleter = &deleter_},
-                                    [] { return device_block(block_bytes); }};
+  pooled_blocks kept_;
 };
 
-// From its making to its end.
+// Returns how many graphs there were.
 template <class Graphs>
-class churn {
- public:
-  churn() = default;
-  churn(churn&&) = delete;
-  // The future's destructor waits for the thread.
-  ~churn() { must_end_.store(true, std::memory_order_relaxed); }
-
-  // Returns how many graphs there were; throws what the thread threw.
-  [[nodiscard]] int end() {
-    must_end_.store(true, std::memory_order_relaxed);
-    return created_.get();
+int churn(std::stop_token const& stop) {
+  relaxed_capture_scope const relaxed;
+  Graphs graphs;
+  int created = 0;
+  for (auto next = clock::now(); !stop.stop_requested(); ++created) {
+    graphs.create_and_destroy();
+    next += churn_period;
+    std::this_thread::sleep_until(next);
   }
-
- private:
-  [[nodiscard]] int run() const {
-    relaxed_capture_scope const relaxed;
-    Graphs graphs;
-    int created = 0;
-    // Relaxed: the order to end says nothing of anything else.
-    for (auto next = clock::now(); !must_end_.load(std::memory_order_relaxed);) {
-      graphs.create_and_destroy();
-      ++created;
-      next += churn_period;
-      std::this_thread::sleep_until(next);
-    }
-    return created;
-  }
-
-  std::atomic<bool> must_end_{false};
-  std::future<int> created_ = std::async(std::launch::async, [this] { return run(); });
-};
+  return created;
+}
 
 // One sort of exec, launched beside one sort of churn.
 class disturbed {
@@ -127,15 +105,29 @@ class disturbed {
   disturbed(char const* name, bool is_churn_ours, cudaStream_t stream)
       : stream_(stream),
         form_(form_named(name).setup(stream, line_of_8)),
-        is_churn_ours_(is_churn_ours) {
+        churn_(is_churn_ours ? &churn<escrow_graphs> : &churn<plain_graphs>) {
     form_.upload(stream);
     test::must(cudaStreamSynchronize(stream));
   }
 
   // Adds the host times of `launches` launches.
   void take(int launches) {
-    return is_churn_ours_ ? take_beside<escrow_graphs>(launches)
-                          : take_beside<plain_graphs>(launches);
+    std::packaged_task<int(std::stop_token)> beside(churn_);
+    auto created = beside.get_future();
+    std::jthread thread(std::move(beside));
+    auto const begin = clock::now();
+    auto next = begin;
+    for (int i = -warm_up; i < launches; ++i) {
+      while (clock::now() < next) {
+      }
+      double const us = us_of([&] { form_.launch(stream_); });
+      if (i >= 0) times_us_.push_back(us);
+      next = std::max(next + pace, clock::now());  // what is late is not made up for
+    }
+    seconds_ += seconds_since(begin);
+    thread.request_stop();
+    graphs_ += created.get();
+    test::must(cudaStreamSynchronize(stream_));
   }
 
   [[nodiscard]] double at_us(double share) const { return quantile(times_us_, share); }
@@ -150,27 +142,9 @@ class disturbed {
   }
 
  private:
-  template <class Graphs>
-  void take_beside(int launches) {
-    churn<Graphs> beside;
-    times_us_.reserve(times_us_.size() + static_cast<std::size_t>(launches));
-    auto const begin = clock::now();
-    auto next = begin;
-    for (int i = -warm_up; i < launches; ++i) {
-      while (clock::now() < next) {
-      }
-      double const us = us_of([&] { form_.launch(stream_); });
-      if (i >= 0) times_us_.push_back(us);
-      next = std::max(next + pace, clock::now());  // what is late is not made up for
-    }
-    seconds_ += seconds_since(begin);
-    graphs_ += beside.end();
-    test::must(cudaStreamSynchronize(stream_));
-  }
-
   cudaStream_t stream_;
   relaunch_form form_;
-  bool is_churn_ours_;
+  int (*churn_)(std::stop_token const&);
   std::vector<double> times_us_;
   double seconds_ = 0;
   int graphs_ = 0;
@@ -180,13 +154,12 @@ void run(benchmark::State& state, char const* name, bool is_churn_ours, int laun
   test::owned_stream const stream = test::make_stream();
   disturbed bare("bare", false, stream);
   disturbed form(name, is_churn_ours, stream);
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     bare.take(launches);
     form.take(2 * launches);
     bare.take(launches);
-    state.SetIterationTime(form.at_us(0.999) * 1e-6);
-  }
+    return form.at_us(0.999);
+  });
   form.report(state, "");
   bare.report(state, "bare_");
   state.counters["p999_of_bare"] = form.at_us(0.999) / bare.at_us(0.999);
@@ -197,21 +170,15 @@ void run(benchmark::State& state, char const* name, bool is_churn_ours, int laun
 
 void register_interference(settings const& how) {
   int const launches = how.choose(5'000, 200, 20);
-  struct setup {
-    char const* name;
-    char const* form;
-    bool is_churn_ours;
+  auto const add_form = [&](std::string const& name, char const* form, bool is_churn_ours) {
+    add("interference/" + name, {1, repetitions(how)}, benchmark::kMicrosecond,
+        [=](benchmark::State& state) { run(state, form, is_churn_ours, launches); });
   };
-  for (setup const& each : {
-           setup{"bare_again", "bare_again", false},
-           setup{"escrow", "escrow", true},
-           setup{"bare_recorded", "bare_recorded", false},
-           setup{"escrow_beside_plain_churn", "escrow", false},
-           setup{"bare_beside_escrow_churn", "bare", true},
-       }) {
-    add("interference/" + std::string(each.name), {1, repetitions(how)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, each.form, each.is_churn_ours, launches); });
-  }
+  add_form("bare_again", "bare_again", false);
+  add_form("escrow", "escrow", true);
+  add_form("bare_recorded", "bare_recorded", false);
+  add_form("escrow_beside_plain_churn", "escrow", false);
+  add_form("bare_beside_escrow_churn", "bare", true);
 }
 
 }  // namespace escrow::bench

@@ -33,8 +33,7 @@ void run(benchmark::State& state, form_maker const& make_bare, form_maker const&
   test::owned_stream const stream = test::make_stream();
   turns rows, steady, bursts;
   std::size_t slots_held = 0, owed = 0;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     relaunch_form bare = make_bare(stream), form = make_form(stream);
     for (relaunch_form const* const each : {&bare, &form}) {  // warms up
       each->upload(stream);
@@ -49,12 +48,12 @@ void run(benchmark::State& state, form_maker const& make_bare, form_maker const&
     for (int i = 0; i < size.bursts; ++i) {
       in_turns(bursts, &burst_us, std::min(burst_max, size.steady));
     }
-    state.SetIterationTime(us * 1e-6);
     slots_held = form.slots_held();
     for (auto const& [name, count] : form.facts) state.counters[name] = count;
     owed += form.end();
     owed += bare.end();
-  }
+    return us;
+  });
   state.counters["launches_per_s"] = 1e6 / rows.other();
   state.counters["bare_us"] = rows.plain();
   state.counters["host_us"] = steady.other();

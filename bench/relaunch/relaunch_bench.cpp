@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "forms.hpp"
 #include "graphs.hpp"
@@ -24,43 +25,36 @@
 namespace escrow::bench {
 namespace {
 
-struct sized_shape {
-  shape of;
-  sizes gpu;  // so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel
-};
+// Each with sizes so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel.
+using sized_shape = std::pair<shape, sizes>;
 
+constexpr shape line_of_64{"kernels:64", 1, 64};
 constexpr sized_shape line_1{{"kernels:1", 1, 1},
                              {.instances = 10, .row = 2000, .steady = 200, .bursts = 8}};
 constexpr sized_shape line_8{line_of_8, {.instances = 6, .row = 600, .steady = 200, .bursts = 8}};
-constexpr sized_shape line_64{{"kernels:64", 1, 64},
-                              {.instances = 3, .row = 100, .steady = 200, .bursts = 2}};
-constexpr sized_shape shapes[]{
-    line_1,
-    line_8,
-    line_64,
-    {{"kernels:512", 1, 512}, {.instances = 1, .row = 16, .steady = 32, .bursts = 1}},
-    {{"fork4", 4, 16}, {.instances = 4, .row = 200, .steady = 200, .bursts = 2}},
-};
+constexpr sized_shape line_64{line_of_64, {.instances = 3, .row = 100, .steady = 200, .bursts = 2}};
+constexpr sized_shape line_512{{"kernels:512", 1, 512},
+                               {.instances = 1, .row = 16, .steady = 32, .bursts = 1}};
+constexpr sized_shape fork4{{"fork4", 4, 16},
+                            {.instances = 4, .row = 200, .steady = 200, .bursts = 2}};
 // For forms that are there to be seen beside the others.
 constexpr sized_shape less_often[]{
     {line_of_8, {.instances = 1, .row = 200, .steady = 100, .bursts = 4}},
-    {{"kernels:64", 1, 64}, {.instances = 1, .row = 50, .steady = 50, .bursts = 1}},
+    {line_of_64, {.instances = 1, .row = 50, .steady = 50, .bursts = 1}},
 };
 
 void add_form(settings const& how, std::string const& name, sized_shape const& each) {
-  auto const maker_of = [&](std::string const& form) {
-    return [of = each.of, setup = form_named(form).setup](cudaStream_t stream) {
-      return setup(stream, of);
-    };
+  auto const& [of, gpu] = each;
+  auto const maker_of = [of = of](std::string const& form) {
+    return [=, setup = form_named(form).setup](cudaStream_t stream) { return setup(stream, of); };
   };
-  add_launches(how, "relaunch/" + name + "/" + each.of.name, maker_of("bare"), maker_of(name),
-               each.gpu);
+  add_launches(how, "relaunch/" + name + "/" + of.name, maker_of("bare"), maker_of(name), gpu);
 }
 
 // Launches until none has returned for a while, or `launches_max` times; returns how often.
 int launches_until_quiet(relaunch_form const& form, cudaStream_t stream, test::pinned_flag& flag,
                          int launches_max) {
-  constexpr double quiet_s = 0.2;  // a launch that takes longer is one that blocks
+  constexpr std::chrono::milliseconds quiet{200};  // a launch that takes longer is one that blocks
   // Relaxed, both: the count and the order to end say nothing of anything else.
   std::atomic<int> made{0};
   std::atomic<bool> must_end{false};
@@ -70,16 +64,12 @@ int launches_until_quiet(relaunch_form const& form, cudaStream_t stream, test::p
       made.fetch_add(1, std::memory_order_relaxed);
     }
   });
-  int count = 0;
-  auto changed = clock::now();
-  while (seconds_since(changed) < quiet_s) {
-    bool const has_ended =
-        launching.wait_for(std::chrono::milliseconds(1)) == std::future_status::ready;
-    int const now = made.load(std::memory_order_relaxed);
-    if (now != count) changed = clock::now();
-    count = now;
-    if (has_ended) break;
+  int count = -1;
+  while (made.load(std::memory_order_relaxed) != count) {
+    count = made.load(std::memory_order_relaxed);
+    if (launching.wait_for(quiet) == std::future_status::ready) break;
   }
+  count = made.load(std::memory_order_relaxed);
   must_end.store(true, std::memory_order_relaxed);
   flag.raise();  // without it, a launch that blocks would never return
   launching.get();
@@ -96,12 +86,10 @@ void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launch
   form.launch(stream);
   test::must(cudaStreamSynchronize(stream));
   int made = 0;
-  for (auto _ : state) {
-    auto const begin = clock::now();
+  repeat(state, [&] {
     test::must(test::launch_wait_flag(stream, flag.get()));
-    made = launches_until_quiet(form, stream, flag, launches_max);
-    state.SetIterationTime(seconds_since(begin));
-  }
+    return us_of([&] { made = launches_until_quiet(form, stream, flag, launches_max); });
+  });
   test::must(cudaStreamSynchronize(stream));
   state.counters["launches"] = made;
   state.counters["launches_max"] = launches_max;
@@ -130,12 +118,10 @@ void on_threads(benchmark::State& state, arm<form_setup> const& which, int threa
   thread_team form(threads, launching(which, launches));
   for (thread_team* const each : {&bare, &form}) static_cast<void>(each->round());
   turns taken;
-  for (auto _ : state) {
-    require_time();
-    double const seconds =
-        taken.add_around([&] { return bare.round(); }, [&] { return form.round(); });
-    state.SetIterationTime(seconds / launches);
-  }
+  repeat(state, [&] {
+    return 1e6 / launches *
+           taken.add_around([&] { return bare.round(); }, [&] { return form.round(); });
+  });
   state.counters["throughput_of_bare"] = 1 / taken.share();
   state.counters["bare_us"] = taken.plain() * 1e6 / launches;
   state.counters["on_threads"] = threads;
@@ -145,11 +131,9 @@ constexpr content with_64_owners{.owners = 64};
 
 // Between two graphs, each with 64 owners of its own, to and fro.
 void update(benchmark::State& state) {
-  constexpr int later_times = 4;
   graph_maker make;
   turns first, later;
-  for (auto _ : state) {
-    require_time();
+  repeat(state, [&] {
     make.settle();
     std::array<test::owned_graph, 2> const plain{make.plain(), make.plain()};
     std::array<graph, 2> const ours{make.ours(with_64_owners), make.ours(with_64_owners)};
@@ -163,10 +147,11 @@ void update(benchmark::State& state) {
       return to.add_us([&] { test::must(cudaGraphExecUpdate(plain_exec, plain[index], &result)); },
                        [&] { exec.update(ours[index]); });
     };
-    state.SetIterationTime(add(first, 1) * 1e-6);
-    for (int i = 0; i < later_times; ++i) add(later, static_cast<std::size_t>(i % 2));
+    double const us = add(first, 1);
+    for (std::size_t const index : {0U, 1U, 0U, 1U}) add(later, index);
     test::must(exec.is_bare(), "the exec is bare");
-  }
+    return us;
+  });
   first.report(state, "first_");
   later.report(state);
 }
@@ -186,41 +171,20 @@ void destroy(benchmark::State& state) {
     if (is_idle) test::must(cudaStreamSynchronize(make.stream));
     return to.add_us([&] { plain.reset(); }, [&] { ours.reset(); });
   };
-  for (auto _ : state) {
-    require_time();
-    state.SetIterationTime(add(idle, true) * 1e-6);
-    static_cast<void>(add(in_flight, false));
-  }
+  repeat(state, [&] {
+    double const us = add(idle, true);
+    add(in_flight, false);
+    return us;
+  });
   idle.report(state);
   in_flight.report(state, "in_flight_");
-}
-
-// Beside launches in a row: how far the host runs ahead, threads that launch at the same time, and
-// what 64 owners add to instantiating, updating and destroying an exec.
-void add_others(settings const& how) {
-  int const launches_max = how.choose(1200, 100, 4);
-  for (auto const& form : {form_named("bare"), form_named("escrow"), form_named("user_object")}) {
-    add("run_ahead/" + std::string(form.name), {1, how.choose(3, 2, 1)}, benchmark::kMillisecond,
-        [=](benchmark::State& state) { run_ahead(state, form, launches_max); });
-  }
-  int const threads = how.choose(12, 4, 2), launches = how.choose(400, 8, 2);
-  for (auto const& form :
-       {form_named("bare_again"), form_named("escrow"), form_named("user_object")}) {
-    add("threads12/" + std::string(form.name), {how.choose(5, 1, 1), repetitions(how)},
-        benchmark::kMicrosecond,
-        [=](benchmark::State& state) { on_threads(state, form, threads, launches); });
-  }
-  times const often{how.choose(60, 4, 2), repetitions(how)};
-  add("objects64/instantiate", often, benchmark::kMicrosecond,
-      [](benchmark::State& state) { measure_instantiation(state, with_64_owners.owners); });
-  add("objects64/update", often, benchmark::kMicrosecond, &update);
-  add("objects64/destroy", often, benchmark::kMicrosecond, &destroy);
 }
 
 }  // namespace
 
 void register_all(settings const& how) {
-  for (sized_shape const& each : shapes) {
+  auto const us = benchmark::kMicrosecond;
+  for (sized_shape const& each : {line_1, line_8, line_64, line_512, fork4}) {
     for (char const* const name :
          {"bare", "bare_again", "escrow", "escrow_user_object", "user_object"}) {
       add_form(how, name, each);
@@ -234,7 +198,21 @@ void register_all(settings const& how) {
       add_form(how, name, each);
     }
   }
-  add_others(how);
+  int const launches_max = how.choose(1200, 100, 4);
+  for (std::string const name : {"bare", "escrow", "user_object"}) {
+    add("run_ahead/" + name, {1, how.choose(3, 2, 1)}, benchmark::kMillisecond,
+        [=](benchmark::State& state) { run_ahead(state, form_named(name), launches_max); });
+  }
+  int const threads = how.choose(12, 4, 2), launches = how.choose(400, 8, 2);
+  for (std::string const name : {"bare_again", "escrow", "user_object"}) {
+    add("threads12/" + name, {how.choose(5, 1, 1), repetitions(how)}, us,
+        [=](benchmark::State& state) { on_threads(state, form_named(name), threads, launches); });
+  }
+  times const often{how.choose(60, 4, 2), repetitions(how)};
+  add("objects64/instantiate", often, us,
+      [](benchmark::State& state) { measure_instantiation(state, with_64_owners.owners); });
+  add("objects64/update", often, us, &update);
+  add("objects64/destroy", often, us, &destroy);
   register_interference(how);
 }
 

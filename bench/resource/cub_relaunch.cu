@@ -6,7 +6,6 @@
 // without one. `memory_nodes` of a form is how many nodes of its graph allocate or free.
 #include <cub/device/device_reduce.cuh>
 #include <cuda/std/execution>
-#include <escrow/internal/graph_query.hpp>
 #include <escrow/memory_resource.hpp>
 #include <memory>
 #include <optional>
@@ -51,20 +50,18 @@ struct reduction {
   memory_resource resource{stream_allocator({.label = "cub", .deleter = &deleter})};
 };
 
-int memory_nodes_in(cudaGraph_t graph) {
-  int count = 0;
-  for (cudaGraphNode_t const each : nodes_of(graph)) {
-    cudaGraphNodeType type{};
-    test::must(cudaGraphNodeGetType(each, &type));
-    count += type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree ? 1 : 0;
+// A form that keeps what its graph uses, and tells how many nodes of it allocate or free.
+template <class Graph>
+relaunch_form form_with(std::shared_ptr<reduction> const& data, Graph const& graph) {
+  relaunch_form with_data;
+  with_data.owed = [data] { return owed_by(data->deleter); };
+  relaunch_form made = form_of(graph, with_data);
+  int& count = made.facts["memory_nodes"];
+  for (auto const type : {cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree}) {
+    auto const found = made.facts.find("nodes_type_" + std::to_string(type));
+    if (found != made.facts.end()) count += found->second;
   }
-  return count;
-}
-
-relaunch_form keeping(std::shared_ptr<reduction> const& data) {
-  relaunch_form result;
-  result.owed = [data] { return owed_by(data->deleter); };
-  return result;
+  return made;
 }
 
 // By plain CUDA calls.
@@ -72,19 +69,15 @@ form_maker plainly(void (reduction::*enqueue)(cudaStream_t)) {
   return [=](cudaStream_t stream) {
     auto const data = std::make_shared<reduction>();
     test::owned_graph const made = captured(stream, [&] { ((*data).*enqueue)(stream); });
-    relaunch_form result = form_of(made.get(), keeping(data));
-    result.facts["memory_nodes"] = memory_nodes_in(made);
-    return result;
+    return form_with(data, made.get());
   };
 }
 
 relaunch_form by_escrow(cudaStream_t stream) {
   auto const data = std::make_shared<reduction>();
-  graph const made =
-      capture(stream_ref(stream), [&](stream_ref on) { data->with_resource(on.get()); });
-  relaunch_form result = form_of(made, keeping(data));
-  result.facts["memory_nodes"] = memory_nodes_in(made.get());
-  return result;
+  return form_with(data, capture(stream_ref(stream), [&](stream_ref on) {
+                     data->with_resource(on.get());
+                   }));
 }
 
 }  // namespace

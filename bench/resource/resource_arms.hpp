@@ -1,4 +1,4 @@
-// The resource bench's arms: memory resources under RMM's own patterns of allocations.
+// Arms of memory resources under RMM's own patterns of allocations.
 #pragma once
 
 #include <cmath>
@@ -9,19 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "bench.hpp"
-#include "claim_arm.hpp"
+#include "claim_arms.hpp"
 
 namespace escrow::bench {
 
 inline constexpr std::size_t resource_alignment = 256;
 
 // Allocations of one size, each freed before the next. A block that is freed on another stream is
-// that stream's from then on.
-template <class Resource>
-claim_setup pairs_of(Resource resource) {
-  return by_stream([shared = std::make_shared<Resource>(std::move(resource))](cudaStream_t on,
-                                                                              cudaStream_t last) {
+// that stream's from then on. `make` makes the resource.
+template <auto make>
+claim_setup pairs_of() {
+  auto const shared = std::make_shared<decltype(make())>(make());
+  return by_stream([=](cudaStream_t on, cudaStream_t last) {
     void* const memory = shared->allocate(cuda::stream_ref(on), claimed_bytes, resource_alignment);
     shared->deallocate(cuda::stream_ref(last), memory, claimed_bytes, resource_alignment);
   });
@@ -35,11 +34,13 @@ class random_allocations {
  public:
   random_allocations(std::shared_ptr<Resource> from, claim_streams streams)
       : from_(std::move(from)), streams_(std::move(streams)), alive_(alive_max) {
-    std::minstd_rand numbers(1);  // the same for all arms and threads
+    constexpr double bits_min = 8, bits_max = 22;  // 256 bytes, 4 MiB
+    std::minstd_rand numbers(1);                   // the same for all arms and threads
     std::uniform_int_distribution<std::size_t> places(0, alive_max - 1);
     std::uniform_real_distribution<double> exponents(bits_min, bits_max);
-    for (int i = 0; i < steps_max; ++i) {
-      steps_.push_back({places(numbers), static_cast<std::size_t>(std::exp2(exponents(numbers)))});
+    for (auto& [place, bytes] : steps_) {
+      place = places(numbers);
+      bytes = static_cast<std::size_t>(std::exp2(exponents(numbers)));
     }
   }
   random_allocations(random_allocations&&) = delete;
@@ -57,8 +58,6 @@ class random_allocations {
 
  private:
   static constexpr std::size_t alive_max = 64;
-  static constexpr double bits_min = 8, bits_max = 22;  // 256 bytes, 4 MiB
-  static constexpr int steps_max = 4096;
 
   struct allocation {
     void* memory = nullptr;
@@ -75,28 +74,27 @@ class random_allocations {
   std::shared_ptr<Resource> from_;
   claim_streams streams_;
   std::vector<allocation> alive_;
-  std::vector<std::pair<std::size_t, std::size_t>> steps_;  // place, bytes
+  std::vector<std::pair<std::size_t, std::size_t>> steps_{4096};  // place, bytes
   std::size_t next_ = 0;
 };
 
-template <class Resource>
-claim_setup random_of(Resource resource) {
-  return [shared = std::make_shared<Resource>(std::move(resource))](
-             claim_streams const& mine) -> claim_pair {
-    auto const own = std::make_shared<random_allocations<Resource>>(shared, mine);
+template <auto make>
+claim_setup random_of() {
+  using resource = decltype(make());
+  auto const shared = std::make_shared<resource>(make());
+  return [=](claim_streams const& mine) -> claim_pair {
+    auto const own = std::make_shared<random_allocations<resource>>(shared, mine);
     return [own](std::size_t on, std::size_t) { own->step(on); };
   };
 }
 
+template <auto make>
+auto setup_of(bool is_random) {
+  return is_random ? &random_of<make> : &pairs_of<make>;
+}
+
 // Null without RMM.
-[[gnu::weak]] claim_setup rmm_pool_pairs();
-[[gnu::weak]] claim_setup rmm_pool_random();
-[[gnu::weak]] claim_setup rmm_pool_on_escrow_pairs();
-[[gnu::weak]] claim_setup rmm_pool_on_escrow_random();
-[[gnu::weak]] claim_setup rmm_arena_pairs();
-[[gnu::weak]] claim_setup rmm_arena_random();
-[[gnu::weak]] claim_setup rmm_cuda_async_pairs();
-[[gnu::weak]] claim_setup rmm_cuda_async_random();
+[[gnu::weak]] std::vector<claim_arm> rmm_arms(bool is_random);
 
 // Registers cub_relaunch/.... Null on the simulated runtime, which has no CUB.
 [[gnu::weak]] void register_cub_relaunch(settings const& how);

@@ -15,7 +15,6 @@
 #include <escrow/pool.hpp>
 #include <memory>
 
-#include "claim_arms.hpp"
 #include "resource_arms.hpp"
 
 namespace escrow::bench {
@@ -28,36 +27,8 @@ claim_setup scratch_pairs() {
           cudaStream_t on, cudaStream_t) { pool->claim(on, claimed_bytes).release(); });
 }
 
-memory_resource made() {
+memory_resource escrow_resource() {
   return memory_resource(stream_allocator({.slots_max = 4096, .label = "resource"}));
-}
-claim_setup escrow_pairs() {
-  return pairs_of(made());
-}
-claim_setup escrow_random() {
-  return random_of(made());
-}
-
-std::vector<claim_arm> const& pair_arms() {
-  static std::vector<claim_arm> const all{
-      {"escrow", &escrow_pairs, true, many},
-      {"rmm_pool", &rmm_pool_pairs, false, some},
-      {"rmm_pool_on_escrow", &rmm_pool_on_escrow_pairs, false, some},
-      {"rmm_arena", &rmm_arena_pairs, false, some},
-      {"rmm_cuda_async", &rmm_cuda_async_pairs, false, some},
-  };
-  return all;
-}
-
-std::vector<claim_arm> const& random_arms() {
-  static std::vector<claim_arm> const all{
-      {"escrow", &escrow_random, true, many},
-      {"rmm_pool", &rmm_pool_random, false, some},
-      {"rmm_pool_on_escrow", &rmm_pool_on_escrow_random, false, some},
-      {"rmm_arena", &rmm_arena_random, false, some},
-      {"rmm_cuda_async", &rmm_cuda_async_random, false, some},
-  };
-  return all;
 }
 
 constexpr arm_ratio ratios[]{
@@ -67,14 +38,18 @@ constexpr arm_ratio ratios[]{
     {"rmm_cuda_async", "escrow"},
 };
 
-void add_pattern(settings const& how, std::string const& name, std::vector<claim_arm> const& arms) {
+void add_pattern(settings const& how, std::string const& name, bool is_random) {
+  std::vector<claim_arm> arms{{"escrow", setup_of<&escrow_resource>(is_random), true, many}};
+  if (&rmm_arms == nullptr) {
+    arms.push_back({"rmm", nullptr, false});
+  } else {
+    for (claim_arm const& each : rmm_arms(is_random)) arms.push_back(each);
+  }
   auto const present = present_arms(arms, how);
-  int const pairs = how.choose(many, 64, 4);
   auto const add_load = [&](claim_load const& load) {
-    add("resource/" + name + "/threads:" + std::to_string(load.threads) +
-            "/streams:" + std::to_string(load.streams),
-        {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run_arms(state, present, ratios, load, pairs); });
+    add_rounds("resource/" + name + "/threads:" + std::to_string(load.threads) +
+                   "/streams:" + std::to_string(load.streams),
+               how, present, ratios, load);
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
   for (int const threads : {1, 8}) add_load({.threads = threads, .streams = 4});
@@ -83,14 +58,11 @@ void add_pattern(settings const& how, std::string const& name, std::vector<claim
 }  // namespace
 
 void register_all(settings const& how) {
-  add_pattern(how, "pairs", pair_arms());
-  add_pattern(how, "random", random_arms());
+  add_pattern(how, "pairs", false);
+  add_pattern(how, "random", true);
   for (int const threads : {1, 8}) {
-    add("resource_turns/escrow_over_scratch/on_threads:" + std::to_string(threads),
-        {how.choose(200, 40, 2)}, benchmark::kMicrosecond, [=](benchmark::State& state) {
-          run_in_turns(state, scratch_pairs(), escrow_pairs(), {.threads = threads},
-                       how.choose(many, 64, 4));
-        });
+    add_pair("resource_turns/escrow_over_scratch", how, {"scratch", &scratch_pairs},
+             {"escrow", setup_of<&escrow_resource>(false)}, {threads});
   }
   if (&register_cub_relaunch != nullptr) register_cub_relaunch(how);
 }

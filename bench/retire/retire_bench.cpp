@@ -23,16 +23,17 @@ struct tally {
   std::atomic<std::uint64_t> destroyed{0};
 };
 
-// Release: pairs with the acquire in run().
-void count(tally& of) noexcept {
-  of.destroyed.fetch_add(1, std::memory_order_release);
-}
-
-using counted_owner = telling_owner<tally, &count>;
+// Of an owner, when it ends. Release: pairs with the acquire in run().
+struct count {
+  void operator()(tally* of) const noexcept {
+    of->destroyed.fetch_add(1, std::memory_order_release);
+  }
+};
+using counted_owner = std::unique_ptr<tally, count>;
 
 counted_owner next(tally& of) {
   ++of.handed_over;
-  return counted_owner(of);
+  return counted_owner(&of);
 }
 
 // Each arm makes a call that has something done after the work on a stream.
@@ -72,27 +73,22 @@ constexpr retire_arm arms[]{
     {"host_function", &host_function},
 };
 
-// Host time of `calls` calls in a row, microseconds.
-double host_row(call_function const& call, cudaStream_t stream, int calls) {
-  return us_of([&] {
-    for (int i = 0; i < calls; ++i) call(stream);
-  });
-}
-
-// Wall time of `calls` turns of a kernel and a call, until all are done.
-double stream_row(call_function const& call, cudaStream_t stream, int calls) {
+// Microseconds of `calls` calls in a row: of the host, or of turns of a kernel and a call, until
+// all are done.
+template <bool has_kernels>
+double row_us(call_function const& call, cudaStream_t stream, int calls) {
   return us_of([&] {
     for (int i = 0; i < calls; ++i) {
-      test::must(test::launch_tiny(stream));
+      if (has_kernels) test::must(test::launch_tiny(stream));
       call(stream);
     }
-    test::must(cudaStreamSynchronize(stream));
+    if (has_kernels) test::must(cudaStreamSynchronize(stream));
   });
 }
 
-using row_function = double (*)(call_function const& call, cudaStream_t stream, int calls);
+using row_function = double(call_function const& call, cudaStream_t stream, int calls);
 
-void run(benchmark::State& state, retire_arm const& which, row_function row, int calls) {
+void run(benchmark::State& state, retire_arm const& which, row_function* row, int calls) {
   test::owned_stream const stream = test::make_stream();
   tally owners;
   auto const call = which.setup(owners);
@@ -108,28 +104,20 @@ void run(benchmark::State& state, retire_arm const& which, row_function row, int
   };
   constexpr int warm_up_rows = 2;
   for (int i = 0; i < warm_up_rows; ++i) static_cast<void>(once());
-  for (auto _ : state) state.SetIterationTime(once() * 1e-6 / calls);
+  repeat(state, [&] { return once() / calls; });
 }
-
-struct kind {
-  char const* name;
-  row_function row;
-  int calls_max;  // a host row fits in CUDA's launch queue
-};
-
-constexpr kind kinds[]{{"host", &host_row, 256}, {"stream", &stream_row, 1024}};
 
 }  // namespace
 
 void register_all(settings const& how) {
-  for (kind const& each : kinds) {
-    int const calls = std::min(each.calls_max, how.choose(1024, 64, 4));
+  auto const add_kind = [&](std::string const& kind, row_function* row, int calls) {
     for (retire_arm const& which : arms) {
-      add("retire/" + std::string(each.name) + "/" + which.name, {how.choose(10, 5, 1)},
-          benchmark::kMicrosecond,
-          [=](benchmark::State& state) { run(state, which, each.row, calls); });
+      add("retire/" + kind + "/" + which.name, {how.choose(10, 5, 1)}, benchmark::kMicrosecond,
+          [=](benchmark::State& state) { run(state, which, row, calls); });
     }
-  }
+  };
+  add_kind("host", &row_us<false>, how.choose(256, 64, 4));  // fits in CUDA's launch queue
+  add_kind("stream", &row_us<true>, how.choose(1024, 64, 4));
 }
 
 }  // namespace escrow::bench

@@ -4,9 +4,14 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
+#include <string_view>
+
+#include "status.hpp"
 
 namespace escrow::bench {
 
@@ -16,8 +21,7 @@ struct settings {
   bool is_quick = false;     // --quick: see that everything runs; the numbers are of no use
   std::string stacks{};      // --stacks=FOLDER: samples stacks into it and does nothing else
 
-  // The count for the runtime at hand: full on a GPU, less on the simulated runtime, least if
-  // quick.
+  // The count for the runtime at hand.
   [[nodiscard]] int choose(int gpu, int simulated, int quick) const {
     if (is_quick) return quick;
     return is_simulated ? simulated : gpu;
@@ -25,7 +29,8 @@ struct settings {
 };
 
 // One way to do what a bench measures. `setup` is a function that makes what the bench then runs
-// and times; the end of what it made tears everything down.
+// and times; the end of what it made tears everything down. It is null if this program was built
+// without a library that the arm needs.
 template <class Setup>
 struct arm {
   char const* name;
@@ -38,6 +43,14 @@ struct arm {
   }
 };
 
+template <class Arms>
+[[nodiscard]] auto arm_named(std::string_view name, Arms const& arms) {
+  auto const found =
+      std::ranges::find_if(arms, [=](auto const& each) { return each.name == name; });
+  test::must(found != std::end(arms), "there is an arm of this name");
+  return *found;
+}
+
 // How often something is done: `iterations` in each of `repetitions`; 0 repetitions: the default.
 struct times {
   int iterations;
@@ -49,11 +62,26 @@ struct times {
 void add(std::string const& name, times const& how_often, benchmark::TimeUnit unit,
          std::function<void(benchmark::State&)> run);
 
-// Throws std::runtime_error once the program's time is over. Benchmarks ask in their loops: what
-// was measured until then can still be written.
+// Throws std::runtime_error once the program's time is over: what was measured until then can still
+// be written.
 void require_time();
+
+// The iterations of a benchmark: `once()` does one and returns its microseconds.
+template <class Once>
+void repeat(benchmark::State& state, Once once) {
+  for (auto _ : state) {
+    require_time();
+    state.SetIterationTime(once() * 1e-6);
+  }
+}
 
 // Registers the program's benchmarks. Each bench program defines it.
 void register_all(settings const& how);
+// Parts of some programs, in files of their own.
+void register_callbacks(settings const& how);
+void register_exec_sets(settings const& how);
+void register_interference(settings const& how);
+void register_mixed(settings const& how);
+void register_races(settings const& how);
 
 }  // namespace escrow::bench

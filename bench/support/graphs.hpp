@@ -1,5 +1,4 @@
-// What several benches capture: rows of tiny kernels, with and without things that Escrow keeps;
-// and owners that tell when they end.
+// What several benches capture: rows of tiny kernels, with and without things that Escrow keeps.
 #pragma once
 
 #include <escrow/deleter.hpp>
@@ -16,25 +15,6 @@
 #include "timing.hpp"
 
 namespace escrow::bench {
-
-// How long everything may take to come back between two measurements.
-inline constexpr std::chrono::seconds settle_max{10};
-
-// An owner as small as a handle, which calls `at_end(*object)` when it is destroyed, unless it was
-// moved from.
-template <class Object, void (*at_end)(Object&) noexcept>
-class telling_owner {
- public:
-  explicit telling_owner(Object& object) : object_(&object) {}
-  telling_owner(telling_owner&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  telling_owner& operator=(telling_owner&&) = delete;
-  ~telling_owner() {
-    if (object_ != nullptr) at_end(*object_);
-  }
-
- private:
-  Object* object_;
-};
 
 // Deletes a share on the heap: the destructor of a user object, or a host function.
 inline void CUDART_CB drop_share(void* share) {
@@ -73,6 +53,30 @@ inline void enqueue_row(cudaStream_t stream, int kernels) {
   for (int i = 0; i < kernels; ++i) test::must(test::launch_tiny(stream));
 }
 
+inline void drain(escrow::deleter& of) {
+  test::must(of.drain_for(std::chrono::seconds(10)), "the deleter drains");
+}
+
+// A pool and its deleter. What is claimed does not matter, so nothing is made; or blocks of
+// `bytes`.
+template <class T, std::size_t... bytes>
+struct pooled {
+  explicit pooled(std::size_t slots_max = 64)
+      : pool({.slots_max = slots_max, .label = "bench", .deleter = &deleter},
+             [] { return T(bytes...); }) {}
+
+  // Returns when everything that graphs have kept is reclaimed.
+  void settle() {
+    drain(deleter);
+    test::must(pool.stats().in_graphs == 0, "all slots have come back");
+  }
+
+  escrow::deleter deleter;
+  resource_pool<T> pool;
+};
+using pooled_ints = pooled<int>;
+using pooled_blocks = pooled<device_block, std::size_t{1} << 20>;
+
 // A row of kernels, and what Escrow keeps for it.
 struct content {
   int kernels = 8;
@@ -89,10 +93,9 @@ class graph_maker {
   [[nodiscard]] graph ours(content const& of) {
     return capture(stream_ref(stream.get()), [&](stream_ref) { enqueue(of); });
   }
-  // Returns when everything that graphs have kept is reclaimed.
   void settle() {
     test::must(cudaStreamSynchronize(stream));
-    test::must(deleter.drain_for(settle_max), "the deleter drains");
+    kept_.settle();
   }
 
   test::owned_stream const stream = test::make_stream();
@@ -100,14 +103,14 @@ class graph_maker {
  private:
   void enqueue(content const& of) {
     std::optional<lease<int>> claimed;
-    if (of.has_claim) claimed.emplace(pool.claim(stream.get()));
-    for (int i = 0; i < of.owners; ++i) deleter.retire(stream.get(), std::make_unique<int>(i));
+    if (of.has_claim) claimed.emplace(kept_.pool.claim(stream.get()));
+    for (int i = 0; i < of.owners; ++i) {
+      kept_.deleter.retire(stream.get(), std::make_unique<int>(i));
+    }
     enqueue_row(stream, of.kernels);
   }
 
-  escrow::deleter deleter;
-  resource_pool<int> pool{{.slots_max = 64, .label = "graphs", .deleter = &deleter},
-                          [] { return 0; }};
+  pooled_ints kept_;
 };
 
 // Instantiating a graph with owners, beside a plain one: the first exec, and a later one, which may
@@ -115,20 +118,18 @@ class graph_maker {
 inline void measure_instantiation(benchmark::State& state, int owners) {
   graph_maker make;
   turns first, later;
-  for (auto _ : state) {
-    require_time();
-    {
-      test::owned_graph const plain = make.plain();
-      graph const ours = make.ours({.owners = owners});
-      test::owned_exec plain_exec, plain_again;
-      std::optional<graph_exec> exec, again;
-      state.SetIterationTime(1e-6 * first.add_us([&] { plain_exec = test::instantiate(plain); },
-                                                 [&] { exec.emplace(ours); }));
-      later.add_us([&] { plain_again = test::instantiate(plain); }, [&] { again.emplace(ours); });
-      test::must(exec->is_bare() && again->is_bare(), "the execs are bare");
-    }
+  repeat(state, [&] {
     make.settle();
-  }
+    test::owned_graph const plain = make.plain();
+    graph const ours = make.ours({.owners = owners});
+    test::owned_exec plain_exec, plain_again;
+    std::optional<graph_exec> exec, again;
+    double const us =
+        first.add_us([&] { plain_exec = test::instantiate(plain); }, [&] { exec.emplace(ours); });
+    later.add_us([&] { plain_again = test::instantiate(plain); }, [&] { again.emplace(ours); });
+    test::must(exec->is_bare() && again->is_bare(), "the execs are bare");
+    return us;
+  });
   first.report(state);
   later.report(state, "later_");
 }

@@ -2,14 +2,12 @@
 // time that a program may take, and its exit status.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,9 +20,6 @@ namespace {
 
 constexpr int skip_status = 77;  // what CTest takes for "skipped"
 
-// More than any program needs on a GPU, unless something is very wrong. Simulated kernels take as
-// long as they take.
-constexpr int seconds_max = 95, seconds_max_simulated = 900;
 clock::time_point time_begin;  // this and the next are written before any benchmark runs
 int time_limit_s = 0;
 
@@ -86,22 +81,20 @@ void add_context(settings const& how) {
       stderr);
 }
 
-// Takes the option that begins so from the texts and returns its value; empty if there is none.
-std::string taken_option(std::vector<std::string>& texts, std::string_view begin) {
-  auto const found = std::find_if(texts.begin(), texts.end(),
-                                  [=](std::string const& each) { return each.starts_with(begin); });
-  if (found == texts.end()) return {};
-  std::string value = found->substr(begin.size());
-  texts.erase(found);
-  return value;
-}
-
 int run(int argc, char** argv) {
   settings how{.is_simulated = test::is_simulated()};
   if (!how.is_simulated && !is_device_usable()) return skip_status;
-  std::vector<std::string> users(argv + 1, argv + argc);
-  how.is_quick = std::erase(users, "--quick") != 0;
-  how.stacks = taken_option(users, "--stacks=");
+  std::string const stacks = "--stacks=";
+  std::vector<std::string> users;
+  for (std::string const each : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
+    if (each == "--quick") {
+      how.is_quick = true;
+    } else if (each.starts_with(stacks)) {
+      how.stacks = each.substr(stacks.size());
+    } else {
+      users.push_back(each);
+    }
+  }
   // Our defaults first, so that the user's win.
   std::vector<std::string> texts{argv[0], "--benchmark_enable_random_interleaving=true",
                                  "--benchmark_display_aggregates_only=true",
@@ -114,8 +107,10 @@ int run(int argc, char** argv) {
   benchmark::Initialize(&count, pointers.data());
   if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return EXIT_FAILURE;
   register_all(how);
+  // More than any program needs on a GPU, unless something is very wrong. Simulated kernels take as
+  // long as they take.
+  time_limit_s = how.is_simulated ? 900 : 95;
   time_begin = clock::now();
-  time_limit_s = how.is_simulated ? seconds_max_simulated : seconds_max;
   bool const ran = benchmark::RunSpecifiedBenchmarks() != 0;
   benchmark::Shutdown();
   return ran && !has_failed.load(std::memory_order_relaxed) ? EXIT_SUCCESS : EXIT_FAILURE;

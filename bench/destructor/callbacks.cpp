@@ -1,0 +1,277 @@
+// Nanoseconds inside a destroy callback, sample by sample. The callback is reclaimable::push(),
+// called as CUDA calls it, with Escrow's worker awake and asleep; the library's wakeup alone, with
+// a thread that sleeps behind it; or empty.
+//
+// destructor/...: each benchmark's time is the mean; the counters have the quantiles. Two readings
+// of the clock are in each sample: subtract destructor/empty to be without.
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/reclaimable.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#include "bench.hpp"
+#include "status.hpp"
+#include "timing.hpp"
+#include "wait_until.hpp"
+#include "wakeup.hpp"
+
+namespace escrow::bench {
+namespace {
+
+// A clock for the shortest times: the processor's own counter where it has one. Nothing before it
+// in the program is done later, and nothing behind it earlier.
+std::uint64_t ticks() {
+#if defined(__x86_64__)
+  _mm_lfence();
+  std::uint64_t const now = __rdtsc();
+  _mm_lfence();
+  return now;
+#else
+  return static_cast<std::uint64_t>(clock::now().time_since_epoch().count());
+#endif
+}
+
+double ns_per_tick() {
+  static double const measured = [] {
+    constexpr double long_enough = 0.02;
+    auto const begin = clock::now();
+    std::uint64_t const first = ticks();
+    while (seconds_since(begin) < long_enough) {
+    }
+    std::uint64_t const last = ticks();
+    return seconds_since(begin) * 1e9 / static_cast<double>(last - first);
+  }();
+  return measured;
+}
+
+// Objects whose destroy callback is timed, a round of them at a time.
+struct callbacks {
+  void (*callback)(void*) = nullptr;
+  std::vector<void*> objects{};  // its argument for each of them
+  // Before a round. Returns false if what the arm promises, a sleeping worker, could not be seen.
+  std::function<bool()> begin_round = [] { return true; };
+  // After a round: all objects may be used again when it returns.
+  std::function<void()> end_round = [] {};
+  // How often the worker has slept since the arm was made; 0 where there is none.
+  std::function<std::size_t()> sleeps = [] { return std::size_t{0}; };
+};
+
+constexpr char const* worker_name = "bench-worker";
+
+// The word behind `wanted` in a file, or the first word; empty if there is none.
+std::string word_of(std::filesystem::path const& path, std::string const& wanted = "") {
+  std::ifstream file(path);
+  std::string word;
+  while (!wanted.empty() && file >> word && word != wanted) {
+  }
+  return file >> word ? word : "";
+}
+
+// Where /proc tells of this process's only thread of the worker's name, which it sets itself, a
+// little after it was made.
+std::filesystem::path status_of_worker() {
+  std::filesystem::path found;
+  auto const is_there = [&] {
+    for (auto const& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      if (word_of(entry.path() / "comm") == worker_name) found = entry.path() / "status";
+    }
+    return !found.empty();
+  };
+  test::must(test::wait_until(is_there), "there is a thread of this name");
+  return found;
+}
+
+// Each round begins when the worker sleeps.
+void await_sleep_in(callbacks& of) {
+  auto const status = status_of_worker();
+  auto const sleeps = [=] { return std::stoul(word_of(status, "voluntary_ctxt_switches:")); };
+  of.sleeps = [=, before = sleeps()] { return sleeps() - before; };
+  of.begin_round = [=] {
+    auto const begin = clock::now();
+    while (word_of(status, "State:") != "S") {
+      if (seconds_since(begin) > 1) return false;
+      std::this_thread::yield();  // to sleep here would change what is measured
+    }
+    return true;
+  };
+}
+
+// Waits until as many have come as were sent. Acquire: pairs with the releases of those who come.
+void await(std::atomic<std::size_t> const& come, std::size_t sent) {
+  test::must(test::wait_until([&] { return come.load(std::memory_order_acquire) == sent; }),
+             "a thread answers all callbacks");
+}
+
+callbacks empty() {
+  return {.callback = [](void*) noexcept {}, .objects = std::vector<void*>(1024)};
+}
+
+// A node that counts its reclaims.
+class counting_node final : public reclaimable {
+ public:
+  counting_node(deleter_core& core, std::atomic<std::size_t>& reclaimed)
+      : reclaimable(core, release_lane::destroy, 0, &count), reclaimed_(&reclaimed) {}
+
+ private:
+  // Release: pairs with the acquire in await().
+  static void count(reclaimable& node) noexcept {
+    static_cast<counting_node&>(node).reclaimed_->fetch_add(1, std::memory_order_release);
+  }
+
+  std::atomic<std::size_t>* reclaimed_;
+};
+
+callbacks pushes(std::size_t nodes, std::chrono::microseconds linger) {
+  struct worker {
+    explicit worker(std::chrono::microseconds linger)
+        : deleter({.thread_name = worker_name, .linger = linger}) {}
+
+    std::atomic<std::size_t> reclaimed{0};
+    std::size_t pushed = 0;
+    escrow::deleter deleter;
+    std::deque<counting_node> nodes;
+  };
+  auto const its = std::make_shared<worker>(linger);
+  callbacks made{
+      .callback = [](void* node) noexcept { static_cast<counting_node*>(node)->push(); }};
+  for (std::size_t i = 0; i < nodes; ++i) {
+    made.objects.push_back(&its->nodes.emplace_back(its->deleter.core(), its->reclaimed));
+  }
+  made.end_round = [=] { await(its->reclaimed, its->pushed += nodes); };
+  return made;
+}
+
+// The worker looks again and again, and needs no wakeup.
+callbacks awake() {
+  return pushes(1024, std::chrono::hours(1));
+}
+
+// The worker goes to sleep as soon as it has nothing to do, and each push wakes it.
+callbacks asleep() {
+  callbacks made = pushes(1, std::chrono::microseconds(0));
+  await_sleep_in(made);
+  return made;
+}
+
+class sleeper {
+ public:
+  ~sleeper() {
+    // Release: pairs with the acquire in answer().
+    is_ending_.store(true, std::memory_order_release);
+    wakeup_.notify();
+    thread_.join();
+  }
+
+  static void ring(void* self) noexcept { static_cast<sleeper*>(self)->wakeup_.notify(); }
+  void end_round() { await(answers_, ++rings_); }
+
+ private:
+  void answer() {
+    pthread_setname_np(pthread_self(), worker_name);
+    while (true) {
+      // Acquire: pairs with the release in the destructor.
+      auto const may_sleep = [this] { return !is_ending_.load(std::memory_order_acquire); };
+      if (!wakeup_.try_sleep(may_sleep)) return;
+      wakeup_.wait_for_notify();
+      // Release: pairs with the acquire in await().
+      answers_.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  wakeup wakeup_;
+  std::atomic<bool> is_ending_{false};
+  std::atomic<std::size_t> answers_{0};
+  std::size_t rings_ = 0;
+  std::thread thread_{[this] { answer(); }};  // behind what it uses
+};
+
+callbacks wake_alone() {
+  auto const its = std::make_shared<sleeper>();
+  callbacks made{.callback = &sleeper::ring, .objects = {its.get()}};
+  made.end_round = [=] { its->end_round(); };
+  await_sleep_in(made);
+  return made;
+}
+
+struct samples {
+  std::vector<std::uint32_t> times;  // ticks
+  std::size_t unconfirmed = 0;       // rounds that began without a sleeper being seen
+};
+
+samples take(callbacks const& of, std::size_t rounds) {
+  // Volatile: CUDA's calls are not inlined either.
+  auto* const volatile callback = of.callback;
+  samples taken;
+  taken.times.resize(rounds * of.objects.size());  // touches the memory: no sample pays for it
+  taken.times.clear();
+  for (std::size_t left = rounds; left > 0; --left) {
+    if (!of.begin_round()) ++taken.unconfirmed;
+    for (void* const object : of.objects) {
+      std::uint64_t const begin = ticks();
+      callback(object);
+      std::uint64_t const end = ticks();
+      taken.times.push_back(
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(end - begin, UINT32_MAX)));
+    }
+    of.end_round();
+  }
+  return taken;
+}
+
+void run(benchmark::State& state, arm<callbacks()> const& which, std::size_t count) {
+  callbacks const of = which.setup();
+  constexpr std::size_t warm_up_rounds = 4;
+  static_cast<void>(take(of, warm_up_rounds));
+  samples taken;
+  repeat(state, [&] {
+    taken = take(of, count / of.objects.size());
+    double sum = 0;
+    for (std::uint32_t const time : taken.times) sum += time;
+    return sum * ns_per_tick() * 1e-3 / static_cast<double>(taken.times.size());
+  });
+  auto const at = [&](double share) { return quantile(taken.times, share) * ns_per_tick(); };
+  state.counters["p50_ns"] = at(0.5);
+  state.counters["p99_ns"] = at(0.99);
+  state.counters["p999_ns"] = at(0.999);
+  state.counters["max_ns"] = at(1.0);
+  state.counters["samples"] = static_cast<double>(taken.times.size());
+  state.counters["sleeps"] = static_cast<double>(of.sleeps());
+  state.counters["unconfirmed"] = static_cast<double>(taken.unconfirmed);
+}
+
+// In a row of samples with a worker that sleeps, each of which takes long.
+constexpr int asleep_samples_max = 10'000;
+
+constexpr arm<callbacks()> arms[]{
+    {"empty", &empty},
+    {"escrow_awake", &awake},
+    {"escrow_asleep", &asleep, true, asleep_samples_max},
+    {"wake_alone", &wake_alone, true, asleep_samples_max},
+};
+
+}  // namespace
+
+void register_callbacks(settings const& how) {
+  for (auto const& each : arms) {
+    int const count = std::min(each.times_max, how.choose(1 << 20, 1 << 17, 1 << 11));
+    add("destructor/" + std::string(each.name), {1}, benchmark::kNanosecond,
+        [=](benchmark::State& state) { run(state, each, static_cast<std::size_t>(count)); });
+  }
+}
+
+}  // namespace escrow::bench

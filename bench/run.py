@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Runs the benches and sums up what they found, or compares those of two builds.
+
+    bench/run.py BUILD OUT sim|gpu [--quick] [--only BENCH...] [--filter REGEX] [--beside BUILD_B ROUNDS]
+
+BENCH: relaunch, claim, resource, retire, destructor, build, capture, footprint. Into OUT go one JSON file a bench,
+commands.tsv, machine.txt, the plots and, of all benches, summary.json. What fails is left out and named at the end, with
+exit status 1; the rest is summed up all the same.
+
+With BUILD_B the same programs of both builds run in turns, and each figure's medians, spread and ratio are printed. Every
+other round runs B first, so that what drifts does so for both. OUT gets a JSON file a run.
+"""
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import report
+
+HERE = Path(__file__).parent
+BENCHES = ("relaunch", "claim", "resource", "retire", "destructor", "build", "capture", "footprint")
+
+
+def run(seconds, command):
+    """The exit status; 124 if the time was over."""
+    try:
+        return subprocess.run(command, timeout=max(seconds, 1), check=False).returncode
+    except subprocess.TimeoutExpired:
+        return 124
+
+
+def run_program(seconds, file, program, *arguments):
+    """Runs one bench program and leaves what it measured as one file. Returns its exit status.
+
+    Of the capture bench, a graph's whole life and instantiations run first, in a process of their own: in one that has
+    made graphs of thousands of nodes, plain CUDA takes longer for both, which hides what Escrow adds. What a user's
+    process looks like is the fresh one.
+    """
+    parts, end, status = [[]], time.monotonic() + seconds, 0
+    if "capture_bench_" in program.name and not any("--benchmark_filter=" in each for each in arguments):
+        parts = [[f"--benchmark_filter={sign}capture/(whole|instantiate)/"] for sign in ("", "-")]
+    files = [file.with_name(f"{file.name}.{i}") for i in range(len(parts))]
+    for path, part in zip(files, parts):
+        out = [f"--benchmark_out={path}", "--benchmark_out_format=json"]
+        status = run(end - time.monotonic(), [program, *arguments, *part, *out]) or status
+    file.write_text(report.joined(files))
+    for path in files:
+        path.unlink(missing_ok=True)
+    return status
+
+
+def run_all(programs, out, runtime, arguments):
+    """Returns what failed."""
+    failed, commands = [], report.commands_in(out)
+    # All but the resource bench takes about 240 s on a GPU. A program that hangs is ended, late: each has a time limit of
+    # its own, at which it writes what it has.
+    end = time.monotonic() + (400 if runtime == "gpu" else 3600)
+
+    def note(name, command, status_of):
+        begin, commands[name] = time.monotonic(), " ".join(map(str, command))
+        print("==", commands[name], flush=True)
+        if status := status_of():
+            failed.append(f"{name}: exit status {status}")
+        print(f"== {name} took {time.monotonic() - begin:.0f} s", flush=True)
+
+    for bench, program in programs.items():
+        if bench == "resource" and not program.exists():
+            print("== there is no resource bench: its build did not find CCCL")
+            continue
+        command = [program, *arguments]
+        note(f"{bench}_bench", command, lambda: run_program(end - time.monotonic(), out / f"{bench}_bench.json", *command))
+        # Python's cuda.core has graphs that keep arguments alive too. Its failures are no failures of ours.
+        if runtime == "gpu" and bench in ("relaunch", "build"):
+            name = "cuda_core_bench" if bench == "relaunch" else "cuda_core_build_bench"
+            (out / f"{name}.json").write_text('{"skipped": "the program did not get to its end"}')
+            command = [sys.executable, "-B", HERE / "cuda_core.py", bench, out / f"{name}.json"]
+            note(name, command, lambda: run(30, command))
+    (out / "commands.tsv").write_text("".join(f"{name}\t{command}\n" for name, command in commands.items()))
+    with open(out / "machine.txt", "wb") as file:
+        subprocess.run([HERE.parent / "tests/support/describe_machine.sh", runtime], stdout=file, check=False)
+    report.report(out, len(programs) == len(BENCHES))
+    return failed
+
+
+def compare(builds, rounds, out, arguments):
+    """`builds`: the programs of A and B. Returns what failed."""
+    for number in range(rounds):
+        for bench in builds["a"]:
+            for side in "ba" if number % 2 else "ab":
+                print(f"round {number + 1} of {rounds}: {builds[side][bench]}", flush=True)
+                if run_program(3600, out / f"{side}.{bench}.{number}.json", builds[side][bench], *arguments):
+                    return [builds[side][bench]]
+    print(report.comparison_text(*report.compare(out)))
+    return []
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("runtime", choices=("sim", "gpu"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=BENCHES, nargs="+", default=BENCHES)
+    parser.add_argument("--filter")
+    parser.add_argument("--beside", nargs=2)
+    of = parser.parse_args()
+    arguments = ["--quick"] * of.quick + ([f"--benchmark_filter={of.filter}"] if of.filter else [])
+
+    def programs(build):
+        return {bench: Path(build) / "bench" / f"{bench}_bench_{of.runtime}" for bench in of.only}
+
+    of.out.mkdir(parents=True, exist_ok=True)
+    for old in [*of.out.glob("[ab].*.json"), *(of.out / f"{bench}_bench.json" for bench in of.only)]:
+        old.unlink(missing_ok=True)  # nothing of an earlier run may look like a result of this one
+    if of.beside:
+        failed = compare({"a": programs(of.build), "b": programs(of.beside[0])}, int(of.beside[1]), of.out, arguments)
+    else:
+        failed = run_all(programs(of.build), of.out, of.runtime, arguments)
+    if of.runtime == "sim":
+        print("These numbers come from the SIMULATED runtime: the programs work, and nothing about speed.")
+    if failed:
+        raise SystemExit("\n".join(f"FAILED: {each}" for each in failed))
+
+
+if __name__ == "__main__":
+    main()
