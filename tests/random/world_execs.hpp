@@ -8,13 +8,13 @@ namespace escrow::test {
 struct world_execs : world_graphs {
   /// Of an exec, or of a member of the set.
   bool is_in_flight(auto const& place) const {
-    return place.launched != 0 && !all_.model.is_done(place.launched);
+    return place.launched != 0 && !model_.is_done(place.launched);
   }
 
   /// An exec, or a member of the set, was launched after the mark `behind`, with work of the
   /// program's behind it if it says so.
   void note_launch(auto& place, nth s, int behind, bool with_work) {
-    if (!all_.model.is_done(behind) || all_.model.is_done(place.behind)) place.behind = behind;
+    if (!model_.is_done(behind) || model_.is_done(place.behind)) place.behind = behind;
     if (with_work && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
   }
 
@@ -53,11 +53,11 @@ struct world_execs : world_graphs {
     place.has_memory = source.has_memory;
     place.has_events = source.has_events;
     bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
-    if (is_ours && !place.own->is_bare()) all_.fail("the exec of a graph of Escrow's is not bare");
-    all_.model.execs[e] = all_.model.graphs[g];
-    if (!place.own) all_.model.execs[e].grows_with.push_back(source.serial);
-    if (way == 2 || !source.own) all_.model.execs[e].grows_with_bodies_of.push_back(source.serial);
-    if (planted_ == planted::model_forgets_execs) all_.model.execs[e].held.clear();
+    if (is_ours && !place.own->is_bare()) fail("the exec of a graph of Escrow's is not bare");
+    model_.execs[e] = model_.graphs[g];
+    if (!place.own) model_.execs[e].grows_with.push_back(source.serial);
+    if (way == 2 || !source.own) model_.execs[e].grows_with_bodies_of.push_back(source.serial);
+    if (planted_ == planted::model_forgets_execs) model_.execs[e].held.clear();
     return result;
   }
 
@@ -66,7 +66,7 @@ struct world_execs : world_graphs {
   bool is_covered(contents const& exec, bool alone = false) const {
     return std::ranges::all_of(exec.needed, [&](entry const& needed) {
       auto const keeps = [&](contents const& kept) { return has_same(kept.held, needed); };
-      return (!alone && keeps(exec)) || std::ranges::any_of(all_.model.hoisted, keeps);
+      return (!alone && keeps(exec)) || std::ranges::any_of(model_.hoisted, keeps);
     });
   }
 
@@ -120,16 +120,16 @@ struct world_execs : world_graphs {
       if (!turns_[h]) continue;
       bool const is_own = turns_[h]->thread == mine_->what->thread;
       (is_own ? is_any_own : is_any_other) = true;
-      if (result == done && excludes(kept, all_.model.hoisted[h]))
-        all_.fail("a launch began between enter() and leave() of what has the same slots");
+      if (result == done && excludes(kept, model_.hoisted[h]))
+        fail("a launch began between enter() and leave() of what has the same slots");
     }
     if (result != exhausted) return result;
     bool const says_own = busy_.find(": this thread is") != std::string::npos;
     if (says_own ? !is_any_own : !is_any_other)
-      all_.fail("a launch was refused for a thread that is not between enter() and leave()");
+      fail("a launch was refused for a thread that is not between enter() and leave()");
     auto const waited = process_.look_at_clock() - begun;
     if (says_own ? waited > std::chrono::seconds(1) && !is_any_other : waited < wait_max)
-      all_.fail("a launch did not wait for leave() as long as it has to");
+      fail("a launch did not wait for leave() as long as it has to");
     meet(says_own ? refused_by_its_own_turn : refused_by_a_turn_of_another_thread);
     return result;
   }
@@ -152,7 +152,7 @@ struct world_execs : world_graphs {
 
   outcome launch_on(nth e, nth s, nth way) {
     exec_place& place = execs_[e];
-    contents const& kept = all_.model.execs[e];
+    contents const& kept = model_.execs[e];
     if (is_blocked(s) || is_lost()) return skipped;
     if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
     contents const ordered = ordered_by(place, kept);
@@ -178,7 +178,7 @@ struct world_execs : world_graphs {
     meet(launched_after_a_flush, result == done && place.own && was_flushed_);
     if (result == done || result == failed) place.is_end_unknown = result == failed;
     if (result != done) return result;
-    for (entry& each : all_.model.execs[e].held) each.launched = true;
+    for (entry& each : model_.execs[e].held) each.launched = true;
     for (claimer_place& each : claimers_) each.has_launch = each.has_launch || each.stream == s;
     meet(exec_with_memory_launched, place.has_memory);
     meet(exec_with_events_launched, place.has_events);
@@ -195,9 +195,9 @@ struct world_execs : world_graphs {
     graph_place& source = graphs_[g];
     if (place.bound) return skipped;
     // What it had may go from the beginning of the call, but for launches in flight.
-    contents& kept = all_.model.execs[e];
+    contents& kept = model_.execs[e];
     contents const before = kept;
-    all_.model.keep_for_launches(before.held, place.behind);
+    model_.keep_for_launches(before.held, place.behind);
     append(kept.lingering, std::exchange(kept.held, {}));
     // Only a graph of the same form will do.
     outcome const result = attempt(true, true, [&] {
@@ -219,7 +219,7 @@ struct world_execs : world_graphs {
     meet(exec_updated_in_flight, is_in_flight(place));
     bool const is_same = source.serial == place.made_of;
     meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
-    kept = all_.model.graphs[g];
+    kept = model_.graphs[g];
     if (!place.own) kept.grows_with.push_back(source.serial);
     if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
     if (place.is_end_unknown) append(kept.lingering, before.held);
@@ -236,7 +236,7 @@ struct world_execs : world_graphs {
     meet(exec_gone_in_flight, is_in_flight(place));
     meet(launcher_gone_in_flight, is_in_flight(place) && place.bound);
     meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
-    all_.model.end_exec(all_.model.execs[e], place.behind);
+    model_.end_exec(model_.execs[e], place.behind);
     if (place.plain != nullptr) {
       relaxed_capture_scope const relaxed;
       graph_lifetime_lock const turn;
@@ -274,7 +274,7 @@ struct world_execs : world_graphs {
     was_flushed_ = was_flushed_ || place.is_due;
     for (nth h = 0; h < turns_.size(); ++h)
       meet(launcher_flushed_in_a_turn,
-           place.is_due && turns_[h] && excludes(all_.model.execs[e], all_.model.hoisted[h]));
+           place.is_due && turns_[h] && excludes(model_.execs[e], model_.hoisted[h]));
     note_due(place, false);
     return result;
   }

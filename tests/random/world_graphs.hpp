@@ -20,7 +20,7 @@ struct world_graphs : world_owners {
 
   /// The body has a copy of the child, in no order with other uses.
   void add_copy_of(nth child, contents& to) {
-    contents copy = copy_of(all_.model.graphs[child], true);
+    contents copy = copy_of(model_.graphs[child], true);
     for (entry& each : copy.held) each.on_body = true;
     to.append(copy);
     make_racy(copy.needed);
@@ -36,8 +36,7 @@ struct world_graphs : world_owners {
 
   void make_racy(entries const& needed) {
     for (entry const& each : needed)
-      if (all_.model.state_of(each.thing).is == reference::kind::slot)
-        all_.slot_of(each.thing).racy = true;
+      if (state_of(each.thing).is == thing_state::kind::slot) state_of(each.thing).racy = true;
   }
 
   /// A launch that orders itself by what is held, and by nothing else.
@@ -51,7 +50,7 @@ struct world_graphs : world_owners {
     if (result != done) return result;
     graphs_[g].serial = ++serials_;
     graphs_[g].is_built = true;
-    all_.model.graphs[g].clear();
+    model_.graphs[g].clear();
     return result;
   }
 
@@ -82,7 +81,7 @@ struct world_graphs : world_owners {
     copy.is_parent = original.is_parent;
     copy.has_calls = original.has_calls;
     copy.has_events = original.has_events;
-    contents& kept = all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
+    contents& kept = model_.graphs[to] = copy_of(model_.graphs[from], is_known);
     if (is_known) return result;
     make_racy(kept.needed);
     kept.grows_with.push_back(original.serial);
@@ -114,11 +113,11 @@ struct world_graphs : world_owners {
     outer.is_parent = true;
     outer.has_calls = outer.has_calls || inner.has_calls;
     outer.has_events = outer.has_events || inner.has_events;
-    contents added = copy_of(all_.model.graphs[child], is_known);
+    contents added = copy_of(model_.graphs[child], is_known);
     // A child that could not be noted stays beside memory nodes; hoisting does not find it.
     if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
     if (!is_known) added.grows_with.push_back(inner.serial);
-    all_.model.graphs[parent].append(added);
+    model_.graphs[parent].append(added);
     meet(things_on_a_parent_graph, !added.held.empty());
     // add_child() comes after all that is there, which may use the same; the others do not.
     if (!is_known || way == 2) make_racy(added.needed);
@@ -132,7 +131,7 @@ struct world_graphs : world_owners {
     for (nth h = 0; h < turns_.size(); ++h)
       meet(graph_gone_in_its_turn, turns_[h] && hoisted_from_[h] == place.serial);
     leave_to_bodies(g);
-    all_.model.graphs[g].clear();
+    model_.graphs[g].clear();
     if (place.plain != nullptr) {
       relaxed_capture_scope const relaxed;
       graph_lifetime_lock const turn;
@@ -146,8 +145,8 @@ struct world_graphs : world_owners {
   }
 
   void note_hoist(nth h, nth g, bool by_handle) {
-    contents& from = all_.model.graphs[g];
-    contents& to = all_.model.hoisted[h];
+    contents& from = model_.graphs[g];
+    contents& to = model_.hoisted[h];
     to.clear();
     entries const known = take(from.held, [](entry const& each) { return each.known; });
     for (entry const& each : known) {
@@ -183,9 +182,9 @@ struct world_graphs : world_owners {
     piece_of_work& work = piece(s, {});
     if (way >= 2) sim::run_until_idle();
     if (way < 2 && !enqueue(s, work)) return failed;
-    contents const kept = std::exchange(all_.model.hoisted[h], {});
-    for (entry const& each : kept.held) all_.model.pend(each.thing, work.mark);
-    if (way >= 2) all_.model.set_mark(work.mark);
+    contents const kept = std::exchange(model_.hoisted[h], {});
+    for (entry const& each : kept.held) model_.pend(each.thing, work.mark);
+    if (way >= 2) model_.set_mark(work.mark);
     cudaEvent_t made = nullptr;
     if (way == 1) {
       must(cudaSetDevice(streams_[s].device));
@@ -201,11 +200,11 @@ struct world_graphs : world_owners {
       hoisted_[h]->release();
     });
     if (result == done) {
-      if (is_entered) all_.fail("a hoisted was released between enter() and leave()");
-      for (entry const& each : kept.held) all_.slot_of(each.thing).is_let_go = true;
+      if (is_entered) fail("a hoisted was released between enter() and leave()");
+      for (entry const& each : kept.held) state_of(each.thing).is_let_go = true;
       hoisted_[h].reset();
     } else {
-      all_.model.hoisted[h] = kept;
+      model_.hoisted[h] = kept;
     }
     return result;
   }
@@ -213,7 +212,7 @@ struct world_graphs : world_owners {
   outcome do_drop_hoisted(nth h) {
     if (!is_careless_) return skipped;
     // One that is destroyed without a release counts once, whatever it leaks.
-    contents const leaked = std::exchange(all_.model.hoisted[h], {});
+    contents const leaked = std::exchange(model_.hoisted[h], {});
     leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
     meet(hoisted_gone_in_its_turn, turns_[h].has_value());
     if (turns_[h]) {
@@ -242,14 +241,14 @@ struct world_graphs : world_owners {
     } catch (thrown_in_a_capture const&) {
       meet(capture_left_by_an_exception);
     } catch (std::exception const& error) {
-      all_.fail(std::string("a capture ended for no reason: ") + error.what());
+      fail(std::string("a capture ended for no reason: ") + error.what());
     }
     std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
     if (!made) {
-      all_.model.forget_capture(opened.id);
+      model_.forget_capture(opened.id);
       return refused;
     }
-    if (made->id() != opened.id) all_.fail("a graph does not know its capture's id");
+    if (made->id() != opened.id) fail("a graph does not know its capture's id");
     take_captured(opened, made->detach(), g, true);
     return inside;
   }
@@ -282,7 +281,7 @@ struct world_graphs : world_owners {
   /// Before the end of a graph's own handle: what it keeps its bodies keep from then on.
   void leave_to_bodies(nth g) {
     std::uint64_t const serial = graphs_[g].serial;
-    if (has_bodies(serial)) all_.model.orphans[serial] = all_.model.graphs[g];
+    if (has_bodies(serial)) model_.orphans[serial] = model_.graphs[g];
   }
 };
 

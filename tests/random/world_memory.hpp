@@ -33,10 +33,10 @@ struct world_memory : world_pools {
     unsigned made = 0;
     bool any_may_come = false;  // on its way through the worker
     auto const count = [&](int each) {
-      reference::thing_state const& slot = all_.model.state_of(each);
+      thing_state const& slot = state_of(each);
       made += slot.gone ? 0 : 1;
       any_may_come =
-          any_may_come || (slot.handles == 0 && !all_.model.is_held_by_graphs(each) && !slot.gone);
+          any_may_come || (slot.handles == 0 && !model_.is_held_by_graphs(each) && !slot.gone);
     };
     each_slot_of(pool, count);
     if (made >= run_->slots) return;  // all may be held
@@ -46,20 +46,19 @@ struct world_memory : world_pools {
       if (model_bytes() + bytes > run_->bytes) return;
       each_block([&](int each) { count(each); });
     }
-    if (!any_may_come)
-      all_.fail("a claim found the pool exhausted with fewer slots than its limit");
+    if (!any_may_come) fail("a claim found the pool exhausted with fewer slots than its limit");
   }
 
   /// Calls `look` with the blocks of the scratch pool that are not freed.
   void each_block(auto look) {
-    for (int each = 0; each < all_.model.size(); ++each)
-      if (all_.slot_of(each).bytes != 0 && all_.slot_of(each).home == homes_[scratch_home] &&
-          !all_.model.state_of(each).gone)
+    for (int each = 0; each < model_.size(); ++each)
+      if (state_of(each).bytes != 0 && state_of(each).home == homes_[scratch_home] &&
+          !state_of(each).gone)
         look(each);
   }
   std::size_t model_bytes() {
     std::size_t sum = 0;
-    each_block([&](int each) { sum += all_.slot_of(each).bytes; });
+    each_block([&](int each) { sum += state_of(each).bytes; });
     return sum;
   }
 
@@ -71,21 +70,20 @@ struct world_memory : world_pools {
   void expect_bytes() {
     if (scratch_ == nullptr || may_have_lost_memory() || mine_->has_met) return;
     if (scratch_->bytes() != model_bytes())
-      all_.fail("a scratch pool says " + std::to_string(scratch_->bytes()) + " bytes, and has " +
-                std::to_string(model_bytes()));
+      fail("a scratch pool says " + std::to_string(scratch_->bytes()) + " bytes, and has " +
+           std::to_string(model_bytes()));
     if (run_->bytes != 0 && scratch_->bytes() > run_->bytes)
-      all_.fail("a scratch pool has more memory than its limit");
+      fail("a scratch pool has more memory than its limit");
   }
 
   /// No block is there that nothing uses, with nothing to be waited for.
   void expect_none_idle(std::string const& what) {
     if (may_have_lost_memory() || run_->idles || is_scratch_closed_) return;
     each_block([&](int each) {
-      reference::thing_state const& block = all_.model.state_of(each);
-      if (block.handles == 0 && !block.is_kept && !block.is_deferred &&
-          !all_.slot_of(each).is_let_go && !all_.model.is_pending(each) &&
-          !all_.model.is_held_by_graphs(each))
-        all_.fail(what + ", and nothing uses block " + std::to_string(each));
+      thing_state const& block = state_of(each);
+      if (block.handles == 0 && !block.is_kept && !block.is_deferred && !state_of(each).is_let_go &&
+          !model_.is_pending(each) && !model_.is_held_by_graphs(each))
+        fail(what + ", and nothing uses block " + std::to_string(each));
     });
   }
 
@@ -103,12 +101,12 @@ struct world_memory : world_pools {
     meet(memory_trimmed, freed != 0);
     bool const is_all_known = !is_disturbed_;  // or else a block may have been made in vain
     if (is_all_known && things::freed_here().bytes - freed_before.bytes != freed)
-      all_.fail("a trim says that it has freed " + std::to_string(freed) + " bytes, and has not");
+      fail("a trim says that it has freed " + std::to_string(freed) + " bytes, and has not");
     if (mine_->has_met) return result;
     std::size_t const after = scratch_->bytes();
-    if (after + freed != before) all_.fail("a trim did not count what it has freed");
+    if (after + freed != before) fail("a trim did not count what it has freed");
     if (is_all_known && freed != 0 && after + things::freed_here().last <= keep)
-      all_.fail("a trim has freed more than it was told to");
+      fail("a trim has freed more than it was told to");
     meet(trim_left_what_is_in_use, after > keep);
     meet(trim_kept_what_it_was_told, freed != 0 && after != 0 && after <= keep);
     if (after > keep && was_idle) expect_none_idle("a trim has freed too little");
@@ -121,42 +119,41 @@ struct world_memory : world_pools {
   void note_look_for_unused(int claimed) {
     if (!run_->idles || is_disturbed_) return;
     each_block([&](int each) {
-      unsigned& checks = all_.slot_of(each).checks;
+      unsigned& checks = state_of(each).checks;
       if (each == claimed || checks == 0 || checks == things::given_back) return;
-      if (++checks == things::given_back) all_.model.state_of(each).is_pooled = false;
+      if (++checks == things::given_back) state_of(each).is_pooled = false;
     });
   }
 
   /// That of a block by its address, which is of the size that was asked for if it is new.
-  nth pool_of_memory(void* block, nth asked) const {
+  nth pool_of_memory(void* block, nth asked) {
     auto const known = all_.thing_of(block);
-    return known ? pool_of_slot_[static_cast<std::size_t>(*known)] : asked;
+    return known ? state_of(*known).pool : asked;
   }
 
   /// The thing that a claimed block is.
   int thing_at(void* block, nth pool) {
     if (auto const known = all_.thing_of(block)) {
-      if (pool_of_slot_[static_cast<std::size_t>(*known)] != pool)
-        all_.fail("a block was handed out by the pool of another size, or by a destroyed one");
+      if (state_of(*known).pool != pool)
+        fail("a block was handed out by the pool of another size, or by a destroyed one");
       return *known;
     }
-    int const made = all_.make_of(block, reference::kind::slot, memory_freed);
+    int const made = all_.make_of(block, thing_state::kind::slot, memory_freed);
     put_into_pool(made, pool);
-    all_.slot_of(made).bytes = bytes_of_pool(pool);
-    all_.model.state_of(made).is_pooled = true;
+    state_of(made).bytes = bytes_of_pool(pool);
+    state_of(made).is_pooled = true;
     return made;
   }
 
   /// What is to be met in captures.
   void note_memory_of(std::uint64_t capture, int block) {
-    contents const& kept = all_.model.capture_of(capture);
+    contents const& kept = model_.capture_of(capture);
     meet(memory_claimed_again_in_its_capture, has(kept.held, block));
     for (entry const& each : kept.held) {
-      auto const at = static_cast<std::size_t>(each.thing);
-      if (at >= pool_of_slot_.size() || pool_of_slot_[at] == no_pool) continue;
-      meet(memory_of_two_sizes_in_a_capture,
-           pool_of_slot_[at] >= memory_sizes[0].pool &&
-               pool_of_slot_[at] != pool_of_slot_[static_cast<std::size_t>(block)]);
+      nth const pool = state_of(each.thing).pool;
+      meet(memory_of_two_sizes_in_a_capture, pool != thing_state::no_pool &&
+                                                 pool >= memory_sizes[0].pool &&
+                                                 pool != state_of(block).pool);
     }
   }
 
@@ -164,7 +161,7 @@ struct world_memory : world_pools {
     if (!scratch_) return skipped;
     is_scratch_closed_ = true;
     for (memory_size const& size : memory_sizes)
-      each_slot_of(size.pool, [&](int each) { all_.model.state_of(each).is_pooled = false; });
+      each_slot_of(size.pool, [&](int each) { state_of(each).is_pooled = false; });
     note_closing(homes_[scratch_home]);
     outcome const result =
         attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
@@ -184,7 +181,7 @@ struct world_memory : world_pools {
     own_scratch_.reset();
     allocator_.reset();
     if (worker_->stats().leaked < leaked)
-      all_.fail("an allocator has ended, and what is allocated does not count as leaked");
+      fail("an allocator has ended, and what is allocated does not count as leaked");
     is_scratch_closed_ = false;
   }
 
@@ -199,9 +196,9 @@ struct world_memory : world_pools {
 
   /// The slot is its graph's.
   void note_left(int slot) {
-    all_.slot_of(slot).leased = false;
-    all_.slot_of(slot).is_left = true;
-    --all_.model.state_of(slot).handles;
+    state_of(slot).leased = false;
+    state_of(slot).is_left = true;
+    --state_of(slot).handles;
   }
 
   /// At the end of their allocator. What is leaked stays for ever; how many do.

@@ -45,8 +45,7 @@ struct world_nodes : world_turns {
                                         : to.put(wait_node(events_[o]));
               }};
     std::shared_ptr<token> callable;
-    if (is == node_kind::call)
-      callable = std::make_shared<token>(all_.make(reference::kind::owner));
+    if (is == node_kind::call) callable = std::make_shared<token>(make_owner());
     entries kept;
     if (keeps) kept.push_back({.thing = owners_[o].share->thing()});
     if (callable) kept.push_back({.thing = callable->thing()});
@@ -75,7 +74,7 @@ struct world_nodes : world_turns {
   /// A kernel that uses the slot, or a fill of its memory; in whatever order the caller makes.
   node_content with_lease(node_kind is, nth l, piece_of_work& work) {
     lease_place& from = leases_[l];
-    things::slot_state& slot = all_.slot_of(from.slot);
+    thing_state& slot = state_of(from.slot);
     slot.racy = true;
     work.uses.push_back({from.slot, slot.generation});
     return {is, {{.thing = from.slot, .generation = slot.generation}}, [=, &from, &work](auto& to) {
@@ -109,8 +108,8 @@ struct world_nodes : world_turns {
     in.has_events = in.has_events || nodes_[n].is_event();
     ++in.shape;
     ++in.changes;
-    all_.model.graphs[g].give(nodes_[n].id, kept);
-    all_.model.grow(in.serial, kept);
+    model_.graphs[g].give(nodes_[n].id, kept);
+    model_.grow(in.serial, kept);
   }
 
   /// A node at the graph's beginning, or after another.

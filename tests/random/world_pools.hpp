@@ -19,11 +19,11 @@ struct world_pools : world_streams {
     for (nth p = 0; p < homes_.size(); ++p)
       if (homes_[p] == home) given_[p] |= 1U << s;
     if (!capture_at(s).is_none() || is_blocked(s)) return;
-    for (int slot = 0; slot < all_.model.size(); ++slot)
-      if (all_.model.state_of(slot).is_deferred && all_.slot_of(slot).home == home)
-        all_.slot_of(slot).awaited &= ~(1U << s);
+    for (int slot = 0; slot < model_.size(); ++slot)
+      if (state_of(slot).is_deferred && state_of(slot).home == home)
+        state_of(slot).awaited &= ~(1U << s);
   }
-  void give_of(int slot, nth s) { give(all_.slot_of(slot).home, s); }
+  void give_of(int slot, nth s) { give(state_of(slot).home, s); }
 
   /// Whether a close() of that pool is over.
   bool is_over(std::uint64_t home) const {
@@ -42,18 +42,18 @@ struct world_pools : world_streams {
   }
 
   void each_kept(std::uint64_t home, auto look) {
-    for (int slot = 0; slot < all_.model.size(); ++slot) {
-      reference::thing_state const& state = all_.model.state_of(slot);
-      if (state.is_kept && !state.gone && all_.slot_of(slot).home == home) look(slot);
+    for (int slot = 0; slot < model_.size(); ++slot) {
+      thing_state const& state = state_of(slot);
+      if (state.is_kept && !state.gone && state_of(slot).home == home) look(slot);
     }
   }
 
   /// It is released on its claimer's stream, or on one that outlives the pool. After the end of the
   /// pool it does not stay.
   void keep(int slot, nth s, bool by_claimer) {
-    things::slot_state& state = all_.slot_of(slot);
+    thing_state& state = state_of(slot);
     if (keepers_of(state.home, s, by_claimer) == 0 || is_over(state.home)) return;
-    all_.model.state_of(slot).is_kept = true;
+    state_of(slot).is_kept = true;
     state.kept_on = s;
     state.is_claimers = by_claimer;
   }
@@ -65,15 +65,15 @@ struct world_pools : world_streams {
 
   /// It has an event now, or is deferred until one can be recorded.
   void stop_keeping(int slot) {
-    all_.model.state_of(slot).is_kept = false;
-    if (is_deferring(all_.slot_of(slot).kept_on)) ++deferred_releases_;
+    state_of(slot).is_kept = false;
+    if (is_deferring(state_of(slot).kept_on)) ++deferred_releases_;
   }
 
   /// The slots that one alone keeps, a claimer or the stream itself.
   void each_kept_by(std::uint64_t home, nth s, bool by_claimer, auto look) {
     if (keepers_of(home, s, by_claimer) != 1) return;
     each_kept(home, [&](int slot) {
-      things::slot_state const& state = all_.slot_of(slot);
+      thing_state const& state = state_of(slot);
       if (state.kept_on == s && state.is_claimers == by_claimer) look(slot);
     });
   }
@@ -81,7 +81,7 @@ struct world_pools : world_streams {
   /// Claimers, or the pool, have ended: what they kept nobody keeps.
   void look_for_keepers(std::uint64_t home) {
     each_kept(home, [&](int slot) {
-      things::slot_state const& state = all_.slot_of(slot);
+      thing_state const& state = state_of(slot);
       if (keepers_of(home, state.kept_on, state.is_claimers) == 0) stop_keeping(slot);
     });
   }
@@ -119,21 +119,20 @@ struct world_pools : world_streams {
   void create_pool(nth p) {
     begin_home(p);
     pools_[p] = std::make_unique<resource_pool<token>>(options_of_pools(), [this, p] {
-      token slot = all_.make(reference::kind::slot);
+      token slot = all_.make(thing_state::kind::slot);
       put_into_pool(slot.thing(), p);
-      all_.model.state_of(slot.thing()).is_pooled = !is_closed_[p];
+      state_of(slot.thing()).is_pooled = !is_closed_[p];
       unsigned left = 0;  // that are not destroyed
-      each_slot_of(p, [&](int each) { left += all_.model.state_of(each).gone ? 0 : 1; });
-      if (!is_closed_[p] && left > run_->slots) all_.fail("a pool made more slots than its limit");
+      each_slot_of(p, [&](int each) { left += state_of(each).gone ? 0 : 1; });
+      if (!is_closed_[p] && left > run_->slots) fail("a pool made more slots than its limit");
       return slot;
     });
     is_closed_[p] = was_closed_[p] = false;
   }
 
   void put_into_pool(int slot, nth pool) {
-    pool_of_slot_.resize(static_cast<std::size_t>(slot) + 1, no_pool);
-    pool_of_slot_.back() = pool;
-    all_.slot_of(slot).home = homes_[std::min(pool, scratch_home)];
+    state_of(slot).pool = pool;
+    state_of(slot).home = homes_[std::min(pool, scratch_home)];
   }
 
   outcome do_make_pool(nth p) {
@@ -142,8 +141,8 @@ struct world_pools : world_streams {
   }
 
   void each_slot_of(nth pool, auto look) {
-    for (std::size_t i = 0; i < pool_of_slot_.size(); ++i)
-      if (pool_of_slot_[i] == pool) look(static_cast<int>(i));
+    for (int each = 0; each < model_.size(); ++each)
+      if (state_of(each).pool == pool) look(each);
   }
 
   /// From now on its slots are destroyed when nothing uses them.
@@ -160,10 +159,10 @@ struct world_pools : world_streams {
   bool unpool(nth pool) {
     bool any_out = false;
     each_slot_of(pool, [&](int each) {
-      pool_of_slot_[static_cast<std::size_t>(each)] = no_pool;
-      reference::thing_state& slot = all_.model.state_of(each);
+      state_of(each).pool = thing_state::no_pool;
+      thing_state& slot = state_of(each);
       slot.is_pooled = false;
-      any_out = any_out || (!slot.gone && all_.slot_of(each).leased);
+      any_out = any_out || (!slot.gone && state_of(each).leased);
     });
     return any_out;
   }
@@ -177,7 +176,7 @@ struct world_pools : world_streams {
   outcome do_close_pool(nth p) {
     is_closed_[p] = true;
     note_closing(homes_[p]);
-    each_slot_of(p, [&](int each) { all_.model.state_of(each).is_pooled = false; });
+    each_slot_of(p, [&](int each) { state_of(each).is_pooled = false; });
     std::vector<holder> left;
     outcome const result =
         attempt([&] { left = pools_[p]->close_for(std::chrono::nanoseconds(0)); });
@@ -197,9 +196,9 @@ struct world_pools : world_streams {
   void expect_none_kept_for(std::uint64_t home, nth s, bool by_claimer) {
     if (is_disturbed_ || is_lost() || mine_->has_met || !capture_at(s).is_none()) return;
     each_kept_by(home, s, by_claimer, [&](int slot) {
-      if (!all_.slot_of(slot).racy)  // or else a graph had it
-        all_.fail("a claim found nothing, and slot " + std::to_string(slot) +
-                  " was released on its stream");
+      if (!state_of(slot).racy)  // or else a graph had it
+        fail("a claim found nothing, and slot " + std::to_string(slot) +
+             " was released on its stream");
     });
   }
 };

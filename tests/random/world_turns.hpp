@@ -11,8 +11,7 @@ struct world_turns : world_execs {
   /// after them.
   bool is_behind_a_launcher(nth h, nth s) const {
     for (nth e = 0; e < execs_.size(); ++e)
-      if (execs_[e].is_due && execs_[e].stream == s &&
-          excludes(all_.model.execs[e], all_.model.hoisted[h]))
+      if (execs_[e].is_due && execs_[e].stream == s && excludes(model_.execs[e], model_.hoisted[h]))
         return true;
     return false;
   }
@@ -30,12 +29,12 @@ struct world_turns : world_execs {
       way == 0 ? hoisted_[h]->enter(streams_[s].handle)
                : hoisted_[h]->enter(streams_[s].handle, wait_max);
     };
-    outcome const result = attempt_turn(all_.model.hoisted[h], is_wrong || is_any_due_, false,
-                                        wait_max, act, is_any_due_);
+    outcome const result =
+        attempt_turn(model_.hoisted[h], is_wrong || is_any_due_, false, wait_max, act, is_any_due_);
     meet(enter_refused_behind_a_launcher, result == refused && !is_wrong);
     meet(entered_behind_a_launcher_on_its_stream, result == done && is_behind);
     if (result != done) return result;
-    if (is_wrong) all_.fail("enter() succeeded that must be refused");
+    if (is_wrong) fail("enter() succeeded that must be refused");
     turns_[h] = {s, s, mine_->what->thread};
     meet(entered_behind_another_stream, sim::calls(wait) != waits_before);
     return result;
@@ -44,12 +43,12 @@ struct world_turns : world_execs {
   // Odd ways: with work of its own behind it.
   outcome do_launch_in_turn(nth h, nth e, nth s, nth way) {
     exec_place& place = execs_[e];
-    contents& kept = all_.model.execs[e];
+    contents& kept = model_.execs[e];
     if (place.bound || place.has_memory) return skipped;
     bool const is_ours = place.own.has_value();  // but it does not know of this launch
     if (!is_covered(kept, is_ours) || !try_order(turns_[h]->stream, s)) return skipped;
     turns_[h]->stream = s;
-    make_racy_unless_held(kept.needed, all_.model.hoisted[h].held);
+    make_racy_unless_held(kept.needed, model_.hoisted[h].held);
     int const behind = streams_[s].mark;
     cudaGraphExec_t const native = is_ours ? place.own->get() : place.plain;
     outcome const result = attempt(
@@ -104,7 +103,7 @@ struct world_turns : world_execs {
     meet(concurrent_branches_refused, result == refused);
     if (result != done) return result;
     members_[f] = {.which = added};
-    all_.model.members[f] = std::exchange(all_.model.graphs[g], {});
+    model_.members[f] = std::exchange(model_.graphs[g], {});
     source = {};
     exec_set_stats const now = set_->stats();
     meet(graphs_shared_an_exec, now.execs < now.members);
@@ -114,7 +113,7 @@ struct world_turns : world_execs {
 
   outcome do_set_launch(nth f, nth s) {
     member_place& place = members_[f];
-    contents const& kept = all_.model.members[f];
+    contents const& kept = model_.members[f];
     if (is_blocked(s) || is_lost() || !is_covered(kept)) return skipped;
     int const behind = streams_[s].mark;
     auto const switches = set_->stats().switches;
@@ -124,7 +123,7 @@ struct world_turns : world_execs {
     auto const act = [&] { set_->launch(*place.which, streams_[s].handle); };
     outcome const result = attempt_turn(kept, is_any_due_, false, turn_wait_max, act);
     if (result != done) return result;
-    for (entry& each : all_.model.members[f].held) each.launched = true;
+    for (entry& each : model_.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);
     note_launch(place, s, behind, true);
     return result;
@@ -134,7 +133,7 @@ struct world_turns : world_execs {
   void note_end_of_set() {
     for (nth f = 0; f < members_.size(); ++f) {
       meet(set_gone_in_flight, is_in_flight(members_[f]));
-      all_.model.end_exec(all_.model.members[f], members_[f].behind);
+      model_.end_exec(model_.members[f], members_[f].behind);
       members_[f] = {};
     }
   }
