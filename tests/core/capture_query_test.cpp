@@ -14,7 +14,6 @@
 #include <escrow/sim.hpp>
 
 #include "child.hpp"
-#include "sanitizers.hpp"
 #endif
 
 namespace escrow::test {

@@ -9,7 +9,6 @@
 
 #include "deep.hpp"
 #include "fault_runner.hpp"
-#include "sanitizers.hpp"
 
 namespace escrow::test {
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "recapturing.hpp"
 #include "world.hpp"
 
 namespace escrow::test {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "pool_world.hpp"
-#include "sanitizers.hpp"
+#include "deep.hpp"
 
 namespace escrow::test {
 namespace {

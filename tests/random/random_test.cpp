@@ -17,7 +17,6 @@
 
 #include "deep.hpp"
 #include "program.hpp"
-#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {

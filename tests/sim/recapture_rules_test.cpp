@@ -12,7 +12,6 @@
 #include "handles.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
-#include "recapturing.hpp"
 #include "status.hpp"
 #include "witness.hpp"
 

@@ -13,7 +13,7 @@
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
-#include "sanitizers.hpp"
+#include "deep.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::test {

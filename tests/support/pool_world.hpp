@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -23,8 +22,7 @@ inline void invalidate(cudaStream_t capturing) {
   return make_stream();
 }
 
-inline constexpr std::initializer_list<cudaStreamCaptureMode> all_modes{
-    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
+inline constexpr auto const& all_modes = all_capture_modes;
 
 class pool_world : public world {
  protected:
