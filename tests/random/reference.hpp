@@ -182,23 +182,18 @@ class reference {
   void grow(std::uint64_t serial, entries const& more) {
     entries rest = more;
     entries const of_bodies = take(rest, [](entry const& each) { return each.on_body; });
-    auto const look = [&](contents& in) {
+    each_contents(*this, [&](contents& in, auto...) {
       bool const grows = std::ranges::count(in.grows_with, serial) != 0;
       bool const bodies_grow = std::ranges::count(in.grows_with_bodies_of, serial) != 0;
       if (grows) append(in.lingering, more);
       if (!grows && bodies_grow) append(in.lingering, of_bodies);
-    };
-    std::ranges::for_each(graphs, look);
-    std::ranges::for_each(execs, look);
-    std::ranges::for_each(members, look);
-    std::ranges::for_each(hoisted, look);
-    for (auto& [of, left] : orphans) look(left);
+    });
   }
   /// The machine is idle and the worker has nothing left: no launch is in flight.
   void settle() { in_flight_.clear(); }
   bool anything_held() const {
     bool found = !in_flight_.empty();
-    each_contents([&](contents const& in, char const*, std::size_t) {
+    each_contents(*this, [&](contents const& in, auto...) {
       found = found || !in.held.empty() || !in.lingering.empty();
     });
     return found;
@@ -210,7 +205,7 @@ class reference {
     if (state.handles > 0) return "the caller has it";
     if (is_pending(thing)) return "work on a stream uses it";
     std::string why;
-    each_contents([&](contents const& in, char const* what, std::size_t number) {
+    each_contents(*this, [&](contents const& in, char const* what, std::size_t number) {
       if (has(in.held, thing)) why = what + std::to_string(number);
     });
     for (flight const& each : in_flight_)
@@ -225,7 +220,7 @@ class reference {
   bool is_held_by_graphs(int thing) const {
     bool found =
         std::ranges::any_of(in_flight_, [&](flight const& e) { return has(e.held, thing); });
-    each_contents([&](contents const& in, char const*, std::size_t) {
+    each_contents(*this, [&](contents const& in, auto...) {
       found = found || has(in.held, thing) || has(in.lingering, thing);
     });
     return found;
@@ -259,17 +254,17 @@ class reference {
     int behind;
   };
 
-  template <class Look>
-  void each_contents(Look look) const {
-    auto const all = [&](auto const& list, char const* what) {
+  /// `in`: a reference, which may be const.
+  static void each_contents(auto& in, auto look) {
+    auto const all = [&](auto& list, char const* what) {
       for (std::size_t i = 0; i < list.size(); ++i) look(list[i], what, i);
     };
-    all(graphs, "graph g");
-    all(execs, "exec e");
-    all(members, "member f");
-    all(hoisted, "hoisted h");
-    for (auto const& [id, captured] : captures_) look(captured, "capture ", id);
-    for (auto const& [serial, left] : orphans) look(left, "a body of graph ", serial);
+    all(in.graphs, "graph g");
+    all(in.execs, "exec e");
+    all(in.members, "member f");
+    all(in.hoisted, "hoisted h");
+    for (auto& [id, captured] : in.captures_) look(captured, "capture ", id);
+    for (auto& [serial, left] : in.orphans) look(left, "a body of graph ", serial);
   }
 
   std::vector<thing_state> things_;

@@ -51,8 +51,7 @@ struct shared_token {
 };
 
 /// The same for a node that writes memory, or reads it.
-struct memory_share {
-  std::shared_ptr<token> share;
+struct memory_share : shared_token {
   void* memory;
 };
 

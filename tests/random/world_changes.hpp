@@ -220,7 +220,6 @@ struct world_changes : world_nodes {
 
   outcome do_add_conditional(nth b, nth g, nth way) {
     graph_place& in = graphs_[g];
-    if (!in.is_built) return skipped;
     in.is_single = true;  // also if only a part of it comes to be
     ++in.shape;
     return add_conditional(b, *in.own, g, in.serial, way);

@@ -31,9 +31,7 @@ struct world_nodes : world_turns {
     return memory;
   }
 
-  memory_share memory_of(nth o) const {
-    return {owners_[o].share, arena() + o * bytes_of_an_owner};
-  }
+  memory_share memory_of(nth o) const { return {owners_[o], arena() + o * bytes_of_an_owner}; }
 
   /// What a node of that kind does with the owner, or with nothing (`keeps`); a copy, with a
   /// second.
@@ -139,12 +137,10 @@ struct world_nodes : world_turns {
   }
 
   outcome do_add_node_of_lease(nth n, nth g, nth l) {
-    if (!graphs_[g].is_built) return skipped;
     return note_share(l, add_to_graph(n, g, with_lease(node_kind::kernel, l, all_.add_work())));
   }
 
   outcome do_add_node_of_code(nth n, nth g, nth y) {
-    if (!graphs_[g].is_built) return skipped;
     outcome const result = add_to_graph(n, g, with_code(y, all_.add_work()));
     meet(code_kept_by_a_node, result == done);
     return result;
@@ -152,14 +148,13 @@ struct world_nodes : world_turns {
 
   // Way 3: rows.
   outcome do_add_fill(nth n, nth g, nth o, nth way) {
-    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     return add_to_graph(n, g,
                         with_owner(way == 3 ? node_kind::rows : node_kind::fill, o, true, none, 0));
   }
 
   outcome do_add_fill_of_lease(nth n, nth g, nth l) {
-    if (!graphs_[g].is_built || leases_[l].memory == nullptr) return skipped;
+    if (leases_[l].memory == nullptr) return skipped;
     piece_of_work none;
     outcome const result = add_to_graph(n, g, with_lease(node_kind::fill, l, none));
     meet(lease_of_memory_filled_by_a_node, result == done);
@@ -167,7 +162,6 @@ struct world_nodes : world_turns {
   }
 
   outcome do_add_copy(nth n, nth g, nth to, nth from) {
-    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     outcome const result = add_to_graph(n, g, with_owner(node_kind::copy, to, true, none, 0, from));
     meet(copy_kept_two_owners, result == done && to != from);
@@ -176,7 +170,6 @@ struct world_nodes : world_turns {
 
   // Even ways: it records; odd ones: it waits.
   outcome do_add_event(nth n, nth g, nth v, nth way) {
-    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     return add_to_graph(
         n, g, with_owner(way % 2 == 0 ? node_kind::record : node_kind::wait, v, true, none, 0));
@@ -184,7 +177,6 @@ struct world_nodes : world_turns {
 
   /// A node that waits for all nodes that the program knows in the graph, and does nothing.
   outcome do_add_join(nth n, nth g) {
-    if (!graphs_[g].is_built) return skipped;
     node made;
     outcome const result = attempt([&] {
       std::vector<node> known;
@@ -199,7 +191,6 @@ struct world_nodes : world_turns {
   /// A node that allocates, and a kernel that uses the memory.
   outcome do_add_alloc(nth a, nth g, nth z) {
     graph_place& in = graphs_[g];
-    if (!in.is_built) return skipped;
     piece_of_work& work = all_.add_work();
     in.is_single = in.has_memory = true;
     ++in.shape;
@@ -220,7 +211,6 @@ struct world_nodes : world_turns {
   outcome do_add_free(nth a, nth g) {
     graph_place& in = graphs_[g];
     allocation_place& place = allocations_[a];
-    if (!in.is_built) return skipped;
     bool const is_own = place.serial == in.serial;
     // The address may be that of another graph's memory by now.
     if (std::ranges::count(graphs_, place.serial, &graph_place::serial) == 0) return skipped;
