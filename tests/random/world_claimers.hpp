@@ -1,5 +1,5 @@
-// Claims of memory; and claimers: made, claimed through, flushed, ended before and after their
-// streams' captures and their pools.
+// Scratch memory: claimed, left to graphs, and how its pool ends; and claimers: made, claimed
+// through, flushed, ended before and after their streams' captures and their pools.
 #pragma once
 
 #include "world_leases.hpp"
@@ -67,6 +67,71 @@ struct world_claimers : world_leases {
     if (capture.is_active()) note_memory_of(capture.id, place.slot);
     place.held.emplace(std::move(*claimed));
     note_claim(place, s, capture);
+    return result;
+  }
+
+  outcome do_close_scratch() {
+    if (!scratch_) return skipped;
+    is_scratch_closed_ = true;
+    for (memory_size const& size : memory_sizes)
+      each_slot_of(size.pool, [&](int each) { state_of(each).is_pooled = false; });
+    note_closing(homes_[scratch_home]);
+    outcome const result =
+        attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
+    note_closed(homes_[scratch_home]);
+    return result;
+  }
+
+  /// From now on its blocks are freed when nothing uses them.
+  void leave_scratch() {
+    if (!scratch_) return;
+    bool any_out = false;
+    for (memory_size const& each : memory_sizes) any_out = unpool(each.pool) || any_out;
+    meet(scratch_pool_gone_with_blocks_out, any_out);
+    note_closing(homes_[scratch_home]);
+    std::size_t const leaked = worker_->stats().leaked + end_addresses();
+    scratch_ = nullptr;
+    own_scratch_.reset();
+    allocator_.reset();
+    if (worker_->stats().leaked < leaked)
+      fail("an allocator has ended, and what is allocated does not count as leaked");
+    is_scratch_closed_ = false;
+  }
+
+  /// Memory of a capture is its graph's alone until it is used on a stream after it.
+  static bool is_graphs(lease_place const& place) {
+    return place.capture != 0 &&
+           std::ranges::none_of(place.others, &lease_place::other_stream::is_eager);
+  }
+  static bool is_leaking(lease_place const& place) {
+    return place.held && place.held->is_address() && !is_graphs(place);
+  }
+
+  /// The slot is its graph's.
+  void note_left(int slot) {
+    state_of(slot).leased = false;
+    state_of(slot).is_left = true;
+    --state_of(slot).handles;
+  }
+
+  /// At the end of their allocator. What is leaked stays for ever; how many do.
+  std::size_t end_addresses() {
+    std::size_t leaks = 0;
+    for (lease_place& each : leases_) {
+      if (!each.held || !each.held->is_address()) continue;
+      leaks += is_leaking(each) ? 1 : 0;
+      meet(allocator_gone_with_leaks, is_leaking(each));
+      meet(allocator_gone_before_its_graph, is_graphs(each));
+      if (is_graphs(each)) note_left(each.slot);
+      each.held.reset();
+    }
+    return leaks;
+  }
+
+  outcome do_destroy_scratch() {
+    if (!scratch_ || (!is_careless_ && std::ranges::any_of(leases_, &is_leaking))) return skipped;
+    outcome const result = attempt([&] { leave_scratch(); });
+    end_home(scratch_home);
     return result;
   }
 

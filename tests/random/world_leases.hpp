@@ -1,11 +1,11 @@
 // Leases: claims, uses on several streams, and releases.
 #pragma once
 
-#include "world_memory.hpp"
+#include "world_pools.hpp"
 
 namespace escrow::test {
 
-struct world_leases : world_memory {
+struct world_leases : world_pools {
   void check_claimed(int slot, capture_state const& capture) {
     thing_state& state = state_of(slot);
     thing_state& modelled = state_of(slot);

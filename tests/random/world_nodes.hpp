@@ -1,11 +1,11 @@
 // Nodes that are added by hand, and what they keep.
 #pragma once
 
-#include "world_turns.hpp"
+#include "world_launches.hpp"
 
 namespace escrow::test {
 
-struct world_nodes : world_turns {
+struct world_nodes : world_launches {
   static constexpr std::size_t bytes_of_an_owner = 64;
   static constexpr memset_config one_row{.value = 7, .element_bytes = 4, .width = 4};
   static constexpr memset_config rows{
