@@ -314,8 +314,9 @@ struct run_counts {
   std::array<std::uint64_t, situation_count> situations{};
   std::vector<std::uint64_t> allocations;  // in each call of which one was to fail; not added up
 
-  void meet(situation met, bool is_so = true) {
-    if (is_so) ++situations[static_cast<std::size_t>(met)];
+  /// `times`: 1 if it is so.
+  void meet(situation met, std::uint64_t times = 1) {
+    situations[static_cast<std::size_t>(met)] += times;
   }
   void add(run_counts const& other);
 };

@@ -182,7 +182,7 @@ struct world_overlap : world_checks {
 
   void note_group() {
     ++counts_.groups;
-    for (std::size_t i = 0; i < baton::lock_waits(); ++i) meet(waited_for_a_lock);
+    meet(waited_for_a_lock, baton::lock_waits());
   }
 
   /// What a step of the machine did inside the calls of others.

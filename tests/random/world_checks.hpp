@@ -176,8 +176,7 @@ struct world_checks : world_changes {
       model_.forget_capture(ended.id);
       captures_.pop_back();
     }
-    forget_error();
-    invalidated_ = sim::captures_invalidated();
+    forgive_captures();
   }
 
   /// Everything that the test has is destroyed.
@@ -218,13 +217,14 @@ struct world_checks : world_changes {
       static_cast<void>(attempt([&] { hoisted_[i]->release(); }));
       hoisted_[i].reset();
     }
-    for (token const& left : survivors_) state_of(left.thing()).handles = 0;
-    for (auto const& left : surviving_shares_) state_of(left->thing()).handles = 0;
+    for (auto const& left : survivors_) state_of(left->thing()).handles = 0;
     survivors_.clear();
-    surviving_shares_.clear();
     // Claimers end before their pools, and all must come back; or after them.
     bool const is_first = run_->seed % 2 == 0;
-    if (is_first) end_claimers_and_look();
+    if (is_first) {
+      each('J', &world_checks::do_end_claimer);
+      expect_nothing_lost();
+    }
     each('P', &world_checks::do_destroy_pool);
     static_cast<void>(do_destroy_scratch());
     each('J', &world_checks::do_end_claimer);
@@ -232,12 +232,11 @@ struct world_checks : world_changes {
       if (is_own_stream(i)) static_cast<void>(cudaStreamDestroy(streams_[i].handle));
   }
 
-  void end_claimers_and_look() {
-    for (nth j = 0; j < claimers_.size(); ++j)
-      if (claimers_[j].is_there()) static_cast<void>(do_end_claimer(j));
+  /// All is over, and no claimer is there: each slot is back.
+  void expect_nothing_lost() {
     if (is_disturbed_ || is_careless_ || is_lost() || is_stopped_ || any_stream_gone_) return;
     poll_until_nothing();
-    for (nth p = 0; p < pools_.size(); ++p) expect_nothing_lost(p);
+    for (nth p = 0; p < pools_.size(); ++p) expect_no_slot_lost(p);
     expect_no_memory_lost();
   }
 

@@ -281,8 +281,7 @@ struct world_claimers : world_leases {
     }
   }
 
-  /// All is over, and no claimer is there: each slot is back.
-  void expect_nothing_lost(nth p) {
+  void expect_no_slot_lost(nth p) {
     if (pools_[p] == nullptr || was_closed_[p]) return;
     give_all([&](cudaStream_t stream) { return pools_[p]->claim(stream); });
     sim::run_until_idle();

@@ -256,23 +256,22 @@ struct world_graphs : world_owners {
   outcome do_instantiate(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
     graph_place& source = graphs_[g];
-    bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
-      return each.is_there() && each.made_of == source.serial;
-    });
-    outcome const result = attempt(may_be_refused(source), source.is_single && has_one, [&] {
-      if (way == 3) {
-        cudaGraph_t const native = handle_of(source);
-        relaxed_capture_scope const relaxed;
-        graph_lifetime_lock const turn;
-        escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
-      } else if (way == 2 || !source.own) {
-        place.own.emplace(handle_of(source));
-      } else {
-        instantiate_options chosen;
-        if (source.has_memory && way == 1) chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
-        place.own.emplace(*source.own, chosen);
-      }
-    });
+    outcome const result =
+        attempt(may_be_refused(source), source.is_single && has_exec(source.serial), [&] {
+          if (way == 3) {
+            cudaGraph_t const native = handle_of(source);
+            relaxed_capture_scope const relaxed;
+            graph_lifetime_lock const turn;
+            escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
+          } else if (way == 2 || !source.own) {
+            place.own.emplace(handle_of(source));
+          } else {
+            instantiate_options chosen;
+            if (source.has_memory && way == 1)
+              chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+            place.own.emplace(*source.own, chosen);
+          }
+        });
     if (result != done) {
       meet(concurrent_branches_refused, result == refused);
       place = {};

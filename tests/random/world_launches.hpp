@@ -187,18 +187,16 @@ struct world_launches : world_graphs {
     contents const kept = std::exchange(model_.hoisted[h], {});
     for (entry const& each : kept.held) model_.pend(each.thing, work.mark);
     if (way >= 2) model_.set_mark(work.mark);
-    cudaEvent_t made = nullptr;
     if (way == 1) {
       must(cudaSetDevice(streams_[s].device));
-      must(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
-      must(cudaEventRecord(made, streams_[s].handle));
+      recorded_.push_back(make_event());
+      must(cudaEventRecord(recorded_.back(), streams_[s].handle));
       must(cudaSetDevice(0));
-      recorded_.emplace_back(made);
     }
     bool const is_entered = turns_[h].has_value();
     outcome const result = attempt(is_entered, false, [&] {
       if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
-      if (way == 1) return hoisted_[h]->release_after(event_ref(made));
+      if (way == 1) return hoisted_[h]->release_after(event_ref(recorded_.back()));
       hoisted_[h]->release();
     });
     if (result == done) {
@@ -311,14 +309,12 @@ struct world_launches : world_graphs {
     graph_place& source = graphs_[g];
     // Bodies would still lead to the graph; and see exec_with_memory_launched.
     if (!source.own || source.has_memory || has_bodies(source.serial)) return skipped;
-    bool const has_one = std::ranges::any_of(execs_, [&](exec_place const& each) {
-      return each.is_there() && each.made_of == source.serial;
-    });
     std::optional<exec_set::member> added;
-    outcome const result = attempt(may_be_refused(source), source.is_single && has_one, [&] {
-      if (!set_) set_.emplace();
-      added = set_->add(std::move(*source.own));
-    });
+    outcome const result =
+        attempt(may_be_refused(source), source.is_single && has_exec(source.serial), [&] {
+          if (!set_) set_.emplace();
+          added = set_->add(std::move(*source.own));
+        });
     meet(concurrent_branches_refused, result == refused);
     if (result != done) return result;
     members_[f] = {.which = added};

@@ -24,7 +24,7 @@ struct world_owners : world_claimers {
   void survive(token&& kept) {
     if (!kept) return;
     state_of(kept.thing()).handles = 1;
-    survivors_.push_back(std::move(kept));
+    survivors_.push_back(std::make_shared<token>(std::move(kept)));
   }
 
   /// The thing stays for the work so far; in a capture, for the graph.
@@ -250,7 +250,7 @@ struct world_owners : world_claimers {
         attempt(is_unusable(s), false, [&] { record_stream(own, streams_[s].handle); });
     if (result != done && capture.is_active()) doubt_last(model_.capture_of(capture.id));
     if (result != done && is_used) {
-      surviving_shares_.push_back(own);  // the work uses it all the same
+      survivors_.push_back(own);  // the work uses it all the same
       return result;
     }
     --state_of(thing).handles;

@@ -148,8 +148,8 @@ struct world_pools : world_streams {
   /// From now on its slots are destroyed when nothing uses them.
   void leave_pool(nth p) {
     pool_stats const now = pools_[p]->stats();
-    for (std::size_t i = 0; i < now.stream_waits; ++i) meet(claim_waited_in_its_stream);
-    for (std::size_t i = 0; i < now.edges_added; ++i) meet(claim_added_an_edge);
+    meet(claim_waited_in_its_stream, now.stream_waits);
+    meet(claim_added_an_edge, now.edges_added);
     meet(pool_gone_with_slots_out, unpool(p));
     note_closing(homes_[p]);
     pools_[p].reset();

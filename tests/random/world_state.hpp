@@ -32,7 +32,7 @@ namespace escrow::test {
 /// The number of a place of its kind, or of a way to do something.
 using nth = std::size_t;
 
-/// For calls of CUDA of which the program itself sees the status.
+/// After calls of CUDA of which the program itself sees the status.
 inline void forget_error() {
   static_cast<void>(cudaGetLastError());
 }
@@ -87,7 +87,7 @@ struct world_state {
   };
 
   bool is_lost() const { return lost_[0] || lost_[1]; }
-  void meet(situation met, bool is_so = true) { counts_.meet(met, is_so); }
+  void meet(situation met, std::uint64_t times = 1) { counts_.meet(met, times); }
   void fail(std::string what) { all_.fail(std::move(what)); }
   thing_state& state_of(int thing) { return model_.state_of(thing); }
   token make_owner() { return all_.make(thing_state::kind::owner); }
@@ -169,6 +169,12 @@ struct world_state {
     invalidated_ = seen;
   }
 
+  /// What the program itself does to captures may be wrong.
+  void forgive_captures() {
+    forget_error();
+    invalidated_ = sim::captures_invalidated();
+  }
+
   capture_state capture_at(nth s) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long id = 0;
@@ -228,6 +234,11 @@ struct world_state {
   /// Whether branches of the graph might run concurrently that share a slot.
   bool may_be_refused(graph_place const& place) const {
     return run_->shares && (place.is_parent || place.is_single);
+  }
+  bool has_exec(std::uint64_t serial) const {
+    return std::ranges::any_of(execs_, [serial](exec_place const& each) {
+      return each.is_there() && each.made_of == serial;
+    });
   }
   bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
 
@@ -358,9 +369,8 @@ struct world_state {
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;
-  std::vector<token> survivors_;  // not taken, and work uses them
-  std::vector<std::shared_ptr<token>> surviving_shares_;
-  std::vector<owned_event> recorded_;  // that releases come after
+  std::vector<std::shared_ptr<token>> survivors_;  // not taken, and work uses them
+  std::vector<owned_event> recorded_;              // that releases come after
 };
 
 }  // namespace escrow::test

@@ -230,8 +230,7 @@ struct world_streams : world_state {
       graph_lifetime_lock const turn;
       static_cast<void>(cudaStreamEndCapture(streams_[s].handle, &native));
     }
-    forget_error();
-    invalidated_ = sim::captures_invalidated();  // an end may be wrong, and is the program's
+    forgive_captures();
     if (native == nullptr) {
       sweep_captures();
       return failed;
@@ -246,8 +245,7 @@ struct world_streams : world_state {
 
   outcome do_invalidate(nth s) {
     static_cast<void>(cudaStreamQuery(streams_[s].handle));
-    forget_error();
-    invalidated_ = sim::captures_invalidated();
+    forgive_captures();
     return done;
   }
 
@@ -273,8 +271,7 @@ struct world_streams : world_state {
     any_stream_gone_ = true;
     sweep_captures();
     create_stream(s);
-    forget_error();
-    invalidated_ = sim::captures_invalidated();
+    forgive_captures();
     return done;
   }
 
