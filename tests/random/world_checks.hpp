@@ -12,7 +12,9 @@ namespace escrow::test {
 /// The library makes one more stream when a lease of the legacy stream ends during a capture: once
 /// in a process.
 inline void release_during_a_capture() {
-  deleter worker({.own_worker = false});
+  // Never destroyed: it owes something, for which its end would start a thread. That would take
+  // locks at any time, and so decide what programs do.
+  static auto& worker = *new deleter({.own_worker = false});
   {
     resource_pool<int> pool({.device = 0, .deleter = &worker}, [] { return 0; });
     std::optional<lease<int>> held(pool.claim(cudaStreamLegacy));
