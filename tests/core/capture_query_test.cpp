@@ -12,7 +12,6 @@
 #include <escrow/internal/ready_event.hpp>
 
 #include "child.hpp"
-#include "sanitizers.hpp"
 #endif
 
 namespace escrow::test {

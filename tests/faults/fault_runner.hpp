@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "deep.hpp"
-#include "sanitizers.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::test {

@@ -3,7 +3,6 @@
 // whether or not it gets a new id, which CUDA's manual does not say. No GPU was seen doing it.
 #include <escrow/nodes.hpp>
 
-#include "recapturing.hpp"
 #include "world.hpp"
 
 namespace escrow::test {

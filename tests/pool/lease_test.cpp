@@ -2,8 +2,8 @@
 // captures, and as an argument of kernels and nodes.
 #include <escrow/nodes.hpp>
 
+#include "deep.hpp"
 #include "pool_world.hpp"
-#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {

@@ -30,11 +30,8 @@ struct kernel_argument_traits<test::shared_token> {
 };
 
 template <>
-struct kernel_argument_traits<test::memory_share> {
+struct kernel_argument_traits<test::memory_share> : kernel_argument_traits<test::shared_token> {
   static void* device_value(test::memory_share const& shared) { return shared.memory; }
-  static std::shared_ptr<test::token> owner(test::memory_share const& shared) {
-    return shared.share;
-  }
 };
 
 template <>

@@ -16,6 +16,7 @@ constexpr std::array specs = [] {
   constexpr unsigned fails = op_spec::fails;
   constexpr unsigned together = op_spec::together;
   constexpr unsigned looks = op_spec::looks;
+  constexpr unsigned builds = op_spec::builds;
 #define ESCROW_SPEC(name, arguments, weight, traits) op_spec{#name, arguments, weight, traits},
   return std::array<op_spec, op_count>{ESCROW_RANDOM_OPERATIONS(ESCROW_SPEC)};
 }();
@@ -83,32 +84,33 @@ operation read_operation(std::string const& line) {
   return read;
 }
 
-constexpr std::array<std::pair<std::string_view, bool program::*>, 4> flags{
-    {{"shares", &program::shares},
-     {"lasts", &program::lasts},
-     {"addresses", &program::addresses},
-     {"idles", &program::idles}}};
+/// What a program has besides operations, in the order of its text: numbers, and flags, which are
+/// written by their name alone.
+struct option {
+  std::string_view name;
+  std::uint64_t program::*number = nullptr;
+  bool program::*flag = nullptr;
+};
+constexpr std::array options{option{.name = "seed", .number = &program::seed},
+                             option{.name = "slots", .number = &program::slots},
+                             option{.name = "unrecorded", .number = &program::unrecorded},
+                             option{.name = "bytes", .number = &program::bytes},
+                             option{.name = "shares", .flag = &program::shares},
+                             option{.name = "lasts", .flag = &program::lasts},
+                             option{.name = "addresses", .flag = &program::addresses},
+                             option{.name = "idles", .flag = &program::idles}};
 
-/// What a program has besides operations; false if the line is one of those.
+/// False if the line is an operation.
 bool read_options(program& read, std::string const& line) {
   std::istringstream words(line);
   for (std::string word; words >> word;) {
-    auto const flag = std::ranges::find(flags, word, [](auto const& each) { return each.first; });
-    if (flag != flags.end()) {
-      read.*(flag->second) = true;
-      continue;
+    auto const found = std::ranges::find(options, word, &option::name);
+    if (found == options.end()) return false;
+    if (found->flag != nullptr) {
+      read.*(found->flag) = true;
+    } else if (!(words >> read.*(found->number)) || read.slots == 0) {
+      refuse(line, "a number");
     }
-    if (word == "seed")
-      words >> read.seed;
-    else if (word == "slots")
-      words >> read.slots;
-    else if (word == "unrecorded")
-      words >> read.unrecorded;
-    else if (word == "bytes")
-      words >> read.bytes;
-    else
-      return false;
-    if (!words || read.slots == 0) refuse(line, "a number");
   }
   return true;
 }
@@ -132,12 +134,14 @@ std::string to_text(operation const& written) {
 std::string to_text(program const& written) {
   program const usual;
   std::ostringstream text;
-  text << "seed " << written.seed;
-  if (written.slots != usual.slots) text << " slots " << written.slots;
-  if (written.unrecorded != usual.unrecorded) text << " unrecorded " << written.unrecorded;
-  if (written.bytes != usual.bytes) text << " bytes " << written.bytes;
-  for (auto const& [name, flag] : flags)
-    if (written.*flag) text << ' ' << name;
+  for (option const& each : options) {
+    if (each.flag != nullptr) {
+      if (written.*(each.flag)) text << ' ' << each.name;
+    } else if (bool const is_first = each.number == &program::seed;
+               is_first || written.*(each.number) != usual.*(each.number)) {
+      text << (is_first ? "" : " ") << each.name << ' ' << written.*(each.number);
+    }
+  }
   text << '\n';
   for (operation const& each : written.operations) text << to_text(each) << '\n';
   return text.str();

@@ -16,124 +16,125 @@ namespace escrow::test {
 /// All operations: the name; the arguments, a letter each, see letter_of(); the weight in programs
 /// of all kinds; and whether a CUDA call or an allocation in it may be made to fail, whether it may
 /// run together with operations of other threads, and whether it looks itself which of its places
-/// have what it needs. world::do_<name>() does it. Objects have fixed places, so that an operation
-/// means the same when others are taken away; one whose places are empty, or occupied where they
-/// must be empty, does nothing.
-#define ESCROW_RANDOM_OPERATIONS(X)                     \
-  /* the machine and the worker */                      \
-  X(step, "k", 14, together)                            \
-  X(work, "s", 8, together)                             \
-  X(poll, "", 10, fails | together)                     \
-  X(settle, "", 2, 0)                                   \
-  X(drain, "", 1, together)                             \
-  X(stop, "", 1, 0)                                     \
-  X(fail_device, "w", 1, 0)                             \
-  /* pools */                                           \
-  X(claim, "Lps", 14, fails | together)                 \
-  X(claim_captured, "Lpc", 6, fails | together | looks) \
-  X(touch, "ls", 6, fails | together)                   \
-  X(release, "l", 5, fails | together)                  \
-  X(release_on, "ls", 4, fails | together)              \
-  X(drop_lease, "l", 3, fails | together)               \
-  X(close_pool, "p", 1, fails | together)               \
-  X(destroy_pool, "p", 1, fails | together)             \
-  X(make_pool, "P", 1, fails | together)                \
-  /* owners */                                          \
-  X(retire, "s", 6, fails | together)                   \
-  X(retire_now, "", 1, fails | together)                \
-  X(retire_after, "i", 2, fails | together)             \
-  X(retire_graph, "g", 2, fails | together)             \
-  X(own, "O", 6, together)                              \
-  X(disown, "o", 3, together)                           \
-  X(keep, "sow", 4, fails | together | looks)           \
-  X(launch_lease, "ls", 3, fails | together)            \
-  X(retire_lease, "lsw", 3, fails | together)           \
-  X(share, "X", 3, fails | together)                    \
-  X(use_shared, "xs", 5, fails | together)              \
-  X(unshare, "x", 2, together)                          \
-  /* captures */                                        \
-  X(begin, "im", 5, together)                           \
-  X(begin_into, "ig", 2, together)                      \
-  X(fork, "ci", 6, together)                            \
-  X(join, "cc", 5, together)                            \
-  X(wait_early, "scw", 6, together)                     \
-  X(end, "rGw", 10, together | looks)                   \
-  X(invalidate, "c", 1, together)                       \
-  X(destroy_stream, "s", 1, together)                   \
-  /* graphs and execs */                                \
-  X(make_graph, "G", 5, fails | together)               \
-  X(expose, "g", 2, fails | together)                   \
-  X(clone, "Ggw", 4, fails | together)                  \
-  X(child, "ggw", 4, fails | together)                  \
-  X(destroy_graph, "g", 4, together)                    \
-  X(instantiate, "Egw", 9, fails | together)            \
-  X(launch, "eiw", 14, fails | together)                \
-  X(update, "euw", 6, fails | together)                 \
-  X(destroy_exec, "e", 6, together)                     \
-  X(hoist, "Hgw", 3, fails | together)                  \
-  X(let_go, "hiw", 4, fails | together)                 \
-  X(drop_hoisted, "h", 1, together)                     \
-  X(enter, "hiw", 4, fails | together)                  \
-  X(launch_in_turn, "tdiw", 6, fails | together)        \
-  X(leave, "ts", 5, fails | together | looks)           \
-  X(set_add, "Fg", 4, fails)                            \
-  X(set_launch, "fi", 6, fails)                         \
-  X(drop_set, "", 1, fails)                             \
-  X(bind, "ei", 3, fails | together)                    \
-  X(launch_bound, "ew", 6, fails | together)            \
-  X(flush, "e", 2, fails | together)                    \
-  X(unbind, "e", 1, fails | together)                   \
-  /* nodes */                                           \
-  X(add_node, "Ngow", 10, fails | together | looks)     \
-  X(add_node_of_lease, "Ngl", 5, fails | together)      \
-  X(set_node, "now", 5, fails | together | looks)       \
-  X(set_node_of_lease, "nl", 3, fails | together)       \
-  X(destroy_node, "n", 3, fails | together)             \
-  X(exec_set, "eqo", 6, fails | together | looks)       \
-  X(exec_set_of_lease, "eql", 3, fails | together)      \
-  /* scratch memory */                                  \
-  X(claim_scratch, "Lzs", 10, fails)                    \
-  X(leave_to_graph, "l", 6, fails | together | looks)   \
-  X(trim, "w", 5, fails | together)                     \
-  X(close_scratch, "", 1, fails)                        \
-  X(destroy_scratch, "", 1, fails)                      \
-  /* conditional nodes and bodies */                    \
-  X(add_conditional, "Bgw", 6, fails)                   \
-  X(add_conditional_inside, "Bbw", 2, fails)            \
-  X(add_body_node, "Nbow", 7, fails | looks)            \
-  X(add_body_node_of_lease, "Nbl", 4, fails)            \
-  X(embed_in_body, "bg", 2, fails)                      \
-  X(capture_into_body, "ibw", 3, fails)                 \
-  X(drop_body, "b", 3, looks)                           \
-  /* nodes of other kinds */                            \
-  X(add_fill, "Ngow", 4, fails | together)              \
-  X(add_fill_of_lease, "Ngl", 3, fails | together)      \
-  X(add_copy, "Ngoo", 4, fails | together)              \
-  X(add_join, "Ng", 2, fails | together)                \
-  X(add_edge, "nn", 2, fails | together)                \
-  X(make_event, "V", 3, fails)                          \
-  X(drop_event, "v", 2, 0)                              \
-  X(add_event, "Ngvw", 5, fails)                        \
-  X(add_alloc, "Agz", 2, fails)                         \
-  X(add_free, "ag", 2, fails)                           \
-  X(look, "g", 1, fails)                                \
-  /* code, and other calls */                           \
-  X(load_library, "Y", 3, fails)                        \
-  X(unload_library, "y", 2, 0)                          \
-  X(launch_code, "sy", 4, fails)                        \
-  X(add_node_of_code, "Ngy", 4, fails)                  \
-  X(set_node_of_code, "ny", 2, fails)                   \
-  X(exec_set_of_code, "eqy", 2, fails)                  \
-  X(upload, "ei", 2, fails)                             \
-  X(capture_call, "iGw", 2, fails)                      \
-  X(move, "ge", 1, looks)                               \
-  X(try_claim, "Lps", 3, fails | together)              \
-  /* claimers */                                        \
-  X(make_claimer, "Jps", 8, fails | together)           \
-  X(make_scratch_claimer, "Js", 3, fails)               \
-  X(claim_on, "Ljzw", 20, fails | together)             \
-  X(begin_on, "jgmw", 4, looks)                         \
-  X(flush_claims, "j", 3, fails | together)             \
+/// have what it needs, or `builds`: its second is a graph that nodes with owners can be added to.
+/// world::do_<name>() does it. Objects have fixed places, so that an operation means the same when
+/// others are taken away; one whose places are empty, or occupied where they must be empty, does
+/// nothing.
+#define ESCROW_RANDOM_OPERATIONS(X)                         \
+  /* the machine and the worker */                          \
+  X(step, "k", 14, together)                                \
+  X(work, "s", 8, together)                                 \
+  X(poll, "", 10, fails | together)                         \
+  X(settle, "", 2, 0)                                       \
+  X(drain, "", 1, together)                                 \
+  X(stop, "", 1, 0)                                         \
+  X(fail_device, "w", 1, 0)                                 \
+  /* pools */                                               \
+  X(claim, "Lps", 14, fails | together)                     \
+  X(claim_captured, "Lpc", 6, fails | together | looks)     \
+  X(touch, "ls", 6, fails | together)                       \
+  X(release, "l", 5, fails | together)                      \
+  X(release_on, "ls", 4, fails | together)                  \
+  X(drop_lease, "l", 3, fails | together)                   \
+  X(close_pool, "p", 1, fails | together)                   \
+  X(destroy_pool, "p", 1, fails | together)                 \
+  X(make_pool, "P", 1, fails | together)                    \
+  /* owners */                                              \
+  X(retire, "s", 6, fails | together)                       \
+  X(retire_now, "", 1, fails | together)                    \
+  X(retire_after, "i", 2, fails | together)                 \
+  X(retire_graph, "g", 2, fails | together)                 \
+  X(own, "O", 6, together)                                  \
+  X(disown, "o", 3, together)                               \
+  X(keep, "sow", 4, fails | together | looks)               \
+  X(launch_lease, "ls", 3, fails | together)                \
+  X(retire_lease, "lsw", 3, fails | together)               \
+  X(share, "X", 3, fails | together)                        \
+  X(use_shared, "xs", 5, fails | together)                  \
+  X(unshare, "x", 2, together)                              \
+  /* captures */                                            \
+  X(begin, "im", 5, together)                               \
+  X(begin_into, "ig", 2, together)                          \
+  X(fork, "ci", 6, together)                                \
+  X(join, "cc", 5, together)                                \
+  X(wait_early, "scw", 6, together)                         \
+  X(end, "rGw", 10, together | looks)                       \
+  X(invalidate, "c", 1, together)                           \
+  X(destroy_stream, "s", 1, together)                       \
+  /* graphs and execs */                                    \
+  X(make_graph, "G", 5, fails | together)                   \
+  X(expose, "g", 2, fails | together)                       \
+  X(clone, "Ggw", 4, fails | together)                      \
+  X(child, "ggw", 4, fails | together)                      \
+  X(destroy_graph, "g", 4, together)                        \
+  X(instantiate, "Egw", 9, fails | together)                \
+  X(launch, "eiw", 14, fails | together)                    \
+  X(update, "euw", 6, fails | together)                     \
+  X(destroy_exec, "e", 6, together)                         \
+  X(hoist, "Hgw", 3, fails | together)                      \
+  X(let_go, "hiw", 4, fails | together)                     \
+  X(drop_hoisted, "h", 1, together)                         \
+  X(enter, "hiw", 4, fails | together)                      \
+  X(launch_in_turn, "tdiw", 6, fails | together)            \
+  X(leave, "ts", 5, fails | together | looks)               \
+  X(set_add, "Fg", 4, fails)                                \
+  X(set_launch, "fi", 6, fails)                             \
+  X(drop_set, "", 1, fails)                                 \
+  X(bind, "ei", 3, fails | together)                        \
+  X(launch_bound, "ew", 6, fails | together)                \
+  X(flush, "e", 2, fails | together)                        \
+  X(unbind, "e", 1, fails | together)                       \
+  /* nodes */                                               \
+  X(add_node, "Ngow", 10, fails | together | looks)         \
+  X(add_node_of_lease, "Ngl", 5, fails | together | builds) \
+  X(set_node, "now", 5, fails | together | looks)           \
+  X(set_node_of_lease, "nl", 3, fails | together)           \
+  X(destroy_node, "n", 3, fails | together)                 \
+  X(exec_set, "eqo", 6, fails | together | looks)           \
+  X(exec_set_of_lease, "eql", 3, fails | together)          \
+  /* scratch memory */                                      \
+  X(claim_scratch, "Lzs", 10, fails)                        \
+  X(leave_to_graph, "l", 6, fails | together | looks)       \
+  X(trim, "w", 5, fails | together)                         \
+  X(close_scratch, "", 1, fails)                            \
+  X(destroy_scratch, "", 1, fails)                          \
+  /* conditional nodes and bodies */                        \
+  X(add_conditional, "Bgw", 6, fails | builds)              \
+  X(add_conditional_inside, "Bbw", 2, fails)                \
+  X(add_body_node, "Nbow", 7, fails | looks)                \
+  X(add_body_node_of_lease, "Nbl", 4, fails)                \
+  X(embed_in_body, "bg", 2, fails)                          \
+  X(capture_into_body, "ibw", 3, fails)                     \
+  X(drop_body, "b", 3, looks)                               \
+  /* nodes of other kinds */                                \
+  X(add_fill, "Ngow", 4, fails | together | builds)         \
+  X(add_fill_of_lease, "Ngl", 3, fails | together | builds) \
+  X(add_copy, "Ngoo", 4, fails | together | builds)         \
+  X(add_join, "Ng", 2, fails | together | builds)           \
+  X(add_edge, "nn", 2, fails | together)                    \
+  X(make_event, "V", 3, fails)                              \
+  X(drop_event, "v", 2, 0)                                  \
+  X(add_event, "Ngvw", 5, fails | builds)                   \
+  X(add_alloc, "Agz", 2, fails | builds)                    \
+  X(add_free, "ag", 2, fails | builds)                      \
+  X(look, "g", 1, fails)                                    \
+  /* code, and other calls */                               \
+  X(load_library, "Y", 3, fails)                            \
+  X(unload_library, "y", 2, 0)                              \
+  X(launch_code, "sy", 4, fails)                            \
+  X(add_node_of_code, "Ngy", 4, fails | builds)             \
+  X(set_node_of_code, "ny", 2, fails)                       \
+  X(exec_set_of_code, "eqy", 2, fails)                      \
+  X(upload, "ei", 2, fails)                                 \
+  X(capture_call, "iGw", 2, fails)                          \
+  X(move, "ge", 1, looks)                                   \
+  X(try_claim, "Lps", 3, fails | together)                  \
+  /* claimers */                                            \
+  X(make_claimer, "Jps", 8, fails | together)               \
+  X(make_scratch_claimer, "Js", 3, fails)                   \
+  X(claim_on, "Ljzw", 20, fails | together)                 \
+  X(begin_on, "jgmw", 4, looks)                             \
+  X(flush_claims, "j", 3, fails | together)                 \
   X(end_claimer, "j", 3, fails | together)
 
 #define ESCROW_ENUMERATOR(name, ...) name,
@@ -148,8 +149,10 @@ struct op_spec {
   static constexpr unsigned fails = 1;
   static constexpr unsigned together = 2;
   static constexpr unsigned looks = 4;
+  static constexpr unsigned builds = 8;
   [[nodiscard]] constexpr bool can_fail() const { return (traits & fails) != 0; }
   [[nodiscard]] constexpr bool looks_itself() const { return (traits & looks) != 0; }
+  [[nodiscard]] constexpr bool must_be_built() const { return (traits & builds) != 0; }
   [[nodiscard]] constexpr bool may_overlap() const { return (traits & together) != 0; }
 };
 [[nodiscard]] op_spec const& spec_of(op kind);
@@ -201,14 +204,14 @@ struct operation {
 struct program {
   static constexpr std::size_t threads_max = 3;
 
-  std::uint64_t seed = 1;    // of the machine's choices
-  unsigned slots = 2;        // of each pool
-  bool shares = false;       // the pools are in one sharing group
-  bool lasts = false;        // the streams outlive the pools that they are given to
-  unsigned unrecorded = 16;  // pool_options::unrecorded_max
-  bool addresses = false;    // scratch memory is a stream_allocator's, freed by its address
-  std::size_t bytes = 0;     // scratch_policy::bytes_max; 0: no limit
-  bool idles = false;        // each claim of scratch memory looks for blocks that are not used
+  std::uint64_t seed = 1;         // of the machine's choices
+  std::uint64_t slots = 2;        // of each pool
+  bool shares = false;            // the pools are in one sharing group
+  bool lasts = false;             // the streams outlive the pools that they are given to
+  std::uint64_t unrecorded = 16;  // pool_options::unrecorded_max
+  bool addresses = false;         // scratch memory is a stream_allocator's, freed by its address
+  std::uint64_t bytes = 0;        // scratch_policy::bytes_max; 0: no limit
+  bool idles = false;             // each claim of scratch memory looks for blocks that are not used
   std::vector<operation> operations;
   // Whether an operation means the places that it names. If not, it means the next ones that have
   // what it needs, so that drawn programs do more. Not part of the text form, which is exact.
@@ -311,8 +314,9 @@ struct run_counts {
   std::array<std::uint64_t, situation_count> situations{};
   std::vector<std::uint64_t> allocations;  // in each call of which one was to fail; not added up
 
-  void meet(situation met, bool is_so = true) {
-    if (is_so) ++situations[static_cast<std::size_t>(met)];
+  /// `times`: 1 if it is so.
+  void meet(situation met, std::uint64_t times = 1) {
+    situations[static_cast<std::size_t>(met)] += times;
   }
   void add(run_counts const& other);
 };

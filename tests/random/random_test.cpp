@@ -17,7 +17,6 @@
 
 #include "deep.hpp"
 #include "program.hpp"
-#include "sanitizers.hpp"
 
 namespace escrow::test {
 namespace {
@@ -35,7 +34,8 @@ std::uint64_t programs_of_this_run() {
                                                        : programs_usually);
 }
 
-/// What is never reached proves nothing.
+/// What is never reached proves nothing. Asked of runs that have the default programs: what is rare
+/// may be missing in as many of other seeds.
 void expect_all_met(run_counts const& met) {
   constexpr auto done = static_cast<std::size_t>(outcome::done);
   for (std::size_t i = 0; i < op_count; ++i)
@@ -62,7 +62,7 @@ TEST(RandomPrograms, KeepAliveWhatIsUsedAndDestroyTheRestOnce) {
   }
   std::printf("seeds %llu to %llu\n%s", static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(first + count - 1), to_text(met).c_str());
-  if (count >= programs_usually && !in_child) expect_all_met(met);
+  if (first == 1 && count >= programs_usually && !in_child) expect_all_met(met);
 }
 
 TEST(RandomPrograms, AreFunctionsOfTheirSeeds) {

@@ -86,30 +86,50 @@ struct contents {
   }
 };
 
+/// What the model knows of one thing: an owner, or a slot, which may be a block of memory.
+struct thing_state {
+  enum class kind : std::uint8_t { owner, slot } is = kind::owner;
+  int handles = 0;       // in the test's hands: a share, a lease
+  bool gone = false;     // destroyed
+  std::list<int> marks;  // of the work that uses it
+
+  static constexpr std::size_t no_pool = ~std::size_t{0};
+  std::size_t pool = no_pool;  // of a slot, if it is there
+  std::uint64_t home = 0;      // the pool by serial
+  std::size_t bytes = 0;       // of a block
+  bool is_pooled = false;      // may stay: the pool is there
+  bool is_kept = false;        // may stay: it was released where a claimer may keep it
+  std::size_t kept_on = 0;     // on that stream
+  bool is_claimers = false;    // by a claimer, or else by the stream itself
+  // The worker has ended its lease, until its next claim: may stay, and is leaked with its pool.
+  bool is_deferred = false;
+  unsigned awaited = 0;  // streams of a retired lease, until the pool is given them
+  unsigned checks = 0;   // for unused blocks, 1 when it is released; 0: not known
+  bool leased = false;
+  std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
+  bool is_private = false;    // its last lease ended outside of that capture
+  bool is_left = false;       // or left it to the graph
+  bool is_let_go = false;     // a hoisted had it, and released it behind work
+  int generation = 0;         // counts its holders; those of one capture count once
+  int value = 0;              // what the last fill wrote
+  int open = 0;               // the lease whose use goes on on the device; 0: none
+  bool racy = false;          // nothing orders its uses, and nothing promises to
+};
+
 /// What: the things of a run with all that keeps them: the test's own handles, captures, graphs,
 /// execs, hoisteds, launches in flight of execs that are destroyed, and work on streams, by marks
 /// that kernels set.
 /// Thread safety: none; one operation at a time, and the machine between them.
 class reference {
  public:
-  enum class kind : std::uint8_t { owner, slot };
-  struct thing_state {
-    kind is = kind::owner;
-    int handles = 0;         // in the test's hands: a share, a lease
-    bool gone = false;       // destroyed
-    std::list<int> marks;    // of the work that uses it
-    bool is_pooled = false;  // a slot of a pool that is there: may stay
-    bool is_kept = false;    // a slot that was released where a claimer may keep it: may stay
-    // A slot whose lease the worker has ended, until its next claim: may stay, and is leaked with
-    // its pool.
-    bool is_deferred = false;
-  };
-
-  int add(kind is) {
+  int add(thing_state::kind is) {
     things_.emplace_back().is = is;
     return size() - 1;
   }
   thing_state& state_of(int thing) { return things_.at(static_cast<std::size_t>(thing)); }
+  thing_state const& state_of(int thing) const {
+    return things_.at(static_cast<std::size_t>(thing));
+  }
   int size() const { return static_cast<int>(things_.size()); }
   /// A mark that no kernel has set yet.
   int add_mark(int device) {
@@ -132,8 +152,7 @@ class reference {
     all.splice(all.end(), std::move(marks));
   }
   bool is_pending(int thing) const {
-    return !std::ranges::all_of(things_.at(static_cast<std::size_t>(thing)).marks,
-                                [&](int mark) { return is_done(mark); });
+    return !std::ranges::all_of(state_of(thing).marks, [&](int mark) { return is_done(mark); });
   }
 
   contents& capture_of(std::uint64_t id) { return captures_[id]; }
@@ -163,23 +182,18 @@ class reference {
   void grow(std::uint64_t serial, entries const& more) {
     entries rest = more;
     entries const of_bodies = take(rest, [](entry const& each) { return each.on_body; });
-    auto const look = [&](contents& in) {
+    each_contents(*this, [&](contents& in, auto...) {
       bool const grows = std::ranges::count(in.grows_with, serial) != 0;
       bool const bodies_grow = std::ranges::count(in.grows_with_bodies_of, serial) != 0;
       if (grows) append(in.lingering, more);
       if (!grows && bodies_grow) append(in.lingering, of_bodies);
-    };
-    std::ranges::for_each(graphs, look);
-    std::ranges::for_each(execs, look);
-    std::ranges::for_each(members, look);
-    std::ranges::for_each(hoisted, look);
-    for (auto& [of, left] : orphans) look(left);
+    });
   }
   /// The machine is idle and the worker has nothing left: no launch is in flight.
   void settle() { in_flight_.clear(); }
   bool anything_held() const {
     bool found = !in_flight_.empty();
-    each_contents([&](contents const& in, char const*, std::size_t) {
+    each_contents(*this, [&](contents const& in, auto...) {
       found = found || !in.held.empty() || !in.lingering.empty();
     });
     return found;
@@ -187,11 +201,11 @@ class reference {
 
   /// Why the thing must be alive; empty if it need not be.
   std::string why_alive(int thing) const {
-    thing_state const& state = things_.at(static_cast<std::size_t>(thing));
+    thing_state const& state = state_of(thing);
     if (state.handles > 0) return "the caller has it";
     if (is_pending(thing)) return "work on a stream uses it";
     std::string why;
-    each_contents([&](contents const& in, char const* what, std::size_t number) {
+    each_contents(*this, [&](contents const& in, char const* what, std::size_t number) {
       if (has(in.held, thing)) why = what + std::to_string(number);
     });
     for (flight const& each : in_flight_)
@@ -199,14 +213,14 @@ class reference {
     return why;
   }
   bool may_live(int thing) const {
-    thing_state const& state = things_.at(static_cast<std::size_t>(thing));
+    thing_state const& state = state_of(thing);
     return state.handles > 0 || state.is_pooled || state.is_kept || state.is_deferred ||
            is_pending(thing) || is_held_by_graphs(thing);
   }
   bool is_held_by_graphs(int thing) const {
     bool found =
         std::ranges::any_of(in_flight_, [&](flight const& e) { return has(e.held, thing); });
-    each_contents([&](contents const& in, char const*, std::size_t) {
+    each_contents(*this, [&](contents const& in, auto...) {
       found = found || has(in.held, thing) || has(in.lingering, thing);
     });
     return found;
@@ -220,8 +234,7 @@ class reference {
   std::vector<int> left(bool are_due) const {
     std::vector<int> found;
     for (int thing = 0; thing < size(); ++thing)
-      if (!things_[static_cast<std::size_t>(thing)].gone && !(are_due && may_live(thing)))
-        found.push_back(thing);
+      if (!state_of(thing).gone && !(are_due && may_live(thing))) found.push_back(thing);
     return found;
   }
 
@@ -241,17 +254,17 @@ class reference {
     int behind;
   };
 
-  template <class Look>
-  void each_contents(Look look) const {
-    auto const all = [&](auto const& list, char const* what) {
+  /// `in`: a reference, which may be const.
+  static void each_contents(auto& in, auto look) {
+    auto const all = [&](auto& list, char const* what) {
       for (std::size_t i = 0; i < list.size(); ++i) look(list[i], what, i);
     };
-    all(graphs, "graph g");
-    all(execs, "exec e");
-    all(members, "member f");
-    all(hoisted, "hoisted h");
-    for (auto const& [id, captured] : captures_) look(captured, "capture ", id);
-    for (auto const& [serial, left] : orphans) look(left, "a body of graph ", serial);
+    all(in.graphs, "graph g");
+    all(in.execs, "exec e");
+    all(in.members, "member f");
+    all(in.hoisted, "hoisted h");
+    for (auto& [id, captured] : in.captures_) look(captured, "capture ", id);
+    for (auto& [serial, left] : in.orphans) look(left, "a body of graph ", serial);
   }
 
   std::vector<thing_state> things_;

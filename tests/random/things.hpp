@@ -51,8 +51,7 @@ struct shared_token {
 };
 
 /// The same for a node that writes memory, or reads it.
-struct memory_share {
-  std::shared_ptr<token> share;
+struct memory_share : shared_token {
   void* memory;
 };
 
@@ -95,31 +94,13 @@ class things {
   things(things&&) = delete;
   ~things() { running_ = nullptr; }
 
-  struct slot_state {
-    int generation = 0;  // counts its holders; those of one capture count once
-    int value = 0;       // what the last fill wrote
-    int open = 0;        // the lease whose use has begun and not ended on the device; 0: none
-    bool racy = false;   // nothing orders its uses, and nothing promises to
-    std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
-    bool is_private = false;    // its last lease ended outside of that capture
-    bool is_left = false;       // or left it to the graph
-    bool is_let_go = false;     // a hoisted had it, and released it behind work
-    bool leased = false;
-    std::uint64_t home = 0;    // its pool, by serial
-    std::size_t kept_on = 0;   // the stream that it was released on, if it is kept
-    bool is_claimers = false;  // kept by a claimer, or else by the stream itself
-    unsigned awaited = 0;      // streams of a retired lease, until the pool is given them
-    std::size_t bytes = 0;     // of a block
-    unsigned checks = 0;       // for blocks that are not used, 1 when it is released; 0: not known
-  };
-
   reference model;
   run_counts counts;
 
-  token make(reference::kind is) { return {*this, add(is)}; }
+  token make(thing_state::kind is) { return {*this, model.add(is)}; }
   /// A thing without a token, which is destroyed with `handle`, an object of CUDA.
-  int make_of(void const* handle, reference::kind is, situation when_gone) {
-    int const made = add(is);
+  int make_of(void const* handle, thing_state::kind is, situation when_gone) {
+    int const made = model.add(is);
     if (!handles_.emplace(handle, handle_state{made, when_gone}).second)
       fail("a new object has the handle of one that is there");
     return made;
@@ -135,7 +116,7 @@ class things {
     auto const found = running_->handles_.extract(handle);
     if (found.empty()) return;
     auto const [thing, when_gone] = found.mapped();
-    slot_state const& block = running_->slot_of(thing);
+    thing_state const& block = running_->model.state_of(thing);
     freed_here_ = {.bytes = freed_here_.bytes + block.bytes, .last = block.bytes};
     running_->counts.meet(when_gone);
     running_->counts.meet(situation::memory_given_back_unused, block.checks == given_back);
@@ -144,7 +125,6 @@ class things {
   static constexpr unsigned given_back = 3;  // `checks`: two, and the worker has it
   /// By the calling thread.
   static freed_memory freed_here() { return freed_here_; }
-  slot_state& slot_of(int thing) { return slots_.at(static_cast<std::size_t>(thing)); }
   /// A new value for a lease.
   int begin_use() {
     closes_.push_back(false);
@@ -171,7 +151,7 @@ class things {
     return true;
   }
   void gone(int thing) noexcept {
-    reference::thing_state& state = model.state_of(thing);
+    thing_state& state = model.state_of(thing);
     if (state.gone) return fail("thing " + std::to_string(thing) + " was destroyed twice");
     if (std::string const why = model.why_alive(thing); !why.empty())
       fail("thing " + std::to_string(thing) + " was destroyed, but " + why);
@@ -192,10 +172,6 @@ class things {
     situation when_gone;
   };
 
-  int add(reference::kind is) {
-    slots_.resize(static_cast<std::size_t>(model.size()) + 1);  // out of memory, no thing was added
-    return model.add(is);
-  }
   static void set_condition(piece_of_work const& work) {
     looked_at& at = *work.sets;
     if (work.ends_turn) {
@@ -212,13 +188,13 @@ class things {
         fail("work runs whose thing " + std::to_string(each.thing) + " is destroyed");
         all_there = false;
       }
-      if (each.generation >= 0 && slot_of(each.thing).generation != each.generation)
+      if (each.generation >= 0 && model.state_of(each.thing).generation != each.generation)
         fail("a graph runs whose slot " + std::to_string(each.thing) + " was handed out again");
     }
     return all_there;
   }
   void check_value(piece_of_work const& work) {
-    slot_state& slot = slot_of(work.slot);
+    thing_state& slot = model.state_of(work.slot);
     std::string const name = "slot " + std::to_string(work.slot);
     bool const is_ordered = values_count && !slot.racy && !work.is_racy;
     int found = slot.value;
@@ -245,7 +221,6 @@ class things {
   std::map<void const*, handle_state> handles_;
   std::deque<piece_of_work> work_;
   std::deque<looked_at> conditions_;
-  std::vector<slot_state> slots_;
   std::vector<bool> closes_{false};
   std::string failure_;
   std::size_t runs_ = 0;

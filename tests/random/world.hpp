@@ -182,7 +182,7 @@ struct world_overlap : world_checks {
 
   void note_group() {
     ++counts_.groups;
-    for (std::size_t i = 0; i < baton::lock_waits(); ++i) meet(waited_for_a_lock);
+    meet(waited_for_a_lock, baton::lock_waits());
   }
 
   /// What a step of the machine did inside the calls of others.
@@ -313,6 +313,7 @@ class world : private world_overlap {
  private:
   bool has_all_it_needs(operation const& next) const {
     op_spec const& spec = spec_of(next.kind);
+    if (spec.must_be_built() && !is_built(next.arguments[1])) return false;
     for (std::size_t i = 0; !spec.looks_itself() && i < spec.arguments.size(); ++i) {
       char const asked = spec.arguments[i];
       bool const is_wish = asked == 'q' || asked == 'u' || asked == 'd';

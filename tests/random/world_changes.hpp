@@ -10,7 +10,7 @@ struct world_changes : world_nodes {
   /// What the graph has for the node may go from the beginning of a call that sets it.
   outcome set_in_graph(nth n, node_content const& what, bool is_wrong = false) {
     node_place& at = nodes_[n];
-    contents& in = all_.model.graphs[at.graph];
+    contents& in = model_.graphs[at.graph];
     entries const old = take_node(in.held, at.id);
     append(in.lingering, old);
     outcome const result = attempt(is_stopped_, is_wrong, [&] {
@@ -23,16 +23,16 @@ struct world_changes : world_nodes {
     } else {
       append(in.held, old);
     }
-    if (result == done && is_wrong) all_.fail("a node that does nothing was set to a launch");
+    if (result == done && is_wrong) fail("a node that does nothing was set to a launch");
     return result;
   }
 
   void note_set(node_place const& at, entries const& kept) {
-    contents& in = all_.model.graphs[at.graph];
+    contents& in = model_.graphs[at.graph];
     take_node(in.held, at.id);
     take_node(in.needed, at.id);
     in.give(at.id, kept);
-    all_.model.grow(at.serial, kept);
+    model_.grow(at.serial, kept);
     ++graphs_[at.graph].changes;
     for (exec_place const& each : execs_)
       meet(node_changed_with_an_exec_there, each.is_there() && each.made_of == at.serial);
@@ -72,7 +72,7 @@ struct world_changes : world_nodes {
   outcome do_destroy_node(nth n) {
     node_place& at = nodes_[n];
     node const destroyed = at.handle;
-    entries& held = all_.model.graphs[at.graph].held;
+    entries& held = model_.graphs[at.graph].held;
     entries const before = held;
     take_node(held, at.id);
     // One of a graph with memory nodes stays.
@@ -100,10 +100,10 @@ struct world_changes : world_nodes {
   outcome set_in_exec(nth e, nth n, node_content const& what) {
     exec_place& place = execs_[e];
     node_place const& at = nodes_[n];
-    contents& in = all_.model.execs[e];
+    contents& in = model_.execs[e];
     auto const is_replaced = [&](entry const& each) { return each.node == at.id && each.by_exec; };
     entries const old = take(in.held, is_replaced);
-    all_.model.keep_for_launches(old, place.behind);
+    model_.keep_for_launches(old, place.behind);
     append(in.lingering, old);
     // The exec may be another graph's, or be older than the node.
     outcome const result = attempt(true, true, [&] {
@@ -167,9 +167,9 @@ struct world_changes : world_nodes {
       expect_bytes();
       resource_usage const kept = in.own->held();
       bool const is_plain = in.is_built && !in.is_parent && !in.is_hoisted;
-      if (is_plain && kept.owners + kept.slots != 0 && all_.model.graphs[g].held.empty() &&
-          all_.model.graphs[g].lingering.empty() && !is_disturbed_)
-        all_.fail("a graph says that it holds something, and nothing was given to it");
+      if (is_plain && kept.owners + kept.slots != 0 && model_.graphs[g].held.empty() &&
+          model_.graphs[g].lingering.empty() && !is_disturbed_)
+        fail("a graph says that it holds something, and nothing was given to it");
     });
   }
 
@@ -220,7 +220,6 @@ struct world_changes : world_nodes {
 
   outcome do_add_conditional(nth b, nth g, nth way) {
     graph_place& in = graphs_[g];
-    if (!in.is_built) return skipped;
     in.is_single = true;  // also if only a part of it comes to be
     ++in.shape;
     return add_conditional(b, *in.own, g, in.serial, way);
@@ -235,8 +234,7 @@ struct world_changes : world_nodes {
   }
 
   contents& contents_around(body_place const& place) {
-    return is_body_of_a_graph(place) ? all_.model.graphs[place.graph]
-                                     : all_.model.orphans[place.serial];
+    return is_body_of_a_graph(place) ? model_.graphs[place.graph] : model_.orphans[place.serial];
   }
 
   void note_body_node(nth n, body_place const& at, node const& made, entries const& kept) {
@@ -247,7 +245,7 @@ struct world_changes : world_nodes {
       return;
     }
     append(contents_around(at).held, kept);
-    all_.model.grow(at.serial, kept);
+    model_.grow(at.serial, kept);
     meet(body_outlived_its_graph);
   }
 
@@ -284,7 +282,7 @@ struct world_changes : world_nodes {
       graphs_[at.graph].is_parent = true;
     }
     add_copy_of(child, contents_around(at));
-    meet(things_on_a_child_of_a_body, !all_.model.graphs[child].held.empty());
+    meet(things_on_a_child_of_a_body, !model_.graphs[child].held.empty());
     return result;
   }
 
@@ -307,11 +305,11 @@ struct world_changes : world_nodes {
     if (way == 2) result = do_keep(s, 0, 0);
     if (way == 3) result = do_retire(s);
     if (cudaStreamEndCapture(streams_[s].handle, &native) != cudaSuccess)
-      all_.fail("a capture into a body was harmed");
+      fail("a capture into a body was harmed");
     std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
-    for (entry& each : all_.model.capture_of(opened.id).held) each.on_body = true;
+    for (entry& each : model_.capture_of(opened.id).held) each.on_body = true;
     // An exec created from the graph's handle is not refused.
-    if (run_->shares) make_racy(all_.model.capture_of(opened.id).held);
+    if (run_->shares) make_racy(model_.capture_of(opened.id).held);
     take_captured(opened, native, at.graph, true);
     meet(body_captured_into, result == done);
     return result;
@@ -322,7 +320,7 @@ struct world_changes : world_nodes {
     std::uint64_t const serial = bodies_[b].serial;
     bool const has_graph = is_body_of_a_graph(bodies_[b]);
     bodies_[b].own.reset();
-    if (!has_graph && !has_bodies(serial)) all_.model.orphans.erase(serial);
+    if (!has_graph && !has_bodies(serial)) model_.orphans.erase(serial);
   }
 
   outcome do_drop_body(nth b) {

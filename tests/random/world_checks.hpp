@@ -2,6 +2,7 @@
 // program's end.
 #pragma once
 
+#include <escrow/internal/device.hpp>
 #include <escrow/internal/graph_query.hpp>
 
 #include "world_changes.hpp"
@@ -11,7 +12,9 @@ namespace escrow::test {
 /// The library makes one more stream when a lease of the legacy stream ends during a capture: once
 /// in a process.
 inline void release_during_a_capture() {
-  deleter worker({.own_worker = false});
+  // Never destroyed: it owes something, for which its end would start a thread. That would take
+  // locks at any time, and so decide what programs do.
+  static auto& worker = *new deleter({.own_worker = false});
   {
     resource_pool<int> pool({.device = 0, .deleter = &worker}, [] { return 0; });
     std::optional<lease<int>> held(pool.claim(cudaStreamLegacy));
@@ -38,7 +41,8 @@ inline void align_stream_ids() {
   }
 }
 
-/// What a process makes at its first use.
+/// What a process makes, or asks CUDA, at its first use. Where two of a group came to it at the
+/// same time, the one that has the baton would wait for the other for ever.
 inline void use_once() {
   for (int device : {0, 1}) static_cast<void>(event_cache::take(device));
   static_cast<void>(work_kernel());
@@ -48,6 +52,8 @@ inline void use_once() {
   owned_graph made;
   must(cudaGraphCreate(made.out(), 0));
   static_cast<void>(graph_id_of(made));
+  static_cast<void>(device_of_capturing(stream_ref(make_stream().get()), ~std::uint64_t{0}));
+  static_cast<void>(runs_nothing_after(cudaErrorIllegalAddress));
 }
 
 /// The machine is not reset between programs, because the library keeps a stream and events of it.
@@ -78,7 +84,7 @@ struct world_checks : world_changes {
 
   outcome do_settle() {
     poll_until_nothing();
-    all_.model.settle();
+    model_.settle();
     expect_nothing_overdue();
     return done;
   }
@@ -103,7 +109,7 @@ struct world_checks : world_changes {
     sim::fail_device(device, cudaErrorIllegalAddress);
     lost_[static_cast<std::size_t>(device)] = true;
     all_.values_count = false;
-    all_.model.drop_work(device);
+    model_.drop_work(device);
     meet(device_lost);
     return done;
   }
@@ -124,12 +130,12 @@ struct world_checks : world_changes {
 
   void expect_nothing_overdue() {
     if (is_lost()) return;  // a lost device does not even tell which captures there are
-    std::vector<int> const overdue = all_.model.left(true);
+    std::vector<int> const overdue = model_.left(true);
     deleter_stats const now = worker_->stats();
     if (!is_accounted_for(overdue.size(), now))
-      all_.fail("nothing keeps these, and they are not destroyed:" + names_of(overdue));
-    if (!all_.model.anything_held() && now.in_graphs != 0 && !is_disturbed_ && !is_careless_)
-      all_.fail("no graph is there, and the deleter says that graphs hold something");
+      fail("nothing keeps these, and they are not destroyed:" + names_of(overdue));
+    if (!model_.anything_held() && now.in_graphs != 0 && !is_disturbed_ && !is_careless_)
+      fail("no graph is there, and the deleter says that graphs hold something");
   }
 
   /// A drain when nothing goes on on the machine. Others that are under way may be about to hand
@@ -141,18 +147,18 @@ struct world_checks : world_changes {
     });
     std::vector<int> due;
     if (is_all_handed_over && !is_lost()) {
-      reference settled = all_.model;
+      reference settled = model_;
       settled.settle();
       due = settled.left(true);
     }
     outcome const result = attempt([&] { drained = worker_->drain_for(std::chrono::seconds(60)); });
     if (!drained && !is_disturbed_ && !is_lost())
-      all_.fail("nothing goes on, and a drain does not come to its end");
-    std::erase_if(due, [&](int thing) { return all_.model.state_of(thing).gone; });
+      fail("nothing goes on, and a drain does not come to its end");
+    std::erase_if(due, [&](int thing) { return state_of(thing).gone; });
     if (drained && !is_accounted_for(due.size(), worker_->stats()))
-      all_.fail("a drain has come to its end, and not all that was due when it began is destroyed");
+      fail("a drain has come to its end, and not all that was due when it began is destroyed");
     if (mine_->has_met) return result;
-    all_.model.settle();
+    model_.settle();
     if (drained) expect_nothing_overdue();
     return result;
   }
@@ -163,17 +169,16 @@ struct world_checks : world_changes {
       cudaGraph_t native = nullptr;
       static_cast<void>(cudaStreamEndCapture(streams_[ended.origin].handle, &native));
       if (ended.into) {
-        grow_with(ended, all_.model.capture_of(ended.id));
+        grow_with(ended, model_.capture_of(ended.id));
         forget_capture_into(*ended.into, native != nullptr);
       } else if (native != nullptr) {
         graph_lifetime_lock const turn;
         static_cast<void>(cudaGraphDestroy(native));
       }
-      all_.model.forget_capture(ended.id);
+      model_.forget_capture(ended.id);
       captures_.pop_back();
     }
-    forget_error();
-    invalidated_ = sim::captures_invalidated();
+    forgive_captures();
   }
 
   /// Everything that the test has is destroyed.
@@ -210,17 +215,18 @@ struct world_checks : world_changes {
     free_graph_memory();
     for (std::size_t i = 0; i < hoisted_.size(); ++i) {
       if (!hoisted_[i]) continue;
-      all_.model.hoisted[i].clear();
+      model_.hoisted[i].clear();
       static_cast<void>(attempt([&] { hoisted_[i]->release(); }));
       hoisted_[i].reset();
     }
-    for (token const& left : survivors_) all_.model.state_of(left.thing()).handles = 0;
-    for (auto const& left : surviving_shares_) all_.model.state_of(left->thing()).handles = 0;
+    for (auto const& left : survivors_) state_of(left->thing()).handles = 0;
     survivors_.clear();
-    surviving_shares_.clear();
     // Claimers end before their pools, and all must come back; or after them.
     bool const is_first = run_->seed % 2 == 0;
-    if (is_first) end_claimers_and_look();
+    if (is_first) {
+      each('J', &world_checks::do_end_claimer);
+      expect_nothing_lost();
+    }
     each('P', &world_checks::do_destroy_pool);
     static_cast<void>(do_destroy_scratch());
     each('J', &world_checks::do_end_claimer);
@@ -228,12 +234,11 @@ struct world_checks : world_changes {
       if (is_own_stream(i)) static_cast<void>(cudaStreamDestroy(streams_[i].handle));
   }
 
-  void end_claimers_and_look() {
-    for (nth j = 0; j < claimers_.size(); ++j)
-      if (claimers_[j].is_there()) static_cast<void>(do_end_claimer(j));
+  /// All is over, and no claimer is there: each slot is back.
+  void expect_nothing_lost() {
     if (is_disturbed_ || is_careless_ || is_lost() || is_stopped_ || any_stream_gone_) return;
     poll_until_nothing();
-    for (nth p = 0; p < pools_.size(); ++p) expect_nothing_lost(p);
+    for (nth p = 0; p < pools_.size(); ++p) expect_no_slot_lost(p);
     expect_no_memory_lost();
   }
 
@@ -241,10 +246,10 @@ struct world_checks : world_changes {
     end_everything();
     poll_until_nothing();
     recorded_.clear();
-    all_.model.settle();
+    model_.settle();
     if (!is_lost()) expect_all_gone();
     counts_.kernels = all_.runs();
-    counts_.things = static_cast<std::uint64_t>(all_.model.size());
+    counts_.things = static_cast<std::uint64_t>(model_.size());
     counts_.programs = 1;
     forget_error();
     if (is_lost()) sim::clear_faults();
@@ -259,17 +264,16 @@ struct world_checks : world_changes {
   }
 
   void expect_all_gone() {
-    std::vector<int> const left = all_.model.left(false);
+    std::vector<int> const left = model_.left(false);
     deleter_stats const now = worker_->stats();
     if (!is_accounted_for(left.size(), now))
-      all_.fail("everything has ended, and these are not destroyed:" + names_of(left));
-    if (now.leaked > deferred_releases_ + all_.model.count_deferred() && !is_disturbed_ &&
+      fail("everything has ended, and these are not destroyed:" + names_of(left));
+    if (now.leaked > deferred_releases_ + model_.count_deferred() && !is_disturbed_ &&
         !is_careless_)
-      all_.fail("the deleter has leaked something for no reason");
+      fail("the deleter has leaked something for no reason");
     if (now.leaked != 0) return;
-    if (now.in_graphs != 0 || now.pending != 0)
-      all_.fail("the deleter's counts do not return to 0");
-    if (!graph_registry::global().is_empty()) all_.fail("the registry of graphs is not empty");
+    if (now.in_graphs != 0 || now.pending != 0) fail("the deleter's counts do not return to 0");
+    if (!graph_registry::global().is_empty()) fail("the registry of graphs is not empty");
   }
 
   /// Takes all events out of the cache, which is the process's: the next program's machine knows
@@ -297,7 +301,7 @@ struct world_checks : world_changes {
                                       {now.device_allocations, " blocks of memory, "},
                                       {now.condition_values, " conditions"}})
       what += ' ' + std::to_string(count) + name;
-    all_.fail(what);
+    fail(what);
   }
 };
 

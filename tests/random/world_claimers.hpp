@@ -1,5 +1,5 @@
-// Claims of memory; and claimers: made, claimed through, flushed, ended before and after their
-// streams' captures and their pools.
+// Scratch memory: claimed, left to graphs, and how its pool ends; and claimers: made, claimed
+// through, flushed, ended before and after their streams' captures and their pools.
 #pragma once
 
 #include "world_leases.hpp"
@@ -48,25 +48,90 @@ struct world_claimers : world_leases {
     if (result == exhausted) expect_exhausted(pool, bytes_of_pool(pool));
     if (result != done) return result;
     if (capture.is_invalid() || is_closed || (streams_[s].device != 0 && capture.is_none()))
-      all_.fail("a claim of memory succeeded that must be refused");
+      fail("a claim of memory succeeded that must be refused");
     held_address* const address = claimed->address();
     place.memory = address != nullptr ? address->memory() : (*claimed->block())->data();
     nth const its_pool = address != nullptr ? pool_of_memory(place.memory, pool)
                                             : pool_of_size((*claimed->block())->size());
     bool const may_be_larger = run_->shares && capture.is_active();
     if (its_pool < pool || (its_pool != pool && !may_be_larger))
-      all_.fail("a claim got a block of the wrong size");
+      fail("a claim got a block of the wrong size");
     meet(memory_of_a_larger_size_shared, its_pool != pool);
     std::erase(graph_memory_, place.memory);  // given again since its graph was destroyed
     place.slot = thing_at(place.memory, its_pool);
-    if (all_.slot_of(place.slot).checks == things::given_back)
-      all_.fail("a block was handed out that has to be given back");
-    all_.slot_of(place.slot).checks = 0;
+    if (state_of(place.slot).checks == things::given_back)
+      fail("a block was handed out that has to be given back");
+    state_of(place.slot).checks = 0;
     note_look_for_unused(place.slot);
     expect_bytes();
     if (capture.is_active()) note_memory_of(capture.id, place.slot);
     place.held.emplace(std::move(*claimed));
     note_claim(place, s, capture);
+    return result;
+  }
+
+  outcome do_close_scratch() {
+    if (!scratch_) return skipped;
+    is_scratch_closed_ = true;
+    for (memory_size const& size : memory_sizes)
+      each_slot_of(size.pool, [&](int each) { state_of(each).is_pooled = false; });
+    note_closing(homes_[scratch_home]);
+    outcome const result =
+        attempt([&] { static_cast<void>(scratch_->close_for(std::chrono::nanoseconds(0))); });
+    note_closed(homes_[scratch_home]);
+    return result;
+  }
+
+  /// From now on its blocks are freed when nothing uses them.
+  void leave_scratch() {
+    if (!scratch_) return;
+    bool any_out = false;
+    for (memory_size const& each : memory_sizes) any_out = unpool(each.pool) || any_out;
+    meet(scratch_pool_gone_with_blocks_out, any_out);
+    note_closing(homes_[scratch_home]);
+    std::size_t const leaked = worker_->stats().leaked + end_addresses();
+    scratch_ = nullptr;
+    own_scratch_.reset();
+    allocator_.reset();
+    if (worker_->stats().leaked < leaked)
+      fail("an allocator has ended, and what is allocated does not count as leaked");
+    is_scratch_closed_ = false;
+  }
+
+  /// Memory of a capture is its graph's alone until it is used on a stream after it.
+  static bool is_graphs(lease_place const& place) {
+    return place.capture != 0 &&
+           std::ranges::none_of(place.others, &lease_place::other_stream::is_eager);
+  }
+  static bool is_leaking(lease_place const& place) {
+    return place.held && place.held->is_address() && !is_graphs(place);
+  }
+
+  /// The slot is its graph's.
+  void note_left(int slot) {
+    state_of(slot).leased = false;
+    state_of(slot).is_left = true;
+    --state_of(slot).handles;
+  }
+
+  /// At the end of their allocator. What is leaked stays for ever; how many do.
+  std::size_t end_addresses() {
+    std::size_t leaks = 0;
+    for (lease_place& each : leases_) {
+      if (!each.held || !each.held->is_address()) continue;
+      leaks += is_leaking(each) ? 1 : 0;
+      meet(allocator_gone_with_leaks, is_leaking(each));
+      meet(allocator_gone_before_its_graph, is_graphs(each));
+      if (is_graphs(each)) note_left(each.slot);
+      each.held.reset();
+    }
+    return leaks;
+  }
+
+  outcome do_destroy_scratch() {
+    if (!scratch_ || (!is_careless_ && std::ranges::any_of(leases_, &is_leaking))) return skipped;
+    outcome const result = attempt([&] { leave_scratch(); });
+    end_home(scratch_home);
     return result;
   }
 
@@ -79,7 +144,7 @@ struct world_claimers : world_leases {
     outcome const result =
         attempt(!is_right, false, [&] { place.held->address()->leave_to_graph(); });
     if ((result == done) != is_right && !is_lost())
-      all_.fail("memory was left to a graph that is not its alone, or was not left to its graph");
+      fail("memory was left to a graph that is not its alone, or was not left to its graph");
     meet(leaving_refused_after_later_use, !is_right && place.capture != 0);
     if (result != done) return result;
     // The capture may go on with it.
@@ -114,7 +179,7 @@ struct world_claimers : world_leases {
       return result;
     }
     if (is_wrong || was_closed || (streams_[s].device != 0 && at.is_none()))
-      all_.fail("a claimer was made that must be refused");
+      fail("a claimer was made that must be refused");
     return result;
   }
 
@@ -197,7 +262,7 @@ struct world_claimers : world_leases {
     look_for_keepers(home);
     // Which of them another of the same stream has is not known.
     each_kept(home, [&](int slot) {
-      things::slot_state const& state = all_.slot_of(slot);
+      thing_state const& state = state_of(slot);
       if (state.is_claimers && state.kept_on == s && is_deferring(s)) ++deferred_releases_;
     });
     return result;
@@ -211,13 +276,12 @@ struct world_claimers : world_leases {
       } catch (usage_error const&) {  // of another device; it was given all the same
       } catch (pool_exhausted const&) {
       } catch (std::exception const& error) {
-        all_.fail(std::string("a claim at the end threw for no reason: ") + error.what());
+        fail(std::string("a claim at the end threw for no reason: ") + error.what());
       }
     }
   }
 
-  /// All is over, and no claimer is there: each slot is back.
-  void expect_nothing_lost(nth p) {
+  void expect_no_slot_lost(nth p) {
     if (pools_[p] == nullptr || was_closed_[p]) return;
     give_all([&](cudaStream_t stream) { return pools_[p]->claim(stream); });
     sim::run_until_idle();
@@ -225,9 +289,9 @@ struct world_claimers : world_leases {
     pool_stats const now = pools_[p]->stats();
     bool const are_kept = now.unrecorded > (run_->lasts ? run_->slots / 2 : 0);
     if (now.leased != 0 || now.in_graphs != 0 || now.deferred != 0 || are_kept)
-      all_.fail("everything has ended, and a pool has lost a slot: " + pools_[p]->describe());
+      fail("everything has ended, and a pool has lost a slot: " + pools_[p]->describe());
     if (!pools_[p]->close_for(std::chrono::seconds(1)).empty())
-      all_.fail("everything has ended, and a pool waits for a slot: " + pools_[p]->describe());
+      fail("everything has ended, and a pool waits for a slot: " + pools_[p]->describe());
     is_closed_[p] = was_closed_[p] = true;
   }
   void expect_no_memory_lost() {
@@ -235,7 +299,7 @@ struct world_claimers : world_leases {
     for (memory_size const& size : memory_sizes)
       give_all([&](cudaStream_t stream) { return scratch_->claim(stream, size.asked); });
     if (!scratch_->close_for(std::chrono::seconds(1)).empty())
-      all_.fail("everything has ended, and blocks are lost: " + scratch_->describe());
+      fail("everything has ended, and blocks are lost: " + scratch_->describe());
     is_scratch_closed_ = true;
   }
 };

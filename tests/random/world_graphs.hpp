@@ -1,4 +1,5 @@
-// Graphs: created, cloned, put into each other, hoisted, and destroyed.
+// Graphs: created, cloned, put into each other, hoisted, and destroyed; and their execs:
+// instantiated, updated, and destroyed in flight.
 #pragma once
 
 #include "world_owners.hpp"
@@ -20,7 +21,7 @@ struct world_graphs : world_owners {
 
   /// The body has a copy of the child, in no order with other uses.
   void add_copy_of(nth child, contents& to) {
-    contents copy = copy_of(all_.model.graphs[child], true);
+    contents copy = copy_of(model_.graphs[child], true);
     for (entry& each : copy.held) each.on_body = true;
     to.append(copy);
     make_racy(copy.needed);
@@ -36,8 +37,7 @@ struct world_graphs : world_owners {
 
   void make_racy(entries const& needed) {
     for (entry const& each : needed)
-      if (all_.model.state_of(each.thing).is == reference::kind::slot)
-        all_.slot_of(each.thing).racy = true;
+      if (state_of(each.thing).is == thing_state::kind::slot) state_of(each.thing).racy = true;
   }
 
   /// A launch that orders itself by what is held, and by nothing else.
@@ -51,7 +51,7 @@ struct world_graphs : world_owners {
     if (result != done) return result;
     graphs_[g].serial = ++serials_;
     graphs_[g].is_built = true;
-    all_.model.graphs[g].clear();
+    model_.graphs[g].clear();
     return result;
   }
 
@@ -82,7 +82,7 @@ struct world_graphs : world_owners {
     copy.is_parent = original.is_parent;
     copy.has_calls = original.has_calls;
     copy.has_events = original.has_events;
-    contents& kept = all_.model.graphs[to] = copy_of(all_.model.graphs[from], is_known);
+    contents& kept = model_.graphs[to] = copy_of(model_.graphs[from], is_known);
     if (is_known) return result;
     make_racy(kept.needed);
     kept.grows_with.push_back(original.serial);
@@ -114,11 +114,11 @@ struct world_graphs : world_owners {
     outer.is_parent = true;
     outer.has_calls = outer.has_calls || inner.has_calls;
     outer.has_events = outer.has_events || inner.has_events;
-    contents added = copy_of(all_.model.graphs[child], is_known);
+    contents added = copy_of(model_.graphs[child], is_known);
     // A child that could not be noted stays beside memory nodes; hoisting does not find it.
     if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
     if (!is_known) added.grows_with.push_back(inner.serial);
-    all_.model.graphs[parent].append(added);
+    model_.graphs[parent].append(added);
     meet(things_on_a_parent_graph, !added.held.empty());
     // add_child() comes after all that is there, which may use the same; the others do not.
     if (!is_known || way == 2) make_racy(added.needed);
@@ -132,7 +132,7 @@ struct world_graphs : world_owners {
     for (nth h = 0; h < turns_.size(); ++h)
       meet(graph_gone_in_its_turn, turns_[h] && hoisted_from_[h] == place.serial);
     leave_to_bodies(g);
-    all_.model.graphs[g].clear();
+    model_.graphs[g].clear();
     if (place.plain != nullptr) {
       relaxed_capture_scope const relaxed;
       graph_lifetime_lock const turn;
@@ -146,8 +146,8 @@ struct world_graphs : world_owners {
   }
 
   void note_hoist(nth h, nth g, bool by_handle) {
-    contents& from = all_.model.graphs[g];
-    contents& to = all_.model.hoisted[h];
+    contents& from = model_.graphs[g];
+    contents& to = model_.hoisted[h];
     to.clear();
     entries const known = take(from.held, [](entry const& each) { return each.known; });
     for (entry const& each : known) {
@@ -175,56 +175,6 @@ struct world_graphs : world_owners {
     return result;
   }
 
-  // Way 0: after the stream's work, 1: after an event, 2 and 3: now, when the machine is idle; in
-  // each case after all launches.
-  outcome do_let_go(nth h, nth s, nth way) {
-    if (is_any_capturing() || is_lost()) return skipped;
-    for (std::size_t i = 0; i < streams_.size(); ++i) order(i, s);
-    piece_of_work& work = piece(s, {});
-    if (way >= 2) sim::run_until_idle();
-    if (way < 2 && !enqueue(s, work)) return failed;
-    contents const kept = std::exchange(all_.model.hoisted[h], {});
-    for (entry const& each : kept.held) all_.model.pend(each.thing, work.mark);
-    if (way >= 2) all_.model.set_mark(work.mark);
-    cudaEvent_t made = nullptr;
-    if (way == 1) {
-      must(cudaSetDevice(streams_[s].device));
-      must(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
-      must(cudaEventRecord(made, streams_[s].handle));
-      must(cudaSetDevice(0));
-      recorded_.emplace_back(made);
-    }
-    bool const is_entered = turns_[h].has_value();
-    outcome const result = attempt(is_entered, false, [&] {
-      if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
-      if (way == 1) return hoisted_[h]->release_after(event_ref(made));
-      hoisted_[h]->release();
-    });
-    if (result == done) {
-      if (is_entered) all_.fail("a hoisted was released between enter() and leave()");
-      for (entry const& each : kept.held) all_.slot_of(each.thing).is_let_go = true;
-      hoisted_[h].reset();
-    } else {
-      all_.model.hoisted[h] = kept;
-    }
-    return result;
-  }
-
-  outcome do_drop_hoisted(nth h) {
-    if (!is_careless_) return skipped;
-    // One that is destroyed without a release counts once, whatever it leaks.
-    contents const leaked = std::exchange(all_.model.hoisted[h], {});
-    leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
-    meet(hoisted_gone_in_its_turn, turns_[h].has_value());
-    if (turns_[h]) {
-      // Where nothing can be recorded, the others refuse to launch from now on.
-      if (!try_order(turns_[h]->stream, turns_[h]->entered)) is_disturbed_ = true;
-      turns_[h].reset();
-    }
-    hoisted_[h].reset();
-    return done;
-  }
-
   // capture(): ways 0 and 1: an owner is retired; 2: a slot is claimed and released; 3: and throws.
   outcome do_capture_call(nth s, nth g, nth way) {
     struct thrown_in_a_capture : std::exception {};
@@ -242,14 +192,14 @@ struct world_graphs : world_owners {
     } catch (thrown_in_a_capture const&) {
       meet(capture_left_by_an_exception);
     } catch (std::exception const& error) {
-      all_.fail(std::string("a capture ended for no reason: ") + error.what());
+      fail(std::string("a capture ended for no reason: ") + error.what());
     }
     std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
     if (!made) {
-      all_.model.forget_capture(opened.id);
+      model_.forget_capture(opened.id);
       return refused;
     }
-    if (made->id() != opened.id) all_.fail("a graph does not know its capture's id");
+    if (made->id() != opened.id) fail("a graph does not know its capture's id");
     take_captured(opened, made->detach(), g, true);
     return inside;
   }
@@ -282,7 +232,131 @@ struct world_graphs : world_owners {
   /// Before the end of a graph's own handle: what it keeps its bodies keep from then on.
   void leave_to_bodies(nth g) {
     std::uint64_t const serial = graphs_[g].serial;
-    if (has_bodies(serial)) all_.model.orphans[serial] = all_.model.graphs[g];
+    if (has_bodies(serial)) model_.orphans[serial] = model_.graphs[g];
+  }
+
+  /// Of an exec, or of a member of the set.
+  bool is_in_flight(auto const& place) const {
+    return place.launched != 0 && !model_.is_done(place.launched);
+  }
+
+  /// A launcher's launch is recorded, or is not: then others may be refused.
+  void note_due(exec_place& place, bool is_due) {
+    place.is_due = is_due;
+    is_any_due_ = std::ranges::any_of(execs_, &exec_place::is_due);
+  }
+  /// Whether the calling thread is not that of the launcher.
+  bool is_elsewhere(exec_place const& place) {
+    bool const is_so = place.bound && place.thread != mine_->what->thread;
+    meet(launcher_called_on_another_thread, is_so);
+    return is_so;
+  }
+
+  // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain.
+  outcome do_instantiate(nth e, nth g, nth way) {
+    exec_place& place = execs_[e];
+    graph_place& source = graphs_[g];
+    outcome const result =
+        attempt(may_be_refused(source), source.is_single && has_exec(source.serial), [&] {
+          if (way == 3) {
+            cudaGraph_t const native = handle_of(source);
+            relaxed_capture_scope const relaxed;
+            graph_lifetime_lock const turn;
+            escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
+          } else if (way == 2 || !source.own) {
+            place.own.emplace(handle_of(source));
+          } else {
+            instantiate_options chosen;
+            if (source.has_memory && way == 1)
+              chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+            place.own.emplace(*source.own, chosen);
+          }
+        });
+    if (result != done) {
+      meet(concurrent_branches_refused, result == refused);
+      place = {};
+      return result;
+    }
+    place.made_of = source.serial;
+    source.was_instantiated = true;
+    place.shape = source.shape;
+    place.nodes_then = node_ids_;
+    place.of_hoisted = source.is_hoisted;
+    place.is_conditional = source.is_single && !source.has_memory;
+    place.has_memory = source.has_memory;
+    place.has_events = source.has_events;
+    bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
+    if (is_ours && !place.own->is_bare()) fail("the exec of a graph of Escrow's is not bare");
+    model_.execs[e] = model_.graphs[g];
+    if (!place.own) model_.execs[e].grows_with.push_back(source.serial);
+    if (way == 2 || !source.own) model_.execs[e].grows_with_bodies_of.push_back(source.serial);
+    if (planted_ == planted::model_forgets_execs) model_.execs[e].held.clear();
+    return result;
+  }
+
+  // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
+  outcome do_update(nth e, nth g, nth way) {
+    exec_place& place = execs_[e];
+    graph_place& source = graphs_[g];
+    if (place.bound) return skipped;
+    // What it had may go from the beginning of the call, but for launches in flight.
+    contents& kept = model_.execs[e];
+    contents const before = kept;
+    model_.keep_for_launches(before.held, place.behind);
+    append(kept.lingering, std::exchange(kept.held, {}));
+    // Only a graph of the same form will do.
+    outcome const result = attempt(true, true, [&] {
+      if (!place.own) {
+        cudaGraph_t const native = handle_of(source);
+        relaxed_capture_scope const relaxed;
+        cudaGraphExecUpdateResultInfo info{};
+        graph_lifetime_lock const turn;
+        return escrow::check(cudaGraphExecUpdate(place.plain, native, &info),
+                             "cudaGraphExecUpdate");
+      }
+      if (way < 2 && source.own) return place.own->update(*source.own);
+      place.own->update(handle_of(source));
+    });
+    if (result != done) {
+      kept = before;
+      return result;
+    }
+    meet(exec_updated_in_flight, is_in_flight(place));
+    bool const is_same = source.serial == place.made_of;
+    meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
+    kept = model_.graphs[g];
+    if (!place.own) kept.grows_with.push_back(source.serial);
+    if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
+    if (place.is_end_unknown) append(kept.lingering, before.held);
+    place.was_updated = true;
+    if (is_same) place.nodes_then = node_ids_;
+    place.of_hoisted = source.is_hoisted;
+    place.has_memory = place.has_memory || source.has_memory;
+    place.has_events = place.has_events || source.has_events;
+    return result;
+  }
+
+  void drop_exec(nth e) {
+    exec_place& place = execs_[e];
+    meet(exec_gone_in_flight, is_in_flight(place));
+    meet(launcher_gone_in_flight, is_in_flight(place) && place.bound);
+    meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
+    model_.end_exec(model_.execs[e], place.behind);
+    if (place.plain != nullptr) {
+      relaxed_capture_scope const relaxed;
+      graph_lifetime_lock const turn;
+      static_cast<void>(cudaGraphExecDestroy(place.plain));
+    }
+    place = {};
+    note_due(place, false);
+  }
+
+  outcome do_destroy_exec(nth e) {
+    exec_place const& place = execs_[e];
+    // It would leak what it holds.
+    bool const is_leak = is_elsewhere(place) || !capture_at(place.stream).is_none();
+    if (place.is_due && is_leak) return skipped;
+    return attempt([&] { drop_exec(e); });
   }
 };
 

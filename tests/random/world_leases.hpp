@@ -1,49 +1,49 @@
 // Leases: claims, uses on several streams, and releases.
 #pragma once
 
-#include "world_memory.hpp"
+#include "world_pools.hpp"
 
 namespace escrow::test {
 
-struct world_leases : world_memory {
+struct world_leases : world_pools {
   void check_claimed(int slot, capture_state const& capture) {
-    things::slot_state& state = all_.slot_of(slot);
-    reference::thing_state& modelled = all_.model.state_of(slot);
+    thing_state& state = state_of(slot);
+    thing_state& modelled = state_of(slot);
     std::string const name = "slot " + std::to_string(slot);
-    if (state.leased) return all_.fail(name + " was handed out twice");
-    if (modelled.gone) return all_.fail(name + " was handed out, and is destroyed");
+    if (state.leased) return fail(name + " was handed out twice");
+    if (modelled.gone) return fail(name + " was handed out, and is destroyed");
     bool const was_kept = std::exchange(modelled.is_kept, false);
     if (std::exchange(modelled.is_deferred, false) && state.awaited != 0 && !is_lost())
-      return all_.fail(name + " was handed out, and waits for a record on its streams");
+      return fail(name + " was handed out, and waits for a record on its streams");
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
     // A slot released outside, or by a hoisted, may come again to a capture that resumes the graph.
     bool const is_free_in_it = !state.is_private && !state.is_left;
     if (capture.is_active() && state.capture == capture.id && is_free_in_it &&
-        (!state.is_let_go || has(all_.model.capture_of(capture.id).held, slot)))
+        (!state.is_let_go || has(model_.capture_of(capture.id).held, slot)))
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
     auto const marks = std::exchange(modelled.marks, {});
-    std::string const why = all_.model.why_alive(slot);
+    std::string const why = model_.why_alive(slot);
     modelled.marks = marks;
     // A hoisted graph has it until the work behind it is done.
-    bool const is_let_go = state.is_let_go && all_.model.is_pending(slot);
-    if (run_->shares && capture.is_active() && (all_.model.is_held_by_graphs(slot) || is_let_go)) {
+    bool const is_let_go = state.is_let_go && model_.is_pending(slot);
+    if (run_->shares && capture.is_active() && (model_.is_held_by_graphs(slot) || is_let_go)) {
       meet(slot_shared_by_graphs, !why.empty());
       meet(slot_shared_after_let_go, is_let_go);
-      if (state.is_private && (!why.empty() || all_.model.is_pending(slot)))
-        all_.fail(name + " was shared, and eager work may use it");
+      if (state.is_private && (!why.empty() || model_.is_pending(slot)))
+        fail(name + " was shared, and eager work may use it");
       state.is_private = state.is_left = false;  // no graph had it any more
-      if (has(all_.model.capture_of(capture.id).held, slot))
-        all_.fail(name + " was claimed twice in a capture, in no order");
+      if (has(model_.capture_of(capture.id).held, slot))
+        fail(name + " was claimed twice in a capture, in no order");
       return;
     }
     meet(eager_slot_went_to_a_capture,
          capture.is_active() && state.capture == 0 && state.value != 0);
     meet(slot_of_a_graph_claimed_again, state.capture != 0);
-    if (capture.is_active() && all_.values_count && all_.model.is_pending(slot))
-      return all_.fail(name + " went to a capture while work uses it");
-    if ((all_.values_count || !all_.model.is_pending(slot)) && !why.empty())
-      all_.fail(name + " was handed out, but " + why + " keeps it");
+    if (capture.is_active() && all_.values_count && model_.is_pending(slot))
+      return fail(name + " went to a capture while work uses it");
+    if ((all_.values_count || !model_.is_pending(slot)) && !why.empty())
+      fail(name + " was handed out, but " + why + " keeps it");
     ++state.generation;
     if (state.racy) state.open = 0;
     state.racy = state.is_private = state.is_left = state.is_let_go = false;
@@ -51,14 +51,14 @@ struct world_leases : world_memory {
 
   /// The lease has the slot, for work on the stream.
   void note_claim(lease_place& place, nth s, capture_state const& capture) {
-    things::slot_state& slot = all_.slot_of(place.slot);
-    bool const was_kept = all_.model.state_of(place.slot).is_kept && capture.is_none();
+    thing_state& slot = state_of(place.slot);
+    bool const was_kept = state_of(place.slot).is_kept && capture.is_none();
     meet(slot_of_a_claimer_went_to_another_stream, was_kept && slot.kept_on != s);
     place.was_kept = was_kept && slot.kept_on == s;
     check_claimed(place.slot, capture);
     slot.leased = true;
     slot.capture = capture.is_active() ? capture.id : 0;
-    ++all_.model.state_of(place.slot).handles;
+    ++state_of(place.slot).handles;
     place.value = all_.begin_use();
     place.stream = s;
     place.capture = slot.capture;
@@ -67,7 +67,7 @@ struct world_leases : world_memory {
     place.claimer = 0;
     place.is_local = run_->lasts && capture.is_none() && streams_[s].handle != cudaStreamPerThread;
     if (capture.is_active()) {
-      contents& kept = all_.model.capture_of(capture.id);
+      contents& kept = model_.capture_of(capture.id);
       if (!has(kept.held, place.slot))
         kept.held.push_back({.thing = place.slot, .generation = slot.generation, .claimed = true});
       meet(claim_on_a_forked_stream, !is_origin(s));
@@ -82,7 +82,7 @@ struct world_leases : world_memory {
     work.slot = of.slot;
     work.value = of.value;
     work.memory = of.memory;
-    work.is_racy = all_.slot_of(of.slot).racy;
+    work.is_racy = state_of(of.slot).racy;
     return work;
   }
 
@@ -123,7 +123,7 @@ struct world_leases : world_memory {
     if (result != done) return result;
     // A fork of a capture onto another device's stream cannot be asked for its device.
     if (is_wrong || was_closed || (streams_[s].device != 0 && capture.is_none()))
-      all_.fail("a claim succeeded that must be refused");
+      fail("a claim succeeded that must be refused");
     place.held->with([&](auto& held) {
       if constexpr (requires { held->thing(); }) place.slot = held->thing();
     });
@@ -169,13 +169,13 @@ struct world_leases : world_memory {
 
   /// The slot is in no lease; work may go on with it.
   void note_release(lease_place& place, nth s) {
-    things::slot_state& slot = all_.slot_of(place.slot);
+    thing_state& slot = state_of(place.slot);
     slot.leased = false;
-    --all_.model.state_of(place.slot).handles;
+    --state_of(place.slot).handles;
     note_local_release(place, s);
     bool const is_same_capture = capture_at(s).id == place.capture;
     if (place.capture != 0 && is_same_capture) return;
-    if (capture_at(s).is_none()) all_.model.pend(place.slot, streams_[s].mark);
+    if (capture_at(s).is_none()) model_.pend(place.slot, streams_[s].mark);
     if (place.capture != 0) {
       slot.racy = true;  // its graph's launches are in no order with the lease's work
       slot.is_private = true;
@@ -183,7 +183,7 @@ struct world_leases : world_memory {
     }
     for (lease_place::other_stream const& other : place.others)
       if (other.is_used && capture_at(other.stream).is_none())
-        all_.model.pend(place.slot, streams_[other.stream].mark);
+        model_.pend(place.slot, streams_[other.stream].mark);
   }
 
   /// Released on its claimer's stream, the slot may stay there without an event.
@@ -230,7 +230,7 @@ struct world_leases : world_memory {
                              is_other_captured || is_disturbed_;
     if (is_deferred) ++deferred_releases_;
     give_of(place.slot, s);
-    auto const marks = all_.model.state_of(place.slot).marks;
+    auto const marks = state_of(place.slot).marks;
     held_address* const address = place.held->address();
     bool const may_fail = (way == 1 || address != nullptr) && is_blocked(s);  // CUDA refuses
     bool const is_late = planted_ == planted::release_noted_late;
@@ -246,22 +246,21 @@ struct world_leases : world_memory {
     if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
     bool const has_met = mine_ == nullptr || mine_->has_met;
     bool const is_plain = place.capture == 0 && at.is_none() && !is_deferred && !is_disturbed_ &&
-                          !all_.model.state_of(place.slot).is_kept &&
-                          !all_.model.is_held_by_graphs(place.slot);
-    if (is_plain && result == done && !has_met) all_.slot_of(place.slot).checks = 1;
+                          !state_of(place.slot).is_kept && !model_.is_held_by_graphs(place.slot);
+    if (is_plain && result == done && !has_met) state_of(place.slot).checks = 1;
     if (is_late) note_release(place, s);
     if (!place.held || !place.held->is_held()) {
       place.held.reset();
       if (is_foreign)  // that graph has it too
-        all_.model.capture_of(at.id).lingering.push_back({.thing = place.slot});
+        model_.capture_of(at.id).lingering.push_back({.thing = place.slot});
       return result;
     }
     // The lease still has it.
-    all_.slot_of(place.slot).leased = true;
-    all_.slot_of(place.slot).is_private = false;
-    all_.model.state_of(place.slot).is_kept = false;
-    ++all_.model.state_of(place.slot).handles;
-    all_.model.state_of(place.slot).marks = marks;
+    state_of(place.slot).leased = true;
+    state_of(place.slot).is_private = false;
+    state_of(place.slot).is_kept = false;
+    ++state_of(place.slot).handles;
+    state_of(place.slot).marks = marks;
     if (is_right && way == 1) note_use_all_the_same(place, s);
     return result;
   }
@@ -272,7 +271,7 @@ struct world_leases : world_memory {
     try {
       record_on(place, s);
     } catch (std::exception const&) {
-      all_.slot_of(place.slot).racy = true;  // a device is lost
+      state_of(place.slot).racy = true;  // a device is lost
     }
     place.others.push_back({s, true, capture_at(s).is_none()});
   }
@@ -282,7 +281,7 @@ struct world_leases : world_memory {
     if (way == 2 && !address.is_freed(streams_[s].handle)) {
       meet(address_not_freed_when_told);
       if (!may_fail && !is_disturbed_ && !is_lost())
-        all_.fail("memory that deallocate_or_report() was given is allocated for no reason");
+        fail("memory that deallocate_or_report() was given is allocated for no reason");
     }
     if (address) return;
     std::uint64_t const in = capture_at(s).id;
@@ -313,10 +312,10 @@ struct world_leases : world_memory {
     });
     if (is_right) place.others.push_back({s, result == done});
     if (result != done) {
-      all_.model.set_mark(work.mark);
+      model_.set_mark(work.mark);
       return result;
     }
-    if (!is_right) all_.fail("a graph has got a lease's slot, and does not hold it");
+    if (!is_right) fail("a graph has got a lease's slot, and does not hold it");
     note_use(s, work);
     return result;
   }

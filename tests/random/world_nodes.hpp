@@ -1,11 +1,11 @@
 // Nodes that are added by hand, and what they keep.
 #pragma once
 
-#include "world_turns.hpp"
+#include "world_launches.hpp"
 
 namespace escrow::test {
 
-struct world_nodes : world_turns {
+struct world_nodes : world_launches {
   static constexpr std::size_t bytes_of_an_owner = 64;
   static constexpr memset_config one_row{.value = 7, .element_bytes = 4, .width = 4};
   static constexpr memset_config rows{
@@ -31,9 +31,7 @@ struct world_nodes : world_turns {
     return memory;
   }
 
-  memory_share memory_of(nth o) const {
-    return {owners_[o].share, arena() + o * bytes_of_an_owner};
-  }
+  memory_share memory_of(nth o) const { return {owners_[o], arena() + o * bytes_of_an_owner}; }
 
   /// What a node of that kind does with the owner, or with nothing (`keeps`); a copy, with a
   /// second.
@@ -45,8 +43,7 @@ struct world_nodes : world_turns {
                                         : to.put(wait_node(events_[o]));
               }};
     std::shared_ptr<token> callable;
-    if (is == node_kind::call)
-      callable = std::make_shared<token>(all_.make(reference::kind::owner));
+    if (is == node_kind::call) callable = std::make_shared<token>(make_owner());
     entries kept;
     if (keeps) kept.push_back({.thing = owners_[o].share->thing()});
     if (callable) kept.push_back({.thing = callable->thing()});
@@ -75,7 +72,7 @@ struct world_nodes : world_turns {
   /// A kernel that uses the slot, or a fill of its memory; in whatever order the caller makes.
   node_content with_lease(node_kind is, nth l, piece_of_work& work) {
     lease_place& from = leases_[l];
-    things::slot_state& slot = all_.slot_of(from.slot);
+    thing_state& slot = state_of(from.slot);
     slot.racy = true;
     work.uses.push_back({from.slot, slot.generation});
     return {is, {{.thing = from.slot, .generation = slot.generation}}, [=, &from, &work](auto& to) {
@@ -109,8 +106,8 @@ struct world_nodes : world_turns {
     in.has_events = in.has_events || nodes_[n].is_event();
     ++in.shape;
     ++in.changes;
-    all_.model.graphs[g].give(nodes_[n].id, kept);
-    all_.model.grow(in.serial, kept);
+    model_.graphs[g].give(nodes_[n].id, kept);
+    model_.grow(in.serial, kept);
   }
 
   /// A node at the graph's beginning, or after another.
@@ -140,12 +137,10 @@ struct world_nodes : world_turns {
   }
 
   outcome do_add_node_of_lease(nth n, nth g, nth l) {
-    if (!graphs_[g].is_built) return skipped;
     return note_share(l, add_to_graph(n, g, with_lease(node_kind::kernel, l, all_.add_work())));
   }
 
   outcome do_add_node_of_code(nth n, nth g, nth y) {
-    if (!graphs_[g].is_built) return skipped;
     outcome const result = add_to_graph(n, g, with_code(y, all_.add_work()));
     meet(code_kept_by_a_node, result == done);
     return result;
@@ -153,14 +148,13 @@ struct world_nodes : world_turns {
 
   // Way 3: rows.
   outcome do_add_fill(nth n, nth g, nth o, nth way) {
-    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     return add_to_graph(n, g,
                         with_owner(way == 3 ? node_kind::rows : node_kind::fill, o, true, none, 0));
   }
 
   outcome do_add_fill_of_lease(nth n, nth g, nth l) {
-    if (!graphs_[g].is_built || leases_[l].memory == nullptr) return skipped;
+    if (leases_[l].memory == nullptr) return skipped;
     piece_of_work none;
     outcome const result = add_to_graph(n, g, with_lease(node_kind::fill, l, none));
     meet(lease_of_memory_filled_by_a_node, result == done);
@@ -168,7 +162,6 @@ struct world_nodes : world_turns {
   }
 
   outcome do_add_copy(nth n, nth g, nth to, nth from) {
-    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     outcome const result = add_to_graph(n, g, with_owner(node_kind::copy, to, true, none, 0, from));
     meet(copy_kept_two_owners, result == done && to != from);
@@ -177,7 +170,6 @@ struct world_nodes : world_turns {
 
   // Even ways: it records; odd ones: it waits.
   outcome do_add_event(nth n, nth g, nth v, nth way) {
-    if (!graphs_[g].is_built) return skipped;
     piece_of_work none;
     return add_to_graph(
         n, g, with_owner(way % 2 == 0 ? node_kind::record : node_kind::wait, v, true, none, 0));
@@ -185,7 +177,6 @@ struct world_nodes : world_turns {
 
   /// A node that waits for all nodes that the program knows in the graph, and does nothing.
   outcome do_add_join(nth n, nth g) {
-    if (!graphs_[g].is_built) return skipped;
     node made;
     outcome const result = attempt([&] {
       std::vector<node> known;
@@ -200,7 +191,6 @@ struct world_nodes : world_turns {
   /// A node that allocates, and a kernel that uses the memory.
   outcome do_add_alloc(nth a, nth g, nth z) {
     graph_place& in = graphs_[g];
-    if (!in.is_built) return skipped;
     piece_of_work& work = all_.add_work();
     in.is_single = in.has_memory = true;
     ++in.shape;
@@ -221,7 +211,6 @@ struct world_nodes : world_turns {
   outcome do_add_free(nth a, nth g) {
     graph_place& in = graphs_[g];
     allocation_place& place = allocations_[a];
-    if (!in.is_built) return skipped;
     bool const is_own = place.serial == in.serial;
     // The address may be that of another graph's memory by now.
     if (std::ranges::count(graphs_, place.serial, &graph_place::serial) == 0) return skipped;

@@ -23,27 +23,27 @@ struct world_owners : world_claimers {
 
   void survive(token&& kept) {
     if (!kept) return;
-    all_.model.state_of(kept.thing()).handles = 1;
-    survivors_.push_back(std::move(kept));
+    state_of(kept.thing()).handles = 1;
+    survivors_.push_back(std::make_shared<token>(std::move(kept)));
   }
 
   /// The thing stays for the work so far; in a capture, for the graph.
   void hand_to_stream(int thing, nth s, piece_of_work const& work) {
     capture_state const capture = capture_at(s);
-    if (!capture.is_active()) return all_.model.pend(thing, work.mark);
-    all_.model.capture_of(capture.id).held.push_back({.thing = thing});
+    if (!capture.is_active()) return model_.pend(thing, work.mark);
+    model_.capture_of(capture.id).held.push_back({.thing = thing});
     meet(owner_retired_into_a_fork, !is_origin(s));
   }
 
   /// It was not handed over.
   void take_from_capture(int thing, capture_state const& capture) {
     if (!capture.is_active()) return;
-    entries& held = all_.model.capture_of(capture.id).held;
+    entries& held = model_.capture_of(capture.id).held;
     if (has(held, thing)) held.pop_back();
   }
 
   outcome do_retire(nth s) {
-    token owner = all_.make(reference::kind::owner);
+    token owner = make_owner();
     int const thing = owner.thing();
     capture_state const capture = capture_at(s);
     piece_of_work& work = piece(s, {thing});
@@ -63,8 +63,8 @@ struct world_owners : world_claimers {
 
   /// The worker begins to end a lease, and may ask no stream.
   void note_end_by_worker(lease_place const& place, std::list<int>&& marks) {
-    things::slot_state& slot = all_.slot_of(place.slot);
-    reference::thing_state& modelled = all_.model.state_of(place.slot);
+    thing_state& slot = state_of(place.slot);
+    thing_state& modelled = state_of(place.slot);
     meet(is_graphs(place) ? worker_leaves_a_lease_to_its_graph : worker_defers_a_lease);
     if (is_graphs(place)) {
       slot.awaited = 0;
@@ -85,7 +85,7 @@ struct world_owners : world_claimers {
     await(place.stream);
     for (lease_place::other_stream const& other : place.others)
       if (other.is_used && (place.capture == 0 || other.is_eager)) await(other.stream);
-    all_.model.pend(place.slot, std::move(marks));
+    model_.pend(place.slot, std::move(marks));
   }
 
   /// The last use of a lease that is retired on `s`: there, or on its own stream, which is in no
@@ -97,16 +97,15 @@ struct world_owners : world_claimers {
     } else if (matches(place, place.stream)) {
       use_slot_on(place.stream, place, piece_of_work::role::close);
     } else if (place.capture != 0) {
-      all_.slot_of(place.slot).racy = true;  // its graph does not end the use
+      state_of(place.slot).racy = true;  // its graph does not end the use
     }
   }
 
   /// A graph has the lease, and so the slot. It may use it.
   void use_in_graph(int slot, nth s) {
     static_cast<void>(enqueue(s, piece(s, {slot})));
-    entries& held = all_.model.capture_of(capture_at(s).id).held;
-    if (!has(held, slot))
-      held.push_back({.thing = slot, .generation = all_.slot_of(slot).generation});
+    entries& held = model_.capture_of(capture_at(s).id).held;
+    if (!has(held, slot)) held.push_back({.thing = slot, .generation = state_of(slot).generation});
   }
 
   // Ways 0 and 1: the last use is on that stream, if it may be; 2 and 3: on the lease's own.
@@ -116,14 +115,14 @@ struct world_owners : world_claimers {
     bool const may_refuse = is_stopped_ || is_unusable(s);
     bool const is_last_on_s = way < 2 && matches(place, s);
     capture_state const capture = capture_at(s);
-    token owner = all_.make(reference::kind::owner);
+    token owner = make_owner();
     int const thing = owner.thing();
     if (!may_refuse) close_retired(place, s, is_last_on_s);
     piece_of_work& work = piece(s, {thing});
     static_cast<void>(enqueue(s, work));
     hand_to_stream(thing, s, work);
-    all_.slot_of(slot).awaited = 1U << place.stream;
-    for (auto const& other : place.others) all_.slot_of(slot).awaited |= 1U << other.stream;
+    state_of(slot).awaited = 1U << place.stream;
+    for (auto const& other : place.others) state_of(slot).awaited |= 1U << other.stream;
     auto retired =
         std::make_unique<retired_lease>(std::move(owner), std::exchange(place, {}),
                                         [this](lease_place const& ended, std::list<int>&& marks) {
@@ -141,19 +140,19 @@ struct world_owners : world_claimers {
     auto [kept, its] = retired->take_back();
     survive(std::move(kept));
     place = std::move(its);
-    all_.slot_of(slot).awaited = 0;
+    state_of(slot).awaited = 0;
     if (is_last_on_s) note_use_all_the_same(place, s);
     return result;
   }
 
   outcome do_retire_now() {
-    token owner = all_.make(reference::kind::owner);
+    token owner = make_owner();
     return attempt(is_stopped_, false, [&] { worker_->retire(std::move(owner)); });
   }
 
   outcome do_retire_after(nth s) {
     if (is_blocked(s) || streams_[s].device != 0) return skipped;
-    retired_with_event owner{all_.make(reference::kind::owner), {}};
+    retired_with_event owner{make_owner(), {}};
     int const thing = owner.owner.thing();
     piece_of_work& work = piece(s, {thing});
     cudaEvent_t made = nullptr;
@@ -163,7 +162,7 @@ struct world_owners : world_claimers {
                cudaEventRecord(owner.event, streams_[s].handle) == cudaSuccess;
     forget_error();
     if (!is_ready) return failed;
-    all_.model.pend(thing, work.mark);
+    model_.pend(thing, work.mark);
     outcome const result = attempt(
         is_stopped_, false, [&] { worker_->retire_after(event_ref(made), std::move(owner)); });
     if (result != done) survive(std::move(owner.owner));
@@ -172,8 +171,8 @@ struct world_owners : world_claimers {
 
   /// Of the graph, or of a body of it, whose handle `handle` gets.
   outcome retire_with(nth g, bool on_body, std::function<cudaGraph_t()> const& handle) {
-    token owner = all_.make(reference::kind::owner);
-    entries& held = all_.model.graphs[g].held;
+    token owner = make_owner();
+    entries& held = model_.graphs[g].held;
     held.push_back({.thing = owner.thing(), .on_body = on_body});
     outcome const result =
         attempt(is_stopped_, false, [&] { worker_->retire(handle(), std::move(owner)); });
@@ -182,13 +181,13 @@ struct world_owners : world_claimers {
   }
 
   outcome do_own(nth o) {
-    owners_[o].share = std::make_shared<token>(all_.make(reference::kind::owner));
-    all_.model.state_of(owners_[o].share->thing()).handles = 1;
+    owners_[o].share = std::make_shared<token>(make_owner());
+    state_of(owners_[o].share->thing()).handles = 1;
     return done;
   }
 
   outcome do_disown(nth o) {
-    all_.model.state_of(owners_[o].share->thing()).handles = 0;
+    state_of(owners_[o].share->thing()).handles = 0;
     owners_[o].share.reset();
     return done;
   }
@@ -207,8 +206,8 @@ struct world_owners : world_claimers {
       note_use(s, work);
       return result;
     }
-    all_.model.set_mark(work.mark);
-    if (capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
+    model_.set_mark(work.mark);
+    if (capture.is_active()) doubt_last(model_.capture_of(capture.id));
     return result;
   }
 
@@ -216,7 +215,7 @@ struct world_owners : world_claimers {
   outcome do_keep(nth s, nth o, nth way) {
     cudaStream_t const stream = streams_[s].handle;
     if (way == 3) {
-      auto moved = std::make_unique<token>(all_.make(reference::kind::owner));
+      auto moved = std::make_unique<token>(make_owner());
       return launch_with(moved->thing(), s, [&](launch_config const& chosen, piece_of_work& work) {
         launch(stream, work_kernel_that_keeps(), chosen, &work, work.rounds, std::move(moved));
       });
@@ -228,12 +227,12 @@ struct world_owners : world_claimers {
   }
 
   outcome do_share(nth x) {
-    token made = all_.make(reference::kind::owner);
+    token made = make_owner();
     int const thing = made.thing();
     outcome const result = attempt(is_stopped_, false, [&] {
       shared_[x] = make_stream_shared_by<token>(*worker_, std::move(made));
     });
-    if (shared_[x] != nullptr) all_.model.state_of(thing).handles = 1;
+    if (shared_[x] != nullptr) state_of(thing).handles = 1;
     return result;
   }
 
@@ -242,26 +241,26 @@ struct world_owners : world_claimers {
     if (is_blocked(s) && !is_careless_) return skipped;
     std::shared_ptr<token> const own = shared_[x];  // another thread may drop its share meanwhile
     int const thing = own->thing();
-    ++all_.model.state_of(thing).handles;
+    ++state_of(thing).handles;
     capture_state const capture = capture_at(s);
     piece_of_work& work = piece(s, {thing});
     bool const is_used = enqueue(s, work);
     hand_to_stream(thing, s, work);
     outcome const result =
         attempt(is_unusable(s), false, [&] { record_stream(own, streams_[s].handle); });
-    if (result != done && capture.is_active()) doubt_last(all_.model.capture_of(capture.id));
+    if (result != done && capture.is_active()) doubt_last(model_.capture_of(capture.id));
     if (result != done && is_used) {
-      surviving_shares_.push_back(own);  // the work uses it all the same
+      survivors_.push_back(own);  // the work uses it all the same
       return result;
     }
-    --all_.model.state_of(thing).handles;
+    --state_of(thing).handles;
     return result;
   }
 
   outcome do_unshare(nth x) {
     int const thing = shared_[x]->thing();
-    int const left = --all_.model.state_of(thing).handles;
-    meet(shares_gone_while_work_goes_on, left == 0 && all_.model.is_pending(thing));
+    int const left = --state_of(thing).handles;
+    meet(shares_gone_while_work_goes_on, left == 0 && model_.is_pending(thing));
     for (running& each : running_)
       if (&each != mine_ && each.what != nullptr && each.what->kind == op::use_shared &&
           each.what->arguments[0] == x)
@@ -273,15 +272,15 @@ struct world_owners : world_claimers {
   outcome do_make_event(nth v) {
     outcome const result = attempt([&] { events_[v] = std::make_shared<event>(); });
     if (result != done) return result;
-    int const thing = all_.make_of(events_[v]->get(), reference::kind::owner, kept_event_gone);
-    all_.model.state_of(thing).handles = 1;
+    int const thing = all_.make_of(events_[v]->get(), thing_state::kind::owner, kept_event_gone);
+    state_of(thing).handles = 1;
     return result;
   }
 
   int thing_of_event(nth v) const { return all_.thing_of(events_[v]->get()).value(); }
 
   outcome do_drop_event(nth v) {
-    all_.model.state_of(thing_of_event(v)).handles = 0;
+    state_of(thing_of_event(v)).handles = 0;
     events_[v].reset();
     return done;
   }
@@ -295,15 +294,15 @@ struct world_owners : world_claimers {
       handle = loaded.get();
     });
     if (result != done) return result;
-    place.thing = all_.make_of(handle, reference::kind::owner, code_unloaded);
-    all_.model.state_of(place.thing).handles = 1;
+    place.thing = all_.make_of(handle, thing_state::kind::owner, code_unloaded);
+    state_of(place.thing).handles = 1;
     return result;
   }
 
   outcome do_unload_library(nth y) {
     library_place& place = libraries_[y];
-    all_.model.state_of(place.thing).handles = 0;
-    meet(code_dropped_while_it_runs, all_.model.is_pending(place.thing));
+    state_of(place.thing).handles = 0;
+    meet(code_dropped_while_it_runs, model_.is_pending(place.thing));
     place.found.reset();
     return done;
   }

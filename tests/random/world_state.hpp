@@ -32,7 +32,7 @@ namespace escrow::test {
 /// The number of a place of its kind, or of a way to do something.
 using nth = std::size_t;
 
-/// For calls of CUDA of which the program itself sees the status.
+/// After calls of CUDA of which the program itself sees the status.
 inline void forget_error() {
   static_cast<void>(cudaGetLastError());
 }
@@ -47,7 +47,6 @@ struct world_state {
   using enum situation;
   using enum outcome;
   static constexpr std::size_t legacy_stream = 4;
-  static constexpr std::size_t no_pool = ~std::size_t{0};
 
   struct capture_state {
     enum class kind : std::uint8_t { none, active, invalid } is = kind::none;
@@ -88,7 +87,10 @@ struct world_state {
   };
 
   bool is_lost() const { return lost_[0] || lost_[1]; }
-  void meet(situation met, bool is_so = true) { counts_.meet(met, is_so); }
+  void meet(situation met, std::uint64_t times = 1) { counts_.meet(met, times); }
+  void fail(std::string what) { all_.fail(std::move(what)); }
+  thing_state& state_of(int thing) { return model_.state_of(thing); }
+  token make_owner() { return all_.make(thing_state::kind::owner); }
   /// One call of the library, with all that it may throw. `may_refuse`: usage_error is correct, or
   /// `may_refuse_by_then` afterwards; `may_fail`: cuda_error is. Both are after a fault.
   outcome attempt(bool may_refuse, bool may_fail, std::function<void()> const& action,
@@ -122,7 +124,7 @@ struct world_state {
     bool const disturbed = disarm_fault() || is_disturbed_ || is_lost();
     if (!disturbed && ((result == refused && !may_refuse && !may_refuse_by_then) ||
                        (result == failed && !may_fail)))
-      all_.fail("an operation threw for no reason: " + what);
+      fail("an operation threw for no reason: " + what);
     check_captures();
     return result;
   }
@@ -131,7 +133,7 @@ struct world_state {
   outcome attempt_unless(bool is_wrong, std::string const& name,
                          std::function<void()> const& action) {
     outcome const result = attempt(is_wrong, false, action);
-    if (result == done && is_wrong) all_.fail(name + " succeeded that must be refused");
+    if (result == done && is_wrong) fail(name + " succeeded that must be refused");
     return result;
   }
 
@@ -163,8 +165,14 @@ struct world_state {
 
   void check_captures() {
     std::uint64_t const seen = sim::captures_invalidated();
-    if (seen != invalidated_) all_.fail("a capture was harmed by " + sim::last_invalidation());
+    if (seen != invalidated_) fail("a capture was harmed by " + sim::last_invalidation());
     invalidated_ = seen;
+  }
+
+  /// What the program itself does to captures may be wrong.
+  void forgive_captures() {
+    forget_error();
+    invalidated_ = sim::captures_invalidated();
   }
 
   capture_state capture_at(nth s) const {
@@ -216,9 +224,8 @@ struct world_state {
 
   /// Whether a slot waits, or may have to, until its pool is given the stream.
   bool is_awaited(nth s) {
-    for (int thing = 0; thing < all_.model.size(); ++thing)
-      if (!all_.model.state_of(thing).gone && (all_.slot_of(thing).awaited >> s & 1U) != 0)
-        return true;
+    for (int thing = 0; thing < model_.size(); ++thing)
+      if (!state_of(thing).gone && (state_of(thing).awaited >> s & 1U) != 0) return true;
     return false;
   }
 
@@ -227,6 +234,11 @@ struct world_state {
   /// Whether branches of the graph might run concurrently that share a slot.
   bool may_be_refused(graph_place const& place) const {
     return run_->shares && (place.is_parent || place.is_single);
+  }
+  bool has_exec(std::uint64_t serial) const {
+    return std::ranges::any_of(execs_, [serial](exec_place const& each) {
+      return each.is_there() && each.made_of == serial;
+    });
   }
   bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
 
@@ -303,6 +315,7 @@ struct world_state {
 
   own_process process_;  // the rest is in it
   things all_;
+  reference& model_ = all_.model;
   run_counts& counts_ = all_.counts;
   std::array<running, program::threads_max> running_;
   static inline thread_local running* mine_ = nullptr;
@@ -327,10 +340,9 @@ struct world_state {
   std::unique_ptr<deleter> worker_;
   std::array<stream_place, 6> streams_;
   std::array<std::unique_ptr<resource_pool<token>>, 2> pools_;
-  std::array<bool, 2> is_closed_{};        // or about to be
-  std::array<bool, 2> was_closed_{};       // the call is over
-  std::vector<std::size_t> pool_of_slot_;  // by thing
-  sharing_group group_;                    // of the pools, if the program says so
+  std::array<bool, 2> is_closed_{};   // or about to be
+  std::array<bool, 2> was_closed_{};  // the call is over
+  sharing_group group_;               // of the pools, if the program says so
   std::optional<scratch_pool> own_scratch_;
   std::optional<stream_allocator> allocator_;  // has it instead, if the program says so
   scratch_pool* scratch_ = nullptr;            // that pool, if it is there
@@ -357,9 +369,8 @@ struct world_state {
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;
-  std::vector<token> survivors_;  // not taken, and work uses them
-  std::vector<std::shared_ptr<token>> surviving_shares_;
-  std::vector<owned_event> recorded_;  // that releases come after
+  std::vector<std::shared_ptr<token>> survivors_;  // not taken, and work uses them
+  std::vector<owned_event> recorded_;              // that releases come after
 };
 
 }  // namespace escrow::test

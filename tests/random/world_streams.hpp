@@ -12,11 +12,11 @@ struct world_streams : world_state {
     piece_of_work& work = all_.add_work();
     capture_state const capture = capture_at(s);
     for (int const thing : uses) {
-      bool const is_slot = all_.model.state_of(thing).is == reference::kind::slot;
-      int const generation = is_slot && capture.is_active() ? all_.slot_of(thing).generation : -1;
+      bool const is_slot = state_of(thing).is == thing_state::kind::slot;
+      int const generation = is_slot && capture.is_active() ? state_of(thing).generation : -1;
       work.uses.push_back({thing, generation});
     }
-    if (capture.is_none()) work.mark = all_.model.add_mark(streams_[s].device);
+    if (capture.is_none()) work.mark = model_.add_mark(streams_[s].device);
     return work;
   }
 
@@ -29,9 +29,8 @@ struct world_streams : world_state {
     capture_state const capture = capture_at(s);
     if (!capture.is_active()) return;
     for (piece_of_work::use const& each : work.uses)
-      all_.model.capture_of(capture.id)
-          .needed.push_back(
-              {.thing = each.thing, .generation = all_.slot_of(each.thing).generation});
+      model_.capture_of(capture.id)
+          .needed.push_back({.thing = each.thing, .generation = state_of(each.thing).generation});
   }
 
   bool enqueue(nth s, piece_of_work& work, bool is_programmatic = false) {
@@ -46,7 +45,7 @@ struct world_streams : world_state {
     void const* const kernel = reinterpret_cast<void const*>(work_kernel());
     if (is_blocked(s) || cudaLaunchKernelExC(&config, kernel, arguments.data()) != cudaSuccess) {
       forget_error();
-      all_.model.set_mark(work.mark);
+      model_.set_mark(work.mark);
       return false;
     }
     note_use(s, work);
@@ -182,8 +181,8 @@ struct world_streams : world_state {
   void grow_with(open_capture const& ended, contents const& captured) {
     std::uint64_t const serial = graphs_[*ended.into].serial;
     contents const got = captured;  // it may be one that grows
-    all_.model.grow(serial, got.held);
-    all_.model.grow(serial, got.lingering);
+    model_.grow(serial, got.held);
+    model_.grow(serial, got.lingering);
   }
 
   /// The graph is the program's again, unless CUDA has destroyed it.
@@ -191,21 +190,21 @@ struct world_streams : world_state {
     graphs_[g].is_captured_into = false;
     if (is_there) return;
     graphs_[g].plain = nullptr;
-    all_.model.graphs[g].clear();
+    model_.graphs[g].clear();
   }
 
   /// The graph of a capture, at place g if it is a new one; `own`: as a `graph`.
   void take_captured(open_capture const& ended, cudaGraph_t native, nth g, bool own) {
-    contents captured = all_.model.capture_of(ended.id);
-    all_.model.forget_capture(ended.id);
+    contents captured = model_.capture_of(ended.id);
+    model_.forget_capture(ended.id);
     captured.grows_with.clear();
     if (ended.into) {
       grow_with(ended, captured);
-      all_.model.graphs[*ended.into].append(captured);
+      model_.graphs[*ended.into].append(captured);
       graphs_[*ended.into].is_captured_into = false;
       return;
     }
-    all_.model.graphs[g] = captured;
+    model_.graphs[g] = captured;
     graph_place& place = graphs_[g] = {};
     place.serial = ++serials_;
     place.is_exposed = true;
@@ -231,8 +230,7 @@ struct world_streams : world_state {
       graph_lifetime_lock const turn;
       static_cast<void>(cudaStreamEndCapture(streams_[s].handle, &native));
     }
-    forget_error();
-    invalidated_ = sim::captures_invalidated();  // an end may be wrong, and is the program's
+    forgive_captures();
     if (native == nullptr) {
       sweep_captures();
       return failed;
@@ -240,15 +238,14 @@ struct world_streams : world_state {
     captures_.erase(found);
     // The graph has the beginning of a use without its end, as long as it is not reopened.
     for (lease_place const& each : leases_)
-      if (each.held && each.capture == ended.id) all_.slot_of(each.slot).racy = true;
+      if (each.held && each.capture == ended.id) state_of(each.slot).racy = true;
     take_captured(ended, native, g, way < 2);
     return done;
   }
 
   outcome do_invalidate(nth s) {
     static_cast<void>(cudaStreamQuery(streams_[s].handle));
-    forget_error();
-    invalidated_ = sim::captures_invalidated();
+    forgive_captures();
     return done;
   }
 
@@ -274,19 +271,18 @@ struct world_streams : world_state {
     any_stream_gone_ = true;
     sweep_captures();
     create_stream(s);
-    forget_error();
-    invalidated_ = sim::captures_invalidated();
+    forgive_captures();
     return done;
   }
 
   /// Forgets the captures that are over without a graph.
   void sweep_captures() {
-    if (is_lost()) all_.model.doubt_captures();
+    if (is_lost()) model_.doubt_captures();
     for (std::size_t i = 0; i < captures_.size();) {
       open_capture const each = captures_[i];
       bool const is_destroyed = streams_[each.origin].handle == nullptr;
       capture_state const now = is_destroyed ? capture_state{} : capture_at(each.origin);
-      contents& kept = all_.model.capture_of(each.id);
+      contents& kept = model_.capture_of(each.id);
       if (!now.is_active()) append(kept.lingering, std::exchange(kept.held, {}));
       if (!now.is_none()) {
         ++i;
@@ -294,7 +290,7 @@ struct world_streams : world_state {
       }
       meet(capture_abandoned_with_things, !kept.lingering.empty());
       if (each.into) grow_with(each, kept);
-      all_.model.forget_capture(each.id);
+      model_.forget_capture(each.id);
       captures_.erase(captures_.begin() + static_cast<std::ptrdiff_t>(i));
       if (each.into) forget_capture_into(*each.into, false);  // though it was the caller's
     }

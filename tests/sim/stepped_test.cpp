@@ -12,7 +12,7 @@
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
-#include "sanitizers.hpp"
+#include "deep.hpp"
 #include "wait_until.hpp"
 #include "witness.hpp"
 

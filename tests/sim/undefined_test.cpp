@@ -14,11 +14,10 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
+#include "deep.hpp"
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
-#include "recapturing.hpp"
-#include "sanitizers.hpp"
 #include "wait_until.hpp"
 #include "witness.hpp"
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "sanitizers.hpp"
+#include "deep.hpp"
 #include "world.hpp"
 
 namespace escrow::test {

@@ -103,22 +103,12 @@ inline constexpr std::array early_edges{launch_completion_edge, block_start_edge
 
 /// Lets a kernel begin when the kernel in front of it has triggered.
 [[nodiscard]] inline cudaLaunchAttribute programmatic_attribute() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return attribute;
+  return attribute_of(cudaLaunchAttributeProgrammaticStreamSerialization, 1);
 }
 
 /// A kernel that does nothing, launched so.
 [[nodiscard]] inline cudaError_t launch_programmatically(cudaStream_t stream) {
-  cudaLaunchAttribute attribute = programmatic_attribute();
-  cudaLaunchConfig_t config{};
-  config.gridDim = 1;
-  config.blockDim = 1;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelExC(&config, kernel_address(kernel_id::tiny), nullptr);
+  return tiny_call().launch(stream, 1, {programmatic_attribute()});
 }
 
 /// What the next operation on a capturing stream comes after.

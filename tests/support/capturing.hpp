@@ -2,13 +2,19 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "handles.hpp"
 #include "status.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim/recapture.hpp>
+#endif
 
 namespace escrow::test {
 
@@ -127,5 +133,22 @@ class synchronizing_thread {
     }
   }};
 };
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+/// Captures into the graph again: `enqueue(stream)`. Returns how the capture ended. By CUDA 13.3's
+/// function, which the simulated runtime has with all headers.
+template <class Enqueue>
+[[nodiscard]] cudaError_t end_of_recapture(cudaStream_t stream, cudaGraph_t graph,
+                                           Enqueue&& enqueue,
+                                           cudaGraphRecaptureCallbackData* callback = nullptr) {
+  must(cudaStreamBeginRecaptureToGraph(stream, cudaStreamCaptureModeRelaxed, graph, callback));
+  std::forward<Enqueue>(enqueue)(stream);
+  cudaGraph_t ended = nullptr;
+  cudaError_t const status = cudaStreamEndCapture(stream, &ended);
+  EXPECT_EQ(ended, status == cudaSuccess ? graph : nullptr);
+  static_cast<void>(cudaGetLastError());
+  return status;
+}
+#endif
 
 }  // namespace escrow::test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sanitizers.hpp"
+#include "deep.hpp"
 #include "status.hpp"
 
 namespace escrow::test {
@@ -35,10 +35,6 @@ struct child_result {
 /// Runs this very program again for the case `name`, before it has touched CUDA. Waits 60 s at
 /// most.
 [[nodiscard]] child_result run_child(std::string const& name);
-
-/// For main: runs the case that the command line asks for and sets `status`; false if it asks for
-/// none.
-[[nodiscard]] bool run_as_child(int argc, char** argv, int& status);
 
 /// The exit status of a case that succeeded; a process that ends otherwise does not have it.
 inline constexpr int as_expected = 42;

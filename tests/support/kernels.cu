@@ -125,33 +125,19 @@ bool is_simulated() noexcept {
 }
 
 void* kernel_address(kernel_id id) {
-  switch (id) {
-    case kernel_id::add:
-      return address(&add_kernel);
-    case kernel_id::fill:
-      return address(&fill_kernel);
-    case kernel_id::check:
-      return address(&check_kernel);
-    case kernel_id::copy:
-      return address(&copy_kernel);
-    case kernel_id::wait_flag:
-      return address(&wait_flag_kernel);
-    case kernel_id::tiny:
-      return address(&tiny_kernel);
-    case kernel_id::two_pointers:
-      return address(&two_pointers_kernel);
-    case kernel_id::sleep:
-      return address(&sleep_kernel);
-    case kernel_id::illegal_address:
-      return address(&illegal_address_kernel);
-    case kernel_id::set_condition:
-      return address(&set_condition_kernel);
-    case kernel_id::set_condition_below:
-      return address(&set_condition_below_kernel);
-    case kernel_id::cluster_size:
-      return address(&cluster_size_kernel);
-  }
-  return nullptr;
+  static std::array const in_order_of_ids{address(&add_kernel),
+                                          address(&fill_kernel),
+                                          address(&check_kernel),
+                                          address(&copy_kernel),
+                                          address(&wait_flag_kernel),
+                                          address(&tiny_kernel),
+                                          address(&two_pointers_kernel),
+                                          address(&sleep_kernel),
+                                          address(&illegal_address_kernel),
+                                          address(&set_condition_kernel),
+                                          address(&set_condition_below_kernel),
+                                          address(&cluster_size_kernel)};
+  return in_order_of_ids.at(static_cast<std::size_t>(id));
 }
 
 }  // namespace escrow::test

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "sanitizers.hpp"
+#include "deep.hpp"
 #include "status.hpp"
 
 #if ESCROW_TEST_TSAN || ESCROW_TEST_ASAN
