@@ -3,7 +3,7 @@
 // instantiations alternate, and is released afterwards.
 #include <algorithm>
 #include <array>
-#include <escrow/core/graph_lifetime_lock.hpp>
+#include <escrow/core/capture.hpp>
 #include <memory>
 #include <optional>
 #include <string>

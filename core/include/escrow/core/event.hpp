@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
