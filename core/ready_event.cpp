@@ -35,13 +35,14 @@ void event_ref::sync() const {
   check(cudaEventSynchronize(event_), "cudaEventSynchronize");
 }
 
-event::event(source_location where) : event_(nullptr) {
-  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags",
-        where);
+event::event(source_location where) {
+  cudaEvent_t made = nullptr;
+  check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags", where);
+  event_.reset(made);
 }
 
-event::~event() {
-  if (event_ != nullptr) retry_cleanup([this] { return cudaEventDestroy(event_); });
+void event::destroy::operator()(cudaEvent_t unused) const noexcept {
+  retry_cleanup([unused] { return cudaEventDestroy(unused); });
 }
 
 namespace {

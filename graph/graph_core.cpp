@@ -26,14 +26,13 @@ ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
   return ref<retired_object>(*payload.release());
 }
 
-graph_core::graph_core(cudaGraph_t created)
-    : native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
+graph_core::graph_core(cudaGraph_t created) : native_(created), id_(0), is_exposed_(false) {
   // Last: on failure the registry must not know the handle.
   id_ = graph_registry::global().adopt(created);
 }
 
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
-    : native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
+    : native_(native), id_(id), is_exposed_(true) {}
 
 graph_core::~graph_core() {
   if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
@@ -99,7 +98,7 @@ reference_set* graph_core::open_set() noexcept {
 }
 
 void graph_core::drop_hoisted() noexcept {
-  if (!is_adopted_ && id_ != 0) {
+  if (id() != 0) {
     // A recapture may have given it a new id. Ids count up.
     std::uint64_t const known = graph_registry::global().find(native_);
     if (!graph_registry::is_key(known)) id_ = std::max(id_, known);
@@ -146,7 +145,7 @@ cudaGraph_t graph_core::expose() {
 cudaGraph_t graph_core::detach() {
   seal();
   graph_registry& registry = graph_registry::global();
-  if (is_adopted_) {
+  if (graph_registry::is_key(id_)) {
     // The handle alone no longer identifies the graph.
     if (registry.knows(id_)) {
       std::uint64_t const id = graph_id_of(native_).value_or(0);

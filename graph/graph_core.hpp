@@ -41,7 +41,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   [[nodiscard]] cudaGraph_t native() const noexcept { return native_; }  // null after detach()
   // The capture id; 0 if not known.
-  [[nodiscard]] std::uint64_t id() const noexcept { return is_adopted_ ? 0 : id_; }
+  [[nodiscard]] std::uint64_t id() const noexcept { return graph_registry::is_key(id_) ? 0 : id_; }
   // The registry's id or key; 0 if not known.
   [[nodiscard]] std::uint64_t key() const noexcept { return id_; }
   // The deleter of node payloads; the process-wide one by default.
@@ -88,7 +88,6 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void forget_destroyed_nodes();
 
   cudaGraph_t native_;
-  bool is_adopted_;
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
   deleter_core* keeper_ = nullptr;  // null: the default

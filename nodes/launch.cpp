@@ -57,7 +57,7 @@ kernel library::find(std::string const& name) const {
   }
   cudaKernel_t found = nullptr;
   check(cudaLibraryGetKernel(&found, loaded_->get(), name.c_str()), "cudaLibraryGetKernel");
-  return kernel(reinterpret_cast<void const*>(found), loaded_);
+  return kernel(std::shared_ptr<void const>(loaded_, reinterpret_cast<void const*>(found)));
 }
 
 cudaLibrary_t library::get() const noexcept {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -34,7 +35,7 @@ struct release_order {
   }
 
   [[nodiscard]] explicit operator bool() const noexcept { return stream != 0; }
-  bool operator==(release_order const&) const = default;
+  auto operator<=>(release_order const&) const = default;
 };
 
 // What: a reference-counted thing. At zero it is pushed into its lane's release queue, waits for

@@ -31,26 +31,16 @@ class kernel {
   template <class... Parameters>
   // NOLINTNEXTLINE(google-explicit-constructor): a function is a kernel.
   kernel(void (*function)(Parameters...)) noexcept
-      : function_(reinterpret_cast<void const*>(function)) {}
+      : kernel(reinterpret_cast<void const*>(function)) {}
   // The same, by the address that cudaLaunchKernel takes.
-  explicit kernel(void const* function) noexcept : function_(function) {}
+  explicit kernel(void const* function) noexcept : function_(std::shared_ptr<void>(), function) {}
   explicit kernel(char const* name) = delete;  // a name is looked up in a library
-  kernel(kernel const& other) noexcept = default;
-  kernel& operator=(kernel const& other) noexcept = default;
-  kernel(kernel&& other) noexcept
-      : function_(std::exchange(other.function_, nullptr)), library_(std::move(other.library_)) {}
-  kernel& operator=(kernel&& other) noexcept {
-    kernel taken(std::move(other));
-    std::swap(function_, taken.function_);
-    std::swap(library_, taken.library_);
-    return *this;
-  }
-  ~kernel() = default;
-
   // What cudaLaunchKernel and kernel nodes take.
-  [[nodiscard]] void const* get() const noexcept { return function_; }
+  [[nodiscard]] void const* get() const noexcept { return function_.get(); }
   // A share of the library that the kernel keeps; null for one that is linked in.
-  [[nodiscard]] std::shared_ptr<void const> const& library() const noexcept { return library_; }
+  [[nodiscard]] std::shared_ptr<void const> library() const noexcept {
+    return function_.use_count() == 0 ? nullptr : function_;
+  }
 
   friend bool operator==(kernel const& one, kernel const& other) noexcept {
     return one.function_ == other.function_;
@@ -59,11 +49,9 @@ class kernel {
  private:
   friend class library;
 
-  kernel(void const* function, std::shared_ptr<void const> from) noexcept
-      : function_(function), library_(std::move(from)) {}
+  explicit kernel(std::shared_ptr<void const> function) noexcept : function_(std::move(function)) {}
 
-  void const* function_;
-  std::shared_ptr<void const> library_;
+  std::shared_ptr<void const> function_;  // a share of the library, if any
 };
 
 // What: a share of loaded code: a cubin, PTX or fatbin.
