@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <exception>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -18,25 +19,15 @@ int current_device() {
 
 bool is_in_use(int device) noexcept {
   using state_function = CUresult(CUDAAPI*)(CUdevice, unsigned*, int*);
-  // From the driver: the runtime's queries create a context. Relaxed: every thread stores the same
-  // function pointer, and it publishes nothing else.
-  static constinit std::atomic<state_function> known{nullptr};
-  state_function state = known.load(std::memory_order_relaxed);
-  if (state == nullptr) {
-    constexpr unsigned since = 7000;
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    if (!succeeded(cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, since,
-                                                    cudaEnableDefault, &result)) ||
-        found == nullptr) {
-      return true;
-    }
-    state = reinterpret_cast<state_function>(found);
-    known.store(state, std::memory_order_relaxed);
+  try {
+    // From the driver: the runtime's queries create a context.
+    static auto const state = find_in_driver<state_function>("cuDevicePrimaryCtxGetState", 7000);
+    unsigned flags = 0;
+    int is_active = 0;
+    return state(device, &flags, &is_active) != CUDA_SUCCESS || is_active != 0;
+  } catch (std::exception const&) {
+    return true;
   }
-  unsigned flags = 0;
-  int is_active = 0;
-  return state(device, &flags, &is_active) != CUDA_SUCCESS || is_active != 0;
 }
 
 device_scope::device_scope(int device) {

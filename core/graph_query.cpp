@@ -9,6 +9,8 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <cstring>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,64 +19,36 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/driver.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
 
-// An unnamed file in memory.
-class memory_file {
- public:
-  memory_file() noexcept : descriptor_(memfd_create("escrow", MFD_CLOEXEC)) {}
-  memory_file(memory_file&&) = delete;
-  ~memory_file() {
-    if (is_open()) ::close(descriptor_);
+// The id that CUDA's text of a graph begins with; nothing if it has another format.
+std::optional<std::uint64_t> id_in_dot(std::string_view text) {
+  std::string const before = "digraph dot {\nsubgraph cluster_";
+  std::uint64_t id = 0;
+  if (!text.starts_with(before)) return std::nullopt;
+  std::from_chars(text.data() + before.size(), text.data() + text.size(), id);
+  std::string const number = std::to_string(id);
+  if (!text.starts_with(before + number + " {\nlabel=\"graph_" + number + "\"")) {
+    return std::nullopt;
   }
-
-  [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
-  [[nodiscard]] std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
-  // The first bytes; empty if reading fails.
-  template <std::size_t Size>
-  [[nodiscard]] std::string_view head(std::array<char, Size>& buffer) const noexcept {
-    ssize_t const count = ::pread(descriptor_, buffer.data(), buffer.size(), 0);
-    return {buffer.data(), count > 0 ? static_cast<std::size_t>(count) : 0};
-  }
-
- private:
-  int descriptor_;
-};
-
-// Removes `expected` from the front of `text`.
-bool skip(std::string_view& text, std::string_view expected) noexcept {
-  if (!text.starts_with(expected)) return false;
-  text.remove_prefix(expected.size());
-  return true;
-}
-
-// Removes a number, and then `expected`, from the front of `text`.
-bool read(std::string_view& text, std::uint64_t& number, std::string_view expected) noexcept {
-  auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return error == std::errc{} && skip(text, expected);
-}
-
-std::optional<std::uint64_t> id_in_dot(std::string_view text) noexcept {
-  std::uint64_t cluster = 0;
-  std::uint64_t label = 0;
-  bool const is_understood = skip(text, "digraph dot {\nsubgraph cluster_") &&
-                             read(text, cluster, " {\nlabel=\"graph_") && read(text, label, "\"");
-  if (!is_understood || cluster != label) return std::nullopt;
-  return cluster;
+  return id;
 }
 
 std::optional<std::uint64_t> printed_id(cudaGraph_t graph) {
-  memory_file const file;
+  int const file = memfd_create("escrow", MFD_CLOEXEC);  // unnamed, in memory
   // CUDA's status for an unwritable file. The caller's last error is not touched.
-  if (!file.is_open()) throw cuda_error(cudaErrorOperatingSystem, "cudaGraphDebugDotPrint");
-  check(cudaGraphDebugDotPrint(graph, file.path().c_str(), 0), "cudaGraphDebugDotPrint");
-  std::array<char, 128> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read into
-  return id_in_dot(file.head(buffer));
+  if (file < 0) throw cuda_error(cudaErrorOperatingSystem, "cudaGraphDebugDotPrint");
+  std::array<char, 32> path{"/proc/self/fd/"};
+  std::to_chars(path.data() + std::strlen(path.data()), path.end() - 1, file);
+  cudaError_t const status = cudaGraphDebugDotPrint(graph, path.data(), 0);
+  std::array<char, 128> text;  // NOLINT(cppcoreguidelines-pro-type-member-init): read into
+  ssize_t const count = ::pread(file, text.data(), text.size(), 0);
+  ::close(file);
+  check(status, "cudaGraphDebugDotPrint");
+  return id_in_dot({text.data(), count > 0 ? static_cast<std::size_t>(count) : 0});
 }
 
 using graph_id_function = CUresult(CUDAAPI*)(CUgraph, unsigned*);
@@ -85,11 +59,11 @@ graph_id_function find_graph_id() noexcept {
   // The version first: a failed lookup would replace the caller's last error.
   int version = 0;
   if (!succeeded(cudaDriverGetVersion(&version)) || version < since) return nullptr;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  cudaError_t const status =
-      cudaGetDriverEntryPointByVersion("cuGraphGetId", &found, since, cudaEnableDefault, &result);
-  return succeeded(status) ? reinterpret_cast<graph_id_function>(found) : nullptr;
+  try {
+    return find_in_driver<graph_id_function>("cuGraphGetId", since);
+  } catch (std::exception const&) {
+    return nullptr;
+  }
 }
 
 // Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
@@ -115,12 +89,6 @@ int device_in_driver(cudaStream_t stream) {
   }
   check_driver(result, "cuCtxGetDevice");
   return device;
-}
-
-int device_count() {
-  int count = 0;
-  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  return count;
 }
 
 // cuGraphGetId returns 32 bits, capture ids have 64. It is trusted if both methods agree on the
@@ -168,7 +136,9 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
     std::swap(*known, answers.front());  // likely queried next
     return answers.front().device;
   }
-  int const found = device_count() == 1 ? 0 : device_in_driver(handle);
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  int const found = count == 1 ? 0 : device_in_driver(handle);
   answers[next++ % answers.size()] = {capture_id, handle, found};
   return found;
 }

@@ -1,4 +1,5 @@
-// The cache of idle events, the retry of a record, and the meaning of query results.
+// Checked event calls, the cache of idle events, the retry of a record, and the meaning of query
+// results.
 #include "escrow/internal/ready_event.hpp"
 
 #include <array>
@@ -11,8 +12,38 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/never_destroyed.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
+
+void event_ref::record(stream_ref stream) const {
+  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+}
+
+void event_ref::wait(stream_ref stream) const {
+  check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent");
+}
+
+bool event_ref::is_done() const {
+  cudaError_t const status = cudaEventQuery(event_);
+  if (status == cudaErrorNotReady) return false;  // not an error: see succeeded()
+  check(status, "cudaEventQuery");
+  return true;
+}
+
+void event_ref::sync() const {
+  check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+}
+
+event::event(source_location where) {
+  cudaEvent_t made = nullptr;
+  check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags", where);
+  event_.reset(made);
+}
+
+void event::destroy::operator()(cudaEvent_t unused) const noexcept {
+  retry_cleanup([unused] { return cudaEventDestroy(unused); });
+}
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The deleter's interface: retiring owners and draining.
+// The deleter's interface: retiring owners, draining, and what it waits for, in words.
 #include "escrow/deleter/deleter.hpp"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/json.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -50,12 +51,6 @@ void deleter::replace_on_error(std::function<void(std::exception const&)> handle
   core_->state_->set_on_error(std::move(handler));
 }
 
-void deleter::retirement::put_back::operator()(retired_object* unused) const noexcept {
-  unused->clear();
-  unused->reclaim_after(nullptr, {});
-  unused->core().put_retired_object(*unused);
-}
-
 void deleter::require_open(char const* call) const {
   if (!core_->is_open()) {
     throw usage_error(call, "the deleter was stopped",
@@ -63,12 +58,15 @@ void deleter::require_open(char const* call) const {
   }
 }
 
-deleter::retirement deleter::begin() {
-  require_open("deleter::retire");
-  int const device = current_device();
-  retirement begun(core_->take_retired_object(0, false), retirement::kind::now);
+deleter::retirement deleter::with_object(retirement begun, int device) {
+  begun.object.reset(&core_->take_retired_object(0, false));
   begun.object->set_device(device);
   return begun;
+}
+
+deleter::retirement deleter::begin() {
+  require_open("deleter::retire");
+  return with_object({}, current_device());
 }
 
 deleter::retirement deleter::begin(cudaGraph_t graph) {
@@ -78,17 +76,8 @@ deleter::retirement deleter::begin(cudaGraph_t graph) {
     throw usage_error("deleter::retire", "the graph's id cannot be learned",
                       "retire on a stream that captures the graph");
   }
-  retirement begun = begin_with_graph(graph, *id, current_device());
-  begun.may_append = false;
-  return begun;
-}
-
-deleter::retirement deleter::begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device) {
-  retirement begun(core_->take_retired_object(0, false), retirement::kind::with_graph);
-  begun.object->set_device(device);
-  begun.graph = graph;
-  begun.graph_id = id;
-  return begun;
+  return with_object({.how = retirement::kind::with_graph, .graph = graph, .id = *id},
+                     current_device());
 }
 
 deleter::retirement deleter::begin(stream_ref stream, char const* call) {
@@ -100,43 +89,43 @@ deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
   capture_info const capture = usable_capture_of(call, stream);
   if (capture.is_active()) {
     graph_registry::global().forget_released(capture.id, capture.graph);
-    return begin_with_graph(capture.graph, capture.id, device_of_capturing(stream, capture.id));
+    return with_object(
+        {.how = retirement::kind::in_capture, .graph = capture.graph, .id = capture.id},
+        device_of_capturing(stream, capture.id));
   }
-  std::uint64_t const id = stream_id(stream);
-  retirement begun(core_->take_retired_object(id, true), retirement::kind::after_stream);
-  begun.stream = stream.get();
-  begun.stream_id = id;
+  retirement begun{
+      .how = retirement::kind::after_stream, .stream = stream.get(), .id = stream_id(stream)};
+  begun.object.reset(&core_->take_retired_object(begun.id, true));
   return begun;
 }
 
 void deleter::finish(retirement&& begun) {
+  retired_object& object = *begun.object.release();
   switch (begun.how) {
     case retirement::kind::now:
-      begun.object.release()->push();
-      return;
+      return object.push();
     case retirement::kind::after_stream:
-      return finish_after_stream(std::move(begun));
+      return finish_after_stream(object, begun);
+    case retirement::kind::in_capture:
     case retirement::kind::with_graph:
-      return finish_with_graph(std::move(begun));
+      return finish_with_graph(object, begun);
   }
 }
 
-void deleter::finish_with_graph(retirement&& begun) {
-  retired_object& object = *begun.object.release();
+void deleter::finish_with_graph(retired_object& object, retirement const& begun) {
   object.enter_graph();
   bool is_taken = false;
   try {
-    hold_in_graph(object, object.is_written(), begun.graph, begun.graph_id, begun.may_append,
-                  nullptr, is_taken);
+    hold_in_graph(object, object.is_written(), begun.graph, begun.id,
+                  begun.how == retirement::kind::in_capture, nullptr, is_taken);
   } catch (...) {
     if (!is_taken) object.push();  // owners are always destroyed on the worker
     throw;
   }
 }
 
-void deleter::finish_after_stream(retirement&& begun) {
+void deleter::finish_after_stream(retired_object& object, retirement const& begun) {
   // The owner was taken: even on failure it must not be destroyed before the work is done.
-  retired_object& object = *begun.object.release();
   int device = object.event_device_;
   record_result const recorded = record_ready(object.own_event_, device, begun.stream);
   object.event_device_ = static_cast<std::int16_t>(device);
@@ -144,7 +133,7 @@ void deleter::finish_after_stream(retirement&& begun) {
   switch (recorded.outcome) {
     case record_outcome::recorded:
     case record_outcome::recorded_anew:
-      object.reclaim_after(object.own_event_.get(), release_order::of_this_thread(begun.stream_id));
+      object.reclaim_after(object.own_event_.get(), release_order::of_this_thread(begun.id));
       return core_->push_retired(object);
     case record_outcome::device_lost:
       return object.push();  // nothing runs any more
@@ -208,6 +197,32 @@ std::size_t deleter::poll() {
   retry_cleanup([device] { return cudaSetDevice(device); });
   core_->state_->bell->notify();  // a worker must see what is still pending
   return count;
+}
+
+std::string to_json(deleter_stats const& stats) {
+  return json_of({{"reclaimed", stats.reclaimed},
+                  {"pending", stats.pending},
+                  {"pending_peak", stats.pending_peak},
+                  {"in_graphs", stats.in_graphs},
+                  {"leaked", stats.leaked},
+                  {"errors", stats.errors}});
+}
+
+std::string deleter::describe() const {
+  deleter_core::state const& state = *core_->state_;
+  deleter_stats const now = stats();
+  std::string text = "deleter \"" + state.options.thread_name + "\": " + to_json(now);
+  std::uint64_t const launches = std::min<std::uint64_t>(now.pending, state.recycled.deferred());
+  auto const add = [&text](std::uint64_t count, char const* what) {
+    if (count != 0) text += "\n  " + std::to_string(count) + what;
+  };
+  add(now.pending - launches, " wait for an event");
+  add(launches, " reference sets of graphs wait for a last launch");
+  // Relaxed: only for the text.
+  if (state.reclaiming_thread.load(std::memory_order_relaxed) != std::thread::id{}) {
+    text += "\n  a pass is running: if it goes on, an owner's destructor blocks the thread";
+  }
+  return text + graph_registry::global().describe_sets(*core_);
 }
 
 }  // namespace escrow::inline v0_1

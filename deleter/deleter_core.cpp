@@ -1,6 +1,8 @@
 // A reclaimable's path from push() to the worker, and the statistics.
 #include "escrow/detail/deleter_core.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -10,7 +12,7 @@
 #include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/module_pin.hpp"
+#include "escrow/detail/reclaimable.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -99,17 +101,17 @@ void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
 }
 
 bool deleter_core::recycle_next(std::uint64_t& last_asked) noexcept {
-  bool is_one_done = false;
+  bool were_asked = false;
   if (state_->recycled.deferred() != 0) {
     try {
       relaxed_capture_scope const relaxed;  // a query could invalidate a capture
-      is_one_done = state_->recycled.release_next(last_asked);
+      were_asked = state_->recycled.release_done(last_asked, nullptr);
     } catch (std::exception const&) {
       // The worker will query them.
     }
   }
   recycle_queued();  // also what another thread found done
-  return is_one_done;
+  return were_asked;
 }
 
 void deleter_core::recycle() noexcept {
@@ -215,6 +217,15 @@ deleter_stats deleter_core::stats() const noexcept {
       .leaked = state_->leaked.load(std::memory_order_relaxed),
       .errors = state_->errors.load(std::memory_order_relaxed),
   };
+}
+
+// A link option (-z nodelete) would reach only users of CMake.
+bool pin_module_of(void (*code)() noexcept) noexcept {
+  Dl_info found{};
+  // Not found: a statically linked program, from which nothing is unloaded.
+  if (dladdr(reinterpret_cast<void*>(code), &found) == 0) return false;
+  // By the name it was loaded under, so no file is opened. Null for a program, which stays loaded.
+  return dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
 }
 
 }  // namespace escrow::inline v0_1

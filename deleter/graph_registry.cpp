@@ -1,10 +1,12 @@
-// Registry entries: from a graph's first set to its last.
+// Registry entries, from a graph's first set to its last, and the statistics of sharing groups.
 #include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>
 #include <utility>
 
+#include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/json.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 
 namespace escrow::inline v0_1 {
@@ -25,8 +27,8 @@ void graph_registry::give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t gr
   std::lock_guard const lock(mutex_);
   auto renamed = entries_.extract(key);
   if (renamed.empty()) return;
-  for (placed_set const& each : renamed.mapped().sets) {
-    std::ranges::replace(each.set->graph_ids_, key, id);
+  for (reference_set* const each : renamed.mapped().sets) {
+    std::ranges::replace(each->graph_ids_, key, id);
   }
   if (auto const handle = handles_.find(graph); handle != handles_.end()) handle->second = id;
   renamed.key() = id;
@@ -45,17 +47,18 @@ std::uint64_t graph_registry::resolve(std::uint64_t id, cudaGraph_t graph) const
   return handle != handles_.end() && is_key(handle->second) ? handle->second : id;
 }
 
-void graph_registry::note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added) {
-  for (placed_set const& each : added) {
-    each.set->graph_ids_.reserve(each.set->graph_ids_.size() + 1);
+void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
+                          std::span<reference_set* const> added) {
+  for (reference_set* const each : added) {
+    each->graph_ids_.reserve(each->graph_ids_.size() + 1);
   }
   auto const found = entries_.try_emplace(id).first;
-  std::vector<placed_set>& sets = found->second.sets;
+  std::vector<reference_set*>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
     auto& groups = found->second.groups;
-    for (placed_set const& each : added) {
-      auto const& order = each.set->order_;
+    for (reference_set* const each : added) {
+      auto const& order = each->order_;
       auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
         return !known.owner_before(order) && !order.owner_before(known);
       };
@@ -71,11 +74,10 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph, std::span<placed_
   }
   found->second.graph = graph;
   sets.insert(sets.end(), added.begin(), added.end());
-  for (placed_set const& each : added) each.set->graph_ids_.push_back(id);
+  for (reference_set* const each : added) each->graph_ids_.push_back(id);
 }
 
-std::span<graph_registry::placed_set const> graph_registry::sets_of(
-    std::uint64_t id) const noexcept {
+std::span<reference_set* const> graph_registry::sets_of(std::uint64_t id) const noexcept {
   auto const found = entries_.find(id);
   if (found == entries_.end()) return {};
   return found->second.sets;
@@ -84,7 +86,7 @@ std::span<graph_registry::placed_set const> graph_registry::sets_of(
 void graph_registry::forget_entry(std::uint64_t dead_id) noexcept {
   auto const found = entries_.find(dead_id);
   if (found == entries_.end()) return;
-  for (placed_set const& each : found->second.sets) std::erase(each.set->graph_ids_, dead_id);
+  for (reference_set* const each : found->second.sets) std::erase(each->graph_ids_, dead_id);
   found->second.sets.clear();
   found->second.is_hoisted = false;
   erase_if_unused(found);
@@ -98,54 +100,53 @@ void graph_registry::erase_if_unused(entries::iterator found) noexcept {
   entries_.erase(found);
 }
 
-graph_registry::appended graph_registry::append(deleter_core const& core, std::uint64_t id,
-                                                cudaGraph_t graph, reclaimable& member,
-                                                bool is_written,
+graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t graph,
+                                                reclaimable& member, bool is_written,
                                                 group_order const* group) noexcept {
   std::lock_guard const lock(mutex_);
-  for (placed_set const& each : sets_of(resolve(id, graph))) {
-    if (!each.set->is_open_ || &each.set->core() != &core) continue;
-    if (each.set->order_->group != group) continue;
-    return each.set->append(member, is_written) ? appended::yes : appended::closed;
+  for (reference_set* const each : sets_of(resolve(id, graph))) {
+    if (!each->is_open_ || &each->core() != &member.core()) continue;
+    if (each->order_->group != group) continue;
+    return each->append(member, is_written) ? appended::yes : appended::closed;
   }
   return appended::no_set;
 }
 
-std::uint64_t graph_registry::add(placed_set added, std::uint64_t id, cudaGraph_t graph) {
+std::uint64_t graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
   std::uint64_t const known = resolve(id, graph);
-  note(known, graph, {&added, 1});
+  reference_set* const set = &added;
+  note(known, graph, {&set, 1});
   if (!is_key(id)) entries_.find(known)->second.capture_id = id;
   return known;
 }
 
-void graph_registry::open(reference_set const* set, std::uint64_t id) noexcept {
+void graph_registry::open(reference_set& set) noexcept {
   std::lock_guard const lock(mutex_);
-  // By address: the set may be destroyed, with its graph, and then it is not there.
-  for (placed_set const& each : sets_of(id)) {
-    if (each.set == set && !set->is_sealed_) each.set->is_open_ = true;
-  }
+  set.is_open_ = !set.is_sealed_;
 }
 
 void graph_registry::add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy) {
   std::lock_guard const lock(mutex_);
-  std::span<placed_set const> const sets = sets_of(original_id);
+  std::span<reference_set* const> const sets = sets_of(original_id);
   if (!sets.empty()) note(id, copy, std::vector(sets.begin(), sets.end()));
 }
 
 void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexcept {
   auto const found = entries_.find(id);
   if (found == entries_.end()) return;
-  std::erase_if(found->second.sets, [&set](placed_set const& each) { return each.set == &set; });
+  std::erase_if(found->second.sets, [&set](reference_set* const each) { return each == &set; });
   erase_if_unused(found);
 }
 
-std::uint64_t graph_registry::note_hoisted(reference_set& set, std::uint64_t id) noexcept {
+std::uint64_t graph_registry::remove_hoisted(reference_set& set, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
   if (auto const found = entries_.find(id); found != entries_.end()) {
     found->second.is_hoisted = true;
   }
-  return set.hoisted_off_ = capture_id_of(id);
+  set.hoisted_off_ = capture_id_of(id);
+  drop(set, id);
+  return set.hoisted_off_;
 }
 
 std::uint64_t graph_registry::capture_id_of(std::uint64_t id) const noexcept {
@@ -158,16 +159,20 @@ void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexce
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(resolve(id, graph));
   if (found == entries_.end()) return;
-  std::erase_if(found->second.sets, [&found](placed_set const& each) {
-    return each.set->is_off_graphs() && std::erase(each.set->graph_ids_, found->first) != 0;
+  std::erase_if(found->second.sets, [&found](reference_set* const each) {
+    return each->is_off_graphs() && std::erase(each->graph_ids_, found->first) != 0;
   });
   erase_if_unused(found);
 }
 
-void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
-  std::lock_guard const lock(mutex_);
+void graph_registry::drop(reference_set& set, std::uint64_t id) noexcept {
   take_out(set, id);
   std::erase(set.graph_ids_, id);
+}
+
+void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  drop(set, id);
 }
 
 void graph_registry::forget_set(reference_set& set) noexcept {
@@ -186,13 +191,13 @@ void graph_registry::remove_set(reference_set const& doomed) noexcept {
   sets_.erase(&doomed);
 }
 
-std::vector<graph_registry::placed_set> graph_registry::seal(std::uint64_t id) {
+std::vector<reference_set*> graph_registry::seal(std::uint64_t id) {
   std::lock_guard const lock(mutex_);
-  std::span<placed_set const> const sets = sets_of(id);
-  std::vector<placed_set> sealed(sets.begin(), sets.end());
-  for (placed_set const& each : sealed) {
-    each.set->is_open_ = false;
-    each.set->is_sealed_ = true;
+  std::span<reference_set* const> const sets = sets_of(id);
+  std::vector<reference_set*> sealed(sets.begin(), sets.end());
+  for (reference_set* const each : sealed) {
+    each->is_open_ = false;
+    each->is_sealed_ = true;
   }
   return sealed;
 }
@@ -207,11 +212,10 @@ bool graph_registry::is_on(reference_set const& set, std::uint64_t id) const noe
   return !set.is_off_graphs() && std::ranges::find(set.graph_ids_, id) != set.graph_ids_.end();
 }
 
-std::optional<graph_registry::known_handle> graph_registry::find(cudaGraph_t graph) const noexcept {
+std::uint64_t graph_registry::find(cudaGraph_t graph) const noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = handles_.find(graph);
-  if (found == handles_.end()) return std::nullopt;
-  return known_handle{found->second, is_key(found->second)};
+  return found == handles_.end() ? 0 : found->second;
 }
 
 bool graph_registry::knows(std::uint64_t id) const noexcept {
@@ -230,8 +234,8 @@ bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
   auto const found = entries_.find(resolve(id, graph));
   if (found == entries_.end()) return false;
   return found->second.is_hoisted ||
-         std::ranges::any_of(found->second.sets, [&group](placed_set const& each) {
-           return each.set->is_sealed_ && each.set->order_.get() == &group;
+         std::ranges::any_of(found->second.sets, [&group](reference_set* const each) {
+           return each->is_sealed_ && each->order_.get() == &group;
          });
 }
 
@@ -246,9 +250,9 @@ std::vector<std::shared_ptr<launch_order>> graph_registry::groups_of(std::uint64
   return result;
 }
 
-void graph_registry::note_ordered(reference_set& set) noexcept {
+void graph_registry::note_ordered(deferred_releases const& held) noexcept {
   std::lock_guard const lock(mutex_);
-  set.is_ordered_ = true;
+  for (auto const& each : held) each.set->is_ordered_ = true;
 }
 
 graph_registry::group_members graph_registry::members_of(group_order const& group) const {
@@ -285,9 +289,40 @@ resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) c
   std::vector<reclaimable const*> members;
   std::lock_guard const lock(mutex_);
   for (std::uint64_t const id : ids) {
-    for (placed_set const& each : sets_of(id)) each.set->list_members(members);
+    for (reference_set* const each : sets_of(id)) each->list_members(members);
   }
   return resource_usage_of(std::move(members));
+}
+
+std::string to_json(sharing_stats const& stats) {
+  std::string ids;
+  for (std::uint64_t const id : stats.unordered) {
+    ids += (ids.empty() ? "" : ", ") + std::to_string(id);
+  }
+  std::string text = json_of({{"slots", stats.slots},
+                              {"bytes", stats.bytes},
+                              {"launches", stats.launches},
+                              {"stream_waits", stats.stream_waits}});
+  text.pop_back();
+  return text + ", \"unordered\": [" + ids + "]}";
+}
+
+sharing_group::sharing_group(sharing_options options)
+    : order_(std::make_shared<group_order>(std::move(options))) {}
+
+sharing_stats sharing_group::stats() const {
+  auto members = graph_registry::global().members_of(*order_);
+  sharing_stats now{.slots = members.held.slots,
+                    .bytes = members.held.bytes,
+                    .unordered = std::move(members.unordered)};
+  std::lock_guard const lock(order_->mutex);
+  now.launches = order_->launches;
+  now.stream_waits = order_->stream_waits;
+  return now;
+}
+
+std::string sharing_group::describe() const {
+  return "sharing group \"" + order_->options.label + "\": " + to_json(stats());
 }
 
 }  // namespace escrow::inline v0_1

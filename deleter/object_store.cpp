@@ -78,6 +78,13 @@ retired_object::~retired_object() {
   if (own_event_) event_cache::put(event_device_, std::move(own_event_));
 }
 
+void retired_object::give_back::operator()(retired_object* unused) const noexcept {
+  unused->drop_companions();
+  unused->clear();
+  unused->reclaim_after(nullptr, {});
+  unused->core().put_retired_object(*unused);
+}
+
 void retired_object::enter_graph() noexcept {
   in_graph_ = true;
   core().count_in_graphs(+1);

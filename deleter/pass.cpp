@@ -25,7 +25,10 @@ std::size_t deleter_core::state::pass(bool& is_thread_relaxed) noexcept {
   core.recycle_queued();
   sort_arrivals();
   if (prepare_thread(is_thread_relaxed)) {
-    if (recycled.poll_deferred(core) != 0) {
+    if (recycled.deferred() != 0) {
+      std::uint64_t last_asked = 0;
+      while (recycled.release_done(last_asked, &core)) {
+      }
       core.recycle_queued();
       sort_arrivals();
     }

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/internal/ready_event.hpp"
@@ -19,8 +19,6 @@ namespace escrow::inline v0_1 {
 // which a poll queries the oldest thing only. Things without an order are queried one by one.
 class pending_events {
  public:
-  pending_events() { lines_.reserve(idle_lines_max); }
-
   // `thing` has a ready event. Never fails: without memory for a line, it is added as unordered.
   void add(reclaimable& thing) noexcept;
 
@@ -34,20 +32,13 @@ class pending_events {
   [[nodiscard]] std::uint64_t oldest_epoch() const noexcept;
 
  private:
-  struct hash {
-    std::size_t operator()(release_order const& order) const noexcept {
-      auto const thread = reinterpret_cast<std::uintptr_t>(order.thread);
-      return static_cast<std::size_t>(order.stream * 0x9E3779B97F4A7C15U ^ thread);
-    }
-  };
-
   void poll_line(release_list& line, release_list& ready) noexcept;
   void poll_unordered(release_list& ready) noexcept;
   void forget_idle_lines() noexcept;
 
   static constexpr std::size_t idle_lines_max = 4096;  // empty lines kept
 
-  std::unordered_map<release_order, release_list, hash> lines_;
+  std::map<release_order, release_list> lines_;
   release_list unordered_;
   std::size_t lines_max_ = idle_lines_max;
   std::uint64_t size_ = 0;

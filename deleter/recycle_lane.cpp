@@ -59,37 +59,24 @@ std::span<recycle_lane::question> recycle_lane::next_questions(std::span<questio
   return to.first(count);
 }
 
-std::size_t recycle_lane::poll_deferred(deleter_core& its) noexcept {
-  std::size_t released = 0;
-  std::uint64_t last_asked = 0;
-  while (deferred() != 0) {
-    std::array<question, 16> room{};
-    std::span<question> const asked = next_questions(room, last_asked, true);
-    if (asked.empty()) break;
-    last_asked = asked.back().serial;
-    for (question& each : asked) each.answer = ask(each.ready, each.is_reported, its);
-    released += release(asked);
-  }
-  return released;
-}
-
-bool recycle_lane::release_next(std::uint64_t& last_asked) noexcept {
-  while (deferred() != 0) {
-    std::array<question, 4> room{};
-    std::span<question> const asked = next_questions(room, last_asked, false);
-    if (asked.empty()) break;
-    for (question& each : asked) {
-      last_asked = each.serial;
-      if (!succeeded(cudaEventQuery(each.ready))) continue;
+bool recycle_lane::release_done(std::uint64_t& last_asked, deleter_core* worker) noexcept {
+  if (deferred() == 0) return false;
+  std::array<question, 8> room{};
+  std::span<question> const asked = next_questions(room, last_asked, worker != nullptr);
+  if (asked.empty()) return false;
+  last_asked = asked.back().serial;
+  for (question& each : asked) {
+    if (worker != nullptr) {
+      each.answer = ask(each.ready, each.is_reported, *worker);
+    } else if (succeeded(cudaEventQuery(each.ready))) {
       each.answer = ready_answer::done;
-      release({&each, 1});
-      return true;
     }
   }
-  return false;
+  release(asked);
+  return true;
 }
 
-std::size_t recycle_lane::release(std::span<question const> asked) noexcept {
+void recycle_lane::release(std::span<question const> asked) noexcept {
   deferred_releases finished;  // destroyed after unlocking: that may call CUDA
   {
     std::lock_guard const lock(mutex_);
@@ -109,11 +96,9 @@ std::size_t recycle_lane::release(std::span<question const> asked) noexcept {
     count_.fetch_sub(finished.size(), std::memory_order_relaxed);
     thread_.store(std::thread::id{}, std::memory_order_relaxed);
   }
-  std::size_t const count = finished.size();
   for (deferred_release& each : finished) {
     if (each.set) each.set.release()->core().count_leaked();  // never known to be done
   }
-  return count;
 }
 
 int recycle_lane::device_of_deferred() const noexcept {

@@ -25,13 +25,12 @@ class recycle_lane {
   void recycle_queued() noexcept;
 
   void defer(deferred_releases waiting, std::uint64_t epoch) noexcept;
-  // The worker, with its core: drops the references of all releases whose event is done, which
-  // queues their sets. Returns how many. The thread is in Relaxed mode, also below.
-  std::size_t poll_deferred(deleter_core& its) noexcept;
-  // Any thread: the same for the first done release after `last_asked` (initially 0), which it
-  // advances. False if there is none. Only the worker queries a caller's event, which may be
-  // destroyed once it is done, and handles events that will never be known to be done.
-  bool release_next(std::uint64_t& last_asked) noexcept;
+  // Queries some releases after `last_asked` (initially 0), which it advances, and drops the
+  // references of those whose event is done, which queues their sets. False if there are no more.
+  // The thread is in Relaxed mode. `worker`: its core; null: another thread. Only the worker
+  // queries a caller's event, which may be destroyed once it is done, and handles events that will
+  // never be known to be done.
+  bool release_done(std::uint64_t& last_asked, deleter_core* worker) noexcept;
   // Relaxed: before it sleeps the worker synchronizes with the deferring thread (wakeup).
   [[nodiscard]] std::size_t deferred() const noexcept {
     return count_.load(std::memory_order_relaxed);
@@ -52,7 +51,7 @@ class recycle_lane {
   struct question;
   [[nodiscard]] std::span<question> next_questions(std::span<question> to, std::uint64_t after,
                                                    bool is_worker) const noexcept;
-  std::size_t release(std::span<question const> asked) noexcept;
+  void release(std::span<question const> asked) noexcept;
 
   // Guards taking from the queue, recycling, and the list. Held across no CUDA call.
   mutable std::mutex mutex_;

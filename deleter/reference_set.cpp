@@ -27,7 +27,8 @@ void CUDART_CB drop_graph_reference(void* set) noexcept {
 }  // namespace
 
 reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
-    : reclaimable(core, release_lane::recycle, device, &reclaim_set), order_(std::move(order)) {
+    : reclaimable(core, release_lane::recycle, device, &reclaim_set),
+      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
   core.reserve_place(release_lane::destroy);
 }
 
@@ -118,61 +119,48 @@ void reference_set::destroy() noexcept {
   delete this;
 }
 
-cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, bool is_open) {
-  cudaUserObject_t object = nullptr;
-  check(
-      cudaUserObjectCreate(&object, &set, &drop_graph_reference, 1, cudaUserObjectNoDestructorSync),
-      "cudaUserObjectCreate");
-  set.add_ref();  // the object's
+void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open) {
+  check(cudaUserObjectCreate(&object_, this, &drop_graph_reference, 1,
+                             cudaUserObjectNoDestructorSync),
+        "cudaUserObjectCreate");
+  add_ref();  // the object's
   graph_registry& registry = graph_registry::global();
   bool is_noted = false;
   try {
     // First: once the object is on the graph nothing may fail, and the graph may be destroyed.
-    id = registry.add({&set, object}, id, graph);
+    id = registry.add(*this, id, graph);
     is_noted = true;
-    check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+    check(cudaGraphRetainUserObject(graph, object_, 1, cudaGraphUserObjectMove),
           "cudaGraphRetainUserObject");
   } catch (...) {
-    if (is_noted) registry.remove(set, id);
-    release_object(object, set.core());
+    if (is_noted) registry.remove(*this, id);
+    release_object(object_, core());
     throw;
   }
-  if (is_open) registry.open(&set, id);
-  return object;
+  if (is_open) registry.open(*this);
 }
 
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken) {
   using appended = graph_registry::appended;
-  is_taken = false;
-  appended const found = may_append ? graph_registry::global().append(
-                                          member.core(), id, graph, member, is_written, group.get())
-                                    : appended::no_set;
+  appended const found =
+      may_append ? graph_registry::global().append(id, graph, member, is_written, group.get())
+                 : appended::no_set;
   if (found == appended::closed) {
     throw usage_error("claim or retire", "the capture was ended while the call used it",
                       "use a stream on one thread at a time");
   }
+  is_taken = found == appended::yes;
+  if (is_taken) return;
+  ref<reference_set> const made = reference_set::make(member.core(), member.device(), group);
   is_taken = true;
-  if (found == appended::yes) return;
-  ref<reference_set> made;
-  try {
-    made = group != nullptr ? reference_set::make(member.core(), member.device(), group)
-                            : reference_set::make(member.core(), member.device());
-  } catch (...) {
-    is_taken = false;
-    throw;
-  }
   static_cast<void>(made->append(member, is_written));
-  place(*made, graph, id, may_append);  // if it throws, the member is reclaimed with the set
+  made->place(graph, id, may_append);  // if it throws, the member is reclaimed with the set
 }
 
 void release_object(cudaUserObject_t object, deleter_core& core) noexcept {
-  cudaError_t status = cudaSuccess;
-  bool const is_released = retry_cleanup([&] {
-    status = cudaUserObjectRelease(object, 1);
-    return status;
-  });
-  if (is_released || is_sticky(status)) return;  // after a fault the status says nothing
+  cudaError_t const status = retry_cleanup([object] { return cudaUserObjectRelease(object, 1); });
+  if (status == cudaSuccess || is_sticky(status)) return;  // after a fault the status says nothing
   core.count_leaked();
   core.report(status, "cudaUserObjectRelease");
 }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "escrow/internal/profiler.hpp"
-#include "shutdown_gate.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -39,7 +39,23 @@ bool register_end_of_passes() {
   return std::atexit(&end_passes_at_exit) == 0;
 }
 
+constinit std::mutex unused_mutex;  // guards the list of unused wakeups
+constinit wakeup* unused = nullptr;
+
 }  // namespace
+
+wakeup_store::loan wakeup_store::take() {
+  std::lock_guard const lock(unused_mutex);
+  if (unused == nullptr) return loan(new wakeup);
+  wakeup* const taken = unused;
+  unused = std::exchange(taken->next_unused, nullptr);
+  return loan(taken);
+}
+
+void wakeup_store::give_back::operator()(wakeup* returned) const noexcept {
+  std::lock_guard const lock(unused_mutex);
+  returned->next_unused = std::exchange(unused, returned);
+}
 
 void worker::watch_for_exit() {
   [[maybe_unused]] static bool const registered = register_end_of_passes();

@@ -6,7 +6,6 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/internal/device.hpp"
 #include "exec_state.hpp"
 
@@ -99,7 +98,7 @@ std::string graph_exec::state::add_turn(survey_root const& source,
   if (!refused.empty()) return refused;
   off.keep_off(source);
   before = std::exchange(now_, std::move(next));
-  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
+  graph_registry::global().note_ordered(now_.held);
   return refused;
 }
 
@@ -110,20 +109,20 @@ void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
 }
 
 void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
-                            detail::node_payload payload) {
+                            retired_object::loan payload) {
   relaxed_capture_scope const relaxed;
   auto const change = [&] {
     check(cudaGraphExecNodeSetParams(exec_, node, &params), "cudaGraphExecNodeSetParams");
   };
   auto of_nodes = now_.of_nodes;
   auto const replaced = of_nodes.extract(node);
-  if (replaced.empty() && payload.get() == nullptr) return change();
+  if (replaced.empty() && payload == nullptr) return change();
   reference_sets sets;
   for (auto const& each : now_.held) {
     if (replaced.empty() || each.set.get() != replaced.mapped()) sets.push_back(each.set);
   }
   std::shared_ptr<graph_core> const source = source_.lock();
-  if (auto const added = payload.hand_on(source->device())) {
+  if (auto const added = hand_on(std::move(payload), source->device())) {
     retired_object* const owner = added.get();
     sets.push_back(source->set_of({&owner, 1}));
     of_nodes.emplace(node, sets.back().get());
@@ -136,7 +135,7 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
 
 void graph_exec::state::hold(holding next) noexcept {
   std::swap(now_, next);
-  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
+  graph_registry::global().note_ordered(now_.held);
   if (next.end == nullptr) return;
   // With its old end, since launches record the new one again and again.
   release(std::move(next.held), next.end);

@@ -5,7 +5,6 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/detail/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/profiler.hpp"
@@ -41,7 +40,7 @@ graph_exec::state::state(survey_root const& source, instantiate_options const& o
     check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
   }
   if (after == references::stay_off) off.keep_off(source);
-  for (auto const& each : now_.held) graph_registry::global().note_ordered(*each.set);
+  graph_registry::global().note_ordered(now_.held);
 }
 
 graph_exec::state::~state() {
@@ -167,7 +166,7 @@ std::shared_ptr<graph_core> graph_exec::source(char const* call) const {
 }
 
 void graph_exec::set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                          detail::node_payload payload) {
+                          retired_object::loan payload) {
   require("graph_exec::set_node").set(changed, params, std::move(payload));
 }
 

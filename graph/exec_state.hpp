@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/node_payload.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
@@ -67,7 +67,7 @@ class ESCROW_LOCAL graph_exec::state {
   static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
 
   // The source must exist.
-  void set(cudaGraphNode_t node, cudaGraphNodeParams& params, detail::node_payload payload);
+  void set(cudaGraphNode_t node, cudaGraphNodeParams& params, retired_object::loan payload);
   // The graph whose nodes set() takes; null if created from a plain handle.
   [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
 

@@ -7,7 +7,6 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -116,12 +115,11 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
     note_copies(survey, core.native(), copy, 0);
   } catch (...) {
-    cudaError_t status = cudaSuccess;
-    auto const take_off = [&] {
+    cudaError_t const status = retry_cleanup_relaxed([node] {
       graph_lifetime_lock const turn;
-      return status = cudaGraphDestroyNode(node);
-    };
-    if (retry_cleanup_relaxed(take_off) || is_sticky(status)) throw;
+      return cudaGraphDestroyNode(node);
+    });
+    if (status == cudaSuccess || is_sticky(status)) throw;
     // CUDA removes no node from a graph with memory nodes. The child was added as requested.
   }
   return node;

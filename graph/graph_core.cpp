@@ -5,8 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -19,14 +19,20 @@ void destroy_graph(cudaGraph_t doomed) noexcept {
   retry_cleanup_relaxed([doomed] { return cudaGraphDestroy(doomed); });
 }
 
-graph_core::graph_core(cudaGraph_t created)
-    : native_(created), is_adopted_(true), id_(0), is_exposed_(false) {
+ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
+  if (payload == nullptr) return {};
+  payload->set_device(device);
+  payload->enter_graph();
+  return ref<retired_object>(*payload.release());
+}
+
+graph_core::graph_core(cudaGraph_t created) : native_(created), id_(0), is_exposed_(false) {
   // Last: on failure the registry must not know the handle.
   id_ = graph_registry::global().adopt(created);
 }
 
 graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
-    : native_(native), is_adopted_(false), id_(id), is_exposed_(true) {}
+    : native_(native), id_(id), is_exposed_(true) {}
 
 graph_core::~graph_core() {
   if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
@@ -46,27 +52,7 @@ void graph_core::set_keeper(deleter_core& keeper) noexcept {
 
 void graph_core::forget_payloads() noexcept {
   payloads_.clear();
-  sorted_ = 0;
   placed_.clear();
-}
-
-void graph_core::sort_payloads() noexcept {
-  if (sorted_ == payloads_.size()) return;
-  auto const by_node = [](auto const& one, auto const& other) { return one.node < other.node; };
-  auto const middle = payloads_.begin() + static_cast<std::ptrdiff_t>(sorted_);
-  std::stable_sort(middle, payloads_.end(), by_node);
-  std::inplace_merge(payloads_.begin(), middle, payloads_.end(), by_node);
-  // A new node may reuse the handle of one destroyed by a plain call: the later entry counts.
-  auto const is_same = [](auto const& one, auto const& other) { return one.node == other.node; };
-  payloads_.erase(payloads_.begin(),
-                  std::unique(payloads_.rbegin(), payloads_.rend(), is_same).base());
-  sorted_ = payloads_.size();
-}
-
-graph_core::kept_owner* graph_core::find_payload(cudaGraphNode_t node) noexcept {
-  sort_payloads();
-  auto const found = std::ranges::lower_bound(payloads_, node, {}, &kept_owner::node);
-  return found != payloads_.end() && found->node == node ? &*found : nullptr;
 }
 
 void graph_core::identify() {
@@ -90,44 +76,38 @@ reference_set& graph_core::place(std::span<retired_object* const> owners) {
   identify();
   placed_.reserve(placed_.size() + 1);
   ref<reference_set> made = set_of(owners);
-  cudaUserObject_t const object = escrow::place(*made, native_, id_, false);
-  placed_.push_back({std::move(made), object});
-  return *placed_.back().set;
+  made->place(native_, id_, false);
+  return *placed_.emplace_back(std::move(made));
 }
 
 void graph_core::take_off(reference_set& set) noexcept {
-  auto const found =
-      std::ranges::find(placed_, &set, [](auto const& each) { return each.set.get(); });
-  cudaError_t status = cudaSuccess;
-  bool const is_off = retry_cleanup([&] {
-    status = cudaGraphReleaseUserObject(native_, found->object, 1);
-    return status;
-  });
-  if (is_off) {
+  cudaError_t const status =
+      retry_cleanup([&] { return cudaGraphReleaseUserObject(native_, set.object(), 1); });
+  if (status == cudaSuccess) {
     graph_registry::global().remove(set, id_);
   } else {
     set.core().report(status, "cudaGraphReleaseUserObject");  // it stays as long as the graph
   }
-  placed_.erase(found);
+  std::erase_if(placed_, [&set](auto const& each) { return each.get() == &set; });
 }
 
 reference_set* graph_core::open_set() noexcept {
   if (!is_exposed_ || placed_.empty()) return nullptr;
-  reference_set& last = *placed_.back().set;
+  reference_set& last = *placed_.back();
   return graph_registry::global().is_sealed(last) ? nullptr : &last;
 }
 
 void graph_core::drop_hoisted() noexcept {
-  if (!is_adopted_ && id_ != 0) {
+  if (id() != 0) {
     // A recapture may have given it a new id. Ids count up.
-    auto const known = graph_registry::global().find(native_);
-    if (known && !known->is_adopted) id_ = std::max(id_, known->id);
+    std::uint64_t const known = graph_registry::global().find(native_);
+    if (!graph_registry::is_key(known)) id_ = std::max(id_, known);
   }
   // The graph may have been hoisted by its handle.
   if (!is_exposed_ || placed_.empty()) return;
-  std::erase_if(placed_, [this](placed_set const& placed) {
-    if (graph_registry::global().is_on(*placed.set, id_)) return false;
-    erase_payloads_if([&](auto const& each) { return each.set == placed.set.get(); });
+  std::erase_if(placed_, [this](auto const& placed) {
+    if (graph_registry::global().is_on(*placed, id_)) return false;
+    std::erase_if(payloads_, [&](auto const& each) { return each.second.set == placed.get(); });
     return true;
   });
 }
@@ -138,19 +118,19 @@ void graph_core::forget_destroyed_nodes() {
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
   std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
-  erase_payloads_if([&alive](auto const& each) { return !alive.contains(each.node); });
+  std::erase_if(payloads_, [&alive](auto const& each) { return !alive.contains(each.first); });
 }
 
 void graph_core::seal() {
   drop_hoisted();
   forget_destroyed_nodes();
   std::vector<retired_object*> owners;
-  for (kept_owner const& each : payloads_) {
+  for (auto const& [node, each] : payloads_) {
     if (each.set == nullptr) owners.push_back(each.owner.get());
   }
   if (owners.empty()) return;
   reference_set& placed = place(owners);
-  for (kept_owner& each : payloads_) {
+  for (auto& [node, each] : payloads_) {
     if (each.set == nullptr) each.set = &placed;
   }
 }
@@ -165,7 +145,7 @@ cudaGraph_t graph_core::expose() {
 cudaGraph_t graph_core::detach() {
   seal();
   graph_registry& registry = graph_registry::global();
-  if (is_adopted_) {
+  if (graph_registry::is_key(id_)) {
     // The handle alone no longer identifies the graph.
     if (registry.knows(id_)) {
       std::uint64_t const id = graph_id_of(native_).value_or(0);
@@ -184,14 +164,12 @@ void graph_core::copy_payloads(graph_core& original) {
   if (original.payloads_.empty()) return;
   order_ = original.order_;
   device_ = original.device_;
-  for (auto const& each : graph_registry::global().seal(id_)) {
-    placed_.push_back({ref<reference_set>(*each.set), each.object});
-  }
+  for (reference_set* const each : graph_registry::global().seal(id_)) placed_.emplace_back(*each);
   graph_lifetime_lock const lock;  // reads CUDA's links
-  for (kept_owner const& each : original.payloads_) {
+  for (auto const& [node, each] : original.payloads_) {
     cudaGraphNode_t copied = nullptr;
-    check(cudaGraphNodeFindInClone(&copied, each.node, native_), "cudaGraphNodeFindInClone");
-    payloads_.push_back({copied, each.owner, each.set});
+    check(cudaGraphNodeFindInClone(&copied, node, native_), "cudaGraphNodeFindInClone");
+    payloads_.emplace(copied, each);
   }
 }
 

@@ -5,11 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "escrow/detail/node_payload.hpp"
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -18,6 +18,9 @@ namespace escrow::inline v0_1 {
 
 // Does nothing for null. Capture-safe. Ignores the status. Any thread.
 void destroy_graph(cudaGraph_t doomed) noexcept;
+
+// The owner, if any, to be destroyed with `device` current; from now on a graph or exec holds it.
+[[nodiscard]] ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept;
 
 // What: owns a cudaGraph_t and the payloads of its nodes: what each node that was added by hand
 //   keeps alive. Until the handle is exposed, payloads are only collected here; one reference set
@@ -38,7 +41,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   [[nodiscard]] cudaGraph_t native() const noexcept { return native_; }  // null after detach()
   // The capture id; 0 if not known.
-  [[nodiscard]] std::uint64_t id() const noexcept { return is_adopted_ ? 0 : id_; }
+  [[nodiscard]] std::uint64_t id() const noexcept { return graph_registry::is_key(id_) ? 0 : id_; }
   // The registry's id or key; 0 if not known.
   [[nodiscard]] std::uint64_t key() const noexcept { return id_; }
   // The deleter of node payloads; the process-wide one by default.
@@ -56,8 +59,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // For the graph and its bodies. Throw cuda_error, std::bad_alloc, and then have changed nothing.
   [[nodiscard]] cudaGraphNode_t add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                    cudaGraphNodeParams& params, detail::node_payload payload);
-  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, detail::node_payload payload);
+                                    cudaGraphNodeParams& params, retired_object::loan payload);
+  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload);
   void destroy(cudaGraphNode_t doomed);
 
   // A set of these owners, for the graph or its exec: execs with such sets are serialized if they
@@ -72,13 +75,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
  private:
   class change;
   struct kept_owner {
-    cudaGraphNode_t node;
     ref<retired_object> owner;
     reference_set* set = nullptr;  // that is placed; null: none yet
-  };
-  struct placed_set {
-    ref<reference_set> set;
-    cudaUserObject_t object;
   };
 
   // Queries the id. Throws usage_error if it cannot be determined.
@@ -88,25 +86,14 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] reference_set* open_set() noexcept;  // may be appended to; or null
   void drop_hoisted() noexcept;
   void forget_destroyed_nodes();
-  void sort_payloads() noexcept;
-  // The node's payload; null if there is none.
-  [[nodiscard]] kept_owner* find_payload(cudaGraphNode_t node) noexcept;
-  template <class Predicate>
-  void erase_payloads_if(Predicate is_doomed) noexcept {
-    sort_payloads();
-    std::erase_if(payloads_, is_doomed);
-    sorted_ = payloads_.size();
-  }
 
   cudaGraph_t native_;
-  bool is_adopted_;
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
   deleter_core* keeper_ = nullptr;  // null: the default
   int device_ = current_device();
-  std::vector<kept_owner> payloads_;  // the first `sorted_` by node; then new nodes'
-  std::size_t sorted_ = 0;
-  std::vector<placed_set> placed_;  // on the graph
+  std::map<cudaGraphNode_t, kept_owner> payloads_;
+  reference_sets placed_;  // on the graph
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
 };
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "escrow/core/error.hpp"
-#include "escrow/internal/driver.hpp"
+#include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_query.hpp"
 
 namespace escrow::inline v0_1 {
@@ -56,8 +56,8 @@ graph_shape::graph_shape(cudaGraph_t graph, unsigned long long flags) : flags_(f
 }
 
 template <class Value>
-bool graph_shape::add_fact(std::size_t node, int what, Value const& value) {
-  fact& added = facts_.emplace_back(fact{node, what, {}});
+bool graph_shape::add_fact(std::size_t node, char const* said, Value const& value, int id) {
+  fact& added = facts_.emplace_back(fact{node, said, id, {}});
   static_assert(sizeof(value) <= sizeof(added.value));
   std::memcpy(added.value.data(), &value, sizeof(value));
   return added.value != fact{}.value;
@@ -75,7 +75,7 @@ void graph_shape::add(cudaGraph_t graph) {
   for (std::size_t i = 0; i < handles.size(); ++i) {
     cudaGraphNodeType type{};
     check(cudaGraphNodeGetType(handles[i], &type), "cudaGraphNodeGetType");
-    add_fact(first + i, of_type, type);
+    add_fact(first + i, "is of another type", type);
     if (!is_updated_reliably(type)) {
       object(first + i, "is of a kind whose exec no other graph can use, e.g. conditional, memory");
     }
@@ -96,7 +96,7 @@ void graph_shape::add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> cons
   for (std::size_t i = 0; i < data.size(); ++i) {
     std::array<std::size_t, 4> const edge{positions.at(from[i]), data[i].from_port, data[i].to_port,
                                           data[i].type};
-    add_fact(positions.at(to[i]), of_edge, edge);
+    add_fact(positions.at(to[i]), "has other edges", edge);
   }
 }
 
@@ -110,7 +110,8 @@ void graph_shape::add_kernel(std::size_t node, cudaGraphNode_t handle) {
   CUDA_KERNEL_NODE_PARAMS params{};
   check_driver(driver.params(handle, &params), "cuGraphKernelNodeGetParams");
   // A function is of a module, and thus of a context.
-  add_fact(node, of_kernel, std::array<void const*, 3>{params.func, params.kern, params.ctx});
+  add_fact(node, "has another kernel",
+           std::array<void const*, 3>{params.func, params.kern, params.ctx});
   bool const is_first = readable_.none();
   bool has_clusters = false;
   for (int id = 1; id < ids_max; ++id) {
@@ -122,7 +123,7 @@ void graph_shape::add_kernel(std::size_t node, cudaGraphNode_t handle) {
     if (is_told) check_driver(result, "cuGraphKernelNodeGetAttribute");
     if (is_first) is_readable = is_told;
     if (!is_told && !is_first) object(node, "has a launch attribute that CUDA does not tell");
-    bool const is_set = add_fact(node, id, value);
+    bool const is_set = add_fact(node, "has other launch attributes", value, id);
     if (!is_set) facts_.pop_back();  // as most are
     if (is_set && id == device_updatable) object(node, "can be updated by the device");
     if (is_set && id == cluster) has_clusters = true;
@@ -145,16 +146,7 @@ graph_shape::difference graph_shape::compare(graph_shape const& other) const {
     return {agreement, readable_ == other.readable_ ? "" : "CUDA tells other launch attributes"};
   }
   fact const& found = is_end ? *its : *one;
-  switch (found.what) {
-    case of_type:
-      return {agreement, about_node(found.node, "is of another type")};
-    case of_kernel:
-      return {agreement, about_node(found.node, "has another kernel")};
-    case of_edge:
-      return {agreement, about_node(found.node, "has other edges")};
-    default:
-      return {agreement, about_node(found.node, "has other launch attributes")};
-  }
+  return {agreement, about_node(found.node, found.said)};
 }
 
 }  // namespace escrow::inline v0_1

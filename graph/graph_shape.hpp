@@ -32,13 +32,12 @@ class graph_shape {
   [[nodiscard]] difference compare(graph_shape const& other) const;
 
  private:
-  // About one node: its type, kernel, an edge to it, or the attribute of a positive id.
-  enum : int { of_type = 0, of_kernel = -1, of_edge = -2 };
+  // About one node.
   struct fact {
     std::size_t node;
-    int what;
+    char const* said;  // what is said of a node where it differs
+    int id;            // of a launch attribute; else 0
     std::array<unsigned char, sizeof(cudaLaunchAttributeValue)> value;
-
     bool operator==(fact const&) const = default;
   };
 
@@ -47,7 +46,7 @@ class graph_shape {
   void add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes, std::size_t first);
   // Returns whether the value has a bit that is not zero.
   template <class Value>
-  bool add_fact(std::size_t node, int what, Value const& value);
+  bool add_fact(std::size_t node, char const* said, Value const& value, int id = 0);
   void object(std::size_t node, char const* problem);
 
   unsigned long long flags_;

@@ -40,13 +40,12 @@ std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
 
 // The registry's id of the graph; 0 if not known.
 std::uint64_t identify(char const* call, cudaGraph_t graph) {
-  auto const noted = graph_registry::global().find(graph);
-  if (!noted) return 0;
-  if (noted->is_adopted) return noted->id;
+  std::uint64_t const noted = graph_registry::global().find(graph);
+  if (noted == 0 || graph_registry::is_key(noted)) return noted;
   std::optional<std::uint64_t> const id = graph_id_of(graph);
   if (!id) throw usage_error(call, "the graph is being captured into", "end the capture first");
   // The graph that had the handle before was destroyed.
-  if (*id != noted->id) graph_registry::global().forget_graph(graph, noted->id);
+  if (*id != noted) graph_registry::global().forget_graph(graph, noted);
   return *id;
 }
 
@@ -107,9 +106,9 @@ hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_s
   require_serial_groups(call, survey.tree, survey.bodies_begin, survey.known);
   std::vector<reference_set*> all;
   for (auto const& [graph, id] : survey.known) {
-    for (auto const& each : graph_registry::global().seal(id)) {
-      placed_.push_back({graph, id, each.set, each.object});
-      all.push_back(each.set);
+    for (reference_set* const each : graph_registry::global().seal(id)) {
+      placed_.push_back({graph, id, each});
+      all.push_back(each);
     }
   }
   std::ranges::sort(all);
@@ -119,22 +118,21 @@ hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_s
 }
 
 void hoist_scope::take_off(taken const& each) {
-  check(cudaUserObjectRetain(each.object, 1), "cudaUserObjectRetain");
-  cudaError_t const status = cudaGraphReleaseUserObject(each.graph, each.object, 1);
+  cudaUserObject_t const object = each.set->object();
+  check(cudaUserObjectRetain(object, 1), "cudaUserObjectRetain");
+  cudaError_t const status = cudaGraphReleaseUserObject(each.graph, object, 1);
   if (status == cudaSuccess) return;
-  release_object(each.object, each.set->core());
+  release_object(object, each.set->core());
   check(status, "cudaGraphReleaseUserObject");
 }
 
 hoist_scope::~hoist_scope() {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    cudaError_t status = cudaSuccess;
-    bool const is_back = retry_cleanup([&] {
-      status = cudaGraphRetainUserObject(each.graph, each.object, 1, cudaGraphUserObjectMove);
-      return status;
+    cudaError_t const status = retry_cleanup([&each] {
+      return cudaGraphRetainUserObject(each.graph, each.set->object(), 1, cudaGraphUserObjectMove);
     });
-    if (is_back) continue;
+    if (status == cudaSuccess) continue;
     // Leak the reference, since nothing reports when the graph is destroyed. Nothing may be removed
     // from the graph any more: CUDA would count below zero (measured).
     graph_registry::global().remove(*each.set, each.graph_id);
@@ -147,11 +145,8 @@ hoist_scope::~hoist_scope() {
 void hoist_scope::keep_off(survey_root const& root) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    std::uint64_t const capture_id =
-        graph_registry::global().note_hoisted(*each.set, each.graph_id);
-    graph_registry::global().remove(*each.set, each.graph_id);
-    each.set->end_reuse(capture_id);
-    release_object(each.object, each.set->core());
+    each.set->end_reuse(graph_registry::global().remove_hoisted(*each.set, each.graph_id));
+    release_object(each.set->object(), each.set->core());
   }
   if (root.core != nullptr) root.core->forget_payloads();
 }

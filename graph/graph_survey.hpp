@@ -1,4 +1,5 @@
-// Finds the graphs of a tree that the registry knows; registers copies and removes reference sets.
+// Finds the graphs of a tree that the registry knows; registers copies, removes reference sets, and
+// refuses graphs whose branches share scratch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +12,23 @@
 
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
-#include "group_branches.hpp"
 
 namespace escrow::inline v0_1 {
+
+// A graph with its child graphs, at any depth, in node order, which a copy preserves.
+struct graph_tree {
+  // A child graph's node; its graphs are those from `begin` to before `end`.
+  struct child {
+    std::size_t in;  // the graph that has the node
+    cudaGraphNode_t node;
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  std::vector<cudaGraph_t> graphs;
+  std::vector<child> children;
+  std::size_t conditionals = 0;  // nodes
+};
 
 // A graph with its child graphs and bodies.
 struct graph_survey {
@@ -53,6 +68,13 @@ struct survey_root {
 void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
                  std::uint64_t id);
 
+// Throws usage_error, naming `call`, if two graphs of the tree belong to one sharing group and may
+// run concurrently. `known`: the ids of the tree's graphs. `bodies_begin`: the first body of a
+// conditional node in the tree; a body may run whenever others do. Throws cuda_error,
+// std::bad_alloc.
+void require_serial_groups(char const* call, graph_tree const& tree, std::size_t bodies_begin,
+                           std::map<cudaGraph_t, std::uint64_t> const& known);
+
 // During this scope, the survey's graphs have no reference sets, and these are sealed. If the
 // constructor throws (cuda_error, std::bad_alloc, usage_error as require_serial_groups()), all are
 // restored. Needs exclusive use of them.
@@ -69,8 +91,7 @@ class hoist_scope {
   struct taken {
     cudaGraph_t graph;
     std::uint64_t graph_id;
-    reference_set* set;
-    cudaUserObject_t object;  // this has a reference while it is off
+    reference_set* set;  // while it is off, this has a reference to its user object
   };
 
   // Delegated to, so that the destructor restores what a throwing constructor removed.

@@ -1,9 +1,11 @@
 // Which nodes are ordered with a child graph's node.
-#include "group_branches.hpp"
+#include "graph_survey.hpp"
 
 #include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/graph_query.hpp"
@@ -13,62 +15,45 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-using indices = std::vector<std::size_t>;
+using edge_map = std::unordered_multimap<cudaGraphNode_t, cudaGraphNode_t>;
 
-// For each node, along the edges: the most marked nodes on a path that ends with it.
-indices marked_on_paths(indices const& from, indices const& to,
-                        std::vector<bool> const& is_marked) {
-  std::vector<indices> later(is_marked.size());
-  indices waits_for(is_marked.size());
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    later[from[i]].push_back(to[i]);
-    ++waits_for[to[i]];
-  }
-  indices next;
-  for (std::size_t i = 0; i < is_marked.size(); ++i) {
-    if (waits_for[i] == 0) next.push_back(i);
-  }
-  indices most(is_marked.size());
+// The nodes that edges lead to from `node`.
+std::unordered_set<cudaGraphNode_t> reached_from(cudaGraphNode_t node, edge_map const& edges) {
+  std::unordered_set<cudaGraphNode_t> found;
+  std::vector<cudaGraphNode_t> next{node};
   while (!next.empty()) {
-    std::size_t const node = next.back();
+    auto const [begin, end] = edges.equal_range(next.back());
     next.pop_back();
-    if (is_marked[node]) ++most[node];
-    for (std::size_t const each : later[node]) {
-      most[each] = std::max(most[each], most[node]);
-      if (--waits_for[each] == 0) next.push_back(each);
+    for (auto each = begin; each != end; ++each) {
+      if (found.insert(each->second).second) next.push_back(each->second);
     }
   }
-  return most;
+  return found;
 }
 
 // Whether no two of `children` may run concurrently; with all nodes, none and any other node.
 bool are_serial(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& children, bool with_all) {
-  std::unordered_map<cudaGraphNode_t, std::size_t> index;
-  for (cudaGraphNode_t const each : nodes_of(graph)) index.emplace(each, index.size());
   graph_edges const edges = edges_of(graph);
-  indices from;
-  indices to;
-  indices ended_from;  // edges whose successor begins after the end of what comes before
-  indices ended_to;
+  edge_map later;
+  edge_map earlier;
+  edge_map ended;  // before the successor's end
   for (std::size_t i = 0; i < edges.from.size(); ++i) {
-    from.push_back(index.at(edges.from[i]));
-    to.push_back(index.at(edges.to[i]));
-    if (!ends_after(edges.to[i], edges.data[i])) continue;
-    ended_from.push_back(from.back());
-    ended_to.push_back(to.back());
+    later.emplace(edges.from[i], edges.to[i]);
+    earlier.emplace(edges.to[i], edges.from[i]);
+    if (ends_after(edges.to[i], edges.data[i])) ended.emplace(edges.to[i], edges.from[i]);
   }
-  std::vector<bool> is_child(index.size());
-  for (cudaGraphNode_t const each : children) is_child[index.at(each)] = true;
-  // A child ends before its successors begin.
-  indices const before = marked_on_paths(from, to, is_child);
-  indices const after = marked_on_paths(to, from, is_child);
-  indices const after_end = marked_on_paths(ended_to, ended_from, is_child);
-  for (std::size_t i = 0; i < index.size(); ++i) {
-    // On one path with all children, of which a child itself counts twice.
-    if (is_child[i] && before[i] + after[i] != children.size() + 1) return false;
-    if (!is_child[i] && with_all && before[i] + after_end[i] != children.size()) return false;
-  }
-  return true;
+  std::vector<cudaGraphNode_t> const all = with_all ? nodes_of(graph) : children;
+  return std::ranges::all_of(children, [&](cudaGraphNode_t child) {
+    // A child ends before its successors begin.
+    auto const after = reached_from(child, later);
+    auto const children_before = reached_from(child, earlier);
+    auto const before = with_all ? reached_from(child, ended) : children_before;
+    return std::ranges::all_of(all, [&](cudaGraphNode_t each) {
+      bool const is_child = std::ranges::find(children, each) != children.end();
+      return each == child || after.contains(each) ||
+             (is_child ? children_before : before).contains(each);
+    });
+  });
 }
 
 [[noreturn]] void refuse(char const* call, group_order const& group, char const* what) {

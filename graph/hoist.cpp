@@ -28,9 +28,8 @@ void report_misuse(deleter_core& core, char const* what, char const* remedy) noe
   }
 }
 
-void refuse_capturing(char const* call, stream_ref stream) {
-  if (usable_capture_of(call, stream).is_none()) return;
-  throw usage_error(call, "`stream` is being captured", "call it after the capture has ended");
+void require_no_capture(char const* call, stream_ref stream) {
+  refuse_capturing(call, stream, "`stream`", "call it after the capture has ended");
 }
 
 }  // namespace
@@ -68,15 +67,12 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
   if (state_->entered) leave_at_end();
-  bool is_lost = false;  // the device: it does not report captures, and record_ready() knows
   for (int tries_left = 3; state_->at_end && tries_left != 0; --tries_left) {
     try {
-      if (!is_lost) refuse_capturing("hoisted::~hoisted", *state_->at_end);
+      require_no_capture("hoisted::~hoisted", *state_->at_end);
       record_and_release(*state_->at_end);
       return;
     } catch (std::exception const& failed) {
-      auto const* const error = dynamic_cast<cuda_error const*>(&failed);
-      is_lost = error != nullptr && is_sticky(error->status());
       if (tries_left != 1) continue;
       for (auto const& each : state_->held) each.set->core().report(failed);
     }
@@ -114,12 +110,12 @@ hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
 void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
   constexpr char const* call = "hoisted::enter";
   state& mine = require_left(call);
-  refuse_capturing(call, stream);
+  require_no_capture(call, stream);
   if (mine.launched == nullptr) {
     auto end = std::make_shared<launch_end>(current_device());
     mine.orders = launch_orders(mine.held, nullptr);
     mine.launched = std::move(end);
-    for (auto const& each : mine.held) graph_registry::global().note_ordered(*each.set);
+    graph_registry::global().note_ordered(mine.held);
   }
   launch_lock const lock(call, mine.orders, wait_max);
   // Also for its own last launch: there may be several execs.
@@ -133,11 +129,7 @@ void hoisted::leave(stream_ref stream) {
   constexpr char const* call = "hoisted::leave";
   state& mine = require(call);
   if (!mine.entered) throw usage_error(call, "enter() was not called", "call enter() before");
-  try {
-    refuse_capturing(call, stream);
-  } catch (cuda_error const& error) {
-    if (!is_sticky(error.status())) throw;  // else the device is lost, and record_ready() knows
-  }
+  require_no_capture(call, stream);
   launch_lock const lock(launch_lock::for_leaving(), mine.orders);
   mine.entered.reset();
   mine.orders.leave();
@@ -163,7 +155,7 @@ void hoisted::leave_at_end() noexcept {
 void hoisted::release_after(stream_ref stream) {
   constexpr char const* call = "hoisted::release_after";
   static_cast<void>(require_left(call));
-  refuse_capturing(call, stream);
+  require_no_capture(call, stream);
   record_and_release(stream);
 }
 

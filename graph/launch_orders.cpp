@@ -27,10 +27,9 @@ bool is_filled(launch_order const& order) {
   return order.group != nullptr && order.group->options.fill;
 }
 
+// A wait would invalidate a capture, as a launch does.
 void refuse_to_wait_in_a_capture(char const* call, stream_ref stream) {
-  if (capture_of(stream).is_none()) return;
-  throw usage_error(call, "`stream` is being captured",
-                    "add the graph as a child node (graph::add_child)");
+  refuse_capturing(call, stream, "`stream`", "add the graph as a child node (graph::add_child)");
 }
 
 // No other thread may record on the launcher's stream: it may begin to capture at any time.
@@ -41,6 +40,16 @@ void refuse_to_wait_in_a_capture(char const* call, stream_ref stream) {
 }
 
 }  // namespace
+
+void refuse_capturing(char const* call, stream_ref stream, char const* what, char const* advice) {
+  try {
+    if (usable_capture_of(call, stream).is_none()) return;
+  } catch (cuda_error const& error) {
+    if (is_sticky(error.status())) return;
+    throw;
+  }
+  throw usage_error(call, std::string(what) + " is being captured", advice);
+}
 
 void record_end(launch_end& end, stream_ref stream) {
   end.is_recorded = true;
@@ -56,7 +65,10 @@ void record_end(launch_end& end, stream_ref stream) {
       break;
     case record_outcome::failed:
       end.is_recorded = false;
-      if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); })) return;
+      if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); }) ==
+          cudaSuccess) {
+        return;
+      }
       end.is_due = was_due;
       end.failure = result.status;
       break;
@@ -95,7 +107,6 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     }
     if (!last->is_recorded && !last->is_due) continue;
     if (own_stream == 0) {
-      // A wait would invalidate a capture, as a launch does.
       refuse_to_wait_in_a_capture(call, stream);
       own_stream = stream_id(stream);
     }

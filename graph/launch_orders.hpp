@@ -18,6 +18,10 @@ namespace escrow::inline v0_1 {
 // How long a launch waits for another thread's hoisted::leave().
 inline constexpr std::chrono::nanoseconds enter_wait_max = std::chrono::seconds(10);
 
+// Throws usage_error if `stream`, which is `what` in the text, is capturing, and as
+// usable_capture_of(). A lost device reports no captures, and what follows will know.
+void refuse_capturing(char const* call, stream_ref stream, char const* what, char const* advice);
+
 // The launch orders of the held sets that may be written: each once, in address order.
 class launch_orders {
  public:

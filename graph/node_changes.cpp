@@ -2,8 +2,8 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
 
@@ -14,7 +14,7 @@ namespace escrow::inline v0_1 {
 class graph_core::change {
  public:
   // `node` is null for a new one.
-  change(graph_core& core, cudaGraphNode_t node, detail::node_payload next);
+  change(graph_core& core, cudaGraphNode_t node, retired_object::loan next);
   change(change&&) = delete;
   ~change();
 
@@ -24,20 +24,20 @@ class graph_core::change {
   void replace_set();
 
   graph_core& core_;
-  kept_owner* old_ = nullptr;        // the node's payload, or null
-  ref<retired_object> next_;         // its new payload, or nothing
-  reference_set* placed_ = nullptr;  // replaces the old set, or has only the payload
-  reference_set* grown_ = nullptr;   // is on the graph; the payload will be appended
+  kept_owner const* old_ = nullptr;             // the node's payload, or null
+  std::map<cudaGraphNode_t, kept_owner> room_;  // for the new one
+  ref<retired_object> next_;                    // its new payload, or nothing
+  reference_set* placed_ = nullptr;             // replaces the old set, or has only the payload
+  reference_set* grown_ = nullptr;              // is on the graph; the payload will be appended
 };
 
-graph_core::change::change(graph_core& core, cudaGraphNode_t node, detail::node_payload next)
+graph_core::change::change(graph_core& core, cudaGraphNode_t node, retired_object::loan next)
     : core_(core) {
   core_.drop_hoisted();
-  auto& payloads = core_.payloads_;
-  // Room for commit().
-  if (payloads.size() == payloads.capacity()) payloads.reserve(2 * payloads.size() + 8);
-  if (node != nullptr) old_ = core_.find_payload(node);
-  next_ = next.hand_on(core_.device());
+  room_.try_emplace(node);
+  auto const old = core_.payloads_.find(node);  // none for null
+  if (old != core_.payloads_.end()) old_ = &old->second;
+  next_ = hand_on(std::move(next), core_.device());
   replace_set();
 }
 
@@ -66,27 +66,23 @@ graph_core::change::~change() {
 void graph_core::change::commit(cudaGraphNode_t node) noexcept {
   if (old_ != nullptr && old_->set != nullptr) {
     reference_set* const replaced = old_->set;
-    for (kept_owner& each : core_.payloads_) {
+    for (auto& [other, each] : core_.payloads_) {
       if (each.set == replaced) each.set = placed_;
     }
     core_.take_off(*replaced);
   }
   reference_set* const set = grown_ != nullptr ? grown_ : std::exchange(placed_, nullptr);
-  if (!next_) {
-    if (old_ != nullptr) core_.erase_payloads_if([&](auto const& each) { return &each == old_; });
-    return;
-  }
+  core_.payloads_.erase(node);  // a new node may have the handle of one that a plain call destroyed
+  if (!next_) return;
   if (grown_ != nullptr) grown_->append_shared(ref<reclaimable>(*next_), next_->is_written());
-  kept_owner next{node, std::move(next_), set};
-  if (old_ != nullptr) {
-    *old_ = std::move(next);
-  } else {
-    core_.payloads_.push_back(std::move(next));
-  }
+  auto kept = room_.extract(room_.begin());
+  kept.key() = node;
+  kept.mapped() = {std::move(next_), set};
+  core_.payloads_.insert(std::move(kept));
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                cudaGraphNodeParams& params, detail::node_payload payload) {
+                                cudaGraphNodeParams& params, retired_object::loan payload) {
   cudaGraphNode_t made = nullptr;
   auto const call = [&] {
     if (params.type == cudaGraphNodeTypeKernel) {  // most are, and this call is faster
@@ -99,7 +95,7 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
     check(cudaGraphAddNode(&made, in, after.data(), nullptr, after.size(), &params),
           "cudaGraphAddNode");
   };
-  if (payload.get() == nullptr) {
+  if (payload == nullptr) {
     call();
   } else {
     change keeping(*this, nullptr, std::move(payload));
@@ -110,7 +106,7 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
 }
 
 void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                     detail::node_payload payload) {
+                     retired_object::loan payload) {
   change keeping(*this, changed, std::move(payload));
   check(cudaGraphNodeSetParams(changed, &params), "cudaGraphNodeSetParams");
   keeping.commit(changed);

@@ -1,5 +1,5 @@
 // The launcher's thread and stream, and the record at its end.
-#include "escrow/graph/stream_launcher.hpp"
+#include "escrow/graph/graph_exec.hpp"
 
 #include <exception>
 #include <utility>
@@ -14,13 +14,8 @@ namespace escrow::inline v0_1 {
 namespace {
 
 void refuse_if_capturing(char const* call, stream_ref stream) {
-  capture_info info;
-  cudaError_t const status = detail::query_capture(stream.get(), info);
-  if (is_sticky(status)) return;  // a lost device reports no captures, and record_ready() knows
-  check(status, "cudaStreamGetCaptureInfo");
-  if (info.is_none()) return;
-  throw usage_error(call, "the launcher's stream is being captured",
-                    "call it before the capture begins, or after it has ended");
+  refuse_capturing(call, stream, "the launcher's stream",
+                   "call it before the capture begins, or after it has ended");
 }
 
 // 0 if the launches are recorded one by one.

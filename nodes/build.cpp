@@ -37,7 +37,7 @@ node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
 }
 
 node graph_builder_ref::add_node(graph_core& core, cudaGraphNodeParams& params,
-                                 detail::node_payload payload) const {
+                                 retired_object::loan payload) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
   return node_of(core.add(in_, {&after_, count}, params, std::move(payload)));
 }
@@ -127,7 +127,7 @@ node const& node::after(node const& other) const {
   return *this;
 }
 
-void node::set_params(cudaGraphNodeParams& params, detail::node_payload payload) const {
+void node::set_params(cudaGraphNodeParams& params, retired_object::loan payload) const {
   require("node::set").set(get(), params, std::move(payload));
 }
 

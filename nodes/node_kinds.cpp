@@ -60,6 +60,12 @@ cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& c
   return result;
 }
 
+retired_object::loan payload_of(deleter_core& core) {
+  require(core.is_open(), "node", "the deleter that destroys what nodes keep was stopped",
+          "add nodes before stop(), or make the graph with another deleter");
+  return retired_object::loan(&core.take_retired_object(0, false));
+}
+
 cudaGraphNodeParams memset_params(void* destination, memset_config const& config) {
   constexpr char const* call = "memset_node";
   require(destination != nullptr, call, "the destination is null", "pass device memory");

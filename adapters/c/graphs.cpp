@@ -3,7 +3,6 @@
 
 #include "calls.hpp"
 #include "escrow/core/capture.hpp"
-#include "escrow/core/graph_lifetime_lock.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/hoist.hpp"
 

@@ -2,7 +2,7 @@
 // long as the graph, a clone, an exec or a launch may use it, however captures, copies and
 // instantiations alternate, and is released afterwards.
 #include <array>
-#include <escrow/core/graph_lifetime_lock.hpp>
+#include <escrow/core/capture.hpp>
 #include <map>
 
 #include "graph_nodes.hpp"

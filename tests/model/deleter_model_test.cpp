@@ -10,8 +10,8 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/spin_lock.hpp"
 #include "expect_fine.hpp"
-#include "shutdown_gate.hpp"
 #include "system.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::model {
 

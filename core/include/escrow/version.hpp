@@ -1,5 +1,5 @@
-// The version of Escrow, which CMake reads from here, and the language that it needs. Every header
-// includes it before any code.
+// What each header includes before any code: the version of Escrow, which CMake reads from here,
+// the language that it needs, and which names libescrow.so exports.
 #pragma once
 
 #if __cplusplus < 202002L
@@ -10,3 +10,11 @@
 #define ESCROW_VERSION_MAJOR 0
 #define ESCROW_VERSION_MINOR 1
 #define ESCROW_VERSION_PATCH 0
+
+// The library is compiled with hidden visibility. ESCROW_API exports a class or a function that a
+// program, or a template in a header, refers to; ESCROW_LOCAL hides a function, or a class that is
+// nested in an exported one.
+#define ESCROW_API [[gnu::visibility("default")]]
+#ifndef ESCROW_LOCAL  // a tool that shows functions by name may define it as nothing
+#define ESCROW_LOCAL [[gnu::visibility("hidden")]]
+#endif

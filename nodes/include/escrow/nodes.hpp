@@ -2,6 +2,5 @@
 #pragma once
 
 #include "escrow/nodes/build.hpp"       // IWYU pragma: export
-#include "escrow/nodes/kernel.hpp"      // IWYU pragma: export
 #include "escrow/nodes/launch.hpp"      // IWYU pragma: export
 #include "escrow/nodes/node_kinds.hpp"  // IWYU pragma: export

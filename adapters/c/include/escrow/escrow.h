@@ -240,7 +240,7 @@ void escrow_exec_destroy(escrow_exec* exec);
 
 // Around plain CUDA calls that create or destroy graphs and execs, if other threads, as the worker
 // in `destroy`, may create or destroy related ones: else CUDA corrupts the heap. For which calls,
-// and the rules, see escrow/core/graph_lifetime_lock.hpp. Escrow's functions lock by themselves.
+// and the rules, see escrow/core/capture.hpp. Escrow's functions lock by themselves.
 // Recursive; lock and unlock on the same thread. An unlock without a lock does nothing.
 void escrow_graphs_lock(void);
 void escrow_graphs_unlock(void);

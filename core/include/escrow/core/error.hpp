@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {

@@ -4,11 +4,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <utility>
+#include <memory>
+#include <type_traits>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -55,24 +56,20 @@ class ESCROW_API event {
   explicit event(source_location where = source_location::current());
   // Takes ownership; null gives an empty event.
   explicit event(cudaEvent_t native) noexcept : event_(native) {}
-  event(event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  event& operator=(event&& other) noexcept {
-    event taken(std::move(other));
-    std::swap(event_, taken.event_);
-    return *this;
-  }
-  ~event();
 
   [[nodiscard]] static event none() noexcept { return event(cudaEvent_t{}); }
 
   [[nodiscard]] explicit operator bool() const noexcept { return event_ != nullptr; }
-  [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
-  [[nodiscard]] event_ref ref() const noexcept { return event_; }
+  [[nodiscard]] cudaEvent_t get() const noexcept { return event_.get(); }
+  [[nodiscard]] event_ref ref() const noexcept { return get(); }
   // Gives up ownership; the caller destroys the event.
-  [[nodiscard]] cudaEvent_t detach() noexcept { return std::exchange(event_, nullptr); }
+  [[nodiscard]] cudaEvent_t detach() noexcept { return event_.release(); }
 
  private:
-  cudaEvent_t event_;
+  struct destroy {
+    ESCROW_API void operator()(cudaEvent_t unused) const noexcept;
+  };
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, destroy> event_;
 };
 
 }  // namespace escrow::inline v0_1

@@ -11,27 +11,27 @@ namespace escrow::inline v0_1 {
 
 // Makes a cleanup call (destroy, free, release, restore), with up to two retries: a failed call has
 // released nothing, and would leak it. Not after a sticky fault, which every call reports whether
-// it succeeded or not. Returns whether the call succeeded. Any thread.
+// it succeeded or not. Returns the last status. Any thread.
 template <std::invocable Call>
-bool retry_cleanup(Call call) noexcept {
+cudaError_t retry_cleanup(Call call) noexcept {
   constexpr int attempts_max = 3;
+  cudaError_t status = cudaSuccess;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    cudaError_t const status = call();
-    if (succeeded(status)) return true;
-    if (is_sticky(status)) return false;
+    status = call();
+    if (succeeded(status) || is_sticky(status)) break;
   }
-  return false;
+  return status;
 }
 
 // The same in Relaxed mode, for a call that would invalidate a capture in another mode. Any thread.
 template <std::invocable Call>
-bool retry_cleanup_relaxed(Call call) noexcept {
+cudaError_t retry_cleanup_relaxed(Call call) noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   auto const exchange = [&mode] { return cudaThreadExchangeStreamCaptureMode(&mode); };
-  bool const is_relaxed = retry_cleanup(exchange);
-  bool const succeeded_at_last = retry_cleanup(call);
-  if (is_relaxed) retry_cleanup(exchange);
-  return succeeded_at_last;
+  cudaError_t const relaxed = retry_cleanup(exchange);
+  cudaError_t const status = retry_cleanup(call);
+  if (relaxed == cudaSuccess) retry_cleanup(exchange);
+  return status;
 }
 
 }  // namespace escrow::inline v0_1

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/module_pin.hpp"
+#include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -136,7 +136,7 @@ class ESCROW_API deleter {
   void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue) {
     retirement begun = begin(stream, call);
     Owner& kept = begun.object->emplace(std::move(owner));
-    bool const is_captured = begun.how == retirement::kind::with_graph;
+    bool const is_captured = begun.how == retirement::kind::in_capture;
     if (!is_captured) enqueue();
     take(kept);
     finish(std::move(begun));
@@ -213,18 +213,12 @@ class ESCROW_API deleter {
 
   // A retirement between its first step, which can fail without taking the owner, and its last.
   struct retirement {
-    enum class kind { now, after_stream, with_graph };
-    retirement(retired_object& taken, kind chosen) : object(&taken), how(chosen) {}
-    struct put_back {
-      void operator()(retired_object* object) const noexcept;
-    };
-    std::unique_ptr<retired_object, put_back> object;  // returned to the store unless released
-    kind how;
+    enum class kind { now, after_stream, in_capture, with_graph };
+    kind how = kind::now;
     cudaStream_t stream = nullptr;
-    std::uint64_t stream_id = 0;
     cudaGraph_t graph = nullptr;
-    std::uint64_t graph_id = 0;
-    bool may_append = true;
+    std::uint64_t id = 0;  // of the graph, or else of the stream
+    retired_object::loan object = nullptr;
   };
 
   retirement begin();
@@ -232,7 +226,8 @@ class ESCROW_API deleter {
   retirement begin(cudaGraph_t graph);
   // As begin(stream, call), also for a stopped deleter: for a use of an existing object.
   retirement begin_use(stream_ref stream, char const* call);
-  retirement begin_with_graph(cudaGraph_t graph, std::uint64_t id, int device);
+  // With an empty object, whose owner is destroyed with `device` current.
+  retirement with_object(retirement begun, int device);
   template <class Begin, class Owner>
   void hand_over(Begin begin, Owner&& owner, source_location where) {
     require_owner<Owner>();
@@ -245,8 +240,8 @@ class ESCROW_API deleter {
     }
   }
   void finish(retirement&& begun);
-  void finish_after_stream(retirement&& begun);
-  void finish_with_graph(retirement&& begun);
+  void finish_after_stream(retired_object& object, retirement const& begun);
+  static void finish_with_graph(retired_object& object, retirement const& begun);
   void require_open(char const* call) const;
   static deleter_core* make_core(deleter_options options);
   void replace_on_error(std::function<void(std::exception const&)> handler);

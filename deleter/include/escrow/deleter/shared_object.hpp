@@ -7,12 +7,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

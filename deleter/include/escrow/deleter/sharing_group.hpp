@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {

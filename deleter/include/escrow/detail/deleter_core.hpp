@@ -9,8 +9,8 @@
 #include <list>
 #include <memory>
 
-#include "escrow/api.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -38,8 +38,8 @@ class ESCROW_API deleter_core {
   // Returns queued slots to their pools, and waits for those that other threads are recycling, so
   // that no claim waits for a destructor that blocks the worker. Calls no CUDA function.
   void recycle_queued() noexcept;
-  // The same, and for the slots of one exec whose last launch is done; false if there is none.
-  // `last_asked` starts at 0: each call continues after the previous one.
+  // The same, and for the slots of some execs if their last launch is done; false if there are no
+  // more. `last_asked` starts at 0: each call continues after the previous one.
   bool recycle_next(std::uint64_t& last_asked) noexcept;
   void recycle() noexcept;  // the same for all
   // Drops references to sets once their events are done. Takes a short lock.

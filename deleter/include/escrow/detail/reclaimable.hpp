@@ -4,12 +4,12 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -35,7 +35,7 @@ struct release_order {
   }
 
   [[nodiscard]] explicit operator bool() const noexcept { return stream != 0; }
-  bool operator==(release_order const&) const = default;
+  auto operator<=>(release_order const&) const = default;
 };
 
 // What: a reference-counted thing. At zero it is pushed into its lane's release queue, waits for
@@ -188,5 +188,16 @@ class ref {
  private:
   T* held_ = nullptr;
 };
+
+// Keeps the program or shared library that has `code` loaded until the process ends: dlclose() then
+// leaves it. False if it cannot be found. Any thread.
+ESCROW_API bool pin_module_of(void (*code)() noexcept) noexcept;
+
+// The same for the module that this call is compiled into, e.g. a plugin, and only once for each:
+// the worker and CUDA may call its code at any time. Hidden, so that each module has its own.
+ESCROW_LOCAL inline void pin_this_module() noexcept {
+  static bool const is_pinned = pin_module_of(&pin_this_module);
+  static_cast<void>(is_pinned);
+}
 
 }  // namespace escrow::inline v0_1

@@ -9,10 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
-#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -67,21 +66,26 @@ class alignas(64) retired_object final : public reclaimable {
   // Largest owner, in bytes, that is stored in place. Larger ones are on the heap.
   static constexpr std::size_t capacity = 32;
 
+  // One that returns to the store, emptied, unless it is released.
+  struct give_back {
+    ESCROW_API void operator()(retired_object* unused) const noexcept;
+  };
+  using loan = std::unique_ptr<retired_object, give_back>;
+
   template <class Owner>
   requires retirable<std::remove_cvref_t<Owner>>
   auto emplace(Owner&& owner) -> std::remove_cvref_t<Owner>& {
     using stored = std::remove_cvref_t<Owner>;
     pin_this_module();
+    stored* placed = nullptr;
     if constexpr (fits<stored>) {
-      auto* const placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
+      placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
       destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<stored*>(at)); };
-      is_written_ = !is_shared_owner<stored>;
-      return *placed;
     } else {
-      stored& placed = *emplace(std::make_unique<stored>(std::forward<Owner>(owner)));
-      is_written_ = !is_shared_owner<stored>;
-      return placed;
+      placed = emplace(std::make_unique<stored>(std::forward<Owner>(owner))).get();
     }
+    is_written_ = !is_shared_owner<stored>;
+    return *placed;
   }
 
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }  // see is_shared_owner

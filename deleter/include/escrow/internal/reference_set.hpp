@@ -95,11 +95,15 @@ struct group_order final : launch_order {
 // Capture: place() is capture-safe, also on a graph that is being captured into.
 class reference_set final : public reclaimable {
  public:
-  // A new set with one reference, the caller's. If it takes over another's members it gets its
-  // `order`. Throws std::bad_alloc.
-  [[nodiscard]] static ref<reference_set> make(
-      deleter_core& core, int device,
-      std::shared_ptr<launch_order> order = std::make_shared<launch_order>());
+  // A new set with one reference, the caller's. `order`: a sharing group's, or that of the set
+  // whose members it takes over; null: a new one. Throws std::bad_alloc.
+  [[nodiscard]] static ref<reference_set> make(deleter_core& core, int device,
+                                               std::shared_ptr<launch_order> order);
+
+  // Places the set on `graph`, known to the registry as `id`, once: the graph's user object
+  // references it. Throws cuda_error, std::bad_alloc, and then the graph is unchanged.
+  void place(cudaGraph_t graph, std::uint64_t id, bool is_open);
+  [[nodiscard]] cudaUserObject_t object() const noexcept { return object_; }
 
   void add_ref() noexcept { reclaimable::add_ref(); }
   void drop_ref() noexcept {
@@ -151,9 +155,10 @@ class reference_set final : public reclaimable {
   std::atomic<bool> is_off_graphs_{false};
   std::vector<ref<reclaimable>> shared_;
   std::shared_ptr<launch_order> const order_;
-  reclaimable* owners_ = nullptr;  // for the destroy lane, linked by next_
-  bool is_recycled_ = false;       // the recycle lane is done with it
-  bool is_written_ = false;        // written as members are appended
+  cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
+  reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
+  bool is_recycled_ = false;           // the recycle lane is done with it
+  bool is_written_ = false;            // written as members are appended
 
   // Guarded by the registry.
   bool is_open_ = false;                  // claims of its capture may append
@@ -174,12 +179,8 @@ using reference_sets = std::vector<ref<reference_set>>;
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken);
 
-// Places `set` on `graph`, known to the registry as `id`: the graph's user object references it.
-// Returns that object. Throws cuda_error, std::bad_alloc, and then the graph is unchanged.
-cudaUserObject_t place(reference_set& set, cudaGraph_t graph, std::uint64_t id, bool is_open);
-
-// Drops one reference to a user object. If that fails, the contents are leaked, reported and
-// counted. Any thread. Source: cudaUserObjectRelease.
+// Drops one reference to the set's user object. If that fails, the contents are leaked, reported
+// and counted. Any thread. Source: cudaUserObjectRelease.
 void release_object(cudaUserObject_t object, deleter_core& core) noexcept;
 
 // What: a reference to a set, dropped after the last launch. Created in advance, so that waiting
@@ -220,16 +221,10 @@ void leak(deferred_releases held) noexcept;
 //   (cudaGraphClone) are unknown.
 // Thread safety: any thread. One lock, held across no CUDA call, never taken in a destroy callback.
 // Lifetime: an entry ends with its last set, unless the graph was hoisted. Never destroyed:
-// releases may arrive until process
-//   exit.
+//   releases may arrive until process exit.
 // Errors: functions that allocate throw std::bad_alloc and then have changed nothing.
 class graph_registry {
  public:
-  struct placed_set {
-    reference_set* set;
-    cudaUserObject_t object;
-  };
-
   graph_registry() = default;  // for tests; the library has global()
   graph_registry(graph_registry&&) = delete;
   ~graph_registry() = default;
@@ -244,19 +239,18 @@ class graph_registry {
   // Appends to that deleter's open set of the group; null: of none. `closed`: the graph was
   // destroyed.
   enum class appended { yes, no_set, closed };
-  [[nodiscard]] appended append(deleter_core const& core, std::uint64_t id, cudaGraph_t graph,
-                                reclaimable& member, bool is_written,
-                                group_order const* group) noexcept;
+  [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
+                                bool is_written, group_order const* group) noexcept;
 
   // Registers a set before it is placed on `graph`; open() follows afterwards. Returns the id it is
   // registered with: the key if an adopted graph is captured into.
-  std::uint64_t add(placed_set added, std::uint64_t id, cudaGraph_t graph);
-  void open(reference_set const* set, std::uint64_t id) noexcept;
+  std::uint64_t add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
+  void open(reference_set& set) noexcept;
   void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
-  // hoist() takes the sets off that graph: the entry stays, so that a second hoist is noticed,
-  // until the graph or, of a plain graph, the next one with its handle ends.
-  // Returns the graph's capture id; 0: not known.
-  std::uint64_t note_hoisted(reference_set& set, std::uint64_t id) noexcept;
+  // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
+  // the graph or, of a plain graph, the next one with its handle ends. Returns the graph's capture
+  // id; 0: not known.
+  std::uint64_t remove_hoisted(reference_set& set, std::uint64_t id) noexcept;
   // The graph is alive, and not the sets that a recapture released. Before an append that follows
   // the query of the capture; a set that closes after that query is of a graph that was destroyed.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
@@ -268,17 +262,14 @@ class graph_registry {
   void remove_set(reference_set const& doomed) noexcept;
 
   // The graph's sets, to which nothing is appended from now on.
-  [[nodiscard]] std::vector<placed_set> seal(std::uint64_t id);
+  [[nodiscard]] std::vector<reference_set*> seal(std::uint64_t id);
   [[nodiscard]] bool is_sealed(reference_set const& set) const noexcept;
   [[nodiscard]] bool is_on(reference_set const& set, std::uint64_t id) const noexcept;
 
-  // The newest known graph with this handle. Empty: no live graph with this handle is known, so its
-  // id need not be queried. Not adopted: it may be another graph by now.
-  struct known_handle {
-    std::uint64_t id;
-    bool is_adopted;
-  };
-  [[nodiscard]] std::optional<known_handle> find(cudaGraph_t graph) const noexcept;
+  // The id or key of the newest known graph with this handle. 0: no live graph with this handle is
+  // known, so its id need not be queried. Not a key: it may be another graph by now.
+  [[nodiscard]] std::uint64_t find(cudaGraph_t graph) const noexcept;
+  [[nodiscard]] static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
   [[nodiscard]] bool knows(std::uint64_t id) const noexcept;
   [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs
 
@@ -289,7 +280,7 @@ class graph_registry {
   // The launch orders of the sharing groups whose slots the graph holds, or held until it was
   // hoisted.
   [[nodiscard]] std::vector<std::shared_ptr<launch_order>> groups_of(std::uint64_t id) const;
-  void note_ordered(reference_set& set) noexcept;  // see reference_set::is_ordered_
+  void note_ordered(deferred_releases const& held) noexcept;  // see reference_set::is_ordered_
   // What the graphs of the group hold, and the ids of those that nothing orders. Throws
   // std::bad_alloc.
   struct group_members {
@@ -309,18 +300,18 @@ class graph_registry {
     cudaGraph_t graph = nullptr;
     std::uint64_t capture_id = 0;  // 0: not known
     bool is_hoisted = false;
-    std::vector<placed_set> sets;
+    std::vector<reference_set*> sets;
     // The sharing groups of its sets, hoisted ones too. The entry may outlive them.
     std::vector<std::weak_ptr<launch_order>> groups;
   };
   using entries = std::unordered_map<std::uint64_t, entry>;
 
   [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;
-  void note(std::uint64_t id, cudaGraph_t graph, std::span<placed_set const> added);
-  [[nodiscard]] std::span<placed_set const> sets_of(std::uint64_t id) const noexcept;
+  void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
+  [[nodiscard]] std::span<reference_set* const> sets_of(std::uint64_t id) const noexcept;
   void take_out(reference_set const& set, std::uint64_t id) noexcept;
+  void drop(reference_set& set, std::uint64_t id) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
-  static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
   [[nodiscard]] std::uint64_t capture_id_of(std::uint64_t id) const noexcept;  // 0: not known
   void forget_entry(std::uint64_t dead_id) noexcept;
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -10,9 +10,9 @@
 #include <span>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -7,11 +7,11 @@
 #include <memory>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/graph/graph.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -128,7 +128,7 @@ enum class bound_to { stream, node };
 
 // Nothing is kept of an argument.
 struct no_share {
-  static constexpr bool is_empty = true;
+  static constexpr bool is_empty() noexcept { return true; }
   static constexpr bool is_shared = true;  // as owner: see is_shared_owner
 };
 
@@ -197,7 +197,9 @@ class bound_arguments {
       : shares_(share_of<To, Arguments>(arguments)...) {}
 
   // Whether nothing is kept of any argument.
-  static constexpr bool is_empty = (std::is_same_v<share<Arguments>, no_share> && ...);
+  static constexpr bool is_empty() noexcept {
+    return (std::is_same_v<share<Arguments>, no_share> && ...);
+  }
   // See is_shared_owner.
   static constexpr bool is_shared = (is_shared_owner<share<Arguments>> && ...);
 

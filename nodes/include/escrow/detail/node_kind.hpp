@@ -9,18 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/detail/deleter_core.hpp"
-#include "escrow/detail/node_payload.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/nodes/launch.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1::detail {
 
 // What CUDA is told of a node, and what the node keeps, complete before the call that may fail.
 struct node_draft {
   cudaGraphNodeParams params{};
-  node_payload payload;
+  retired_object::loan payload;
 };
 
 // A kind of node whose parameters can be changed. draft() is called once, and commit() once CUDA
@@ -57,24 +57,34 @@ struct host_bytes {
   std::vector<std::byte> bytes;
 };
 
-// Any kind but kernels.
-template <class Owner>
+// An empty object for what a node keeps. Throws usage_error if the deleter was stopped.
+[[nodiscard]] ESCROW_API retired_object::loan payload_of(deleter_core& core);
+
+// A kind whose parameters can be changed, with what the node keeps; of a kernel, with its values.
+template <class Owner, class Values = std::tuple<>>
 class owning_kind {
  public:
-  owning_kind(cudaGraphNodeParams const& params, Owner owner)
-      : params_(params), owner_(std::move(owner)) {}
+  owning_kind(cudaGraphNodeParams const& params, Owner owner, Values values = {})
+      : params_(params), values_(std::move(values)), owner_(std::move(owner)) {}
 
   [[nodiscard]] node_draft draft(deleter_core& core) {
     node_draft made{params_, {}};
-    if constexpr (!requires { requires Owner::is_empty; }) {
-      made.payload = node_payload(core, std::move(owner_), placed_);
-      if constexpr (requires { placed_->user_data(); }) {
-        made.params.host.userData = placed_->user_data();
-      }
-      if constexpr (is_bound) placed_->end_slot_shares_with(*made.payload.get());
+    pointers_ = addresses_of(values_);
+    if (params_.type == cudaGraphNodeTypeKernel) {
+      made.params.kernel.kernelParams = pointers_.data();
     }
+    if constexpr (requires { owner_.is_empty(); }) {
+      if (owner_.is_empty()) return made;
+    }
+    made.payload = payload_of(core);
+    placed_ = &made.payload->emplace(std::move(owner_));
+    if constexpr (requires { placed_->user_data(); }) {
+      made.params.host.userData = placed_->user_data();
+    }
+    if constexpr (is_bound) placed_->end_slot_shares_with(*made.payload);
     return made;
   }
+
   void commit() noexcept {
     if constexpr (is_bound) {
       if (placed_ != nullptr) placed_->take();
@@ -85,41 +95,18 @@ class owning_kind {
   static constexpr bool is_bound = requires { &Owner::end_slot_shares_with; };
 
   cudaGraphNodeParams params_;
+  Values values_;
+  decltype(addresses_of(std::declval<Values&>())) pointers_{};
   Owner owner_;
   Owner* placed_ = nullptr;
 };
 
-// A kernel with its values, and what is kept of its arguments.
-template <class Values, class... Arguments>
-class kernel_kind {
+template <class... Arguments, class Values>
+auto kernel_kind(kernel const& launched, launch_config const& config, Values values,
+                 std::remove_reference_t<Arguments>&... arguments) {
   using owner = launch_owner<bound_to::node, Arguments...>;
-
- public:
-  kernel_kind(kernel const& launched, launch_config const& config, Values const& values,
-              std::remove_reference_t<Arguments>&... arguments)
-      : params_(kernel_params(launched, config)),
-        values_(values),
-        owner_{launched.library(), node_arguments<Arguments...>(arguments...)} {}
-
-  [[nodiscard]] node_draft draft(deleter_core& core) {
-    pointers_ = addresses_of(values_);
-    params_.kernel.kernelParams = pointers_.data();
-    node_draft made{params_, {}};
-    if (owner_.is_empty()) return made;
-    made.payload = node_payload(core, std::move(owner_), placed_);
-    placed_->arguments.end_slot_shares_with(*made.payload.get());
-    return made;
-  }
-  void commit() noexcept {
-    if (placed_ != nullptr) placed_->arguments.take();
-  }
-
- private:
-  cudaGraphNodeParams params_;
-  Values values_;
-  decltype(addresses_of(std::declval<Values&>())) pointers_{};
-  owner owner_;
-  owner* placed_ = nullptr;
-};
+  cudaGraphNodeParams const params = kernel_params(launched, config);
+  return owning_kind<owner, Values>(params, owner(launched, arguments...), std::move(values));
+}
 
 }  // namespace escrow::inline v0_1::detail

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/nodes/node_kinds.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -76,7 +76,7 @@ class ESCROW_API graph_builder_ref {
  private:
   [[nodiscard]] static deleter_core& keeper_of(graph_core& core);
   // Adds a node with these parameters, which are CUDA's afterwards.
-  node add_node(graph_core& core, cudaGraphNodeParams& params, detail::node_payload payload) const;
+  node add_node(graph_core& core, cudaGraphNodeParams& params, retired_object::loan payload) const;
 };
 
 // The place at the graph's beginning.
@@ -128,7 +128,7 @@ class ESCROW_API node : public graph_builder_ref {
 
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
-  void set_params(cudaGraphNodeParams& params, detail::node_payload payload) const;
+  void set_params(cudaGraphNodeParams& params, retired_object::loan payload) const;
   // For set() in an exec: that of the graph that the exec was created from; else throws
   // usage_error.
   [[nodiscard]] deleter_core& core_in(graph_exec const& exec) const;

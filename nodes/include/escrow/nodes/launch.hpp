@@ -1,11 +1,15 @@
-// Launching a kernel whose arguments stay alive until it is done, captured or not.
+// Kernels that keep the code they are in, loaded at run time or not, and launching one whose
+// arguments stay alive until it is done, captured or not.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,9 +18,72 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/bound_arguments.hpp"
-#include "escrow/nodes/kernel.hpp"
 
 namespace escrow::inline v0_1 {
+
+// What: a kernel, with a share of the library that it was found in, if it was.
+// Lifetime: the library stays loaded as long as a kernel of it is there, and launches and graphs
+//   that launch() made.
+//   One that was moved from is null, and is not launched.
+class kernel {
+ public:
+  // A __global__ function that is linked into the program, which stays.
+  template <class... Parameters>
+  // NOLINTNEXTLINE(google-explicit-constructor): a function is a kernel.
+  kernel(void (*function)(Parameters...)) noexcept
+      : kernel(reinterpret_cast<void const*>(function)) {}
+  // The same, by the address that cudaLaunchKernel takes.
+  explicit kernel(void const* function) noexcept : function_(std::shared_ptr<void>(), function) {}
+  explicit kernel(char const* name) = delete;  // a name is looked up in a library
+  // What cudaLaunchKernel and kernel nodes take.
+  [[nodiscard]] void const* get() const noexcept { return function_.get(); }
+  // A share of the library that the kernel keeps; null for one that is linked in.
+  [[nodiscard]] std::shared_ptr<void const> library() const noexcept {
+    return function_.use_count() == 0 ? nullptr : function_;
+  }
+
+  friend bool operator==(kernel const& one, kernel const& other) noexcept {
+    return one.function_ == other.function_;
+  }
+
+ private:
+  friend class library;
+
+  explicit kernel(std::shared_ptr<void const> function) noexcept : function_(std::move(function)) {}
+
+  std::shared_ptr<void const> function_;  // a share of the library, if any
+};
+
+// What: a share of loaded code: a cubin, PTX or fatbin.
+// Lifetime: the code is unloaded by the deleter's worker, once, when this and its copies, the
+//   kernels found in it, their launches, and the graphs that have them are destroyed.
+// Capture: loading is capture-safe: it runs in Relaxed mode.
+// Errors: cuda_error, std::bad_alloc. What is no code may be noticed by find() only: CUDA loads
+//   lazily, and load() of anything succeeds then.
+class ESCROW_API library {
+ public:
+  // Loads the code at `image`, which need not stay. Any thread. Bad code may be noticed by find()
+  // only. Source: cudaLibraryLoadData.
+  [[nodiscard]] static library load(void const* image, deleter& its = deleter::global());
+  // Loads a file. Any thread. Source: cudaLibraryLoadFromFile.
+  [[nodiscard]] static library load_file(std::filesystem::path const& file,
+                                         deleter& its = deleter::global());
+
+  // The kernel of that (mangled) name, which keeps the library. Throws cuda_error:
+  // cudaErrorSymbolNotFound if there is none, cudaErrorInvalidKernelImage if what was loaded is no
+  // code; usage_error if this was moved from. Any thread. Source: cudaLibraryGetKernel.
+  [[nodiscard]] kernel find(std::string const& name) const;
+
+  // The CUDA handle. Never owning; null if moved from.
+  [[nodiscard]] cudaLibrary_t get() const noexcept;
+
+ private:
+  class loaded_code;
+  explicit library(std::shared_ptr<loaded_code const> loaded) noexcept
+      : loaded_(std::move(loaded)) {}
+
+  std::shared_ptr<loaded_code const> loaded_;
+};
 
 // What: the shape of a launch, and the deleter that destroys what its arguments own.
 struct launch_config {
@@ -33,13 +100,17 @@ namespace detail {
 
 // All that one launch of a kernel, or a kernel node, keeps.
 template <bound_to To, class... Arguments>
-struct launch_owner {
-  static constexpr bool is_shared = bound_arguments<To, Arguments...>::is_shared;
+class launch_owner : public bound_arguments<To, Arguments...> {
+ public:
+  launch_owner(kernel const& launched, std::remove_reference_t<Arguments>&... arguments)
+      : bound_arguments<To, Arguments...>(arguments...), library_(launched.library()) {}
+
   [[nodiscard]] bool is_empty() const noexcept {
-    return decltype(arguments)::is_empty && library == nullptr;
+    return bound_arguments<To, Arguments...>::is_empty() && library_ == nullptr;
   }
-  std::shared_ptr<void const> library;
-  bound_arguments<To, Arguments...> arguments;
+
+ private:
+  std::shared_ptr<void const> library_;
 };
 
 // Enqueues the kernel with the values that `values` points to.
@@ -70,13 +141,13 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
   auto pointers = addresses_of(values);
   auto const enqueue = [&] { launch_values(stream, launched, config, pointers.data()); };
   using owner = launch_owner<bound_to::stream, Arguments...>;
-  owner kept{launched.library(), decltype(owner::arguments)(arguments...)};
+  owner kept(launched, arguments...);
   if (kept.is_empty()) {
     static_cast<void>(usable_capture_of("launch", stream));  // else retire_around() asks
     return enqueue();
   }
   deleter& its = config.deleter != nullptr ? *config.deleter : deleter::global();
-  auto const take = [](owner& in_place) noexcept { in_place.arguments.take(); };
+  auto const take = [](owner& in_place) noexcept { in_place.take(); };
   its.retire_around("launch", stream, std::move(kept), take, enqueue);
 }
 

@@ -9,10 +9,10 @@
 #include <tuple>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -49,14 +49,13 @@ namespace detail {
 template <class... Arguments>
 [[nodiscard]] auto kernel_node(kernel const& launched, launch_config const& config,
                                Arguments&&... arguments) {
-  using values = decltype(detail::values_of(arguments...));
-  return detail::kernel_kind<values, Arguments...>(launched, config,
-                                                   detail::values_of(arguments...), arguments...);
+  return detail::kernel_kind<Arguments...>(launched, config, detail::values_of(arguments...),
+                                           arguments...);
 }
 template <class... Parameters, class... Arguments>
 [[nodiscard]] auto kernel_node(void (*launched)(Parameters...), launch_config const& config,
                                Arguments&&... arguments) {
-  return detail::kernel_kind<std::tuple<Parameters...>, Arguments...>(
+  return detail::kernel_kind<Arguments...>(
       launched, config, detail::values_for<Parameters...>(arguments...), arguments...);
 }
 

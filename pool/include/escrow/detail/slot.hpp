@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

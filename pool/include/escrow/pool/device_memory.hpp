@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -12,17 +12,16 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/deleter/sharing_group.hpp"
-#include "escrow/detail/module_pin.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
 #include "escrow/pool/claimer.hpp"  // IWYU pragma: export
 #include "escrow/pool/lease.hpp"    // IWYU pragma: export
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/detail/slot.hpp"
 #include "escrow/pool/device_memory.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <memory>
 
-#include "escrow/api.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/pool/scratch_pool.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -1,5 +1,5 @@
 // Loading and unloading code.
-#include "escrow/nodes/kernel.hpp"
+#include "escrow/nodes/launch.hpp"
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -29,9 +29,8 @@ class ESCROW_LOCAL library::loaded_code {
 
 library::loaded_code::~loaded_code() {
   if (handle_ == nullptr) return;
-  cudaError_t status = cudaSuccess;
-  bool const is_unloaded = retry_cleanup([&] { return status = cudaLibraryUnload(handle_); });
-  if (!is_unloaded) core_.report(status, "cudaLibraryUnload");
+  cudaError_t const status = retry_cleanup([this] { return cudaLibraryUnload(handle_); });
+  if (status != cudaSuccess) core_.report(status, "cudaLibraryUnload");
 }
 
 library library::load(void const* image, deleter& its) {
@@ -58,7 +57,7 @@ kernel library::find(std::string const& name) const {
   }
   cudaKernel_t found = nullptr;
   check(cudaLibraryGetKernel(&found, loaded_->get(), name.c_str()), "cudaLibraryGetKernel");
-  return kernel(reinterpret_cast<void const*>(found), loaded_);
+  return kernel(std::shared_ptr<void const>(loaded_, reinterpret_cast<void const*>(found)));
 }
 
 cudaLibrary_t library::get() const noexcept {
