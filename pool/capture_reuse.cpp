@@ -86,14 +86,20 @@ capture_reuse::entry* capture_reuse::find(std::uint64_t id) noexcept {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-std::size_t capture_reuse::holds_of(slot const& held) noexcept {
-  return held.claimed_in_.size() + held.other_holds_;
+bool capture_reuse::is_ordered(slot const& held) noexcept {
+  return std::ranges::find(held.held_by_, slot::no_claim) == held.held_by_.end();
+}
+
+void capture_reuse::stop_reuse(slot& held) noexcept {
+  if (entry* const of = find(std::exchange(held.reusable_in_, 0))) {
+    std::erase(of->reusable, &held);
+  }
 }
 
 bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   held.is_leased_ = false;
-  if (holds_of(held) == 0) return true;
-  if (!is_shared || !is_in_group_ || held.is_shared_ || held.other_holds_ != 0) return false;
+  if (held.held_by_.empty()) return true;
+  if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
   held.older_ = std::exchange(shared_, &held);
   if (held.older_ != nullptr) held.older_->newer_ = &held;
@@ -110,7 +116,7 @@ void capture_reuse::unshare(slot& claimed) noexcept {
 
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
   std::lock_guard const lock(mutex_);
-  held.claimed_in_.reserve(held.claimed_in_.size() + 1);
+  held.held_by_.reserve(held.held_by_.size() + 1);
   auto const [found, is_new] = entries_.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();
@@ -118,29 +124,18 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
   }
   ++found->second.holds;
   held.is_leased_ = held.may_be_in_graphs_ = true;
-  if (holds_of(held) == 0) ++slots_held_;
-  if (is_claim) {
-    held.claimed_in_.push_back(id);
-    held.reusable_in_ = id;
-  } else {
-    ++held.other_holds_;
-  }
+  if (held.held_by_.empty()) ++slots_held_;
+  held.held_by_.push_back(is_claim ? id : slot::no_claim);
+  if (is_claim) held.reusable_in_ = id;
 }
 
 bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept {
   std::lock_guard const lock(mutex_);
+  if (held.reusable_in_ == id) stop_reuse(held);
   auto const found = entries_.find(id);
-  if (held.reusable_in_ == id) {
-    held.reusable_in_ = 0;
-    remove_reusable(found->second, held);
-  }
   if (--found->second.holds == 0) entries_.erase(found);
-  if (is_claim) {
-    std::erase(held.claimed_in_, id);
-  } else {
-    --held.other_holds_;
-  }
-  if (holds_of(held) != 0) return false;
+  held.held_by_.erase(std::ranges::find(held.held_by_, is_claim ? id : slot::no_claim));
+  if (!held.held_by_.empty()) return false;
   --slots_held_;
   if (held.is_leased_) return false;
   unshare(held);
@@ -149,14 +144,12 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
 
 void capture_reuse::end_reuse(slot& held, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  if (held.reusable_in_ != id) return;
-  held.reusable_in_ = 0;
-  if (entry* const of = find(id)) remove_reusable(*of, held);
+  if (held.reusable_in_ == id) stop_reuse(held);
 }
 
 bool capture_reuse::is_held(slot const& asked) const noexcept {
   std::lock_guard const lock(mutex_);
-  return holds_of(asked) != 0;
+  return !asked.held_by_.empty();
 }
 
 bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noexcept {
@@ -169,9 +162,9 @@ bool capture_reuse::may_take(slot const& listed) noexcept {
   return !listed.is_leased_ && !listed.claimed_with_->is_off_graphs();
 }
 
-bool capture_reuse::end_lease(slot& held, bool was_shared) noexcept {
+bool capture_reuse::end_lease(slot& held, bool may_be_shared) noexcept {
   std::lock_guard const lock(mutex_);
-  return end_lease_now(held, was_shared);
+  return end_lease_now(held, may_be_shared);
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
@@ -182,43 +175,13 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
   held.released_edges_ = edges;
   entry* const of = find(id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
-  if (of != nullptr && held.other_holds_ == 0 && held.reusable_in_ == id) {
-    try {
-      if (after.empty()) add_reusable(*of, held, nullptr);
-      for (cudaGraphNode_t const node : after) add_reusable(*of, held, node);
-    } catch (...) {
-      remove_reusable(*of, held);
-      throw;
-    }
+  if (of != nullptr && held.reusable_in_ == id && is_ordered(held)) {
+    of->reusable.push_back(&held);
     ++of->offers;
     of->barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
   return end_lease_now(held, true);
-}
-
-void capture_reuse::add_reusable(entry& of, slot& held, cudaGraphNode_t after) {
-  if (spare_count_ == 0) {
-    of.reusable.emplace(after, &held);
-    return;
-  }
-  reusable_slots::node_type& spare = spare_[--spare_count_];
-  spare.key() = after;
-  spare.mapped() = &held;
-  of.reusable.insert(std::move(spare));
-}
-
-void capture_reuse::remove_reusable(entry& of, slot& held) noexcept {
-  auto const remove_at = [&](cudaGraphNode_t node) {
-    auto const [begin, end] = of.reusable.equal_range(node);
-    auto const place =
-        std::find_if(begin, end, [&](auto const& each) { return each.second == &held; });
-    if (place == end) return;
-    auto removed = of.reusable.extract(place);
-    if (spare_count_ < spare_.size()) spare_[spare_count_++] = std::move(removed);
-  };
-  if (held.released_after_.empty()) return remove_at(nullptr);
-  for (cudaGraphNode_t const node : held.released_after_) remove_at(node);
 }
 
 template <class Choose, class Check>
@@ -228,7 +191,7 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
     {
       std::lock_guard const lock(mutex_);
       entry const* const of = find(id);
-      if (of != nullptr && !of->reusable.empty()) found = choose(of->reusable);
+      if (of != nullptr) found = choose(*of);
       if (found == nullptr) return nullptr;
       found->is_leased_ = true;
     }
@@ -241,7 +204,7 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
       throw;
     }
     std::lock_guard const lock(mutex_);
-    if (entry* const of = find(id)) remove_reusable(*of, *found);
+    if (entry* const of = find(id)) std::erase(of->reusable, found);
     found->is_leased_ = is_taken;
     if (is_taken) {
       unshare(*found);
@@ -253,12 +216,10 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
 slot* capture_reuse::take_shared(std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
   for (slot* each = shared_; each != nullptr; each = each->older_) {
-    if (each->is_leased_ || std::ranges::find(each->claimed_in_, id) != each->claimed_in_.end()) {
-      continue;
-    }
+    if (each->is_leased_ || std::ranges::find(each->held_by_, id) != each->held_by_.end()) continue;
     each->is_leased_ = true;
     unshare(*each);
-    if (entry* const of = find(std::exchange(each->reusable_in_, 0))) remove_reusable(*of, *each);
+    stop_reuse(*each);
     return each;
   }
   return nullptr;
@@ -269,59 +230,46 @@ bool capture_reuse::is_unchanged(slot const& released) {
 }
 
 template <class IsBefore>
-slot* capture_reuse::newest_at(cudaGraphNode_t node, reusable_slots const& all,
-                               IsBefore is_before) {
-  slot* newest = nullptr;
-  auto const [first, last] = all.equal_range(node);
-  for (auto each = first; each != last; ++each) {
-    slot* const candidate = each->second;
-    if (!may_take(*candidate) || !std::ranges::all_of(candidate->released_after_, is_before)) {
-      continue;
-    }
-    if (newest == nullptr || newest->released_at_ < candidate->released_at_) newest = candidate;
-  }
-  return newest;
+slot* capture_reuse::newest_of(entry const& of, IsBefore is_before) {
+  auto const found = std::find_if(of.reusable.rbegin(), of.reusable.rend(), [&](slot const* each) {
+    return may_take(*each) && std::ranges::all_of(each->released_after_, is_before);
+  });
+  return found == of.reusable.rend() ? nullptr : *found;
 }
 
 slot* capture_reuse::take_before(capture_frontier const& frontier, std::uint64_t id,
                                  std::size_t slots_max) {
   // Most often it is the stream's last one, and a look at the frontier itself is enough.
   std::span<cudaGraphNode_t const> const before = frontier.all().first(frontier.ended);
-  auto const is_before = [&](cudaGraphNode_t node) { return contains(before, node); };
-  auto const choose = [&](reusable_slots const& all) {
-    for (cudaGraphNode_t const node : before) {
-      if (slot* const found = newest_at(node, all, is_before)) return found;
-    }
-    return newest_at(nullptr, all, is_before);
+  auto const choose = [&](entry const& of) {
+    return newest_of(of, [&](cudaGraphNode_t node) { return contains(before, node); });
   };
   if (slot* const found = take(id, choose, is_unchanged)) return found;
-  return walk_before(frontier, id, slots_max);
+  return walk_before(before, id, slots_max);
 }
 
-slot* capture_reuse::walk_before(capture_frontier const& frontier, std::uint64_t id,
+slot* capture_reuse::walk_before(std::span<cudaGraphNode_t const> frontier, std::uint64_t id,
                                  std::size_t slots_max) {
   constexpr std::size_t near = 256;
-  std::size_t nodes_max = 0;
-  std::uint64_t offers = 0;
-  {
-    std::lock_guard const lock(mutex_);
-    entry const* const of = find(id);
-    if (of == nullptr || of->reusable.empty()) return nullptr;
-    nodes_max = of->holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
-    offers = of->offers;
-  }
-  // Nodes before the frontier, nearest first. Null: releases after no node.
-  auto const ended = static_cast<std::ptrdiff_t>(frontier.ended);
-  nodes before(frontier.nodes.begin(), frontier.nodes.begin() + ended);
-  before.push_back(nullptr);
-  std::unordered_set<cudaGraphNode_t> further;  // those beyond the frontier itself
+  nodes before(frontier.begin(), frontier.end());  // nearest first
+  std::unordered_set<cudaGraphNode_t> further;     // those of them beyond the frontier itself
   auto const is_before = [&](cudaGraphNode_t node) {
-    auto const end = before.begin() + ended;
-    return std::find(before.begin(), end, node) != end || further.contains(node);
+    return contains(frontier, node) || further.contains(node);
   };
-  auto const take_at = [&](cudaGraphNode_t node) {
-    auto const choose = [&](reusable_slots const& all) { return newest_at(node, all, is_before); };
-    return take(id, choose, is_unchanged);
+  // Of the last look at the reusable slots: how many may be walked, which nodes the releases came
+  // after, and how many there were.
+  std::size_t nodes_max = 0;
+  std::unordered_set<cudaGraphNode_t> released_after;
+  std::uint64_t offers = 0;
+  auto const choose = [&](entry const& of) {
+    slot* const found = newest_of(of, is_before);
+    if (found != nullptr || of.reusable.empty()) return found;
+    nodes_max = of.holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
+    offers = of.offers;
+    for (slot const* each : of.reusable) {
+      released_after.insert(each->released_after_.begin(), each->released_after_.end());
+    }
+    return found;
   };
   auto const is_barren = [&](cudaGraphNode_t node) {
     std::lock_guard const lock(mutex_);
@@ -329,35 +277,36 @@ slot* capture_reuse::walk_before(capture_frontier const& frontier, std::uint64_t
     return of == nullptr || of->barren.contains(node);
   };
 
-  std::size_t looked = 0;
-  for (std::size_t walked = 0; walked < before.size(); ++walked) {
-    for (; looked < before.size(); ++looked) {
-      if (slot* const found = take_at(before[looked])) return found;
+  // Also at the frontier, where a release may have come since: it would be behind `barren`.
+  bool is_worth_a_look = true;
+  for (std::size_t walked = 0;; ++walked) {
+    if (is_worth_a_look) {
+      if (slot* const found = take(id, choose, is_unchanged)) return found;
     }
+    if (walked == before.size()) break;
     if (walked == nodes_max) return nullptr;
+    is_worth_a_look = false;
     cudaGraphNode_t const node = before[walked];
-    if (node == nullptr || is_barren(node)) continue;
+    if (is_barren(node)) continue;
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
       if (is_before(earlier) || !ends_after(node, edge)) return;
       further.insert(earlier);
       before.push_back(earlier);
+      is_worth_a_look |= released_after.contains(earlier);
     });
   }
   std::lock_guard const lock(mutex_);
   entry* const of = find(id);
   if (of == nullptr || of->offers != offers) return nullptr;
-  of->barren.insert(before.begin(), before.begin() + ended);
+  of->barren.insert(frontier.begin(), frontier.end());
   return nullptr;
 }
 
 slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stream) {
-  auto const choose_oldest = [](reusable_slots const& all) {
-    slot* oldest = nullptr;
-    for (auto const& [node, candidate] : all) {
-      if (!may_take(*candidate)) continue;
-      if (oldest == nullptr || candidate->released_at_ < oldest->released_at_) oldest = candidate;
-    }
-    return oldest;
+  auto const choose_oldest = [](entry const& of) -> slot* {
+    auto const oldest =
+        std::ranges::find_if(of.reusable, [](slot const* each) { return may_take(*each); });
+    return oldest == of.reusable.end() ? nullptr : *oldest;
   };
   return take(capture.id, choose_oldest, [&](slot& found) {
     nodes& after = found.released_after_;

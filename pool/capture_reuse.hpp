@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <boost/container/small_vector.hpp>
 #include <chrono>
 #include <cstddef>
@@ -12,7 +11,6 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -66,9 +64,9 @@ class capture_reuse {
   // capture: it was not hoisted or recaptured since.
   [[nodiscard]] bool is_held_in(slot const& claimed, std::uint64_t id) const noexcept;
 
-  // Ends the lease, or its deferred record. True if no graph holds the slot. `was_shared`: a slot
-  // of take_shared() that no graph got is shared again.
-  [[nodiscard]] bool end_lease(slot& held, bool was_shared) noexcept;
+  // Ends the lease, or its deferred record. True if no graph holds the slot. `may_be_shared`: else
+  // it is shared, as a slot of take_shared() that no other graph got.
+  [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept;
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then continues.
   [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
@@ -96,47 +94,40 @@ class capture_reuse {
   [[nodiscard]] std::size_t slots_held() const noexcept;
 
  private:
-  // By each node that the release came after; null: by none.
-  using reusable_slots = std::unordered_multimap<cudaGraphNode_t, slot*>;
-
   struct entry {
     std::size_t holds = 0;
     std::chrono::steady_clock::time_point since;
     source_location where;
-    reusable_slots reusable;
-    std::uint64_t offers = 0;  // releases that made a slot reusable so far
+    std::vector<slot*> reusable;  // in the order of their releases
+    std::uint64_t offers = 0;     // releases that made a slot reusable so far
     // No reusable slot is before these nodes. Cleared by the next release.
     std::unordered_set<cudaGraphNode_t> barren;
   };
 
   [[nodiscard]] entry* find(std::uint64_t id) noexcept;
   [[nodiscard]] static bool may_take(slot const& listed) noexcept;
-  [[nodiscard]] static std::size_t holds_of(slot const& held) noexcept;
+  // Whether the launches of all graphs that hold it are ordered: it was claimed in each.
+  [[nodiscard]] static bool is_ordered(slot const& held) noexcept;
   // Ends the lease; true if no graph holds the slot, else `is_shared`: other captures may claim it.
   [[nodiscard]] bool end_lease_now(slot& held, bool is_shared) noexcept;
   void unshare(slot& claimed) noexcept;
-  void add_reusable(entry& of, slot& held, cudaGraphNode_t after);  // throws std::bad_alloc
-  void remove_reusable(entry& of, slot& held) noexcept;
-  // The newest one that was released after `node`, and after no other node that is not
-  // `is_before`; null if there is none.
+  void stop_reuse(slot& held) noexcept;  // no claim of the capture gets it that it is reusable in
+  // The newest reusable one that was released only after nodes that are `is_before`; null if there
+  // is none.
   template <class IsBefore>
-  [[nodiscard]] static slot* newest_at(cudaGraphNode_t node, reusable_slots const& all,
-                                       IsBefore is_before);
-  // Leases the slot that `choose` finds among the reusable ones if `is_right(slot)`; else that one
-  // is not reusable any more, and another is chosen. While asked about it counts as leased, and
-  // stays listed.
+  [[nodiscard]] static slot* newest_of(entry const& of, IsBefore is_before);
+  // Leases the slot that `choose` finds in the entry if `is_right(slot)`; else that one is not
+  // reusable any more, and another is chosen. While asked about it counts as leased, and stays
+  // listed.
   template <class Choose, class Check>
   [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
-  [[nodiscard]] slot* walk_before(capture_frontier const& frontier, std::uint64_t id,
+  [[nodiscard]] slot* walk_before(std::span<cudaGraphNode_t const> frontier, std::uint64_t id,
                                   std::size_t slots_max);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
   std::map<std::uint64_t, entry> entries_;
-  // Removed from `reusable`, for what is added next: nothing is allocated for each release.
-  std::array<reusable_slots::node_type, 8> spare_;
-  std::size_t spare_count_ = 0;
   std::size_t slots_held_ = 0;  // by any number of graphs
   bool const is_in_group_;
   slot* shared_ = nullptr;  // linked by slot::older_ and newer_, the newest first

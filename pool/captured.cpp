@@ -25,16 +25,16 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
   }
   if (found == nullptr) found = grow_in_room(failure, nullptr);
   if (found == nullptr) return nullptr;
-  give_to_graph(*found, capture, false, where);
+  give_to_graph(*found, capture, where);
   return found;
 }
 
-void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture, bool was_shared,
+void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
                                      source_location where) {
   try {
     hold_in_graph(taken, capture, true, where);
   } catch (...) {
-    end_lease(taken, was_shared);
+    end_lease(taken, true);  // shared again, if it was
     throw;
   }
   taken.was_used_ = true;  // the graph may be launched again
@@ -56,7 +56,7 @@ slot* slot_pool::state::take_existing(capture_info const& capture, capture_front
   }
   slot* const found = shared != nullptr || !may_be_idle ? shared : take_done(next_pass());
   if (found == nullptr) return nullptr;
-  give_to_graph(*found, capture, shared != nullptr, where);
+  give_to_graph(*found, capture, where);
   return found;
 }
 

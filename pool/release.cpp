@@ -36,11 +36,6 @@ bool is_in_its_capture(claimed_slot const& lease) {
   return capture.is_active() && capture.id == lease.capture_id;
 }
 
-// Allocates only in a capture.
-capture_frontier end_of(capture_info const& capture, detail::capture_dependencies const& after) {
-  return capture.is_active() ? capture_frontier(after) : capture_frontier();
-}
-
 [[noreturn]] void refuse_capture(char const* call, claimed_slot const& lease) {
   throw usage_error(call,
                     lease.capture_id == 0
@@ -74,15 +69,12 @@ void slot_pool::release(claimed_slot& lease) {
   std::optional<device_scope> device;
   if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
   if (lease.local != nullptr && in.release_local(lease)) return;
-  capture_info capture;
-  detail::capture_dependencies after;
-  check(query_recordable(lease.on.handle, capture, &after), "cudaStreamGetCaptureInfo");
-  in.release_on(lease, lease.on, capture, end_of(capture, after));
+  in.release_on(lease, lease.on, true);
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  stream_use on = in.unasked(stream);
+  stream_use const on = in.unasked(stream);
   if (!is_own) {
     if (deleter_core::is_reclaiming()) {
       in.release_eager(lease, on, false);
@@ -92,18 +84,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
       return release(lease);
     }
   }
-  capture_info capture;
-  detail::capture_dependencies after;
-  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
-  capture_frontier end = end_of(capture, after);  // before another call on the stream
-  if (capture.is_none()) on.id = stream_id(stream);
-  bool const is_claiming_stream = on.id != 0 && on.id == lease.on.id;
-  if (!is_claiming_stream && capture.status != capture_status::invalidated) {
-    in.require_device("lease::release", stream, capture,
-                      "release on a stream of the pool's device, and tell record_stream() of the "
-                      "other");
-  }
-  in.release_on(lease, on, capture, std::move(end));
+  in.release_on(lease, on, false);
 }
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
@@ -151,30 +132,42 @@ bool slot_pool::state::is_held_by(claimed_slot const& lease,
   return capture.id == lease.capture_id && reuse.is_held_in(*lease.what, capture.id);
 }
 
-void slot_pool::state::release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
-                                  capture_frontier end) {
+void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream) {
+  capture_info capture;
+  detail::capture_dependencies after;
+  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+  capture_frontier end;  // before another call on the stream
+  if (capture.is_active()) end = capture_frontier(after);
+  bool const is_invalidated = capture.status == capture_status::invalidated;
+  if (capture.is_none() && on.id == 0) on.id = stream_id(on.handle);
+  if (!is_claiming_stream && !is_invalidated && (on.id == 0 || on.id != lease.on.id)) {
+    require_device("lease::release", on.handle, capture,
+                   "release on a stream of the pool's device, and tell record_stream() of the "
+                   "other");
+  }
   // A lease that was recorded after its capture is in a later one of its graph, which does not
   // order that use.
   bool const is_foreign = capture.is_active() && (capture.id != lease.capture_id ||
                                                   was_recorded_after_its_capture(*lease.what));
-  // The graph may have been hoisted or recaptured since the claim.
-  bool const is_held = !capture.is_active() || is_held_by(lease, capture);
-  if (is_foreign || capture.status == capture_status::invalidated) {
-    bool const is_unused_outside = capture.id != lease.capture_id && is_in_its_capture(lease);
-    // Work on the slot may have been captured: this graph must hold it, too.
-    if (is_foreign && !is_held) hold_in_graph(*lease.what, capture, false, {});
+  bool const is_recordable = !is_foreign && !is_invalidated;
+  bool const is_unused_outside =
+      !is_recordable && capture.id != lease.capture_id && is_in_its_capture(lease);
+  if (is_recordable) {
+    for (stream_use const& also : lease.what->unrecorded_) {
+      require_same_thread(also, "gave it to record_stream()");
+    }
+  }
+  // Work on the slot may have been captured: this graph must hold it, too. It does not, if it was
+  // hoisted or recaptured since the claim.
+  if (capture.is_active() && !is_held_by(lease, capture)) {
+    hold_in_graph(*lease.what, capture, false, {});
+  }
+  if (!is_recordable) {
     if (is_unused_outside) lease.on = on;  // nothing to wait for on the claiming stream
     release_eager(lease, on, false);
     return;
   }
-  for (stream_use const& also : lease.what->unrecorded_) {
-    require_same_thread(also, "gave it to record_stream()");
-  }
-  if (capture.is_active()) {
-    if (!is_held) hold_in_graph(*lease.what, capture, false, {});
-    return release_captured(lease, end);
-  }
-  if (on.id == 0) on.id = stream_id(on.handle);
+  if (capture.is_active()) return release_captured(lease, end);
   check(release_eager(lease, on, true), "cudaEventRecord");
 }
 
@@ -232,10 +225,10 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& e
   go_home(used);
 }
 
-void slot_pool::state::end_lease(slot& used, bool was_shared) noexcept {
+void slot_pool::state::end_lease(slot& used, bool may_be_shared) noexcept {
   // capture_reuse knows only slots that graphs may hold.
   if (used.may_be_in_graphs_) {
-    if (!reuse.end_lease(used, was_shared)) return;
+    if (!reuse.end_lease(used, may_be_shared)) return;
     used.may_be_in_graphs_ = false;
   }
   go_home(used);

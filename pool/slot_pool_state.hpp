@@ -127,8 +127,7 @@ struct ESCROW_LOCAL slot_pool::state {
                                     source_location where, bool may_be_idle);
   // Makes the captured graph hold the slot that a claim took. If it throws, the slot is where it
   // was.
-  void give_to_graph(slot& taken, capture_info const& capture, bool was_shared,
-                     source_location where);
+  void give_to_graph(slot& taken, capture_info const& capture, source_location where);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   void forget_hold(graph_hold& unused) noexcept;
   // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does
@@ -145,16 +144,16 @@ struct ESCROW_LOCAL slot_pool::state {
   // Whether the graph of that capture, which is active, holds the slot for the lease.
   [[nodiscard]] bool is_held_by(claimed_slot const& lease,
                                 capture_info const& capture) const noexcept;
-  // `capture` and `end`: what was asked of `on`.
-  void release_on(claimed_slot& lease, stream_use on, capture_info const& capture,
-                  capture_frontier end);
+  // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
+  void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
   // now, and a wait of `on` for the claiming stream may be captured, so that one is recorded, too.
   // Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use on, bool is_recordable) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier& end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
-  void end_lease(slot& used, bool was_shared = false) noexcept;
+  // `may_be_shared`: see capture_reuse::end_lease.
+  void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {
     if (!free.put(idle)) destroy(idle);
   }

@@ -157,12 +157,16 @@ class ESCROW_API slot : public reclaimable {
   graph_hold first_hold_;
   bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
   bool is_leased_ = false;         // guarded by capture_reuse, as all below, once a graph holds it
-  std::vector<std::uint64_t> claimed_in_;  // captures that claimed it and whose graphs hold it
-  std::size_t other_holds_ = 0;            // of graphs whose launches nothing orders with those
+  // For each graph that holds it: the capture that claimed it; no_claim: none did, and nothing
+  // orders that graph's launches with those of the others.
+  std::vector<std::uint64_t> held_by_;
+  static constexpr std::uint64_t no_claim = 0;
   // The last capture that claimed it, while it may be claimed there again; 0: it may not.
   std::uint64_t reusable_in_ = 0;
-  reference_set const* claimed_with_ = nullptr;  // the set that holds it there; alive meanwhile
-  bool is_shared_ = false;                       // other captures of its sharing group may claim it
+  // The set that holds it there; alive meanwhile. Written by the lease's thread, in the claim; read
+  // by others once the release in the capture has made it reusable.
+  reference_set const* claimed_with_ = nullptr;
+  bool is_shared_ = false;  // other captures of its sharing group may claim it
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;
