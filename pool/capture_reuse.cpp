@@ -101,17 +101,12 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   if (held.held_by_.empty()) return true;
   if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
-  held.older_ = std::exchange(shared_, &held);
-  if (held.older_ != nullptr) held.older_->newer_ = &held;
+  shared_.add(held);
   return false;
 }
 
 void capture_reuse::unshare(slot& claimed) noexcept {
-  if (!std::exchange(claimed.is_shared_, false)) return;
-  slot* const older = std::exchange(claimed.older_, nullptr);
-  slot* const newer = std::exchange(claimed.newer_, nullptr);
-  (newer == nullptr ? shared_ : newer->older_) = older;
-  if (older != nullptr) older->newer_ = newer;
+  if (std::exchange(claimed.is_shared_, false)) shared_.remove(claimed);
 }
 
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
@@ -215,7 +210,7 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
 
 slot* capture_reuse::take_shared(std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  for (slot* each = shared_; each != nullptr; each = each->older_) {
+  for (slot* each = shared_.newest(); each != nullptr; each = each->older_) {
     if (each->is_leased_ || std::ranges::find(each->held_by_, id) != each->held_by_.end()) continue;
     each->is_leased_ = true;
     unshare(*each);

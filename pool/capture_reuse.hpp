@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/capture.hpp"
@@ -33,6 +34,25 @@ struct capture_frontier {
     return {nodes.data(), nodes.size()};
   }
   void merge(capture_frontier const& other);  // adds the nodes of `other` that are missing here
+};
+
+// Slots linked by older_ and newer_, the newest first. Its owner's lock guards it.
+class slot_list {
+ public:
+  void add(slot& newest) noexcept {
+    newest.older_ = std::exchange(newest_, &newest);
+    if (newest.older_ != nullptr) newest.older_->newer_ = &newest;
+  }
+  void remove(slot& listed) noexcept {
+    slot* const older = std::exchange(listed.older_, nullptr);
+    slot* const newer = std::exchange(listed.newer_, nullptr);
+    (newer == nullptr ? newest_ : newer->older_) = older;
+    if (older != nullptr) older->newer_ = newer;
+  }
+  [[nodiscard]] slot* newest() const noexcept { return newest_; }
+
+ private:
+  slot* newest_ = nullptr;
 };
 
 // One entry per capture id, which a graph keeps when it is captured into again. Guards each slot's
@@ -130,7 +150,7 @@ class capture_reuse {
   std::map<std::uint64_t, entry> entries_;
   std::size_t slots_held_ = 0;  // by any number of graphs
   bool const is_in_group_;
-  slot* shared_ = nullptr;  // linked by slot::older_ and newer_, the newest first
+  slot_list shared_;
 };
 
 }  // namespace escrow::inline v0_1

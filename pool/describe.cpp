@@ -64,7 +64,6 @@ pool_stats slot_pool::stats() const noexcept {
   state& in = *state_;
   pool_stats now{
       .in_graphs = in.reuse.slots_held(),
-      .deferred = in.deferred_count.load(std::memory_order_relaxed),
       .slots_peak = in.slots_peak.load(std::memory_order_relaxed),
       .grown = in.grown.load(std::memory_order_relaxed),
       .stream_waits = in.stream_waits.load(std::memory_order_relaxed),
@@ -75,6 +74,7 @@ pool_stats slot_pool::stats() const noexcept {
   {
     std::lock_guard const lock(in.deferred_mutex);
     for (slot const* each = in.deferred; each != nullptr; each = each->newer_) {
+      ++now.deferred;
       if (!each->may_be_in_graphs_ || !in.reuse.is_held(*each)) ++elsewhere;
     }
   }
@@ -123,7 +123,7 @@ std::vector<holder> slot_pool::holders() const {
   auto const others = static_cast<std::ptrdiff_t>(result.size());
   {
     std::lock_guard const lock(in.leases_mutex);
-    for (slot const* each = in.newest_lease; each != nullptr; each = each->older_) {
+    for (slot const* each = in.leases.newest(); each != nullptr; each = each->older_) {
       auto const& [where, since] = each->note_;
       result.push_back(
           {.label = label(), .slots = 1, .since = since, .where = where, .is_lease = true});
@@ -139,16 +139,12 @@ std::vector<holder> slot_pool::holders() const {
 
 void slot_pool::state::add_lease(slot& leased) noexcept {
   std::lock_guard const lock(leases_mutex);
-  leased.older_ = std::exchange(newest_lease, &leased);
-  if (leased.older_ != nullptr) leased.older_->newer_ = &leased;
+  leases.add(leased);
 }
 
 void slot_pool::state::remove_lease(slot& ended) noexcept {
   std::lock_guard const lock(leases_mutex);
-  slot* const older = std::exchange(ended.older_, nullptr);
-  slot* const newer = std::exchange(ended.newer_, nullptr);
-  (newer == nullptr ? newest_lease : newer->older_) = older;
-  if (older != nullptr) older->newer_ = newer;
+  leases.remove(ended);
 }
 
 std::string slot_pool::state::describe_exhaustion(char const* call) const {

@@ -19,7 +19,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
   slot* given = nullptr;
   if (has_asked(from)) [[unlikely]] {
     given = from.take_all_of(on.id);
-    cover(given, on, true);
+    cover(given, on);
     budget->give_all(on);
   }
   claimed_slot claimed;
@@ -67,20 +67,19 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
     return false;
   }
   lease.what = nullptr;
-  cover(oldest, lease.on, true);
+  cover(oldest, lease.on);
   return true;
 }
 
-bool slot_pool::state::is_found_destroyed(stream_use const& on) noexcept {
+void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) const {
   // A null stream or that of a thread never is.
-  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return false;
+  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return;
   capture_info capture;  // which the query for the id would invalidate
   cudaError_t const status = query_recordable(on.handle, capture);
-  if (!succeeded(status)) return status == cudaErrorInvalidResourceHandle;
-  return capture.is_none() && is_destroyed(on);
-}
-
-void slot_pool::state::throw_destroyed(char const* call) const {
+  if (succeeded(status) ? !capture.is_none() || !is_destroyed(on)
+                        : status != cudaErrorInvalidResourceHandle) {
+    return;
+  }
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }
@@ -119,8 +118,7 @@ local_slots& slot_pool::state::add_claimer(stream_use const& on) {
 }
 
 void slot_pool::state::remove_claimer(local_slots& ended, stream_use const& on) noexcept {
-  slot* const rest = ended.end();
-  cover(rest, on, rest != nullptr && is_recordable(on));
+  cover(ended.end(), on);
   {
     std::lock_guard const lock(locals_mutex);
     ended.is_spare = true;
@@ -136,22 +134,19 @@ void slot_pool::state::divide_idle(std::size_t users) noexcept {
   has_local_slots.store(true, std::memory_order_relaxed);
 }
 
-bool slot_pool::state::cover_idle_of(stream_use const& on) noexcept {
+bool slot_pool::give_all(stream_use const& on) noexcept {
+  state& in = *state_;
   // Relaxed: see there.
-  if (!has_local_slots.load(std::memory_order_relaxed)) return false;
+  if (!in.has_local_slots.load(std::memory_order_relaxed)) return false;
   slot* found = nullptr;
   {
-    std::lock_guard const lock(locals_mutex);
-    for (local_slots& each : locals) {
+    std::lock_guard const lock(in.locals_mutex);
+    for (local_slots& each : in.locals) {
       if (each.idle() != 0) found = each.take_all_of(on.id, found);
     }
   }
-  cover(found, on, true);
+  in.cover(found, on);
   return found != nullptr;
-}
-
-void slot_pool::give_all(stream_use const& on) noexcept {
-  static_cast<void>(state_->cover_idle_of(on));
 }
 
 void slot_pool::state::close_local_slots() noexcept {
@@ -159,20 +154,8 @@ void slot_pool::state::close_local_slots() noexcept {
   for (std::atomic<local_slots*> const& first : by_stream) {
     for (local_slots* each = first.load(std::memory_order_acquire); each != nullptr;
          each = each->chained) {
-      slot* const rest = each->end();
-      cover(rest, each->of_stream, rest != nullptr && is_recordable(each->of_stream));
+      cover(each->end(), each->of_stream);
     }
-  }
-}
-
-bool slot_pool::state::is_recordable(stream_use const& on) const noexcept {
-  if (deleter_core::is_reclaiming() || is_other_thread(on) || is_known_destroyed(on)) return false;
-  capture_info capture;
-  try {
-    device_scope const current(on.device);  // the null stream is that of the current device
-    return succeeded(query_recordable(on.handle, capture)) && capture.is_none();
-  } catch (cuda_error const&) {
-    return false;
   }
 }
 
@@ -255,7 +238,7 @@ void claimer_slots::flush(char const* call, source_location where) {
     }
     learn_id();
     in.record_all_deferred(on_.handle, on_.id);
-    in.cover(local_->take_all_of(on_.id), on_, true);
+    in.cover(local_->take_all_of(on_.id), on_);
   });
 }
 

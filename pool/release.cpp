@@ -103,15 +103,15 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 }
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
-  if (lease.local != nullptr && is_known_destroyed(lease.on)) {
-    return slot_pool::leak(lease);
-  }
   capture_info capture;
   try {
+    if (lease.local != nullptr) require_stream("lease::~lease", lease.on);
     device_scope const device(options.device);
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
     }
+  } catch (usage_error const&) {  // the stream was destroyed
+    return slot_pool::leak(lease);
   } catch (std::exception const&) {  // treat as not capturing
   }
   if (!capture.is_active()) {
@@ -290,11 +290,6 @@ void slot_pool::leak(claimed_slot& lease) noexcept {
   state& in = *used.pool_.state_;
   in.untrack(used);
   in.leak(used);
-}
-
-slot_share slot_pool::share_with_node(claimed_slot const& lease) {
-  slot& used = require_slot("lease::share_with_node", lease);
-  return used.pool_.state_->share(used);
 }
 
 }  // namespace escrow::inline v0_1

@@ -26,6 +26,7 @@ namespace escrow::inline v0_1 {
 
 class local_slots;
 class slot;
+class slot_list;
 class slot_pool;
 class slot_share;
 struct holder;
@@ -103,6 +104,7 @@ class ESCROW_API slot : public reclaimable {
   friend class free_lists;
   friend class graph_hold;
   friend class local_slots;
+  friend class slot_list;
   friend class slot_pool;
   template <class T>
   friend class lease;
@@ -313,8 +315,9 @@ class ESCROW_API slot_pool {
   // Records what is deferred on that stream, which must not be captured.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
 
-  // Makes what is idle on that stream only available to all. It must not be captured.
-  void give_all(stream_use const& on) noexcept;
+  // Makes what is idle on that stream only available to all; false if there was nothing. The stream
+  // must not be captured.
+  bool give_all(stream_use const& on) noexcept;
 
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;
