@@ -61,12 +61,14 @@ deleter_core& slot_pool::core() const noexcept {
 }
 
 bool slot_pool::has_busy() const noexcept {
-  // Relaxed: a claim that waits asks again.
-  return state_->free.lists() != 0 || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
+  free_lists const& free = state_->free;
+  // Twice: what leaves the lists, or comes to them, between two looks. Acquire: see shrinking.
+  return free.looked_at.load(std::memory_order_acquire) != 0 || free.lists() != 0 ||
+         free.looked_at.load(std::memory_order_relaxed) != 0;
 }
 
 std::uint64_t slot_pool::puts() const noexcept {
-  return state_->free.puts();
+  return state_->free.count().puts;
 }
 
 void slot_pool::close() noexcept {

@@ -40,7 +40,7 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   slot& used = *lease.what;
   std::size_t const idle_max = local_idle_max.load(std::memory_order_relaxed);
   // Work on other streams, or a graph, needs an event or the graph's release.
-  if (idle_max == 0 || !used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
+  if (!used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
   // Cheaper than cudaStreamGetCaptureInfo, which the other way of the release asks.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaError_t const status = cudaStreamIsCapturing(lease.on.handle, &capture);
@@ -91,7 +91,7 @@ local_slots& slot_pool::state::local_of(stream_use const& on, claim_request cons
     return each;
   };
   if (local_slots* const known = find(first.load(std::memory_order_acquire))) return *known;
-  require_device(asked.call, asked.stream, {}, "use a pool of the stream's device");
+  require_device(asked.call, asked.stream, {});
   std::lock_guard const lock(locals_mutex);
   local_slots* const newest = first.load(std::memory_order_relaxed);  // written under the lock
   if (local_slots* const known = find(newest)) return *known;
@@ -103,28 +103,6 @@ local_slots& slot_pool::state::local_of(stream_use const& on, claim_request cons
   divide_idle(local_users + 1);
   first.store(&made, std::memory_order_release);
   return made;
-}
-
-local_slots& slot_pool::state::add_claimer(stream_use const& on) {
-  std::lock_guard const lock(locals_mutex);
-  auto const spare = std::ranges::find(locals, true, &local_slots::is_spare);
-  local_slots& its = spare != locals.end() ? *spare : locals.emplace_front(local_left);
-  its.is_spare = false;
-  its.of_stream = on;
-  divide_idle(local_users + 1);
-  // Relaxed: the owner has one.
-  references.fetch_add(1, std::memory_order_relaxed);
-  return its;
-}
-
-void slot_pool::state::remove_claimer(local_slots& ended, stream_use const& on) noexcept {
-  cover(ended.end(), on);
-  {
-    std::lock_guard const lock(locals_mutex);
-    ended.is_spare = true;
-    divide_idle(local_users - 1);
-  }
-  drop_reference();
 }
 
 void slot_pool::state::divide_idle(std::size_t users) noexcept {
@@ -166,8 +144,15 @@ claimer_slots::claimer_slots(char const* call, slot_pool& pool, stream_ref strea
     slot_pool::state& in = *pool.state_;
     in.require_open(call);
     capture_info const capture = usable_capture_of(call, stream);
-    in.require_device(call, stream, capture, "use a pool of the stream's device");
-    local_ = &in.add_claimer(on_);
+    in.require_device(call, stream, capture);
+    std::lock_guard const lock(in.locals_mutex);
+    auto const spare = std::ranges::find(in.locals, true, &local_slots::is_spare);
+    local_ = spare != in.locals.end() ? &*spare : &in.locals.emplace_front(in.local_left);
+    local_->is_spare = false;
+    local_->of_stream = on_;
+    in.divide_idle(in.local_users + 1);
+    // Relaxed: the owner has one.
+    in.references.fetch_add(1, std::memory_order_relaxed);
     pool_ = &pool;
   });
 }
@@ -184,7 +169,15 @@ claimer_slots& claimer_slots::operator=(claimer_slots&& other) noexcept {
 }
 
 claimer_slots::~claimer_slots() {
-  if (pool_ != nullptr) pool_->state_->remove_claimer(*local_, on_);
+  if (pool_ == nullptr) return;
+  slot_pool::state& in = *pool_->state_;
+  in.cover(local_->end(), on_);
+  {
+    std::lock_guard const lock(in.locals_mutex);
+    local_->is_spare = true;
+    in.divide_idle(in.local_users - 1);
+  }
+  in.drop_reference();
 }
 
 void claimer_slots::refuse_moved_from(char const* call) {

@@ -53,14 +53,6 @@ namespace escrow::inline v0_1 {
   return cudaSuccess;
 }
 
-struct claim_request {
-  char const* call;  // the public function, for errors
-  stream_ref stream;
-  source_location where;
-  // Empty: as the options say, and throws pool_exhausted then.
-  std::optional<std::chrono::nanoseconds> host_wait_max;
-};
-
 struct ESCROW_LOCAL slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
       : owner(pool),
@@ -115,7 +107,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[noreturn]] void throw_closed(char const* call) const;
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
-                      char const* remedy);
+                      char const* remedy = "use a pool of the stream's device");
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
@@ -138,9 +130,6 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
   // Whether record_stream() was called outside of captures for the lease of a capture.
   [[nodiscard]] static bool was_recorded_after_its_capture(slot const& leased) noexcept;
-  // Whether the graph of that capture, which is active, holds the slot for the lease.
-  [[nodiscard]] bool is_held_by(claimed_slot const& lease,
-                                capture_info const& capture) const noexcept;
   // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
   void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
@@ -188,8 +177,6 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] bool release_local(claimed_slot& lease);
   // Of a stream that outlives the pool.
   [[nodiscard]] local_slots& local_of(stream_use const& on, claim_request const& asked);
-  [[nodiscard]] local_slots& add_claimer(stream_use const& on);
-  void remove_claimer(local_slots& ended, stream_use const& on) noexcept;
   // With pool_options::check_streams: throws usage_error if the stream was destroyed. Other calls
   // may crash then.
   void require_stream(char const* call, stream_use const& on) const {
@@ -239,7 +226,7 @@ struct ESCROW_LOCAL slot_pool::state {
       in_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
     }
     shrinking(shrinking&&) = delete;
-    // Release: pairs with the acquire in claim_other().
+    // Release: pairs with the acquire in has_busy().
     ~shrinking() { in_.free.looked_at.fetch_sub(1, std::memory_order_release); }
 
    private:

@@ -251,6 +251,15 @@ class memory_budget {
   virtual void give_all(stream_use const& /*on*/) noexcept {}
 };
 
+struct claim_request {
+  char const* call;  // the public function, for errors
+  stream_ref stream;
+  source_location where;
+  // How long it may block the host, and then returns an empty claim. Empty: as the options say, and
+  // then it throws pool_exhausted.
+  std::optional<std::chrono::nanoseconds> host_wait_max = {};
+};
+
 // A lease's claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
@@ -273,15 +282,10 @@ class ESCROW_API slot_pool {
   // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
   void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
 
-  // Claims a slot; `call` is the public function's name for errors. Blocks the host as the options
-  // say, and then throws pool_exhausted; or for at most `host_wait_max`, and then returns an empty
-  // claim.
-  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where,
-                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
+  [[nodiscard]] claimed_slot claim(claim_request const& asked);
   // For a stream that captures, in a sharing group: a slot that its graph or others of the group
   // hold, and that needs neither a wait nor an edge. Else an empty claim.
-  [[nodiscard]] claimed_slot claim_existing(char const* call, stream_ref stream,
-                                            source_location where);
+  [[nodiscard]] claimed_slot claim_existing(claim_request const& asked);
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
