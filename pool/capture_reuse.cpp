@@ -2,7 +2,6 @@
 #include "capture_reuse.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <span>
 #include <utility>
@@ -25,22 +24,21 @@ bool contains(std::span<cudaGraphNode_t const> set, cudaGraphNode_t node) {
 // Calls `found(node, edge)` for each node that `node` depends on.
 template <class Found>
 void for_each_dependency(cudaGraphNode_t node, Found found) {
-  std::array<cudaGraphNode_t, 16> few{};
-  std::array<cudaGraphEdgeData, 16> few_edges{};
-  std::size_t count = few.size();
-  check(cudaGraphNodeGetDependencies(node, few.data(), few_edges.data(), &count),
-        "cudaGraphNodeGetDependencies");
-  if (count < few.size()) {
-    for (std::size_t i = 0; i < count; ++i) found(few[i], few_edges[i]);
-    return;
+  constexpr std::size_t few = 16;
+  boost::container::small_vector<cudaGraphNode_t, few> earlier(few);
+  boost::container::small_vector<cudaGraphEdgeData, few> edges(few);
+  std::size_t count = few;
+  auto const ask = [&](cudaGraphNode_t* to, cudaGraphEdgeData* edges_to) {
+    check(cudaGraphNodeGetDependencies(node, to, edges_to, &count), "cudaGraphNodeGetDependencies");
+  };
+  ask(earlier.data(), edges.data());
+  if (count == few) {  // perhaps there are more
+    ask(nullptr, nullptr);
+    earlier.resize(count);
+    edges.resize(count);
+    ask(earlier.data(), edges.data());
   }
-  check(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count),
-        "cudaGraphNodeGetDependencies");
-  nodes all(count);
-  std::vector<cudaGraphEdgeData> edges(count);
-  check(cudaGraphNodeGetDependencies(node, all.data(), edges.data(), &count),
-        "cudaGraphNodeGetDependencies");
-  for (std::size_t i = 0; i < count; ++i) found(all[i], edges[i]);
+  for (std::size_t i = 0; i < count; ++i) found(earlier[i], edges[i]);
 }
 
 // An order-independent hash of the dependencies and edges of all `asked`. Collisions have a chance
@@ -66,21 +64,6 @@ std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked) {
 
 }  // namespace
 
-capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
-  for (bool const is_full : {true, false}) {
-    for (std::size_t i = 0; i < after.count; ++i) {
-      if (is_full_dependency(after.edges[i]) == is_full) nodes.push_back(after.nodes[i]);
-    }
-    if (is_full) ended = nodes.size();
-  }
-}
-
-void capture_frontier::merge(capture_frontier const& other) {
-  for (cudaGraphNode_t const node : other.nodes) {
-    if (!contains(all(), node)) nodes.push_back(node);
-  }
-}
-
 capture_reuse::entry* capture_reuse::find(std::uint64_t id) noexcept {
   auto const found = entries_.find(id);
   return found == entries_.end() ? nullptr : &found->second;
@@ -101,17 +84,12 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   if (held.held_by_.empty()) return true;
   if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
-  held.older_ = std::exchange(shared_, &held);
-  if (held.older_ != nullptr) held.older_->newer_ = &held;
+  shared_.add(held);
   return false;
 }
 
 void capture_reuse::unshare(slot& claimed) noexcept {
-  if (!std::exchange(claimed.is_shared_, false)) return;
-  slot* const older = std::exchange(claimed.older_, nullptr);
-  slot* const newer = std::exchange(claimed.newer_, nullptr);
-  (newer == nullptr ? shared_ : newer->older_) = older;
-  if (older != nullptr) older->newer_ = newer;
+  if (std::exchange(claimed.is_shared_, false)) shared_.remove(claimed);
 }
 
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
@@ -142,16 +120,6 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   return true;
 }
 
-void capture_reuse::end_reuse(slot& held, std::uint64_t id) noexcept {
-  std::lock_guard const lock(mutex_);
-  if (held.reusable_in_ == id) stop_reuse(held);
-}
-
-bool capture_reuse::is_held(slot const& asked) const noexcept {
-  std::lock_guard const lock(mutex_);
-  return !asked.held_by_.empty();
-}
-
 bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noexcept {
   std::lock_guard const lock(mutex_);
   return claimed.reusable_in_ == id && !claimed.claimed_with_->is_off_graphs();
@@ -160,11 +128,6 @@ bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noex
 // After a recapture the slots of its graph are still listed.
 bool capture_reuse::may_take(slot const& listed) noexcept {
   return !listed.is_leased_ && !listed.claimed_with_->is_off_graphs();
-}
-
-bool capture_reuse::end_lease(slot& held, bool may_be_shared) noexcept {
-  std::lock_guard const lock(mutex_);
-  return end_lease_now(held, may_be_shared);
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
@@ -215,7 +178,7 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
 
 slot* capture_reuse::take_shared(std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  for (slot* each = shared_; each != nullptr; each = each->older_) {
+  for (slot* each = shared_.newest(); each != nullptr; each = each->older_) {
     if (each->is_leased_ || std::ranges::find(each->held_by_, id) != each->held_by_.end()) continue;
     each->is_leased_ = true;
     unshare(*each);
@@ -332,11 +295,6 @@ std::vector<holder> capture_reuse::holders(std::string const& label) const {
                       .where = graph.where});
   }
   return result;
-}
-
-std::size_t capture_reuse::slots_held() const noexcept {
-  std::lock_guard const lock(mutex_);
-  return slots_held_;
 }
 
 }  // namespace escrow::inline v0_1

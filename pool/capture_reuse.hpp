@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <chrono>
 #include <cstddef>
@@ -12,10 +13,12 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/graph_query.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
 namespace escrow::inline v0_1 {
@@ -24,7 +27,14 @@ namespace escrow::inline v0_1 {
 struct capture_frontier {
   capture_frontier() = default;
   // Throws std::bad_alloc.
-  explicit capture_frontier(detail::capture_dependencies const& after);
+  explicit capture_frontier(detail::capture_dependencies const& after) {
+    for (bool const is_full : {true, false}) {
+      for (std::size_t i = 0; i < after.count; ++i) {
+        if (is_full_dependency(after.edges[i]) == is_full) nodes.push_back(after.nodes[i]);
+      }
+      if (is_full) ended = nodes.size();
+    }
+  }
 
   boost::container::small_vector<cudaGraphNode_t, 4> nodes;  // its dependencies
   std::size_t ended = 0;  // it waits for the end of the first `ended` of them
@@ -32,7 +42,30 @@ struct capture_frontier {
   [[nodiscard]] std::span<cudaGraphNode_t const> all() const noexcept {
     return {nodes.data(), nodes.size()};
   }
-  void merge(capture_frontier const& other);  // adds the nodes of `other` that are missing here
+  void merge(capture_frontier const& other) {  // adds the nodes of `other` that are missing here
+    for (cudaGraphNode_t const node : other.nodes) {
+      if (std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
+    }
+  }
+};
+
+// Slots linked by older_ and newer_, the newest first. Its owner's lock guards it.
+class slot_list {
+ public:
+  void add(slot& newest) noexcept {
+    newest.older_ = std::exchange(newest_, &newest);
+    if (newest.older_ != nullptr) newest.older_->newer_ = &newest;
+  }
+  void remove(slot& listed) noexcept {
+    slot* const older = std::exchange(listed.older_, nullptr);
+    slot* const newer = std::exchange(listed.newer_, nullptr);
+    (newer == nullptr ? newest_ : newer->older_) = older;
+    if (older != nullptr) older->newer_ = newer;
+  }
+  [[nodiscard]] slot* newest() const noexcept { return newest_; }
+
+ private:
+  slot* newest_ = nullptr;
 };
 
 // One entry per capture id, which a graph keeps when it is captured into again. Guards each slot's
@@ -58,15 +91,24 @@ class capture_reuse {
   // Removes the hold. True if neither a graph nor a lease holds the slot any more.
   [[nodiscard]] bool remove(slot& held, std::uint64_t id, bool is_claim) noexcept;
   // The hold moved off the graph: no claim of its captures gets the slot.
-  void end_reuse(slot& held, std::uint64_t id) noexcept;
-  [[nodiscard]] bool is_held(slot const& asked) const noexcept;
-  // Whether the graph captured as `id` still holds the slot that was claimed last in such a
-  // capture: it was not hoisted or recaptured since.
+  void end_reuse(slot& held, std::uint64_t id) noexcept {
+    std::lock_guard const lock(mutex_);
+    if (held.reusable_in_ == id) stop_reuse(held);
+  }
+  [[nodiscard]] bool is_held(slot const& asked) const noexcept {
+    std::lock_guard const lock(mutex_);
+    return !asked.held_by_.empty();
+  }
+  // Whether the graph captured as `id` holds the slot for its lease: that was claimed in such a
+  // capture, and the graph was not hoisted or recaptured since.
   [[nodiscard]] bool is_held_in(slot const& claimed, std::uint64_t id) const noexcept;
 
   // Ends the lease, or its deferred record. True if no graph holds the slot. `may_be_shared`: else
   // it is shared, as a slot of take_shared() that no other graph got.
-  [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept;
+  [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept {
+    std::lock_guard const lock(mutex_);
+    return end_lease_now(held, may_be_shared);
+  }
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then continues.
   [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
@@ -91,7 +133,10 @@ class capture_reuse {
 
   // The graphs that hold slots, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
-  [[nodiscard]] std::size_t slots_held() const noexcept;
+  [[nodiscard]] std::size_t slots_held() const noexcept {
+    std::lock_guard const lock(mutex_);
+    return slots_held_;
+  }
 
  private:
   struct entry {
@@ -130,7 +175,7 @@ class capture_reuse {
   std::map<std::uint64_t, entry> entries_;
   std::size_t slots_held_ = 0;  // by any number of graphs
   bool const is_in_group_;
-  slot* shared_ = nullptr;  // linked by slot::older_ and newer_, the newest first
+  slot_list shared_;
 };
 
 }  // namespace escrow::inline v0_1

@@ -18,7 +18,7 @@ slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& cap
                                       std::exception_ptr& failure) {
   slot* found = take_existing(capture, frontier, where, true);
   if (found != nullptr) return found;
-  found = grow(failure);  // on failure there may be one to wait for
+  found = make_slot(failure);  // on failure there may be one to wait for
   if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
     edges_added.fetch_add(1, std::memory_order_relaxed);
     return found;
@@ -93,15 +93,8 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_c
   core.count_in_graphs(+1);
   hold->capture_id_ = id;
   hold->is_claim_ = is_claim;
-  static_cast<void>(extra.release());  // graph_is_gone() or forget_hold() deletes it
+  static_cast<void>(extra.release());  // graph_is_gone() deletes it
   return *hold;
-}
-
-void slot_pool::state::forget_hold(graph_hold& unused) noexcept {
-  core.count_in_graphs(-1);
-  static_cast<void>(
-      reuse.remove(unused.held_, unused.capture_id_, unused.is_claim_));  // it is leased
-  if (&unused != &unused.held_.first_hold_) delete &unused;
 }
 
 void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
@@ -114,16 +107,21 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
     escrow::hold_in_graph(hold, true, capture.graph, capture.id, true,
                           is_claim && options.group ? options.group->order() : nullptr, is_taken);
   } catch (...) {
-    if (!is_taken) forget_hold(hold);  // else it is reclaimed with its set
+    if (!is_taken) {  // else it is reclaimed with its set
+      core.count_in_graphs(-1);
+      static_cast<void>(reuse.remove(taken, capture.id, is_claim));  // it is leased
+      if (&hold != &taken.first_hold_) delete &hold;
+    }
     throw;
   }
 }
 
-slot_share slot_pool::state::share(slot& leased) {
+slot_share slot_pool::share_with_node(claimed_slot const& lease) {
+  slot& used = require_slot("lease::share_with_node", lease);
   // Relaxed: ids only need to be unique.
-  static std::atomic<std::uint64_t> last{capture_reuse::first_share_id};
-  std::uint64_t const id = last.fetch_add(1, std::memory_order_relaxed);
-  return slot_share(make_hold(leased, id, false, {}));
+  static std::atomic<std::uint64_t> next{capture_reuse::first_share_id};
+  std::uint64_t const id = next.fetch_add(1, std::memory_order_relaxed);
+  return slot_share(used.pool_.state_->make_hold(used, id, false, {}));
 }
 
 void graph_hold::graph_is_gone(reclaimable& thing) noexcept {

@@ -24,25 +24,22 @@ std::uint64_t thread_of(cudaStream_t stream) noexcept {
   return number;
 }
 
-claimed_slot slot_pool::claim(char const* call, stream_ref stream, source_location where,
-                              std::optional<std::chrono::nanoseconds> host_wait_max) {
-  return detail::called_at(call, where, [&] {
-    return state_->claim({call, stream, where, host_wait_max});
-  });
+claimed_slot slot_pool::claim(claim_request const& asked) {
+  return detail::called_at(asked.call, asked.where, [&] { return state_->claim(asked); });
 }
 
-claimed_slot slot_pool::claim_existing(char const* call, stream_ref stream, source_location where) {
-  return detail::called_at(call, where, [&]() -> claimed_slot {
+claimed_slot slot_pool::claim_existing(claim_request const& asked) {
+  return detail::called_at(asked.call, asked.where, [&]() -> claimed_slot {
     state& in = *state_;
-    in.require_open(call);
+    in.require_open(asked.call);
     detail::capture_dependencies after;
-    capture_info const capture = usable_capture_of(call, stream, &after);
+    capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
     if (!capture.is_active()) return {};
     capture_frontier const frontier(after);  // before another call on the stream
-    in.require_device(call, stream, capture, "use a pool of the stream's device");
-    slot* const found = in.take_existing(capture, frontier, where, false);
+    in.require_device(asked.call, asked.stream, capture);
+    slot* const found = in.take_existing(capture, frontier, asked.where, false);
     if (found == nullptr) return {};
-    return in.leased(*found, use_of(stream, 0, in.options.device), where, capture.id);
+    return in.leased(*found, use_of(asked.stream, 0, in.options.device), asked.where, capture.id);
   });
 }
 
@@ -75,9 +72,8 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
   std::uint64_t const capture_id = capture.id;
   std::optional<host_wait> wait;
   std::optional<std::uint64_t> moves;  // in the budget, before the last search
-  require_device(asked.call, asked.stream, capture, "use a pool of the stream's device");
+  require_device(asked.call, asked.stream, capture);
   while (true) {
-    std::uint64_t const shrunk_before = shrunk.load(std::memory_order_relaxed);
     std::exception_ptr failure;
     slot* const found = capture.is_active()
                             ? take_captured(asked.stream, capture, frontier, asked.where, failure)
@@ -86,35 +82,30 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);
     }
-    require_open(asked.call);  // if closed meanwhile, it is not exhausted
-    // Acquire: see `shrinking`.
-    bool const is_looked_at = free.looked_at.load(std::memory_order_acquire) != 0;
-    if (shrunk.load(std::memory_order_relaxed) == shrunk_before) {
-      bool is_room_coming = false;
-      if (may_make_room(failure)) {
-        // At the limit, the first search is repeated: its blocks may have moved between the pools.
-        auto const moves_before = std::exchange(moves, budget->moves());
-        is_room_coming =
-            (failure == nullptr && moves != moves_before) || budget->is_room_coming(slot_bytes);
-      }
-      // Busy free slots become usable in a capture, and make room, without an announced return.
-      bool const is_for_work =
-          is_room_coming || (capture.is_active() && (free.lists() != 0 || is_looked_at));
-      auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
-      if (is_for_work && !asked.host_wait_max) {
-        wait_max = std::max(wait_max, options.capture_wait_max);
-      }
-      if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
-      if (wait_max > std::chrono::nanoseconds(0) && !wait) {
-        wait.emplace();
-        host_waits.fetch_add(1, std::memory_order_relaxed);
-      }
-      if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
-        if (failure != nullptr) std::rethrow_exception(failure);
-        if (!asked.host_wait_max) throw pool_exhausted(describe_exhaustion(asked.call));
-        return {};
-      }
-      require_open(asked.call);
+    require_open(asked.call);               // if closed meanwhile, it is not exhausted
+    bool const is_busy = owner.has_busy();  // before the look for room: see `shrinking`
+    bool is_room_coming = false;
+    if (may_make_room(failure)) {
+      // At the limit, the first search is repeated: its blocks may have moved between the pools.
+      auto const moves_before = std::exchange(moves, budget->moves());
+      is_room_coming =
+          (failure == nullptr && moves != moves_before) || budget->is_room_coming(slot_bytes);
+    }
+    // Busy free slots become usable in a capture, and make room, without an announced return.
+    bool const is_for_work = is_room_coming || (capture.is_active() && is_busy);
+    auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
+    if (is_for_work && !asked.host_wait_max) {
+      wait_max = std::max(wait_max, options.capture_wait_max);
+    }
+    if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
+    if (wait_max > std::chrono::nanoseconds(0) && !wait) {
+      wait.emplace();
+      host_waits.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
+      if (failure != nullptr) std::rethrow_exception(failure);
+      if (!asked.host_wait_max) throw pool_exhausted(describe_exhaustion(asked.call));
+      return {};
     }
     // Detects a lost device or capture, which is not announced.
     detail::capture_dependencies after;
@@ -137,20 +128,20 @@ slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
     return done != nullptr ? done : free.take_oldest();
   };
   slot* found = take_done(pass, true);
-  if (found == nullptr) found = grow(failure);  // on failure there may be one to wait for
+  if (found == nullptr) found = make_slot(failure);  // on failure there may be one to wait for
   if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
-    std::uint64_t const puts_before = free.puts();
+    std::uint64_t const puts_before = free.count().puts;
     found = take_any();
     if (found != nullptr) break;
     // Relaxed: see free_lists::looked_at.
     bool const is_looked_at = free.looked_at.load(std::memory_order_relaxed) != 0;
-    if (!is_looked_at && free.puts() == puts_before) break;
+    if (!is_looked_at && free.count().puts == puts_before) break;
     std::this_thread::yield();
   }
   stream_use const on = use_of(stream, stream_id, options.device);
   // A release on another thread may have come after this claim looked there; also others' claimers.
-  if (found == nullptr && cover_idle_of(on)) found = free.take_oldest();
+  if (found == nullptr && owner.give_all(on)) found = free.take_oldest();
   if (found == nullptr) return grow_in_room(failure, &on);
   wait_for(*found, stream, found->key_ == stream_id);
   return found;
@@ -197,7 +188,7 @@ bool slot_pool::state::is_done(slot& free) noexcept {
   return true;
 }
 
-slot* slot_pool::state::make_slot() {
+slot* slot_pool::state::make_slot(std::exception_ptr& failure) noexcept {
   // Acquire: see state::slots. The room of a closed pool's slot stays unused.
   std::size_t count = slots.load(std::memory_order_acquire);
   if (count >= slots_max) return nullptr;
@@ -220,18 +211,10 @@ slot* slot_pool::state::make_slot() {
     }
     return made;
   } catch (...) {
+    failure = std::current_exception();
     references.fetch_sub(1, std::memory_order_relaxed);
     slots.fetch_sub(1, std::memory_order_relaxed);
     budget->give_back(slot_bytes, false);
-    throw;
-  }
-}
-
-slot* slot_pool::state::grow(std::exception_ptr& failure) noexcept {
-  try {
-    return make_slot();
-  } catch (...) {
-    failure = std::current_exception();
     return nullptr;
   }
 }
@@ -255,7 +238,7 @@ slot* slot_pool::state::grow_in_room(std::exception_ptr& failure, stream_use con
     if (on != nullptr) budget->give_all(*on);
     if (!budget->make_room(slot_bytes, failure != nullptr)) return nullptr;
     failure = nullptr;
-    if (slot* const made = grow(failure)) return made;
+    if (slot* const made = make_slot(failure)) return made;
   }
   return nullptr;
 }

@@ -80,12 +80,6 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
   return first_error;
 }
 
-void slot_pool::state::count_deferred(bool is_more) noexcept {
-  std::size_t const one = is_more ? 1 : static_cast<std::size_t>(-1);
-  deferred_count.fetch_add(one, std::memory_order_relaxed);
-  budget->deferred.fetch_add(one, std::memory_order_relaxed);
-}
-
 void slot_pool::record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
   state_->record_deferred(stream, stream_id);
 }
@@ -102,22 +96,26 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     std::lock_guard const lock(deferred_mutex);
     if (!deferred_is_closed) {
       used.newer_ = std::exchange(deferred, &used);
-      count_deferred(true);
+      budget->deferred.fetch_add(1, std::memory_order_relaxed);
       return;
     }
   }
   leak(used);  // the pool was destroyed: no call gives it a stream any more
 }
 
-void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept {
+void slot_pool::state::cover(slot* oldest, stream_use const& on) noexcept {
   if (oldest == nullptr) return;
-  std::optional<device_scope> current;  // the null stream is that of the current device
   std::shared_ptr<covering_event> covering;
-  bool const is_gone = is_known_destroyed(on);
+  bool is_gone = false;
+  bool is_recordable = false;
+  std::optional<device_scope> current;  // the null stream is that of the current device
   try {
-    if (is_gone) throw_destroyed("claimer::~claimer");
+    require_stream("claimer::~claimer", on);
+    current.emplace(on.device);
+    capture_info capture;
+    is_recordable = !deleter_core::is_reclaiming() && !is_other_thread(on) &&
+                    succeeded(query_recordable(on.handle, capture)) && capture.is_none();
     if (is_recordable) {
-      current.emplace(on.device);
       auto made = std::make_shared<covering_event>(options.device);
       record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
       if (outcome == record_outcome::recorded || outcome == record_outcome::recorded_anew) {
@@ -125,6 +123,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
       }
     }
   } catch (usage_error const& error) {
+    is_gone = true;
     core.report(error);
   } catch (std::exception const&) {  // each slot has an event of its own
   }
@@ -136,7 +135,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_recorda
     if (is_gone) {
       leak(each);
     } else if (covering != nullptr ||
-               (current && succeeded(cudaEventRecord(each.ready_.get(), on.handle)))) {
+               (is_recordable && succeeded(cudaEventRecord(each.ready_.get(), on.handle)))) {
       each.key_ = on.id;
       go_home(each);
     } else {
@@ -168,7 +167,7 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
       }
       *at = std::exchange(each.newer_, found);
       found = &each;
-      count_deferred(false);
+      budget->deferred.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   while (found != nullptr) {

@@ -1,15 +1,17 @@
-// Statistics, the holders of slots, and both in words.
+// Statistics of pools, the holders of slots, and both in words.
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "escrow/internal/json.hpp"
+#include "scratch_state.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -27,6 +29,17 @@ std::string to_json(pool_stats const& stats) {
                   {"stream_waits", stats.stream_waits},
                   {"host_waits", stats.host_waits},
                   {"edges_added", stats.edges_added}});
+}
+
+std::string to_json(scratch_stats const& stats) {
+  return json_of({{"bytes", stats.bytes},
+                  {"bytes_in_use", stats.bytes_in_use},
+                  {"bytes_idle", stats.bytes_idle},
+                  {"bytes_in_graphs", stats.bytes_in_graphs},
+                  {"bytes_unrecorded", stats.bytes_unrecorded},
+                  {"bytes_peak", stats.bytes_peak},
+                  {"grown", stats.grown},
+                  {"returned", stats.returned}});
 }
 
 std::string describe(holder const& which) {
@@ -64,7 +77,6 @@ pool_stats slot_pool::stats() const noexcept {
   state& in = *state_;
   pool_stats now{
       .in_graphs = in.reuse.slots_held(),
-      .deferred = in.deferred_count.load(std::memory_order_relaxed),
       .slots_peak = in.slots_peak.load(std::memory_order_relaxed),
       .grown = in.grown.load(std::memory_order_relaxed),
       .stream_waits = in.stream_waits.load(std::memory_order_relaxed),
@@ -75,6 +87,7 @@ pool_stats slot_pool::stats() const noexcept {
   {
     std::lock_guard const lock(in.deferred_mutex);
     for (slot const* each = in.deferred; each != nullptr; each = each->newer_) {
+      ++now.deferred;
       if (!each->may_be_in_graphs_ || !in.reuse.is_held(*each)) ++elsewhere;
     }
   }
@@ -123,7 +136,7 @@ std::vector<holder> slot_pool::holders() const {
   auto const others = static_cast<std::ptrdiff_t>(result.size());
   {
     std::lock_guard const lock(in.leases_mutex);
-    for (slot const* each = in.newest_lease; each != nullptr; each = each->older_) {
+    for (slot const* each = in.leases.newest(); each != nullptr; each = each->older_) {
       auto const& [where, since] = each->note_;
       result.push_back(
           {.label = label(), .slots = 1, .since = since, .where = where, .is_lease = true});
@@ -139,16 +152,12 @@ std::vector<holder> slot_pool::holders() const {
 
 void slot_pool::state::add_lease(slot& leased) noexcept {
   std::lock_guard const lock(leases_mutex);
-  leased.older_ = std::exchange(newest_lease, &leased);
-  if (leased.older_ != nullptr) leased.older_->newer_ = &leased;
+  leases.add(leased);
 }
 
 void slot_pool::state::remove_lease(slot& ended) noexcept {
   std::lock_guard const lock(leases_mutex);
-  slot* const older = std::exchange(ended.older_, nullptr);
-  slot* const newer = std::exchange(ended.newer_, nullptr);
-  (newer == nullptr ? newest_lease : newer->older_) = older;
-  if (older != nullptr) older->newer_ = newer;
+  leases.remove(ended);
 }
 
 std::string slot_pool::state::describe_exhaustion(char const* call) const {
@@ -178,6 +187,70 @@ std::string slot_pool::describe() const {
   std::string text = "pool \"" + options.label + "\" on device " + std::to_string(options.device) +
                      ", slots_max " + std::to_string(state_->slots_max) + ": " + to_json(stats());
   for (holder const& each : holders()) text += "\n  " + escrow::describe(each);
+  return text;
+}
+
+scratch_stats scratch_pool::state::stats() const noexcept {
+  scratch_stats now{.bytes = reserved.load(std::memory_order_relaxed),
+                    .bytes_peak = peak.load(std::memory_order_relaxed),
+                    .returned = returned.load(std::memory_order_relaxed)};
+  for_each([&now](size_class& each) {
+    pool_stats const its = slots_of(each).stats();
+    now.grown += its.grown;
+    now.bytes_idle += its.idle * each.bytes;
+    now.bytes_unrecorded += its.unrecorded * each.bytes;
+    now.bytes_in_graphs += its.in_graphs * each.bytes;
+    if (its.slots > its.idle + its.in_graphs) {
+      now.bytes_in_use += (its.slots - its.idle - its.in_graphs) * each.bytes;
+    }
+  });
+  return now;
+}
+
+std::vector<holder> scratch_pool::state::holders() const {
+  std::vector<holder> result;
+  for_each([&result](size_class& each) {
+    std::ranges::move(slots_of(each).holders(), std::back_inserter(result));
+  });
+  return result;
+}
+
+std::string scratch_pool::state::describe_claim(std::size_t bytes, source_location where,
+                                                std::string const& named) const {
+  scratch_stats const now = stats();
+  std::string text =
+      "claimed at " + std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " +
+      std::to_string(bytes) + " bytes of \"" + label_of(block_bytes(bytes)) + "\"; \"" +
+      options.label + "\" has " + std::to_string(now.bytes) + " bytes: leases hold " +
+      std::to_string(now.bytes_in_use) + ", graphs hold " + std::to_string(now.bytes_in_graphs) +
+      ", work may still run on " + std::to_string(now.bytes_idle) + " free ones";
+  if (policy.bytes_max != scratch_policy{}.bytes_max) {
+    text += "; scratch_policy::bytes_max is " + std::to_string(policy.bytes_max);
+  }
+  std::size_t count = 0;
+  for (holder const& each : holders()) {
+    if (each.label == named) continue;
+    if (++count > 16) break;  // longer texts are not read
+    text += "; \"" + each.label + "\": " + escrow::describe(each);
+  }
+  return text;
+}
+
+std::vector<holder> scratch_pool::holders() const {
+  return state_->holders();
+}
+
+scratch_stats scratch_pool::stats() const noexcept {
+  return state_->stats();
+}
+
+std::string scratch_pool::describe() const {
+  pool_options const& options = state_->options;
+  std::string text = "scratch pool \"" + options.label + "\" on device " +
+                     std::to_string(options.device) + ": " + to_json(stats());
+  for (holder const& each : holders()) {
+    text += "\n  \"" + each.label + "\": " + escrow::describe(each);
+  }
   return text;
 }
 

@@ -24,18 +24,16 @@ cudaError_t allocate_from(cudaMemPool_t pool, void** address, std::size_t bytes)
 }  // namespace
 
 memory_source memory_source::device() {
-  return {[](void** address, std::size_t bytes) { return cudaMalloc(address, bytes); },
-          [](void* address) { return cudaFree(address); }, "cudaMalloc"};
+  return {cudaMalloc, cudaFree, "cudaMalloc"};
 }
 
 memory_source memory_source::pinned_host() {
-  return {[](void** address, std::size_t bytes) { return cudaMallocHost(address, bytes); },
-          [](void* address) { return cudaFreeHost(address); }, "cudaMallocHost"};
+  return {cudaMallocHost, cudaFreeHost, "cudaMallocHost"};
 }
 
 memory_source memory_source::from(cudaMemPool_t pool) {
   return {[pool](void** address, std::size_t bytes) { return allocate_from(pool, address, bytes); },
-          [](void* address) { return cudaFree(address); }, "cudaMallocFromPoolAsync"};
+          cudaFree, "cudaMallocFromPoolAsync"};
 }
 
 device_block::device_block(std::size_t bytes, memory_source const& source)

@@ -46,14 +46,13 @@ class free_lists {
   // Adds a free slot as its list's newest. False if closed: the caller keeps the slot.
   [[nodiscard]] bool put(slot& free) noexcept;
 
-  // Number of puts. A search that finds nothing has missed no slot if this is equal before and
-  // after it, and `looked_at` is zero.
-  [[nodiscard]] std::uint64_t puts() noexcept;
-  // Statistics: the slots in the lists, and how many take_newest() has taken. Counted under the
-  // locks, and summed shard by shard.
+  // Counted under the locks, and summed shard by shard.
   struct counts {
-    std::size_t listed = 0;
-    std::uint64_t newest_taken = 0;
+    // Number of puts. A search that finds nothing has missed no slot if this is equal before and
+    // after it, and `looked_at` is zero.
+    std::uint64_t puts = 0;
+    std::size_t listed = 0;          // slots in the lists
+    std::uint64_t newest_taken = 0;  // how many take_newest() has taken
   };
   [[nodiscard]] counts count() noexcept;
   // Slots removed to be queried, or on their way from a graph. Relaxed: changed before the slot
@@ -75,7 +74,7 @@ class free_lists {
     slot* last = nullptr;
     std::array<slot*, 64> by_hash{};
     // Number of lists. Written under the lock, read without it: acquire and release, so that a
-    // search that sees a list removed sees its slot in `looked_at`. A new list adds to puts().
+    // search that sees a list removed sees its slot in `looked_at`. A new list adds to `puts`.
     std::atomic<std::size_t> lists{0};
 
     [[nodiscard]] bool is_empty() const noexcept {
@@ -227,19 +226,11 @@ inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
   }
 }
 
-inline std::uint64_t free_lists::puts() noexcept {
-  std::uint64_t sum = 0;
-  for (shard& each : shards_) {
-    std::lock_guard const lock(each.mutex);
-    sum += each.puts;
-  }
-  return sum;
-}
-
 inline free_lists::counts free_lists::count() noexcept {
   counts sum;
   for (shard& each : shards_) {
     std::lock_guard const lock(each.mutex);
+    sum.puts += each.puts;
     sum.listed += each.puts - each.taken;
     sum.newest_taken += each.newest_taken;
   }

@@ -61,12 +61,14 @@ deleter_core& slot_pool::core() const noexcept {
 }
 
 bool slot_pool::has_busy() const noexcept {
-  // Relaxed: a claim that waits asks again.
-  return state_->free.lists() != 0 || state_->free.looked_at.load(std::memory_order_relaxed) != 0;
+  free_lists const& free = state_->free;
+  // Twice: what leaves the lists, or comes to them, between two looks. Acquire: see shrinking.
+  return free.looked_at.load(std::memory_order_acquire) != 0 || free.lists() != 0 ||
+         free.looked_at.load(std::memory_order_relaxed) != 0;
 }
 
 std::uint64_t slot_pool::puts() const noexcept {
-  return state_->free.puts();
+  return state_->free.count().puts;
 }
 
 void slot_pool::close() noexcept {
@@ -100,7 +102,7 @@ void slot_pool::close_and_leave() noexcept {
   }
   while (next != nullptr) {
     slot& unknown = *std::exchange(next, next->newer_);
-    in.count_deferred(false);
+    in.budget->deferred.fetch_sub(1, std::memory_order_relaxed);
     in.leak(unknown);
   }
   if (in.is_last_reference()) in.end();
@@ -175,11 +177,10 @@ std::size_t slot_pool::destroy_done(std::size_t count_max) {
   for (; count < count_max; ++count) {
     slot* done = nullptr;
     {
-      state::shrinking listed(in);
+      state::shrinking const listed(in);
       done = in.take_done(pass);
       if (done == nullptr) break;
       in.slots.fetch_sub(1, std::memory_order_release);  // see there
-      listed.has_room = true;
     }
     destroy_slot(*done);
   }
@@ -192,11 +193,10 @@ void slot_pool::retire_unused() noexcept {
   std::uint64_t const now = in.releases.load(std::memory_order_relaxed);
   std::uint64_t const last = in.releases_seen.exchange(now, std::memory_order_relaxed);
   while (true) {
-    state::shrinking listed(in);
+    state::shrinking const listed(in);
     slot* const unused = in.free.take_oldest(last);
     if (unused == nullptr) return;
     in.destroy(*unused);
-    listed.has_room = true;
   }
 }
 

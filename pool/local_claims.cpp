@@ -19,7 +19,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
   slot* given = nullptr;
   if (has_asked(from)) [[unlikely]] {
     given = from.take_all_of(on.id);
-    cover(given, on, true);
+    cover(given, on);
     budget->give_all(on);
   }
   claimed_slot claimed;
@@ -40,7 +40,7 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   slot& used = *lease.what;
   std::size_t const idle_max = local_idle_max.load(std::memory_order_relaxed);
   // Work on other streams, or a graph, needs an event or the graph's release.
-  if (idle_max == 0 || !used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
+  if (!used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
   // Cheaper than cudaStreamGetCaptureInfo, which the other way of the release asks.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaError_t const status = cudaStreamIsCapturing(lease.on.handle, &capture);
@@ -67,20 +67,19 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
     return false;
   }
   lease.what = nullptr;
-  cover(oldest, lease.on, true);
+  cover(oldest, lease.on);
   return true;
 }
 
-bool slot_pool::state::is_found_destroyed(stream_use const& on) noexcept {
+void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) const {
   // A null stream or that of a thread never is.
-  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return false;
+  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return;
   capture_info capture;  // which the query for the id would invalidate
   cudaError_t const status = query_recordable(on.handle, capture);
-  if (!succeeded(status)) return status == cudaErrorInvalidResourceHandle;
-  return capture.is_none() && is_destroyed(on);
-}
-
-void slot_pool::state::throw_destroyed(char const* call) const {
+  if (succeeded(status) ? !capture.is_none() || !is_destroyed(on)
+                        : status != cudaErrorInvalidResourceHandle) {
+    return;
+  }
   throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
                     "destroy the claimer and its leases before the stream");
 }
@@ -92,7 +91,7 @@ local_slots& slot_pool::state::local_of(stream_use const& on, claim_request cons
     return each;
   };
   if (local_slots* const known = find(first.load(std::memory_order_acquire))) return *known;
-  require_device(asked.call, asked.stream, {}, "use a pool of the stream's device");
+  require_device(asked.call, asked.stream, {});
   std::lock_guard const lock(locals_mutex);
   local_slots* const newest = first.load(std::memory_order_relaxed);  // written under the lock
   if (local_slots* const known = find(newest)) return *known;
@@ -106,29 +105,6 @@ local_slots& slot_pool::state::local_of(stream_use const& on, claim_request cons
   return made;
 }
 
-local_slots& slot_pool::state::add_claimer(stream_use const& on) {
-  std::lock_guard const lock(locals_mutex);
-  auto const spare = std::ranges::find(locals, true, &local_slots::is_spare);
-  local_slots& its = spare != locals.end() ? *spare : locals.emplace_front(local_left);
-  its.is_spare = false;
-  its.of_stream = on;
-  divide_idle(local_users + 1);
-  // Relaxed: the owner has one.
-  references.fetch_add(1, std::memory_order_relaxed);
-  return its;
-}
-
-void slot_pool::state::remove_claimer(local_slots& ended, stream_use const& on) noexcept {
-  slot* const rest = ended.end();
-  cover(rest, on, rest != nullptr && is_recordable(on));
-  {
-    std::lock_guard const lock(locals_mutex);
-    ended.is_spare = true;
-    divide_idle(local_users - 1);
-  }
-  drop_reference();
-}
-
 void slot_pool::state::divide_idle(std::size_t users) noexcept {
   local_users = users;
   std::size_t const share = local_slots_max() / std::max<std::size_t>(users, 1);
@@ -136,22 +112,19 @@ void slot_pool::state::divide_idle(std::size_t users) noexcept {
   has_local_slots.store(true, std::memory_order_relaxed);
 }
 
-bool slot_pool::state::cover_idle_of(stream_use const& on) noexcept {
+bool slot_pool::give_all(stream_use const& on) noexcept {
+  state& in = *state_;
   // Relaxed: see there.
-  if (!has_local_slots.load(std::memory_order_relaxed)) return false;
+  if (!in.has_local_slots.load(std::memory_order_relaxed)) return false;
   slot* found = nullptr;
   {
-    std::lock_guard const lock(locals_mutex);
-    for (local_slots& each : locals) {
+    std::lock_guard const lock(in.locals_mutex);
+    for (local_slots& each : in.locals) {
       if (each.idle() != 0) found = each.take_all_of(on.id, found);
     }
   }
-  cover(found, on, true);
+  in.cover(found, on);
   return found != nullptr;
-}
-
-void slot_pool::give_all(stream_use const& on) noexcept {
-  static_cast<void>(state_->cover_idle_of(on));
 }
 
 void slot_pool::state::close_local_slots() noexcept {
@@ -159,20 +132,8 @@ void slot_pool::state::close_local_slots() noexcept {
   for (std::atomic<local_slots*> const& first : by_stream) {
     for (local_slots* each = first.load(std::memory_order_acquire); each != nullptr;
          each = each->chained) {
-      slot* const rest = each->end();
-      cover(rest, each->of_stream, rest != nullptr && is_recordable(each->of_stream));
+      cover(each->end(), each->of_stream);
     }
-  }
-}
-
-bool slot_pool::state::is_recordable(stream_use const& on) const noexcept {
-  if (deleter_core::is_reclaiming() || is_other_thread(on) || is_known_destroyed(on)) return false;
-  capture_info capture;
-  try {
-    device_scope const current(on.device);  // the null stream is that of the current device
-    return succeeded(query_recordable(on.handle, capture)) && capture.is_none();
-  } catch (cuda_error const&) {
-    return false;
   }
 }
 
@@ -183,8 +144,15 @@ claimer_slots::claimer_slots(char const* call, slot_pool& pool, stream_ref strea
     slot_pool::state& in = *pool.state_;
     in.require_open(call);
     capture_info const capture = usable_capture_of(call, stream);
-    in.require_device(call, stream, capture, "use a pool of the stream's device");
-    local_ = &in.add_claimer(on_);
+    in.require_device(call, stream, capture);
+    std::lock_guard const lock(in.locals_mutex);
+    auto const spare = std::ranges::find(in.locals, true, &local_slots::is_spare);
+    local_ = spare != in.locals.end() ? &*spare : &in.locals.emplace_front(in.local_left);
+    local_->is_spare = false;
+    local_->of_stream = on_;
+    in.divide_idle(in.local_users + 1);
+    // Relaxed: the owner has one.
+    in.references.fetch_add(1, std::memory_order_relaxed);
     pool_ = &pool;
   });
 }
@@ -201,7 +169,15 @@ claimer_slots& claimer_slots::operator=(claimer_slots&& other) noexcept {
 }
 
 claimer_slots::~claimer_slots() {
-  if (pool_ != nullptr) pool_->state_->remove_claimer(*local_, on_);
+  if (pool_ == nullptr) return;
+  slot_pool::state& in = *pool_->state_;
+  in.cover(local_->end(), on_);
+  {
+    std::lock_guard const lock(in.locals_mutex);
+    local_->is_spare = true;
+    in.divide_idle(in.local_users - 1);
+  }
+  in.drop_reference();
 }
 
 void claimer_slots::refuse_moved_from(char const* call) {
@@ -255,7 +231,7 @@ void claimer_slots::flush(char const* call, source_location where) {
     }
     learn_id();
     in.record_all_deferred(on_.handle, on_.id);
-    in.cover(local_->take_all_of(on_.id), on_, true);
+    in.cover(local_->take_all_of(on_.id), on_);
   });
 }
 

@@ -89,29 +89,27 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
-  constexpr int attempts_max = 2;  // the failure may not repeat
-  for (int attempt = 1; lease.what != nullptr; ++attempt) {
+  for (bool const is_last : {false, true}) {  // the failure may not repeat
     try {
       return release(lease);
     } catch (std::exception const& error) {
       if (lease.what == nullptr) return;  // released and reported
-      if (attempt < attempts_max) continue;
-      in.core.report(error);
-      return in.abandon(lease);
+      if (is_last) in.core.report(error);
     }
   }
+  in.abandon(lease);
 }
 
 void slot_pool::state::abandon(claimed_slot& lease) noexcept {
-  if (lease.local != nullptr && is_known_destroyed(lease.on)) {
-    return slot_pool::leak(lease);
-  }
   capture_info capture;
   try {
+    if (lease.local != nullptr) require_stream("lease::~lease", lease.on);
     device_scope const device(options.device);
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
     }
+  } catch (usage_error const&) {  // the stream was destroyed
+    return slot_pool::leak(lease);
   } catch (std::exception const&) {  // treat as not capturing
   }
   if (!capture.is_active()) {
@@ -119,17 +117,12 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
-  if (!is_held_by(lease, capture) || !leave_to_graph(lease)) slot_pool::leak(lease);
+  if (!reuse.is_held_in(*lease.what, capture.id) || !leave_to_graph(lease)) slot_pool::leak(lease);
 }
 
 bool slot_pool::state::was_recorded_after_its_capture(slot const& leased) noexcept {
   // Outside of captures only the id of a stream is asked.
   return std::ranges::any_of(leased.unrecorded_, [](auto const& use) { return use.id != 0; });
-}
-
-bool slot_pool::state::is_held_by(claimed_slot const& lease,
-                                  capture_info const& capture) const noexcept {
-  return capture.id == lease.capture_id && reuse.is_held_in(*lease.what, capture.id);
 }
 
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream) {
@@ -159,7 +152,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
   }
   // Work on the slot may have been captured: this graph must hold it, too. It does not, if it was
   // hoisted or recaptured since the claim.
-  if (capture.is_active() && !is_held_by(lease, capture)) {
+  if (capture.is_active() && !reuse.is_held_in(*lease.what, capture.id)) {
     hold_in_graph(*lease.what, capture, false, {});
   }
   if (!is_recordable) {
@@ -263,10 +256,11 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
   slot const& used = require_slot("launch", lease);
   // Also on a known stream: it may capture since, into a graph that does not hold the slot.
   capture_info const capture = usable_capture_of("launch", stream);
-  if (capture.is_active() && !used.pool_.state_->is_held_by(lease, capture)) {
+  state const& in = *used.pool_.state_;
+  if (capture.is_active() && !in.reuse.is_held_in(used, capture.id)) {
     refuse_capture("launch", lease);
   }
-  stream_use const use = used.pool_.state_->unasked(stream);
+  stream_use const use = in.unasked(stream);
   auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
   // After its capture, its own stream's work is not that of the graph.
   bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;
@@ -290,11 +284,6 @@ void slot_pool::leak(claimed_slot& lease) noexcept {
   state& in = *used.pool_.state_;
   in.untrack(used);
   in.leak(used);
-}
-
-slot_share slot_pool::share_with_node(claimed_slot const& lease) {
-  slot& used = require_slot("lease::share_with_node", lease);
-  return used.pool_.state_->share(used);
 }
 
 }  // namespace escrow::inline v0_1

@@ -1,13 +1,19 @@
-// Blocks by size, their bytes, and what is given back.
-#include "scratch_state.hpp"
+// Blocks by size, their bytes, and what is given back; the functions of scratch_pool,
+// scratch_claimer and scratch_pools.
+#include "escrow/pool/scratch_pool.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/device.hpp"
+#include "scratch_state.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -29,22 +35,23 @@ slot_pool& scratch_pool::state::of(char const* call, std::size_t bytes) {
   auto const power = static_cast<std::size_t>(std::bit_width(size) - 1);
   std::size_t const step = std::min(std::bit_floor(size) / 4, step_max);
   auto& first = by_size[(4 * power + size / step) % by_size.size()];
-  size_class* const newest = first.load(std::memory_order_acquire);
-  for (size_class* each = newest; each != nullptr; each = each->next) {
-    if (each->bytes == size) return slots_of(*each);
+  auto const find = [size](size_class* each) {
+    while (each != nullptr && each->bytes != size) each = each->next;
+    return each;
+  };
+  if (size_class* const known = find(first.load(std::memory_order_acquire))) {
+    return slots_of(*known);
   }
   std::lock_guard const lock(mutex);
   if (is_closed) {
     throw usage_error(call, "the pool \"" + label_of(size) + "\" is closed",
                       "claim before close_for()");
   }
-  size_class* const now = first.load(std::memory_order_relaxed);  // written under the lock
-  for (size_class* each = now; each != newest; each = each->next) {
-    if (each->bytes == size) return slots_of(*each);
-  }
+  size_class* const newest = first.load(std::memory_order_relaxed);  // written under the lock
+  if (size_class* const known = find(newest)) return slots_of(*known);
   pool_options its = options;
   its.label = label_of(size);
-  auto made = std::make_unique<size_class>(size_class{size, std::nullopt, now});
+  auto made = std::make_unique<size_class>(size_class{size, std::nullopt, newest});
   made->pool.emplace(blocks(core, its, [this, size] { return make(size); }, {}, {}));
   core = &slots_of(*made).core();
   slots_of(*made).share(shared_from_this(), size);
@@ -62,8 +69,7 @@ bool scratch_pool::state::reserve(std::size_t bytes) noexcept {
 
 device_block scratch_pool::state::make(std::size_t bytes) {
   device_block made(bytes, policy.source);
-  std::size_t const now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  grown.fetch_add(1, std::memory_order_relaxed);
+  std::size_t const now = reserved.load(std::memory_order_relaxed);
   std::size_t most = peak.load(std::memory_order_relaxed);
   while (most < now && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
   }
@@ -71,10 +77,7 @@ device_block scratch_pool::state::make(std::size_t bytes) {
 }
 
 void scratch_pool::state::give_back(std::size_t bytes, bool was_made) noexcept {
-  if (was_made) {
-    total.fetch_sub(bytes, std::memory_order_relaxed);
-    returned.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (was_made) returned.fetch_add(1, std::memory_order_relaxed);
   given_back.fetch_add(1, std::memory_order_relaxed);  // before there is room: see moves()
   reserved.fetch_sub(bytes, std::memory_order_relaxed);
 }
@@ -109,10 +112,10 @@ std::uint64_t scratch_pool::state::moves() noexcept {
   return sum;
 }
 
-claimed_slot scratch_pool::state::claim_existing(char const* call, std::size_t bytes,
-                                                 stream_ref stream, source_location where) {
-  bool const is_captured =
-      detail::called_at(call, where, [&] { return usable_capture_of(call, stream).is_active(); });
+claimed_slot scratch_pool::state::claim_existing(claim_request const& asked, std::size_t bytes) {
+  bool const is_captured = detail::called_at(asked.call, asked.where, [&] {
+    return usable_capture_of(asked.call, asked.stream).is_active();
+  });
   if (!is_captured) return {};
   std::vector<size_class*> fitting;
   for_each([&](size_class& each) {
@@ -120,10 +123,18 @@ claimed_slot scratch_pool::state::claim_existing(char const* call, std::size_t b
   });
   std::ranges::sort(fitting, {}, &size_class::bytes);
   for (size_class* const each : fitting) {
-    claimed_slot const found = slots_of(*each).claim_existing(call, stream, where);
+    claimed_slot const found = slots_of(*each).claim_existing(asked);
     if (found.what != nullptr) return found;
   }
   return {};
+}
+
+void scratch_pool::state::close() noexcept {
+  {
+    std::lock_guard const lock(mutex);
+    is_closed = true;
+  }
+  for_each([](size_class& each) { slots_of(each).close(); });
 }
 
 std::size_t scratch_pool::state::trim(std::size_t keep_bytes) {
@@ -145,51 +156,117 @@ void scratch_pool::state::give_back_unused() noexcept {
   for_each([](size_class& each) { slots_of(each).retire_unused(); });
 }
 
-scratch_stats scratch_pool::state::stats() const noexcept {
-  scratch_stats now{.bytes = total.load(std::memory_order_relaxed),
-                    .bytes_peak = peak.load(std::memory_order_relaxed),
-                    .grown = grown.load(std::memory_order_relaxed),
-                    .returned = returned.load(std::memory_order_relaxed)};
-  for_each([&now](size_class& each) {
-    pool_stats const its = slots_of(each).stats();
-    std::size_t const idle = its.idle;
-    now.bytes_idle += idle * each.bytes;
-    now.bytes_unrecorded += its.unrecorded * each.bytes;
-    now.bytes_in_graphs += its.in_graphs * each.bytes;
-    if (its.slots > idle + its.in_graphs) {
-      now.bytes_in_use += (its.slots - idle - its.in_graphs) * each.bytes;
-    }
+std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const& options,
+                                                              scratch_policy const& policy) {
+  auto made = std::make_shared<state>(options, policy);
+  if (!policy.source.allocate || !policy.source.free) {
+    throw usage_error("scratch_pool", "`policy.source` lacks a function",
+                      "give both, allocate and free");
+  }
+  if (options.device < 0) made->options.device = current_device();
+  // The pools of the sizes end with the last owner of this: the scratch_pool or a claimer. Their
+  // slots keep the state beyond that.
+  std::shared_ptr<void> const owner(nullptr, [made](void*) {
+    made->for_each([](state::size_class& each) { each.pool.reset(); });
   });
-  return now;
+  made->of("scratch_pool", bytes_min);  // checks the device
+  return {owner, made.get()};
 }
 
-std::vector<holder> scratch_pool::state::holders() const {
+scratch_pool::scratch_pool(scratch_pool&&) noexcept = default;
+scratch_pool& scratch_pool::operator=(scratch_pool&& other) noexcept {
+  scratch_pool taken(std::move(other));
+  std::swap(state_, taken.state_);
+  return *this;
+}
+scratch_pool::~scratch_pool() {
+  if (state_ != nullptr) state_->close();
+}
+
+lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
+                                        source_location where) {
+  claim_request const asked{"scratch_pool::claim", stream, where};
+  return state_->claim(asked, bytes, [&] { return state_->of(asked.call, bytes).claim(asked); });
+}
+
+scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
+  return {state_, stream, where};
+}
+
+scratch_claimer::scratch_claimer(std::shared_ptr<scratch_pool::state> pool, stream_ref stream,
+                                 source_location where)
+    : pool_(std::move(pool)), stream_(stream.get()) {
+  static_cast<void>(of("scratch_pool::on", scratch_pool::bytes_min, where));  // checks the stream
+}
+
+scratch_claimer::scratch_claimer(scratch_claimer&&) noexcept = default;
+scratch_claimer& scratch_claimer::operator=(scratch_claimer&&) noexcept = default;
+scratch_claimer::~scratch_claimer() = default;
+
+claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_location where) {
+  std::size_t const size = scratch_pool::block_bytes(bytes);
+  auto const known = sizes_.find(size);
+  if (known != sizes_.end()) [[likely]]
+    return known->second;
+  device_scope const current(pool_->options.device);  // the null stream is the current device's
+  return sizes_.try_emplace(size, call, pool_->of(call, size), stream_, where).first->second;
+}
+
+lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
+  constexpr char const* call = "scratch_claimer::claim";
+  if (pool_ == nullptr) claimer_slots::refuse_moved_from(call);
+  std::optional<device_scope> device;  // of the stream: all sizes are asked about it
+  if (is_ambiguous(stream_)) {
+    static_cast<void>(sizes_.begin()->second.require_pool(call));  // on its thread
+    detail::called_at(call, where, [&] { device.emplace(pool_->options.device); });
+  }
+  return pool_->claim({call, stream_, where}, bytes,
+                      [&] { return of(call, bytes, where).claim(call, where); });
+}
+
+void scratch_claimer::flush(source_location where) {
+  constexpr char const* call = "scratch_claimer::flush";
+  if (pool_ == nullptr) claimer_slots::refuse_moved_from(call);
+  for (auto& [size, claims] : sizes_) claims.flush(call, where);
+}
+
+std::size_t scratch_pool::trim(std::size_t keep_bytes) {
+  return state_->trim(keep_bytes);
+}
+
+std::vector<holder> scratch_pool::close_for(std::chrono::nanoseconds timeout) {
+  auto const begin = state::clock::now();
   std::vector<holder> result;
-  for_each([&result](size_class& each) {
-    std::ranges::move(slots_of(each).holders(), std::back_inserter(result));
+  state_->close();  // all, before waiting for the first
+  state_->for_each([&](auto& each) {
+    auto const left =
+        std::max(timeout - (state::clock::now() - begin), std::chrono::nanoseconds(0));
+    std::ranges::move(each.pool->close_for(left), std::back_inserter(result));
   });
   return result;
 }
 
-std::string scratch_pool::state::describe_claim(std::size_t bytes, source_location where,
-                                                std::string const& named) const {
-  scratch_stats const now = stats();
-  std::string text =
-      "claimed at " + std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " +
-      std::to_string(bytes) + " bytes of \"" + label_of(block_bytes(bytes)) + "\"; \"" +
-      options.label + "\" has " + std::to_string(now.bytes) + " bytes: leases hold " +
-      std::to_string(now.bytes_in_use) + ", graphs hold " + std::to_string(now.bytes_in_graphs) +
-      ", work may still run on " + std::to_string(now.bytes_idle) + " free ones";
-  if (policy.bytes_max != scratch_policy{}.bytes_max) {
-    text += "; scratch_policy::bytes_max is " + std::to_string(policy.bytes_max);
+std::size_t scratch_pool::bytes() const noexcept {
+  return state_->reserved.load(std::memory_order_relaxed);
+}
+
+std::size_t scratch_pools::device_count() {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  return static_cast<std::size_t>(devices);
+}
+
+scratch_pool& scratch_pools::on(int device) {
+  if (device < 0 || static_cast<std::size_t>(device) >= places_.size()) {
+    check(cudaErrorInvalidDevice, "cudaSetDevice");
   }
-  std::size_t count = 0;
-  for (holder const& each : holders()) {
-    if (each.label == named) continue;
-    if (++count > 16) break;  // longer texts are not read
-    text += "; \"" + each.label + "\": " + escrow::describe(each);
-  }
-  return text;
+  place& its = places_[static_cast<std::size_t>(device)];
+  std::call_once(its.is_made, [&] {
+    pool_options chosen = options_;
+    chosen.device = device;
+    its.pool.emplace(chosen, policy_);
+  });
+  return *its.pool;
 }
 
 }  // namespace escrow::inline v0_1

@@ -39,8 +39,7 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   slot_pool& of(char const* call, std::size_t bytes);
   // What all claims do; `claim_of_size` claims a block that no graph holds yet.
   template <class Claim>
-  lease<device_block> claim(char const* call, std::size_t bytes, stream_ref stream,
-                            source_location where, Claim claim_of_size);
+  lease<device_block> claim(claim_request const& asked, std::size_t bytes, Claim claim_of_size);
   template <class Call>
   void for_each(Call call) const {
     for (auto const& first : by_size) {
@@ -51,14 +50,14 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
   }
   // In a capture: the smallest block that fits, of those that graphs hold. Else an empty claim. An
   // idle one that is larger than asked for stays: eager claims would make it once more.
-  [[nodiscard]] claimed_slot claim_existing(char const* call, std::size_t bytes, stream_ref stream,
-                                            source_location where);
+  [[nodiscard]] claimed_slot claim_existing(claim_request const& asked, std::size_t bytes);
   static slot_pool& slots_of(size_class& each) noexcept { return *each.pool->slots_; }
   // The pool's label in errors and holders.
   [[nodiscard]] std::string label_of(std::size_t size) const {
     return options.label + " of " + std::to_string(size) + " bytes";
   }
 
+  void close() noexcept;  // all sizes; the call does not wait
   std::size_t trim(std::size_t keep_bytes);
   void give_back_unused() noexcept;  // see scratch_policy::idle_max
   // What uses the memory, for the errors of a claim. `named`: the label of a pool whose holders the
@@ -89,35 +88,32 @@ struct ESCROW_LOCAL scratch_pool::state final : memory_budget, std::enable_share
 
   // Bytes and counts. Relaxed: the memory itself is ordered by what allocates and frees it.
   std::atomic<std::size_t> reserved{0};  // for blocks, and for those that are being made
-  std::atomic<std::size_t> total{0};     // of blocks
   std::atomic<std::size_t> peak{0};
-  std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> returned{0};
   std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
   std::atomic<clock::duration> checked_at;   // for idle blocks; relaxed: a time
 };
 
 template <class Claim>
-lease<device_block> scratch_pool::state::claim(char const* call, std::size_t bytes,
-                                               stream_ref stream, source_location where,
+lease<device_block> scratch_pool::state::claim(claim_request const& asked, std::size_t bytes,
                                                Claim claim_of_size) {
   if (bytes > bytes_max) {
-    throw usage_error(call, "`bytes` is " + std::to_string(bytes),
+    throw usage_error(asked.call, "`bytes` is " + std::to_string(bytes),
                       "claim at most scratch_pool::bytes_max");
   }
   if (policy.idle_max.count() != 0) give_back_unused();
   try {
     if (options.group) {
-      claimed_slot const shared = claim_existing(call, bytes, stream, where);
+      claimed_slot const shared = claim_existing(asked, bytes);
       if (shared.what != nullptr) return lease<device_block>([&] { return shared; });
     }
     return lease<device_block>(claim_of_size);
   } catch (pool_exhausted const& error) {
     throw pool_exhausted(std::string(error.what()) + "; " +
-                         describe_claim(bytes, where, label_of(block_bytes(bytes))));
+                         describe_claim(bytes, asked.where, label_of(block_bytes(bytes))));
   } catch (cuda_error const& error) {
     if (error.status() != cudaErrorMemoryAllocation) throw;
-    throw cuda_error(error.status(), error.api(), where, describe_claim(bytes, where));
+    throw cuda_error(error.status(), error.api(), asked.where, describe_claim(bytes, asked.where));
   }
 }
 

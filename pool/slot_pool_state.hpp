@@ -53,14 +53,6 @@ namespace escrow::inline v0_1 {
   return cudaSuccess;
 }
 
-struct claim_request {
-  char const* call;  // the public function, for errors
-  stream_ref stream;
-  source_location where;
-  // Empty: as the options say, and throws pool_exhausted then.
-  std::optional<std::chrono::nanoseconds> host_wait_max;
-};
-
 struct ESCROW_LOCAL slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
       : owner(pool),
@@ -101,8 +93,7 @@ struct ESCROW_LOCAL slot_pool::state {
     return passes.fetch_add(1, std::memory_order_relaxed) + 1;
   }
   // Null if a limit is reached. On failure null, and `failure` has the reason.
-  slot* grow(std::exception_ptr& failure) noexcept;
-  slot* make_slot();
+  slot* make_slot(std::exception_ptr& failure) noexcept;
   // The same as a last resort, after the budget's pools have made room, also with what is idle on
   // the stream `on`; null if nothing can be recorded there.
   slot* grow_in_room(std::exception_ptr& failure, stream_use const* on);
@@ -116,7 +107,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[noreturn]] void throw_closed(char const* call) const;
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
-                      char const* remedy);
+                      char const* remedy = "use a pool of the stream's device");
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
@@ -129,21 +120,16 @@ struct ESCROW_LOCAL slot_pool::state {
   // was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
-  void forget_hold(graph_hold& unused) noexcept;
   // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does
   // not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
                      source_location where);
-  [[nodiscard]] slot_share share(slot& leased);
 
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
   // Whether record_stream() was called outside of captures for the lease of a capture.
   [[nodiscard]] static bool was_recorded_after_its_capture(slot const& leased) noexcept;
-  // Whether the graph of that capture, which is active, holds the slot for the lease.
-  [[nodiscard]] bool is_held_by(claimed_slot const& lease,
-                                capture_info const& capture) const noexcept;
   // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
   void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
   // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
@@ -165,13 +151,12 @@ struct ESCROW_LOCAL slot_pool::state {
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
-  // them. If that fails, each is recorded by its own event, or deferred. `is_recordable` false:
-  // deferred.
-  void cover(slot* oldest, stream_use const& on, bool is_recordable) noexcept;
+  // them. If that is not possible now, each is recorded by an event of its own, or deferred.
+  void cover(slot* oldest, stream_use const& on) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-    // Relaxed: see deferred_count.
-    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    // Relaxed: see there.
+    if (budget->deferred.load(std::memory_order_relaxed) != 0) [[unlikely]]
       record_deferred_on(stream, stream_id);
   }
   // The same in claims, which keep the budget's other pools alive: of those, too.
@@ -182,13 +167,9 @@ struct ESCROW_LOCAL slot_pool::state {
     record_deferred(stream, stream_id);
     budget->record_deferred(stream, stream_id);
   }
-  void count_deferred(bool is_more) noexcept;
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // local_claims.cpp
-  // For a claimer of the stream `on`, whose id it learns outside of captures.
-  [[nodiscard]] claimed_slot claim_of_claimer(local_slots& its, stream_use& on,
-                                              claim_request const& asked);
   [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,
                                          claim_request const& asked);
   // Puts the slot into the lease's local_slots and empties the lease. False: it must be released
@@ -196,23 +177,13 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] bool release_local(claimed_slot& lease);
   // Of a stream that outlives the pool.
   [[nodiscard]] local_slots& local_of(stream_use const& on, claim_request const& asked);
-  [[nodiscard]] local_slots& add_claimer(stream_use const& on);
-  void remove_claimer(local_slots& ended, stream_use const& on) noexcept;
-  // Covers what any local_slots of that stream have. True if there was any.
-  bool cover_idle_of(stream_use const& on) noexcept;
-  // Whether an event can be recorded on `on` now, by this thread.
-  [[nodiscard]] bool is_recordable(stream_use const& on) const noexcept;
-  // With pool_options::check_streams: whether it was destroyed. Other calls may crash then.
-  [[nodiscard]] bool is_known_destroyed(stream_use const& on) const noexcept {
-    return options.check_streams && is_found_destroyed(on);
-  }
-  [[nodiscard]] static bool is_found_destroyed(stream_use const& on) noexcept;
-  // Throws usage_error then.
+  // With pool_options::check_streams: throws usage_error if the stream was destroyed. Other calls
+  // may crash then.
   void require_stream(char const* call, stream_use const& on) const {
-    if (is_known_destroyed(on)) [[unlikely]]
-      throw_destroyed(call);
+    if (options.check_streams) [[unlikely]]
+      refuse_destroyed(call, on);
   }
-  [[noreturn]] void throw_destroyed(char const* call) const;
+  void refuse_destroyed(char const* call, stream_use const& on) const;
   // How many slots all local_slots keep: idle streams leave the rest to others.
   [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
@@ -248,20 +219,15 @@ struct ESCROW_LOCAL slot_pool::state {
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
   // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
-  // sees `looked_at` or `shrunk` changed, and tries again.
+  // sees `looked_at`, or less `slots`, and tries again.
   class shrinking {
    public:
     explicit shrinking(state& in) noexcept : in_(in) {
       in_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
     }
     shrinking(shrinking&&) = delete;
-    ~shrinking() {
-      // Release: pairs with the acquire in claim_other().
-      if (has_room) in_.shrunk.fetch_add(1, std::memory_order_relaxed);
-      in_.free.looked_at.fetch_sub(1, std::memory_order_release);
-    }
-
-    bool has_room = false;  // a slot was taken
+    // Release: pairs with the acquire in has_busy().
+    ~shrinking() { in_.free.looked_at.fetch_sub(1, std::memory_order_release); }
 
    private:
     state& in_;
@@ -327,8 +293,6 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::size_t> slots{0};
   std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
 
-  // See `shrinking`.
-  std::atomic<std::uint64_t> shrunk{0};
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
 
@@ -337,9 +301,8 @@ struct ESCROW_LOCAL slot_pool::state {
   slot* deferred = nullptr;
   bool deferred_is_closed = false;
 
-  // The leased slots, if options.track_leases, linked by older_ and newer_.
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
-  slot* newest_lease = nullptr;
+  slot_list leases;                 // if options.track_leases
 
   mutable std::mutex locals_mutex;        // guards these two; held across no CUDA call
   std::forward_list<local_slots> locals;  // never removed before the pool's end
@@ -355,8 +318,7 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
   // misses a change acts on it the next time.
-  alignas(64) std::atomic<std::size_t> deferred_count{0};  // slots in `deferred`
-  std::atomic<bool> has_local_slots{false};
+  alignas(64) std::atomic<bool> has_local_slots{false};
   std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
   // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
   std::atomic<bool> is_closed{false};

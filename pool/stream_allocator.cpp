@@ -1,18 +1,21 @@
-// Memory by its address: which lease it belongs to.
+// Memory by its address: which lease it belongs to, found without a lock.
 #include "escrow/pool/stream_allocator.hpp"
 
+#include <array>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
-#include "address_map.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
@@ -25,7 +28,71 @@ namespace {
 constexpr char const* allocate_name = "stream_allocator::allocate";
 constexpr char const* deallocate_name = "stream_allocator::deallocate";
 
+[[noreturn]] void refuse_address(char const* call) {
+  throw usage_error(call, "`memory` is not allocated here, or was freed already",
+                    "pass what allocate() returned, before it is freed");
+}
+
 }  // namespace
+
+// A tree over addresses in steps of 256 bytes: each table is an array of the next ones, and those
+// of level 0 have the values. What is made stays.
+// Thread safety: any thread, except the destructor. The caller orders accesses to a value.
+template <class Value, int level>
+class address_map {
+ public:
+  address_map() = default;
+  address_map(address_map&&) = delete;
+  ~address_map() {
+    for (auto& place : entries_) delete place.load(std::memory_order_relaxed);  // no other user
+  }
+
+  // Null if it was not made yet. `may_make`: makes it then; throws std::bad_alloc.
+  [[nodiscard]] Value* find(void const* address, bool may_make = false) {
+    auto& place = entries_[index_of(address)];
+    // Acquire: pairs with the release below, after what the entry was made of.
+    entry* found = place.load(std::memory_order_acquire);
+    if (found == nullptr) {
+      if (!may_make) return nullptr;
+      auto made = std::make_unique<entry>();
+      bool const is_first =
+          place.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel);
+      if (is_first) found = made.release();
+    }
+    if constexpr (level == 0) {
+      return found;
+    } else {
+      return found->find(address, may_make);
+    }
+  }
+
+  template <class Call>
+  void for_each(Call const& call) {
+    for (auto& place : entries_) {
+      entry* const found = place.load(std::memory_order_acquire);
+      if (found == nullptr) continue;
+      if constexpr (level == 0) {
+        call(*found);
+      } else {
+        found->for_each(call);
+      }
+    }
+  }
+
+ private:
+  using entry =
+      typename std::conditional_t<level == 0, std::type_identity<Value>,
+                                  std::type_identity<address_map<Value, level - 1>>>::type;
+  static constexpr int step_bits = 8;
+  static constexpr int bits = 10;  // of the address, for each level
+
+  static std::size_t index_of(void const* address) noexcept {
+    auto const number = reinterpret_cast<std::uintptr_t>(address);
+    return (number >> (step_bits + bits * level)) % (std::size_t{1} << bits);
+  }
+
+  std::array<std::atomic<entry*>, std::size_t{1} << bits> entries_{};
+};
 
 struct ESCROW_LOCAL stream_allocator::state {
   struct allocation {
@@ -71,7 +138,7 @@ struct ESCROW_LOCAL stream_allocator::state {
     lease<device_block> memory = pool.claim(stream, bytes + more, where);
     auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
     auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
-    allocation& its = allocations.at(address);
+    allocation& its = *allocations.find(address, true);
     its.memory.emplace(std::move(memory));
     its.address.store(address, std::memory_order_release);
     return address;
@@ -85,8 +152,7 @@ struct ESCROW_LOCAL stream_allocator::state {
     if (its == nullptr ||
         !its->address.compare_exchange_strong(expected, nullptr, std::memory_order_acquire,
                                               std::memory_order_relaxed)) {
-      throw usage_error(call, "`memory` is not allocated here, or was freed already",
-                        "free what allocate() returned, once");
+      refuse_address(call);
     }
     // Once the lease has ended, its memory may be allocated again.
     lease<device_block> memory = std::move(*its->memory);
@@ -104,8 +170,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   void record_stream(char const* call, stream_ref stream, void* address) {
     allocation* const its = allocations.find(address);
     if (its == nullptr || its->address.load(std::memory_order_acquire) != address) {
-      throw usage_error(call, "`memory` is not allocated here, or was freed already",
-                        "pass what allocate() returned, before it is freed");
+      refuse_address(call);
     }
     std::lock_guard const lock(record_mutex);
     its->memory->record_stream(stream);

@@ -24,8 +24,8 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument sharing_group reference_set"
     " graph_registry release_queue pending_events recycle_lane object_store wakeup core_state worker pass",
-    "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots slot_pool_state claim release deferred local_claims captured lifecycle describe"
-    " device_memory scratch_pool scratch_state scratch_calls address_map stream_allocator",
+    "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots slot_pool_state claim release deferred local_claims captured lifecycle"
+    " device_memory scratch_pool scratch_state describe stream_allocator",
     "graph": "graph_core node_changes graph_survey group_branches launch_orders graph hoist graph_exec exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",

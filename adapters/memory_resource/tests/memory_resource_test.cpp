@@ -1,5 +1,6 @@
 // A memory resource for CCCL: in captures and outside, by value and by reference, and what fails.
 #include <limits>
+#include <new>
 
 #include "resource_world.hpp"
 
@@ -114,6 +115,10 @@ TEST_F(MemoryResource, ThrowsWhenThereIsNoMemory) {
   expect_error<cuda_error>([&] { return filled(empty, one, 1); }, {"cudaErrorMemoryAllocation"});
   expect_error<cuda_error>([&] { return empty.allocate_sync(size, alignment); },
                            {"cudaErrorMemoryAllocation"});
+  constexpr std::size_t impossible = scratch_pool::bytes_max + 1;
+  EXPECT_THROW(static_cast<void>(resource.allocate(cuda::stream_ref(one.get()), impossible)),
+               std::bad_alloc);
+  EXPECT_THROW(static_cast<void>(resource.allocate_sync(impossible)), std::bad_alloc);
   memory_resource limited(stream_allocator(options(8), {.bytes_max = size}));
   any_resource any(limited);
   void* const all = filled(any, one, 1);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cuda/memory_resource>
 #include <cuda/stream_ref>
+#include <new>
 #include <utility>
 
 #include "escrow/pool/stream_allocator.hpp"
@@ -27,8 +28,9 @@ namespace escrow::inline v0_1 {
 // Capture: allocations and deallocations work in a capture, whose graph keeps the memory, and add
 //   no node. What a capture allocated may be deallocated in it, on another of its streams, eagerly
 //   later, or never: the graph has it once the last copy has ended.
-// Errors: allocations throw as those of stream_allocator. RMM's adaptors that try again catch them
-//   as failure_callback_resource_adaptor<std::runtime_error>. Deallocations do not throw: the
+// Errors: allocations throw as those of stream_allocator, and std::bad_alloc for more than
+//   scratch_pool::bytes_max. RMM's adaptors that try again catch the former as
+//   failure_callback_resource_adaptor<std::runtime_error>. Deallocations do not throw: the
 //   deleter's on_error gets the error, and the memory is still allocated.
 class memory_resource {
  public:
@@ -42,6 +44,7 @@ class memory_resource {
   // Memory for use in `stream`'s order. `alignment` is a power of two. Never null.
   [[nodiscard]] void* allocate(cuda::stream_ref stream, std::size_t bytes,
                                std::size_t alignment = stream_allocator::default_alignment) {
+    require_possible(bytes);
     return memory_.allocate(stream, bytes, alignment);
   }
   // Frees it after the work on `stream` so far, which all uses must be ordered before.
@@ -53,6 +56,7 @@ class memory_resource {
   // Memory that every stream may use at once: may wait on the host.
   [[nodiscard]] void* allocate_sync(std::size_t bytes,
                                     std::size_t alignment = stream_allocator::default_alignment) {
+    require_possible(bytes);
     return memory_.allocate(bytes, alignment);
   }
   // Frees it. The work that used it must be done.
@@ -81,6 +85,11 @@ class memory_resource {
 #endif
 
  private:
+  // What no device has is not misuse here: callers of memory resources try less, or elsewhere.
+  static void require_possible(std::size_t bytes) {
+    if (bytes > scratch_pool::bytes_max) throw std::bad_alloc();
+  }
+
   stream_allocator memory_;
 };
 

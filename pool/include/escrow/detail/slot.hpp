@@ -26,6 +26,7 @@ namespace escrow::inline v0_1 {
 
 class local_slots;
 class slot;
+class slot_list;
 class slot_pool;
 class slot_share;
 struct holder;
@@ -103,6 +104,7 @@ class ESCROW_API slot : public reclaimable {
   friend class free_lists;
   friend class graph_hold;
   friend class local_slots;
+  friend class slot_list;
   friend class slot_pool;
   template <class T>
   friend class lease;
@@ -249,6 +251,15 @@ class memory_budget {
   virtual void give_all(stream_use const& /*on*/) noexcept {}
 };
 
+struct claim_request {
+  char const* call;  // the public function, for errors
+  stream_ref stream;
+  source_location where;
+  // How long it may block the host, and then returns an empty claim. Empty: as the options say, and
+  // then it throws pool_exhausted.
+  std::optional<std::chrono::nanoseconds> host_wait_max = {};
+};
+
 // A lease's claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
@@ -271,15 +282,10 @@ class ESCROW_API slot_pool {
   // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
   void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
 
-  // Claims a slot; `call` is the public function's name for errors. Blocks the host as the options
-  // say, and then throws pool_exhausted; or for at most `host_wait_max`, and then returns an empty
-  // claim.
-  [[nodiscard]] claimed_slot claim(char const* call, stream_ref stream, source_location where,
-                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
+  [[nodiscard]] claimed_slot claim(claim_request const& asked);
   // For a stream that captures, in a sharing group: a slot that its graph or others of the group
   // hold, and that needs neither a wait nor an edge. Else an empty claim.
-  [[nodiscard]] claimed_slot claim_existing(char const* call, stream_ref stream,
-                                            source_location where);
+  [[nodiscard]] claimed_slot claim_existing(claim_request const& asked);
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
@@ -313,8 +319,9 @@ class ESCROW_API slot_pool {
   // Records what is deferred on that stream, which must not be captured.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
 
-  // Makes what is idle on that stream only available to all. It must not be captured.
-  void give_all(stream_use const& on) noexcept;
+  // Makes what is idle on that stream only available to all; false if there was nothing. The stream
+  // must not be captured.
+  bool give_all(stream_use const& on) noexcept;
 
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;

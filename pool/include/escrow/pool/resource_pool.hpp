@@ -160,7 +160,7 @@ class resource_pool {
   // options.capture_wait_max if free ones are busy; then throws pool_exhausted. Any thread.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
-    lease<T> leased([&] { return slots_->claim("resource_pool::claim", stream, where); });
+    lease<T> leased([&] { return slots_->claim({"resource_pool::claim", stream, where}); });
     leased.recycle(*functions_);
     return leased;
   }
@@ -231,7 +231,7 @@ class resource_pool {
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    lease<T> leased([&] { return slots_->claim(call, stream, where, host_wait_max); });
+    lease<T> leased([&] { return slots_->claim({call, stream, where, host_wait_max}); });
     leased.recycle(*functions_);
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }

@@ -37,7 +37,7 @@ struct scratch_policy {
 
 // Statistics of a scratch_pool in bytes of whole blocks, read one by one without a common lock.
 struct scratch_stats {
-  std::size_t bytes = 0;             // allocated now: the next three, and what is being freed
+  std::size_t bytes = 0;             // the next three, and what is being allocated or freed
   std::size_t bytes_in_use = 0;      // leased, or with a deferred record: see lease
   std::size_t bytes_idle = 0;        // free: the work on them may still run
   std::size_t bytes_in_graphs = 0;   // held by graphs, leased or not
@@ -142,7 +142,7 @@ class ESCROW_API scratch_pool {
   //       "solver of 4096 bytes": a lease holds 1 for 412 ms, since the claim at halo.cpp:17
   [[nodiscard]] std::string describe() const;
 
-  // Total memory of all blocks, in bytes, in use or not, until it is freed.
+  // Total memory of all blocks, in bytes, in use or not, from its allocation until it is freed.
   [[nodiscard]] std::size_t bytes() const noexcept;
   // The statistics of all sizes. Any thread.
   [[nodiscard]] scratch_stats stats() const noexcept;
