@@ -110,13 +110,14 @@ class _Held:
 
     def __init__(self, raw_graph, current_stream):
         self._current_stream = current_stream  # gives the handle of the stream that a launch uses
-        self._stream = None  # of the last launch
+        self._stream = None  # of the last turn
         self._held = None  # for the destructor, if the next line throws
         self._held = _call("hoist", raw_graph)
 
     def enter(self, _graph=None):
-        self._stream = self._current_stream()
-        _call("enter", self._held, self._stream)
+        stream = self._current_stream()
+        _call("enter", self._held, stream)
+        self._stream = stream  # not before: if it fails, an earlier turn may go on
 
     def leave(self, _graph=None):
         _call("leave", self._held, self._stream)
