@@ -1,4 +1,5 @@
-// Which names libescrow.so exports: those that a program, or a template in a header, refers to.
+// Which names libescrow.so exports: those that a program, an adapter, or a template in a header
+// refers to.
 #pragma once
 
 #include "escrow/version.hpp"

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "escrow/api.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -21,7 +22,8 @@ namespace escrow::inline v0_1 {
 
 // Sets the calling thread's current device and restores the previous one on destruction, on the
 // same thread. Capture-safe. The constructor throws cuda_error and then has changed nothing.
-class [[nodiscard]] device_scope {
+// Exported for adapters.
+class [[nodiscard]] ESCROW_API device_scope {
  public:
   explicit device_scope(int device);
   device_scope(device_scope&&) = delete;
