@@ -150,12 +150,15 @@ bool record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
   }
 }
 
+// Twice if need be, since nobody else will: the failure may not repeat.
 template <class Call>
 void or_report(char const* function, Call call) noexcept {
-  try {
-    call();
-  } catch (std::exception const& error) {
-    static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+  for (bool const is_last : {false, true}) {
+    try {
+      return call();
+    } catch (std::exception const& error) {
+      if (is_last) static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+    }
   }
 }
 

@@ -123,9 +123,13 @@ class _Held:
         _call("leave", self._held, self._stream)
 
     def release(self):
-        if self._held is not None:
+        if self._held is None:
+            return
+        try:
             _call("release", self._held)
-            self._held = None
+        except RuntimeError:  # the failure may not repeat, and nobody else releases it
+            _call("release", self._held)
+        self._held = None
 
     def __del__(self):
         if _call is not None:  # else the interpreter ends, and has emptied this module

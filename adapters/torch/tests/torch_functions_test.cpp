@@ -306,6 +306,21 @@ TEST_F(TorchFunctions, FreeASegmentBesideACaptureWithoutDeviceMemory) {
   must(captured.end());
 }
 
+TEST_F(TorchFunctions, FreeMemoryAlsoIfACallFails) {
+  for (auto* const free_it : {&escrow_torch_free, &escrow_torch_free_segment}) {
+    bool is_over = false;
+    for (std::uint64_t i = 1; !is_over; ++i) {
+      void* const memory = allocate(one);
+      sim::start_recording(sim::recorded_threads::this_one);
+      sim::fail_nth_here(i, cudaErrorUnknown);
+      free_it(memory, size, 0, one);
+      is_over = sim::stop_recording().size() < i;
+      sim::clear_faults();
+      free(allocate(one), one);  // the stream's deferred record
+    }
+  }
+}
+
 TEST_F(TorchFunctions, LeaveTheCurrentDeviceAsItWasOnALostOne) {
   free(allocate(one), one);
   sim::fail_device(0, cudaErrorIllegalAddress);
