@@ -32,10 +32,9 @@ struct tensor {
     std::optional<device_scope> current;
     try {
       if (is_ambiguous(stream)) current.emplace(memory.device());
-      memory.deallocate(stream, managed.dl_tensor.data);
-    } catch (std::exception const&) {  // the failure may not repeat
-      memory.deallocate_or_report(stream, managed.dl_tensor.data);
+    } catch (cuda_error const&) {  // then the stream may be refused, and on_error gets that
     }
+    memory.deallocate_or_report(stream, managed.dl_tensor.data);
   }
 };
 

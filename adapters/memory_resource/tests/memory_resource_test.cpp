@@ -196,6 +196,13 @@ TEST_F(MemoryResource, StaysAllocatedIfItsDeallocationFailed) {
   EXPECT_EQ(errors->size(), 1U);
 }
 
+TEST_F(MemoryResource, IsDeallocatedIfTheFailureDoesNotRepeat) {
+  void* const memory = filled(resource, one, 1);
+  sim::fail_call_here("cudaStreamGetCaptureInfo", cudaErrorUnknown);
+  free_on(resource, one, memory);
+  EXPECT_EQ(bytes_in_use(), 0U);
+}
+
 TEST_F(MemoryResource, ComesBackIfItsEventWasRefused) {
   errors_expected = true;
   void* const memory = filled(resource, one, 1);
