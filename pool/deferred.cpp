@@ -54,7 +54,7 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
       if (!capture.is_none()) return false;
       // The stream was destroyed, and its handle reused.
       if (use.id != 0 && stream_id(use.handle) != use.id) {
-        check(cudaErrorInvalidResourceHandle, "cudaEventRecord");
+        throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
       }
       if (used.also_count_ == used.also_ready_.size()) {
         used.also_ready_.push_back({event_cache::take(use.device), use.device});

@@ -18,7 +18,7 @@ slot_pool::slot_pool(pool_options const& options, make_function make, deleter_co
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device < 0) own.device = current_device();
-  if (own.device >= devices) check(cudaErrorInvalidDevice, "cudaSetDevice");
+  if (own.device >= devices) throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
   if (core == nullptr) core = &(own.deleter != nullptr ? *own.deleter : deleter::global()).core();
   state_ = std::make_unique<state>(*this, std::move(own), std::move(make), *core, devices);
   state_->bind_group();  // last: a group stays bound

@@ -258,7 +258,7 @@ std::size_t scratch_pools::device_count() {
 
 scratch_pool& scratch_pools::on(int device) {
   if (device < 0 || static_cast<std::size_t>(device) >= places_.size()) {
-    check(cudaErrorInvalidDevice, "cudaSetDevice");
+    throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
   }
   place& its = places_[static_cast<std::size_t>(device)];
   std::call_once(its.is_made, [&] {

@@ -167,6 +167,18 @@ struct ESCROW_LOCAL stream_allocator::state {
     }
   }
 
+  // Calls twice if need be, since the caller cannot: the failure may not repeat.
+  template <class Call>
+  void or_report(Call const& call) const noexcept {
+    for (bool const is_last : {false, true}) {
+      try {
+        return call();
+      } catch (std::exception const& error) {
+        if (is_last) core.report(error);
+      }
+    }
+  }
+
   void record_stream(char const* call, stream_ref stream, void* address) {
     allocation* const its = allocations.find(address);
     if (its == nullptr || its->address.load(std::memory_order_acquire) != address) {
@@ -250,19 +262,11 @@ void stream_allocator::deallocate(void* memory, source_location where) {
 
 void stream_allocator::deallocate_or_report(stream_ref stream, void* memory,
                                             source_location where) noexcept {
-  try {
-    deallocate(stream, memory, where);
-  } catch (std::exception const& error) {
-    state_->core.report(error);
-  }
+  state_->or_report([&] { deallocate(stream, memory, where); });
 }
 
 void stream_allocator::deallocate_or_report(void* memory, source_location where) noexcept {
-  try {
-    deallocate(memory, where);
-  } catch (std::exception const& error) {
-    state_->core.report(error);
-  }
+  state_->or_report([&] { deallocate(memory, where); });
 }
 
 void stream_allocator::record_stream(stream_ref stream, void* memory, source_location where) {

@@ -20,26 +20,6 @@ namespace {
 
 constexpr char const* call = "make_dlpack_tensor";
 
-// Where the handle names a stream on each device, makes `device` current until its end. Throws
-// cuda_error.
-class device_of_default_stream {
- public:
-  device_of_default_stream(cudaStream_t stream, int device) {
-    int now = device;
-    if (is_ambiguous(stream)) check(cudaGetDevice(&now), "cudaGetDevice");
-    if (now == device) return;
-    check(cudaSetDevice(device), "cudaSetDevice");
-    previous_ = now;
-  }
-  device_of_default_stream(device_of_default_stream&&) = delete;
-  ~device_of_default_stream() {
-    if (previous_) static_cast<void>(succeeded(cudaSetDevice(*previous_)));
-  }
-
- private:
-  std::optional<int> previous_;
-};
-
 // A tensor, and all that its deleter needs.
 struct tensor {
   DLManagedTensorVersioned managed{};
@@ -49,13 +29,12 @@ struct tensor {
   std::vector<std::int64_t> shape_and_strides{};
 
   ~tensor() {
-    std::optional<device_of_default_stream> current;
+    std::optional<device_scope> current;
     try {
-      current.emplace(stream, memory.device());
-      memory.deallocate(stream, managed.dl_tensor.data);
-    } catch (std::exception const&) {  // the failure may not repeat
-      memory.deallocate_or_report(stream, managed.dl_tensor.data);
+      if (is_ambiguous(stream)) current.emplace(memory.device());
+    } catch (cuda_error const&) {  // then the stream may be refused, and on_error gets that
     }
+    memory.deallocate_or_report(stream, managed.dl_tensor.data);
   }
 };
 
@@ -111,7 +90,8 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
                       "pass a stream that is the same on all threads");
   }
   std::size_t const bytes = bytes_of(prototype);
-  device_of_default_stream const current(stream.get(), device);
+  std::optional<device_scope> current;
+  if (is_ambiguous(stream.get())) current.emplace(device);  // whose stream it is
   auto const dimensions = static_cast<std::size_t>(prototype.ndim);
   std::unique_ptr<tensor> made(new tensor{.memory = std::move(memory),
                                           .stream = stream.get(),

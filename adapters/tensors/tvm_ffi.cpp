@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/internal/never_destroyed.hpp"
 #include "escrow/tensor_allocator.hpp"
 
 namespace escrow::inline v0_1 {
@@ -26,7 +27,7 @@ struct tvm_ffi_memory {
 
   stream_allocator on(int device) {
     if (device < 0 || static_cast<std::size_t>(device) >= devices.size()) {
-      check(cudaErrorInvalidDevice, "use_for_tvm_ffi::memory");
+      throw cuda_error(cudaErrorInvalidDevice, "use_for_tvm_ffi::memory");
     }
     std::lock_guard const lock(mutex);
     auto& its = devices[static_cast<std::size_t>(device)];
@@ -46,11 +47,13 @@ struct tvm_ffi_memory {
 
 namespace {
 
-// TVM-FFI's function has no argument for it.
-struct {
+// TVM-FFI's function has no argument for it. Never destroyed: a static use_for_tvm_ffi of a program
+// may end after the statics of this file.
+struct current_memory {
   std::mutex mutex;  // guards `memory`
   std::shared_ptr<tvm_ffi_memory> memory;
-} in_use;
+};
+constinit never_destroyed<current_memory> in_use;
 
 using set_error = void (*)(void* error, char const* kind, char const* text);
 
@@ -59,8 +62,8 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** made, void* error, 
   try {
     std::shared_ptr<tvm_ffi_memory> memory;
     {
-      std::lock_guard const lock(in_use.mutex);
-      memory = in_use.memory;
+      std::lock_guard const lock(in_use->mutex);
+      memory = in_use->memory;
     }
     DLDevice const device = prototype->device;
     if (memory != nullptr && device.device_type == kDLCUDA) {
@@ -103,15 +106,15 @@ DLPackManagedTensorAllocator set(DLPackManagedTensorAllocator allocator, bool is
 
 use_for_tvm_ffi::use_for_tvm_ffi(pool_options const& options, scratch_policy const& policy)
     : memory_(std::make_shared<tvm_ffi_memory>(options, policy)) {
-  std::lock_guard const lock(in_use.mutex);
-  if (in_use.memory != nullptr) {
+  std::lock_guard const lock(in_use->mutex);
+  if (in_use->memory != nullptr) {
     throw usage_error("use_for_tvm_ffi", "there is another one", "destroy that one first");
   }
   previous_here_ = set(nullptr, false);
   previous_of_all_ = TVMFFIEnvGetDLPackManagedTensorAllocator();  // as this thread has none now
   memory_->previous = previous_here_ != nullptr ? previous_here_ : previous_of_all_;
   set(&allocate, true);
-  in_use.memory = memory_;
+  in_use->memory = memory_;
 }
 
 use_for_tvm_ffi::~use_for_tvm_ffi() {
@@ -120,8 +123,8 @@ use_for_tvm_ffi::~use_for_tvm_ffi() {
     set(previous_here_, false);
   } catch (std::exception const&) {  // allocations fail from now on
   }
-  std::lock_guard const lock(in_use.mutex);
-  in_use.memory = nullptr;
+  std::lock_guard const lock(in_use->mutex);
+  in_use->memory = nullptr;
 }
 
 stream_allocator use_for_tvm_ffi::memory(int device) const {

@@ -16,37 +16,25 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace {
 
 using escrow::check;
+using escrow::device_scope;  // the default stream's handle is the same for each device
 using escrow::relaxed_capture_scope;
 using escrow::stream_allocator;
 
-// Makes a device current: the default stream's handle is the same for each.
-class on_device {
- public:
-  explicit on_device(int device) : device_(device) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (device_ != previous_) check(cudaSetDevice(device_), "cudaSetDevice");
-  }
-  on_device(on_device&&) = delete;
-  ~on_device() {
-    if (device_ != previous_) static_cast<void>(escrow::succeeded(cudaSetDevice(previous_)));
-  }
-
- private:
-  int device_;
-  int previous_ = 0;
-};
-
 struct device_memory {
-  std::mutex mutex;  // guards all but reads of `made`
+  std::mutex mutex;  // guards the rest, but for reads of `made`
   escrow::pool_options options{.label = "torch"};
   escrow::scratch_policy policy;
   // Release and acquire: whoever uses it has what its constructor wrote. Never destroyed.
   std::atomic<stream_allocator*> made{nullptr};
   cudaStream_t releases = nullptr;  // for releases of graphs, which no capture uses
+
+  std::mutex spare_mutex;  // guards `spare`; taken after `mutex`
+  void* spare = nullptr;   // a byte on the device, for wait_for()
 };
 
 constexpr std::size_t devices_max = 128;
@@ -68,6 +56,21 @@ stream_allocator* find(device_memory& its) noexcept {
   return its.made.load(std::memory_order_acquire);
 }
 
+// With the device current and in Relaxed mode, under the lock. The device may lack memory.
+void make_spare(device_memory& its) noexcept {
+  if (its.spare == nullptr) static_cast<void>(escrow::succeeded(cudaMalloc(&its.spare, 1)));
+}
+
+// Waits for the current device as cudaFree does, which in Relaxed mode invalidates no capture.
+void wait_for(device_memory& its) {
+  std::lock_guard const lock(its.spare_mutex);
+  relaxed_capture_scope const relaxed;
+  make_spare(its);
+  if (its.spare == nullptr) return check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(cudaFree(std::exchange(its.spare, nullptr)), "cudaFree");
+  make_spare(its);
+}
+
 stream_allocator& allocator_of(int device) {
   device_memory& its = of_device(device);
   if (stream_allocator* const made = find(its)) return *made;
@@ -75,6 +78,10 @@ stream_allocator& allocator_of(int device) {
   if (stream_allocator* const made = find(its)) return *made;
   its.options.device = device;
   auto made = std::make_unique<stream_allocator>(its.options, its.policy);
+  device_scope const current(device);
+  relaxed_capture_scope const relaxed;
+  std::lock_guard const spare_lock(its.spare_mutex);
+  make_spare(its);  // while there is memory
   its.made.store(made.get(), std::memory_order_release);
   return *made.release();
 }
@@ -101,14 +108,6 @@ cudaStream_t stream_for_releases(int device) {
           "cudaStreamCreateWithFlags");
   }
   return its.releases;
-}
-
-// cudaFree waits for the current device and, in Relaxed mode, invalidates no capture.
-void wait_for_device() {
-  relaxed_capture_scope const relaxed;
-  void* any = nullptr;
-  if (escrow::succeeded(cudaMalloc(&any, 1))) return check(cudaFree(any), "cudaFree");
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 // After a launch that failed, or whose leave() failed. If its stream is being captured, it stays
@@ -151,12 +150,15 @@ bool record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
   }
 }
 
+// Twice if need be, since nobody else will: the failure may not repeat.
 template <class Call>
 void or_report(char const* function, Call call) noexcept {
-  try {
-    call();
-  } catch (std::exception const& error) {
-    static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+  for (bool const is_last : {false, true}) {
+    try {
+      return call();
+    } catch (std::exception const& error) {
+      if (is_last) static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+    }
   }
 }
 
@@ -190,7 +192,7 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) 
   if (bytes == 0) return nullptr;
   try {
     stream_allocator& its = allocator_of(device);
-    on_device const current(device);
+    device_scope const current(device);
     return its.allocate(stream, bytes);
   } catch (escrow::pool_exhausted const& error) {
     throw std::runtime_error(std::string("CUDA out of memory: ") + error.what());
@@ -200,7 +202,7 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) 
 void escrow_torch_free(void* memory, std::size_t /*bytes*/, int device,
                        cudaStream_t stream) noexcept {
   or_report("escrow_torch_free", [&] {
-    on_device const current(device);
+    device_scope const current(device);
     allocator_of(device).deallocate(stream, memory);
   });
 }
@@ -211,7 +213,7 @@ void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
     if (made == nullptr) continue;
     if (!record_on(*made, memory, stream)) continue;
     if (!escrow::is_ambiguous(stream)) return;
-    on_device const current(made->device());  // see the header
+    device_scope const current(made->device());  // see the header
     static_cast<void>(record_on(*made, memory, stream));
     return;
   }
@@ -226,7 +228,7 @@ void escrow_torch_empty_cache() {
 void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t stream) {
   try {
     stream_allocator& its = allocator_of(device);
-    on_device const current(device);
+    device_scope const current(device);
     return its.allocate(stream, bytes);
   } catch (escrow::pool_exhausted const&) {
     return nullptr;
@@ -237,11 +239,11 @@ void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t 
 }
 
 void escrow_torch_free_segment(void* memory, std::size_t /*bytes*/, int device,
-                               cudaStream_t stream) noexcept {
+                               cudaStream_t /*stream*/) noexcept {
   or_report("escrow_torch_free_segment", [&] {
-    on_device const current(device);
-    wait_for_device();
-    allocator_of(device).deallocate(stream, memory);
+    device_scope const current(device);
+    wait_for(of_device(device));
+    allocator_of(device).deallocate(memory);
   });
 }
 
@@ -304,7 +306,7 @@ void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
 int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
-    on_device const current(its.device);
+    device_scope const current(its.device);
     leave_failed(its);
     its.references.enter(stream);
     its.was_entered = true;
@@ -316,7 +318,7 @@ int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
 int escrow_torch_leave(void* held, cudaStream_t stream) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
-    on_device const current(its.device);
+    device_scope const current(its.device);
     its.references.leave(stream);
     its.entered.reset();
     return 0;
@@ -326,11 +328,11 @@ int escrow_torch_leave(void* held, cudaStream_t stream) noexcept {
 int escrow_torch_release(void* held) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
-    on_device const current(its.device);
+    device_scope const current(its.device);
     if (!its.was_entered) {
       its.references.release();
     } else if (!release_in_turn(its)) {
-      wait_for_device();
+      wait_for(of_device(its.device));
       leave_failed(its);
       its.references.release();
     }

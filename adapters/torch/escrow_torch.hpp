@@ -33,7 +33,7 @@ void escrow_torch_empty_cache();
 // torch.OutOfMemoryError. Other errors are thrown.
 void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t stream);
 // Waits on the host for all work on the device, as cudaFree does. PyTorch relies on that when
-// graphs end, which share the pool's segments.
+// graphs end, which share the pool's segments. The stream may have ended.
 void escrow_torch_free_segment(void* memory, std::size_t bytes, int device,
                                cudaStream_t stream) noexcept;
 

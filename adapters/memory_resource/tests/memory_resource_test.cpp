@@ -155,6 +155,25 @@ TEST_F(MemoryResource, StaysAllocatedIfItsDeallocationFailed) {
   EXPECT_EQ(bytes_in_use(), 0U);
   EXPECT_EQ(errors->size(), 1U);
 }
+
+TEST_F(MemoryResource, IsDeallocatedIfTheFailureDoesNotRepeat) {
+  void* const memory = filled(resource, one, 1);
+  sim::fail_call_here("cudaStreamGetCaptureInfo", cudaErrorUnknown);
+  free_on(resource, one, memory);
+  EXPECT_EQ(bytes_in_use(), 0U);
+}
+
+TEST_F(MemoryResource, ComesBackIfItsEventWasRefused) {
+  errors_expected = true;
+  void* const memory = filled(resource, one, 1);
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, all_of_them);
+  free_on(resource, one, memory);
+  sim::clear_faults();
+  EXPECT_EQ(errors->size(), 1U) << errors->all();
+  use(resource, one, 2);  // given the stream, it records
+  EXPECT_EQ(bytes_in_use(), 0U);
+  EXPECT_EQ(errors->size(), 1U) << errors->all();
+}
 #endif
 
 }  // namespace

@@ -226,9 +226,12 @@ TEST_F(Tensors, OfTvmFfiThatCannotBeAllocatedSayWhy) {
   EXPECT_TRUE(error_of([] {
                 static_cast<void>(alloc_tensor({-1}));
               }).starts_with("RuntimeError: make_dlpack_tensor: "));
+  void* none = nullptr;
+  EXPECT_EQ(cudaMalloc(&none, std::size_t{1} << 60), cudaErrorMemoryAllocation);
   EXPECT_TRUE(error_of([] {
                 static_cast<void>(alloc_tensor({1}, {kDLCUDA, 99}));
               }).starts_with("RuntimeError: "));
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation) << "the caller's";
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM

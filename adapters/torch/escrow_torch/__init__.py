@@ -110,21 +110,26 @@ class _Held:
 
     def __init__(self, raw_graph, current_stream):
         self._current_stream = current_stream  # gives the handle of the stream that a launch uses
-        self._stream = None  # of the last launch
+        self._stream = None  # of the last turn
         self._held = None  # for the destructor, if the next line throws
         self._held = _call("hoist", raw_graph)
 
     def enter(self, _graph=None):
-        self._stream = self._current_stream()
-        _call("enter", self._held, self._stream)
+        stream = self._current_stream()
+        _call("enter", self._held, stream)
+        self._stream = stream  # not before: if it fails, an earlier turn may go on
 
     def leave(self, _graph=None):
         _call("leave", self._held, self._stream)
 
     def release(self):
-        if self._held is not None:
+        if self._held is None:
+            return
+        try:
             _call("release", self._held)
-            self._held = None
+        except RuntimeError:  # the failure may not repeat, and nobody else releases it
+            _call("release", self._held)
+        self._held = None
 
     def __del__(self):
         if _call is not None:  # else the interpreter ends, and has emptied this module

@@ -106,6 +106,17 @@ class GraphOfPyTorch(unittest.TestCase):
             with other.turn():
                 del graph
 
+    def test_leaves_on_the_stream_of_its_turn(self):
+        first = fake_torch.stream_now
+        for _ in self.each_kind():
+            graph, ignored = captured(escrow_torch.Graph()), fake_torch.CUDAGraph(keep_graph=True)
+            with graph.turn():
+                with fake_torch.capture(ignored):
+                    fake_torch.stream_now = fake_torch.Stream()
+                    with self.assertRaisesRegex(RuntimeError, "leave"):  # the turn cannot end in the capture
+                        graph.replay()
+                    fake_torch.stream_now = first
+
     def test_may_live_as_long_as_the_interpreter(self):
         program = """
 import collections, ctypes, test_graph

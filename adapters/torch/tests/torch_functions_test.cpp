@@ -194,6 +194,14 @@ TEST_F(TorchFunctions, FreeASegmentAfterAllWorkOnTheDevice) {
   must(captured.end());
 }
 
+TEST_F(TorchFunctions, FreeASegmentWhoseStreamHasEnded) {
+  owned_stream ended = make_stream();
+  cudaStream_t const handle = ended;
+  void* const segment = escrow_torch_allocate_segment(size, 0, handle);
+  ended.reset();
+  escrow_torch_free_segment(segment, size, 0, handle);
+}
+
 TEST_F(TorchFunctions, LaunchGraphsOfOneGroupInTurn) {
   step const first{captured_step(1)};
   step const second{captured_step(2)};
@@ -235,6 +243,42 @@ TEST_F(TorchFunctions, ReleaseAGraphWhoseLaunchHasNotEnded) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
+
+TEST_F(TorchFunctions, FreeASegmentBesideACaptureWithoutDeviceMemory) {
+  void* const segment = escrow_torch_allocate_segment(size, 0, one);
+  capture captured{three, cudaStreamCaptureModeGlobal};
+  sim::fail_call_here("cudaMalloc", cudaErrorMemoryAllocation, 1, 1000);
+  escrow_torch_free_segment(segment, size, 0, one);
+  sim::clear_faults();
+  EXPECT_TRUE(captured.is_active());
+  must(captured.end());
+}
+
+TEST_F(TorchFunctions, FreeMemoryAlsoIfACallFails) {
+  for (auto* const free_it : {&escrow_torch_free, &escrow_torch_free_segment}) {
+    bool is_over = false;
+    for (std::uint64_t i = 1; !is_over; ++i) {
+      void* const memory = allocate(one);
+      sim::start_recording(sim::recorded_threads::this_one);
+      sim::fail_nth_here(i, cudaErrorUnknown);
+      free_it(memory, size, 0, one);
+      is_over = sim::stop_recording().size() < i;
+      sim::clear_faults();
+      free(allocate(one), one);  // the stream's deferred record
+    }
+  }
+}
+
+TEST_F(TorchFunctions, LeaveTheCurrentDeviceAsItWasOnALostOne) {
+  free(allocate(one), one);
+  sim::fail_device(0, cudaErrorIllegalAddress);
+  EXPECT_THROW(static_cast<void>(escrow_torch_allocate(size, 1, nullptr)), cuda_error);
+  int device = -1;
+  must(cudaGetDevice(&device));
+  EXPECT_EQ(device, 0);
+  sim::clear_faults();
+  static_cast<void>(cudaGetLastError());
+}
 
 TEST_F(TorchFunctions, LaunchAgainOrReleaseAfterALaunchWhoseEndIsNotKnown) {
   for (bool const is_launched_again : {false, true}) {

@@ -12,8 +12,8 @@
 #define ESCROW_VERSION_PATCH 0
 
 // The library is compiled with hidden visibility. ESCROW_API exports a class or a function that a
-// program, or a template in a header, refers to; ESCROW_LOCAL hides a function, or a class that is
-// nested in an exported one.
+// program, an adapter, or a template in a header, refers to; ESCROW_LOCAL hides a function, or a
+// class that is nested in an exported one.
 #define ESCROW_API [[gnu::visibility("default")]]
 #ifndef ESCROW_LOCAL  // a tool that shows functions by name may define it as nothing
 #define ESCROW_LOCAL [[gnu::visibility("hidden")]]

@@ -40,7 +40,8 @@ inline void check_driver(int result, char const* call) {
 
 // Sets the calling thread's current device and restores the previous one on destruction, on the
 // same thread. Capture-safe. The constructor throws cuda_error and then has changed nothing.
-class [[nodiscard]] device_scope {
+// Exported for adapters.
+class [[nodiscard]] ESCROW_API device_scope {
  public:
   explicit device_scope(int device);
   device_scope(device_scope&&) = delete;

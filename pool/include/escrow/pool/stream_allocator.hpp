@@ -58,7 +58,7 @@ class ESCROW_API stream_allocator {
                   source_location where = source_location::current());
   // The same, after the work that used it is done.
   void deallocate(void* memory, source_location where = source_location::current());
-  // Both for interfaces that may not throw: on_error gets what they would throw.
+  // Both for interfaces that may not throw: on_error gets what they throw twice in a row.
   void deallocate_or_report(stream_ref stream, void* memory,
                             source_location where = source_location::current()) noexcept;
   void deallocate_or_report(void* memory,
