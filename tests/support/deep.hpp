@@ -1,5 +1,5 @@
-// The sizes of tests: which sanitizer they are built with, the full size of those that have one, and
-// the figures of a run.
+// The sizes of tests: which sanitizer they are built with, the full size of those that have one,
+// and the figures of a run.
 #pragma once
 
 #include <concepts>
