@@ -294,6 +294,14 @@ struct world_leases : world_pools {
   outcome do_release_on(nth l, nth s) { return release(l, s, 1); }
   outcome do_drop_lease(nth l) { return release(l, leases_[l].stream, 2); }
 
+  /// Whether that capture, or the graph that it goes into, has the slot.
+  bool is_held_in(std::uint64_t capture, int slot) {
+    return has(model_.capture_of(capture).held, slot) ||
+           std::ranges::any_of(captures_, [&](open_capture const& each) {
+             return each.id == capture && each.into && has(model_.graphs[*each.into].held, slot);
+           });
+  }
+
   outcome do_launch_lease(nth l, nth s) {
     lease_place& place = leases_[l];
     bool const is_right = matches(place, s);
@@ -305,7 +313,9 @@ struct world_leases : world_pools {
     piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
     launch_config chosen;
     chosen.deleter = worker_.get();
-    outcome const result = attempt(is_stopped_ || !is_right, false, [&] {
+    // A graph that was hoisted does not have it any more.
+    bool const may_refuse = at.is_active() && !is_held_in(at.id, place.slot);
+    outcome const result = attempt(is_stopped_ || !is_right || may_refuse, false, [&] {
       place.held->with([&](auto& held) {
         launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);
       });
