@@ -11,7 +11,7 @@
 # ESCROW_SANITIZER_SECONDS (120 a program) set how long those run that have a time instead of a size.
 set -uo pipefail
 
-[[ $# -ge 2 && ($2 == sim || $2 == gpu) ]] || { sed -n '5s/^#   //p' "$0" >&2; exit 2; }
+[[ $# -ge 2 && $2 =~ ^(sim|gpu)$ && ${3:-tests} =~ ^(fuzzer|tests|sanitizer)$ ]] || { sed -n '5s/^#   //p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
 build=$(cd "$1" && pwd) runtime=$2
 if [[ $runtime == sim ]]; then stages=${3:-fuzzer tests}; else stages=${3:-tests sanitizer}; fi
@@ -147,7 +147,7 @@ for file in "$results"/*.txt; do
   without_paths <"$file" >"$file.new" && mv "$file.new" "$file"
 done
 {
-  grep -E '^ *[0-9]+/[0-9]+ Test|% tests passed|Total Test time' "$results/output.txt"
+  grep -E '^ *[0-9]+/[0-9]+ Test|% tests passed|Total Test time' "$results/output.txt" 2>/dev/null
   grep -hE '^(fuzzer|compute-sanitizer): ' "$results"/{fuzz,compute_sanitizer}.txt 2>/dev/null
   if ((${#failed[@]} == 0)); then echo "result: passed"; else echo "result: FAILED: ${failed[*]}"; fi
 } >>"$results/run.txt"
