@@ -34,7 +34,7 @@ def repetitions_of(result):
 
 
 class Measured:
-    """All repetitions of all benchmarks in a folder. A benchmark that failed counts as not measured.
+    """All repetitions of all benchmarks in a folder or a file. A benchmark that failed counts as not measured.
 
     A field is "time", in the benchmark's own unit, or the name of a counter.
     """
@@ -42,7 +42,7 @@ class Measured:
     def __init__(self, folder):
         self.context, self.problems, self.used, self._runs = {}, [], [], {}
         failed = set()
-        files = sorted(Path(folder).glob("*_bench.json"))
+        files = [folder] if folder.is_file() else sorted(folder.glob("*_bench.json"))
         if not files:
             raise SystemExit(f"no *_bench.json in {folder}: run bench/run.py first")
         for path in files:
@@ -221,34 +221,8 @@ def launch_rows(measured):
                for field, digits in LAUNCHES.values())] for name in measured.names("relaunch/")]
 
 
-CLAIM_LOAD = re.compile(r"claim/threads:(\d+)/streams:(\d+)/migrating:(\d+)")
-
-
-def claim_times(measured):
-    """((threads, streams of each, percent that migrates), benchmark, {arm: us of a pair}) of each load."""
-    loads = sorted((tuple(map(int, found.groups())), name) for name in measured.names("claim/threads:")
-                   if (found := CLAIM_LOAD.fullmatch(name)))
-    return [(load, name, {field.removesuffix("_us"): measured(name, field) for field in measured.fields(name)
-                          if field.endswith("_us")}) for load, name in loads]
-
-
-def by_most_threads(times):
-    """The arms, those first that take least time with most threads."""
-    last = times[-1][2] if times else {}
-    return sorted(last, key=last.get)
-
-
-def claims_text(measured):
-    """A row for each arm, a column for each load."""
-    times = claim_times(measured)
-    header = [f"{threads}t" + f" {streams}s" * (streams > 1) + f" {percent}%" * (percent > 0)
-              for (threads, streams, percent), _, _ in times]
-    rows = [[arm, *(f"{us[arm]:.3g}" if arm in us else "-" for _, _, us in times)] for arm in by_most_threads(times)]
-    return table(["us per claim and release", *header], rows) if rows else ""
-
-
 def tables_text(measured):
-    """Launches in a row, claims, and a line for each benchmark of another kind."""
+    """Launches in a row, and a line for each benchmark of another kind."""
     lines = []
     if rows := launch_rows(measured):
         lines += ["Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:",
@@ -257,10 +231,8 @@ def tables_text(measured):
                   table(["form", "kernels", *LAUNCHES], rows), ""]
         sizes = dict.fromkeys(name.split("/")[-1] for name in measured.names("relaunch/bare/"))
         lines += [*(f"{size}: {likeness(measured, size)}." for size in sizes), ""]
-    if claims := claims_text(measured):
-        lines += ["t: threads, s: streams of each, %: leases that are released on another stream.", "", claims, ""]
     for name in measured.names():
-        if not name.startswith(("relaunch/", "claim/threads:")):
+        if not name.startswith("relaunch/"):
             fields = ["time", *(key for key in measured.fields(name) if key not in NO_COUNTERS)]
             said = ", ".join(f"{field} {if_measured(lambda m: f'{m(name, field):.2f}', measured, '-')}"
                              for field in fields)
@@ -367,9 +339,13 @@ def form_points(measured, prefix, field):
 
 
 def scaling_points(measured):
-    """(arm, threads) -> us of a pair, of threads with a stream each."""
-    times = [each for each in claim_times(measured) if each[0][1:] == (1, 0)]
-    return {(arm, threads): us[arm] for arm in by_most_threads(times) for (threads, _, _), _, us in times if arm in us}
+    """(arm, threads) -> us of a pair, of threads with a stream each; first what takes least time with most threads."""
+    names = {int(found[1]): name for name in measured.names("claim/")
+             if (found := re.fullmatch(r"claim/threads:(\d+)/streams:1/migrating:0", name))}
+    us = {threads: {field.removesuffix("_us"): measured(name, field) for field in measured.fields(name)
+                    if field.endswith("_us")} for threads, name in sorted(names.items())}
+    last = us[max(us)] if us else {}
+    return {(arm, threads): its[arm] for arm in sorted(last, key=last.get) for threads, its in us.items() if arm in its}
 
 
 def plots(measured):
@@ -388,24 +364,17 @@ def plots(measured):
 MEASURED = re.compile(r"_(us|ns)$|^of_|_of_|^launches$|^throughput")  # counters that are no facts of the benchmark
 
 
-def medians_of(result):
-    """(benchmark, field) -> median of its repetitions, of one run of a program."""
-    values = {}
-    for run in repetitions_of(result):
-        if not run.get("label", "").startswith((FAILED, OUT_OF_TIME)):
-            fields = {f"time_{run['time_unit']}": run["real_time"],
-                      **{key: run[key] for key in run.keys() - NO_COUNTERS if MEASURED.search(key)}}
-            for field, value in fields.items():
-                values.setdefault((SUFFIX.sub("", run["name"]), field), []).append(value)
-    return {key: statistics.median(each) for key, each in values.items()}
+def medians_of(measured):
+    return {(name, field): measured(name, field) for name in measured.names()
+            for field in ("time", *measured.fields(name)) if field == "time" or MEASURED.search(field)}
 
 
 def compare(folder):
     """A row for each figure that both builds have, and the benchmarks that one has."""
     sides, rows = {"a": {}, "b": {}}, []
-    for path in sorted(Path(folder).glob("[ab].*.json")):
+    for path in sorted(folder.glob("[ab].*.json")):
         side, _, number = path.name.removesuffix(".json").split(".")
-        for key, value in medians_of(json.loads(path.read_text())).items():
+        for key, value in medians_of(Measured(path)).items():
             sides[side].setdefault(key, {})[int(number)] = value
 
     def spread(values):

@@ -132,16 +132,12 @@ class ReportTest(unittest.TestCase):
             self.assertEqual(run.run_program(10, file, path, *arguments), 0)
             self.assertEqual([run["name"] for run in json.loads(file.read_text())["benchmarks"]], names)
 
-    def test_launches_and_claims_have_tables_and_other_benchmarks_a_line(self):
+    def test_launches_have_a_table_and_other_benchmarks_a_line(self):
         text = report.tables_text(self.measured(
             relaunch=runs("relaunch/escrow/kernels:1", 1.5, host_us=0.75, host_burst_us=0.9, throughput_of_bare=0.995,
-                          host_of_bare=1.2, slots_held=1, destructors_owed=2),
-            claim=[*runs("claim/threads:16/streams:1/migrating:0", 9.0, escrow_us=4.5, pytorch_us=40.0),
-                   *runs("claim/threads:8/streams:4/migrating:100", 9.0, escrow_us=77.0)],
-            retire=runs("x", 9.0, plain_us=4.0)))
+                          host_of_bare=1.2, slots_held=1, destructors_owed=2), retire=runs("x", 9.0, plain_us=4.0)))
         rows = [line.split() for line in text.splitlines()]
-        for row in ("escrow 1 1.50 0.75 0.90 0.995 1.200 1 2", "us per claim and release 8t 4s 100% 16t", "escrow 77 4.5",
-                    "pytorch - 40", "x: time 9.00, plain_us 4.00"):
+        for row in ("escrow 1 1.50 0.75 0.90 0.995 1.200 1 2", "x: time 9.00, plain_us 4.00"):
             self.assertIn(row.split(), rows)
 
     def test_frames_are_named_from_the_pair_on_and_those_that_say_nothing_are_left_out(self):
@@ -169,14 +165,14 @@ class ReportTest(unittest.TestCase):
         rows, _ = self.compared(
             a=[runs("x", drift, drift, drift, extra_us=drift) for drift in drifts],
             b=[runs("x", 2 * drift, extra_us=drift / 2) for drift in drifts])
-        self.assertEqual(rows[1], ("x", "time_us", 4, 112.5, 8, 112.5, 2, 2, 2))
+        self.assertEqual(rows[1], ("x", "time", 4, 112.5, 8, 112.5, 2, 2, 2))
         self.assertEqual(rows[0][-3:], (0.5, 0.5, 0.5))
 
     def test_what_failed_or_one_build_lacks_and_facts_are_not_compared(self):
         rows, alone = self.compared(
             a=[[*runs("x", 1.0, slots_made=3, of_plain=1.5), *runs("y", 1.0), *runs("z", 1.0)]],
             b=[[*runs("x", 1.0, slots_made=4, of_plain=3.0), *runs("y", 1.0, label="FAILED: no")]])
-        self.assertEqual([row[:2] for row in rows], [("x", "of_plain"), ("x", "time_us")])
+        self.assertEqual([row[:2] for row in rows], [("x", "of_plain"), ("x", "time")])
         self.assertEqual(alone, ["y", "z"])
 
     def test_repetitions_of_cuda_core_are_read_as_those_of_the_benches_and_what_fails_is_skipped(self):

@@ -8,11 +8,6 @@
 #include <array>
 #include <cstdint>
 #include <escrow/nodes.hpp>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "allocation_watch.hpp"
 #include "forms.hpp"
@@ -141,7 +136,7 @@ constexpr build_arm arms[]{
     {"user_objects", &plainly<true>, true, 1},
 };
 
-void run(benchmark::State& state, build_arm const& which) {
+void run_build(benchmark::State& state, build_arm const& which) {
   chain_owners const owners(chain_nodes);
   builder const bare = plainly<false>(), form = which.setup();
   for (builder const* const each : {&bare, &form}) static_cast<void>((*each)(owners));
@@ -159,12 +154,12 @@ void run(benchmark::State& state, build_arm const& which) {
     return times.build;
   };
   repeat(state, [&] { return 1e-3 * taken.add(build_bare, build_form); });
-  state.counters["of_bare"] = taken.share();
-  state.counters["build_ns"] = taken.other();
-  state.counters["bare_build_ns"] = taken.plain();
-  state.counters["seal_ns"] = quantile(seal, 0.5);
-  state.counters["destroy_ns"] = quantile(destroy, 0.5);
-  state.counters["bare_destroy_ns"] = quantile(bare_destroy, 0.5);
+  state.counters.insert({{"of_bare", taken.share()},
+                         {"build_ns", taken.other()},
+                         {"bare_build_ns", taken.plain()},
+                         {"seal_ns", quantile(seal, 0.5)},
+                         {"destroy_ns", quantile(destroy, 0.5)},
+                         {"bare_destroy_ns", quantile(bare_destroy, 0.5)}});
 }
 
 // Host memory that Escrow takes for what nodes keep, after building and sealing: without what CUDA
@@ -183,8 +178,8 @@ void run_owner_bytes(benchmark::State& state) {
   std::int64_t bytes = 0;
   repeat(state, [&] { return us_of([&] { bytes = bytes_of(owners); }); });
   test::must(bytes > 0, "what Escrow allocates is counted");
-  state.counters["bytes"] = static_cast<double>(bytes);
-  state.counters["bytes_per_owner"] = static_cast<double>(bytes) / (2 * chain_nodes);
+  state.counters.insert(
+      {{"bytes", bytes}, {"bytes_per_owner", static_cast<double>(bytes) / (2 * chain_nodes)}});
 }
 
 constexpr int launched_nodes = 64;
@@ -222,11 +217,11 @@ relaunch_form make_retained(cudaStream_t stream) {
 void register_all(settings const& how) {
   for (build_arm const& each : arms) {
     add("build/" + std::string(each.name) + "/nodes:" + std::to_string(chain_nodes),
-        {how.choose(each.times_max, 2, 1), how.choose(9, 3, 1)}, benchmark::kNanosecond,
-        [=](benchmark::State& state) { run(state, each); });
+        {how.choose(each.times_max, 1), how.choose(9, 1), benchmark::kNanosecond}, &run_build,
+        each);
   }
-  add("memory/escrow/nodes:" + std::to_string(chain_nodes), {1, how.choose(3, 3, 2)},
-      benchmark::kMillisecond, &run_owner_bytes);  // a count needs no more
+  add("memory/escrow/nodes:" + std::to_string(chain_nodes),
+      {1, how.choose(3, 2), benchmark::kMillisecond}, &run_owner_bytes);  // a count needs no more
   constexpr sizes on_gpu{.instances = 3, .row = 100, .steady = 200, .bursts = 2};
   std::string const nodes = "/nodes:" + std::to_string(launched_nodes);
   add_launches(how, "retained/bare_again" + nodes, &make_bare, &make_bare, on_gpu);

@@ -6,10 +6,6 @@
 //
 // bench/run.py runs capture/whole and capture/instantiate in a process of their own: once a
 // process has made graphs of thousands of nodes, plain CUDA takes ten times as long for them.
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "graphs.hpp"
 #include "memory.hpp"
@@ -219,44 +215,43 @@ void many_streams(benchmark::State& state, int count) {
 }  // namespace
 
 void register_all(settings const& how) {
-  int const repetitions = how.choose(7, 3, 1);
+  int const repetitions = how.choose(7, 1);
   // Of what is small and of what is large.
   auto const add_sized = [=](std::string const& name, int size, bool is_large, int often,
                              auto run) {
-    times const how_often{is_large ? how.choose(3, 1, 1) : how.choose(often, 4, 2), repetitions};
-    add("capture/" + name + std::to_string(size), how_often, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, size); });
+    times const how_often{is_large ? how.choose(3, 1) : how.choose(often, 2), repetitions};
+    add("capture/" + name + std::to_string(size), how_often, run, size);
   };
-  for (int const claims : {256, how.choose(16'384, 16'384, 1024)}) {
+  for (int const claims : {256, how.choose(16'384, 1024)}) {
     for (int const count : {1, 16}) {
       add_sized("claim/branches:" + std::to_string(count) + "/claims:", claims, claims > 256, 40,
                 [=](benchmark::State& state, int size) { claim(state, count, size); });
     }
   }
-  for (int const owners : {64, how.choose(8192, 8192, 512)}) {
+  for (int const owners : {64, how.choose(8192, 512)}) {
     add_sized("retire/owners:", owners, owners > 64, 30, &retire);
     add_sized("instantiate/owners:", owners, owners > 64, 30, &measure_instantiation);
   }
-  int const graphs = how.choose(32, 8, 2);
+  int const graphs = how.choose(32, 2);
   for (int const threads : {1, 8}) {
-    add("capture/whole/on_threads:" + std::to_string(threads), {how.choose(15, 3, 1), repetitions},
-        benchmark::kMicrosecond, [=](benchmark::State& state) { whole(state, threads, graphs); });
+    add("capture/whole/on_threads:" + std::to_string(threads), {how.choose(15, 1), repetitions},
+        &whole, threads, graphs);
   }
-  for (int const nodes : {10, 1'000, how.choose(10'000, 10'000, 2'000)}) {
+  for (int const nodes : {10, 1'000, how.choose(10'000, 2'000)}) {
     for (bool const is_ours : {false, true}) {
       add_sized(is_ours ? "identity/own_graph/nodes:" : "identity/plain_handle/nodes:", nodes,
                 nodes > 1'000, 20,
                 [=](benchmark::State& state, int size) { identity(state, size, is_ours); });
     }
   }
-  int const idle = how.choose(16'384, 16'384, 1024);
+  int const idle = how.choose(16'384, 1024);
   // A GPU's stream takes about 1,000 records behind a kernel before it blocks the host.
-  int const busy = how.choose(512, 16'384, 512);
+  constexpr int busy = 512;
   add_sized("eager/free_idle:", idle, true, 0,
             [](benchmark::State& state, int slots) { many_free(state, slots, false); });
   add_sized("eager/free_busy:", busy, true, 0,
             [](benchmark::State& state, int slots) { many_free(state, slots, true); });
-  add_sized("eager/streams:", how.choose(1024, 1024, 64), false, 10, &many_streams);
+  add_sized("eager/streams:", how.choose(1024, 64), false, 10, &many_streams);
 }
 
 }  // namespace escrow::bench

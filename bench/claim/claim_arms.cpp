@@ -1,12 +1,8 @@
 // What the claim bench's arms do, but for those of other libraries.
 #include "claim_arms.hpp"
 
-#include <algorithm>
 #include <iterator>
-#include <limits>
-#include <memory>
 #include <mutex>
-#include <utility>
 
 #include "graphs.hpp"
 

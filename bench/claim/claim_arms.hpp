@@ -5,10 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <functional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 

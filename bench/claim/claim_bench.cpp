@@ -13,9 +13,6 @@
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 // claim/captured_reuse: each claim takes the slot that the capture released before.
 // claim_stacks/on_threads:8: with --stacks alone; see run_stacks().
-#include <algorithm>
-#include <string>
-#include <vector>
 
 #include "claim_arms.hpp"
 #include "graphs.hpp"
@@ -109,8 +106,8 @@ void run_scratch_memory(benchmark::State& state) {
 
 void register_all(settings const& how) {
   if (!how.stacks.empty()) {
-    add("claim_stacks/on_threads:8", {1, 1}, benchmark::kSecond,
-        [=](benchmark::State& state) { run_stacks(state, how.stacks, how.choose(10, 5, 1)); });
+    add("claim_stacks/on_threads:8", {1, 1, benchmark::kSecond}, &run_stacks, how.stacks,
+        how.choose(10, 1));
     return;
   }
   auto const present = present_arms(claim_arms(), how);
@@ -137,10 +134,10 @@ void register_all(settings const& how) {
              special_claim_arm("escrow_on_first_stream"), special_claim_arm(name), {.streams = 2});
   }
   for (bool const is_kept : {true, false}) {
-    add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 10, 2)},
-        benchmark::kMicrosecond, [=](benchmark::State& state) { run_captured(state, is_kept); });
+    add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 2)}, &run_captured,
+        is_kept);
   }
-  add("claim/scratch_memory", {how.choose(5, 2, 1)}, benchmark::kMicrosecond, run_scratch_memory);
+  add("claim/scratch_memory", {how.choose(5, 1)}, run_scratch_memory);
 }
 
 }  // namespace escrow::bench

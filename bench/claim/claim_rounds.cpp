@@ -1,21 +1,14 @@
 // Rounds of arms in turns.
-#include <algorithm>
-#include <cstddef>
-#include <exception>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <string>
 
-#include "claim_arms.hpp"
 #include "claim_team.hpp"
-#include "timing.hpp"
 
 namespace escrow::bench {
 namespace {
 
 int pairs_of(settings const& how) {
-  return how.choose(many, 64, 4);
+  return how.choose(many, 4);
 }
 
 // Why the arm does not work; empty if it does.
@@ -73,13 +66,13 @@ void add_rounds(std::string const& name, settings const& how, std::vector<claim_
       state.counters[std::string(one) + "_of_" + std::string(other)] = quantile(of_rounds, 0.5);
     }
   };
-  add(name, {how.choose(15, 4, 1), how.choose(5, 3, 1)}, benchmark::kMicrosecond, run);
+  add(name, {how.choose(15, 1), how.choose(5, 1)}, run);
 }
 
 void add_pair(std::string const& name, settings const& how, claim_arm const& base,
               claim_arm const& other, claim_load const& load) {
-  add(name + "/on_threads:" + std::to_string(load.threads), {how.choose(200, 40, 2)},
-      benchmark::kMicrosecond, [=](benchmark::State& state) {
+  add(name + "/on_threads:" + std::to_string(load.threads), {how.choose(200, 2)},
+      [=](benchmark::State& state) {
         claim_team team(load, {base.setup(), other.setup()});
         turns both;
         auto const us_of_arm = [&](std::size_t at) { return 1e6 * team.round(at, pairs_of(how)); };

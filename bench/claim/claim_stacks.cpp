@@ -5,28 +5,16 @@
 #include <link.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "claim_arms.hpp"
 #include "claim_team.hpp"
-#include "status.hpp"
-#include "timing.hpp"
 
 namespace escrow::bench {
 

@@ -1,16 +1,10 @@
 // Threads that claim and release on streams of their own.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include "claim_arms.hpp"
 #include "handles.hpp"
-#include "status.hpp"
 #include "thread_team.hpp"
 
 namespace escrow::bench {

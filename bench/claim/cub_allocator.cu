@@ -4,7 +4,6 @@
 
 #include "claim_arms.hpp"
 #include "handles.hpp"
-#include "status.hpp"
 
 namespace escrow::bench {
 

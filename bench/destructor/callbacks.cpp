@@ -6,26 +6,20 @@
 // of the clock are in each sample: subtract destructor/empty to be without.
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <escrow/deleter.hpp>
 #include <escrow/detail/reclaimable.hpp>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <string>
 #include <thread>
-#include <vector>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
 
 #include "bench.hpp"
-#include "status.hpp"
 #include "timing.hpp"
 #include "wait_until.hpp"
 #include "wakeup.hpp"
@@ -233,7 +227,7 @@ samples take(callbacks const& of, std::size_t rounds) {
   return taken;
 }
 
-void run(benchmark::State& state, arm<callbacks()> const& which, std::size_t count) {
+void run_callbacks(benchmark::State& state, arm<callbacks()> const& which, std::size_t count) {
   callbacks const of = which.setup();
   constexpr std::size_t warm_up_rounds = 4;
   static_cast<void>(take(of, warm_up_rounds));
@@ -245,13 +239,13 @@ void run(benchmark::State& state, arm<callbacks()> const& which, std::size_t cou
     return sum * ns_per_tick() * 1e-3 / static_cast<double>(taken.times.size());
   });
   auto const at = [&](double share) { return quantile(taken.times, share) * ns_per_tick(); };
-  state.counters["p50_ns"] = at(0.5);
-  state.counters["p99_ns"] = at(0.99);
-  state.counters["p999_ns"] = at(0.999);
-  state.counters["max_ns"] = at(1.0);
-  state.counters["samples"] = static_cast<double>(taken.times.size());
-  state.counters["sleeps"] = static_cast<double>(of.sleeps());
-  state.counters["unconfirmed"] = static_cast<double>(taken.unconfirmed);
+  state.counters.insert({{"p50_ns", at(0.5)},
+                         {"p99_ns", at(0.99)},
+                         {"p999_ns", at(0.999)},
+                         {"max_ns", at(1.0)},
+                         {"samples", taken.times.size()},
+                         {"sleeps", of.sleeps()},
+                         {"unconfirmed", taken.unconfirmed}});
 }
 
 // In a row of samples with a worker that sleeps, each of which takes long.
@@ -268,9 +262,9 @@ constexpr arm<callbacks()> arms[]{
 
 void register_callbacks(settings const& how) {
   for (auto const& each : arms) {
-    int const count = std::min(each.times_max, how.choose(1 << 20, 1 << 17, 1 << 11));
-    add("destructor/" + std::string(each.name), {1}, benchmark::kNanosecond,
-        [=](benchmark::State& state) { run(state, each, static_cast<std::size_t>(count)); });
+    int const count = std::min(each.times_max, how.choose(1 << 20, 1 << 11));
+    add("destructor/" + std::string(each.name), {1, 0, benchmark::kNanosecond}, &run_callbacks,
+        each, static_cast<std::size_t>(count));
   }
 }
 

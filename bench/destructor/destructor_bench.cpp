@@ -2,8 +2,6 @@
 // a destroy callback takes: see callbacks.cpp.
 #include <atomic>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "allocation_watch.hpp"
 #include "graphs.hpp"
@@ -49,8 +47,7 @@ void run_reclaim(benchmark::State& state, bool is_launched) {
   static_cast<void>(reclaim_us(deleter, stream, is_launched));
   std::vector<double> all;
   repeat(state, [&] { return all.emplace_back(reclaim_us(deleter, stream, is_launched)); });
-  state.counters["p50_us"] = quantile(all, 0.5);
-  state.counters["p99_us"] = quantile(all, 0.99);
+  state.counters.insert({{"p50_us", quantile(all, 0.5)}, {"p99_us", quantile(all, 0.99)}});
 }
 
 // What the owners of the steady state tell when the worker destroys them.
@@ -147,9 +144,9 @@ void run_steady(benchmark::State& state, std::uint64_t turns) {
   });
   steady.allocate_on_worker();
   test::must(steady.workers_allocations() > before, "an allocation of the worker is counted");
-  state.counters["turns"] = all;
-  state.counters["allocations"] = static_cast<double>(counted);
-  state.counters["allocations_per_million"] = static_cast<double>(counted) * 1e6 / all;
+  state.counters.insert({{"turns", all},
+                         {"allocations", counted},
+                         {"allocations_per_million", static_cast<double>(counted) * 1e6 / all}});
 }
 
 }  // namespace
@@ -158,12 +155,10 @@ void register_all(settings const& how) {
   register_callbacks(how);
   for (bool const is_launched : {false, true}) {
     add("reclaim/exec_" + std::string(is_launched ? "launched" : "never_launched"),
-        {how.choose(200, 50, 2)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run_reclaim(state, is_launched); });
+        {how.choose(200, 2)}, &run_reclaim, is_launched);
   }
-  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 20'224, 1024));
-  add("steady/allocations", {1, how.choose(3, 3, 2)}, benchmark::kMicrosecond,
-      [=](benchmark::State& state) { run_steady(state, turns); });  // a count needs no more
+  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 1024));
+  add("steady/allocations", {1, how.choose(3, 2)}, &run_steady, turns);  // a count needs no more
 }
 
 }  // namespace escrow::bench

@@ -4,16 +4,9 @@
 // exec_set/switch/kernels:K: launches of two graphs in turn, beside a plain update before each
 // launch. exec_set/memory: device memory of 64 graphs of 512 kernels in a set, beside one exec and
 // 64, and the time until each was launched once.
-#include <escrow/graph.hpp>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "forms.hpp"
 #include "graphs.hpp"
 #include "scratch_ways.hpp"
-#include "timing.hpp"
 
 namespace escrow::bench {
 namespace {
@@ -100,9 +93,8 @@ void measure_memory(benchmark::State& state, int kernels) {
 
 void register_exec_sets(settings const& how) {
   // First: later execs get memory that earlier ones had.
-  int const most = how.choose(512, 8, 8);
-  add("exec_set/memory", {1, 1}, benchmark::kMillisecond,
-      [=](benchmark::State& state) { measure_memory(state, most); });
+  int const most = how.choose(512, 8);
+  add("exec_set/memory", {1, 1, benchmark::kMillisecond}, &measure_memory, most);
   for (int const kernels : {8, 64, 512}) {
     if (kernels > most) continue;
     add_form(how, "same", kernels, 1);

@@ -7,12 +7,8 @@
 //
 // footprint_mixed: graphs with several blocks, of a model's batch sizes. footprint_races: launches
 // on several streams that find out whether another one runs at the same time.
-#include <escrow/pool.hpp>
 #include <random>
-#include <string>
-#include <vector>
 
-#include "forms.hpp"
 #include "graphs.hpp"
 #include "scratch_ways.hpp"
 

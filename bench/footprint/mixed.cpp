@@ -9,10 +9,7 @@
 //
 // over_best is the device's memory over the best packing: no less than the most that one graph has
 // out at a time.
-#include <algorithm>
 #include <list>
-#include <string>
-#include <vector>
 
 #include "graphs.hpp"
 #include "scratch_ways.hpp"
@@ -96,8 +93,8 @@ double device_bytes(scratch_way const& way, std::vector<std::size_t> const& batc
 }
 
 // The time is microseconds for a graph.
-void run(benchmark::State& state, way_arm const& which, std::vector<std::size_t> const& batches,
-         std::size_t scale) {
+void run_mixed(benchmark::State& state, way_arm const& which,
+               std::vector<std::size_t> const& batches, std::size_t scale) {
   double const best = device_bytes(make_meter(), batches, scale);
   auto const graphs = static_cast<double>(batches.size());
   repeat(state, [&] {
@@ -119,8 +116,7 @@ void register_mixed(settings const& how) {
   for (std::size_t batch = 8; batch <= 512; batch += 8) batches.push_back(batch);
   auto const add_way = [&](std::string const& name, way_arm const& which) {
     if (!which.is_for(how)) return;
-    add("footprint_mixed/" + name, {1, how.choose(3, 1, 1)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, which, batches, scale); });
+    add("footprint_mixed/" + name, {1, how.choose(3, 1)}, &run_mixed, which, batches, scale);
   };
   add_way("shared_smallest_first", way_named("shared"));
   std::ranges::reverse(batches);

@@ -1,14 +1,6 @@
 // The ways in which many graphs get their scratch.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstddef>
-#include <functional>
-#include <string_view>
-#include <vector>
-
-#include "bench.hpp"
 #include "forms.hpp"
 
 namespace escrow::bench {

@@ -3,8 +3,6 @@
 #include "forms.hpp"
 
 #include <escrow/internal/graph_query.hpp>
-#include <escrow/pool.hpp>
-#include <utility>
 
 #include "graphs.hpp"
 #include "wait_until.hpp"

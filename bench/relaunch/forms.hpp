@@ -6,10 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <escrow/graph.hpp>
-#include <functional>
 #include <map>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "bench.hpp"
@@ -76,7 +73,7 @@ void add_launches(settings const& how, std::string const& name, form_maker const
 
 // How often each benchmark of launches is repeated.
 [[nodiscard]] inline int repetitions(settings const& how) {
-  return how.choose(9, 3, 1);
+  return how.choose(9, 1);
 }
 
 }  // namespace escrow::bench

@@ -8,18 +8,13 @@
 // frees the blocks (cudaFree), each once its graph is destroyed: with plain CUDA one that takes
 // them from a list, with Escrow the deleter's worker, to which the capture retires the block. There
 // the capture also claims a slot, which the worker recycles.
-#include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <escrow/core.hpp>
 #include <escrow/internal/device.hpp>
 #include <future>
 #include <mutex>
 #include <stop_token>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "forms.hpp"
 #include "graphs.hpp"
@@ -134,11 +129,11 @@ class disturbed {
   [[nodiscard]] std::size_t samples() const { return times_us_.size(); }
 
   void report(benchmark::State& state, std::string const& prefix) const {
-    state.counters[prefix + "p50_us"] = at_us(0.5);
-    state.counters[prefix + "p99_us"] = at_us(0.99);
-    state.counters[prefix + "p999_us"] = at_us(0.999);
-    state.counters[prefix + "max_us"] = at_us(1.0);
-    state.counters[prefix + "graphs_per_s"] = graphs_ / seconds_;
+    state.counters.insert({{prefix + "p50_us", at_us(0.5)},
+                           {prefix + "p99_us", at_us(0.99)},
+                           {prefix + "p999_us", at_us(0.999)},
+                           {prefix + "max_us", at_us(1.0)},
+                           {prefix + "graphs_per_s", graphs_ / seconds_}});
   }
 
  private:
@@ -150,7 +145,7 @@ class disturbed {
   int graphs_ = 0;
 };
 
-void run(benchmark::State& state, char const* name, bool is_churn_ours, int launches) {
+void run_beside_churn(benchmark::State& state, char const* name, bool is_churn_ours, int launches) {
   test::owned_stream const stream = test::make_stream();
   disturbed bare("bare", false, stream);
   disturbed form(name, is_churn_ours, stream);
@@ -162,17 +157,17 @@ void run(benchmark::State& state, char const* name, bool is_churn_ours, int laun
   });
   form.report(state, "");
   bare.report(state, "bare_");
-  state.counters["p999_of_bare"] = form.at_us(0.999) / bare.at_us(0.999);
-  state.counters["samples"] = static_cast<double>(form.samples());
+  state.counters.insert(
+      {{"p999_of_bare", form.at_us(0.999) / bare.at_us(0.999)}, {"samples", form.samples()}});
 }
 
 }  // namespace
 
 void register_interference(settings const& how) {
-  int const launches = how.choose(5'000, 200, 20);
+  int const launches = how.choose(5'000, 20);
   auto const add_form = [&](std::string const& name, char const* form, bool is_churn_ours) {
-    add("interference/" + name, {1, repetitions(how)}, benchmark::kMicrosecond,
-        [=](benchmark::State& state) { run(state, form, is_churn_ours, launches); });
+    add("interference/" + name, {1, repetitions(how)}, &run_beside_churn, form, is_churn_ours,
+        launches);
   };
   add_form("bare_again", "bare_again", false);
   add_form("escrow", "escrow", true);

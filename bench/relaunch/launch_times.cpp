@@ -1,8 +1,6 @@
 // Rows and bursts of launches.
-#include <algorithm>
 
 #include "forms.hpp"
-#include "status.hpp"
 #include "timing.hpp"
 
 namespace escrow::bench {
@@ -28,8 +26,8 @@ double burst_us(relaunch_form const& form, cudaStream_t stream, int launches) {
   return us / launches;
 }
 
-void run(benchmark::State& state, form_maker const& make_bare, form_maker const& make_form,
-         sizes const& size) {
+void measure_launches(benchmark::State& state, form_maker const& make_bare,
+                      form_maker const& make_form, sizes const& size) {
   test::owned_stream const stream = test::make_stream();
   turns rows, steady, bursts;
   std::size_t slots_held = 0, owed = 0;
@@ -54,30 +52,29 @@ void run(benchmark::State& state, form_maker const& make_bare, form_maker const&
     owed += bare.end();
     return us;
   });
-  state.counters["launches_per_s"] = 1e6 / rows.other();
-  state.counters["bare_us"] = rows.plain();
-  state.counters["host_us"] = steady.other();
-  state.counters["bare_host_us"] = steady.plain();
-  state.counters["host_burst_us"] = bursts.other();
-  state.counters["bare_host_burst_us"] = bursts.plain();
-  state.counters["throughput_of_bare"] = 1 / rows.share();
-  state.counters["host_of_bare"] = steady.share();
-  state.counters["host_burst_of_bare"] = bursts.share();
-  state.counters["host_launches"] = size.steady;
-  state.counters["slots_held"] = static_cast<double>(slots_held);
-  state.counters["destructors_owed"] = static_cast<double>(owed);
+  state.counters.insert({{"launches_per_s", 1e6 / rows.other()},
+                         {"bare_us", rows.plain()},
+                         {"host_us", steady.other()},
+                         {"bare_host_us", steady.plain()},
+                         {"host_burst_us", bursts.other()},
+                         {"bare_host_burst_us", bursts.plain()},
+                         {"throughput_of_bare", 1 / rows.share()},
+                         {"host_of_bare", steady.share()},
+                         {"host_burst_of_bare", bursts.share()},
+                         {"host_launches", size.steady},
+                         {"slots_held", slots_held},
+                         {"destructors_owed", owed}});
 }
 
 }  // namespace
 
 void add_launches(settings const& how, std::string const& name, form_maker const& bare,
                   form_maker const& form, sizes const& gpu) {
-  sizes const size{.instances = how.choose(gpu.instances, 1, 1),
-                   .row = how.choose(gpu.row, 16, 2),
-                   .steady = how.choose(gpu.steady, 16, 2),
-                   .bursts = how.choose(gpu.bursts, 1, 1)};
-  add(name, {size.instances, repetitions(how)}, benchmark::kMicrosecond,
-      [=](benchmark::State& state) { run(state, bare, form, size); });
+  sizes const size{.instances = how.choose(gpu.instances, 1),
+                   .row = how.choose(gpu.row, 2),
+                   .steady = how.choose(gpu.steady, 2),
+                   .bursts = how.choose(gpu.bursts, 1)};
+  add(name, {size.instances, repetitions(how)}, &measure_launches, bare, form, size);
 }
 
 }  // namespace escrow::bench

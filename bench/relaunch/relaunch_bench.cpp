@@ -9,13 +9,7 @@
 // launches, which an exec with a user object does not get through without blocking and a bare one
 // does; `host_burst_us` in a burst of 16, which none blocks in.
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <future>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
 
 #include "forms.hpp"
 #include "graphs.hpp"
@@ -91,9 +85,8 @@ void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launch
     return us_of([&] { made = launches_until_quiet(form, stream, flag, launches_max); });
   });
   test::must(cudaStreamSynchronize(stream));
-  state.counters["launches"] = made;
-  state.counters["launches_max"] = launches_max;
-  state.counters["destructors_owed"] = static_cast<double>(form.end());
+  state.counters.insert(
+      {{"launches", made}, {"launches_max", launches_max}, {"destructors_owed", form.end()}});
 }
 
 // What a thread with a stream, a capture and an exec of its own does.
@@ -122,9 +115,9 @@ void on_threads(benchmark::State& state, arm<form_setup> const& which, int threa
     return 1e6 / launches *
            taken.add_around([&] { return bare.round(); }, [&] { return form.round(); });
   });
-  state.counters["throughput_of_bare"] = 1 / taken.share();
-  state.counters["bare_us"] = taken.plain() * 1e6 / launches;
-  state.counters["on_threads"] = threads;
+  state.counters.insert({{"throughput_of_bare", 1 / taken.share()},
+                         {"bare_us", taken.plain() * 1e6 / launches},
+                         {"on_threads", threads}});
 }
 
 constexpr content with_64_owners{.owners = 64};
@@ -183,7 +176,6 @@ void destroy(benchmark::State& state) {
 }  // namespace
 
 void register_all(settings const& how) {
-  auto const us = benchmark::kMicrosecond;
   for (sized_shape const& each : {line_1, line_8, line_64, line_512, fork4}) {
     for (char const* const name :
          {"bare", "bare_again", "escrow", "escrow_user_object", "user_object"}) {
@@ -198,21 +190,20 @@ void register_all(settings const& how) {
       add_form(how, name, each);
     }
   }
-  int const launches_max = how.choose(1200, 100, 4);
+  int const launches_max = how.choose(1200, 4);
   for (std::string const name : {"bare", "escrow", "user_object"}) {
-    add("run_ahead/" + name, {1, how.choose(3, 2, 1)}, benchmark::kMillisecond,
-        [=](benchmark::State& state) { run_ahead(state, form_named(name), launches_max); });
+    add("run_ahead/" + name, {1, how.choose(3, 1), benchmark::kMillisecond}, &run_ahead,
+        form_named(name), launches_max);
   }
-  int const threads = how.choose(12, 4, 2), launches = how.choose(400, 8, 2);
+  int const threads = how.choose(12, 2), launches = how.choose(400, 2);
   for (std::string const name : {"bare_again", "escrow", "user_object"}) {
-    add("threads12/" + name, {how.choose(5, 1, 1), repetitions(how)}, us,
-        [=](benchmark::State& state) { on_threads(state, form_named(name), threads, launches); });
+    add("threads12/" + name, {how.choose(5, 1), repetitions(how)}, &on_threads, form_named(name),
+        threads, launches);
   }
-  times const often{how.choose(60, 4, 2), repetitions(how)};
-  add("objects64/instantiate", often, us,
-      [](benchmark::State& state) { measure_instantiation(state, with_64_owners.owners); });
-  add("objects64/update", often, us, &update);
-  add("objects64/destroy", often, us, &destroy);
+  times const often{how.choose(60, 2), repetitions(how)};
+  add("objects64/instantiate", often, &measure_instantiation, with_64_owners.owners);
+  add("objects64/update", often, &update);
+  add("objects64/destroy", often, &destroy);
   register_interference(how);
 }
 

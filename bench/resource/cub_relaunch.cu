@@ -7,9 +7,6 @@
 #include <cub/device/device_reduce.cuh>
 #include <cuda/std/execution>
 #include <escrow/memory_resource.hpp>
-#include <memory>
-#include <optional>
-#include <string>
 
 #include "forms.hpp"
 #include "graphs.hpp"

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <cmath>
-#include <cstddef>
 #include <cuda/stream_ref>
 #include <memory>
 #include <random>
-#include <utility>
-#include <vector>
 
 #include "claim_arms.hpp"
 

@@ -13,7 +13,6 @@
 // cub_relaunch/FORM: launches of a graph with a reduction of CUB; see cub_relaunch.cu.
 #include <escrow/memory_resource.hpp>
 #include <escrow/pool.hpp>
-#include <memory>
 
 #include "resource_arms.hpp"
 

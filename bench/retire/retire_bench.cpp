@@ -5,13 +5,8 @@
 // retire/stream/nothing.
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
 
-#include "bench.hpp"
 #include "graphs.hpp"
-#include "timing.hpp"
 #include "wait_until.hpp"
 
 namespace escrow::bench {
@@ -23,7 +18,7 @@ struct tally {
   std::atomic<std::uint64_t> destroyed{0};
 };
 
-// Of an owner, when it ends. Release: pairs with the acquire in run().
+// Of an owner, when it ends. Release: pairs with the acquire in run_retire().
 struct count {
   void operator()(tally* of) const noexcept {
     of->destroyed.fetch_add(1, std::memory_order_release);
@@ -88,7 +83,7 @@ double row_us(call_function const& call, cudaStream_t stream, int calls) {
 
 using row_function = double(call_function const& call, cudaStream_t stream, int calls);
 
-void run(benchmark::State& state, retire_arm const& which, row_function* row, int calls) {
+void run_retire(benchmark::State& state, retire_arm const& which, row_function* row, int calls) {
   test::owned_stream const stream = test::make_stream();
   tally owners;
   auto const call = which.setup(owners);
@@ -112,12 +107,11 @@ void run(benchmark::State& state, retire_arm const& which, row_function* row, in
 void register_all(settings const& how) {
   auto const add_kind = [&](std::string const& kind, row_function* row, int calls) {
     for (retire_arm const& which : arms) {
-      add("retire/" + kind + "/" + which.name, {how.choose(10, 5, 1)}, benchmark::kMicrosecond,
-          [=](benchmark::State& state) { run(state, which, row, calls); });
+      add("retire/" + kind + "/" + which.name, {how.choose(10, 1)}, &run_retire, which, row, calls);
     }
   };
-  add_kind("host", &row_us<false>, how.choose(256, 64, 4));  // fits in CUDA's launch queue
-  add_kind("stream", &row_us<true>, how.choose(1024, 64, 4));
+  add_kind("host", &row_us<false>, how.choose(256, 4));  // fits in CUDA's launch queue
+  add_kind("stream", &row_us<true>, how.choose(1024, 4));
 }
 
 }  // namespace escrow::bench

@@ -18,14 +18,10 @@ namespace escrow::bench {
 // What the command line and the runtime decide.
 struct settings {
   bool is_simulated = true;  // numbers then say nothing about speed
-  bool is_quick = false;     // --quick: see that everything runs; the numbers are of no use
+  bool is_quick = true;      // simulated, or --quick: see that everything runs
   std::string stacks{};      // --stacks=FOLDER: samples stacks into it and does nothing else
 
-  // The count for the runtime at hand.
-  [[nodiscard]] int choose(int gpu, int simulated, int quick) const {
-    if (is_quick) return quick;
-    return is_simulated ? simulated : gpu;
-  }
+  [[nodiscard]] int choose(int count, int quick) const { return is_quick ? quick : count; }
 };
 
 // One way to do what a bench measures. `setup` is a function that makes what the bench then runs
@@ -55,12 +51,18 @@ template <class Arms>
 struct times {
   int iterations;
   int repetitions = 0;
+  benchmark::TimeUnit unit = benchmark::kMicrosecond;
 };
 
 // Registers `run` under `name` with manual timing: `run` tells each iteration's time itself. What
 // it throws fails this one repetition, and the rest goes on.
-void add(std::string const& name, times const& how_often, benchmark::TimeUnit unit,
-         std::function<void(benchmark::State&)> run);
+void add_benchmark(std::string const& name, times const& how_often,
+                   std::function<void(benchmark::State&)> run);
+// The same of `run(state, arguments...)`.
+template <class Run, class... Arguments>
+void add(std::string const& name, times const& how_often, Run run, Arguments... arguments) {
+  add_benchmark(name, how_often, [=](benchmark::State& state) { run(state, arguments...); });
+}
 
 // Throws std::runtime_error once the program's time is over: what was measured until then can still
 // be written.

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "bench.hpp"
 #include "kernels.hpp"
@@ -20,8 +19,8 @@ namespace {
 
 constexpr int skip_status = 77;  // what CTest takes for "skipped"
 
-clock::time_point time_begin;  // this and the next are written before any benchmark runs
-int time_limit_s = 0;
+constexpr int time_limit_s = 95;  // more than any program needs, unless something is very wrong
+clock::time_point time_begin;     // written before any benchmark runs
 
 // Relaxed: a benchmark's threads have been joined when it is read.
 std::atomic<bool> has_failed{false};
@@ -82,7 +81,7 @@ void add_context(settings const& how) {
 }
 
 int run(int argc, char** argv) {
-  settings how{.is_simulated = test::is_simulated()};
+  settings how{.is_simulated = test::is_simulated(), .is_quick = test::is_simulated()};
   if (!how.is_simulated && !is_device_usable()) return skip_status;
   std::string const stacks = "--stacks=";
   std::vector<std::string> users;
@@ -98,7 +97,7 @@ int run(int argc, char** argv) {
   // Our defaults first, so that the user's win.
   std::vector<std::string> texts{argv[0], "--benchmark_enable_random_interleaving=true",
                                  "--benchmark_display_aggregates_only=true",
-                                 "--benchmark_repetitions=" + std::to_string(how.choose(11, 5, 2))};
+                                 "--benchmark_repetitions=" + std::to_string(how.choose(11, 2))};
   texts.insert(texts.end(), users.begin(), users.end());
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -107,9 +106,6 @@ int run(int argc, char** argv) {
   benchmark::Initialize(&count, pointers.data());
   if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return EXIT_FAILURE;
   register_all(how);
-  // More than any program needs on a GPU, unless something is very wrong. Simulated kernels take as
-  // long as they take.
-  time_limit_s = how.is_simulated ? 900 : 95;
   time_begin = clock::now();
   bool const ran = benchmark::RunSpecifiedBenchmarks() != 0;
   benchmark::Shutdown();
@@ -118,8 +114,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-void add(std::string const& name, times const& how_often, benchmark::TimeUnit unit,
-         std::function<void(benchmark::State&)> run) {
+void add_benchmark(std::string const& name, times const& how_often,
+                   std::function<void(benchmark::State&)> run) {
   auto* const added =
       benchmark::RegisterBenchmark(name.c_str(), [run = std::move(run)](benchmark::State& state) {
         try {
@@ -129,7 +125,7 @@ void add(std::string const& name, times const& how_often, benchmark::TimeUnit un
           report_failure(state, error);
         }
       });
-  added->Iterations(how_often.iterations)->UseManualTime()->Unit(unit);
+  added->Iterations(how_often.iterations)->UseManualTime()->Unit(how_often.unit);
   if (how_often.repetitions != 0) added->Repetitions(how_often.repetitions);
 }
 

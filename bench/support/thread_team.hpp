@@ -1,13 +1,11 @@
 // Threads that do the same thing at the same time, timed.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <exception>
 #include <functional>
 #include <thread>
-#include <vector>
 
 #include "timing.hpp"
 

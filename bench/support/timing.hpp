@@ -79,10 +79,10 @@ class turns {
 
   // As counters, if what was added is Escrow's microseconds.
   void report(benchmark::State& state, std::string const& prefix = "") const {
-    state.counters[prefix + "plain_us"] = plain();
-    state.counters[prefix + "escrow_us"] = other();
-    state.counters[prefix + "extra_us"] = extra();
-    state.counters[prefix + "of_plain"] = share();
+    state.counters.insert({{prefix + "plain_us", plain()},
+                           {prefix + "escrow_us", other()},
+                           {prefix + "extra_us", extra()},
+                           {prefix + "of_plain", share()}});
   }
 
  private:
