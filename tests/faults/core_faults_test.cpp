@@ -46,7 +46,7 @@ step answer_of(Query query) {
 
 void add_events(rows& add) {
   add("event, made", runs("event::event"), {}, with_event);
-  add("event, ended", runs("event::~event"), {with_event}, [](auto& in) { in.mine.reset(); });
+  add("event, ended", runs("event::event"), {with_event}, [](auto& in) { in.mine.reset(); });
   add("event, recorded", runs("event_ref::record"), {with_event},
       [](auto& in) { in.mine->ref().record(in.one); });
   add("event, waited for", runs("event_ref::wait"), {with_event},
