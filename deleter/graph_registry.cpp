@@ -1,12 +1,10 @@
-// Registry entries, from a graph's first set to its last, and the statistics of sharing groups.
+// Registry entries: from a graph's first set to its last.
 #include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/internal/json.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 
 namespace escrow::inline v0_1 {
@@ -292,37 +290,6 @@ resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) c
     for (reference_set* const each : sets_of(id)) each->list_members(members);
   }
   return resource_usage_of(std::move(members));
-}
-
-std::string to_json(sharing_stats const& stats) {
-  std::string ids;
-  for (std::uint64_t const id : stats.unordered) {
-    ids += (ids.empty() ? "" : ", ") + std::to_string(id);
-  }
-  std::string text = json_of({{"slots", stats.slots},
-                              {"bytes", stats.bytes},
-                              {"launches", stats.launches},
-                              {"stream_waits", stats.stream_waits}});
-  text.pop_back();
-  return text + ", \"unordered\": [" + ids + "]}";
-}
-
-sharing_group::sharing_group(sharing_options options)
-    : order_(std::make_shared<group_order>(std::move(options))) {}
-
-sharing_stats sharing_group::stats() const {
-  auto members = graph_registry::global().members_of(*order_);
-  sharing_stats now{.slots = members.held.slots,
-                    .bytes = members.held.bytes,
-                    .unordered = std::move(members.unordered)};
-  std::lock_guard const lock(order_->mutex);
-  now.launches = order_->launches;
-  now.stream_waits = order_->stream_waits;
-  return now;
-}
-
-std::string sharing_group::describe() const {
-  return "sharing group \"" + order_->options.label + "\": " + to_json(stats());
 }
 
 }  // namespace escrow::inline v0_1

@@ -14,13 +14,16 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-void check_launch(cudaError_t status, char const* api) {
-  if (status == cudaSuccess) [[likely]]
-    return;
+[[gnu::cold, gnu::noinline]] void refuse_launch(cudaError_t status, char const* api) {
   check(status, api, source_location::current(),
         status != cudaErrorStreamCaptureUnsupported
             ? ""
             : "`stream` is being captured: add the graph as a child node (graph::add_child)");
+}
+
+void check_launch(cudaError_t status, char const* api) {
+  if (status != cudaSuccess) [[unlikely]]
+    refuse_launch(status, api);
 }
 
 }  // namespace

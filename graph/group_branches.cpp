@@ -42,6 +42,7 @@ bool are_serial(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& children,
     earlier.emplace(edges.to[i], edges.from[i]);
     if (ends_after(edges.to[i], edges.data[i])) ended.emplace(edges.to[i], edges.from[i]);
   }
+  std::unordered_set<cudaGraphNode_t> const marked(children.begin(), children.end());
   std::vector<cudaGraphNode_t> const all = with_all ? nodes_of(graph) : children;
   return std::ranges::all_of(children, [&](cudaGraphNode_t child) {
     // A child ends before its successors begin.
@@ -49,9 +50,8 @@ bool are_serial(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& children,
     auto const children_before = reached_from(child, earlier);
     auto const before = with_all ? reached_from(child, ended) : children_before;
     return std::ranges::all_of(all, [&](cudaGraphNode_t each) {
-      bool const is_child = std::ranges::find(children, each) != children.end();
       return each == child || after.contains(each) ||
-             (is_child ? children_before : before).contains(each);
+             (marked.contains(each) ? children_before : before).contains(each);
     });
   });
 }
