@@ -21,7 +21,7 @@ is_there() {
     ninja-build) command -v ninja ;;
     python3) command -v python3 ;;
     python3-pip) python3 -m pip --version ;;
-    libboost-dev) is_accepted '#include <boost/container/small_vector.hpp>' ;;
+    libboost-dev) is_accepted '#include <boost/lockfree/stack.hpp>' ;;
     libgtest-dev) is_accepted '#include <gtest/gtest.h>' ;;
     libbenchmark-dev) is_accepted '#include <benchmark/benchmark.h>' ;;
   esac >/dev/null 2>&1

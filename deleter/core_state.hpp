@@ -58,7 +58,7 @@ struct ESCROW_LOCAL deleter_core::state {
   using error_handler = std::function<void(std::exception const&)>;
 
   state(deleter_core& its_core, deleter_options given)
-      : core(its_core), options(std::move(given)), store(its_core), thread(its_core) {
+      : core(its_core), options(std::move(given)), store(its_core, destroyed), thread(its_core) {
     set_on_error(options.on_error);
   }
   state(state&&) = delete;

@@ -28,12 +28,20 @@ deleter_options in_order(deleter_options options) {
 }  // namespace
 
 reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
-                         reclaim_function reclaim) noexcept
+                         reclaim_function reclaim)
+    : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
+  core.reserve_place(lane);
+  core.add_use();
+}
+
+reclaimable::reclaimable(place_is_reserved /*reserved*/, deleter_core& core, release_lane lane,
+                         int device, reclaim_function reclaim) noexcept
     : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
   core.add_use();
 }
 
 reclaimable::~reclaimable() {
+  core_->cancel_place(lane_);
   core_->drop_use();
 }
 
@@ -75,6 +83,14 @@ void deleter_core::drop_use() noexcept {
 
 bool deleter_core::is_open() const noexcept {
   return !state_->refuses.load(std::memory_order_relaxed);  // see there
+}
+
+void deleter_core::reserve_place(release_lane lane) {
+  state_->queue_of(lane).reserve_places(1);
+}
+
+void deleter_core::cancel_place(release_lane lane) noexcept {
+  state_->queue_of(lane).cancel_place();
 }
 
 void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {

@@ -18,13 +18,15 @@ class object_block {
  public:
   static constexpr std::size_t objects = 8;  // limit of retired_object::place_
 
-  // Makes idle objects. Throws std::bad_alloc.
-  [[nodiscard]] static release_list make(deleter_core& core) {
-    object_block& block = *new object_block;  // freed with its objects
+  // Makes idle objects with places in `queue`. Throws std::bad_alloc.
+  [[nodiscard]] static release_list make(deleter_core& core, release_queue& queue) {
+    std::unique_ptr<object_block> made(new object_block);
+    queue.reserve_places(objects);
+    object_block& block = *made.release();  // freed with its objects from here on
     release_list all;
     for (std::size_t i = 0; i < objects; ++i) {
       void* const place = block.places_ + i * sizeof(retired_object);
-      all.push_back(*::new (place) retired_object(core, i));
+      all.push_back(*::new (place) retired_object(reclaimable::place_is_reserved{}, core, i));
     }
     return all;
   }
@@ -42,6 +44,8 @@ class object_block {
   }
 
  private:
+  friend struct std::default_delete<object_block>;
+
   object_block() = default;
   ~object_block() = default;
 
@@ -65,8 +69,9 @@ void destroy_all(release_list& idle) noexcept {
 
 }  // namespace
 
-retired_object::retired_object(deleter_core& core, std::size_t place) noexcept
-    : reclaimable(core, release_lane::destroy, -1, &reclaim_owner), place_(place & 7U) {}
+retired_object::retired_object(place_is_reserved reserved, deleter_core& core,
+                               std::size_t place) noexcept
+    : reclaimable(reserved, core, release_lane::destroy, -1, &reclaim_owner), place_(place & 7U) {}
 
 retired_object::~retired_object() {
   clear();
@@ -124,7 +129,7 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
 }
 
 retired_object& object_store::make(shelf& of) {
-  release_list made = object_block::make(core_);
+  release_list made = object_block::make(core_, queue_);
   auto& first = static_cast<retired_object&>(*made.pop_front());
   std::lock_guard const lock(of.lock);
   of.idle.splice_back(made);

@@ -18,7 +18,7 @@ namespace escrow::inline v0_1 {
 // Thread safety: any thread, except functions marked as the worker's.
 class object_store {
  public:
-  explicit object_store(deleter_core& core) : core_(core) {}
+  object_store(deleter_core& core, release_queue& destroyed) : core_(core), queue_(destroyed) {}
   object_store(object_store&&) = delete;
   ~object_store() { trim(); }
 
@@ -54,6 +54,7 @@ class object_store {
   [[nodiscard]] retired_object& make(shelf& of);
 
   deleter_core& core_;
+  release_queue& queue_;
   std::array<shelf, shelf_count> shelves_;
 };
 

@@ -28,7 +28,9 @@ void CUDART_CB drop_graph_reference(void* set) noexcept {
 
 reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
     : reclaimable(core, release_lane::recycle, device, &reclaim_set),
-      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {}
+      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
+  core.reserve_place(release_lane::destroy);
+}
 
 ref<reference_set> reference_set::make(deleter_core& core, int device,
                                        std::shared_ptr<launch_order> order) {
@@ -112,6 +114,7 @@ void reference_set::destroy() noexcept {
     owners_ = std::exchange(owner.next_, nullptr);
     its_core.reclaim_next(owner);
   }
+  its_core.cancel_place(release_lane::destroy);
   graph_registry::global().remove_set(*this);
   delete this;
 }

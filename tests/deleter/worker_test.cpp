@@ -38,13 +38,14 @@ TEST_F(Lanes, WhatIsReleasedDuringADestroyIsRecycledBeforeTheNextDestroy) {
   EXPECT_TRUE(seen);
 }
 
-// The model checker explores the queue with each thing pushed once; here they are pushed again.
-TEST(ReleaseQueue, ReturnsTheOldestFirstAlsoOfWhatIsPushedAgain) {
+// The model checker explores the queue with one place for each thing; here they are used again.
+TEST(ReleaseQueue, ServesReservedPlacesAgainAndAgainAlsoAfterTheyWereCancelled) {
   deleter its(deleter_options{.own_worker = false});
   release_queue queue;
   for (int round = 1; round <= 200; ++round) {
     std::deque<noted> things;
     for (int i = 0; i < round; ++i) things.emplace_back(its.core());
+    queue.reserve_places(things.size());
     for (int turn = 0; turn < 10; ++turn) {
       EXPECT_TRUE(queue.empty());
       for (noted& each : things) queue.push(each);
@@ -52,6 +53,7 @@ TEST(ReleaseQueue, ReturnsTheOldestFirstAlsoOfWhatIsPushedAgain) {
       for (noted& each : things) ASSERT_EQ(taken.pop_front(), &each) << "the oldest comes first";
       EXPECT_TRUE(taken.empty());
     }
+    for (int i = 0; i < round; ++i) queue.cancel_place();
   }
 }
 

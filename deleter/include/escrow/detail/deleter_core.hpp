@@ -53,12 +53,14 @@ class ESCROW_API deleter_core {
   void push_retired(retired_object& retired) noexcept;
   void put_retired_object(retired_object& idle) noexcept;
 
-  // For reclaim functions in the recycle lane: pushes on to `lane`.
+  // For reclaim functions in the recycle lane: pushes on to `lane`, where a place was reserved.
   void push_to(reclaimable& thing, release_lane lane) noexcept;
   // The worker: reclaims `owner` next, if this drops its last reference.
   void reclaim_next(reclaimable& owner) noexcept;
   // The worker: as put_retired_object(), at the end of its pass.
   void put_after_pass(retired_object& idle) noexcept;
+  void reserve_place(release_lane lane);
+  void cancel_place(release_lane lane) noexcept;
 
   // Reports an error to on_error and counts it. Never throws. Takes a short lock.
   void report(std::exception const& error) noexcept;

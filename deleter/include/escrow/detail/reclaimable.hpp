@@ -39,7 +39,8 @@ struct release_order {
 };
 
 // What: a reference-counted thing. At zero it is pushed into its lane's release queue, waits for
-//   its ready event, if any, and is reclaimed.
+//   its ready event, if any, and is reclaimed. Its queue place is reserved on construction, so
+//   push() can neither allocate nor fail.
 //     idle -> push() -> queued -> [pending on its ready event] -> reclaim(thing)
 //                                        ^--- reclaim_again_after() ---'
 // Thread safety: add_ref(), drop_ref() and push() from any thread, also in a destroy callback or a
@@ -47,14 +48,17 @@ struct release_order {
 //   push() happens before the reclaim.
 // Lifetime: alive from push() until it is reclaimed, which may destroy it or leave it idle for its
 //   next use. Keeps its deleter_core alive.
+// Errors: the constructor throws std::bad_alloc and then has reserved nothing.
 class ESCROW_API reclaimable {
  public:
   // Called with the thing's device current and in Relaxed capture mode; in the recycle lane with
   // any device current, under the lane's lock.
   using reclaim_function = void (*)(reclaimable&) noexcept;
 
-  reclaimable(deleter_core& core, release_lane lane, int device, reclaim_function reclaim) noexcept;
+  reclaimable(deleter_core& core, release_lane lane, int device, reclaim_function reclaim);
   reclaimable(reclaimable&&) = delete;
+
+  struct place_is_reserved {};  // reserved together with others
 
   void add_ref() noexcept {  // by an owner of a reference, or if idle
     // Relaxed: the count cannot reach zero meanwhile.
@@ -101,6 +105,8 @@ class ESCROW_API reclaimable {
   [[nodiscard]] bool is_slot() const noexcept { return lane_ == release_lane::recycle; }
 
  protected:
+  reclaimable(place_is_reserved reserved, deleter_core& core, release_lane lane, int device,
+              reclaim_function reclaim) noexcept;
   ~reclaimable();
 
   [[nodiscard]] bool drop_ref_only() noexcept {  // true: the last one
@@ -113,12 +119,11 @@ class ESCROW_API reclaimable {
   friend class pending_events;
   friend class recycle_lane;
   friend class release_list;
-  friend class release_queue;
   friend class reference_set;
 
   deleter_core* core_;
   reclaim_function reclaim_;
-  // Link of its one list (a queue, the worker's, a reference set's), or else of its companions.
+  // Link of its one list (the worker's or a reference set's), or else of its companions.
   reclaimable* next_ = nullptr;
   cudaEvent_t ready_ = nullptr;  // null: may be reclaimed at once
   release_order order_;

@@ -109,7 +109,7 @@ class alignas(64) retired_object final : public reclaimable {
       sizeof(T) <= capacity && alignof(T) <= alignof(std::max_align_t);
 
   // In that place of its block.
-  retired_object(deleter_core& core, std::size_t place) noexcept;
+  retired_object(place_is_reserved reserved, deleter_core& core, std::size_t place) noexcept;
   ~retired_object();
 
   // Worker: destroys the owner and returns the object to the store.
