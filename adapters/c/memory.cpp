@@ -1,6 +1,4 @@
 // The C API of scratch memory.
-#include <memory>
-
 #include "calls.hpp"
 #include "escrow/pool/stream_allocator.hpp"
 

@@ -1,6 +1,4 @@
 // The C API of pools of a caller's resources.
-#include <memory>
-
 #include "calls.hpp"
 #include "escrow/pool/resource_pool.hpp"
 

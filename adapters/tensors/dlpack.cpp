@@ -30,9 +30,11 @@ struct tensor {
 
   ~tensor() {
     std::optional<device_scope> current;
-    try {
-      if (is_ambiguous(stream)) current.emplace(memory.device());
-    } catch (cuda_error const&) {  // then the stream may be refused, and on_error gets that
+    for (int tries = 2; is_ambiguous(stream) && !current && tries != 0; --tries) {
+      try {
+        current.emplace(memory.device());
+      } catch (cuda_error const&) {  // may not repeat; else the stream is refused, and reported
+      }
     }
     memory.deallocate_or_report(stream, managed.dl_tensor.data);
   }

@@ -43,7 +43,7 @@ def _library():
 
 def _call(name, *arguments):
     result = getattr(_library(), "escrow_torch_" + name)(*arguments)
-    if result is None or result == -1:
+    if result in {None, -1}:  # hashed: python -bb refuses to compare bytes with a number
         raise RuntimeError(_library().escrow_torch_error().decode(errors="replace"))
     return result
 

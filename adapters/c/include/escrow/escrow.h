@@ -5,7 +5,8 @@
 //   nothing, unless its comment says otherwise. A null handle, callback or place for a result is
 //   ESCROW_USAGE_ERROR, unless the comment says otherwise; destroying null does nothing.
 // Thread safety: any thread may call anything concurrently, except two calls with the same lease,
-//   exec or hoisted, and the destruction of a handle beside a call with it.
+//   exec or hoisted, and the destruction of a handle beside a call with it. Do not cancel a thread
+//   (pthread_cancel) during a call: the process would abort.
 // Capture: scratch memory, claims and retirements work in anybody's capture. The graph keeps what
 //   was allocated, claimed or retired in its capture until it, its clones and its execs are
 //   destroyed and their launches are done. No call invalidates a capture, if the callbacks do not.
