@@ -20,7 +20,6 @@
 #endif
 
 #include "bench.hpp"
-#include "timing.hpp"
 #include "wait_until.hpp"
 #include "wakeup.hpp"
 

@@ -40,7 +40,7 @@ scratch_way make_arena(std::size_t bytes) {
           .device_bytes = [=] { return memory->size(); }};
 }
 
-constexpr way_arm ways[]{
+way_arm const ways[]{
     {"shared", &make_slots<true>},
     {"private", &make_slots<false>},
     {"arena", &make_arena},

@@ -1,7 +1,6 @@
 // Rows and bursts of launches.
 
 #include "forms.hpp"
-#include "timing.hpp"
 
 namespace escrow::bench {
 namespace {

@@ -19,23 +19,18 @@
 namespace escrow::bench {
 namespace {
 
-// Each with sizes so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel.
+// Each with sizes so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel:
+// instances, launches in a row and in a long burst, and short bursts.
 using sized_shape = std::pair<shape, sizes>;
 
 constexpr shape line_of_64{"kernels:64", 1, 64};
-constexpr sized_shape line_1{{"kernels:1", 1, 1},
-                             {.instances = 10, .row = 2000, .steady = 200, .bursts = 8}};
-constexpr sized_shape line_8{line_of_8, {.instances = 6, .row = 600, .steady = 200, .bursts = 8}};
-constexpr sized_shape line_64{line_of_64, {.instances = 3, .row = 100, .steady = 200, .bursts = 2}};
-constexpr sized_shape line_512{{"kernels:512", 1, 512},
-                               {.instances = 1, .row = 16, .steady = 32, .bursts = 1}};
-constexpr sized_shape fork4{{"fork4", 4, 16},
-                            {.instances = 4, .row = 200, .steady = 200, .bursts = 2}};
+constexpr sized_shape line_1{{"kernels:1", 1, 1}, {10, 2000, 200, 8}};
+constexpr sized_shape line_8{line_of_8, {6, 600, 200, 8}};
+constexpr sized_shape line_64{line_of_64, {3, 100, 200, 2}};
+constexpr sized_shape line_512{{"kernels:512", 1, 512}, {1, 16, 32, 1}};
+constexpr sized_shape fork4{{"fork4", 4, 16}, {4, 200, 200, 2}};
 // For forms that are there to be seen beside the others.
-constexpr sized_shape less_often[]{
-    {line_of_8, {.instances = 1, .row = 200, .steady = 100, .bursts = 4}},
-    {line_of_64, {.instances = 1, .row = 50, .steady = 50, .bursts = 1}},
-};
+constexpr sized_shape less_often[]{{line_of_8, {1, 200, 100, 4}}, {line_of_64, {1, 50, 50, 1}}};
 
 void add_form(settings const& how, std::string const& name, sized_shape const& each) {
   auto const& [of, gpu] = each;

@@ -1,15 +1,18 @@
-// What every bench program consists of: settings, arms, and benchmarks whose exceptions become
-// errors of the program.
+// What every bench program consists of: settings, arms, benchmarks whose exceptions become errors
+// of the program, and times of one operation that is done in two ways in turns.
 #pragma once
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "status.hpp"
 
@@ -85,5 +88,91 @@ void register_exec_sets(settings const& how);
 void register_interference(settings const& how);
 void register_mixed(settings const& how);
 void register_races(settings const& how);
+
+using clock = std::chrono::steady_clock;
+
+// Seconds from `begin` until now.
+[[nodiscard]] inline double seconds_since(clock::time_point begin) {
+  return std::chrono::duration<double>(clock::now() - begin).count();
+}
+
+// Microseconds that `operation()` takes.
+template <class Operation>
+[[nodiscard]] double us_of(Operation operation) {
+  auto const begin = clock::now();
+  operation();
+  return seconds_since(begin) * 1e6;
+}
+
+// The value below which `share` of `values` lie; 0 if there are none.
+template <class Value>
+[[nodiscard]] Value quantile(std::vector<Value> values, double share) {
+  if (values.empty()) return Value{};
+  auto const last = static_cast<double>(values.size() - 1);
+  auto const at = values.begin() + static_cast<std::ptrdiff_t>(share * last + 0.5);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+// The times of one operation done with plain CUDA and in another way, which is Escrow's or that of
+// an arm, in turns: what drifts meanwhile drifts for both.
+class turns {
+ public:
+  // `plain()` and `other()` do the operation and return what it took. Which of them is first
+  // alternates. Returns what the other took.
+  template <class Plain, class Other>
+  double add(Plain plain, Other other) {
+    bool const is_plain_first = plain_.size() % 2 == 0;
+    double of_plain = is_plain_first ? plain() : 0;
+    double const of_other = other();
+    if (!is_plain_first) of_plain = plain();
+    return note(of_plain, of_other);
+  }
+
+  // The same with one of them before and after two of the other: both have the same part of any
+  // drift.
+  template <class Plain, class Other>
+  double add_around(Plain plain, Other other) {
+    bool const is_plain_first = plain_.size() % 2 == 0;
+    auto const outer = [&] { return is_plain_first ? plain() : other(); };
+    auto const inner = [&] { return is_plain_first ? other() : plain(); };
+    double const before = outer();
+    double const between = (inner() + inner()) / 2;
+    double const around = (before + outer()) / 2;
+    return is_plain_first ? note(around, between) : note(between, around);
+  }
+
+  // The same with operations that return nothing, in microseconds. Each takes part in the figures
+  // as one of `count` operations.
+  template <class Plain, class Other>
+  double add_us(Plain plain, Other other, int count = 1) {
+    return add([&] { return us_of(plain) / count; }, [&] { return us_of(other) / count; });
+  }
+
+  // Medians: of the times, of the differences, and of the ratios to plain CUDA.
+  [[nodiscard]] double plain() const { return quantile(plain_, 0.5); }
+  [[nodiscard]] double other() const { return quantile(other_, 0.5); }
+  [[nodiscard]] double extra() const { return quantile(extra_, 0.5); }
+  [[nodiscard]] double share() const { return quantile(share_, 0.5); }
+
+  // As counters, if what was added is Escrow's microseconds.
+  void report(benchmark::State& state, std::string const& prefix = "") const {
+    state.counters.insert({{prefix + "plain_us", plain()},
+                           {prefix + "escrow_us", other()},
+                           {prefix + "extra_us", extra()},
+                           {prefix + "of_plain", share()}});
+  }
+
+ private:
+  double note(double plain, double other) {
+    plain_.push_back(plain);
+    other_.push_back(other);
+    extra_.push_back(other - plain);
+    share_.push_back(plain > 0 ? other / plain : 0);
+    return other;
+  }
+
+  std::vector<double> plain_, other_, extra_, share_;
+};
 
 }  // namespace escrow::bench

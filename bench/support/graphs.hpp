@@ -11,7 +11,6 @@
 #include "bench.hpp"
 #include "handles.hpp"
 #include "kernels.hpp"
-#include "timing.hpp"
 
 namespace escrow::bench {
 

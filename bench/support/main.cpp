@@ -12,7 +12,6 @@
 
 #include "bench.hpp"
 #include "kernels.hpp"
-#include "timing.hpp"
 
 namespace escrow::bench {
 namespace {
@@ -40,9 +39,7 @@ bool is_device_usable() {
   cudaError_t const status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return true;
   std::fprintf(stderr,
-               "This bench measures a GPU and found none (%s: %s).\n"
-               "The program of the same name that ends in _sim runs without one, on the simulated "
-               "runtime.\n",
+               "This bench measures a GPU and found none (%s: %s). Without one, run its _sim.\n",
                cudaGetErrorName(status), cudaGetErrorString(status));
   return false;
 }
@@ -74,10 +71,8 @@ void add_context(settings const& how) {
   benchmark::AddCustomContext("device", properties.name);
   benchmark::AddCustomContext("quick", how.is_quick ? "yes" : "no");
   if (!how.is_simulated) return;
-  std::fputs(
-      "*** Simulated CUDA runtime: these numbers say that the program works, and nothing about "
-      "speed. ***\n",
-      stderr);
+  std::fputs("*** SIMULATED: these numbers say that the program works, nothing else. ***\n",
+             stderr);
 }
 
 int run(int argc, char** argv) {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "timing.hpp"
+#include "bench.hpp"
 
 namespace escrow::bench {
 
