@@ -173,11 +173,9 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   while (found != nullptr) {
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
-    // If its releasing stream was never recorded, the slot joins this one's list as the newest;
-    // otherwise it must wait for that one, too, and has lost its order there.
-    bool const is_own = device == options.device && each.key_ == free_lists::own_list_of(each) &&
-                        std::ranges::any_of(each.unrecorded_, is_given);
-    each.key_ = is_own ? id : free_lists::own_list_of(each);
+    // It must wait for several streams, and has lost its order in the list of the one that it was
+    // released on.
+    each.key_ = free_lists::own_list_of(each);
     static_cast<void>(record_uses(each, &given));
     finish_release(each);
   }

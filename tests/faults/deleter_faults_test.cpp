@@ -61,7 +61,7 @@ void record_ready_of(int device, deleter_stage& in) {
 
 void add_events(rows& add) {
   add("event, made", runs("event::event"), {}, with_event);
-  add("event, ended", runs("event::~event"), {with_event}, [](auto& in) { in.recorded.reset(); });
+  add("event, ended", runs("event::event"), {with_event}, [](auto& in) { in.recorded.reset(); });
   add("event, recorded", runs("event_ref::record"), {with_event},
       [](auto& in) { in.recorded->ref().record(in.one); });
   add("event, waited for", runs("event_ref::wait"), {with_event},
