@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "build_graph.hpp"
+#include "deep.hpp"
 #include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
 #include "memory.hpp"
-#include "deep.hpp"
 #include "wait_until.hpp"
 #include "witness.hpp"
 
