@@ -173,10 +173,14 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   while (found != nullptr) {
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
-    // It must wait for several streams, and has lost its order in the list of the one that it was
-    // released on.
-    each.key_ = free_lists::own_list_of(each);
+    // If nothing but this stream used it, the slot joins its list as the newest. Otherwise a
+    // claim must wait for each use: also for the releasing stream's, if that was recorded (then
+    // `key_` still is that stream).
+    bool const is_only_user = device == options.device && each.also_count_ == 0 &&
+                              std::ranges::all_of(each.unrecorded_, is_given) &&
+                              each.key_ == free_lists::own_list_of(each);
     static_cast<void>(record_uses(each, &given));
+    if (each.unrecorded_.empty()) each.key_ = is_only_user ? id : free_lists::own_list_of(each);
     finish_release(each);
   }
 }
