@@ -83,7 +83,7 @@ tests_of() {
     # The tool reads an exec's source graph in cudaGraphLaunch while another thread destroys that, and crashes.
     stress_test) echo "-GraphStress.*" ;;
     # They count allocations, and the tool makes some.
-    claim_choice_test) echo "-SteadyState.*" ;;
+    claim_test) echo "-SteadyState.*" ;;
     # The tool changes the end of a process.
     process_end_test) echo "-*ProcessEnd.*" ;;
     *) echo "*" ;;
