@@ -65,8 +65,9 @@ function(escrow_test_run name target)
     ENVIRONMENT "${environment}" ${lock})
 endfunction()
 
-# For a test of the law of destroy callbacks, which includes callback_watch.hpp: the linker hands it every user object that is made, every lock and
-# every system call, so that it knows what happens inside a callback; on a GPU, CUPTI tells of CUDA calls.
+# For a test of the law of destroy callbacks, which includes callback_watch.hpp: the linker hands it every user object
+# that is made, every lock and every system call, so that it knows what happens inside a callback; on a GPU, CUPTI tells of
+# CUDA calls.
 function(watch_callbacks name)
   foreach(runtime sim gpu)
     if(TARGET ${name}_${runtime})

@@ -167,12 +167,15 @@ struct ESCROW_LOCAL stream_allocator::state {
     }
   }
 
-  // Calls twice if need be, since the caller cannot: the failure may not repeat.
+  // Calls twice if need be, since the caller cannot: the failure may not repeat. Misuse does, and
+  // by then its address may be another caller's.
   template <class Call>
   void or_report(Call const& call) const noexcept {
     for (bool const is_last : {false, true}) {
       try {
         return call();
+      } catch (usage_error const& error) {
+        return core.report(error);
       } catch (std::exception const& error) {
         if (is_last) core.report(error);
       }

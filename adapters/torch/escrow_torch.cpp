@@ -33,8 +33,9 @@ struct device_memory {
   std::atomic<stream_allocator*> made{nullptr};
   cudaStream_t releases = nullptr;  // for releases of graphs, which no capture uses
 
-  std::mutex spare_mutex;  // guards `spare`; taken after `mutex`
-  void* spare = nullptr;   // a byte on the device, for wait_for()
+  // Guards `spare`; taken after `mutex`. Held across cudaFree: who waits for it has the byte, too.
+  std::mutex spare_mutex;
+  void* spare = nullptr;  // a byte on the device, for wait_for()
 };
 
 constexpr std::size_t devices_max = 128;
@@ -150,14 +151,18 @@ bool record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
   }
 }
 
-// Twice if need be, since nobody else will: the failure may not repeat.
+// Twice if need be, since nobody else will: the failure may not repeat. Misuse does, and by then
+// its address may be another caller's.
 template <class Call>
 void or_report(char const* function, Call call) noexcept {
-  for (bool const is_last : {false, true}) {
+  for (bool is_last : {false, true}) {
     try {
       return call();
     } catch (std::exception const& error) {
-      if (is_last) static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+      is_last |= dynamic_cast<escrow::usage_error const*>(&error) != nullptr;
+      if (!is_last) continue;
+      static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+      return;
     }
   }
 }
