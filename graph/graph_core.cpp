@@ -52,7 +52,27 @@ void graph_core::set_keeper(deleter_core& keeper) noexcept {
 
 void graph_core::forget_payloads() noexcept {
   payloads_.clear();
+  sorted_ = 0;
   placed_.clear();
+}
+
+void graph_core::sort_payloads() noexcept {
+  if (sorted_ == payloads_.size()) return;
+  auto const by_node = [](auto const& one, auto const& other) { return one.node < other.node; };
+  auto const middle = payloads_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+  std::stable_sort(middle, payloads_.end(), by_node);
+  std::inplace_merge(payloads_.begin(), middle, payloads_.end(), by_node);
+  // A new node may reuse the handle of one destroyed by a plain call: the later entry counts.
+  auto const is_same = [](auto const& one, auto const& other) { return one.node == other.node; };
+  payloads_.erase(payloads_.begin(),
+                  std::unique(payloads_.rbegin(), payloads_.rend(), is_same).base());
+  sorted_ = payloads_.size();
+}
+
+graph_core::kept_owner* graph_core::find_payload(cudaGraphNode_t node) noexcept {
+  sort_payloads();
+  auto const found = std::ranges::lower_bound(payloads_, node, {}, &kept_owner::node);
+  return found != payloads_.end() && found->node == node ? &*found : nullptr;
 }
 
 void graph_core::identify() {
@@ -107,7 +127,7 @@ void graph_core::drop_hoisted() noexcept {
   if (!is_exposed_ || placed_.empty()) return;
   std::erase_if(placed_, [this](auto const& placed) {
     if (graph_registry::global().is_on(*placed, id_)) return false;
-    std::erase_if(payloads_, [&](auto const& each) { return each.second.set == placed.get(); });
+    erase_payloads_if([&](auto const& each) { return each.set == placed.get(); });
     return true;
   });
 }
@@ -118,19 +138,19 @@ void graph_core::forget_destroyed_nodes() {
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
   std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
-  std::erase_if(payloads_, [&alive](auto const& each) { return !alive.contains(each.first); });
+  erase_payloads_if([&alive](auto const& each) { return !alive.contains(each.node); });
 }
 
 void graph_core::seal() {
   drop_hoisted();
   forget_destroyed_nodes();
   std::vector<retired_object*> owners;
-  for (auto const& [node, each] : payloads_) {
+  for (kept_owner const& each : payloads_) {
     if (each.set == nullptr) owners.push_back(each.owner.get());
   }
   if (owners.empty()) return;
   reference_set& placed = place(owners);
-  for (auto& [node, each] : payloads_) {
+  for (kept_owner& each : payloads_) {
     if (each.set == nullptr) each.set = &placed;
   }
 }
@@ -166,10 +186,10 @@ void graph_core::copy_payloads(graph_core& original) {
   device_ = original.device_;
   for (reference_set* const each : graph_registry::global().seal(id_)) placed_.emplace_back(*each);
   graph_lifetime_lock const lock;  // reads CUDA's links
-  for (auto const& [node, each] : original.payloads_) {
+  for (kept_owner const& each : original.payloads_) {
     cudaGraphNode_t copied = nullptr;
-    check(cudaGraphNodeFindInClone(&copied, node, native_), "cudaGraphNodeFindInClone");
-    payloads_.emplace(copied, each);
+    check(cudaGraphNodeFindInClone(&copied, each.node, native_), "cudaGraphNodeFindInClone");
+    payloads_.push_back({copied, each.owner, each.set});
   }
 }
 

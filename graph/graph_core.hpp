@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -75,6 +74,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
  private:
   class change;
   struct kept_owner {
+    cudaGraphNode_t node;
     ref<retired_object> owner;
     reference_set* set = nullptr;  // that is placed; null: none yet
   };
@@ -86,13 +86,24 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] reference_set* open_set() noexcept;  // may be appended to; or null
   void drop_hoisted() noexcept;
   void forget_destroyed_nodes();
+  void sort_payloads() noexcept;
+  // The node's payload; null if there is none.
+  [[nodiscard]] kept_owner* find_payload(cudaGraphNode_t node) noexcept;
+  template <class Predicate>
+  void erase_payloads_if(Predicate is_doomed) noexcept {
+    sort_payloads();
+    std::erase_if(payloads_, is_doomed);
+    sorted_ = payloads_.size();
+  }
 
   cudaGraph_t native_;
   std::uint64_t id_;  // 0: not known yet
   bool is_exposed_;
   deleter_core* keeper_ = nullptr;  // null: the default
   int device_ = current_device();
-  std::map<cudaGraphNode_t, kept_owner> payloads_;
+  // The first `sorted_` by node; then new nodes'. Not a map, which allocates for each node.
+  std::vector<kept_owner> payloads_;
+  std::size_t sorted_ = 0;
   reference_sets placed_;  // on the graph
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
 };

@@ -24,19 +24,19 @@ class graph_core::change {
   void replace_set();
 
   graph_core& core_;
-  kept_owner const* old_ = nullptr;             // the node's payload, or null
-  std::map<cudaGraphNode_t, kept_owner> room_;  // for the new one
-  ref<retired_object> next_;                    // its new payload, or nothing
-  reference_set* placed_ = nullptr;             // replaces the old set, or has only the payload
-  reference_set* grown_ = nullptr;              // is on the graph; the payload will be appended
+  kept_owner* old_ = nullptr;        // the node's payload, or null
+  ref<retired_object> next_;         // its new payload, or nothing
+  reference_set* placed_ = nullptr;  // replaces the old set, or has only the payload
+  reference_set* grown_ = nullptr;   // is on the graph; the payload will be appended
 };
 
 graph_core::change::change(graph_core& core, cudaGraphNode_t node, retired_object::loan next)
     : core_(core) {
   core_.drop_hoisted();
-  room_.try_emplace(node);
-  auto const old = core_.payloads_.find(node);  // none for null
-  if (old != core_.payloads_.end()) old_ = &old->second;
+  auto& payloads = core_.payloads_;
+  // Room for commit().
+  if (payloads.size() == payloads.capacity()) payloads.reserve(2 * payloads.size() + 8);
+  if (node != nullptr) old_ = core_.find_payload(node);
   next_ = hand_on(std::move(next), core_.device());
   replace_set();
 }
@@ -66,19 +66,23 @@ graph_core::change::~change() {
 void graph_core::change::commit(cudaGraphNode_t node) noexcept {
   if (old_ != nullptr && old_->set != nullptr) {
     reference_set* const replaced = old_->set;
-    for (auto& [other, each] : core_.payloads_) {
+    for (kept_owner& each : core_.payloads_) {
       if (each.set == replaced) each.set = placed_;
     }
     core_.take_off(*replaced);
   }
   reference_set* const set = grown_ != nullptr ? grown_ : std::exchange(placed_, nullptr);
-  core_.payloads_.erase(node);  // a new node may have the handle of one that a plain call destroyed
-  if (!next_) return;
+  if (!next_) {
+    if (old_ != nullptr) core_.erase_payloads_if([&](auto const& each) { return &each == old_; });
+    return;
+  }
   if (grown_ != nullptr) grown_->append_shared(ref<reclaimable>(*next_), next_->is_written());
-  auto kept = room_.extract(room_.begin());
-  kept.key() = node;
-  kept.mapped() = {std::move(next_), set};
-  core_.payloads_.insert(std::move(kept));
+  kept_owner next{node, std::move(next_), set};
+  if (old_ != nullptr) {
+    *old_ = std::move(next);
+  } else {
+    core_.payloads_.push_back(std::move(next));
+  }
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
