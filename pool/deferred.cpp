@@ -103,7 +103,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
   leak(used);  // the pool was destroyed: no call gives it a stream any more
 }
 
-void slot_pool::state::cover(slot* oldest, stream_use const& on) noexcept {
+void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) noexcept {
   if (oldest == nullptr) return;
   std::shared_ptr<covering_event> covering;
   bool is_gone = false;
@@ -111,11 +111,13 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on) noexcept {
   std::optional<device_scope> current;  // the null stream is that of the current device
   try {
     require_stream("claimer::~claimer", on);
-    current.emplace(on.device);
+    if (is_ambiguous(on.handle)) current.emplace(on.device);
     capture_info capture;
-    is_recordable = !deleter_core::is_reclaiming() && !is_other_thread(on) &&
-                    succeeded(query_recordable(on.handle, capture)) && capture.is_none();
-    if (is_recordable) {
+    is_recordable =
+        !deleter_core::is_reclaiming() &&
+        (is_asked || (!is_other_thread(on) && succeeded(query_recordable(on.handle, capture)) &&
+                      capture.is_none()));
+    if (is_recordable && oldest->newer_ != nullptr) {  // else the slot's own event will do
       auto made = std::make_shared<covering_event>(options.device);
       record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
       if (outcome == record_outcome::recorded || outcome == record_outcome::recorded_anew) {

@@ -19,7 +19,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
   slot* given = nullptr;
   if (has_asked(from)) [[unlikely]] {
     given = from.take_all_of(on.id);
-    cover(given, on);
+    cover(given, on, true);
     budget->give_all(on);
   }
   claimed_slot claimed;
@@ -67,7 +67,7 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
     return false;
   }
   lease.what = nullptr;
-  cover(oldest, lease.on);
+  cover(oldest, lease.on, true);
   return true;
 }
 
@@ -123,7 +123,7 @@ bool slot_pool::give_all(stream_use const& on) noexcept {
       if (each.idle() != 0) found = each.take_all_of(on.id, found);
     }
   }
-  in.cover(found, on);
+  in.cover(found, on, true);
   return found != nullptr;
 }
 
@@ -132,7 +132,7 @@ void slot_pool::state::close_local_slots() noexcept {
   for (std::atomic<local_slots*> const& first : by_stream) {
     for (local_slots* each = first.load(std::memory_order_acquire); each != nullptr;
          each = each->chained) {
-      cover(each->end(), each->of_stream);
+      cover(each->end(), each->of_stream, false);
     }
   }
 }
@@ -171,7 +171,7 @@ claimer_slots& claimer_slots::operator=(claimer_slots&& other) noexcept {
 claimer_slots::~claimer_slots() {
   if (pool_ == nullptr) return;
   slot_pool::state& in = *pool_->state_;
-  in.cover(local_->end(), on_);
+  in.cover(local_->end(), on_, false);
   {
     std::lock_guard const lock(in.locals_mutex);
     local_->is_spare = true;
@@ -231,7 +231,7 @@ void claimer_slots::flush(char const* call, source_location where) {
     }
     learn_id();
     in.record_all_deferred(on_.handle, on_.id);
-    in.cover(local_->take_all_of(on_.id), on_);
+    in.cover(local_->take_all_of(on_.id), on_, true);
   });
 }
 

@@ -152,7 +152,8 @@ struct ESCROW_LOCAL slot_pool::state {
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
   // them. If that is not possible now, each is recorded by an event of its own, or deferred.
-  void cover(slot* oldest, stream_use const& on) noexcept;
+  // `is_asked`: this thread's call was given `on` and knows that it does not capture.
+  void cover(slot* oldest, stream_use const& on, bool is_asked) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
     // Relaxed: see there.
