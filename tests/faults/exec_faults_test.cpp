@@ -1,6 +1,4 @@
 // Every call of every operation on graphs, execs and hoisted references fails once.
-#include <set>
-
 #include "graph_stages.hpp"
 
 namespace escrow::test {
@@ -269,69 +267,6 @@ std::vector<operation> operations() {
   return all;
 }
 
-/// In each operation, all calls of one function fail, however often they are tried.
-class ExecCallFault : public testing::TestWithParam<operation> {
- protected:
-  /// The functions that the operation calls.
-  [[nodiscard]] static std::set<std::string> called() {
-    auto const in = GetParam().prepare();
-    sim::start_recording(sim::recorded_threads::this_one);
-    GetParam().act(*in);
-    std::set<std::string> names;
-    for (sim::recorded_call const& each : sim::stop_recording()) names.emplace(each.api);
-    static_cast<void>(in->end(0));
-    return names;
-  }
-  static void expect_bounded(std::string const& api) {
-    sim::counts const before = sim::alive();
-    auto const prepared = GetParam().prepare();
-    auto& in = static_cast<exec_stage&>(*prepared);
-    // A launch that ran cannot be repeated; and CUDA goes on to capture into a graph whose
-    // re-opening could not be ended.
-    bool const is_repeatable = api != "cudaEventRecord" && api != "cudaStreamEndCapture";
-    if (fails(in, api) && is_repeatable) {
-      EXPECT_NO_THROW(GetParam().act(in)) << "it cannot be repeated";
-    }
-    in.end_after_failures();
-    sim::counts const after = sim::alive();
-    bool const is_destroy_refused = after.graphs > before.graphs || after.execs > before.execs;
-    std::size_t const left = in.owners_left() + static_cast<std::size_t>(in.counts.alive());
-    EXPECT_TRUE(is_destroy_refused || left == 0 || in.worker->stats().leaked != 0)
-        << left << " things leaked, and were not counted";
-    EXPECT_EQ(sim::calls_in_callbacks(), 0U);
-  }
-
- private:
-  /// Whether the operation threw. All graphs that it used are there afterwards.
-  static bool fails(exec_stage& in, std::string const& api) {
-    sim::fail_call(api, cudaErrorUnknown, 1, for_good);
-    // In place of a record the stream is synchronized, which the flag would block.
-    if (api == "cudaEventRecord") {
-      sim::fail_call("cudaStreamSynchronize", cudaErrorUnknown, 1, for_good);
-    }
-    bool threw = false;
-    try {
-      GetParam().act(in);
-    } catch (cuda_error const&) {
-      threw = true;
-    }
-    sim::clear_faults();
-    static_cast<void>(cudaGetLastError());
-    for (auto const* const each : {&in.source, &in.second, &in.copy, &in.parent}) {
-      EXPECT_NO_THROW(static_cast<void>(*each ? nodes_of((*each)->get()).size() : 0));
-    }
-    return threw;
-  }
-};
-
-TEST_P(ExecCallFault, FreesNothingEarlyHangsNothingAndCountsWhatItKeeps) {
-  for (std::string const& api : called()) {
-    SCOPED_TRACE(api);
-    expect_bounded(api);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, ExecCallFault, testing::ValuesIn(operations()), name_of);
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall, testing::ValuesIn(operations()), name_of);
 
 }  // namespace

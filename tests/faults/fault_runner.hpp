@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <sstream>
 #include <string>
@@ -42,6 +43,9 @@ class stage {
   /// Expects what must hold whatever failed (nothing freed early, no slot handed out twice...),
   /// destroys everything, in one of several orders, and expects that everything was released.
   [[nodiscard]] virtual leftovers end(int way) = 0;
+  /// The same after all calls of `api` have failed. Nothing if what is left cannot be counted: the
+  /// deleter has leaked something, or nothing ends what `api` ends.
+  [[nodiscard]] virtual std::optional<leftovers> end_after_failures(std::string const& api) = 0;
   /// The same after the device was lost: nothing hangs, nothing is destroyed twice.
   [[nodiscard]] virtual leftovers end_after_loss() = 0;
 };
@@ -121,16 +125,17 @@ class operations_in {
   std::vector<operation> all_;
 };
 
-/// What fails in one run: a call with an error, an allocation, or nothing.
+/// What fails in one run: a call with an error, all calls of a function, an allocation, or nothing.
 struct fault {
   std::uint64_t call = 0;            // the n-th that can be failed; 0: none
   std::string api = "operator new";  // that call
   cudaError_t error = cudaSuccess;
   std::uint64_t allocation = 0;  // the n-th of the calling thread; 0: none
   std::uint64_t times = 1;       // allocations that fail from there on
+  bool is_for_good = false;      // all calls of `api` fail
   bool is_repeated = true;       // an operation that threw is done again
 
-  [[nodiscard]] bool is_none() const { return call == 0 && allocation == 0; }
+  [[nodiscard]] bool is_none() const { return call == 0 && allocation == 0 && !is_for_good; }
 };
 
 /// How one run went.
@@ -166,6 +171,8 @@ class fault_runner {
   /// Each call that the operation makes fails with each error that its manual names, and the device
   /// is lost at each call, and after the last.
   void every_call();
+  /// All calls of each function that the operation calls fail, however often it tries.
+  void every_function();
   /// Each allocation that the operation makes fails: alone, and with all that follow.
   void every_allocation();
 
@@ -189,7 +196,7 @@ class fault_runner {
   std::string after_;   // what is seen when nothing failed
 };
 
-/// The two tests of each operation of a program.
+/// The tests of each operation of a program.
 class EveryCall : public testing::TestWithParam<operation> {
  protected:
   /// Prints the sums over all runs.

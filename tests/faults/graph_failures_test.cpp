@@ -55,7 +55,7 @@ class failing_exec_test : public testing::Test {
   void TearDown() override {
     sim::clear_faults();
     in.in_flight.reset();
-    in.end_after_failures();
+    static_cast<void>(in.end_after_failures("cudaEventRecord"));
   }
   /// Launches while cudaEventRecord fails so often. Whether launch() throws is up to it: the graph
   /// runs.

@@ -28,6 +28,7 @@ std::string said_of(operation const& it) {
         testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &said);
     fault_runner runner(it);
     runner.every_call();
+    runner.every_function();
     runner.every_allocation();
   }
   std::string text;
@@ -116,6 +117,14 @@ mistake const mistakes[] = {
          probe const again(in.fates.front());
          throw;
        }
+     }},
+    {"AnOwnerThatIsDestroyedAfterThreeTries", "destroyed while in use",
+     [](auto& in) {
+       probe taken(std::move(*in.mine));
+       for (int tries = 1; !try_to_record(in); ++tries) {
+         if (tries == 3) throw cuda_error(cudaErrorUnknown, "cudaEventRecord");
+       }
+       in.worker->retire(in.one, std::move(taken));
      }},
     {"AnErrorThatIsSwallowed", "it did not throw, nor do its work",
      [](auto& in) { in.has_drained = try_to_record(in); }},

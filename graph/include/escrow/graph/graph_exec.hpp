@@ -59,9 +59,11 @@ struct instantiate_options {
 class ESCROW_API graph_exec {
  public:
   // Takes any graph, also one captured with plain CUDA calls. On failure the graph and all
-  // references are unchanged. Throws cuda_error, std::bad_alloc. A graph with conditional or memory
-  // nodes has one exec at a time, so `exec = graph_exec(graph)` throws: destroy the other before,
-  // e.g. with std::optional::emplace(). Source: cudaGraphInstantiate.
+  // references are unchanged, but for references that CUDA does not take back: they are leaked and
+  // reported (deleter_stats::leaked), also if the exec is made. Throws cuda_error, std::bad_alloc.
+  // A graph with conditional or memory nodes has one exec at a time, so `exec = graph_exec(graph)`
+  // throws: destroy the other before, e.g. with std::optional::emplace(). Source:
+  // cudaGraphInstantiate.
   explicit graph_exec(cudaGraph_t source, instantiate_options const& options = {},
                       source_location where = source_location::current());
   explicit graph_exec(graph const& source, instantiate_options const& options = {},
