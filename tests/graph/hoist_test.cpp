@@ -104,6 +104,17 @@ TEST_F(Hoist, OfAGraphThatIsCapturedIntoAgainLetsThatHoldTheSlotOfALeaseFromBefo
   EXPECT_TRUE(is_released(pool));
 }
 
+// The exec keeps the user object, so the set is not off all graphs.
+TEST_F(Hoist, OfAGraphWithAPlainExecGivesItsSlotToNoLaterCaptureIntoTheGraph) {
+  block_pool pool = make_pool(1);
+  owned_graph const source = captured_plainly([&](cudaStream_t on) { use(pool, on); });
+  owned_exec const exec = instantiate(source);
+  hoist(source).release();
+  capture_into(source, [&](cudaStream_t on) {
+    EXPECT_FALSE(pool.try_claim(on)) << "the graph does not hold it";
+  });
+}
+
 TEST_F(Hoist, OfACloneLeavesTheGraphItsSlotAlsoForALeaseThatIsUsedInALaterCapture) {
   scratch_pool pool(options(1));
   std::optional<buffer_lease<int>> held;
