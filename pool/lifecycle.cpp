@@ -17,8 +17,9 @@ slot_pool::slot_pool(pool_options const& options, make_function make, deleter_co
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
-  if (own.device < 0) own.device = current_device();
-  if (own.device >= devices) throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
+  if (own.device == -1) own.device = current_device();
+  bool const is_device = own.device >= 0 && own.device < devices;
+  if (!is_device) throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
   if (core == nullptr) core = &(own.deleter != nullptr ? *own.deleter : deleter::global()).core();
   state_ = std::make_unique<state>(*this, std::move(own), std::move(make), *core, devices);
   state_->bind_group();  // last: a group stays bound

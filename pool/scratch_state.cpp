@@ -163,7 +163,7 @@ std::shared_ptr<scratch_pool::state> scratch_pool::make_state(pool_options const
     throw usage_error("scratch_pool", "`policy.source` lacks a function",
                       "give both, allocate and free");
   }
-  if (options.device < 0) made->options.device = current_device();
+  if (options.device == -1) made->options.device = current_device();
   // The pools of the sizes end with the last owner of this: the scratch_pool or a claimer. Their
   // slots keep the state beyond that.
   std::shared_ptr<void> const owner(nullptr, [made](void*) {

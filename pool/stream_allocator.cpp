@@ -104,7 +104,7 @@ struct ESCROW_LOCAL stream_allocator::state {
 
   state(pool_options const& options, scratch_policy const& policy)
       : pool(options, policy),
-        device(options.device < 0 ? current_device() : options.device),
+        device(options.device == -1 ? current_device() : options.device),
         core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
   ~state() {
     std::size_t leaked = 0;

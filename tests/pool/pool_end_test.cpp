@@ -1,6 +1,7 @@
 // A pool's resources: made, recycled, and destroyed once when they are back. The end of a pool
 // names what holds slots, and nothing waits for the GPU.
 #include <escrow/nodes.hpp>
+#include <limits>
 #include <thread>
 
 #include "pool_world.hpp"
@@ -92,9 +93,12 @@ TEST_F(Resources, MoveWithTheirPool) {
 
 TEST_F(Resources, NeedADeviceThatExists) {
   pool_options chosen = options(1);
-  chosen.device = 1000;
-  EXPECT_THROW(static_cast<void>(make_pool(chosen)), cuda_error);
-  static_cast<void>(cudaGetLastError());
+  for (int const missing : {-2, std::numeric_limits<int>::min(), 1000}) {
+    chosen.device = missing;
+    EXPECT_THROW(static_cast<void>(make_pool(chosen)), cuda_error) << missing;
+    EXPECT_THROW(scratch_pool{chosen}, cuda_error) << missing;
+    EXPECT_THROW(stream_allocator{chosen}, cuda_error) << missing;
+  }
 }
 
 class Close : public pool_world {

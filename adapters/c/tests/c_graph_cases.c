@@ -113,6 +113,7 @@ static void c_pools_refuse_options_of_allocators(void) {
   EXPECT(cudaMalloc(NULL, 1) == cudaErrorInvalidValue);
   EXPECT_STATUS(ESCROW_CUDA_ERROR, escrow_pool_create(1000, &functions, NULL, &pool));
   EXPECT(escrow_last_cuda_error() == cudaErrorInvalidDevice);
+  EXPECT_STATUS(ESCROW_CUDA_ERROR, escrow_pool_create(-2, &functions, NULL, &pool));
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);  // the caller's
   nothing.make = &make;                                 // the others may be missing
   nothing.user = &made;
