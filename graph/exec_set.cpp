@@ -58,26 +58,22 @@ exec_set::state::~state() {
 
 std::size_t exec_set::state::exec_for(graph const& source, instantiate_options const& options) {
   survey_root const root(source.core().get());
-  graph_shape shape(root.handle, options.flags);
-  // Of the exec that came nearest.
-  graph_shape::difference nearest{0, shape.obstacle()};
-  for (std::size_t i = 0; i < execs.size() && shape.obstacle().empty(); ++i) {
+  graph_shape shape = shape_of(root.handle, options.flags);
+  std::string reason = shape.obstacle;
+  for (std::size_t i = 0; i < execs.size() && shape.obstacle.empty(); ++i) {
     shared_exec& each = execs[i];
-    if (!each.shape.obstacle().empty()) continue;
-    graph_shape::difference found = each.shape.compare(shape);
-    if (found.text.empty()) {
-      one_exec::holding before;
-      found.text = each.exec->add_turn(root, options.bodies, before);
-      if (found.text.empty()) {
-        members[each.current].held = std::move(before);
-        each.current = members.size();
-        return i;
-      }
-    }
-    if (nearest.text.empty() || found.agreement > nearest.agreement) nearest = std::move(found);
+    if (!each.shape.obstacle.empty()) continue;
+    reason = shape.difference_from(each.shape);
+    if (!reason.empty()) continue;
+    one_exec::holding before;
+    reason = each.exec->add_turn(root, options.bodies, before);
+    if (!reason.empty()) continue;
+    members[each.current].held = std::move(before);
+    each.current = members.size();
+    return i;
   }
   auto exec = std::make_unique<one_exec>(root, options, one_exec::references::stay_off);
-  if (!nearest.text.empty()) reasons.push_back(std::move(nearest.text));
+  if (!reason.empty()) reasons.push_back(std::move(reason));
   execs.push_back({std::move(shape), std::move(exec), members.size()});
   return execs.size() - 1;
 }

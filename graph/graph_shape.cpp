@@ -4,9 +4,12 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <array>
+#include <bitset>
+#include <cstddef>
 #include <cstring>
 #include <unordered_map>
+#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
@@ -45,108 +48,96 @@ bool may_prefer_clusters() {
   return false;
 }
 
-std::string about_node(std::size_t node, char const* problem) {
-  return "node " + std::to_string(node) + " of the graph " + problem;
+void object(graph_shape& shape, std::size_t node, char const* problem) {
+  if (!shape.obstacle.empty()) return;
+  shape.obstacle = "node " + std::to_string(node) + " of the graph " + problem;
+}
+
+template <class Value>
+void append(std::string& bytes, Value const& value) {
+  bytes.append(reinterpret_cast<char const*>(&value), sizeof(value));
+}
+
+void add_edges(graph_shape& shape, cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes) {
+  std::unordered_map<cudaGraphNode_t, std::size_t> positions;
+  for (std::size_t i = 0; i < nodes.size(); ++i) positions.emplace(nodes[i], i);
+  auto const [from, to, data] = edges_of(graph);
+  append(shape.edges, data.size());
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    append(shape.edges, std::array{positions.at(from[i]), positions.at(to[i])});
+    append(shape.edges, std::array{data[i].from_port, data[i].to_port, data[i].type});
+  }
+}
+
+void add_kernel(graph_shape& shape, cudaGraphNode_t handle, std::size_t node) {
+  static node_functions const driver;
+  constexpr std::size_t ids_max = 24;  // CUDA 13.0 has 16
+  // In headers from CUDA 12.0, 12.8 and 12.4 on.
+  constexpr std::size_t cluster = 4;
+  constexpr std::size_t preferred_cluster = 11;
+  constexpr std::size_t device_updatable = 13;
+  CUDA_KERNEL_NODE_PARAMS params{};
+  check_driver(driver.params(handle, &params), "cuGraphKernelNodeGetParams");
+  // A function is of a module, and thus of a context.
+  append(shape.kernels, std::array<void const*, 3>{params.func, params.kern, params.ctx});
+  std::bitset<ids_max> is_told;
+  std::bitset<ids_max> is_set;
+  for (std::size_t id = 1; id < ids_max; ++id) {
+    CUlaunchAttributeValue value{};
+    CUresult const result = driver.attribute(handle, static_cast<CUlaunchAttributeID>(id), &value);
+    is_told[id] = result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED;
+    if (is_told[id]) check_driver(result, "cuGraphKernelNodeGetAttribute");
+    constexpr CUlaunchAttributeValue unset{};
+    is_set[id] = std::memcmp(&value, &unset, sizeof(value)) != 0;
+    if (is_set[id]) append(shape.attributes, value);  // most are not
+  }
+  append(shape.attributes, std::array{is_told.to_ulong(), is_set.to_ulong()});
+  if (is_set[device_updatable]) object(shape, node, "can be updated by the device");
+  if (is_set[cluster] && !is_told[preferred_cluster] && may_prefer_clusters()) {
+    object(shape, node,
+           "runs in clusters, whose preferred size CUDA does not tell and an update keeps");
+  }
+}
+
+// Returns the number of the next graph's first node; this one's is `first`.
+std::size_t add(graph_shape& shape, cudaGraph_t graph, std::size_t first) {
+  std::vector<cudaGraphNode_t> const nodes = nodes_of(graph);
+  append(shape.types, nodes.size());
+  std::vector<cudaGraph_t> children;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(nodes[i], &type), "cudaGraphNodeGetType");
+    append(shape.types, type);
+    if (!is_updated_reliably(type)) {
+      object(shape, first + i,
+             "is of a kind whose exec no other graph can use, e.g. conditional, memory");
+    }
+    if (type == cudaGraphNodeTypeKernel) add_kernel(shape, nodes[i], first + i);
+    if (type != cudaGraphNodeTypeGraph) continue;
+    check(cudaGraphChildGraphNodeGetGraph(nodes[i], &children.emplace_back()),
+          "cudaGraphChildGraphNodeGetGraph");
+  }
+  add_edges(shape, graph, nodes);
+  std::size_t next = first + nodes.size();
+  for (cudaGraph_t const each : children) next = add(shape, each, next);
+  return next;
 }
 
 }  // namespace
 
-graph_shape::graph_shape(cudaGraph_t graph, unsigned long long flags) : flags_(flags) {
-  add(graph);
+graph_shape shape_of(cudaGraph_t graph, unsigned long long flags) {
+  graph_shape shape;
+  shape.flags = flags;
+  add(shape, graph, 0);
+  return shape;
 }
 
-template <class Value>
-bool graph_shape::add_fact(std::size_t node, char const* said, Value const& value, int id) {
-  fact& added = facts_.emplace_back(fact{node, said, id, {}});
-  static_assert(sizeof(value) <= sizeof(added.value));
-  std::memcpy(added.value.data(), &value, sizeof(value));
-  return added.value != fact{}.value;
-}
-
-void graph_shape::object(std::size_t node, char const* problem) {
-  if (obstacle_.empty()) obstacle_ = about_node(node, problem);
-}
-
-void graph_shape::add(cudaGraph_t graph) {
-  std::vector<cudaGraphNode_t> const handles = nodes_of(graph);
-  std::size_t const first = nodes_;
-  nodes_ += handles.size();
-  std::vector<cudaGraph_t> children;
-  for (std::size_t i = 0; i < handles.size(); ++i) {
-    cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(handles[i], &type), "cudaGraphNodeGetType");
-    add_fact(first + i, "is of another type", type);
-    if (!is_updated_reliably(type)) {
-      object(first + i, "is of a kind whose exec no other graph can use, e.g. conditional, memory");
-    }
-    if (type == cudaGraphNodeTypeKernel) add_kernel(first + i, handles[i]);
-    if (type != cudaGraphNodeTypeGraph) continue;
-    check(cudaGraphChildGraphNodeGetGraph(handles[i], &children.emplace_back()),
-          "cudaGraphChildGraphNodeGetGraph");
-  }
-  add_edges(graph, handles, first);
-  for (cudaGraph_t const each : children) add(each);
-}
-
-void graph_shape::add_edges(cudaGraph_t graph, std::vector<cudaGraphNode_t> const& nodes,
-                            std::size_t first) {
-  std::unordered_map<cudaGraphNode_t, std::size_t> positions;
-  for (std::size_t i = 0; i < nodes.size(); ++i) positions.emplace(nodes[i], first + i);
-  auto const [from, to, data] = edges_of(graph);
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    std::array<std::size_t, 4> const edge{positions.at(from[i]), data[i].from_port, data[i].to_port,
-                                          data[i].type};
-    add_fact(positions.at(to[i]), "has other edges", edge);
-  }
-}
-
-void graph_shape::add_kernel(std::size_t node, cudaGraphNode_t handle) {
-  static node_functions const driver;
-  constexpr int ids_max = 24;  // CUDA 13.0 has 16
-  // In headers from CUDA 12.0, 12.8 and 12.4 on.
-  constexpr int cluster = 4;
-  constexpr int preferred_cluster = 11;
-  constexpr int device_updatable = 13;
-  CUDA_KERNEL_NODE_PARAMS params{};
-  check_driver(driver.params(handle, &params), "cuGraphKernelNodeGetParams");
-  // A function is of a module, and thus of a context.
-  add_fact(node, "has another kernel",
-           std::array<void const*, 3>{params.func, params.kern, params.ctx});
-  bool const is_first = readable_.none();
-  bool has_clusters = false;
-  for (int id = 1; id < ids_max; ++id) {
-    auto is_readable = readable_[static_cast<std::size_t>(id)];
-    if (!is_first && !is_readable) continue;
-    CUlaunchAttributeValue value{};
-    CUresult const result = driver.attribute(handle, static_cast<CUlaunchAttributeID>(id), &value);
-    bool const is_told = result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED;
-    if (is_told) check_driver(result, "cuGraphKernelNodeGetAttribute");
-    if (is_first) is_readable = is_told;
-    if (!is_told && !is_first) object(node, "has a launch attribute that CUDA does not tell");
-    bool const is_set = add_fact(node, "has other launch attributes", value, id);
-    if (!is_set) facts_.pop_back();  // as most are
-    if (is_set && id == device_updatable) object(node, "can be updated by the device");
-    if (is_set && id == cluster) has_clusters = true;
-  }
-  if (has_clusters && !readable_[preferred_cluster] && may_prefer_clusters()) {
-    object(node, "runs in clusters, whose preferred size CUDA does not tell and an update keeps");
-  }
-}
-
-graph_shape::difference graph_shape::compare(graph_shape const& other) const {
-  if (flags_ != other.flags_) return {0, "the flags of the instantiation differ"};
-  if (nodes_ != other.nodes_) {
-    return {0, "the graph has " + std::to_string(other.nodes_) + " nodes, not " +
-                   std::to_string(nodes_)};
-  }
-  auto const [one, its] = std::ranges::mismatch(facts_, other.facts_);
-  auto const agreement = static_cast<std::size_t>(one - facts_.begin());
-  bool const is_end = one == facts_.end();
-  if (is_end && its == other.facts_.end()) {
-    return {agreement, readable_ == other.readable_ ? "" : "CUDA tells other launch attributes"};
-  }
-  fact const& found = is_end ? *its : *one;
-  return {agreement, about_node(found.node, found.said)};
+std::string graph_shape::difference_from(graph_shape const& other) const {
+  if (flags != other.flags) return "the flags of its instantiation differ";
+  if (types != other.types) return "the number or the types of its nodes differ";
+  if (edges != other.edges) return "its edges differ";
+  if (kernels != other.kernels) return "its kernels differ";
+  return attributes != other.attributes ? "its launch attributes differ" : "";
 }
 
 }  // namespace escrow::inline v0_1

@@ -23,7 +23,8 @@ struct exec_set_stats {
   std::size_t members = 0;     // graphs
   std::size_t execs = 0;       // each takes device memory
   std::uint64_t switches = 0;  // launches that had to update their exec
-  // Why graphs got an exec that no earlier member had, in order.
+  // Why graphs got an exec that no earlier member had, in order: e.g. "its edges differ", from the
+  // last exec that was tried.
   std::vector<std::string> reasons;
 };
 
