@@ -54,15 +54,6 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
   std::vector<reference_set*>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
-    auto& groups = found->second.groups;
-    for (reference_set* const each : added) {
-      auto const& order = each->order_;
-      auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
-        return !known.owner_before(order) && !order.owner_before(known);
-      };
-      if (order->group == nullptr || std::ranges::any_of(groups, is_it)) continue;
-      groups.push_back(order);
-    }
     std::uint64_t& known = handles_.try_emplace(graph, id).first->second;
     // The graph that had the handle before was destroyed.
     if (known != id) forget_entry(std::exchange(known, id));
@@ -237,13 +228,14 @@ bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
          });
 }
 
-std::vector<std::shared_ptr<launch_order>> graph_registry::groups_of(std::uint64_t id) const {
-  std::vector<std::shared_ptr<launch_order>> result;
+graph_registry::group_set graph_registry::groups_of(std::uint64_t id) const {
+  group_set result;
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(id);
   if (found == entries_.end()) return result;
-  for (auto const& each : found->second.groups) {
-    if (auto group = each.lock()) result.push_back(std::move(group));
+  if (found->second.is_hoisted) result.insert(nullptr);
+  for (reference_set const* const each : found->second.sets) {
+    if (each->order_->group != nullptr) result.insert(each->order_);
   }
   return result;
 }

@@ -34,7 +34,7 @@ graph_exec::state::state(survey_root const& source, instantiate_options const& o
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
   is_bare_ = !survey.lacks_bodies;
-  is_conditional_ = survey.tree.conditionals != 0;
+  is_conditional_ = survey.conditionals != 0;
   if (source.core != nullptr) source_ = source.core->weak_from_this();
   hoist_scope off("graph_exec::graph_exec", survey);
   now_ = holding_of(off.sets());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/deleter_core.hpp"
@@ -16,26 +17,33 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-void add_tree(cudaGraph_t graph, graph_tree& tree) {
-  std::size_t const own = tree.graphs.size();
-  tree.graphs.push_back(graph);
+struct child_graphs {
+  std::vector<cudaGraph_t> graphs;  // in node order, which a copy preserves
+  std::size_t conditionals = 0;     // nodes
+};
+
+child_graphs children_of(cudaGraph_t graph) {
+  child_graphs found;
   for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
     check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-    if (type == cudaGraphNodeTypeConditional) ++tree.conditionals;
+    if (type == cudaGraphNodeTypeConditional) ++found.conditionals;
     if (type != cudaGraphNodeTypeGraph) continue;
-    cudaGraph_t child = nullptr;
-    check(cudaGraphChildGraphNodeGetGraph(node, &child), "cudaGraphChildGraphNodeGetGraph");
-    std::size_t const begin = tree.graphs.size();
-    add_tree(child, tree);
-    tree.children.push_back({own, node, begin, tree.graphs.size()});
+    check(cudaGraphChildGraphNodeGetGraph(node, &found.graphs.emplace_back()),
+          "cudaGraphChildGraphNodeGetGraph");
   }
+  return found;
+}
+
+void add_tree(cudaGraph_t graph, std::vector<cudaGraph_t>& tree) {
+  tree.push_back(graph);
+  for (cudaGraph_t const child : children_of(graph).graphs) add_tree(child, tree);
 }
 
 std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
-  graph_tree tree;
+  std::vector<cudaGraph_t> tree;
   add_tree(root, tree);
-  return tree.graphs;
+  return tree;
 }
 
 // The registry's id of the graph; 0 if not known.
@@ -47,6 +55,55 @@ std::uint64_t identify(char const* call, cudaGraph_t graph) {
   // The graph that had the handle before was destroyed.
   if (*id != noted) graph_registry::global().forget_graph(graph, noted);
   return *id;
+}
+
+// Whether each node ends before the next one starts, and none has another next one.
+bool is_line(cudaGraph_t graph) {
+  auto const [from, to, data] = edges_of(graph);
+  if (data.size() + 1 != nodes_of(graph).size()) return false;
+  if (std::set(from.begin(), from.end()).size() != data.size()) return false;
+  if (std::set(to.begin(), to.end()).size() != data.size()) return false;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    if (!ends_after(to[i], data[i])) return false;
+  }
+  return true;
+}
+
+using group_set = graph_registry::group_set;
+
+// Of the groups of all parts, one that several parts use; null: there is none.
+group_order const* shared_group(std::vector<group_set> const& parts, group_set const& all) {
+  for (auto const& group : all) {
+    auto const may_use = [&group](group_set const& each) {
+      return each.contains(group) || each.contains(nullptr);
+    };
+    if (group != nullptr && std::ranges::count_if(parts, may_use) > 1) return group->group;
+  }
+  return nullptr;
+}
+
+void note_concurrent(graph_survey& found, char const* what, group_order const& group) {
+  found.concurrent = std::string(what) + " of the graph share slots of the sharing group \"" +
+                     group.options.label + "\", and may run concurrently";
+}
+
+// Returns the groups of the graph and its child graphs. `key`: 0: to be queried.
+group_set survey_tree(char const* call, cudaGraph_t graph, std::uint64_t key, graph_survey& found) {
+  graph_registry& registry = graph_registry::global();
+  std::uint64_t const id = key != 0 ? key : identify(call, graph);
+  if (id != 0) registry.forget_released(id, graph);
+  if (id != 0 && registry.knows(id)) found.known.emplace(graph, id);
+  auto const [children, conditionals] = children_of(graph);
+  found.conditionals += conditionals;
+  group_set all = registry.groups_of(id);
+  std::vector<group_set> parts{all};
+  for (cudaGraph_t const child : children) {
+    group_set const& added = parts.emplace_back(survey_tree(call, child, 0, found));
+    all.insert(added.begin(), added.end());
+  }
+  group_order const* const shared = shared_group(parts, all);
+  if (shared != nullptr && !is_line(graph)) note_concurrent(found, "parts", *shared);
+  return all;
 }
 
 }  // namespace
@@ -64,21 +121,20 @@ graph_survey survey_of(char const* call, survey_root const& root,
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
   }
-  graph_registry& registry = graph_registry::global();
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
   graph_survey found;
-  graph_tree& tree = found.tree;
-  add_tree(root.handle, tree);
-  found.bodies_begin = tree.graphs.size();
-  for (cudaGraph_t const body : all_bodies) add_tree(body, tree);
-  found.lacks_bodies = all_bodies.size() < tree.conditionals && !registry.is_empty();
-  for (cudaGraph_t const each : tree.graphs) {
-    bool const is_root = each == root.handle && root.key != 0;
-    std::uint64_t const id = is_root ? root.key : identify(call, each);
-    if (id != 0) registry.forget_released(id, each);
-    if (id != 0 && registry.knows(id)) found.known.emplace(each, id);
+  group_set all = survey_tree(call, root.handle, root.key, found);
+  std::vector<group_set> parts{all};
+  for (cudaGraph_t const body : all_bodies) {
+    group_set const& added = parts.emplace_back(survey_tree(call, body, 0, found));
+    all.insert(added.begin(), added.end());
   }
+  // A body may run whenever others do.
+  group_order const* const shared = shared_group(parts, all);
+  if (shared != nullptr) note_concurrent(found, "a conditional node's body and a part", *shared);
+  found.lacks_bodies =
+      all_bodies.size() < found.conditionals && !graph_registry::global().is_empty();
   return found;
 }
 
@@ -103,7 +159,11 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
 }
 
 hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_scope() {
-  require_serial_groups(call, survey.tree, survey.bodies_begin, survey.known);
+  if (!survey.concurrent.empty()) {
+    throw usage_error(call, survey.concurrent,
+                      "make it a single line of nodes, as graph::add_child on a new graph does, or "
+                      "claim from a pool without a group");
+  }
   std::vector<reference_set*> all;
   for (auto const& [graph, id] : survey.known) {
     for (reference_set* const each : graph_registry::global().seal(id)) {

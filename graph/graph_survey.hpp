@@ -1,5 +1,5 @@
 // Finds the graphs of a tree that the registry knows; registers copies, removes reference sets, and
-// refuses graphs whose branches share scratch.
+// refuses graphs whose parts share scratch and may run concurrently.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "escrow/internal/reference_set.hpp"
@@ -15,30 +16,16 @@
 
 namespace escrow::inline v0_1 {
 
-// A graph with its child graphs, at any depth, in node order, which a copy preserves.
-struct graph_tree {
-  // A child graph's node; its graphs are those from `begin` to before `end`.
-  struct child {
-    std::size_t in;  // the graph that has the node
-    cudaGraphNode_t node;
-    std::size_t begin;
-    std::size_t end;
-  };
-
-  std::vector<cudaGraph_t> graphs;
-  std::vector<child> children;
-  std::size_t conditionals = 0;  // nodes
-};
-
-// A graph with its child graphs and bodies.
+// A graph with its child graphs, at any depth, and bodies.
 struct graph_survey {
-  graph_tree tree;  // the graph's first, then those of the bodies
-  std::size_t bodies_begin = 0;
   // The graphs with registry entries, and their ids there: those that hold something, or were
   // hoisted.
   std::map<cudaGraph_t, std::uint64_t> known;
+  std::size_t conditionals = 0;  // nodes
   // Fewer bodies were named than exist, while any graph holds anything.
   bool lacks_bodies = false;
+  // Parts that share slots of a sharing group, and may run concurrently; empty: none.
+  std::string concurrent;
 };
 
 // The start of a survey: a plain handle, or an Escrow graph, which has more information.
@@ -68,16 +55,9 @@ struct survey_root {
 void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
                  std::uint64_t id);
 
-// Throws usage_error, naming `call`, if two graphs of the tree belong to one sharing group and may
-// run concurrently. `known`: the ids of the tree's graphs. `bodies_begin`: the first body of a
-// conditional node in the tree; a body may run whenever others do. Throws cuda_error,
-// std::bad_alloc.
-void require_serial_groups(char const* call, graph_tree const& tree, std::size_t bodies_begin,
-                           std::map<cudaGraph_t, std::uint64_t> const& known);
-
 // During this scope, the survey's graphs have no reference sets, and these are sealed. If the
-// constructor throws (cuda_error, std::bad_alloc, usage_error as require_serial_groups()), all are
-// restored. Needs exclusive use of them.
+// constructor throws (cuda_error, std::bad_alloc, usage_error if parts of the graph share slots
+// and may run concurrently), all are restored. Needs exclusive use of them.
 class hoist_scope {
  public:
   hoist_scope(char const* call, graph_survey const& survey);

@@ -26,7 +26,7 @@ READING_ORDER = {
     " graph_registry release_queue pending_events recycle_lane object_store wakeup core_state worker pass",
     "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots slot_pool_state claim release deferred local_claims captured lifecycle"
     " device_memory scratch_pool scratch_state describe stream_allocator",
-    "graph": "graph_core node_changes graph_survey group_branches launch_orders graph hoist graph_exec exec_state"
+    "graph": "graph_core node_changes graph_survey launch_orders graph hoist graph_exec exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
 }

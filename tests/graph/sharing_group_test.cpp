@@ -263,6 +263,25 @@ TEST_F(SharingGroup, RefusesWorkOnTwoBranchesAlsoInChildGraphsAndBodies) {
   EXPECT_THROW(graph_exec const refused(whole, {.bodies = {body}}), usage_error);
 }
 
+TEST_F(SharingGroup, BranchesAndAnotherPartNeedANewGraphWithBothAsChildGraphs) {
+  graph const child = captured_use_of(*pool);
+  graph const branches = captured([&](cudaStream_t on) {
+    order(on, two);
+    use(*pool, on, 1);
+    use(*pool, two, 2);
+    order(two, on);
+  });
+  run(branches);
+  graph followed = branches.clone();
+  followed.add_child(child);
+  expect_error<usage_error>([&] { graph_exec const refused(followed); },
+                            {"graph_exec::graph_exec", "batches", "single line", "new graph"});
+  graph both;
+  both.add_child(branches);
+  both.add_child(child);
+  run(both);
+}
+
 TEST_F(SharingGroup, RefusesWorkBesideAChildGraphThatWasHoisted) {
   graph parent;
   parent.add_child(captured_use_of(*pool));

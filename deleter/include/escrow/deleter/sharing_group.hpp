@@ -66,9 +66,10 @@ class ESCROW_API group_busy : public std::runtime_error {
 //   lease is kept: other graphs may have the slot already. For results that must stay, for eager
 //   use after the capture, and for nodes of graphs built by hand, claim from a pool without the
 //   group.
-//     A graph with several child graphs of one group must run them one after another: graph_exec
-//   and hoist() refuse branches that could run concurrently, and a body of a conditional node
-//   beside any other part that uses the group.
+//     A graph of which several parts use one group (its own nodes, its child graphs) must be a
+//   single line of nodes, as graph::add_child() on a new graph makes it; for others add both as
+//   child graphs of a new graph. graph_exec and hoist() refuse what is not, and a body of a
+//   conditional node beside any other part that uses the group.
 // Thread safety: any thread may call anything concurrently.
 // Lifetime: a handle; may be destroyed before its pools and graphs.
 // Errors: usage_error for pools of different devices.

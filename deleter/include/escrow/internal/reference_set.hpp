@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -277,9 +278,10 @@ class graph_registry {
   // or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
-  // The launch orders of the sharing groups whose slots the graph holds, or held until it was
-  // hoisted.
-  [[nodiscard]] std::vector<std::shared_ptr<launch_order>> groups_of(std::uint64_t id) const;
+  // The launch orders of the sharing groups whose slots the graph holds; null: it was hoisted, and
+  // may use slots of any group. Throws std::bad_alloc.
+  using group_set = std::set<std::shared_ptr<launch_order>>;
+  [[nodiscard]] group_set groups_of(std::uint64_t id) const;
   void note_ordered(deferred_releases const& held) noexcept;  // see reference_set::is_ordered_
   // What the graphs of the group hold, and the ids of those that nothing orders. Throws
   // std::bad_alloc.
@@ -301,8 +303,6 @@ class graph_registry {
     std::uint64_t capture_id = 0;  // 0: not known
     bool is_hoisted = false;
     std::vector<reference_set*> sets;
-    // The sharing groups of its sets, hoisted ones too. The entry may outlive them.
-    std::vector<std::weak_ptr<launch_order>> groups;
   };
   using entries = std::unordered_map<std::uint64_t, entry>;
 
