@@ -18,14 +18,6 @@ graph_core& graph_builder_ref::require(char const* call) const {
   return detail::require_graph(call, core_.lock().get());
 }
 
-deleter_core& graph_builder_ref::keeper_of(graph_core& core) {
-  return core.keeper();
-}
-
-deleter_core& graph_builder_ref::core(char const* call) const {
-  return keeper_of(require(call));
-}
-
 bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
   return other.in_ == in_ && other.core_.lock() == core_.lock();
 }
@@ -48,11 +40,6 @@ allocation graph_builder_ref::add(alloc_kind const& kind) const {
   return {made, params.alloc.dptr, params.alloc.bytesize};
 }
 
-node graph_builder_ref::add(free_kind const& kind) const {
-  cudaGraphNodeParams params = kind.params;
-  return add_node(require(adding), params, {});
-}
-
 node graph_builder_ref::add(child_kind const& kind) const {
   static_cast<void>(require(adding));
   std::size_t const count = after_ == nullptr ? 0 : 1;
@@ -61,7 +48,7 @@ node graph_builder_ref::add(child_kind const& kind) const {
 
 conditional_node graph_builder_ref::add(conditional_kind const& kind) const {
   graph_core& core = require(adding);
-  if (kind.tested.in_ != in_ || kind.tested.core_.lock().get() != &core) {
+  if (kind.tested.in_ != in_) {
     throw usage_error(kind.name, "the condition is of another graph, or of another body",
                       "call make_condition() where the node is added");
   }
@@ -108,7 +95,7 @@ condition graph_builder_ref::make_condition(unsigned initial) const {
   cudaGraphConditionalHandle made{};
   check(cudaGraphConditionalHandleCreate(&made, in_, initial, cudaGraphCondAssignDefault),
         "cudaGraphConditionalHandleCreate");
-  return condition(made, in_, core_);
+  return condition(made, in_);
 }
 
 cudaGraph_t body_graph::get() const {
@@ -131,11 +118,11 @@ void node::set_params(cudaGraphNodeParams& params, retired_object::loan payload)
   require("node::set").set(get(), params, std::move(payload));
 }
 
-deleter_core& node::core_in(graph_exec const& exec) const {
+graph_core& node::core_in(graph_exec const& exec) const {
   constexpr char const* call = "set";
   std::shared_ptr<graph_core> const source = exec.source(call);
   bool const is_there = source != nullptr && source->native() != nullptr;
-  if (is_there && core_.lock() == source) return source->keeper();
+  if (is_there && core_.lock() == source) return *source;
   throw usage_error(
       call, "the node is not of the graph that the exec was created from, or that is destroyed",
       "make the exec of a `graph`, and keep that while nodes of it are used");

@@ -4,7 +4,9 @@
 #include <limits>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "graph_core.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -24,20 +26,6 @@ void require(bool condition, char const* call, char const* problem, char const* 
 
 bool fits(unsigned value, unsigned bytes) noexcept {
   return bytes >= sizeof(value) || value >> (8 * bytes) == 0;
-}
-
-cudaEvent_t handle_of(std::shared_ptr<event const> const& shared) noexcept {
-  return shared == nullptr ? nullptr : shared->get();
-}
-
-// Of a node that records, or waits.
-cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event) {
-  bool const records = type == cudaGraphNodeTypeEventRecord;
-  require(event != nullptr, records ? "record_node" : "wait_node",
-          "the event is null: it was moved from", "copy it");
-  cudaGraphNodeParams result = params_of(type);
-  (records ? result.eventRecord.event : result.eventWait.event) = event;
-  return result;
 }
 
 }  // namespace
@@ -60,10 +48,20 @@ cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& c
   return result;
 }
 
-retired_object::loan payload_of(deleter_core& core) {
-  require(core.is_open(), "node", "the deleter that destroys what nodes keep was stopped",
+retired_object::loan payload_of(graph_core& core) {
+  deleter_core& keeper = core.keeper();
+  require(keeper.is_open(), "node", "the deleter that destroys what nodes keep was stopped",
           "add nodes before stop(), or make the graph with another deleter");
-  return retired_object::loan(&core.take_retired_object(0, false));
+  return retired_object::loan(&keeper.take_retired_object(0, false));
+}
+
+cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event) {
+  bool const records = type == cudaGraphNodeTypeEventRecord;
+  require(event != nullptr, records ? "record_node" : "wait_node",
+          "the event is null: it was moved from", "copy it");
+  cudaGraphNodeParams result = params_of(type);
+  (records ? result.eventRecord.event : result.eventWait.event) = event;
+  return result;
 }
 
 cudaGraphNodeParams memset_params(void* destination, memset_config const& config) {
@@ -102,40 +100,12 @@ cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes)
 }
 
 cudaGraphNodeParams host_params(cudaHostFn_t function) {
-  require(function != nullptr, "host_node", "the function is null", "pass one");
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeHost);
   result.host.fn = function;
   return result;
 }
 
 }  // namespace detail
-
-detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function, void const* data,
-                                                  std::size_t bytes) {
-  cudaGraphNodeParams const params = detail::host_params(function);
-  detail::require(data != nullptr || bytes == 0, "host_node",
-                  "`data` is null, and `bytes` is not 0", "pass data, or no bytes");
-  auto const* const first = static_cast<std::byte const*>(data);
-  return {params, {{first, first + bytes}}};
-}
-
-detail::owning_kind<std::shared_ptr<event const>> record_node(std::shared_ptr<event const> shared) {
-  auto const params = detail::event_params(cudaGraphNodeTypeEventRecord, detail::handle_of(shared));
-  return {params, std::move(shared)};
-}
-
-detail::owning_kind<detail::no_share> record_node(event_ref event) {
-  return {detail::event_params(cudaGraphNodeTypeEventRecord, event.get()), {}};
-}
-
-detail::owning_kind<std::shared_ptr<event const>> wait_node(std::shared_ptr<event const> shared) {
-  auto const params = detail::event_params(cudaGraphNodeTypeWaitEvent, detail::handle_of(shared));
-  return {params, std::move(shared)};
-}
-
-detail::owning_kind<detail::no_share> wait_node(event_ref event) {
-  return {detail::event_params(cudaGraphNodeTypeWaitEvent, event.get()), {}};
-}
 
 alloc_kind alloc_node(std::size_t bytes) {
   detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out");
@@ -146,12 +116,12 @@ alloc_kind alloc_node(std::size_t bytes) {
   return made;
 }
 
-free_kind free_node(void* address) {
+detail::owning_kind<detail::no_share> free_node(void* address) {
   detail::require(address != nullptr, "free_node", "`address` is null",
                   "free what a node allocates");
-  free_kind made{detail::params_of(cudaGraphNodeTypeMemFree)};
-  made.params.free.dptr = address;
-  return made;
+  cudaGraphNodeParams params = detail::params_of(cudaGraphNodeTypeMemFree);
+  params.free.dptr = address;
+  return {params, {}};
 }
 
 conditional_kind if_node(condition const& tested) {

@@ -39,14 +39,12 @@ void add_kind(rows& add, std::string const& name, char const* functions) {
 
 void add_kinds(rows& add) {
   auto const kernels = runs("graph_builder_ref::add kernel_node");
-  auto const host = runs("graph_builder_ref::add host_node");
   auto const records = runs("graph_builder_ref::add record_node");
   add_kind<of_launch>(add, "kernel", kernels);
   add_kind<of_function>(add, "function", kernels);
   add_kind<of_memset>(add, "memset", runs("graph_builder_ref::add memset_node"));
   add_kind<of_memcpy>(add, "memcpy", runs("graph_builder_ref::add memcpy_node"));
-  add_kind<of_callable>(add, "callable", host);
-  add_kind<of_c_function>(add, "c function", host);
+  add_kind<of_callable>(add, "callable", runs("graph_builder_ref::add host_node"));
   add_kind<of_record>(add, "record", records);
   add_kind<of_borrowed_event>(add, "record of a borrowed event", records);
 }

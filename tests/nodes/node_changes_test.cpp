@@ -20,8 +20,8 @@ class BuildChanges : public nodes_world {
   changes_world things;
 };
 
-using kinds = testing::Types<of_launch, of_function, of_memset, of_memcpy, of_callable,
-                             of_c_function, of_record, of_borrowed_event, of_wait>;
+using kinds = testing::Types<of_launch, of_function, of_memset, of_memcpy, of_callable, of_record,
+                             of_borrowed_event, of_wait>;
 TYPED_TEST_SUITE(BuildChanges, kinds);
 
 TYPED_TEST(BuildChanges, OfANodeConcernWhatIsMadeOfItsGraphFromThenOn) {

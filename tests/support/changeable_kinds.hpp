@@ -97,21 +97,6 @@ struct of_callable : changeable<of_callable> {
   }
 };
 
-struct of_c_function : changeable<of_c_function> {
-  struct data {
-    changes_world* it;
-    int way;
-  };
-  static void CUDART_CB write(void* given) {
-    auto const* const what = static_cast<data const*>(given);
-    what->it->target.store(0, what->way);
-  }
-  static auto make(changes_world& it, int way) {
-    data const given{&it, way};
-    return host_node(&write, &given, sizeof(given));
-  }
-};
-
 struct of_record : changeable<of_record> {
   static auto make(changes_world& it, int way) {
     return record_node(it.events.at(static_cast<std::size_t>(way)));

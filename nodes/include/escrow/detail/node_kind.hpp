@@ -4,18 +4,22 @@
 #include <cuda_runtime_api.h>
 
 #include <concepts>
-#include <cstddef>
+#include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
+#include "escrow/core/event.hpp"
 #include "escrow/detail/bound_arguments.hpp"
-#include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/nodes/launch.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1::detail {
+namespace escrow::inline v0_1 {
+
+class graph_core;
+
+namespace detail {
 
 // What CUDA is told of a node, and what the node keeps, complete before the call that may fail.
 struct node_draft {
@@ -26,7 +30,7 @@ struct node_draft {
 // A kind of node whose parameters can be changed. draft() is called once, and commit() once CUDA
 // has taken the parameters, which may point into the kind.
 template <class Kind>
-concept changeable_kind = requires(Kind& kind, deleter_core& core) {
+concept changeable_kind = requires(Kind& kind, graph_core& core) {
   { kind.draft(core) } -> std::same_as<node_draft>;
   { kind.commit() }
   noexcept;
@@ -47,18 +51,12 @@ struct host_callable {
   static void CUDART_CB call(void* called) noexcept {
     static_cast<host_callable*>(called)->function();
   }
-  void* user_data() noexcept { return this; }
   Function function;
 };
 
-// What a C function is called with.
-struct host_bytes {
-  void* user_data() noexcept { return bytes.data(); }
-  std::vector<std::byte> bytes;
-};
-
-// An empty object for what a node keeps. Throws usage_error if the deleter was stopped.
-[[nodiscard]] ESCROW_API retired_object::loan payload_of(deleter_core& core);
+// An empty object for what a node of this graph keeps. Throws usage_error if the deleter was
+// stopped.
+[[nodiscard]] ESCROW_API retired_object::loan payload_of(graph_core& core);
 
 // A kind whose parameters can be changed, with what the node keeps; of a kernel, with its values.
 template <class Owner, class Values = std::tuple<>>
@@ -67,7 +65,7 @@ class owning_kind {
   owning_kind(cudaGraphNodeParams const& params, Owner owner, Values values = {})
       : params_(params), values_(std::move(values)), owner_(std::move(owner)) {}
 
-  [[nodiscard]] node_draft draft(deleter_core& core) {
+  [[nodiscard]] node_draft draft(graph_core& core) {
     node_draft made{params_, {}};
     pointers_ = addresses_of(values_);
     if (params_.type == cudaGraphNodeTypeKernel) {
@@ -78,9 +76,7 @@ class owning_kind {
     }
     made.payload = payload_of(core);
     placed_ = &made.payload->emplace(std::move(owner_));
-    if constexpr (requires { placed_->user_data(); }) {
-      made.params.host.userData = placed_->user_data();
-    }
+    if (params_.type == cudaGraphNodeTypeHost) made.params.host.userData = placed_;
     if constexpr (is_bound) placed_->end_slot_shares_with(*made.payload);
     return made;
   }
@@ -109,4 +105,18 @@ auto kernel_kind(kernel const& launched, launch_config const& config, Values val
   return owning_kind<owner, Values>(params, owner(launched, arguments...), std::move(values));
 }
 
-}  // namespace escrow::inline v0_1::detail
+// CUDA's parameters of a node that records, or waits. Throws usage_error for a null event.
+[[nodiscard]] ESCROW_API cudaGraphNodeParams event_params(cudaGraphNodeType type,
+                                                          cudaEvent_t event);
+
+// Of an event that the node keeps, or that has to stay.
+inline auto event_kind(cudaGraphNodeType type, std::shared_ptr<event const> shared) {
+  auto const params = event_params(type, shared == nullptr ? nullptr : shared->get());
+  return owning_kind<std::shared_ptr<event const>>(params, std::move(shared));
+}
+inline auto event_kind(cudaGraphNodeType type, event_ref event) {
+  return owning_kind<no_share>(event_params(type, event.get()), {});
+}
+
+}  // namespace detail
+}  // namespace escrow::inline v0_1

@@ -43,7 +43,6 @@ class ESCROW_API graph_builder_ref {
   template <detail::changeable_kind Kind>
   node add(Kind kind) const;
   allocation add(alloc_kind const& kind) const;
-  node add(free_kind const& kind) const;
   node add(child_kind const& kind) const;
   conditional_node add(conditional_kind const& kind) const;
 
@@ -65,8 +64,6 @@ class ESCROW_API graph_builder_ref {
 
   // The core, if the graph is there; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
-  // The same, for the deleter that destroys what nodes keep.
-  [[nodiscard]] deleter_core& core(char const* call) const;
   [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
 
   std::weak_ptr<graph_core> core_;
@@ -74,7 +71,6 @@ class ESCROW_API graph_builder_ref {
   cudaGraphNode_t after_ = nullptr;  // null: nothing
 
  private:
-  [[nodiscard]] static deleter_core& keeper_of(graph_core& core);
   // Adds a node with these parameters, which are CUDA's afterwards.
   node add_node(graph_core& core, cudaGraphNodeParams& params, retired_object::loan payload) const;
 };
@@ -111,7 +107,7 @@ class ESCROW_API node : public graph_builder_ref {
   // was kept. On failure node and owners are as before. Source: cudaGraphNodeSetParams.
   template <detail::changeable_kind Kind>
   void set(Kind kind) const {
-    detail::node_draft made = kind.draft(core("node::set"));
+    detail::node_draft made = kind.draft(require("node::set"));
     set_params(made.params, std::move(made.payload));
     kind.commit();
   }
@@ -129,9 +125,9 @@ class ESCROW_API node : public graph_builder_ref {
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
   void set_params(cudaGraphNodeParams& params, retired_object::loan payload) const;
-  // For set() in an exec: that of the graph that the exec was created from; else throws
-  // usage_error.
-  [[nodiscard]] deleter_core& core_in(graph_exec const& exec) const;
+  // For set() in an exec: the graph that the exec was created from, if the node is of it; else
+  // throws usage_error.
+  [[nodiscard]] graph_core& core_in(graph_exec const& exec) const;
 };
 
 // Changes one node of `exec`, from the next launch on. `changed` is a node of the graph, or of a
@@ -204,7 +200,7 @@ class conditional_node : public node {
 template <detail::changeable_kind Kind>
 node graph_builder_ref::add(Kind kind) const {
   graph_core& core = require("graph_builder_ref::add");
-  detail::node_draft made = kind.draft(keeper_of(core));
+  detail::node_draft made = kind.draft(core);
   node result = add_node(core, made.params, std::move(made.payload));
   kind.commit();
   return result;

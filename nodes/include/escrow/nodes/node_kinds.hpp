@@ -5,11 +5,8 @@
 
 #include <concepts>
 #include <cstddef>
-#include <memory>
-#include <tuple>
 #include <utility>
 
-#include "escrow/core/event.hpp"
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
 #include "escrow/version.hpp"
@@ -17,7 +14,6 @@
 namespace escrow::inline v0_1 {
 
 class graph;
-class graph_core;
 
 // What a memset writes: `height` rows of `width` elements.
 struct memset_config {
@@ -85,28 +81,26 @@ template <std::invocable Function>
   return detail::owning_kind<callable>(detail::host_params(&callable::call),
                                        callable{std::move(function)});
 }
-// Calls `function` with a copy of `bytes` bytes at `data`, aligned for any type.
-[[nodiscard]] ESCROW_API detail::owning_kind<detail::host_bytes> host_node(cudaHostFn_t function,
-                                                                           void const* data,
-                                                                           std::size_t bytes);
 
-// Records an event. A shared one is kept, another has to stay.
-[[nodiscard]] ESCROW_API detail::owning_kind<std::shared_ptr<event const>> record_node(
-    std::shared_ptr<event const> shared);
-[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> record_node(event_ref event);
-// Waits for an event. A shared one is kept, another has to stay.
-[[nodiscard]] ESCROW_API detail::owning_kind<std::shared_ptr<event const>> wait_node(
-    std::shared_ptr<event const> shared);
-[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> wait_node(event_ref event);
+// Records an event: a std::shared_ptr<event const>, which is kept, or an event_ref, which has to
+// stay.
+template <class Event>
+[[nodiscard]] auto record_node(Event const& event) {
+  return detail::event_kind(cudaGraphNodeTypeEventRecord, event);
+}
+// Waits for an event, given as to record_node().
+template <class Event>
+[[nodiscard]] auto wait_node(Event const& event) {
+  return detail::event_kind(cudaGraphNodeTypeWaitEvent, event);
+}
+
+// Frees memory that a node allocates, of this graph or of another. CUDA does not change such nodes.
+[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> free_node(void* address);
 
 // The kinds that follow cannot be changed once they are in a graph.
 
 // What alloc_node() returns.
 struct alloc_kind {
-  cudaGraphNodeParams params{};
-};
-// What free_node() returns.
-struct free_kind {
   cudaGraphNodeParams params{};
 };
 // What child_node() returns: a reference to the graph that add() copies.
@@ -117,9 +111,6 @@ struct child_kind {
 // Memory of the device that is current now, which is there from this node to the one that frees it;
 // `bytes` is not 0. Throws cuda_error, too.
 [[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes);
-
-// Frees memory that a node allocates, of this graph or of another.
-[[nodiscard]] ESCROW_API free_kind free_node(void* address);
 
 // A copy of `child`, which has to be there until the node is added. The copy holds what `child`
 // holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
@@ -140,13 +131,11 @@ class condition {
  private:
   friend class graph_builder_ref;
 
-  condition(cudaGraphConditionalHandle handle, cudaGraph_t in,
-            std::weak_ptr<graph_core> core) noexcept
-      : handle_(handle), in_(in), core_(std::move(core)) {}
+  condition(cudaGraphConditionalHandle handle, cudaGraph_t in) noexcept
+      : handle_(handle), in_(in) {}
 
   cudaGraphConditionalHandle handle_;
-  cudaGraph_t in_;
-  std::weak_ptr<graph_core> core_;
+  cudaGraph_t in_;  // the graph, or the body
 };
 
 // A node with bodies, of the kinds that follow.
