@@ -15,14 +15,13 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
-from figures import FIGURES, NO_GOAL, TABLES, likeness
+from figures import FIGURES, NO_GOAL, TABLES
 
 SUFFIX = re.compile(r"(/iterations:\d+|/repeats:\d+|/manual_time)+$")  # Google Benchmark's
 # What the label of a repetition that failed begins with, and the message of one for which there was no time.
 FAILED, OUT_OF_TIME = "FAILED: ", "out of time"
 # What is the same in all repetitions of a benchmark, in its name, or computed from the others.
 DROPPED = {"run_name", "repetitions", "per_family_instance_index", "threads", "cpu_time"}
-NO_COUNTERS = DROPPED | {"name", "family_index", "run_type", "repetition_index", "iterations", "real_time", "time_unit"}
 
 
 class NotMeasured(Exception):
@@ -49,8 +48,7 @@ class Measured:
             try:
                 result = json.loads(path.read_text())
             except ValueError:
-                result = {"incomplete": [path.name]}
-            self.problems += [f"{name}: not complete; its program was ended" for name in result.get("incomplete", [])]
+                result = {"skipped": "not complete; its program was ended"}
             if "skipped" in result:
                 self.problems.append(f"{path.name}: skipped: {result['skipped']}")
             self.context.update(result.get("context", {}))
@@ -111,24 +109,17 @@ class Measured:
                 f"CUDA {self.context.get('cuda_runtime_version')}, {self.context.get('num_cpus')} cores{quick}")
 
 
-def joined(parts):
-    """One small result, a line for each repetition, of those of the processes that ran parts of a program."""
-    context, runs, incomplete = {}, [], []
-    for number, part in enumerate(map(Path, parts)):
-        try:
-            result = json.loads(part.read_text())
-        except (OSError, ValueError):
-            incomplete.append(part.name)
-            continue
-        context.update({key: value for key, value in result["context"].items() if key != "host_name"})
-        for run in repetitions_of(result):
-            kept = {key: float(f"{value:.6g}") if isinstance(value, float) else value
-                    for key, value in run.items() if key not in DROPPED}
-            if number > 0:
-                kept["family_index"] += 1000 * number  # behind those of the parts before
-            runs.append(json.dumps(kept, separators=(",", ":")))
-    head = json.dumps({"context": context, **({"incomplete": incomplete} if incomplete else {})})
-    return head[:-1] + ',\n"benchmarks": [\n' + ",\n".join(runs) + "\n]}\n"
+def shorten(path):
+    """Makes a result of Google Benchmark small: a line for each repetition. An incomplete one stays as it is."""
+    try:
+        result = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return
+    context = {key: value for key, value in result["context"].items() if key != "host_name"}
+    runs = [json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value
+                        for key, value in run.items() if key not in DROPPED}, separators=(",", ":"))
+            for run in repetitions_of(result)]
+    path.write_text(json.dumps({"context": context})[:-1] + ',\n"benchmarks": [\n' + ",\n".join(runs) + "\n]}\n")
 
 
 # The summary and the tables.
@@ -211,33 +202,17 @@ def form_and_size(name):
 
 
 LAUNCHES = {"us/launch": ("time", 2), "host us, 200": ("host_us", 2), "host us, 16": ("host_burst_us", 2),
-            "throughput of bare": ("throughput_of_bare", 3), "host of bare": ("host_of_bare", 3),
-            "slots held": ("slots_held", 0), "destructors owed": ("destructors_owed", 0)}
+            "throughput of bare": ("throughput_of_bare", 3), "host of bare": ("host_of_bare", 3)}
 
 
-def launch_rows(measured):
-    return [[*map(str, form_and_size(name)),
-             *(if_measured(lambda m: f"{m(name, field):.{digits}f}", measured, "-")
-               for field, digits in LAUNCHES.values())] for name in measured.names("relaunch/")]
-
-
-def tables_text(measured):
-    """Launches in a row, and a line for each benchmark of another kind."""
-    lines = []
-    if rows := launch_rows(measured):
-        lines += ["Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:",
-                  "their distance from 1 is noise. host us is the time to enqueue a launch: over up to 200, which a",
-                  "form with a user object spends mostly blocking, and in bursts of 16.", "",
-                  table(["form", "kernels", *LAUNCHES], rows), ""]
-        sizes = dict.fromkeys(name.split("/")[-1] for name in measured.names("relaunch/bare/"))
-        lines += [*(f"{size}: {likeness(measured, size)}." for size in sizes), ""]
-    for name in measured.names():
-        if not name.startswith("relaunch/"):
-            fields = ["time", *(key for key in measured.fields(name) if key not in NO_COUNTERS)]
-            said = ", ".join(f"{field} {if_measured(lambda m: f'{m(name, field):.2f}', measured, '-')}"
-                             for field in fields)
-            lines.append(f"{name}: {said}")
-    return "\n".join(lines)
+def launches_text(measured):
+    rows = [[*map(str, form_and_size(name)),
+             *(if_measured(lambda m: f"{m(name, field):.{digits}f}", measured, "-") for field, digits in LAUNCHES.values())]
+            for name in measured.names("relaunch/")]
+    return ("Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:\n"
+            "their distance from 1 is noise. host us is the time to enqueue a launch: over up to 200, which a\n"
+            "form with a user object spends mostly blocking, and in bursts of 16.\n\n"
+            + table(["form", "kernels", *LAUNCHES], rows))
 
 
 # The page.
@@ -286,11 +261,9 @@ PLOTS = [
     ("relaunch_burst.svg", "Host time per launch, in bursts of 16", "kernels:", "relaunch/", "host_burst_us", "us"),
     ("relaunch_host.svg", "Host time per launch, up to 200 in a row: with a user object mostly blocking", "kernels:",
      "relaunch/", "host_us", "us"),
-    ("relaunch.svg", "Time per launch, many in a row", "kernels:", "relaunch/", "time", "us"),
     ("scaling.svg", "Host time per claim and release, on so many threads at once", "threads:", "claim/", None, "us"),
     ("footprint.svg", "Device memory for the scratch of so many graphs", "graphs:", "footprint/", "device_kib", "KiB"),
     ("footprint_launches.svg", "Launches of these graphs in random order", "graphs:", "footprint/", "launches_per_s", "/s"),
-    ("build.svg", "Host time per node of a graph built by hand", "nodes:", "build/", "build_ns", "ns"),
 ]
 
 
@@ -334,8 +307,7 @@ def dot_plot(title, origin, label, unit, points):
 
 def form_points(measured, prefix, field):
     """(form, size) -> value, of benchmarks that measure one form each."""
-    return {form_and_size(name): if_measured(lambda m: m(name, field), measured, 0)
-            for name in measured.names(prefix) if name.count("/") == 2}
+    return {form_and_size(name): if_measured(lambda m: m(name, field), measured, 0) for name in measured.names(prefix)}
 
 
 def scaling_points(measured):
@@ -410,14 +382,15 @@ def report(folder, has_summary):
     if has_summary:
         summary, spreads = summarize(measured, commands_in(folder))
         written["summary.json"] = json.dumps(summary, indent=2) + "\n"
-        texts += [summary_text(summary, spreads), ""]
-    texts.append(tables_text(measured))
+        texts.append(summary_text(summary, spreads))
+    if measured.names("relaunch/"):
+        texts.append(launches_text(measured))
     texts += [f"PROBLEM: {problem}" + (f" ({times} times)" if times > 1 else "")
               for problem, times in Counter(measured.problems).items()]
     for name, content in written.items():
         (folder / name).write_text(content)
         texts.append(f"written: {folder / name}")
-    print("\n".join(texts))
+    print("\n\n".join(texts))
 
 
 def main(what="", *paths):

@@ -3,9 +3,9 @@
 
     bench/run.py BUILD OUT sim|gpu [--quick] [--only BENCH...] [--filter REGEX] [--beside BUILD_B ROUNDS]
 
-BENCH: relaunch, claim, resource, retire, destructor, build, capture, footprint. Into OUT go one JSON file a bench,
-commands.tsv, machine.txt, the plots and, of all benches, summary.json. What fails is left out and named at the end, with
-exit status 1; the rest is summed up all the same.
+BENCH: a folder of bench/ that has a program. Into OUT go one JSON file a bench, commands.tsv, machine.txt, the plots and, of
+all benches, summary.json. What fails is left out and named at the end, with exit status 1; the rest is summed up all the
+same.
 
 With BUILD_B the same programs of both builds run in turns, and each figure's medians, spread and ratio are printed. Every
 other round runs B first, so that what drifts does so for both. OUT gets a JSON file a run.
@@ -19,7 +19,7 @@ from pathlib import Path
 import report
 
 HERE = Path(__file__).parent
-BENCHES = ("relaunch", "claim", "resource", "retire", "destructor", "build", "capture", "footprint")
+BENCHES = ("relaunch", "claim", "resource", "retire", "destructor", "steady", "build", "capture", "life", "footprint")
 
 
 def run(seconds, command):
@@ -31,22 +31,9 @@ def run(seconds, command):
 
 
 def run_program(seconds, file, program, *arguments):
-    """Runs one bench program and leaves what it measured as one file. Returns its exit status.
-
-    Of the capture bench, a graph's whole life and instantiations run first, in a process of their own: in one that has
-    made graphs of thousands of nodes, plain CUDA takes longer for both, which hides what Escrow adds. What a user's
-    process looks like is the fresh one.
-    """
-    parts, end, status = [[]], time.monotonic() + seconds, 0
-    if "capture_bench_" in program.name and not any("--benchmark_filter=" in each for each in arguments):
-        parts = [[f"--benchmark_filter={sign}capture/(whole|instantiate)/"] for sign in ("", "-")]
-    files = [file.with_name(f"{file.name}.{i}") for i in range(len(parts))]
-    for path, part in zip(files, parts):
-        out = [f"--benchmark_out={path}", "--benchmark_out_format=json"]
-        status = run(end - time.monotonic(), [program, *arguments, *part, *out]) or status
-    file.write_text(report.joined(files))
-    for path in files:
-        path.unlink(missing_ok=True)
+    """Runs one bench program and leaves what it measured as one small file. Returns its exit status."""
+    status = run(seconds, [program, *arguments, f"--benchmark_out={file}", "--benchmark_out_format=json"])
+    report.shorten(file)
     return status
 
 
@@ -56,26 +43,23 @@ def run_all(programs, out, runtime, arguments):
     # All but the resource bench takes about 240 s on a GPU. A program that hangs is ended, late: each has a time limit of
     # its own, at which it writes what it has.
     end = time.monotonic() + 400
-
-    def note(name, command, status_of):
-        begin, commands[name] = time.monotonic(), " ".join(map(str, command))
-        print("==", commands[name], flush=True)
-        if status := status_of():
-            failed.append(f"{name}: exit status {status}")
-        print(f"== {name} took {time.monotonic() - begin:.0f} s", flush=True)
-
     for bench, program in programs.items():
         if bench == "resource" and not program.exists():
             print("== there is no resource bench: its build did not find CCCL")
             continue
-        command = [program, *arguments]
-        note(f"{bench}_bench", command, lambda: run_program(end - time.monotonic(), out / f"{bench}_bench.json", *command))
+        begin, name = time.monotonic(), f"{bench}_bench"
+        commands[name] = " ".join(map(str, [program, *arguments]))
+        print("==", commands[name], flush=True)
+        if status := run_program(end - begin, out / f"{name}.json", program, *arguments):
+            failed.append(f"{name}: exit status {status}")
+        print(f"== {name} took {time.monotonic() - begin:.0f} s", flush=True)
+    if runtime == "gpu" and "build" in programs:
         # Python's cuda.core has graphs that keep arguments alive too. Its failures are no failures of ours.
-        if runtime == "gpu" and bench in ("relaunch", "build"):
-            name = "cuda_core_bench" if bench == "relaunch" else "cuda_core_build_bench"
-            (out / f"{name}.json").write_text('{"skipped": "the program did not get to its end"}')
-            command = [sys.executable, "-B", HERE / "cuda_core.py", bench, out / f"{name}.json"]
-            note(name, command, lambda: run(30, command))
+        file = out / "cuda_core_build_bench.json"
+        file.write_text('{"skipped": "the program did not get to its end"}')
+        command = [sys.executable, "-B", str(HERE / "cuda_core.py"), str(file)]
+        commands["cuda_core_build_bench"] = " ".join(command)
+        run(30, command)
     (out / "commands.tsv").write_text("".join(f"{name}\t{command}\n" for name, command in commands.items()))
     with open(out / "machine.txt", "wb") as file:
         subprocess.run([HERE.parent / "tests/support/describe_machine.sh", runtime], stdout=file, check=False)

@@ -10,8 +10,8 @@
 #include <escrow/nodes.hpp>
 
 #include "allocation_watch.hpp"
-#include "forms.hpp"
 #include "graphs.hpp"
+#include "launches.hpp"
 #include "memory.hpp"
 
 namespace escrow::bench {
@@ -43,14 +43,9 @@ void* two_pointers_kernel() {
   return test::kernel_address(test::kernel_id::two_pointers);
 }
 
-template <bool has_user_objects>
 void add_plain_nodes(cudaGraph_t graph, chain_owners const& owners) {
   cudaGraphNode_t last = nullptr;
   for (auto const& [first, second] : owners.all) {
-    if (has_user_objects) {
-      keep_share(graph, first);
-      keep_share(graph, second);
-    }
     std::array<int*, 2> pointers{first.get(), second.get()};
     std::array<void*, 2> values{&pointers[0], &pointers[1]};
     cudaKernelNodeParams params{};
@@ -62,17 +57,12 @@ void add_plain_nodes(cudaGraph_t graph, chain_owners const& owners) {
   }
 }
 
-template <bool has_owners>
 void add_escrow_nodes(graph& to, chain_owners const& owners) {
   kernel const launched(two_pointers_kernel());
   launch_config const config;
   graph_builder_ref last = to;
   for (auto const& [first, second] : owners.all) {
-    if constexpr (has_owners) {
-      last = last.add(kernel_node(launched, config, first, second));
-    } else {
-      last = last.add(kernel_node(launched, config, first.get(), second.get()));
-    }
+    last = last.add(kernel_node(launched, config, first, second));
   }
 }
 
@@ -81,74 +71,49 @@ void add_escrow_nodes(graph& to, chain_owners const& owners) {
 struct part_times {
   double build = 0, seal = 0, destroy = 0;
 };
-// Builds one graph, each node behind the one before, and destroys it.
-using builder = std::function<part_times(chain_owners const&)>;
 
 template <class Part>
 double ns_a_node(Part part) {
   return us_of(part) * 1e3 / chain_nodes;
 }
 
-template <bool has_user_objects>
-builder plainly() {
-  return [](chain_owners const& owners) {
-    part_times taken;
-    test::owned_graph built = test::make_graph();
-    taken.build = ns_a_node([&] { add_plain_nodes<has_user_objects>(built, owners); });
-    taken.destroy = ns_a_node([&] { built.reset(); });
-    return taken;
-  };
-}
-
-template <bool has_owners>
-part_times build_with(escrow::deleter& deleter, chain_owners const& owners) {
+// Builds one graph, each node behind the one before, and destroys it.
+part_times build_plainly(chain_owners const& owners) {
   part_times taken;
-  std::optional<graph> built(std::in_place, deleter);
-  taken.build = ns_a_node([&] { add_escrow_nodes<has_owners>(*built, owners); });
-  taken.seal = ns_a_node([&] { test::must(built->get() != nullptr, "the graph has a handle"); });
+  test::owned_graph built = test::make_graph();
+  taken.build = ns_a_node([&] { add_plain_nodes(built, owners); });
   taken.destroy = ns_a_node([&] { built.reset(); });
-  drain(deleter);
-  test::must(deleter.stats().in_graphs == 0, "no graph holds an owner");
   return taken;
 }
 
 // With a deleter that has never kept anything, as for the first graph that a program builds.
-builder cold() {
-  return [](chain_owners const& owners) {
-    escrow::deleter fresh;
-    return build_with<true>(fresh, owners);
-  };
+part_times build_with_escrow(chain_owners const& owners) {
+  escrow::deleter fresh;
+  part_times taken;
+  std::optional<graph> built(std::in_place, fresh);
+  taken.build = ns_a_node([&] { add_escrow_nodes(*built, owners); });
+  taken.seal = ns_a_node([&] { test::must(built->get() != nullptr, "the graph has a handle"); });
+  taken.destroy = ns_a_node([&] { built.reset(); });
+  settle(fresh);
+  return taken;
 }
 
-// With one that has.
-template <bool has_owners>
-builder warm() {
-  return [deleter = std::make_shared<escrow::deleter>()](chain_owners const& owners) {
-    return build_with<has_owners>(*deleter, owners);
-  };
-}
+using build_arm = arm<part_times(chain_owners const&)>;
 
-using build_arm = arm<builder()>;
-
-constexpr build_arm arms[]{
-    {"bare_again", &plainly<false>, true, 4},  {"escrow", &cold, true, 6},
-    {"escrow_warm", &warm<true>, true, 4},     {"escrow_no_owners", &warm<false>, true, 4},
-    {"user_objects", &plainly<true>, true, 1},
-};
+constexpr build_arm arms[]{{"bare_again", &build_plainly, 4}, {"escrow", &build_with_escrow, 6}};
 
 void run_build(benchmark::State& state, build_arm const& which) {
   chain_owners const owners(chain_nodes);
-  builder const bare = plainly<false>(), form = which.setup();
-  for (builder const* const each : {&bare, &form}) static_cast<void>((*each)(owners));
+  for (auto* const each : {&build_plainly, which.setup}) static_cast<void>(each(owners));
   turns taken;
   std::vector<double> seal, destroy, bare_destroy;
   auto const build_bare = [&] {
-    part_times const times = bare(owners);
+    part_times const times = build_plainly(owners);
     bare_destroy.push_back(times.destroy);
     return times.build;
   };
   auto const build_form = [&] {
-    part_times const times = form(owners);
+    part_times const times = which.setup(owners);
     seal.push_back(times.seal);
     destroy.push_back(times.destroy);
     return times.build;
@@ -168,7 +133,7 @@ std::int64_t bytes_of(chain_owners const& owners) {
   escrow::deleter deleter;
   graph built(deleter);
   test::allocation_watch const watch;
-  add_escrow_nodes<true>(built, owners);
+  add_escrow_nodes(built, owners);
   test::must(built.get() != nullptr, "the graph has a handle");
   return watch.bytes();
 }
@@ -178,8 +143,7 @@ void run_owner_bytes(benchmark::State& state) {
   std::int64_t bytes = 0;
   repeat(state, [&] { return us_of([&] { bytes = bytes_of(owners); }); });
   test::must(bytes > 0, "what Escrow allocates is counted");
-  state.counters.insert(
-      {{"bytes", bytes}, {"bytes_per_owner", static_cast<double>(bytes) / (2 * chain_nodes)}});
+  state.counters["bytes_per_owner"] = static_cast<double>(bytes) / (2 * chain_nodes);
 }
 
 constexpr int launched_nodes = 64;
@@ -189,25 +153,18 @@ struct with_owners {
   chain_owners owners{launched_nodes};
 };
 
-// A form that keeps `around` to its end.
-relaunch_form form_with(std::shared_ptr<with_owners> const& around) {
-  relaunch_form made;
-  made.owed = [=] { return owed_by(around->deleter); };
-  return made;
-}
-
 relaunch_form make_bare(cudaStream_t) {
-  auto const around = std::make_shared<with_owners>();
+  auto const owners = std::make_shared<chain_owners>(launched_nodes);
   test::owned_graph const built = test::make_graph();
-  add_plain_nodes<false>(built, around->owners);
-  return form_of(built, form_with(around));
+  add_plain_nodes(built, *owners);
+  return form_of(built, [owners] {});
 }
 
 relaunch_form make_retained(cudaStream_t stream) {
   auto const around = std::make_shared<with_owners>();
   graph built(around->deleter);
-  add_escrow_nodes<true>(built, around->owners);
-  relaunch_form made = form_of(built, form_with(around));
+  add_escrow_nodes(built, around->owners);
+  relaunch_form made = form_of(built, [around] { settle(around->deleter); });
   test::must(made.facts == make_bare(stream).facts, "both graphs have the same nodes");
   return made;
 }

@@ -9,15 +9,13 @@
 namespace escrow::bench {
 namespace {
 
-// A record of the stream's event; `asks`: the floor, what no event-based pool that may be called in
-// a capture can do without.
-template <bool asks>
-claim_setup record() {
+// What no event-based pool that may be called in a capture can do without.
+claim_setup floor() {
   return [](claim_streams const& mine) -> claim_pair {
     auto const events = std::make_shared<std::vector<test::owned_event>>();
     for (std::size_t i = 0; i < mine.size(); ++i) events->push_back(test::make_event());
     return [events, mine](std::size_t on, std::size_t last) {
-      if constexpr (asks) ask_about(mine[on]);
+      ask_about(mine[on]);
       test::must(cudaEventRecord((*events)[on], mine[last]));
     };
   };
@@ -47,10 +45,9 @@ void release(Lease claimed, cudaStream_t on, cudaStream_t last) {
   }
 }
 
-// `is_lazy`: with records only where another stream takes the slot.
-template <std::size_t slots, bool is_lazy = false>
+template <std::size_t slots>
 claim_setup pooled_pairs() {
-  auto const pool = make_pool({.slots_max = slots, .streams_outlive_pool = is_lazy});
+  auto const pool = make_pool({.slots_max = slots});
   return by_stream([=](cudaStream_t on, cudaStream_t last) { release(pool->claim(on), on, last); });
 }
 
@@ -158,32 +155,21 @@ claim_setup keeping_malloc_async() {
   });
 }
 
-claim_setup malloc_and_free() {
-  return by_stream([](cudaStream_t, cudaStream_t) {
-    void* memory = nullptr;
-    test::must(cudaMalloc(&memory, claimed_bytes));
-    test::must(cudaFree(memory));
-  });
-}
-
 }  // namespace
 
 std::vector<claim_arm> claim_arms() {
   return {
-      {"event_record", &record<false>, true, many},
-      {"queries", &queries, true, many},
-      {"floor", &record<true>, true, many},
-      {"local", &local, true, many},
-      {"lazy", &pooled_pairs<slots_max, true>, true, many},
-      {"escrow", &pooled_pairs<slots_max>, true, many},
-      {"scratch", &scratch, true, many},
-      {"mutex_vector", &mutex_vector, true, many},
-      {"pytorch", &pytorch_allocator, false, some},
-      {"rmm_pool", &rmm_pool, false, some},
-      {"rmm_fixed_size", &rmm_fixed_size, false, some},
-      {"cub", &cub_allocator, false, some},
-      {"malloc_async", &keeping_malloc_async, true, some},
-      {"malloc", &malloc_and_free, true, few},
+      {"queries", &queries, many},
+      {"floor", &floor, many},
+      {"local", &local, many},
+      {"escrow", &pooled_pairs<slots_max>, many},
+      {"scratch", &scratch, many},
+      {"mutex_vector", &mutex_vector, many},
+      {"pytorch", &pytorch_allocator, some},
+      {"rmm_pool", &rmm_pool, some},
+      {"rmm_fixed_size", &rmm_fixed_size, some},
+      {"cub", &cub_allocator, some},
+      {"malloc_async", &keeping_malloc_async, some},
   };
 }
 

@@ -25,7 +25,6 @@ using claim_arm = arm<claim_setup()>;
 
 inline constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
 inline constexpr int some = 64;   // the same of arms that take much longer
-inline constexpr int few = 4;
 
 // The setup of an arm without more state of a thread than its streams: `pair(on, last)` gets
 // these.
@@ -58,20 +57,15 @@ using arm_ratio = std::pair<std::string_view, std::string_view>;
 
 // Those of the arms that this program has and that work here. What another library lacks, or throws
 // at its first claim, skips its arm alone.
-[[nodiscard]] std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all,
-                                                  settings const& how);
+[[nodiscard]] std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all);
 
 // Registers rounds of all arms in turns: ratios are of one round, and the host's speed changes
 // between runs by more than the arms differ.
 void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& present,
                 std::span<arm_ratio const> ratios, claim_load const& load);
 
-// Registers NAME/on_threads:T, two arms in turns.
+// Registers NAME/on_threads:T, two arms in more rounds.
 void add_pair(std::string const& name, settings const& how, claim_arm const& base,
               claim_arm const& other, claim_load const& load);
-
-// Samples the stacks of two arms in turns on 8 threads, for some seconds: an event record a pair,
-// and claimers. Writes FOLDER/claim_ARM.stacks of each, which bench/flame.py reads.
-void run_stacks(benchmark::State& state, std::string const& folder, int seconds);
 
 }  // namespace escrow::bench

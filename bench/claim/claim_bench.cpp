@@ -11,8 +11,6 @@
 // claim_turns/A_over_B: the same with two arms and more rounds; of_base is the median of A's time
 // over B's.
 // claim/captured: each claim of a capture takes a slot that is free already and keeps it.
-// claim/captured_reuse: each claim takes the slot that the capture released before.
-// claim_stacks/on_threads:8: with --stacks alone; see run_stacks().
 
 #include "claim_arms.hpp"
 #include "graphs.hpp"
@@ -22,19 +20,16 @@ namespace {
 
 // Of which arms' times the ratios are told.
 constexpr arm_ratio ratios[]{
-    {"escrow", "floor"},          {"lazy", "escrow"},          {"local", "escrow"},
-    {"local", "queries"},         {"cub", "escrow"},           {"pytorch", "escrow"},
-    {"pytorch", "local"},         {"rmm_pool", "escrow"},      {"rmm_pool", "local"},
-    {"rmm_fixed_size", "escrow"}, {"rmm_fixed_size", "local"}, {"malloc_async", "local"},
+    {"local", "escrow"},  {"local", "queries"},  {"cub", "escrow"},
+    {"pytorch", "local"}, {"rmm_pool", "local"}, {"rmm_fixed_size", "local"},
 };
 
-constexpr int claims = 64;  // in one capture
-
 // What is claimed does not matter: nothing is made.
-void run_captured(benchmark::State& state, bool is_kept) {
+void run_captured(benchmark::State& state) {
+  constexpr int claims = 64;  // in one capture
   test::owned_stream const stream = test::make_stream();
   pooled_ints from(claims);
-  // Microseconds of `claims` claims, or claims and releases, each around a kernel, in a capture.
+  // Microseconds of `claims` claims, each before a kernel, in a capture.
   auto const captured_us = [&] {
     double us = 0;
     static_cast<void>(capture(stream_ref(stream.get()), [&](stream_ref) {
@@ -43,15 +38,13 @@ void run_captured(benchmark::State& state, bool is_kept) {
       for (int i = 0; i < claims; ++i) {
         us += us_of([&] { kept.push_back(from.pool.claim(stream.get())); });
         test::must(test::launch_tiny(stream));
-        if (!is_kept) us += us_of([&] { kept.back().release(); });
       }
     }));
-    from.settle();
+    settle(from.deleter);
     return us;
   };
   static_cast<void>(captured_us());  // makes the slots
   repeat(state, [&] { return captured_us() / claims; });
-  state.counters["slots_made"] = static_cast<double>(from.pool.stats().grown);
 }
 
 // What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
@@ -105,22 +98,14 @@ void run_scratch_memory(benchmark::State& state) {
 }  // namespace
 
 void register_all(settings const& how) {
-  if (!how.stacks.empty()) {
-    add("claim_stacks/on_threads:8", {1, 1, benchmark::kSecond}, &run_stacks, how.stacks,
-        how.choose(10, 1));
-    return;
-  }
-  auto const present = present_arms(claim_arms(), how);
+  auto const present = present_arms(claim_arms());
   auto const add_load = [&](claim_load const& load) {
     add_rounds("claim/threads:" + std::to_string(load.threads) + "/streams:" +
                    std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
                how, present, ratios, load);
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
-  for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});
-  for (int const percent : {1, 10, 100}) {
-    add_load({.threads = 8, .streams = 4, .migrating = percent});
-  }
+  add_load({.threads = 8, .streams = 4, .migrating = 100});
 
   claim_arm const escrow = arm_named("escrow", present);
   for (int const threads : {1, 8}) {
@@ -133,10 +118,7 @@ void register_all(settings const& how) {
     add_pair("claim_turns/" + std::string(name) + "_over_escrow_on_first_stream", how,
              special_claim_arm("escrow_on_first_stream"), special_claim_arm(name), {.streams = 2});
   }
-  for (bool const is_kept : {true, false}) {
-    add(is_kept ? "claim/captured" : "claim/captured_reuse", {how.choose(100, 2)}, &run_captured,
-        is_kept);
-  }
+  add("claim/captured", {how.choose(100, 2)}, &run_captured);
   add("claim/scratch_memory", {how.choose(5, 1)}, run_scratch_memory);
 }
 

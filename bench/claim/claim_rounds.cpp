@@ -1,22 +1,130 @@
-// Rounds of arms in turns.
+// Threads that claim and release on streams of their own, in rounds of arms in turns.
 #include <iterator>
-#include <map>
+#include <memory>
 
-#include "claim_team.hpp"
+#include "claim_arms.hpp"
+#include "handles.hpp"
+#include "thread_team.hpp"
 
 namespace escrow::bench {
 namespace {
 
-int pairs_of(settings const& how) {
-  return how.choose(many, 4);
+// Threads that do pairs of some arms, all on the same streams. What the arms have ends before the
+// streams.
+class claim_team {
+ public:
+  claim_team(claim_load const& load, std::vector<claim_arm> arms)
+      : load_(load),
+        streams_(static_cast<std::size_t>(load.threads)),
+        arms_(std::move(arms)),
+        team_(load.threads, [this] { return next_part(); }) {
+    constexpr int warm_up_rounds = 2;
+    for (std::size_t each = 0; each < arms_.size(); ++each) {
+      for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(row(each, load.streams));
+    }
+  }
+
+  // Runs a round of an arm and returns the microseconds of a pair. The arms before it have had the
+  // caches: some pairs are done before the time begins.
+  [[nodiscard]] double round_us(std::size_t arm, int pairs_max) {
+    constexpr int before_max = 64;
+    int const pairs = std::min(pairs_max, arms_[arm].times_max);
+    static_cast<void>(row(arm, std::min(pairs, before_max)));
+    return 1e6 * row(arm, pairs) / pairs;
+  }
+
+ private:
+  struct step {
+    std::size_t on, last;
+  };
+
+  // All streams in turn. One step in a period migrates, in each period another one: as many leases
+  // leave each stream as come to it.
+  [[nodiscard]] std::vector<step> steps() const {
+    auto const streams = static_cast<std::size_t>(load_.streams);
+    auto const period = static_cast<std::size_t>(load_.migrating > 0 ? 100 / load_.migrating : 1);
+    std::vector<step> result;
+    for (std::size_t i = 0; i < period * streams; ++i) {
+      std::size_t const on = i % streams;
+      bool const migrates = load_.migrating > 0 && i % period == i / period % period;
+      result.push_back({on, migrates ? (on + streams / 2) % streams : on});
+    }
+    return result;
+  }
+
+  // Called once on each thread.
+  [[nodiscard]] thread_team::part next_part() {
+    // Relaxed: only the count matters.
+    auto& streams = streams_[parts_.fetch_add(1, std::memory_order_relaxed)];
+    for (int i = 0; i < load_.streams; ++i) streams.push_back(test::make_stream());
+    claim_streams const handles(streams.begin(), streams.end());
+    std::vector<claim_pair> pairs;
+    for (claim_setup const& each : setups_) pairs.push_back(each(handles));
+    auto const timed = [=, this, steps = steps(),
+                        next = std::vector<std::size_t>(arms_.size())]() mutable {
+      claim_pair const& pair = pairs[arm_];
+      std::size_t at = next[arm_];
+      for (int i = 0; i < pairs_; ++i) {
+        pair(steps[at].on, steps[at].last);
+        if (++at == steps.size()) at = 0;
+      }
+      next[arm_] = at;
+    };
+    return {timed, [=] {
+              for (cudaStream_t const each : handles) test::must(cudaStreamSynchronize(each));
+            }};
+  }
+
+  // The seconds of the slowest thread.
+  double row(std::size_t arm, int pairs) {
+    arm_ = arm;
+    pairs_ = pairs;
+    return team_.round();
+  }
+
+  claim_load const load_;
+  std::vector<std::vector<test::owned_stream>> streams_;  // of each thread, which makes them
+  std::vector<claim_arm> const arms_;
+  std::vector<claim_setup> const setups_ = [this] {
+    std::vector<claim_setup> made;
+    for (claim_arm const& each : arms_) made.push_back(each.setup());
+    return made;
+  }();
+  std::atomic<std::size_t> parts_{0};
+  std::size_t arm_ = 0;  // this and the next are written between rounds
+  int pairs_ = 0;
+  thread_team team_;
+};
+
+// The benchmark's rounds, each begun by another arm. Returns the microseconds of each arm's pairs.
+std::vector<std::vector<double>> rounds_us(benchmark::State& state, settings const& how,
+                                           std::vector<claim_arm> const& arms,
+                                           claim_load const& load) {
+  claim_team team(load, arms);
+  std::vector<std::vector<double>> us(arms.size());
+  repeat(state, [&, first = std::size_t{0}]() mutable {
+    double all = 0;
+    for (std::size_t i = 0; i < arms.size(); ++i) {
+      std::size_t const at = (i + first) % arms.size();
+      all += us[at].emplace_back(team.round_us(at, how.choose(many, 4)));
+    }
+    ++first;
+    return all;
+  });
+  return us;
+}
+
+double median_ratio(std::vector<double> const& one, std::vector<double> const& other) {
+  std::vector<double> of_rounds;
+  std::ranges::transform(one, other, std::back_inserter(of_rounds), std::divides());
+  return quantile(of_rounds, 0.5);
 }
 
 // Why the arm does not work; empty if it does.
 std::string flaw_of(claim_arm const& each) {
   if (each.setup == nullptr) return "not built";
-  if (each.is_simulatable) return {};
   try {
-    static_cast<void>(claim_team({.streams = 2, .migrating = 100}, {each.setup()}).round(0, few));
+    static_cast<void>(claim_team({.streams = 2, .migrating = 100}, {each}).round_us(0, 4));
   } catch (std::exception const& error) {
     return error.what();
   }
@@ -25,11 +133,10 @@ std::string flaw_of(claim_arm const& each) {
 
 }  // namespace
 
-std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all, settings const& how) {
+std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all) {
   std::vector<claim_arm> result;
   std::string skipped;
   for (claim_arm const& each : all) {
-    if (!each.is_for(how)) continue;
     if (std::string const flaw = flaw_of(each); flaw.empty()) {
       result.push_back(each);
     } else {
@@ -43,27 +150,19 @@ std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all, settings 
 void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& present,
                 std::span<arm_ratio const> ratios, claim_load const& load) {
   auto const run = [=](benchmark::State& state) {
-    std::vector<claim_setup> setups;
-    for (claim_arm const& each : present) setups.push_back(each.setup());
-    claim_team team(load, std::move(setups));
-    std::map<std::string_view, std::vector<double>> us;  // of each round
-    repeat(state, [&, first = std::size_t{0}]() mutable {
-      double all = 0;
-      for (std::size_t i = 0; i < present.size(); ++i) {
-        std::size_t const at = (i + first) % present.size();
-        claim_arm const& its = present[at];
-        all +=
-            us[its.name].emplace_back(1e6 * team.round(at, std::min(pairs_of(how), its.times_max)));
-      }
-      ++first;
-      return all;
-    });
-    for (auto const& [arm, its] : us) state.counters[std::string(arm) + "_us"] = quantile(its, 0.5);
+    auto const us = rounds_us(state, how, present, load);
+    auto const place_of = [&](std::string_view arm) {
+      auto const found = std::ranges::find(present, arm, &claim_arm::name);
+      return static_cast<std::size_t>(found - present.begin());
+    };
+    for (std::size_t i = 0; i < us.size(); ++i) {
+      state.counters[present[i].name + std::string("_us")] = quantile(us[i], 0.5);
+    }
     for (auto const& [one, other] : ratios) {
-      if (!us.contains(one) || !us.contains(other)) continue;
-      std::vector<double> of_rounds;
-      std::ranges::transform(us[one], us[other], std::back_inserter(of_rounds), std::divides());
-      state.counters[std::string(one) + "_of_" + std::string(other)] = quantile(of_rounds, 0.5);
+      std::size_t const first = place_of(one), second = place_of(other);
+      if (first == us.size() || second == us.size()) continue;
+      state.counters[std::string(one) + "_of_" + std::string(other)] =
+          median_ratio(us[first], us[second]);
     }
   };
   add(name, {how.choose(15, 1), how.choose(5, 1)}, run);
@@ -73,13 +172,8 @@ void add_pair(std::string const& name, settings const& how, claim_arm const& bas
               claim_arm const& other, claim_load const& load) {
   add(name + "/on_threads:" + std::to_string(load.threads), {how.choose(200, 2)},
       [=](benchmark::State& state) {
-        claim_team team(load, {base.setup(), other.setup()});
-        turns both;
-        auto const us_of_arm = [&](std::size_t at) { return 1e6 * team.round(at, pairs_of(how)); };
-        repeat(state, [&] {
-          return both.add([&] { return us_of_arm(0); }, [&] { return us_of_arm(1); });
-        });
-        state.counters["of_base"] = both.share();
+        auto const us = rounds_us(state, how, {base, other}, load);
+        state.counters["of_base"] = median_ratio(us[1], us[0]);
       });
 }
 

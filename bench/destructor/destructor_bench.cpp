@@ -1,164 +1,249 @@
-// How long an owner lives on after cudaGraphExecDestroy; heap allocations in steady state; and what
-// a destroy callback takes: see callbacks.cpp.
+// Nanoseconds inside a destroy callback, sample by sample. The callback is reclaimable::push(),
+// called as CUDA calls it, with Escrow's worker awake and asleep; the library's wakeup alone, with
+// a thread that sleeps behind it; or empty.
+//
+// destructor/...: each benchmark's time is the median; the counters have the quantiles. Two
+// readings of the clock are in each sample: subtract destructor/empty to be without.
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <escrow/deleter.hpp>
+#include <escrow/detail/reclaimable.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
-#include "allocation_watch.hpp"
-#include "graphs.hpp"
+#include "bench.hpp"
 #include "wait_until.hpp"
+#include "wakeup.hpp"
 
 namespace escrow::bench {
 namespace {
 
-using end_time = std::atomic<std::int64_t>;  // in ticks of `clock`; 0: not yet
+// A clock for the shortest times: the processor's own counter where it has one. Nothing before it
+// in the program is done later, and nothing behind it earlier.
+std::uint64_t ticks() {
+#if defined(__x86_64__)
+  _mm_lfence();
+  std::uint64_t const now = __rdtsc();
+  _mm_lfence();
+  return now;
+#else
+  return static_cast<std::uint64_t>(clock::now().time_since_epoch().count());
+#endif
+}
 
-// Of an owner, when it ends. Release: pairs with the acquire in reclaim_us().
-struct note_end {
-  void operator()(end_time* ended_at) const noexcept {
-    ended_at->store(clock::now().time_since_epoch().count(), std::memory_order_release);
-  }
-};
-
-// From the call of cudaGraphExecDestroy to the end of an owner that the exec held.
-double reclaim_us(escrow::deleter& deleter, cudaStream_t stream, bool is_launched) {
-  static end_time ended_at{0};  // there, however late an owner ends
-  ended_at.store(0, std::memory_order_relaxed);
-  test::owned_exec exec = [&] {
-    graph const captured = capture(stream_ref(stream), [&](stream_ref capturing) {
-      test::must(test::launch_tiny(stream));
-      deleter.retire(capturing, std::unique_ptr<end_time, note_end>(&ended_at));
-    });
-    return test::instantiate(captured.get());
+double ns_per_tick() {
+  static double const measured = [] {
+    constexpr double long_enough = 0.02;
+    auto const begin = clock::now();
+    std::uint64_t const first = ticks();
+    while (seconds_since(begin) < long_enough) {
+    }
+    std::uint64_t const last = ticks();
+    return seconds_since(begin) * 1e9 / static_cast<double>(last - first);
   }();
-  if (is_launched) test::must(cudaGraphLaunch(exec, stream));
-  test::must(cudaStreamSynchronize(stream));
-  auto const begin = clock::now();
-  exec.reset();
-  // Acquire: pairs with the release in note_end.
-  test::must(test::wait_until([&] { return ended_at.load(std::memory_order_acquire) != 0; }),
-             "the owner is destroyed");
-  clock::time_point const end{clock::duration(ended_at.load(std::memory_order_relaxed))};
-  return std::chrono::duration<double, std::micro>(end - begin).count();
+  return measured;
 }
 
-void run_reclaim(benchmark::State& state, bool is_launched) {
-  test::owned_stream const stream = test::make_stream();
-  escrow::deleter deleter;
-  static_cast<void>(reclaim_us(deleter, stream, is_launched));
-  std::vector<double> all;
-  repeat(state, [&] { return all.emplace_back(reclaim_us(deleter, stream, is_launched)); });
-  state.counters.insert({{"p50_us", quantile(all, 0.5)}, {"p99_us", quantile(all, 0.99)}});
-}
-
-// What the owners of the steady state tell when the worker destroys them.
-struct tally {
-  std::atomic<std::uint64_t> ended{0};
-  std::atomic<std::uint64_t> allocations{0};  // of the worker, since it destroyed the first
-  std::atomic<bool> must_allocate{false};     // at the next end
+// Objects whose destroy callback is timed, a round of them at a time.
+struct callbacks {
+  void (*callback)(void*) = nullptr;
+  std::vector<void*> objects{};  // its argument for each of them
+  std::function<void()> begin_round = [] {};
+  // After a round: all objects may be used again when it returns.
+  std::function<void()> end_round = [] {};
 };
 
-// Of an owner, when it ends.
-struct note_allocations {
-  void operator()(tally* of) const noexcept {
-    thread_local test::allocation_watch const workers;
-    // Relaxed, both: the retirement publishes the order, and the release behind it the count.
-    if (of->must_allocate.load(std::memory_order_relaxed)) {
-      benchmark::DoNotOptimize(std::make_unique<std::uint64_t>(0).get());
+constexpr char const* worker_name = "bench-worker";
+
+// The word of a file at this place.
+std::string word_of(std::filesystem::path const& path, int place) {
+  std::ifstream file(path);
+  std::string word;
+  for (int i = 0; i <= place; ++i) file >> word;
+  return word;
+}
+
+// Where /proc tells of this process's only thread of the worker's name, which it sets itself, a
+// little after it was made.
+std::filesystem::path folder_of_worker() {
+  std::filesystem::path found;
+  auto const is_there = [&] {
+    for (auto const& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      if (word_of(entry.path() / "comm", 0) == worker_name) found = entry.path();
     }
-    of->allocations.store(workers.count(), std::memory_order_relaxed);
-    // Release: pairs with the acquire in have_all_ended().
-    of->ended.fetch_add(1, std::memory_order_release);
-  }
-};
+    return !found.empty();
+  };
+  test::must(test::wait_until(is_there), "there is a thread of this name");
+  return found;
+}
 
-// Two streams, a pool and a deleter that are used over and over.
-class steady_state {
+// Each round begins when the worker sleeps.
+void await_sleep_in(callbacks& of) {
+  of.begin_round = [stat = folder_of_worker() / "stat"] {  // PID (NAME) STATE ...
+    auto const begin = clock::now();
+    while (word_of(stat, 2) != "S") {
+      test::must(clock::now() - begin < test::generous, "the worker goes to sleep");
+      std::this_thread::yield();  // to sleep here would change what is measured
+    }
+  };
+}
+
+// Waits until as many have come as were sent. Acquire: pairs with the releases of those who come.
+void await(std::atomic<std::size_t> const& come, std::size_t sent) {
+  test::must(test::wait_until([&] { return come.load(std::memory_order_acquire) == sent; }),
+             "a thread answers all callbacks");
+}
+
+callbacks empty() {
+  return {.callback = [](void*) noexcept {}, .objects = std::vector<void*>(1024)};
+}
+
+// A node that counts its reclaims.
+class counting_node final : public reclaimable {
  public:
-  steady_state() = default;
-  steady_state(steady_state&&) = delete;
-  // Owners count in here until their end, which comes by itself.
-  ~steady_state() { static_cast<void>(have_all_ended()); }
-
-  // `turns` claims, releases, retirements and reclaims.
-  void run(std::uint64_t turns) {
-    for (std::uint64_t done = 0; done < turns; done += row) {
-      for (std::uint64_t i = 0; i < row; ++i) {
-        cudaStream_t const stream = streams_[i % 2];
-        auto leased = kept_.pool.claim(stream);
-        kept_.deleter.retire(stream, std::unique_ptr<tally, note_allocations>(&told_));
-        leased.release();
-      }
-      retired_ += row;
-      for (auto const& stream : streams_) test::must(cudaStreamSynchronize(stream));
-      test::must(have_all_ended(), "all owners have been destroyed");
-    }
-  }
-
-  // A row whose owners are all pending at once, which is as many as there will ever be.
-  void fill() {
-    constexpr std::uint64_t enqueue_us = 20'000;  // far more than a row takes
-    for (auto const& stream : streams_) test::must(test::launch_sleep(stream, enqueue_us));
-    run(row);
-  }
-
-  // The same with a worker that allocates. Relaxed: the retirements publish it.
-  void allocate_on_worker() {
-    told_.must_allocate.store(true, std::memory_order_relaxed);
-    run(row);
-  }
-
-  // Of Escrow's worker, until its last reclaim. Relaxed: read when all owners have ended.
-  [[nodiscard]] std::uint64_t workers_allocations() const {
-    return told_.allocations.load(std::memory_order_relaxed);
-  }
+  counting_node(deleter_core& core, std::atomic<std::size_t>& reclaimed)
+      : reclaimable(core, release_lane::destroy, 0, &count), reclaimed_(&reclaimed) {}
 
  private:
-  static constexpr std::uint64_t row = 256;  // fits in CUDA's launch queue
-
-  [[nodiscard]] bool have_all_ended() const {
-    // Acquire: pairs with the release in note_allocations.
-    return test::wait_until(
-        [this] { return told_.ended.load(std::memory_order_acquire) == retired_; });
+  // Release: pairs with the acquire in await().
+  static void count(reclaimable& node) noexcept {
+    static_cast<counting_node&>(node).reclaimed_->fetch_add(1, std::memory_order_release);
   }
 
-  test::owned_stream const streams_[2] = {test::make_stream(), test::make_stream()};
-  tally told_;
-  std::uint64_t retired_ = 0;
-  pooled_ints kept_;
+  std::atomic<std::size_t>* reclaimed_;
 };
 
-// Heap allocations of Escrow, on the calling thread and on its worker, once everything is warm.
-void run_steady(benchmark::State& state, std::uint64_t turns) {
-  steady_state steady;
-  constexpr std::uint64_t warm_up_turns = 4096;
-  steady.run(warm_up_turns);
-  steady.fill();
-  std::uint64_t const before = steady.workers_allocations();
-  auto const all = static_cast<double>(turns);
-  std::uint64_t counted = 0;
-  repeat(state, [&] {
-    test::allocation_watch const mine;
-    double const us = us_of([&] { steady.run(turns); });
-    counted = mine.count() + steady.workers_allocations() - before;
-    return us / all;
-  });
-  steady.allocate_on_worker();
-  test::must(steady.workers_allocations() > before, "an allocation of the worker is counted");
-  state.counters.insert({{"turns", all},
-                         {"allocations", counted},
-                         {"allocations_per_million", static_cast<double>(counted) * 1e6 / all}});
+callbacks pushes(std::size_t nodes, std::chrono::microseconds linger) {
+  struct worker {
+    explicit worker(std::chrono::microseconds linger)
+        : deleter({.thread_name = worker_name, .linger = linger}) {}
+
+    std::atomic<std::size_t> reclaimed{0};
+    std::size_t pushed = 0;
+    escrow::deleter deleter;
+    std::deque<counting_node> nodes;
+  };
+  auto const its = std::make_shared<worker>(linger);
+  callbacks made{
+      .callback = [](void* node) noexcept { static_cast<counting_node*>(node)->push(); }};
+  for (std::size_t i = 0; i < nodes; ++i) {
+    made.objects.push_back(&its->nodes.emplace_back(its->deleter.core(), its->reclaimed));
+  }
+  made.end_round = [=] { await(its->reclaimed, its->pushed += nodes); };
+  return made;
 }
+
+// The worker looks again and again, and needs no wakeup.
+callbacks awake() {
+  return pushes(1024, std::chrono::hours(1));
+}
+
+// The worker goes to sleep as soon as it has nothing to do, and each push wakes it.
+callbacks asleep() {
+  callbacks made = pushes(1, std::chrono::microseconds(0));
+  await_sleep_in(made);
+  return made;
+}
+
+class sleeper {
+ public:
+  ~sleeper() {
+    // Release: pairs with the acquire in answer().
+    is_ending_.store(true, std::memory_order_release);
+    wakeup_.notify();
+    thread_.join();
+  }
+
+  static void ring(void* self) noexcept { static_cast<sleeper*>(self)->wakeup_.notify(); }
+  void end_round() { await(answers_, ++rings_); }
+
+ private:
+  void answer() {
+    pthread_setname_np(pthread_self(), worker_name);
+    while (true) {
+      // Acquire: pairs with the release in the destructor.
+      auto const may_sleep = [this] { return !is_ending_.load(std::memory_order_acquire); };
+      if (!wakeup_.try_sleep(may_sleep)) return;
+      wakeup_.wait_for_notify();
+      // Release: pairs with the acquire in await().
+      answers_.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  wakeup wakeup_;
+  std::atomic<bool> is_ending_{false};
+  std::atomic<std::size_t> answers_{0};
+  std::size_t rings_ = 0;
+  std::thread thread_{[this] { answer(); }};  // behind what it uses
+};
+
+callbacks wake_alone() {
+  auto const its = std::make_shared<sleeper>();
+  callbacks made{.callback = &sleeper::ring, .objects = {its.get()}};
+  made.end_round = [=] { its->end_round(); };
+  await_sleep_in(made);
+  return made;
+}
+
+// The ticks of each callback.
+std::vector<std::uint32_t> take(callbacks const& of, std::size_t rounds) {
+  // Volatile: CUDA's calls are not inlined either.
+  auto* const volatile callback = of.callback;
+  std::vector<std::uint32_t> taken(rounds * of.objects.size());  // no sample pays for the memory
+  taken.clear();
+  for (std::size_t left = rounds; left > 0; --left) {
+    of.begin_round();
+    for (void* const object : of.objects) {
+      std::uint64_t const begin = ticks();
+      callback(object);
+      std::uint64_t const end = ticks();
+      taken.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(end - begin, UINT32_MAX)));
+    }
+    of.end_round();
+  }
+  return taken;
+}
+
+void run_callbacks(benchmark::State& state, arm<callbacks()> const& which, std::size_t count) {
+  callbacks const of = which.setup();
+  constexpr std::size_t warm_up_rounds = 4;
+  static_cast<void>(take(of, warm_up_rounds));
+  std::vector<std::uint32_t> taken;
+  repeat(state, [&] {
+    taken = take(of, count / of.objects.size());
+    return quantile(taken, 0.5) * ns_per_tick() * 1e-3;
+  });
+  for (auto const& [name, share] : {std::pair("p50_ns", 0.5), std::pair("p999_ns", 0.999)}) {
+    state.counters[name] = quantile(taken, share) * ns_per_tick();
+  }
+}
+
+// In a row of samples with a worker that sleeps, each of which takes long.
+constexpr int asleep_samples_max = 10'000;
+
+constexpr arm<callbacks()> arms[]{
+    {"empty", &empty},
+    {"escrow_awake", &awake},
+    {"escrow_asleep", &asleep, asleep_samples_max},
+    {"wake_alone", &wake_alone, asleep_samples_max},
+};
 
 }  // namespace
 
 void register_all(settings const& how) {
-  register_callbacks(how);
-  for (bool const is_launched : {false, true}) {
-    add("reclaim/exec_" + std::string(is_launched ? "launched" : "never_launched"),
-        {how.choose(200, 2)}, &run_reclaim, is_launched);
+  for (auto const& each : arms) {
+    int const count = std::min(each.times_max, how.choose(1 << 20, 1 << 11));
+    add("destructor/" + std::string(each.name), {1, 0, benchmark::kNanosecond}, &run_callbacks,
+        each, static_cast<std::size_t>(count));
   }
-  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 1024));
-  add("steady/allocations", {1, how.choose(3, 2)}, &run_steady, turns);  // a count needs no more
 }
 
 }  // namespace escrow::bench

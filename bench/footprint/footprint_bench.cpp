@@ -1,4 +1,5 @@
-// What scratch costs that many graphs share: bytes of the device, and the time of a launch.
+// What scratch costs that many graphs share, and one exec for many graphs of equal shape: bytes of
+// the device, and the time of a launch.
 //
 // footprint/WAY/graphs:G: G graphs of 8 tiny kernels, each with scratch of one size, are launched
 // on one stream in a recorded pattern: at random, or, in footprint_long/..., each for 50 launches.
@@ -7,6 +8,11 @@
 //
 // footprint_mixed: graphs with several blocks, of a model's batch sizes. footprint_races: launches
 // on several streams that find out whether another one runs at the same time.
+//
+// exec_set/same/kernels:K: launches of one graph of a set, beside plain launches of its exec.
+// exec_set/switch/kernels:K: launches of two graphs in turn, beside a plain update before each
+// launch. exec_set/memory: device memory of 64 graphs of 512 kernels in a set, beside one exec and
+// 64.
 #include <random>
 
 #include "graphs.hpp"
@@ -15,32 +21,38 @@
 namespace escrow::bench {
 namespace {
 
-constexpr int kernels_of_each = 8;
 constexpr std::size_t graphs_in_figures = 64;
+constexpr sizes launches_on_gpu{.instances = 3, .row = 400, .steady = 200, .bursts = 4};
 
-struct launch_pattern {
-  char const* name;    // how names of benchmarks begin
-  int launches_alike;  // of one graph before another is drawn
-};
+// A form that makes one of the calls at each launch: in turn, or in the order of these indices.
+relaunch_form in_turn(std::vector<launch_call> calls, std::vector<std::size_t> order = {}) {
+  while (order.size() < calls.size()) order.push_back(order.size());
+  relaunch_form form;
+  form.launch = [calls = std::move(calls), order = std::move(order),
+                 next = std::size_t{0}](cudaStream_t on) mutable {
+    calls[order[next]](on);
+    if (++next == order.size()) next = 0;
+  };
+  return form;
+}
 
-constexpr launch_pattern random_pattern{"footprint/", 1};
-constexpr launch_pattern long_pattern{"footprint_long/", 50};
-
-// The graphs in the order of their launches, the same in each run.
-std::vector<std::size_t> recorded(launch_pattern const& of, std::size_t graphs) {
+// The graphs in the order of their launches, the same in each run: so many of one graph before
+// another is drawn.
+std::vector<std::size_t> recorded(int launches_alike, std::size_t graphs) {
   constexpr std::size_t launches = 1000;
   std::minstd_rand next(static_cast<unsigned>(graphs));
   std::vector<std::size_t> order;
   while (order.size() < launches) {
     std::size_t const graph = next() % graphs;
-    order.insert(order.end(), static_cast<std::size_t>(of.launches_alike), graph);
+    order.insert(order.end(), static_cast<std::size_t>(launches_alike), graph);
   }
   return order;
 }
 
 // Graphs that have been launched once, and are launched in a pattern from now on.
-relaunch_form make_family(cudaStream_t stream, way_arm const& which, launch_pattern const& pattern,
+relaunch_form make_family(cudaStream_t stream, way_arm const& which, int launches_alike,
                           std::size_t graphs, std::size_t bytes) {
+  constexpr int kernels_of_each = 8;
   scratch_way const way = which.setup(bytes);
   std::vector<launch_call> calls;
   while (calls.size() < graphs) {
@@ -53,23 +65,105 @@ relaunch_form make_family(cudaStream_t stream, way_arm const& which, launch_patt
   }
   test::must(cudaStreamSynchronize(stream));
   constexpr std::size_t kib = 1024;
-  relaunch_form form = in_turn(std::move(calls), recorded(pattern, graphs));
+  relaunch_form form = in_turn(std::move(calls), recorded(launches_alike, graphs));
   form.facts["scratch_kib"] = static_cast<int>(scratch_pool::block_bytes(bytes) / kib);
   form.facts["device_kib"] = static_cast<int>(way.device_bytes() / kib);
-  form.owed = [way] { return std::size_t{0}; };
+  form.settle = [way] {};  // the execs end before it
   return form;
 }
 
-void add_family(settings const& how, launch_pattern const& pattern, way_arm const& which,
-                std::size_t graphs) {
-  if (!which.is_for(how)) return;
+void add_family(settings const& how, way_arm const& which, bool is_long, std::size_t graphs) {
   std::size_t const bytes = std::size_t{1} << (how.is_simulated ? 16U : 26U);
   auto const maker_of = [=](way_arm const& of) {
-    return [=](cudaStream_t stream) { return make_family(stream, of, pattern, graphs, bytes); };
+    return [=](cudaStream_t stream) {
+      return make_family(stream, of, is_long ? 50 : 1, graphs, bytes);
+    };
   };
-  add_launches(how, pattern.name + std::string(which.name) + "/graphs:" + std::to_string(graphs),
-               maker_of(way_named("arena")), maker_of(which),
-               {.instances = 3, .row = 400, .steady = 200, .bursts = 4});
+  add_launches(how,
+               (is_long ? "footprint_long/" : "footprint/") + std::string(which.name) +
+                   "/graphs:" + std::to_string(graphs),
+               maker_of(way_named("arena")), maker_of(which), launches_on_gpu);
+}
+
+// Execs for many graphs.
+
+graph graph_of(cudaStream_t stream, int kernels) {
+  return capture(stream_ref(stream), [kernels](stream_ref on) { enqueue_row(on.get(), kernels); });
+}
+
+// Launches the graphs of a set in turn.
+relaunch_form in_a_set(cudaStream_t stream, int kernels, std::size_t graphs) {
+  auto const set = std::make_shared<exec_set>();
+  std::vector<launch_call> calls;
+  while (calls.size() < graphs) {
+    auto const member = set->add(graph_of(stream, kernels));
+    calls.emplace_back([=](cudaStream_t on) { set->launch(member, on); });
+  }
+  return in_turn(std::move(calls));
+}
+
+// The same by plain calls.
+relaunch_form updated_plainly(cudaStream_t stream, int kernels, std::size_t graphs) {
+  auto const exec =
+      std::make_shared<test::owned_exec>(test::instantiate(graph_of(stream, kernels).get()));
+  std::vector<launch_call> calls;
+  while (calls.size() < graphs) {
+    auto const source = std::make_shared<graph>(graph_of(stream, kernels));
+    calls.emplace_back([=](cudaStream_t on) {
+      cudaGraphExecUpdateResultInfo result{};
+      if (graphs > 1) test::must(cudaGraphExecUpdate(*exec, source->get(), &result));
+      test::must(cudaGraphLaunch(*exec, on));
+    });
+  }
+  return in_turn(std::move(calls));
+}
+
+// What the device has less of after `make` than before, in KiB.
+template <class Make>
+double kib_taken_by(Make make, std::size_t times) {
+  std::size_t before = 0, after = 0, total = 0;
+  test::must(cudaMemGetInfo(&before, &total));
+  for (std::size_t i = 0; i < times; ++i) make();
+  test::must(cudaDeviceSynchronize());
+  test::must(cudaMemGetInfo(&after, &total));
+  return (static_cast<double>(before) - static_cast<double>(after)) / 1024;
+}
+
+void measure_exec_memory(benchmark::State& state, int kernels) {
+  test::owned_stream const stream = test::make_stream();
+  // All stay until the end: CUDA keeps what an exec had for the next one.
+  std::vector<test::owned_exec> execs;
+  auto const add_exec = [&] {
+    execs.push_back(test::instantiate(graph_of(stream, kernels).get()));
+    test::must(cudaGraphLaunch(execs.back(), stream));
+  };
+  exec_set set;
+  auto const add_member = [&] { set.launch(set.add(graph_of(stream, kernels)), stream); };
+  auto& counters = state.counters;
+  repeat(state, [&] {
+    return us_of([&] {
+      counters["one_exec_kib"] = kib_taken_by(add_exec, 1);
+      counters["set_kib"] = kib_taken_by(add_member, graphs_in_figures);
+      counters["execs_kib"] = kib_taken_by(add_exec, graphs_in_figures);
+    });
+  });
+}
+
+void register_exec_sets(settings const& how) {
+  // First: later execs get memory that earlier ones had.
+  int const most = how.choose(512, 8);
+  add("exec_set/memory", {1, 1, benchmark::kMillisecond}, &measure_exec_memory, most);
+  for (int const kernels : {8, 64, 512}) {
+    if (kernels > most) continue;
+    for (std::size_t const graphs : {1U, 2U}) {
+      add_launches(
+          how,
+          std::string("exec_set/") + (graphs == 1 ? "same" : "switch") +
+              "/kernels:" + std::to_string(kernels),
+          [=](cudaStream_t stream) { return updated_plainly(stream, kernels, graphs); },
+          [=](cudaStream_t stream) { return in_a_set(stream, kernels, graphs); }, launches_on_gpu);
+    }
+  }
 }
 
 }  // namespace
@@ -78,10 +172,11 @@ void register_all(settings const& how) {
   register_exec_sets(how);
   for (char const* const name : {"arena_again", "shared", "memory_nodes", "private"}) {
     way_arm const which = way_named(name);
+    if (which.setup == nullptr) continue;
     for (std::size_t const graphs : {1U, 4U, 16U, 64U, 256U}) {
-      add_family(how, random_pattern, which, graphs);
+      add_family(how, which, false, graphs);
     }
-    add_family(how, long_pattern, which, graphs_in_figures);
+    add_family(how, which, true, graphs_in_figures);
   }
   register_mixed(how);
   register_races(how);

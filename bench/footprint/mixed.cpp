@@ -115,7 +115,7 @@ void register_mixed(settings const& how) {
   std::vector<std::size_t> batches{1};
   for (std::size_t batch = 8; batch <= 512; batch += 8) batches.push_back(batch);
   auto const add_way = [&](std::string const& name, way_arm const& which) {
-    if (!which.is_for(how)) return;
+    if (which.setup == nullptr) return;
     add("footprint_mixed/" + name, {1, how.choose(3, 1)}, &run_mixed, which, batches, scale);
   };
   add_way("shared_smallest_first", way_named("shared"));

@@ -41,27 +41,11 @@ scratch_way make_arena(std::size_t bytes) {
 }
 
 way_arm const ways[]{
-    {"shared", &make_slots<true>},
-    {"private", &make_slots<false>},
-    {"arena", &make_arena},
-    {"arena_again", &make_arena},
-    {"memory_nodes", &make_memory_nodes, false},
+    {"shared", &make_slots<true>}, {"private", &make_slots<false>},      {"arena", &make_arena},
+    {"arena_again", &make_arena},  {"memory_nodes", &make_memory_nodes},
 };
 
 }  // namespace
-
-relaunch_form in_turn(std::vector<launch_call> calls, std::vector<std::size_t> order) {
-  if (order.empty()) {
-    while (order.size() < calls.size()) order.push_back(order.size());
-  }
-  relaunch_form form;
-  form.launch = [calls = std::move(calls), order = std::move(order),
-                 next = std::size_t{0}](cudaStream_t on) mutable {
-    calls[order[next]](on);
-    if (++next == order.size()) next = 0;
-  };
-  return form;
-}
 
 launch_call scratch_way::exec_of(cudaStream_t stream, std::function<void()> const& enqueue) const {
   if (is_escrows) {

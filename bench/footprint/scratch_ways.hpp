@@ -1,15 +1,9 @@
 // The ways in which many graphs get their scratch.
 #pragma once
 
-#include "forms.hpp"
+#include "launches.hpp"
 
 namespace escrow::bench {
-
-using launch_call = std::function<void(cudaStream_t)>;
-
-// A form that makes one of the calls at each launch: in turn, or in the order of these indices.
-[[nodiscard]] relaunch_form in_turn(std::vector<launch_call> calls,
-                                    std::vector<std::size_t> order = {});
 
 // What: where graphs get their scratch, and how they are instantiated and launched.
 // Thread safety: one thread claims and captures; execs as CUDA's.
@@ -40,5 +34,9 @@ using way_arm = arm<scratch_way(std::size_t bytes)>;
 
 // Not defined on the simulated runtime, which does not say what memory nodes need.
 [[gnu::weak]] scratch_way make_memory_nodes(std::size_t bytes);
+
+// Parts of the footprint bench, in files of their own.
+void register_mixed(settings const& how);
+void register_races(settings const& how);
 
 }  // namespace escrow::bench

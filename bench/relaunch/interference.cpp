@@ -1,7 +1,6 @@
 // How long launches take, one by one at a steady pace, while other threads create and destroy
 // graphs and free memory. Escrow's exec beside Escrow's churn takes turns with a bare exec beside
-// the same churn in plain CUDA; the other arms tell what of it is the exec's, the event record's,
-// and the churn's.
+// the same churn in plain CUDA.
 //
 // Churn is a thread that creates and destroys 1,000 graphs a second: it makes a block of 1 MiB
 // (cudaMalloc), captures 8 kernels, instantiates, and destroys exec and graph. A second thread
@@ -80,38 +79,34 @@ class escrow_graphs {
   pooled_blocks kept_;
 };
 
-// Returns how many graphs there were.
 template <class Graphs>
-int churn(std::stop_token const& stop) {
+void churn(std::stop_token const& stop) {
   relaxed_capture_scope const relaxed;
   Graphs graphs;
-  int created = 0;
-  for (auto next = clock::now(); !stop.stop_requested(); ++created) {
+  for (auto next = clock::now(); !stop.stop_requested();) {
     graphs.create_and_destroy();
     next += churn_period;
     std::this_thread::sleep_until(next);
   }
-  return created;
 }
 
-// One sort of exec, launched beside one sort of churn.
+// One form, launched beside one sort of churn.
 class disturbed {
  public:
-  disturbed(char const* name, bool is_churn_ours, cudaStream_t stream)
+  disturbed(std::string const& name, cudaStream_t stream)
       : stream_(stream),
         form_(form_named(name).setup(stream, line_of_8)),
-        churn_(is_churn_ours ? &churn<escrow_graphs> : &churn<plain_graphs>) {
+        churn_(name == "escrow" ? &churn<escrow_graphs> : &churn<plain_graphs>) {
     form_.upload(stream);
     test::must(cudaStreamSynchronize(stream));
   }
 
   // Adds the host times of `launches` launches.
   void take(int launches) {
-    std::packaged_task<int(std::stop_token)> beside(churn_);
-    auto created = beside.get_future();
+    std::packaged_task<void(std::stop_token)> beside(churn_);
+    auto ended = beside.get_future();
     std::jthread thread(std::move(beside));
-    auto const begin = clock::now();
-    auto next = begin;
+    auto next = clock::now();
     for (int i = -warm_up; i < launches; ++i) {
       while (clock::now() < next) {
       }
@@ -119,61 +114,41 @@ class disturbed {
       if (i >= 0) times_us_.push_back(us);
       next = std::max(next + pace, clock::now());  // what is late is not made up for
     }
-    seconds_ += seconds_since(begin);
     thread.request_stop();
-    graphs_ += created.get();
+    ended.get();  // throws what the churn has thrown
     test::must(cudaStreamSynchronize(stream_));
   }
 
-  [[nodiscard]] double at_us(double share) const { return quantile(times_us_, share); }
-  [[nodiscard]] std::size_t samples() const { return times_us_.size(); }
-
-  void report(benchmark::State& state, std::string const& prefix) const {
-    state.counters.insert({{prefix + "p50_us", at_us(0.5)},
-                           {prefix + "p99_us", at_us(0.99)},
-                           {prefix + "p999_us", at_us(0.999)},
-                           {prefix + "max_us", at_us(1.0)},
-                           {prefix + "graphs_per_s", graphs_ / seconds_}});
-  }
+  [[nodiscard]] double p999_us() const { return quantile(times_us_, 0.999); }
 
  private:
   cudaStream_t stream_;
   relaunch_form form_;
-  int (*churn_)(std::stop_token const&);
+  void (*churn_)(std::stop_token const&);
   std::vector<double> times_us_;
-  double seconds_ = 0;
-  int graphs_ = 0;
 };
 
-void run_beside_churn(benchmark::State& state, char const* name, bool is_churn_ours, int launches) {
+void run_beside_churn(benchmark::State& state, std::string const& name, int launches) {
   test::owned_stream const stream = test::make_stream();
-  disturbed bare("bare", false, stream);
-  disturbed form(name, is_churn_ours, stream);
+  disturbed bare("bare", stream), form(name, stream);
   repeat(state, [&] {
     bare.take(launches);
     form.take(2 * launches);
     bare.take(launches);
-    return form.at_us(0.999);
+    return form.p999_us();
   });
-  form.report(state, "");
-  bare.report(state, "bare_");
-  state.counters.insert(
-      {{"p999_of_bare", form.at_us(0.999) / bare.at_us(0.999)}, {"samples", form.samples()}});
+  state.counters.insert({{"p999_us", form.p999_us()},
+                         {"bare_p999_us", bare.p999_us()},
+                         {"p999_of_bare", form.p999_us() / bare.p999_us()}});
 }
 
 }  // namespace
 
 void register_interference(settings const& how) {
-  int const launches = how.choose(5'000, 20);
-  auto const add_form = [&](std::string const& name, char const* form, bool is_churn_ours) {
-    add("interference/" + name, {1, repetitions(how)}, &run_beside_churn, form, is_churn_ours,
-        launches);
-  };
-  add_form("bare_again", "bare_again", false);
-  add_form("escrow", "escrow", true);
-  add_form("bare_recorded", "bare_recorded", false);
-  add_form("escrow_beside_plain_churn", "escrow", false);
-  add_form("bare_beside_escrow_churn", "bare", true);
+  for (std::string const name : {"bare_again", "escrow"}) {
+    add("interference/" + name, {1, repetitions(how)}, &run_beside_churn, name,
+        how.choose(5'000, 20));
+  }
 }
 
 }  // namespace escrow::bench

@@ -1,13 +1,8 @@
-// What a launch costs, again and again: bare graphs, graphs that hold something, and no graph.
+// What a launch costs, again and again: bare graphs, and graphs that hold something.
 //
 // Each form takes turns with a bare graph on the same stream, and what counts is its share of that
 // one's figures: what drifts meanwhile drifts for both. bare and bare_again are the same: what lies
-// between them and 1 is noise.
-//
-// The time is microseconds per launch in a long row of launches with one synchronization at its
-// end. The host's part is the time to enqueue, on an idle stream: `host_us` in a burst of up to 200
-// launches, which an exec with a user object does not get through without blocking and a bare one
-// does; `host_burst_us` in a burst of 16, which none blocks in.
+// between them and 1 is noise. What the counters say: see launches.hpp.
 #include <array>
 #include <future>
 
@@ -23,14 +18,11 @@ namespace {
 // instances, launches in a row and in a long burst, and short bursts.
 using sized_shape = std::pair<shape, sizes>;
 
-constexpr shape line_of_64{"kernels:64", 1, 64};
 constexpr sized_shape line_1{{"kernels:1", 1, 1}, {10, 2000, 200, 8}};
 constexpr sized_shape line_8{line_of_8, {6, 600, 200, 8}};
-constexpr sized_shape line_64{line_of_64, {3, 100, 200, 2}};
+constexpr sized_shape line_64{{"kernels:64", 1, 64}, {3, 100, 200, 2}};
 constexpr sized_shape line_512{{"kernels:512", 1, 512}, {1, 16, 32, 1}};
 constexpr sized_shape fork4{{"fork4", 4, 16}, {4, 200, 200, 2}};
-// For forms that are there to be seen beside the others.
-constexpr sized_shape less_often[]{{line_of_8, {1, 200, 100, 4}}, {line_of_64, {1, 50, 50, 1}}};
 
 void add_form(settings const& how, std::string const& name, sized_shape const& each) {
   auto const& [of, gpu] = each;
@@ -80,8 +72,8 @@ void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launch
     return us_of([&] { made = launches_until_quiet(form, stream, flag, launches_max); });
   });
   test::must(cudaStreamSynchronize(stream));
-  state.counters.insert(
-      {{"launches", made}, {"launches_max", launches_max}, {"destructors_owed", form.end()}});
+  form.end();
+  state.counters["launches"] = made;
 }
 
 // What a thread with a stream, a capture and an exec of its own does.
@@ -110,9 +102,7 @@ void on_threads(benchmark::State& state, arm<form_setup> const& which, int threa
     return 1e6 / launches *
            taken.add_around([&] { return bare.round(); }, [&] { return form.round(); });
   });
-  state.counters.insert({{"throughput_of_bare", 1 / taken.share()},
-                         {"bare_us", taken.plain() * 1e6 / launches},
-                         {"on_threads", threads}});
+  state.counters["throughput_of_bare"] = 1 / taken.share();
 }
 
 constexpr content with_64_owners{.owners = 64};
@@ -120,7 +110,7 @@ constexpr content with_64_owners{.owners = 64};
 // Between two graphs, each with 64 owners of its own, to and fro.
 void update(benchmark::State& state) {
   graph_maker make;
-  turns first, later;
+  turns first, later;  // the first costs more
   repeat(state, [&] {
     make.settle();
     std::array<test::owned_graph, 2> const plain{make.plain(), make.plain()};
@@ -140,51 +130,37 @@ void update(benchmark::State& state) {
     test::must(exec.is_bare(), "the exec is bare");
     return us;
   });
-  first.report(state, "first_");
   later.report(state);
 }
 
 // The exec has been launched and is the last to hold the owners, so all of them are released within
-// the call. With the launch in flight, the worker releases them afterwards.
+// the call.
 void destroy(benchmark::State& state) {
   graph_maker make;
-  turns idle, in_flight;
-  auto const add = [&](turns& to, bool is_idle) {
+  turns taken;
+  repeat(state, [&] {
     make.settle();
     test::owned_exec plain = test::instantiate(make.plain());
     std::optional<graph_exec> ours(std::in_place, make.ours(with_64_owners));
     test::must(cudaGraphLaunch(plain, make.stream));
-    if (is_idle) test::must(cudaStreamSynchronize(make.stream));
+    test::must(cudaStreamSynchronize(make.stream));
     ours->launch(make.stream.get());
-    if (is_idle) test::must(cudaStreamSynchronize(make.stream));
-    return to.add_us([&] { plain.reset(); }, [&] { ours.reset(); });
-  };
-  repeat(state, [&] {
-    double const us = add(idle, true);
-    add(in_flight, false);
-    return us;
+    test::must(cudaStreamSynchronize(make.stream));
+    return taken.add_us([&] { plain.reset(); }, [&] { ours.reset(); });
   });
-  idle.report(state);
-  in_flight.report(state, "in_flight_");
+  taken.report(state);
 }
 
 }  // namespace
 
 void register_all(settings const& how) {
   for (sized_shape const& each : {line_1, line_8, line_64, line_512, fork4}) {
-    for (char const* const name :
-         {"bare", "bare_again", "escrow", "escrow_user_object", "user_object"}) {
+    for (char const* const name : {"bare", "bare_again", "escrow", "user_object"}) {
       add_form(how, name, each);
     }
   }
   for (sized_shape const& each : {line_1, line_8, line_64}) add_form(how, "lazy", each);
   add_form(how, "escrow_4096_objects", line_8);
-  for (sized_shape const& each : less_often) {
-    for (char const* const name :
-         {"event_nodes", "memory_nodes", "host_node", "eager_pool", "eager_host_function"}) {
-      add_form(how, name, each);
-    }
-  }
   int const launches_max = how.choose(1200, 4);
   for (std::string const name : {"bare", "escrow", "user_object"}) {
     add("run_ahead/" + name, {1, how.choose(3, 1), benchmark::kMillisecond}, &run_ahead,

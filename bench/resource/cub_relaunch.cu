@@ -8,8 +8,8 @@
 #include <cuda/std/execution>
 #include <escrow/memory_resource.hpp>
 
-#include "forms.hpp"
 #include "graphs.hpp"
+#include "launches.hpp"
 #include "resource_arms.hpp"
 
 namespace escrow::bench {
@@ -50,9 +50,7 @@ struct reduction {
 // A form that keeps what its graph uses, and tells how many nodes of it allocate or free.
 template <class Graph>
 relaunch_form form_with(std::shared_ptr<reduction> const& data, Graph const& graph) {
-  relaunch_form with_data;
-  with_data.owed = [data] { return owed_by(data->deleter); };
-  relaunch_form made = form_of(graph, with_data);
+  relaunch_form made = form_of(graph, [data] { settle(data->deleter); });
   int& count = made.facts["memory_nodes"];
   for (auto const type : {cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree}) {
     auto const found = made.facts.find("nodes_type_" + std::to_string(type));
@@ -72,9 +70,8 @@ form_maker plainly(void (reduction::*enqueue)(cudaStream_t)) {
 
 relaunch_form by_escrow(cudaStream_t stream) {
   auto const data = std::make_shared<reduction>();
-  return form_with(data, capture(stream_ref(stream), [&](stream_ref on) {
-                     data->with_resource(on.get());
-                   }));
+  return form_with(
+      data, capture(stream_ref(stream), [&](stream_ref on) { data->with_resource(on.get()); }));
 }
 
 }  // namespace

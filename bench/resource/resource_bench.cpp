@@ -38,20 +38,20 @@ constexpr arm_ratio ratios[]{
 };
 
 void add_pattern(settings const& how, std::string const& name, bool is_random) {
-  std::vector<claim_arm> arms{{"escrow", setup_of<&escrow_resource>(is_random), true, many}};
+  std::vector<claim_arm> arms{{"escrow", setup_of<&escrow_resource>(is_random), many}};
   if (&rmm_arms == nullptr) {
-    arms.push_back({"rmm", nullptr, false});
+    arms.push_back({"rmm", nullptr});
   } else {
     for (claim_arm const& each : rmm_arms(is_random)) arms.push_back(each);
   }
-  auto const present = present_arms(arms, how);
+  auto const present = present_arms(arms);
   auto const add_load = [&](claim_load const& load) {
     add_rounds("resource/" + name + "/threads:" + std::to_string(load.threads) +
                    "/streams:" + std::to_string(load.streams),
                how, present, ratios, load);
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
-  for (int const threads : {1, 8}) add_load({.threads = threads, .streams = 4});
+  add_load({.threads = 8, .streams = 4});
 }
 
 }  // namespace
@@ -59,10 +59,8 @@ void add_pattern(settings const& how, std::string const& name, bool is_random) {
 void register_all(settings const& how) {
   add_pattern(how, "pairs", false);
   add_pattern(how, "random", true);
-  for (int const threads : {1, 8}) {
-    add_pair("resource_turns/escrow_over_scratch", how, {"scratch", &scratch_pairs},
-             {"escrow", setup_of<&escrow_resource>(false)}, {threads});
-  }
+  add_pair("resource_turns/escrow_over_scratch", how, {"scratch", &scratch_pairs},
+           {"escrow", setup_of<&escrow_resource>(false)}, {});
   if (&register_cub_relaunch != nullptr) register_cub_relaunch(how);
 }
 

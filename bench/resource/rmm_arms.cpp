@@ -42,10 +42,10 @@ claim_setup rmm_fixed_size() {
 
 std::vector<claim_arm> rmm_arms(bool is_random) {
   return {
-      {"rmm_pool", setup_of<&pool<initial_bytes>>(is_random), false, some},
-      {"rmm_pool_on_escrow", setup_of<&pool_on_escrow>(is_random), false, some},
-      {"rmm_arena", setup_of<&arena>(is_random), false, some},
-      {"rmm_cuda_async", setup_of<&cuda_async>(is_random), false, some},
+      {"rmm_pool", setup_of<&pool<initial_bytes>>(is_random), some},
+      {"rmm_pool_on_escrow", setup_of<&pool_on_escrow>(is_random), some},
+      {"rmm_arena", setup_of<&arena>(is_random), some},
+      {"rmm_cuda_async", setup_of<&cuda_async>(is_random), some},
   };
 }
 

@@ -49,29 +49,15 @@ call_function escrow_retire(tally& owners) {
   return [deleter, &owners](cudaStream_t stream) { deleter->retire(stream, next(owners)); };
 }
 
-void CUDART_CB delete_owner(void* owner) {
-  delete static_cast<counted_owner*>(owner);
-}
-
-call_function host_function(tally& owners) {
-  return [&owners](cudaStream_t stream) {
-    auto owner = std::make_unique<counted_owner>(next(owners));
-    test::must(cudaLaunchHostFunc(stream, &delete_owner, owner.get()));
-    static_cast<void>(owner.release());
-  };
-}
-
 constexpr retire_arm arms[]{
     {"nothing", &nothing},
     {"event_record", &event_record},
     {"escrow", &escrow_retire},
-    {"host_function", &host_function},
 };
 
 // Microseconds of `calls` calls in a row: of the host, or of turns of a kernel and a call, until
 // all are done.
-template <bool has_kernels>
-double row_us(call_function const& call, cudaStream_t stream, int calls) {
+double row_us(call_function const& call, bool has_kernels, cudaStream_t stream, int calls) {
   return us_of([&] {
     for (int i = 0; i < calls; ++i) {
       if (has_kernels) test::must(test::launch_tiny(stream));
@@ -81,9 +67,7 @@ double row_us(call_function const& call, cudaStream_t stream, int calls) {
   });
 }
 
-using row_function = double(call_function const& call, cudaStream_t stream, int calls);
-
-void run_retire(benchmark::State& state, retire_arm const& which, row_function* row, int calls) {
+void run_retire(benchmark::State& state, retire_arm const& which, bool has_kernels, int calls) {
   test::owned_stream const stream = test::make_stream();
   tally owners;
   auto const call = which.setup(owners);
@@ -92,7 +76,7 @@ void run_retire(benchmark::State& state, retire_arm const& which, row_function* 
     return owners.destroyed.load(std::memory_order_acquire) == owners.handed_over;
   };
   auto const once = [&] {
-    double const us = row(call, stream, calls);
+    double const us = row_us(call, has_kernels, stream, calls);
     test::must(cudaStreamSynchronize(stream));
     test::must(test::wait_until(is_settled), "all owners have been destroyed");
     return us;
@@ -105,13 +89,12 @@ void run_retire(benchmark::State& state, retire_arm const& which, row_function* 
 }  // namespace
 
 void register_all(settings const& how) {
-  auto const add_kind = [&](std::string const& kind, row_function* row, int calls) {
-    for (retire_arm const& which : arms) {
-      add("retire/" + kind + "/" + which.name, {how.choose(10, 1)}, &run_retire, which, row, calls);
-    }
-  };
-  add_kind("host", &row_us<false>, how.choose(256, 4));  // fits in CUDA's launch queue
-  add_kind("stream", &row_us<true>, how.choose(1024, 4));
+  for (retire_arm const& which : arms) {
+    add("retire/host/" + std::string(which.name), {how.choose(10, 1)}, &run_retire, which, false,
+        how.choose(256, 4));  // fits in CUDA's launch queue
+    add("retire/stream/" + std::string(which.name), {how.choose(10, 1)}, &run_retire, which, true,
+        how.choose(1024, 4));
+  }
 }
 
 }  // namespace escrow::bench

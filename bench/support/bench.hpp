@@ -22,7 +22,6 @@ namespace escrow::bench {
 struct settings {
   bool is_simulated = true;  // numbers then say nothing about speed
   bool is_quick = true;      // simulated, or --quick: see that everything runs
-  std::string stacks{};      // --stacks=FOLDER: samples stacks into it and does nothing else
 
   [[nodiscard]] int choose(int count, int quick) const { return is_quick ? quick : count; }
 };
@@ -34,12 +33,7 @@ template <class Setup>
 struct arm {
   char const* name;
   Setup* setup;
-  bool is_simulatable = true;                       // exists on the simulated runtime too
   int times_max = std::numeric_limits<int>::max();  // in one timed row, where that has a limit
-
-  [[nodiscard]] bool is_for(settings const& how) const {
-    return is_simulatable || !how.is_simulated;
-  }
 };
 
 template <class Arms>
@@ -82,12 +76,6 @@ void repeat(benchmark::State& state, Once once) {
 
 // Registers the program's benchmarks. Each bench program defines it.
 void register_all(settings const& how);
-// Parts of some programs, in files of their own.
-void register_callbacks(settings const& how);
-void register_exec_sets(settings const& how);
-void register_interference(settings const& how);
-void register_mixed(settings const& how);
-void register_races(settings const& how);
 
 using clock = std::chrono::steady_clock;
 
@@ -156,11 +144,11 @@ class turns {
   [[nodiscard]] double share() const { return quantile(share_, 0.5); }
 
   // As counters, if what was added is Escrow's microseconds.
-  void report(benchmark::State& state, std::string const& prefix = "") const {
-    state.counters.insert({{prefix + "plain_us", plain()},
-                           {prefix + "escrow_us", other()},
-                           {prefix + "extra_us", extra()},
-                           {prefix + "of_plain", share()}});
+  void report(benchmark::State& state) const {
+    state.counters.insert({{"plain_us", plain()},
+                           {"escrow_us", other()},
+                           {"extra_us", extra()},
+                           {"of_plain", share()}});
   }
 
  private:

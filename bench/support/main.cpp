@@ -78,24 +78,16 @@ void add_context(settings const& how) {
 int run(int argc, char** argv) {
   settings how{.is_simulated = test::is_simulated(), .is_quick = test::is_simulated()};
   if (!how.is_simulated && !is_device_usable()) return skip_status;
-  std::string const stacks = "--stacks=";
-  std::vector<std::string> users;
-  for (std::string const each : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-    if (each == "--quick") {
-      how.is_quick = true;
-    } else if (each.starts_with(stacks)) {
-      how.stacks = each.substr(stacks.size());
-    } else {
-      users.push_back(each);
-    }
-  }
+  auto const given = std::span(argv, static_cast<std::size_t>(argc)).subspan(1);
+  std::vector<std::string> users(given.begin(), given.end());
+  if (std::erase(users, "--quick") > 0) how.is_quick = true;
   // Our defaults first, so that the user's win.
   std::vector<std::string> texts{argv[0], "--benchmark_enable_random_interleaving=true",
                                  "--benchmark_display_aggregates_only=true",
                                  "--benchmark_repetitions=" + std::to_string(how.choose(11, 2))};
   texts.insert(texts.end(), users.begin(), users.end());
   std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
+  for (std::string& each : texts) pointers.push_back(each.data());
   int count = static_cast<int>(pointers.size());
   add_context(how);
   benchmark::Initialize(&count, pointers.data());

@@ -1,11 +1,27 @@
 // Rows and bursts of launches.
+#include "launches.hpp"
 
-#include "forms.hpp"
+#include <escrow/internal/graph_query.hpp>
+
+#include "handles.hpp"
 
 namespace escrow::bench {
 namespace {
 
-constexpr int burst_max = 16;
+// Looks at the graph itself, not at its child graphs.
+std::map<std::string, int> facts_of(cudaGraph_t graph) {
+  std::map<std::string, int> facts;
+  for (cudaGraphNode_t const node : nodes_of(graph)) {
+    cudaGraphNodeType type{};
+    test::must(cudaGraphNodeGetType(node, &type));
+    bool const is_kernel = type == cudaGraphNodeTypeKernel;
+    ++facts["nodes_" + (is_kernel ? "kernel" : "type_" + std::to_string(type))];
+  }
+  std::size_t edges = 0;
+  test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+  facts["edges"] = static_cast<int>(edges);
+  return facts;
+}
 
 void launch(relaunch_form const& form, cudaStream_t stream, int launches) {
   for (int i = 0; i < launches; ++i) form.launch(stream);
@@ -27,9 +43,9 @@ double burst_us(relaunch_form const& form, cudaStream_t stream, int launches) {
 
 void measure_launches(benchmark::State& state, form_maker const& make_bare,
                       form_maker const& make_form, sizes const& size) {
+  constexpr int burst_max = 16;
   test::owned_stream const stream = test::make_stream();
   turns rows, steady, bursts;
-  std::size_t slots_held = 0, owed = 0;
   repeat(state, [&] {
     relaunch_form bare = make_bare(stream), form = make_form(stream);
     for (relaunch_form const* const each : {&bare, &form}) {  // warms up
@@ -45,27 +61,43 @@ void measure_launches(benchmark::State& state, form_maker const& make_bare,
     for (int i = 0; i < size.bursts; ++i) {
       in_turns(bursts, &burst_us, std::min(burst_max, size.steady));
     }
-    slots_held = form.slots_held();
     for (auto const& [name, count] : form.facts) state.counters[name] = count;
-    owed += form.end();
-    owed += bare.end();
+    form.end();
+    bare.end();
     return us;
   });
   state.counters.insert({{"launches_per_s", 1e6 / rows.other()},
                          {"bare_us", rows.plain()},
                          {"host_us", steady.other()},
-                         {"bare_host_us", steady.plain()},
                          {"host_burst_us", bursts.other()},
-                         {"bare_host_burst_us", bursts.plain()},
                          {"throughput_of_bare", 1 / rows.share()},
                          {"host_of_bare", steady.share()},
                          {"host_burst_of_bare", bursts.share()},
-                         {"host_launches", size.steady},
-                         {"slots_held", slots_held},
-                         {"destructors_owed", owed}});
+                         {"host_launches", size.steady}});
 }
 
 }  // namespace
+
+relaunch_form form_of(cudaGraph_t graph, std::function<void()> settle) {
+  auto const exec = std::make_shared<test::owned_exec>(test::instantiate(graph));
+  return {
+      .settle = std::move(settle),
+      .launch = [=](cudaStream_t stream) { test::must(cudaGraphLaunch(*exec, stream)); },
+      .upload = [=](cudaStream_t stream) { test::must(cudaGraphUpload(*exec, stream)); },
+      .facts = facts_of(graph),
+  };
+}
+
+relaunch_form form_of(graph const& graph, std::function<void()> settle) {
+  auto const exec = std::make_shared<graph_exec>(graph);
+  test::must(exec->is_bare(), "the exec is bare");
+  return {
+      .settle = std::move(settle),
+      .launch = [=](cudaStream_t stream) { exec->launch(stream); },
+      .upload = [=](cudaStream_t stream) { exec->upload(stream); },
+      .facts = facts_of(graph.get()),
+  };
+}
 
 void add_launches(settings const& how, std::string const& name, form_maker const& bare,
                   form_maker const& form, sizes const& gpu) {

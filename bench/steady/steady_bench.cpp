@@ -1,0 +1,116 @@
+// Heap allocations in steady state: of claims, releases, retirements and reclaims.
+#include <atomic>
+#include <cstdint>
+
+#include "allocation_watch.hpp"
+#include "graphs.hpp"
+#include "wait_until.hpp"
+
+namespace escrow::bench {
+namespace {
+
+// What the owners of the steady state tell when the worker destroys them.
+struct tally {
+  std::atomic<std::uint64_t> ended{0};
+  std::atomic<std::uint64_t> allocations{0};  // of the worker, since it destroyed the first
+  std::atomic<bool> must_allocate{false};     // at the next end
+};
+
+// Of an owner, when it ends.
+struct note_allocations {
+  void operator()(tally* of) const noexcept {
+    thread_local test::allocation_watch const workers;
+    // Relaxed, both: the retirement publishes the order, and the release behind it the count.
+    if (of->must_allocate.load(std::memory_order_relaxed)) {
+      benchmark::DoNotOptimize(std::make_unique<std::uint64_t>(0).get());
+    }
+    of->allocations.store(workers.count(), std::memory_order_relaxed);
+    // Release: pairs with the acquire in have_all_ended().
+    of->ended.fetch_add(1, std::memory_order_release);
+  }
+};
+
+// Two streams, a pool and a deleter that are used over and over.
+class steady_state {
+ public:
+  steady_state() = default;
+  steady_state(steady_state&&) = delete;
+  // Owners count in here until their end, which comes by itself.
+  ~steady_state() { static_cast<void>(have_all_ended()); }
+
+  // `turns` claims, releases, retirements and reclaims.
+  void run(std::uint64_t turns) {
+    for (std::uint64_t done = 0; done < turns; done += row) {
+      for (std::uint64_t i = 0; i < row; ++i) {
+        cudaStream_t const stream = streams_[i % 2];
+        auto leased = kept_.pool.claim(stream);
+        kept_.deleter.retire(stream, std::unique_ptr<tally, note_allocations>(&told_));
+        leased.release();
+      }
+      retired_ += row;
+      for (auto const& stream : streams_) test::must(cudaStreamSynchronize(stream));
+      test::must(have_all_ended(), "all owners have been destroyed");
+    }
+  }
+
+  // A row whose owners are all pending at once, which is as many as there will ever be.
+  void fill() {
+    constexpr std::uint64_t enqueue_us = 20'000;  // far more than a row takes
+    for (auto const& stream : streams_) test::must(test::launch_sleep(stream, enqueue_us));
+    run(row);
+  }
+
+  // The same with a worker that allocates. Relaxed: the retirements publish it.
+  void allocate_on_worker() {
+    told_.must_allocate.store(true, std::memory_order_relaxed);
+    run(row);
+  }
+
+  // Of Escrow's worker, until its last reclaim. Relaxed: read when all owners have ended.
+  [[nodiscard]] std::uint64_t workers_allocations() const {
+    return told_.allocations.load(std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::uint64_t row = 256;  // fits in CUDA's launch queue
+
+  [[nodiscard]] bool have_all_ended() const {
+    // Acquire: pairs with the release in note_allocations.
+    return test::wait_until(
+        [this] { return told_.ended.load(std::memory_order_acquire) == retired_; });
+  }
+
+  test::owned_stream const streams_[2] = {test::make_stream(), test::make_stream()};
+  tally told_;
+  std::uint64_t retired_ = 0;
+  pooled_ints kept_;
+};
+
+// Heap allocations of Escrow, on the calling thread and on its worker, once everything is warm.
+void run_steady(benchmark::State& state, std::uint64_t turns) {
+  steady_state steady;
+  constexpr std::uint64_t warm_up_turns = 4096;
+  steady.run(warm_up_turns);
+  steady.fill();
+  std::uint64_t const before = steady.workers_allocations();
+  auto const all = static_cast<double>(turns);
+  std::uint64_t counted = 0;
+  repeat(state, [&] {
+    test::allocation_watch const mine;
+    double const us = us_of([&] { steady.run(turns); });
+    counted = mine.count() + steady.workers_allocations() - before;
+    return us / all;
+  });
+  steady.allocate_on_worker();
+  test::must(steady.workers_allocations() > before, "an allocation of the worker is counted");
+  state.counters["allocations_per_million"] = static_cast<double>(counted) * 1e6 / all;
+}
+
+}  // namespace
+
+void register_all(settings const& how) {
+  auto const turns = static_cast<std::uint64_t>(how.choose(1'000'192, 1024));
+  add("steady/allocations", {1, how.choose(3, 2)}, &run_steady, turns);  // a count needs no more
+}
+
+}  // namespace escrow::bench
