@@ -1,10 +1,8 @@
 """The figures: what each is computed from, its goal, and its place in the tables of docs/performance.md.
 
 A value is "BENCHMARK FIELD", the median of a counter or of the time, or a function of measurements `m`, where
-m(benchmark, field) is that median. A figure's noise is the same of two things that do not differ. A note is text, or a
-function of `m`.
+m(benchmark, field) is that median. A figure's noise is the same of two things that do not differ.
 """
-from functools import partial
 from types import SimpleNamespace
 
 NO_GOAL = "none"
@@ -22,81 +20,40 @@ def difference(value, other):
     return lambda m: of(value)(m) - of(other)(m)
 
 
-def figure(program, name, goal, value, word="", unit="ratio", noise=None, note=None):
+def figure(name, goal, value, word="", unit="ratio", noise=None):
     """`word` sets the figure apart from the others in its row."""
-    return SimpleNamespace(name=name, word=word, goal=goal, unit=unit, program=f"{program}_bench", value=of(value),
-                           noise=of(noise), note=note)
+    return SimpleNamespace(name=name, word=word, goal=goal, unit=unit, value=of(value), noise=of(noise))
 
 
-build, capture, claim, destructor, footprint, life, relaunch, resource, retire, steady = (
-    partial(figure, program) for program in ("build", "capture", "claim", "destructor", "footprint", "life", "relaunch",
-                                             "resource", "retire", "steady"))
-SIZES = {**{f"k{n}": f"kernels:{n}" for n in (1, 8, 64, 512)}, "fork4": "fork4"}
-KERNELS = {word: size for word, size in SIZES.items() if word != "fork4"}
+KERNELS = {f"k{n}": f"kernels:{n}" for n in (1, 8, 64, 512)}
+SIZES = {**KERNELS, "fork4": "fork4"}
 THREADS, BRANCHES = {1: "1 thread", 8: "8 threads"}, {1: "1 branch", 16: "16 branches"}
-BURSTS = "host time per launch in bursts of 16, which do not block the host"
 USER, OURS = "relaunch/user_object/kernels:", "relaunch/escrow/kernels:"
 CHAIN = "nodes:10000"
 
 
-def in_turns(name, goal, field, word, note=None, form="escrow"):
+def in_turns(name, goal, field, word, form="escrow"):
     """A form's share of the bare graph's figure, which it took turns with."""
     size = SIZES[word]
-    return relaunch(name, goal, f"relaunch/{form}/{size} {field}", word, noise=f"relaunch/bare_again/{size} {field}", note=note)
-
-
-def likeness(m, size):
-    """Whether a graph that Escrow captured has the same nodes and edges as the bare one."""
-    def words(form):
-        facts = {key: int(value) for key, value in sorted(m.fields(f"relaunch/{form}/{size}").items())
-                 if key.startswith("nodes_") or key == "edges"}
-        edges = facts.pop("edges", 0)
-        return facts and ", ".join([f"{count} {key[6:]} nodes" for key, count in facts.items()] + [f"{edges} edges"])
-
-    bare, ours = words("bare"), words("escrow")
-    if not bare or not ours:
-        return ""
-    if bare == ours:
-        return f"both graphs have {bare}: the timing is an A/A test of the same graph"
-    return f"the graphs differ: bare has {bare}, escrow has {ours}"
-
-
-def over_launches(benchmark, rest):
-    return lambda m: (f"host time per launch over {m(benchmark, 'host_launches'):.0f} launches from an idle "
-                      f"stream; {rest}")
+    return figure(name, goal, f"relaunch/{form}/{size} {field}", word, noise=f"relaunch/bare_again/{size} {field}")
 
 
 def host(name, word, form="escrow", goal="<= 1.25"):
-    note = over_launches(f"relaunch/{form}/{SIZES[word]}", "neither graph blocks the host")
-    return in_turns(f"relaunch_host_{name}", goal, "host_of_bare", word, note, form)
-
-
-def build_note(m):
-    fields = ("build_ns", "bare_build_ns", "seal_ns", "destroy_ns", "bare_destroy_ns")
-    return "per node: " + ", ".join(f"{field} {m(f'build/escrow/{CHAIN}', field):.0f}" for field in fields)
-
-
-def cuda_core_note(m):
-    """Why there is nothing, if there is nothing."""
-    if m.fields(f"build/cuda_core/{CHAIN}"):
-        return "from Python, whose own time is in it"
-    return next((problem for problem in m.problems if problem.startswith("cuda_core_build")),
-                "Python's cuda.core was not run")
-
-
-def eager(name, benchmark):
-    return capture(name, "<= 1", f"{benchmark} escrow_us", unit="us",
-                   note=lambda m: f"{m(benchmark, 'extra_us'):.3g} us of it beyond the floor")
+    return in_turns(f"relaunch_host_{name}", goal, "host_of_bare", word, form)
 
 
 def captured_claims(branches, count):
     return f"capture/claim/branches:{branches}/claims:{count} extra_us"
 
 
+def identity(kind, nodes):
+    return f"capture/identity/{kind}/nodes:{nodes} extra_us"
+
+
 def families(word, goal, field):
     """Shares of plain launches of 64 graphs over one arena, which the ways took turns with."""
-    return [footprint(f"{name}_{word}", its, f"{pattern}/{way}/graphs:64 {field}", column,
-                      noise=f"{pattern}/arena_again/graphs:64 {field}")
+    return [figure(f"{name}_{word}", its, f"{pattern}/{way}/graphs:64 {field}", column,
+                   noise=f"{pattern}/arena_again/graphs:64 {field}")
             for name, column, its, pattern, way in (
                 ("alternating", "any order", goal, "footprint", "shared"),
                 ("repeating", "each for long", goal, "footprint_long", "shared"),
@@ -104,13 +61,11 @@ def families(word, goal, field):
 
 
 def exec_sets(name, form, goal):
-    return [footprint(f"{name}_k{n}", goal, f"exec_set/{form}/kernels:{n} host_of_bare", f"{n} kernels") for n in (8, 64, 512)]
+    return [figure(f"{name}_k{n}", goal, f"exec_set/{form}/kernels:{n} host_of_bare", f"{n} kernels") for n in (8, 64, 512)]
 
 
 def races(name, goal, way, streams, word):
-    benchmark = f"footprint_races/{way}/streams:{streams}"
-    return footprint(name, goal, f"{benchmark} wrong_values", word, "values",
-                     note=lambda m: f"in {m(benchmark, 'launches'):,.0f} launches")
+    return figure(name, goal, f"footprint_races/{way}/streams:{streams} wrong_values", word, "values")
 
 
 def load(threads, streams=1, migrating=0):
@@ -120,152 +75,140 @@ def load(threads, streams=1, migrating=0):
 
 def over_escrow(pattern, suffix, goals):
     """RMM's memory resources' time over that of Escrow's, in the same rounds, on 8 threads."""
-    return [resource(f"rmm_{arm}_over_escrow{suffix}", goal, f"resource/{pattern}/threads:8/streams:1 rmm_{arm}_of_escrow",
-                     arm.replace("_", " ")) for arm, goal in zip(("pool", "pool_on_escrow", "arena", "cuda_async"), goals)]
+    return [figure(f"rmm_{arm}_over_escrow{suffix}", goal, f"resource/{pattern}/threads:8/streams:1 rmm_{arm}_of_escrow",
+                   arm.replace("_", " ")) for arm, goal in zip(("pool", "pool_on_escrow", "arena", "cuda_async"), goals)]
 
 
-def steal_note(m):
-    other = m("claim_turns/escrow_steal_over_escrow_on_first_stream/on_threads:1", "of_base")
-    return f"one slot for two streams in turn; without claimers {other:.3g}"
+def exec_set_bytes(m):
+    """CUDA takes memory in steps of 2 MiB."""
+    set_kib, one_exec_kib = (max(m("exec_set/memory", field), 2048) for field in ("set_kib", "one_exec_kib"))
+    return set_kib / one_exec_kib
 
 
 # The tables: what a row says, and the figures in it.
 TABLES = {
     "gpu": [
         ("launches/s in a long row, over the bare graph's",
-         [in_turns(f"relaunch_throughput_{word}", ">= 0.99", "throughput_of_bare", word,
-                   lambda m, size=size: likeness(m, size)) for word, size in SIZES.items()]),
+         [in_turns(f"relaunch_throughput_{word}", ">= 0.99", "throughput_of_bare", word) for word in SIZES]),
         ("the same by a stream_launcher",
-         [in_turns("relaunch_throughput_lazy_k1", ">= 0.99", "throughput_of_bare", "k1", form="lazy")]),
+         [in_turns("relaunch_throughput_lazy_k1", ">= 0.99", "throughput_of_bare", "k1", "lazy")]),
         ("CUDA's user object adds to each launch in a long row",
-         [relaunch(f"user_object_row_extra_us_k{n}", NO_GOAL, difference(f"{USER}{n}", f"{USER}{n} bare_us"), f"k{n}", "us",
-                   note="time per launch in a long row, beyond the bare graph's") for n in (8, 64, 512)]),
+         [figure(f"user_object_row_extra_us_k{n}", NO_GOAL, difference(f"{USER}{n} time", f"{USER}{n} bare_us"), f"k{n}", "us")
+          for n in (8, 64, 512)]),
     ],
     "host": [
         ("in bursts of 16 launches, over the bare graph's",
-         [in_turns(f"relaunch_burst_{word}", NO_GOAL, "host_burst_of_bare", word, BURSTS) for word in KERNELS]),
+         [in_turns(f"relaunch_burst_{word}", NO_GOAL, "host_burst_of_bare", word) for word in KERNELS]),
         ("over 200 launches (k512: 32), over the bare graph's; neither blocks", [host(word, word) for word in KERNELS]),
         ("the same by a stream_launcher", [host(f"lazy_{word}", word, "lazy", "<= 1.05") for word in ("k1", "k8", "k64")]),
         ("the same with 4,096 owners in the graph", [host("4096_objects", "k8", "escrow_4096_objects")]),
         ("in bursts of 16, CUDA's user object over Escrow",
-         [relaunch(f"user_object_over_escrow_burst_k{n}", NO_GOAL,
-                   ratio(f"{USER}{n} host_burst_us", f"{OURS}{n} host_burst_us"), f"k{n}", note=BURSTS) for n in (8, 64)]),
+         [figure(f"user_object_over_escrow_burst_k{n}", NO_GOAL,
+                 ratio(f"{USER}{n} host_burst_us", f"{OURS}{n} host_burst_us"), f"k{n}") for n in (8, 64)]),
     ],
     "limit": [
         ("launches in flight before the host blocks, Escrow",
-         [relaunch("run_ahead", "> 1000", "run_ahead/escrow launches", unit="launches", noise="run_ahead/bare launches",
-                   note="A/A is the bare graph's")]),
+         [figure("run_ahead", "> 1000", "run_ahead/escrow launches", unit="launches", noise="run_ahead/bare launches")]),
         ("the same with CUDA's user object",
-         [relaunch("user_object_run_ahead", NO_GOAL, "run_ahead/user_object launches", unit="launches")]),
+         [figure("user_object_run_ahead", NO_GOAL, "run_ahead/user_object launches", unit="launches")]),
         ("host time over 200 launches, mostly blocking: CUDA's user object over Escrow",
-         [relaunch(f"user_object_over_escrow_host_k{n}", goal, ratio(f"{USER}{n} host_us", f"{OURS}{n} host_us"), f"k{n}",
-                   note=over_launches(f"{USER}{n}", "with a user object it is mostly blocking"))
+         [figure(f"user_object_over_escrow_host_k{n}", goal, ratio(f"{USER}{n} host_us", f"{OURS}{n} host_us"), f"k{n}")
           for n, goal in ((8, ">= 5"), (64, ">= 25"))]),
     ],
     "threads": [
         ("launches/s of 12 threads, each with its own exec of 8 kernels, over the bare graph's",
-         [relaunch("relaunch_threads12", ">= 0.97", "threads12/escrow throughput_of_bare",
-                   noise="threads12/bare_again throughput_of_bare")]),
+         [figure("relaunch_threads12", ">= 0.97", "threads12/escrow throughput_of_bare",
+                 noise="threads12/bare_again throughput_of_bare")]),
         ("the same with CUDA's user object",
-         [relaunch("user_object_threads12", NO_GOAL, "threads12/user_object throughput_of_bare")]),
+         [figure("user_object_threads12", NO_GOAL, "threads12/user_object throughput_of_bare")]),
         ("p99.9 of a launch while other threads create and destroy graphs, over the bare graph's",
-         [relaunch("interference_p999", "<= 1.5", "interference/escrow p999_of_bare",
-                   noise="interference/bare_again p999_of_bare")]),
+         [figure("interference_p999", "<= 1.5", "interference/escrow p999_of_bare",
+                 noise="interference/bare_again p999_of_bare")]),
     ],
     "claim": [
         ("claim and release over the floor",
-         [claim(f"claim_over_floor_{n}t", "<= 1.3", f"claim_turns/escrow_over_floor/on_threads:{n} of_base", word)
+         [figure(f"claim_over_floor_{n}t", "<= 1.3", f"claim_turns/escrow_over_floor/on_threads:{n} of_base", word)
           for n, word in THREADS.items()]),
         ("claim and release by a claimer, over capture query and stream id",
-         [claim(f"local_pair_over_queries_{n}t", goal, f"{load(n)} local_of_queries", word)
+         [figure(f"local_pair_over_queries_{n}t", goal, f"{load(n)} local_of_queries", word)
           for n, word, goal in ((1, "1 thread", "<= 1.5"), (8, "8 threads", "<= 2"), (16, "16 threads", "<= 2"))]),
         ("PyTorch's caching allocator over a claimer",
-         [claim(f"pytorch_over_local_{n}t", goal, f"{load(n)} pytorch_of_local", word)
+         [figure(f"pytorch_over_local_{n}t", goal, f"{load(n)} pytorch_of_local", word)
           for (n, word), goal in zip(THREADS.items(), (">= 2", ">= 50"))]),
         ("RMM, the faster of its pool and fixed-size resources, over a claimer",
-         [claim("rmm_over_local_8t", ">= 50",
-                lambda m: min(m(load(8), f"rmm_{which}_of_local") for which in ("pool", "fixed_size")), "8 threads")]),
+         [figure("rmm_over_local_8t", ">= 50",
+                 lambda m: min(m(load(8), f"rmm_{which}_of_local") for which in ("pool", "fixed_size")), "8 threads")]),
         ("`cub::CachingDeviceAllocator` over claim and release",
-         [claim(f"cub_over_claim_{n}t", goal, f"{load(n)} cub_of_escrow", word)
+         [figure(f"cub_over_claim_{n}t", goal, f"{load(n)} cub_of_escrow", word)
           for (n, word), goal in zip(THREADS.items(), (">= 1.0", ">= 2.0"))]),
         ("claim by a claimer that takes what another one released, over claim and release",
-         [claim("steal_over_eager", "<= 1.5", "claim_turns/steal_over_escrow_on_first_stream/on_threads:1 of_base",
-                note=steal_note)]),
+         [figure("steal_over_eager", "<= 1.5", "claim_turns/steal_over_escrow_on_first_stream/on_threads:1 of_base")]),
         ("claim by a claimer and release on another stream, over the same without a claimer, 8 threads",
-         [claim("migrate100_over_eager", "<= 1.1", f"{load(8, 4, 100)} local_of_escrow")]),
+         [figure("migrate100_over_eager", "<= 1.1", f"{load(8, 4, 100)} local_of_escrow")]),
         ("claim and release by size, over claim and release",
-         [claim(f"scratch_claim_over_pool_{n}t", "<= 1.15", f"claim_turns/scratch_over_escrow/on_threads:{n} of_base", word)
+         [figure(f"scratch_claim_over_pool_{n}t", "<= 1.15", f"claim_turns/scratch_over_escrow/on_threads:{n} of_base", word)
           for n, word in THREADS.items()]),
         ("memory that claims by size get, over what they ask for, in an inference trace",
-         [claim("scratch_overhead_bytes", "<= 1.25", "claim/scratch_memory over_asked")]),
+         [figure("scratch_overhead_bytes", "<= 1.25", "claim/scratch_memory over_asked")]),
         ("idle memory that `trim()` gives back to the device",
-         [claim("trim_returns", "= 1", "claim/scratch_memory device_of_idle",
-                note=lambda m: f"by cudaMemGetInfo; {m('claim/scratch_memory', 'trim_of_idle'):.3g} by its own count")]),
-        ("claim and release with 16,384 idle free slots", [eager("claim_16384_idle_us", "capture/eager/free_idle:16384")]),
-        ("claim and release, 1,024 streams in turn", [eager("claim_1024_streams_us", "capture/eager/streams:1024")]),
+         [figure("trim_returns", "= 1", "claim/scratch_memory device_of_idle")]),
+        ("claim and release with 16,384 idle free slots",
+         [figure("claim_16384_idle_us", "<= 1", "capture/eager/free_idle:16384 escrow_us", unit="us")]),
+        ("claim and release, 1,024 streams in turn",
+         [figure("claim_1024_streams_us", "<= 1", "capture/eager/streams:1024 escrow_us", unit="us")]),
     ],
     "resource": [
         ("allocation and deallocation through `memory_resource`, over claim and release of its pool",
-         [resource("mr_claim_over_pool_1t", "<= 1.2", "resource_turns/escrow_over_scratch/on_threads:1 of_base", "1 thread")]),
+         [figure("mr_claim_over_pool_1t", "<= 1.2", "resource_turns/escrow_over_scratch/on_threads:1 of_base", "1 thread")]),
         ("RMM's resources over Escrow's, memory of one size, 8 threads",
          over_escrow("pairs", "_8t", (">= 2", NO_GOAL, NO_GOAL, NO_GOAL))),
         ("the same, memory of random sizes", over_escrow("random", "_random_8t", [NO_GOAL] * 4)),
         ("nodes that allocate or free, in a graph with a reduction of CUB",
-         [resource("cub_memory_nodes", "= 0", "cub_relaunch/escrow memory_nodes", "Escrow's resource", "nodes"),
-          resource("cub_default_memory_nodes", NO_GOAL, "cub_relaunch/memory_nodes memory_nodes", "CUB's default", "nodes")]),
+         [figure("cub_memory_nodes", "= 0", "cub_relaunch/escrow memory_nodes", "Escrow's resource", "nodes"),
+          figure("cub_default_memory_nodes", NO_GOAL, "cub_relaunch/memory_nodes memory_nodes", "CUB's default", "nodes")]),
         ("launches/s of that graph, over the same with scratch allocated beforehand",
-         [resource("cub_relaunch_throughput", ">= 0.99", "cub_relaunch/escrow throughput_of_bare", "Escrow's resource",
-                   noise="cub_relaunch/bare_again throughput_of_bare"),
-          resource("cub_default_relaunch_throughput", NO_GOAL, "cub_relaunch/memory_nodes throughput_of_bare",
-                   "CUB's default")]),
+         [figure("cub_relaunch_throughput", ">= 0.99", "cub_relaunch/escrow throughput_of_bare", "Escrow's resource",
+                 noise="cub_relaunch/bare_again throughput_of_bare"),
+          figure("cub_default_relaunch_throughput", NO_GOAL, "cub_relaunch/memory_nodes throughput_of_bare",
+                 "CUB's default")]),
     ],
     "capture": [
         ("claim and release in a capture, beyond the kernel: 256 claims",
-         [capture(f"captured_claim_extra_us_{n}_branches", goal, captured_claims(n, 256), word, "us",
-                  note="claim and release, beyond the kernel")
+         [figure(f"captured_claim_extra_us_{n}_branches", goal, captured_claims(n, 256), word, "us")
           for (n, word), goal in zip(BRANCHES.items(), ("<= 1.0", "<= 1.5"))]),
         ("the same of 16,384 claims, over that of 256",
-         [capture(f"captured_claim_growth_{n}_branches", "<= 1.3",
-                  ratio(captured_claims(n, 16_384), captured_claims(n, 256)), word) for n, word in BRANCHES.items()]),
+         [figure(f"captured_claim_growth_{n}_branches", "<= 1.3",
+                 ratio(captured_claims(n, 16_384), captured_claims(n, 256)), word) for n, word in BRANCHES.items()]),
         ("claim in a capture, 64 claims without a release",
-         [claim("captured_claim_us", "<= 2", "claim/captured time", unit="us")]),
+         [figure("captured_claim_us", "<= 2", "claim/captured time", unit="us")]),
         ("retire in a capture, 8,192 owners: each",
-         [capture("captured_retire_8192_us", "<= 0.4", "capture/retire/owners:8192 extra_us", unit="us")]),
+         [figure("captured_retire_8192_us", "<= 0.4", "capture/retire/owners:8192 extra_us", unit="us")]),
         ("first instantiation, beyond plain CUDA",
-         [life(f"instantiate_{n}_owners_extra_us", goal, f"capture/instantiate/owners:{n} extra_us", f"{n:,} owners", "us",
-                  note="the first exec of a graph") for n, goal in ((64, "<= 3"), (8192, "<= 60"))]),
+         [figure(f"instantiate_{n}_owners_extra_us", goal, f"capture/instantiate/owners:{n} extra_us", f"{n:,} owners", "us")
+          for n, goal in ((64, "<= 3"), (8192, "<= 60"))]),
         ("64 owners add",
-         [relaunch(f"{operation}_64_extra_us", "<= 10", f"objects64/{operation} extra_us", operation, "us", note=note)
-          for operation, note in (
-              ("instantiate", "the first exec of a graph, which is the dearest"),
-              ("update", "to and fro between two graphs with 64 objects each"),
-              ("destroy", "of an idle exec that is the last to hold the objects"))]),
+         [figure(f"{operation}_64_extra_us", "<= 10", f"objects64/{operation} extra_us", operation, "us")
+          for operation in ("instantiate", "update", "destroy")]),
         ("capture, instantiate, launch and destroy, over plain CUDA",
-         [life(f"graph_life_over_cuda_{n}t", goal, f"capture/whole/on_threads:{n} of_plain", word)
+         [figure(f"graph_life_over_cuda_{n}t", goal, f"capture/whole/on_threads:{n} of_plain", word)
           for (n, word), goal in zip(THREADS.items(), ("<= 1.25", "<= 1.15"))]),
         ("identifying a graph that is given as a plain handle",
-         [capture(f"identity_{n}_nodes_us", NO_GOAL, difference(f"capture/identity/plain_handle/nodes:{n} extra_us",
-                                                                f"capture/identity/own_graph/nodes:{n} extra_us"),
-                  f"{n:,} nodes", "us", note="instantiating a plain handle, beyond the same with a graph of Escrow's")
-          for n in (10, 1000, 10000)]),
+         [figure(f"identity_{n}_nodes_us", NO_GOAL, difference(identity("plain_handle", n), identity("own_graph", n)),
+                 f"{n:,} nodes", "us") for n in (10, 1000, 10000)]),
     ],
     "footprint": [
         ("device memory of 64 graphs with scratch of one size, over one graph's",
-         [footprint(f"{way}_bytes_64_graphs", goal, ratio(f"footprint/{way}/graphs:64 device_kib",
-                                                          f"footprint/{way}/graphs:64 scratch_kib"), way.replace("_", " "))
+         [figure(f"{way}_bytes_64_graphs", goal, ratio(f"footprint/{way}/graphs:64 device_kib",
+                                                       f"footprint/{way}/graphs:64 scratch_kib"), way.replace("_", " "))
           for way, goal in (("shared", "<= 1.05"), ("memory_nodes", NO_GOAL))]),
         ("device memory of 65 graphs with several blocks each, over the best packing",
-         [footprint(name, goal, f"footprint_mixed/{way} over_best", way.replace("_", " ")) for name, goal, way in (
+         [figure(name, goal, f"footprint_mixed/{way} over_best", way.replace("_", " ")) for name, goal, way in (
              ("shared_bytes_mixed", "<= 1.25", "shared"), ("memory_nodes_bytes_mixed", NO_GOAL, "memory_nodes"),
              ("private_bytes_mixed", NO_GOAL, "private"), ("shared_bytes_smallest_first", NO_GOAL, "shared_smallest_first"))]),
         ("launches/s of 64 graphs in turn, over plain launches over one arena",
          families("throughput", ">= 0.99", "throughput_of_bare")),
         ("host time of the same", families("host", "<= 1.25", "host_of_bare")),
-        ("device memory of 64 graphs in an exec_set, over one exec",
-         [footprint("exec_set_bytes_64", "<= 1.2",
-                    lambda m: max(m("exec_set/memory", "set_kib"), 2048) / max(m("exec_set/memory", "one_exec_kib"), 2048),
-                    note=lambda m: f"CUDA takes memory in steps of 2 MiB: {m('exec_set/memory', 'set_kib') / 1024:.3g} MiB; "
-                                   f"64 execs: {m('exec_set/memory', 'execs_kib') / 1024:.3g} MiB")]),
+        ("device memory of 64 graphs in an exec_set, over one exec", [figure("exec_set_bytes_64", "<= 1.2", exec_set_bytes)]),
         ("host time of launching the same graph of an exec_set, over a plain launch",
          exec_sets("exec_set_same_host", "same", "<= 1.25")),
         ("host time of switching between two, over a plain update and launch",
@@ -276,28 +219,24 @@ TABLES = {
     ],
     "others": [
         ("retire over an event record",
-         [retire("retire_over_record", "<= 2", ratio("retire/host/escrow time", "retire/host/event_record time"))]),
+         [figure("retire_over_record", "<= 2", ratio("retire/host/escrow time", "retire/host/event_record time"))]),
         ("`retire(stream, owner)`",
-         [retire("retire_stream_us", "<= 0.5", difference("retire/stream/escrow time", "retire/stream/nothing time"), unit="us")]),
+         [figure("retire_stream_us", "<= 0.5", difference("retire/stream/escrow time", "retire/stream/nothing time"), unit="us")]),
         ("destroy callback, with the worker awake or asleep",
-         [destructor("destructor_p50_ns", "<= 100", "destructor/escrow_awake p50_ns", "p50 awake", "ns"),
-          destructor("destructor_p999_ns", "<= 5000", "destructor/escrow_asleep p999_ns", "p99.9 asleep", "ns")]),
+         [figure("destructor_p50_ns", "<= 100", "destructor/escrow_awake p50_ns", "p50 awake", "ns"),
+          figure("destructor_p999_ns", "<= 5000", "destructor/escrow_asleep p999_ns", "p99.9 asleep", "ns")]),
         ("allocations in steady state",
-         [steady("steady_allocations", "= 0", lambda m: max(m.values("steady/allocations", "allocations_per_million")),
+         [figure("steady_allocations", "= 0", lambda m: max(m.values("steady/allocations", "allocations_per_million")),
                  unit="per million")]),
         ("adding a node with two owners, over plain CUDA without",
-         [build("build_node_over_cuda", "<= 1.5", f"build/escrow/{CHAIN} of_bare", noise=f"build/bare_again/{CHAIN} of_bare",
-                note=build_note)]),
+         [figure("build_node_over_cuda", "<= 1.5", f"build/escrow/{CHAIN} of_bare", noise=f"build/bare_again/{CHAIN} of_bare")]),
         ("the same with Python's `cuda.core`, over Escrow",
-         [figure("cuda_core_build", "build_cuda_core_over_escrow", ">= 3",
-                 ratio(f"build/cuda_core/{CHAIN}", f"build/escrow/{CHAIN}"), note=cuda_core_note)]),
+         [figure("build_cuda_core_over_escrow", ">= 3", ratio(f"build/cuda_core/{CHAIN} time", f"build/escrow/{CHAIN} time"))]),
         ("host time per launch of 64 such nodes, over the bare graph's",
-         [build("retained_launch_host_k64", "<= 1.25", "retained/escrow/nodes:64 host_of_bare",
-                noise="retained/bare_again/nodes:64 host_of_bare",
-                note=lambda m: over_launches("retained/escrow/nodes:64", "in bursts of 16 it is ")(m)
-                + f"{m('retained/escrow/nodes:64', 'host_burst_of_bare'):.3f}")]),
+         [figure("retained_launch_host_k64", "<= 1.25", "retained/escrow/nodes:64 host_of_bare",
+                 noise="retained/bare_again/nodes:64 host_of_bare")]),
         ("host memory per owner of a node",
-         [build("bytes_per_owner", NO_GOAL, f"memory/escrow/{CHAIN} bytes_per_owner", unit="bytes")]),
+         [figure("bytes_per_owner", NO_GOAL, f"memory/escrow/{CHAIN} bytes_per_owner", unit="bytes")]),
     ],
 }
 FIGURES = [each for rows in TABLES.values() for _, row in rows for each in row]

@@ -39,35 +39,28 @@ class Measured:
     """
 
     def __init__(self, folder):
-        self.context, self.problems, self.used, self._runs = {}, [], [], {}
+        self.context, self.problems, self._runs = {}, [], {}
         failed = set()
-        files = [folder] if folder.is_file() else sorted(folder.glob("*_bench.json"))
-        if not files:
-            raise SystemExit(f"no *_bench.json in {folder}: run bench/run.py first")
-        for path in files:
+        for path in [folder] if folder.is_file() else sorted(folder.glob("*_bench.json")):
             try:
                 result = json.loads(path.read_text())
             except ValueError:
                 result = {"skipped": "not complete; its program was ended"}
-            if "skipped" in result:
-                self.problems.append(f"{path.name}: skipped: {result['skipped']}")
-            self.context.update(result.get("context", {}))
-            if skipped := result.get("context", {}).get("skipped_arms"):
-                self.problems.append(f"{path.name}: skipped arms: {skipped}")
+            context = result.get("context", {})
+            self.context.update(context)
+            for what, why in (("skipped", result.get("skipped")), ("skipped arms", context.get("skipped_arms"))):
+                if why:
+                    self.problems.append(f"{path.name}: {what}: {why}")
             for run in repetitions_of(result):
-                failed.add(self._add(SUFFIX.sub("", run["name"]), run))
-        for name in failed & self._runs.keys():
-            del self._runs[name]
-
-    def _add(self, name, run):
-        """Returns the name if the benchmark failed."""
-        label = run.get("label", "")
-        if not label.startswith(FAILED):
-            self._runs.setdefault(name, []).append(run)
-            return None
-        message = label.removeprefix(FAILED)
-        self.problems.append(f"{name}: {message}")
-        return None if message.startswith(OUT_OF_TIME) else name
+                name, label = SUFFIX.sub("", run["name"]), run.get("label", "")
+                if not label.startswith(FAILED):
+                    self._runs.setdefault(name, []).append(run)
+                    continue
+                self.problems.append(f"{name}: {label.removeprefix(FAILED)}")
+                if not label.startswith(FAILED + OUT_OF_TIME):
+                    failed.add(name)
+        for name in failed:
+            self._runs.pop(name, None)
 
     def names(self, prefix=""):
         """The benchmarks whose names begin so, as they were registered."""
@@ -84,21 +77,11 @@ class Measured:
         runs = self._runs.get(name, [])
         if not runs or any(key not in run for run in runs):
             raise NotMeasured(f"{name}: {field}")
-        self.used.append((name, field))
         return [run[key] for run in runs]
 
     def __call__(self, name, field="time"):
         """The median."""
         return statistics.median(self.values(name, field))
-
-    def spread(self, name, field):
-        """The distance between the quartiles, as a share of the median."""
-        values = self.values(name, field)
-        median = statistics.median(values)
-        if len(values) < 2 or median == 0:
-            return 0.0
-        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-        return abs((high - low) / median)
 
     def origin(self):
         """One line that says where the numbers come from."""
@@ -142,30 +125,16 @@ def shown(value):
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def if_measured(compute, measured, otherwise=None):
-    try:
-        return compute(measured)
-    except (NotMeasured, ZeroDivisionError):
-        return otherwise
+def summarize(measured):
+    """name -> {value, goal, unit, and noise where there is one}."""
+    def rounded(compute):
+        try:
+            return round(compute(measured), 4)
+        except (NotMeasured, ZeroDivisionError):
+            return None
 
-
-def summarize(measured, commands):
-    """name -> {value, goal, unit, command, and noise and note where there are}, and name -> spread."""
-    summary, spreads = {}, {}
-    for figure in FIGURES:
-        measured.used = []
-        value = if_measured(figure.value, measured)
-        spreads[figure.name] = max((measured.spread(*each) for each in tuple(measured.used)), default=0.0)
-        entry = {"value": value, "goal": figure.goal, "unit": figure.unit,
-                 "command": commands.get(figure.program, figure.program)}
-        if figure.noise is not None:
-            entry["noise"] = if_measured(figure.noise, measured)
-        for key in {"value", "noise"} & entry.keys():
-            entry[key] = None if entry[key] is None else round(entry[key], 4)
-        if figure.note is not None:
-            entry["note"] = if_measured(figure.note, measured, "") if callable(figure.note) else figure.note
-        summary[figure.name] = entry
-    return summary, spreads
+    return {each.name: {"value": rounded(each.value), "goal": each.goal, "unit": each.unit,
+                        **({"noise": rounded(each.noise)} if each.noise else {})} for each in FIGURES}
 
 
 def table(header, rows):
@@ -176,22 +145,15 @@ def table(header, rows):
                                                            zip(row[1:], widths[1:]))]).rstrip() for row in rows)
 
 
-def summary_text(summary, spreads):
-    rows, names_of_note = [], {}
-    for name, each in summary.items():
-        noise = "" if each.get("noise") is None else shown(each["noise"])
-        if each["value"] is None:
-            rows.append([name, "-", each["goal"], each["unit"], "-", noise, "not measured"])
-        else:
-            spread = f"{spreads[name]:.1%}" if spreads[name] < 0.1 else f"{spreads[name]:.0%}"
-            rows.append([name, shown(each["value"]), each["goal"], each["unit"], spread, noise,
-                         verdict(each, ("pass", "MISS", ""))])
-        if each.get("note"):
-            names_of_note.setdefault(each["note"], []).append(name)
-    notes = "\n".join(f"{', '.join(names)}: {note}." for note, names in names_of_note.items())
-    return ("Medians; spread is the distance between the quartiles of what a figure is made of; A/A is\n"
-            "what the figure would be if nothing but chance told the two apart.\n\n"
-            + table(["figure", "value", "goal", "unit", "spread", "A/A", ""], rows) + "\n\n" + notes)
+def summary_text(summary):
+    def cell(value):
+        return "-" if value is None else shown(value)
+
+    rows = [[name, cell(each["value"]), each["goal"], each["unit"], cell(each.get("noise")),
+             "not measured" if each["value"] is None else verdict(each, ("pass", "MISS", ""))]
+            for name, each in summary.items()]
+    return ("Medians. A/A is what the figure would be if nothing but chance told the two apart.\n\n"
+            + table(["figure", "value", "goal", "unit", "A/A", ""], rows))
 
 
 def form_and_size(name):
@@ -206,8 +168,7 @@ LAUNCHES = {"us/launch": ("time", 2), "host us, 200": ("host_us", 2), "host us, 
 
 
 def launches_text(measured):
-    rows = [[*map(str, form_and_size(name)),
-             *(if_measured(lambda m: f"{m(name, field):.{digits}f}", measured, "-") for field, digits in LAUNCHES.values())]
+    rows = [[*map(str, form_and_size(name)), *(f"{measured(name, field):.{digits}f}" for field, digits in LAUNCHES.values())]
             for name in measured.names("relaunch/")]
     return ("Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:\n"
             "their distance from 1 is noise. host us is the time to enqueue a launch: over up to 200, which a\n"
@@ -307,7 +268,7 @@ def dot_plot(title, origin, label, unit, points):
 
 def form_points(measured, prefix, field):
     """(form, size) -> value, of benchmarks that measure one form each."""
-    return {form_and_size(name): if_measured(lambda m: m(name, field), measured, 0) for name in measured.names(prefix)}
+    return {form_and_size(name): measured(name, field) for name in measured.names(prefix)}
 
 
 def scaling_points(measured):
@@ -371,18 +332,13 @@ def comparison_text(rows, alone):
     return "\n".join([*lines, *(f"not measured by both: {name}" for name in alone)])
 
 
-def commands_in(folder):
-    path = folder / "commands.tsv"
-    return dict(line.split("\t", 1) for line in path.read_text().splitlines()) if path.exists() else {}
-
-
 def report(folder, has_summary):
     measured = Measured(folder)
     written, texts = plots(measured), [measured.origin()]
     if has_summary:
-        summary, spreads = summarize(measured, commands_in(folder))
+        summary = summarize(measured)
         written["summary.json"] = json.dumps(summary, indent=2) + "\n"
-        texts.append(summary_text(summary, spreads))
+        texts.append(summary_text(summary))
     if measured.names("relaunch/"):
         texts.append(launches_text(measured))
     texts += [f"PROBLEM: {problem}" + (f" ({times} times)" if times > 1 else "")

@@ -39,7 +39,8 @@ def run_program(seconds, file, program, *arguments):
 
 def run_all(programs, out, runtime, arguments):
     """Returns what failed."""
-    failed, commands = [], report.commands_in(out)
+    failed, file = [], out / "commands.tsv"
+    commands = dict(line.split("\t", 1) for line in file.read_text().splitlines()) if file.exists() else {}
     # All but the resource bench takes about 240 s on a GPU. A program that hangs is ended, late: each has a time limit of
     # its own, at which it writes what it has.
     end = time.monotonic() + 400
@@ -55,14 +56,14 @@ def run_all(programs, out, runtime, arguments):
         print(f"== {name} took {time.monotonic() - begin:.0f} s", flush=True)
     if runtime == "gpu" and "build" in programs:
         # Python's cuda.core has graphs that keep arguments alive too. Its failures are no failures of ours.
-        file = out / "cuda_core_build_bench.json"
-        file.write_text('{"skipped": "the program did not get to its end"}')
-        command = [sys.executable, "-B", str(HERE / "cuda_core.py"), str(file)]
+        result = out / "cuda_core_build_bench.json"
+        result.write_text('{"skipped": "the program did not get to its end"}')
+        command = [sys.executable, "-B", str(HERE / "cuda_core.py"), str(result)]
         commands["cuda_core_build_bench"] = " ".join(command)
         run(30, command)
-    (out / "commands.tsv").write_text("".join(f"{name}\t{command}\n" for name, command in commands.items()))
-    with open(out / "machine.txt", "wb") as file:
-        subprocess.run([HERE.parent / "tests/support/describe_machine.sh", runtime], stdout=file, check=False)
+    file.write_text("".join(f"{name}\t{command}\n" for name, command in commands.items()))
+    with open(out / "machine.txt", "wb") as machine:
+        subprocess.run([HERE.parent / "tests/support/describe_machine.sh", runtime], stdout=machine, check=False)
     report.report(out, len(programs) == len(BENCHES))
     return failed
 

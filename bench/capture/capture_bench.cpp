@@ -10,25 +10,14 @@ namespace {
 
 using streams = std::vector<test::owned_stream>;
 
-streams make_streams(int count) {
-  streams made;
-  for (int i = 0; i < count; ++i) made.push_back(test::make_stream());
-  return made;
-}
-
-// Captures `enqueue(stream)` so many times, on several streams in turn, which a capture forks to
-// and joins.
+// Captures `enqueue(stream)` so many times, on several streams in turn.
 template <class Enqueue>
 test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) {
   test::owned_event const event = test::make_event();
   return captured(on[0], [&] {
-    test::must(cudaEventRecord(event, on[0]));
-    for (std::size_t i = 1; i < on.size(); ++i) test::must(cudaStreamWaitEvent(on[i], event, 0));
-    for (std::size_t i = 0; i < static_cast<std::size_t>(times); ++i) enqueue(on[i % on.size()]);
-    for (std::size_t i = 1; i < on.size(); ++i) {
-      test::must(cudaEventRecord(event, on[i]));
-      test::must(cudaStreamWaitEvent(on[0], event, 0));
-    }
+    fork_and_join(on, event, [&] {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(times); ++i) enqueue(on[i % on.size()]);
+    });
   });
 }
 

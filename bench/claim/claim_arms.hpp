@@ -48,8 +48,8 @@ claim_setup by_stream(Pair pair) {
 
 struct claim_load {
   int threads = 1;
-  int streams = 1;    // of each thread
-  int migrating = 0;  // percent of the leases that are released on another stream; a divisor of 100
+  int streams = 1;        // of each thread
+  bool migrates = false;  // each lease is released on another stream
 };
 
 // One arm's time over another's.

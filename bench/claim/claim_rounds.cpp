@@ -1,6 +1,7 @@
 // Threads that claim and release on streams of their own, in rounds of arms in turns.
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "claim_arms.hpp"
 #include "handles.hpp"
@@ -13,11 +14,10 @@ namespace {
 // streams.
 class claim_team {
  public:
-  claim_team(claim_load const& load, std::vector<claim_arm> arms)
-      : load_(load),
-        streams_(static_cast<std::size_t>(load.threads)),
-        arms_(std::move(arms)),
-        team_(load.threads, [this] { return next_part(); }) {
+  claim_team(claim_load const& load, std::vector<claim_arm> const& arms)
+      : load_(load), arms_(arms), streams_(static_cast<std::size_t>(load.threads)) {
+    for (claim_arm const& each : arms_) setups_.push_back(each.setup());
+    team_.emplace(load.threads, [this] { return next_part(); });
     constexpr int warm_up_rounds = 2;
     for (std::size_t each = 0; each < arms_.size(); ++each) {
       for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(row(each, load.streams));
@@ -34,25 +34,7 @@ class claim_team {
   }
 
  private:
-  struct step {
-    std::size_t on, last;
-  };
-
-  // All streams in turn. One step in a period migrates, in each period another one: as many leases
-  // leave each stream as come to it.
-  [[nodiscard]] std::vector<step> steps() const {
-    auto const streams = static_cast<std::size_t>(load_.streams);
-    auto const period = static_cast<std::size_t>(load_.migrating > 0 ? 100 / load_.migrating : 1);
-    std::vector<step> result;
-    for (std::size_t i = 0; i < period * streams; ++i) {
-      std::size_t const on = i % streams;
-      bool const migrates = load_.migrating > 0 && i % period == i / period % period;
-      result.push_back({on, migrates ? (on + streams / 2) % streams : on});
-    }
-    return result;
-  }
-
-  // Called once on each thread.
+  // Called once on each thread. Its streams take turns.
   [[nodiscard]] thread_team::part next_part() {
     // Relaxed: only the count matters.
     auto& streams = streams_[parts_.fetch_add(1, std::memory_order_relaxed)];
@@ -60,15 +42,15 @@ class claim_team {
     claim_streams const handles(streams.begin(), streams.end());
     std::vector<claim_pair> pairs;
     for (claim_setup const& each : setups_) pairs.push_back(each(handles));
-    auto const timed = [=, this, steps = steps(),
-                        next = std::vector<std::size_t>(arms_.size())]() mutable {
+    std::size_t const count = handles.size(), shift = load_.migrates ? count / 2 : 0;
+    auto const timed = [=, this] {
       claim_pair const& pair = pairs[arm_];
-      std::size_t at = next[arm_];
+      std::size_t on = 0, last = shift;
       for (int i = 0; i < pairs_; ++i) {
-        pair(steps[at].on, steps[at].last);
-        if (++at == steps.size()) at = 0;
+        pair(on, last);
+        if (++on == count) on = 0;
+        if (++last == count) last = 0;
       }
-      next[arm_] = at;
     };
     return {timed, [=] {
               for (cudaStream_t const each : handles) test::must(cudaStreamSynchronize(each));
@@ -79,21 +61,17 @@ class claim_team {
   double row(std::size_t arm, int pairs) {
     arm_ = arm;
     pairs_ = pairs;
-    return team_.round();
+    return team_->round();
   }
 
   claim_load const load_;
-  std::vector<std::vector<test::owned_stream>> streams_;  // of each thread, which makes them
   std::vector<claim_arm> const arms_;
-  std::vector<claim_setup> const setups_ = [this] {
-    std::vector<claim_setup> made;
-    for (claim_arm const& each : arms_) made.push_back(each.setup());
-    return made;
-  }();
+  std::vector<std::vector<test::owned_stream>> streams_;  // of each thread, which makes them
+  std::vector<claim_setup> setups_;
   std::atomic<std::size_t> parts_{0};
   std::size_t arm_ = 0;  // this and the next are written between rounds
-  int pairs_ = 0;
-  thread_team team_;
+  int pairs_ = 0;        // a multiple of a thread's streams, so that all have as many
+  std::optional<thread_team> team_;
 };
 
 // The benchmark's rounds, each begun by another arm. Returns the microseconds of each arm's pairs.
@@ -124,7 +102,7 @@ double median_ratio(std::vector<double> const& one, std::vector<double> const& o
 std::string flaw_of(claim_arm const& each) {
   if (each.setup == nullptr) return "not built";
   try {
-    static_cast<void>(claim_team({.streams = 2, .migrating = 100}, {each}).round_us(0, 4));
+    static_cast<void>(claim_team({.streams = 2, .migrates = true}, {each}).round_us(0, 4));
   } catch (std::exception const& error) {
     return error.what();
   }

@@ -15,7 +15,6 @@
 // 64.
 #include <random>
 
-#include "graphs.hpp"
 #include "scratch_ways.hpp"
 
 namespace escrow::bench {
@@ -82,7 +81,7 @@ void add_family(settings const& how, way_arm const& which, bool is_long, std::si
   add_launches(how,
                (is_long ? "footprint_long/" : "footprint/") + std::string(which.name) +
                    "/graphs:" + std::to_string(graphs),
-               maker_of(way_named("arena")), maker_of(which), launches_on_gpu);
+               maker_of(arm_named("arena", ways)), maker_of(which), launches_on_gpu);
 }
 
 // Execs for many graphs.
@@ -171,7 +170,7 @@ void register_exec_sets(settings const& how) {
 void register_all(settings const& how) {
   register_exec_sets(how);
   for (char const* const name : {"arena_again", "shared", "memory_nodes", "private"}) {
-    way_arm const which = way_named(name);
+    way_arm const which = arm_named(name, ways);
     if (which.setup == nullptr) continue;
     for (std::size_t const graphs : {1U, 4U, 16U, 64U, 256U}) {
       add_family(how, which, false, graphs);

@@ -11,7 +11,6 @@
 // out at a time.
 #include <list>
 
-#include "graphs.hpp"
 #include "scratch_ways.hpp"
 
 namespace escrow::bench {
@@ -118,10 +117,10 @@ void register_mixed(settings const& how) {
     if (which.setup == nullptr) return;
     add("footprint_mixed/" + name, {1, how.choose(3, 1)}, &run_mixed, which, batches, scale);
   };
-  add_way("shared_smallest_first", way_named("shared"));
+  add_way("shared_smallest_first", arm_named("shared", ways));
   std::ranges::reverse(batches);
   for (char const* const name : {"shared", "memory_nodes", "private"}) {
-    add_way(name, way_named(name));
+    add_way(name, arm_named(name, ways));
   }
 }
 

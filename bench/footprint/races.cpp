@@ -6,7 +6,6 @@
 // arena with plain launches there must be such values: the detector works.
 #include <random>
 
-#include "graphs.hpp"
 #include "memory.hpp"
 #include "scratch_ways.hpp"
 #include "thread_team.hpp"
@@ -72,7 +71,7 @@ void register_races(settings const& how) {
     int const in_a_round = streams * launches;
     int const rounds = how.choose((launches_in_all + in_a_round - 1) / in_a_round, 2);
     for (char const* const name : {"shared", "arena"}) {
-      way_arm const which = way_named(name);
+      way_arm const which = arm_named(name, ways);
       add("footprint_races/" + std::string(name) + "/streams:" + std::to_string(streams), {1, 1},
           &run_races, which, streams, rounds, launches);
     }

@@ -1,6 +1,9 @@
 // The ways in which many graphs get their scratch.
 #pragma once
 
+#include <unordered_map>
+
+#include "graphs.hpp"
 #include "launches.hpp"
 
 namespace escrow::bench {
@@ -17,23 +20,59 @@ struct scratch_way {
   bool is_escrows = false;  // captured and launched by Escrow, not by plain CUDA calls
 
   // Captures what `enqueue()` enqueues on `stream`. The result launches an exec of it.
-  [[nodiscard]] launch_call exec_of(cudaStream_t stream,
-                                    std::function<void()> const& enqueue) const;
+  template <class Enqueue>
+  [[nodiscard]] launch_call exec_of(cudaStream_t stream, Enqueue enqueue) const {
+    if (!is_escrows) return form_of(captured(stream, enqueue)).launch;
+    return form_of(capture(stream_ref(stream), [&](stream_ref) { enqueue(); })).launch;
+  }
 };
+
+// A scratch pool with a sharing group, or without: then each graph has slots of its own.
+template <bool is_shared>
+scratch_way make_slots(std::size_t) {
+  struct slots {
+    escrow::deleter deleter;
+    scratch_pool pool{{
+        .slots_max = 1024,
+        .label = "footprint",
+        .deleter = &deleter,
+        .group = is_shared ? std::optional(sharing_group({.label = "footprint"})) : std::nullopt,
+    }};
+    std::unordered_map<void*, lease<device_block>> out;
+  };
+  auto const its = std::make_shared<slots>();
+  auto const claim = [=](cudaStream_t stream, std::size_t bytes) {
+    lease<device_block> claimed = its->pool.claim(stream, bytes);
+    void* const scratch = claimed->data();
+    its->out.emplace(scratch, std::move(claimed));
+    return scratch;
+  };
+  return {.claim = claim,
+          .release = [=](cudaStream_t, void* scratch) { its->out.erase(scratch); },
+          .device_bytes = [=] { return its->pool.bytes(); },
+          .is_escrows = true};
+}
+
+// One block that all graphs use, launched by plain CUDA calls: nothing keeps a program from
+// launching two at a time. The floor.
+inline scratch_way make_arena(std::size_t bytes) {
+  auto const memory = std::make_shared<device_block>(bytes);
+  return {.claim = [=](cudaStream_t, std::size_t) { return memory->data(); },
+          .release = [](cudaStream_t, void*) {},
+          .device_bytes = [=] { return memory->size(); }};
+}
+
+// cudaMallocAsync and cudaFreeAsync in the capture. Null on the simulated runtime, which does not
+// say what memory nodes need.
+[[gnu::weak]] scratch_way make_memory_nodes(std::size_t bytes);
 
 // Makes a way whose graphs need at most `bytes` at a time.
 using way_arm = arm<scratch_way(std::size_t bytes)>;
 
-// The arm of this name:
-//   shared        a scratch pool with a sharing group
-//   private       a scratch pool without: each graph has slots of its own
-//   arena         one block that all graphs use, launched by plain CUDA calls: nothing keeps a
-//                 program from launching two at a time. The floor. arena_again is the same.
-//   memory_nodes  cudaMallocAsync and cudaFreeAsync in the capture
-[[nodiscard]] way_arm way_named(std::string_view name);
-
-// Not defined on the simulated runtime, which does not say what memory nodes need.
-[[gnu::weak]] scratch_way make_memory_nodes(std::size_t bytes);
+inline way_arm const ways[]{
+    {"shared", &make_slots<true>}, {"private", &make_slots<false>},      {"arena", &make_arena},
+    {"arena_again", &make_arena},  {"memory_nodes", &make_memory_nodes},
+};
 
 // Parts of the footprint bench, in files of their own.
 void register_mixed(settings const& how);

@@ -7,9 +7,9 @@
 #include <future>
 
 #include "forms.hpp"
-#include "graphs.hpp"
 #include "memory.hpp"
 #include "thread_team.hpp"
+#include "witness.hpp"
 
 namespace escrow::bench {
 namespace {
@@ -24,42 +24,49 @@ constexpr sized_shape line_64{{"kernels:64", 1, 64}, {3, 100, 200, 2}};
 constexpr sized_shape line_512{{"kernels:512", 1, 512}, {1, 16, 32, 1}};
 constexpr sized_shape fork4{{"fork4", 4, 16}, {4, 200, 200, 2}};
 
-void add_form(settings const& how, std::string const& name, sized_shape const& each) {
-  auto const& [of, gpu] = each;
-  auto const maker_of = [of = of](std::string const& form) {
-    return [=, setup = form_named(form).setup](cudaStream_t stream) { return setup(stream, of); };
-  };
-  add_launches(how, "relaunch/" + name + "/" + of.name, maker_of("bare"), maker_of(name), gpu);
+// With one user object, as CUDA's manual has it.
+relaunch_form make_user_object(cudaStream_t stream, shape const& of) {
+  auto const graph = captured_shape(stream, of);
+  auto const object = std::make_shared<test::witness>();
+  object->move_to(graph);
+  return form_of(graph, [=] { test::must(object->wait(), "the user object is destroyed"); });
 }
 
-// Launches until none has returned for a while, or `launches_max` times; returns how often.
-int launches_until_quiet(relaunch_form const& form, cudaStream_t stream, test::pinned_flag& flag,
-                         int launches_max) {
-  constexpr std::chrono::milliseconds quiet{200};  // a launch that takes longer is one that blocks
-  // Relaxed, both: the count and the order to end say nothing of anything else.
-  std::atomic<int> made{0};
-  std::atomic<bool> must_end{false};
-  auto launching = std::async(std::launch::async, [&] {
-    for (int i = 0; i < launches_max && !must_end.load(std::memory_order_relaxed); ++i) {
-      form.launch(stream);
-      made.fetch_add(1, std::memory_order_relaxed);
-    }
-  });
-  int count = -1;
-  while (made.load(std::memory_order_relaxed) != count) {
-    count = made.load(std::memory_order_relaxed);
-    if (launching.wait_for(quiet) == std::future_status::ready) break;
-  }
-  count = made.load(std::memory_order_relaxed);
-  must_end.store(true, std::memory_order_relaxed);
-  flag.raise();  // without it, a launch that blocks would never return
-  launching.get();
-  return count;
+// The graph of make_escrow() in a stream_launcher: no launch is recorded.
+relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
+  auto const around = std::make_shared<pooled_blocks>();
+  graph_exec exec(pooled_shape(*around, stream, of));
+  exec.upload(stream);
+  auto const launcher = std::make_shared<stream_launcher>(std::move(exec), stream);
+  return {.settle = [=] { settle(around->deleter); },
+          .launch = [=](cudaStream_t) { launcher->launch(); }};
+}
+
+using form_arm = arm<relaunch_form(cudaStream_t stream, shape const& of)>;
+
+constexpr form_arm forms[]{
+    {"bare", &make_bare},
+    {"bare_again", &make_bare},
+    {"escrow", &make_escrow<0>},
+    {"lazy", &make_lazy},
+    {"escrow_4096_objects", &make_escrow<4096>},
+    {"user_object", &make_user_object},
+};
+
+void add_form(settings const& how, std::string const& name, sized_shape const& each) {
+  add_launches(
+      how, "relaunch/" + name + "/" + each.first.name,
+      [of = each.first](cudaStream_t stream) { return make_bare(stream, of); },
+      [=, of = each.first](cudaStream_t stream) {
+        return arm_named(name, forms).setup(stream, of);
+      },
+      each.second);
 }
 
 // How many launches a host makes before it blocks: a kernel that waits for a flag goes first, so
 // that none of them ends.
-void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launches_max) {
+void run_ahead(benchmark::State& state, form_arm const& which, int launches_max) {
+  constexpr std::chrono::milliseconds more_than_all_need{300};
   test::pinned_flag flag;
   test::owned_stream const stream = test::make_stream();
   relaunch_form form = which.setup(stream, line_of_8);
@@ -69,7 +76,18 @@ void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launch
   int made = 0;
   repeat(state, [&] {
     test::must(test::launch_wait_flag(stream, flag.get()));
-    return us_of([&] { made = launches_until_quiet(form, stream, flag, launches_max); });
+    std::atomic<bool> is_over{false};  // relaxed: set long after all launches that do not block
+    auto const raising = std::async(std::launch::async, [&] {
+      std::this_thread::sleep_for(more_than_all_need);
+      is_over.store(true, std::memory_order_relaxed);
+      flag.raise();  // without it, a launch that blocks would never return
+    });
+    return us_of([&] {
+      for (made = 0; made < launches_max; ++made) {
+        form.launch(stream);
+        if (is_over.load(std::memory_order_relaxed)) break;  // this launch has blocked
+      }
+    });
   });
   test::must(cudaStreamSynchronize(stream));
   form.end();
@@ -77,7 +95,7 @@ void run_ahead(benchmark::State& state, arm<form_setup> const& which, int launch
 }
 
 // What a thread with a stream, a capture and an exec of its own does.
-auto launching(arm<form_setup> const& which, int launches) {
+auto launching(form_arm const& which, int launches) {
   return [=]() -> thread_team::part {
     auto const stream = std::make_shared<test::owned_stream>(test::make_stream());
     auto const form = which.setup(*stream, line_of_8);
@@ -93,8 +111,8 @@ auto launching(arm<form_setup> const& which, int launches) {
 
 // Several threads: a round is a row of launches on each of them, and takes as long as the slowest.
 // Rounds alternate with those of as many threads with bare graphs.
-void on_threads(benchmark::State& state, arm<form_setup> const& which, int threads, int launches) {
-  thread_team bare(threads, launching(form_named("bare"), launches));
+void on_threads(benchmark::State& state, form_arm const& which, int threads, int launches) {
+  thread_team bare(threads, launching(arm_named("bare", forms), launches));
   thread_team form(threads, launching(which, launches));
   for (thread_team* const each : {&bare, &form}) static_cast<void>(each->round());
   turns taken;
@@ -164,12 +182,12 @@ void register_all(settings const& how) {
   int const launches_max = how.choose(1200, 4);
   for (std::string const name : {"bare", "escrow", "user_object"}) {
     add("run_ahead/" + name, {1, how.choose(3, 1), benchmark::kMillisecond}, &run_ahead,
-        form_named(name), launches_max);
+        arm_named(name, forms), launches_max);
   }
   int const threads = how.choose(12, 2), launches = how.choose(400, 2);
   for (std::string const name : {"bare_again", "escrow", "user_object"}) {
-    add("threads12/" + name, {how.choose(5, 1), repetitions(how)}, &on_threads, form_named(name),
-        threads, launches);
+    add("threads12/" + name, {how.choose(5, 1), repetitions(how)}, &on_threads,
+        arm_named(name, forms), threads, launches);
   }
   times const often{how.choose(60, 2), repetitions(how)};
   add("objects64/instantiate", often, &measure_instantiation, with_64_owners.owners);

@@ -32,6 +32,24 @@ template <class Enqueue>
   return graph;
 }
 
+[[nodiscard]] inline std::vector<test::owned_stream> make_streams(int count) {
+  std::vector<test::owned_stream> made;
+  for (int i = 0; i < count; ++i) made.push_back(test::make_stream());
+  return made;
+}
+
+// Enqueues a fork from the first stream to the others, what `enqueue()` enqueues, and their join.
+template <class Streams, class Enqueue>
+void fork_and_join(Streams const& on, cudaEvent_t event, Enqueue enqueue) {
+  test::must(cudaEventRecord(event, on[0]));
+  for (std::size_t i = 1; i < on.size(); ++i) test::must(cudaStreamWaitEvent(on[i], event, 0));
+  enqueue();
+  for (std::size_t i = 1; i < on.size(); ++i) {
+    test::must(cudaEventRecord(event, on[i]));
+    test::must(cudaStreamWaitEvent(on[0], event, 0));
+  }
+}
+
 inline void enqueue_row(cudaStream_t stream, int kernels) {
   for (int i = 0; i < kernels; ++i) test::must(test::launch_tiny(stream));
 }

@@ -8,21 +8,6 @@
 namespace escrow::bench {
 namespace {
 
-// Looks at the graph itself, not at its child graphs.
-std::map<std::string, int> facts_of(cudaGraph_t graph) {
-  std::map<std::string, int> facts;
-  for (cudaGraphNode_t const node : nodes_of(graph)) {
-    cudaGraphNodeType type{};
-    test::must(cudaGraphNodeGetType(node, &type));
-    bool const is_kernel = type == cudaGraphNodeTypeKernel;
-    ++facts["nodes_" + (is_kernel ? "kernel" : "type_" + std::to_string(type))];
-  }
-  std::size_t edges = 0;
-  test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
-  facts["edges"] = static_cast<int>(edges);
-  return facts;
-}
-
 void launch(relaunch_form const& form, cudaStream_t stream, int launches) {
   for (int i = 0; i < launches; ++i) form.launch(stream);
 }
@@ -77,6 +62,20 @@ void measure_launches(benchmark::State& state, form_maker const& make_bare,
 }
 
 }  // namespace
+
+graph_facts facts_of(cudaGraph_t graph) {
+  graph_facts facts;
+  for (cudaGraphNode_t const node : nodes_of(graph)) {
+    cudaGraphNodeType type{};
+    test::must(cudaGraphNodeGetType(node, &type));
+    bool const is_kernel = type == cudaGraphNodeTypeKernel;
+    ++facts["nodes_" + (is_kernel ? "kernel" : "type_" + std::to_string(type))];
+  }
+  std::size_t edges = 0;
+  test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+  facts["edges"] = static_cast<int>(edges);
+  return facts;
+}
 
 relaunch_form form_of(cudaGraph_t graph, std::function<void()> settle) {
   auto const exec = std::make_shared<test::owned_exec>(test::instantiate(graph));

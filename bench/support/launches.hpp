@@ -12,6 +12,11 @@ namespace escrow::bench {
 
 using launch_call = std::function<void(cudaStream_t stream)>;
 
+// What a graph consists of, by the names of counters: "nodes_kernel", "edges".
+using graph_facts = std::map<std::string, int>;
+// Looks at the graph itself, not at its child graphs.
+[[nodiscard]] graph_facts facts_of(cudaGraph_t graph);
+
 // One form, ready to be launched on the stream it was made for.
 struct relaunch_form {
   // When launch and upload are gone, and with them the exec: waits until what it kept is destroyed.
@@ -21,8 +26,7 @@ struct relaunch_form {
   launch_call launch;
   // Copies what launch() needs to the device ahead of it.
   launch_call upload = [](cudaStream_t) {};
-  // What the graph consists of, by the names of counters: "nodes_kernel", "edges".
-  std::map<std::string, int> facts{};
+  graph_facts facts{};
 
   // The last call; the stream must be idle.
   void end() {
@@ -35,7 +39,7 @@ struct relaunch_form {
 // Escrow, which leaves it bare. `settle` keeps what the exec needs.
 [[nodiscard]] relaunch_form form_of(
     cudaGraph_t graph, std::function<void()> settle = [] {});
-[[nodiscard]] relaunch_form form_of(graph const& graph, std::function<void()> settle);
+[[nodiscard]] relaunch_form form_of(graph const& graph, std::function<void()> settle = [] {});
 
 // How often launches are measured, on a GPU; few else.
 struct sizes {
