@@ -17,7 +17,8 @@ constexpr std::size_t claimed_bytes = std::size_t{1} << 20;
 
 // The streams of one thread.
 using claim_streams = std::vector<cudaStream_t>;
-// Claims for one of the thread's streams and releases on one, mostly the same, by their places.
+// Claims for one of the thread's streams and releases, by their places; `last` is another one only
+// in rounds whose arms can do that.
 using claim_pair = std::function<void(std::size_t on, std::size_t last)>;
 // What the threads share: makes the pair of the calling thread.
 using claim_setup = std::function<claim_pair(claim_streams const&)>;
@@ -26,12 +27,11 @@ using claim_arm = arm<claim_setup()>;
 inline constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
 inline constexpr int some = 64;   // the same of arms that take much longer
 
-// The setup of an arm without more state of a thread than its streams: `pair(on, last)` gets
-// these.
+// The setup of an arm that claims and releases by `pair(stream)`.
 template <class Pair>
 claim_setup by_stream(Pair pair) {
   return [pair](claim_streams const& mine) -> claim_pair {
-    return [pair, mine](std::size_t on, std::size_t last) { pair(mine[on], mine[last]); };
+    return [pair, mine](std::size_t on, std::size_t) { pair(mine[on]); };
   };
 }
 

@@ -5,8 +5,8 @@
 // the difference. Rows of pairs are short enough for CUDA's launch queue, and streams are
 // synchronized between rows, outside the time.
 //
-// claim/threads:T/streams:S/migrating:P: T threads with S streams each, in turn; none or all of the
-// leases (P: 0 or 100 %) are released on another stream of the thread than they were claimed for.
+// claim/threads:T/streams:S/migrating:P: T threads with S streams each, in turn; P % of the leases
+// are released on another stream of the thread than they were claimed for.
 // Rounds of all arms in turns: ARM_us is the median of an arm's time, ARM_of_OTHER that of its time
 // over another's. claim_turns/A_over_B: the same with two arms and more rounds; of_base is the
 // median of A's time over B's. claim/captured: each claim of a capture takes a slot that is free
@@ -99,15 +99,14 @@ void run_scratch_memory(benchmark::State& state) {
 
 void register_all(settings const& how) {
   auto const present = present_arms(claim_arms());
-  auto const add_load = [&](claim_load const& load) {
-    add_rounds("claim/threads:" + std::to_string(load.threads) + "/streams:" +
-                   std::to_string(load.streams) + "/migrating:" + (load.migrates ? "100" : "0"),
-               how, present, ratios, load);
-  };
-  for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
-  add_load({.threads = 8, .streams = 4, .migrates = true});
+  for (int const threads : {1, 2, 4, 8, 16}) {
+    add_rounds("claim/threads:" + std::to_string(threads) + "/streams:1/migrating:0", how, present,
+               ratios, {.threads = threads});
+  }
+  claim_arm const escrow = arm_named("escrow", present), local = arm_named("local", present);
+  add_rounds("claim/threads:8/streams:4/migrating:100", how, {escrow, local}, ratios,
+             {.threads = 8, .streams = 4, .migrates = true});
 
-  claim_arm const escrow = arm_named("escrow", present);
   for (int const threads : {1, 8}) {
     add_pair("claim_turns/escrow_over_floor", how, arm_named("floor", present), escrow, {threads});
     add_pair("claim_turns/scratch_over_escrow", how, escrow, arm_named("scratch", present),

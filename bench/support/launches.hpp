@@ -39,7 +39,8 @@ struct relaunch_form {
 // Escrow, which leaves it bare. `settle` keeps what the exec needs.
 [[nodiscard]] relaunch_form form_of(
     cudaGraph_t graph, std::function<void()> settle = [] {});
-[[nodiscard]] relaunch_form form_of(graph const& graph, std::function<void()> settle = [] {});
+[[nodiscard]] relaunch_form form_of(
+    graph const& graph, std::function<void()> settle = [] {});
 
 // How often launches are measured, on a GPU; few else.
 struct sizes {

@@ -1,6 +1,8 @@
 // Threads that do the same thing at the same time, timed.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <barrier>
 #include <exception>
@@ -11,19 +13,15 @@
 
 namespace escrow::bench {
 
-// What: threads that start each round together. Each sets itself up once, times its part of a round
-//   itself, and tidies up after it, outside the time.
+// What: threads that start each round together. Each sets itself up once, and times its part of a
+//   round itself. All work of the device is done, outside the time, before a round ends.
 // Thread safety: one thread, the one that made it.
 // Memory ordering: what a thread of the team did in a round happens before the end of round().
 // Lifetime: the destructor ends the threads.
 // Errors: what a thread throws comes out of round().
 class thread_team {
  public:
-  // What one thread does: `timed` is timed, `after` is not.
-  struct part {
-    std::function<void()> timed;
-    std::function<void()> after;
-  };
+  using part = std::function<void()>;
 
   // `make_part` is called on each thread.
   thread_team(int threads, std::function<part()> const& make_part)
@@ -51,6 +49,7 @@ class thread_team {
       if (each.error) std::rethrow_exception(each.error);
       slowest = std::max(slowest, each.seconds);
     }
+    test::must(cudaDeviceSynchronize());
     return slowest;
   }
 
@@ -72,10 +71,7 @@ class thread_team {
       // Relaxed: only the count matters.
       started_.fetch_add(1, std::memory_order_relaxed);
       while (started_.load(std::memory_order_relaxed) < count_) std::this_thread::yield();
-      guarded(self, [&] {
-        self.seconds = us_of(mine.timed) * 1e-6;
-        mine.after();
-      });
+      guarded(self, [&] { self.seconds = us_of(mine) * 1e-6; });
       gate_.arrive_and_wait();
     }
   }
