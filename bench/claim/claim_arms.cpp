@@ -55,13 +55,6 @@ claim_setup pooled_pairs() {
   };
 }
 
-// The same on the first of the thread's streams alone.
-claim_setup escrow_on_first_stream() {
-  return [of = pooled_pairs<slots_max>()](claim_streams const& mine) -> claim_pair {
-    return [pair = of(mine)](std::size_t, std::size_t) { pair(0, 0); };
-  };
-}
-
 // A claimer for each stream of the thread.
 auto claimers_of(block_pool& pool, claim_streams const& mine) {
   auto result = std::make_shared<std::vector<claimer<device_block>>>();
@@ -73,19 +66,6 @@ claim_setup local() {
   return [pool = make_pool({.slots_max = slots_max})](claim_streams const& mine) -> claim_pair {
     return [pool, mine, claimers = claimers_of(*pool, mine)](std::size_t on, std::size_t last) {
       release((*claimers)[on].claim(), mine[on], mine[last]);
-    };
-  };
-}
-
-// One slot for two streams in turn: each claim takes what the other stream's claimer has released
-// and flushed, and makes its stream wait unless the record is known to be done.
-claim_setup steal() {
-  return [pool = make_pool({.slots_max = 4})](claim_streams const& mine) -> claim_pair {
-    auto const others = std::make_shared<std::vector<lease<device_block>>>();
-    for (int i = 0; i < 3; ++i) others->push_back(pool->claim(mine[0]));
-    return [pool, others, claimers = claimers_of(*pool, mine)](std::size_t on, std::size_t) {
-      (*claimers)[on].claim().release();
-      (*claimers)[on].flush();
     };
   };
 }
@@ -162,12 +142,27 @@ std::vector<claim_arm> claim_arms() {
   };
 }
 
-claim_arm special_claim_arm(std::string_view name) {
-  return arm_named(name, std::initializer_list<claim_arm>{
-                             {"escrow_on_first_stream", &escrow_on_first_stream},
-                             {"escrow_steal", &pooled_pairs<1>},
-                             {"steal", &steal},
-                         });
+claim_setup escrow_on_first_stream() {
+  return [of = pooled_pairs<slots_max>()](claim_streams const& mine) -> claim_pair {
+    return [pair = of(mine)](std::size_t, std::size_t) { pair(0, 0); };
+  };
+}
+
+claim_setup escrow_steal() {
+  return pooled_pairs<1>();
+}
+
+// A claim takes what the other claimer has flushed, and makes its stream wait unless the record is
+// known to be done.
+claim_setup steal() {
+  return [pool = make_pool({.slots_max = 4})](claim_streams const& mine) -> claim_pair {
+    auto const others = std::make_shared<std::vector<lease<device_block>>>();
+    for (int i = 0; i < 3; ++i) others->push_back(pool->claim(mine[0]));
+    return [pool, others, claimers = claimers_of(*pool, mine)](std::size_t on, std::size_t) {
+      (*claimers)[on].claim().release();
+      (*claimers)[on].flush();
+    };
+  };
 }
 
 }  // namespace escrow::bench

@@ -41,10 +41,14 @@ claim_setup by_stream(Pair pair) {
 [[gnu::weak]] claim_setup rmm_fixed_size();
 [[gnu::weak]] claim_setup pytorch_allocator();
 
-// The claim bench's arms that are compared with each other, and those that are only compared with
-// one.
+// The claim bench's arms that are compared with each other.
 [[nodiscard]] std::vector<claim_arm> claim_arms();
-[[nodiscard]] claim_arm special_claim_arm(std::string_view name);
+// Those for two streams of a thread in turn. One slot for both: each claim takes what the other
+// stream has released, with claimers or without.
+[[nodiscard]] claim_setup steal();
+[[nodiscard]] claim_setup escrow_steal();
+// Two slots, and no claim that waits: all are for the first stream.
+[[nodiscard]] claim_setup escrow_on_first_stream();
 
 struct claim_load {
   int threads = 1;
@@ -52,19 +56,17 @@ struct claim_load {
   bool migrates = false;  // each lease is released on another stream
 };
 
-// One arm's time over another's.
-using arm_ratio = std::pair<std::string_view, std::string_view>;
-
 // Those of the arms that this program has and that work here. What another library lacks, or throws
 // at its first claim, skips its arm alone.
 [[nodiscard]] std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all);
 
-// Registers rounds of all arms in turns: ratios are of one round, and the host's speed changes
-// between runs by more than the arms differ.
-void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& present,
-                std::span<arm_ratio const> ratios, claim_load const& load);
+// Registers rounds of all arms in turns. ARM_us is the median of an arm's time, ARM_of_BASE that of
+// its time over another's, in the same round: the host's speed changes between runs by more than
+// the arms differ.
+void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& arms,
+                std::vector<std::string> const& bases, claim_load const& load);
 
-// Registers NAME/on_threads:T, two arms in more rounds.
+// Registers NAME/on_threads:T, two arms in more rounds. of_base is the median of their ratio.
 void add_pair(std::string const& name, settings const& how, claim_arm const& base,
               claim_arm const& other, claim_load const& load);
 

@@ -7,22 +7,14 @@
 //
 // claim/threads:T/streams:S/migrating:P: T threads with S streams each, in turn; P % of the leases
 // are released on another stream of the thread than they were claimed for.
-// Rounds of all arms in turns: ARM_us is the median of an arm's time, ARM_of_OTHER that of its time
-// over another's. claim_turns/A_over_B: the same with two arms and more rounds; of_base is the
-// median of A's time over B's. claim/captured: each claim of a capture takes a slot that is free
-// already and keeps it.
+// Rounds of all arms in turns. claim_turns/A_over_B: two arms and more rounds.
+// claim/captured: each claim of a capture takes a slot that is free already and keeps it.
 
 #include "claim_arms.hpp"
 #include "graphs.hpp"
 
 namespace escrow::bench {
 namespace {
-
-// Of which arms' times the ratios are told.
-constexpr arm_ratio ratios[]{
-    {"local", "escrow"},  {"local", "queries"},  {"cub", "escrow"},
-    {"pytorch", "local"}, {"rmm_pool", "local"}, {"rmm_fixed_size", "local"},
-};
 
 // What is claimed does not matter: nothing is made.
 void run_captured(benchmark::State& state) {
@@ -67,7 +59,7 @@ std::vector<std::size_t> inference_trace() {
 }
 
 // How much more memory than asked for the claims of the trace get, and how much of what is idle
-// afterwards trim() gives back, by its own count and by the device's free memory.
+// afterwards trim() gives back to the device.
 void run_scratch_memory(benchmark::State& state) {
   test::owned_stream const stream = test::make_stream();
   scratch_pool sized({.label = "trace"});
@@ -76,47 +68,46 @@ void run_scratch_memory(benchmark::State& state) {
     test::must(cudaMemGetInfo(&free, &total));
     return static_cast<double>(free);
   };
-  for (auto _ : state) {
+  repeat(state, [&] {
     double asked = 0, got = 0;
-    state.SetIterationTime(1e-6 * us_of([&] {
-                             for (std::size_t const bytes : inference_trace()) {
-                               auto const claimed = sized.claim(stream.get(), bytes);
-                               asked += static_cast<double>(bytes);
-                               got += static_cast<double>(claimed->size());
-                             }
-                           }));
+    double const us = us_of([&] {
+      for (std::size_t const bytes : inference_trace()) {
+        auto const claimed = sized.claim(stream.get(), bytes);
+        asked += static_cast<double>(bytes);
+        got += static_cast<double>(claimed->size());
+      }
+    });
     test::must(cudaStreamSynchronize(stream));
     double const free_then = free_bytes();
     auto const idle = static_cast<double>(sized.stats().bytes_idle);
+    sized.trim();
     state.counters["over_asked"] = got / asked;
-    state.counters["trim_of_idle"] = static_cast<double>(sized.trim()) / idle;
     // The device gives memory in larger pieces.
     state.counters["device_of_idle"] = std::min(1.0, (free_bytes() - free_then) / idle);
-  }
+    return us;
+  });
 }
 
 }  // namespace
 
 void register_all(settings const& how) {
-  auto const present = present_arms(claim_arms());
+  auto const arms = present_arms(claim_arms());
   for (int const threads : {1, 2, 4, 8, 16}) {
-    add_rounds("claim/threads:" + std::to_string(threads) + "/streams:1/migrating:0", how, present,
-               ratios, {.threads = threads});
+    add_rounds("claim/threads:" + std::to_string(threads) + "/streams:1/migrating:0", how, arms,
+               {"escrow", "local", "queries"}, {.threads = threads});
   }
-  claim_arm const escrow = arm_named("escrow", present), local = arm_named("local", present);
-  add_rounds("claim/threads:8/streams:4/migrating:100", how, {escrow, local}, ratios,
-             {.threads = 8, .streams = 4, .migrates = true});
-
+  claim_arm const escrow = arm_named("escrow", arms);
+  add_rounds("claim/threads:8/streams:4/migrating:100", how, {escrow, arm_named("local", arms)},
+             {"escrow"}, {.threads = 8, .streams = 4, .migrates = true});
   for (int const threads : {1, 8}) {
-    add_pair("claim_turns/escrow_over_floor", how, arm_named("floor", present), escrow, {threads});
-    add_pair("claim_turns/scratch_over_escrow", how, escrow, arm_named("scratch", present),
-             {threads});
+    add_pair("claim_turns/escrow_over_floor", how, arm_named("floor", arms), escrow, {threads});
+    add_pair("claim_turns/scratch_over_escrow", how, escrow, arm_named("scratch", arms), {threads});
   }
-  // Two streams in turn have one slot. The base has one stream, whose claims wait for nothing.
-  for (char const* const name : {"steal", "escrow_steal"}) {
-    add_pair("claim_turns/" + std::string(name) + "_over_escrow_on_first_stream", how,
-             special_claim_arm("escrow_on_first_stream"), special_claim_arm(name), {.streams = 2});
-  }
+  claim_arm const on_first{"escrow_on_first_stream", &escrow_on_first_stream};
+  add_pair("claim_turns/steal_over_escrow_on_first_stream", how, on_first, {"steal", &steal},
+           {.streams = 2});
+  add_pair("claim_turns/escrow_steal_over_escrow_on_first_stream", how, on_first,
+           {"escrow_steal", &escrow_steal}, {.streams = 2});
   add("claim/captured", {how.choose(100, 2)}, &run_captured);
   add("claim/scratch_memory", {how.choose(5, 1)}, run_scratch_memory);
 }

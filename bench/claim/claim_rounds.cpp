@@ -17,7 +17,7 @@ class claim_team {
   claim_team(claim_load const& load, std::vector<claim_arm> const& arms)
       : load_(load), arms_(arms), streams_(static_cast<std::size_t>(load.threads)) {
     for (claim_arm const& each : arms_) setups_.push_back(each.setup());
-    team_.emplace(load.threads, [this] { return next_part(); });
+    team_.emplace(load.threads, [this](std::size_t thread) { return part_of(thread); });
     constexpr int warm_up_rounds = 2;
     for (std::size_t each = 0; each < arms_.size(); ++each) {
       for (int i = 0; i < warm_up_rounds; ++i) static_cast<void>(row(each, load.streams));
@@ -34,10 +34,9 @@ class claim_team {
   }
 
  private:
-  // Called once on each thread. Its streams take turns.
-  [[nodiscard]] thread_team::part next_part() {
-    // Relaxed: only the count matters.
-    auto& streams = streams_[parts_.fetch_add(1, std::memory_order_relaxed)];
+  // The streams of a thread take turns.
+  [[nodiscard]] thread_team::part part_of(std::size_t thread) {
+    auto& streams = streams_[thread];
     for (int i = 0; i < load_.streams; ++i) streams.push_back(test::make_stream());
     claim_streams const handles(streams.begin(), streams.end());
     std::vector<claim_pair> pairs;
@@ -65,7 +64,6 @@ class claim_team {
   std::vector<claim_arm> const arms_;
   std::vector<std::vector<test::owned_stream>> streams_;  // of each thread, which makes them
   std::vector<claim_setup> setups_;
-  std::atomic<std::size_t> parts_{0};
   std::size_t arm_ = 0;  // this and the next are written between rounds
   int pairs_ = 0;        // a multiple of a thread's streams, so that all have as many
   std::optional<thread_team> team_;
@@ -122,22 +120,17 @@ std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all) {
   return result;
 }
 
-void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& present,
-                std::span<arm_ratio const> ratios, claim_load const& load) {
+void add_rounds(std::string const& name, settings const& how, std::vector<claim_arm> const& arms,
+                std::vector<std::string> const& bases, claim_load const& load) {
   auto const run = [=](benchmark::State& state) {
-    auto const us = rounds_us(state, how, present, load);
-    auto const place_of = [&](std::string_view arm) {
-      auto const found = std::ranges::find(present, arm, &claim_arm::name);
-      return static_cast<std::size_t>(found - present.begin());
-    };
+    auto const us = rounds_us(state, how, arms, load);
     for (std::size_t i = 0; i < us.size(); ++i) {
-      state.counters[present[i].name + std::string("_us")] = quantile(us[i], 0.5);
-    }
-    for (auto const& [one, other] : ratios) {
-      std::size_t const first = place_of(one), second = place_of(other);
-      if (first == us.size() || second == us.size()) continue;
-      state.counters[std::string(one) + "_of_" + std::string(other)] =
-          median_ratio(us[first], us[second]);
+      std::string const arm = arms[i].name;
+      state.counters[arm + "_us"] = quantile(us[i], 0.5);
+      for (std::size_t base = 0; base < us.size(); ++base) {
+        if (base == i || std::ranges::count(bases, arms[base].name) == 0) continue;
+        state.counters[arm + "_of_" + arms[base].name] = median_ratio(us[i], us[base]);
+      }
     }
   };
   add(name, {how.choose(15, 1), how.choose(5, 1)}, run);

@@ -153,25 +153,21 @@ callbacks asleep() {
   return made;
 }
 
+// A thread that sleeps behind a wakeup.
 class sleeper {
  public:
   ~sleeper() {
-    // Release: pairs with the acquire in answer().
-    is_ending_.store(true, std::memory_order_release);
+    thread_.request_stop();
     wakeup_.notify();
-    thread_.join();
   }
 
   static void ring(void* self) noexcept { static_cast<sleeper*>(self)->wakeup_.notify(); }
   void end_round() { await(answers_, ++rings_); }
 
  private:
-  void answer() {
+  void answer(std::stop_token const& stop) {
     pthread_setname_np(pthread_self(), worker_name);
-    while (true) {
-      // Acquire: pairs with the release in the destructor.
-      auto const may_sleep = [this] { return !is_ending_.load(std::memory_order_acquire); };
-      if (!wakeup_.try_sleep(may_sleep)) return;
+    while (wakeup_.try_sleep([&] { return !stop.stop_requested(); })) {
       wakeup_.wait_for_notify();
       // Release: pairs with the acquire in await().
       answers_.fetch_add(1, std::memory_order_release);
@@ -179,10 +175,9 @@ class sleeper {
   }
 
   wakeup wakeup_;
-  std::atomic<bool> is_ending_{false};
   std::atomic<std::size_t> answers_{0};
   std::size_t rings_ = 0;
-  std::thread thread_{[this] { answer(); }};  // behind what it uses
+  std::jthread thread_{[this](std::stop_token const& stop) { answer(stop); }};  // last
 };
 
 callbacks wake_alone() {
@@ -226,14 +221,12 @@ void run_callbacks(benchmark::State& state, arm<callbacks()> const& which, std::
   }
 }
 
-// In a row of samples with a worker that sleeps, each of which takes long.
-constexpr int asleep_samples_max = 10'000;
-
+// A sample of a worker that sleeps takes long.
 constexpr arm<callbacks()> arms[]{
     {"empty", &empty},
     {"escrow_awake", &awake},
-    {"escrow_asleep", &asleep, asleep_samples_max},
-    {"wake_alone", &wake_alone, asleep_samples_max},
+    {"escrow_asleep", &asleep, 10'000},
+    {"wake_alone", &wake_alone, 10'000},
 };
 
 }  // namespace

@@ -39,9 +39,8 @@ void run_races(benchmark::State& state, way_arm const& which, int streams, int r
   scratch_way const way = which.setup(values * sizeof(int));
   auto const execs =
       detectors(way, graphs_of_a_stream * static_cast<std::size_t>(streams), wrong.data());
-  std::atomic<std::size_t> threads{0};  // relaxed: only the number matters
-  thread_team team(streams, [&]() -> thread_team::part {
-    auto const first = graphs_of_a_stream * threads.fetch_add(1, std::memory_order_relaxed);
+  thread_team team(streams, [&](std::size_t thread) -> thread_team::part {
+    std::size_t const first = graphs_of_a_stream * thread;
     auto const mine = std::make_shared<test::owned_stream>(test::make_stream());
     return [&, mine, first, next = std::minstd_rand(first + 1)]() mutable {
       for (int i = 0; i < launches; ++i) execs[first + next() % graphs_of_a_stream](*mine);

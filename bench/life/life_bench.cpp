@@ -31,7 +31,7 @@ void escrow_life(pooled_ints& from, cudaStream_t stream) {
 void whole(benchmark::State& state, int threads, int graphs) {
   pooled_ints from(1024);
   auto const living = [=](auto life) {
-    return [=]() -> thread_team::part {
+    return [=](std::size_t) -> thread_team::part {
       return [=, stream = std::make_shared<test::owned_stream>(test::make_stream())] {
         for (int i = 0; i < graphs; ++i) life(stream->get());
       };

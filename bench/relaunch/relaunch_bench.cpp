@@ -96,7 +96,7 @@ void run_ahead(benchmark::State& state, form_arm const& which, int launches_max)
 
 // What a thread with a stream, a capture and an exec of its own does.
 auto launching(form_arm const& which, int launches) {
-  return [=]() -> thread_team::part {
+  return [=](std::size_t) -> thread_team::part {
     auto const stream = std::make_shared<test::owned_stream>(test::make_stream());
     auto const form = which.setup(*stream, line_of_8);
     form.upload(*stream);

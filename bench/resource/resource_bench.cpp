@@ -8,7 +8,7 @@
 // freed before the next allocation.
 // resource/random/...: each thread has 64 allocations of 256 bytes to 4 MiB, and replaces one after
 // the other: the pattern of RMM's own benchmarks.
-// Rounds of all arms in turns: ARM_us and ARM_of_OTHER as in the claim bench.
+// Rounds of all arms in turns, as in the claim bench.
 // resource_turns/escrow_over_scratch/on_threads:T: pairs, of a resource and by leases.
 // cub_relaunch/FORM: launches of a graph with a reduction of CUB; see cub_relaunch.cu.
 #include <escrow/memory_resource.hpp>
@@ -30,28 +30,18 @@ memory_resource escrow_resource() {
   return memory_resource(stream_allocator({.slots_max = 4096, .label = "resource"}));
 }
 
-constexpr arm_ratio ratios[]{
-    {"rmm_pool", "escrow"},
-    {"rmm_pool_on_escrow", "escrow"},
-    {"rmm_arena", "escrow"},
-    {"rmm_cuda_async", "escrow"},
-};
-
 void add_pattern(settings const& how, std::string const& name, bool is_random) {
-  std::vector<claim_arm> arms{{"escrow", setup_of<&escrow_resource>(is_random), many}};
-  if (&rmm_arms == nullptr) {
-    arms.push_back({"rmm", nullptr});
-  } else {
-    for (claim_arm const& each : rmm_arms(is_random)) arms.push_back(each);
-  }
-  auto const present = present_arms(arms);
-  auto const add_load = [&](claim_load const& load) {
-    add_rounds("resource/" + name + "/threads:" + std::to_string(load.threads) +
-                   "/streams:" + std::to_string(load.streams),
-               how, present, ratios, load);
+  std::vector<claim_arm> arms{{"rmm", nullptr}};
+  if (&rmm_arms != nullptr) arms = rmm_arms(is_random);
+  arms.push_back({"escrow", setup_of<&escrow_resource>(is_random), many});
+  arms = present_arms(arms);
+  auto const add_load = [&](int threads, int streams) {
+    add_rounds("resource/" + name + "/threads:" + std::to_string(threads) +
+                   "/streams:" + std::to_string(streams),
+               how, arms, {"escrow"}, {.threads = threads, .streams = streams});
   };
-  for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
-  add_load({.threads = 8, .streams = 4});
+  for (int const threads : {1, 2, 4, 8, 16}) add_load(threads, 1);
+  add_load(8, 4);
 }
 
 }  // namespace

@@ -23,11 +23,11 @@ class thread_team {
  public:
   using part = std::function<void()>;
 
-  // `make_part` is called on each thread.
-  thread_team(int threads, std::function<part()> const& make_part)
+  // `make_part(NUMBER)` is called on each thread.
+  thread_team(int threads, std::function<part(std::size_t)> const& make_part)
       : count_(threads), gate_(threads + 1), all_(static_cast<std::size_t>(threads)) {
-    for (member& each : all_) {
-      threads_.emplace_back([this, make_part, &each] { run(make_part, each); });
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      threads_.emplace_back([=, this] { run([=] { return make_part(i); }, all_[i]); });
     }
     gate_.arrive_and_wait();
   }
@@ -60,9 +60,9 @@ class thread_team {
     std::exception_ptr error;
   };
 
-  void run(std::function<part()> const& make_part, member& self) {
+  void run(std::function<part()> const& make_mine, member& self) {
     part mine;
-    guarded(self, [&] { mine = make_part(); });
+    guarded(self, [&] { mine = make_mine(); });
     gate_.arrive_and_wait();
     while (true) {
       gate_.arrive_and_wait();
