@@ -18,8 +18,7 @@ from pathlib import Path
 from figures import FIGURES, NO_GOAL, TABLES
 
 SUFFIX = re.compile(r"(/iterations:\d+|/repeats:\d+|/manual_time)+$")  # Google Benchmark's
-# What the label of a repetition that failed begins with, and the message of one for which there was no time.
-FAILED, OUT_OF_TIME = "FAILED: ", "out of time"
+FAILED = "FAILED: "  # so begins the label of a repetition that failed
 # What is the same in all repetitions of a benchmark, in its name, or computed from the others.
 DROPPED = {"run_name", "repetitions", "per_family_instance_index", "threads", "cpu_time"}
 
@@ -53,14 +52,12 @@ class Measured:
                     self.problems.append(f"{path.name}: {what}: {why}")
             for run in repetitions_of(result):
                 name, label = SUFFIX.sub("", run["name"]), run.get("label", "")
-                if not label.startswith(FAILED):
-                    self._runs.setdefault(name, []).append(run)
-                    continue
-                self.problems.append(f"{name}: {label.removeprefix(FAILED)}")
-                if not label.startswith(FAILED + OUT_OF_TIME):
+                self._runs.setdefault(name, []).append(run)
+                if label.startswith(FAILED):
+                    self.problems.append(f"{name}: {label.removeprefix(FAILED)}")
                     failed.add(name)
         for name in failed:
-            self._runs.pop(name, None)
+            del self._runs[name]
 
     def names(self, prefix=""):
         """The benchmarks whose names begin so, as they were registered."""
@@ -112,10 +109,10 @@ def is_met(value, goal):
     return {"<=": operator.le, ">=": operator.ge, ">": operator.gt, "=": operator.eq}[sign](value, float(bound))
 
 
-def verdict(each, words=("yes", "no", "-")):
+def verdict(each):
     if each["value"] is None or each["goal"] == NO_GOAL:
-        return words[2]
-    return words[0] if is_met(each["value"], each["goal"]) else words[1]
+        return "-"
+    return "yes" if is_met(each["value"], each["goal"]) else "no"
 
 
 def shown(value):
@@ -143,17 +140,6 @@ def table(header, rows):
     widths = [len(rule) for rule in rows[1]]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
                                                            zip(row[1:], widths[1:]))]).rstrip() for row in rows)
-
-
-def summary_text(summary):
-    def cell(value):
-        return "-" if value is None else shown(value)
-
-    rows = [[name, cell(each["value"]), each["goal"], each["unit"], cell(each.get("noise")),
-             "not measured" if each["value"] is None else verdict(each, ("pass", "MISS", ""))]
-            for name, each in summary.items()]
-    return ("Medians. A/A is what the figure would be if nothing but chance told the two apart.\n\n"
-            + table(["figure", "value", "goal", "unit", "A/A", ""], rows))
 
 
 def form_and_size(name):
@@ -338,7 +324,7 @@ def report(folder, has_summary):
     if has_summary:
         summary = summarize(measured)
         written["summary.json"] = json.dumps(summary, indent=2) + "\n"
-        texts.append(summary_text(summary))
+        texts += [markdown(summary, rows) for rows in TABLES.values()]
     if measured.names("relaunch/"):
         texts.append(launches_text(measured))
     texts += [f"PROBLEM: {problem}" + (f" ({times} times)" if times > 1 else "")
