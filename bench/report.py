@@ -2,7 +2,6 @@
 """Reads what bench programs wrote, and makes of it what people read.
 
     bench/report.py summary FOLDER       prints tables, writes FOLDER/*.svg and FOLDER/summary.json
-    bench/report.py tables FOLDER        the same without a summary, for a run of one bench
     bench/report.py page SUMMARY PAGE    writes a summary.json into the tables of docs/performance.md
 """
 import json
@@ -134,34 +133,6 @@ def summarize(measured):
                         **({"noise": rounded(each.noise)} if each.noise else {})} for each in FIGURES}
 
 
-def table(header, rows):
-    """Rows of text as lines, columns aligned: the first to the left, the others to the right."""
-    rows = [header, ["-" * max(len(row[i]) for row in [header, *rows]) for i in range(len(header))], *rows]
-    widths = [len(rule) for rule in rows[1]]
-    return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                           zip(row[1:], widths[1:]))]).rstrip() for row in rows)
-
-
-def form_and_size(name):
-    """("bare", 8) of "relaunch/bare/kernels:8", ("bare", "fork4") of "relaunch/bare/fork4"."""
-    parts = name.split("/")
-    _, colon, number = parts[-1].partition(":")
-    return parts[-2], int(number) if colon else parts[-1]
-
-
-LAUNCHES = {"us/launch": ("time", 2), "host us, 200": ("host_us", 2), "host us, 16": ("host_burst_us", 2),
-            "throughput of bare": ("throughput_of_bare", 3), "host of bare": ("host_of_bare", 3)}
-
-
-def launches_text(measured):
-    rows = [[*map(str, form_and_size(name)), *(f"{measured(name, field):.{digits}f}" for field, digits in LAUNCHES.values())]
-            for name in measured.names("relaunch/")]
-    return ("Shares are of the bare graph that a form took turns with. bare and bare_again are bare graphs too:\n"
-            "their distance from 1 is noise. host us is the time to enqueue a launch: over up to 200, which a\n"
-            "form with a user object spends mostly blocking, and in bursts of 16.\n\n"
-            + table(["form", "kernels", *LAUNCHES], rows))
-
-
 # The page.
 
 def markdown(summary, rows):
@@ -174,7 +145,7 @@ def markdown(summary, rows):
     def goal(each):
         return each["goal"] if each["goal"] == NO_GOAL else each["goal"] + unit_of(each)
 
-    lines = ["| what | value | goal | met |", "| --- | --- | --- | --- |"]
+    lines = []
     for title, figures in rows:
         there = [(each.word, summary[each.name]) for each in figures if each.name in summary]
 
@@ -186,7 +157,7 @@ def markdown(summary, rows):
 
         if there:
             lines.append(f"| {title} | {column(value, False)} | {column(goal)} | {column(verdict)} |")
-    return "\n".join(lines)
+    return "\n".join(["| what | value | goal | met |", "| --- | --- | --- | --- |", *lines]) if lines else ""
 
 
 def page_with(page, summary):
@@ -252,6 +223,13 @@ def dot_plot(title, origin, label, unit, points):
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def form_and_size(name):
+    """("bare", 8) of "relaunch/bare/kernels:8", ("bare", "fork4") of "relaunch/bare/fork4"."""
+    parts = name.split("/")
+    _, colon, number = parts[-1].partition(":")
+    return parts[-2], int(number) if colon else parts[-1]
+
+
 def form_points(measured, prefix, field):
     """(form, size) -> value, of benchmarks that measure one form each."""
     return {form_and_size(name): measured(name, field) for name in measured.names(prefix)}
@@ -309,6 +287,14 @@ def compare(folder):
     return rows, sorted({key[0] for key in sides["a"].keys() ^ sides["b"].keys()})
 
 
+def table(header, rows):
+    """Rows of text as lines, columns aligned: the first to the left, the others to the right."""
+    rows = [header, ["-" * max(len(row[i]) for row in [header, *rows]) for i in range(len(header))], *rows]
+    widths = [len(rule) for rule in rows[1]]
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                                                           zip(row[1:], widths[1:]))]).rstrip() for row in rows)
+
+
 def comparison_text(rows, alone):
     if not rows:
         raise SystemExit("no figure was measured by both builds")
@@ -318,27 +304,24 @@ def comparison_text(rows, alone):
     return "\n".join([*lines, *(f"not measured by both: {name}" for name in alone)])
 
 
-def report(folder, has_summary):
+def report(folder, is_complete):
+    """Prints the tables of what was measured, and writes the plots and, of a complete run, the summary."""
     measured = Measured(folder)
-    written, texts = plots(measured), [measured.origin()]
-    if has_summary:
-        summary = summarize(measured)
+    written, summary = plots(measured), summarize(measured)
+    if is_complete:
         written["summary.json"] = json.dumps(summary, indent=2) + "\n"
-        texts += [markdown(summary, rows) for rows in TABLES.values()]
-    if measured.names("relaunch/"):
-        texts.append(launches_text(measured))
-    texts += [f"PROBLEM: {problem}" + (f" ({times} times)" if times > 1 else "")
-              for problem, times in Counter(measured.problems).items()]
     for name, content in written.items():
         (folder / name).write_text(content)
-        texts.append(f"written: {folder / name}")
-    print("\n\n".join(texts))
+    found = {name: each for name, each in summary.items() if each["value"] is not None}
+    tables = filter(None, (markdown(found, rows) for rows in TABLES.values()))
+    problems = [f"PROBLEM: {problem} ({times} times)" for problem, times in Counter(measured.problems).items()]
+    print("\n\n".join([measured.origin(), *tables, *problems, f"written into {folder}: {', '.join(written)}"]))
 
 
 def main(what="", *paths):
     paths = [Path(each) for each in paths]
-    if what in ("summary", "tables") and len(paths) == 1:
-        report(paths[0], what == "summary")
+    if what == "summary" and len(paths) == 1:
+        report(paths[0], True)
     elif what == "page" and len(paths) == 2:
         paths[1].write_text(page_with(paths[1].read_text(), json.loads(paths[0].read_text())))
     else:

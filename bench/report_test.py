@@ -101,11 +101,6 @@ class ReportTest(unittest.TestCase):
         self.assertEqual((measured.values("x"), measured("x", "host_us")), ([1.23457, 2], 2))
         self.assertEqual(run.run(1, ["sleep", "60"]), 124)
 
-    def test_launches_have_a_table(self):
-        text = report.launches_text(self.measured(
-            relaunch=runs("relaunch/escrow/kernels:1", 1.5, host_us=0.75, host_burst_us=0.9, throughput_of_bare=0.995, host_of_bare=1.2)))
-        self.assertIn("escrow 1 1.50 0.75 0.90 0.995 1.200".split(), [line.split() for line in text.splitlines()])
-
     def compared(self, **sides):
         for side, rounds in sides.items():
             for number, rows in enumerate(rounds):

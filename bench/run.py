@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benches and sums up what they found, or compares those of two builds.
 
-    bench/run.py BUILD OUT sim|gpu [--quick] [--only BENCH...] [--filter REGEX] [--beside BUILD_B ROUNDS]
+    bench/run.py BUILD OUT sim|gpu [--quick] [--only BENCH...] [--beside BUILD_B ROUNDS]
 
 BENCH: a folder of bench/ that has a program. Into OUT go one JSON file a bench, commands.tsv, machine.txt, the plots and, of
 all benches, summary.json. What fails is left out and named at the end, with exit status 1; the rest is summed up all the
@@ -85,10 +85,9 @@ def main():
     parser.add_argument("runtime", choices=("sim", "gpu"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=BENCHES, nargs="+", default=BENCHES)
-    parser.add_argument("--filter")
     parser.add_argument("--beside", nargs=2)
     of = parser.parse_args()
-    arguments = ["--quick"] * of.quick + ([f"--benchmark_filter={of.filter}"] if of.filter else [])
+    arguments = ["--quick"] * of.quick
 
     def programs(build):
         return {bench: Path(build) / "bench" / f"{bench}_bench_{of.runtime}" for bench in of.only}

@@ -19,23 +19,19 @@ namespace {
 
 constexpr int chain_nodes = 10'000;
 
-// The two arguments of one node: shares of device memory.
-struct node_owners {
-  std::shared_ptr<int> first, second;
-};
-
-// Owners for a chain of nodes, no two of which are the same; all are of one allocation, so that
-// neither making nor destroying them is a call of CUDA. Must outlive what shares them.
+// Owners for a chain of nodes, two for each, no two of which are the same; all are of one
+// allocation, so that neither making nor destroying them is a call of CUDA. Must outlive what
+// shares them.
 struct chain_owners {
   explicit chain_owners(int nodes) : memory(2 * static_cast<std::size_t>(nodes)) {
     auto const share = [this](int at) {
       return std::shared_ptr<int>(memory.data() + at, [](int*) {});
     };
-    for (int i = 0; i < nodes; ++i) all.push_back({share(2 * i), share(2 * i + 1)});
+    for (int i = 0; i < nodes; ++i) all.emplace_back(share(2 * i), share(2 * i + 1));
   }
 
   test::device_ints memory;
-  std::vector<node_owners> all;
+  std::vector<std::pair<std::shared_ptr<int>, std::shared_ptr<int>>> all;
 };
 
 // It takes two pointers, and does nothing.

@@ -88,7 +88,7 @@ void identity(benchmark::State& state, int nodes, bool is_ours) {
 // pool with events can do without.
 double claim_us(turns& taken, pooled_ints& from, streams const& on) {
   test::owned_event const event = test::make_event();
-  return taken.add_us(
+  double const us = taken.add_us(
       [&] {
         for (auto const& each : on) {
           ask_about(each);
@@ -99,29 +99,25 @@ double claim_us(turns& taken, pooled_ints& from, streams const& on) {
         for (auto const& each : on) from.pool.claim(each.get()).release();
       },
       static_cast<int>(on.size()));
-}
-
-void sync(streams const& all) {
-  for (auto const& each : all) test::must(cudaStreamSynchronize(each));
+  test::must(cudaDeviceSynchronize());
+  return us;
 }
 
 // All slots were released on another stream, whose work is done.
 void many_idle(benchmark::State& state, int slots) {
   turns taken;
   repeat(state, [&] {
-    streams const first = make_streams(1);
+    test::owned_stream const first = test::make_stream();
     streams const others = make_streams(64);  // none will have a slot of its own
     pooled_ints from(static_cast<std::size_t>(slots));
     std::vector<lease<int>> claimed;
-    for (int i = 0; i < slots; ++i) claimed.push_back(from.pool.claim(first[0].get()));
+    for (int i = 0; i < slots; ++i) claimed.push_back(from.pool.claim(first.get()));
     for (std::size_t i = 0; i < claimed.size(); ++i) {
       claimed[i].release();
-      if (i % 512 == 0) sync(first);  // so that CUDA's queue has room
+      if (i % 512 == 0) test::must(cudaDeviceSynchronize());  // so that CUDA's queue has room
     }
-    sync(first);
-    double const us = claim_us(taken, from, others);
-    sync(others);
-    return us;
+    test::must(cudaDeviceSynchronize());
+    return claim_us(taken, from, others);
   });
   taken.report(state);
 }
@@ -132,11 +128,7 @@ void many_streams(benchmark::State& state, int count) {
   pooled_ints from(on.size());
   turns warm_up, taken;
   for (int i = 0; i < 2; ++i) claim_us(warm_up, from, on);
-  repeat(state, [&] {
-    sync(on);
-    return claim_us(taken, from, on);
-  });
-  sync(on);
+  repeat(state, [&] { return claim_us(taken, from, on); });
   taken.report(state);
 }
 

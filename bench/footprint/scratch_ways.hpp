@@ -74,8 +74,7 @@ inline way_arm const ways[]{
     {"arena_again", &make_arena},  {"memory_nodes", &make_memory_nodes},
 };
 
-// Parts of the footprint bench, in files of their own.
+// Of the footprint bench, in a file of its own.
 void register_mixed(settings const& how);
-void register_races(settings const& how);
 
 }  // namespace escrow::bench

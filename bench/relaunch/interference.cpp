@@ -89,55 +89,39 @@ void churn(std::stop_token const& stop) {
   }
 }
 
-// One form, launched beside one sort of churn.
-class disturbed {
- public:
-  disturbed(relaunch_form form, void (*churn)(std::stop_token const&), cudaStream_t stream)
-      : stream_(stream), form_(std::move(form)), churn_(churn) {
-    form_.upload(stream);
-    test::must(cudaStreamSynchronize(stream));
-  }
-
-  // Adds the host times of `launches` launches.
-  void take(int launches) {
-    std::packaged_task<void(std::stop_token)> beside(churn_);
-    auto ended = beside.get_future();
-    std::jthread thread(std::move(beside));
-    auto next = clock::now();
-    for (int i = -warm_up; i < launches; ++i) {
-      while (clock::now() < next) {
-      }
-      double const us = us_of([&] { form_.launch(stream_); });
-      if (i >= 0) times_us_.push_back(us);
-      next = std::max(next + pace, clock::now());  // what is late is not made up for
+// Launches at a steady pace beside a thread of churn, and adds the host times.
+void launch_beside(void (*churn)(std::stop_token const&), relaunch_form const& form,
+                   cudaStream_t stream, int launches, std::vector<double>& times_us) {
+  std::packaged_task<void(std::stop_token)> beside(churn);
+  auto ended = beside.get_future();
+  std::jthread thread(std::move(beside));
+  auto next = clock::now();
+  for (int i = -warm_up; i < launches; ++i) {
+    while (clock::now() < next) {
     }
-    thread.request_stop();
-    ended.get();  // throws what the churn has thrown
-    test::must(cudaStreamSynchronize(stream_));
+    double const us = us_of([&] { form.launch(stream); });
+    if (i >= 0) times_us.push_back(us);
+    next = std::max(next + pace, clock::now());  // what is late is not made up for
   }
-
-  [[nodiscard]] double p999_us() const { return quantile(times_us_, 0.999); }
-
- private:
-  cudaStream_t stream_;
-  relaunch_form form_;
-  void (*churn_)(std::stop_token const&);
-  std::vector<double> times_us_;
-};
+  thread.request_stop();
+  ended.get();  // throws what the churn has thrown
+  test::must(cudaStreamSynchronize(stream));
+}
 
 void run_beside_churn(benchmark::State& state, bool is_ours, int launches) {
   test::owned_stream const stream = test::make_stream();
-  disturbed bare(make_bare(stream, line_of_8), &churn<plain_graphs>, stream);
-  disturbed form = is_ours
-                       ? disturbed(make_escrow<0>(stream, line_of_8), &churn<escrow_graphs>, stream)
-                       : disturbed(make_bare(stream, line_of_8), &churn<plain_graphs>, stream);
+  relaunch_form const bare = make_bare(stream, line_of_8);
+  relaunch_form const form = (is_ours ? &make_escrow<0> : &make_bare)(stream, line_of_8);
+  for (relaunch_form const* const each : {&bare, &form}) each->upload(stream);
+  std::vector<double> bare_us, form_us;
   repeat(state, [&] {
-    bare.take(launches);
-    form.take(2 * launches);
-    bare.take(launches);
-    return form.p999_us();
+    launch_beside(&churn<plain_graphs>, bare, stream, launches, bare_us);
+    launch_beside(is_ours ? &churn<escrow_graphs> : &churn<plain_graphs>, form, stream,
+                  2 * launches, form_us);
+    launch_beside(&churn<plain_graphs>, bare, stream, launches, bare_us);
+    return quantile(form_us, 0.999);
   });
-  state.counters["p999_of_bare"] = form.p999_us() / bare.p999_us();
+  state.counters["p999_of_bare"] = quantile(form_us, 0.999) / quantile(bare_us, 0.999);
 }
 
 }  // namespace

@@ -24,12 +24,6 @@ struct count {
     of->destroyed.fetch_add(1, std::memory_order_release);
   }
 };
-using counted_owner = std::unique_ptr<tally, count>;
-
-counted_owner next(tally& of) {
-  ++of.handed_over;
-  return counted_owner(&of);
-}
 
 // Each arm makes a call that has something done after the work on a stream.
 using call_function = std::function<void(cudaStream_t)>;
@@ -46,7 +40,10 @@ call_function event_record(tally&) {
 
 call_function escrow_retire(tally& owners) {
   auto const deleter = std::make_shared<escrow::deleter>();
-  return [deleter, &owners](cudaStream_t stream) { deleter->retire(stream, next(owners)); };
+  return [deleter, &owners](cudaStream_t stream) {
+    ++owners.handed_over;
+    deleter->retire(stream, std::unique_ptr<tally, count>(&owners));
+  };
 }
 
 constexpr retire_arm arms[]{
@@ -55,35 +52,30 @@ constexpr retire_arm arms[]{
     {"escrow", &escrow_retire},
 };
 
-// Microseconds of `calls` calls in a row: of the host, or of turns of a kernel and a call, until
-// all are done.
-double row_us(call_function const& call, bool has_kernels, cudaStream_t stream, int calls) {
-  return us_of([&] {
-    for (int i = 0; i < calls; ++i) {
-      if (has_kernels) test::must(test::launch_tiny(stream));
-      call(stream);
-    }
-    if (has_kernels) test::must(cudaStreamSynchronize(stream));
-  });
-}
-
+// In rows of so many calls: of the host, or of turns of a kernel and a call, until all are done.
 void run_retire(benchmark::State& state, retire_arm const& which, bool has_kernels, int calls) {
   test::owned_stream const stream = test::make_stream();
   tally owners;
   auto const call = which.setup(owners);
-  auto const is_settled = [&] {
-    // Acquire: pairs with the release in count().
-    return owners.destroyed.load(std::memory_order_acquire) == owners.handed_over;
-  };
-  auto const once = [&] {
-    double const us = row_us(call, has_kernels, stream, calls);
+  auto const row_us = [&] {
+    double const us = us_of([&] {
+      for (int i = 0; i < calls; ++i) {
+        if (has_kernels) test::must(test::launch_tiny(stream));
+        call(stream);
+      }
+      if (has_kernels) test::must(cudaStreamSynchronize(stream));
+    });
     test::must(cudaStreamSynchronize(stream));
+    // Acquire: pairs with the release in count().
+    auto const is_settled = [&] {
+      return owners.destroyed.load(std::memory_order_acquire) == owners.handed_over;
+    };
     test::must(test::wait_until(is_settled), "all owners have been destroyed");
     return us;
   };
   constexpr int warm_up_rows = 2;
-  for (int i = 0; i < warm_up_rows; ++i) static_cast<void>(once());
-  repeat(state, [&] { return once() / calls; });
+  for (int i = 0; i < warm_up_rows; ++i) static_cast<void>(row_us());
+  repeat(state, [&] { return row_us() / calls; });
 }
 
 }  // namespace
