@@ -61,7 +61,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked) {
 
 claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint64_t id) {
   if (slot* const own = free.take_newest(id)) [[likely]] {
-    if (own->also_count_ != 0) wait_for(*own, asked.stream, true);
+    if (!own->also_ready_.empty()) wait_for(*own, asked.stream, true);
     return leased(*own, use_of(asked.stream, id, options.device), asked.where);
   }
   return claim_other(asked, id, {}, {});
@@ -178,13 +178,13 @@ slot* slot_pool::state::take_done(std::uint64_t pass, bool is_first_look) {
 
 bool slot_pool::state::is_done(slot& free) noexcept {
   if (!succeeded(cudaEventQuery(free.ready()))) return false;
-  for (std::size_t i = 0; i < free.also_count_; ++i) {
-    if (succeeded(cudaEventQuery(free.also_ready_[i].ready.get()))) continue;
+  for (cached_event const& also : free.also_ready_) {
+    if (succeeded(cudaEventQuery(also.recorded.get()))) continue;
     free.key_ = free_lists::own_list_of(free);
     return false;
   }
   free.is_done_ = true;
-  free.also_count_ = 0;
+  free.also_ready_.clear();
   return true;
 }
 
@@ -257,8 +257,8 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
     wait(taken.ready());
   }
   // Reset only all together: if one wait fails, no lease follows, and the slot needs all events.
-  for (std::size_t i = 0; i < taken.also_count_; ++i) wait(taken.also_ready_[i].ready.get());
-  taken.also_count_ = 0;
+  for (cached_event const& also : taken.also_ready_) wait(also.recorded.get());
+  taken.also_ready_.clear();
 }
 
 void slot_pool::state::throw_closed(char const* call) const {

@@ -39,44 +39,54 @@ bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
   return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
 }
 
-cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
-  cudaError_t first_error = cudaSuccess;
-  if (given == nullptr && deleter_core::is_reclaiming()) return first_error;
-  // True if no work of that stream remains uncovered.
-  auto const record = [&](stream_use const& use) {
-    if (is_other_thread(use)) return false;
-    if (given != nullptr && !is_same_stream(use, *given)) return false;
-    cudaError_t status = cudaSuccess;
-    try {
-      device_scope const current(use.device);  // the null stream is that of the current device
+slot_pool::state::tried slot_pool::state::record(stream_use const& use, cached_event& to,
+                                                 bool is_asked) noexcept {
+  if (!is_asked && (is_other_thread(use) || deleter_core::is_reclaiming())) {
+    return {record_try::not_now, cudaSuccess};
+  }
+  cudaError_t status = cudaSuccess;
+  try {
+    std::optional<device_scope> current;  // the null stream is that of the current device
+    if (is_ambiguous(use.handle)) current.emplace(use.device);
+    if (!is_asked) {
       capture_info capture;
       check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
-      if (!capture.is_none()) return false;
+      if (!capture.is_none()) return {record_try::not_now, cudaSuccess};
       // The stream was destroyed, and its handle reused.
       if (use.id != 0 && stream_id(use.handle) != use.id) {
         throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
       }
-      if (used.also_count_ == used.also_ready_.size()) {
-        used.also_ready_.push_back({event_cache::take(use.device), use.device});
-      }
-      slot::other_event& other = used.also_ready_[used.also_count_];
-      record_result const result = record_ready(other.ready, other.device, use.handle);
-      if (result.outcome == record_outcome::recorded ||
-          result.outcome == record_outcome::recorded_anew) {
-        ++used.also_count_;
-        return true;
-      }
-      status = result.status;
-    } catch (cuda_error const& error) {
-      status = error.status();
-    } catch (std::exception const&) {
-      status = cudaErrorMemoryAllocation;
     }
+    to.make();
+    record_result const result = record_ready(to.recorded, to.device, use.handle);
+    if (result.outcome == record_outcome::recorded ||
+        result.outcome == record_outcome::recorded_anew) {
+      return {record_try::recorded, cudaSuccess};
+    }
+    status = result.status;
+  } catch (cuda_error const& error) {
+    status = error.status();
+  } catch (std::exception const&) {
+    status = cudaErrorMemoryAllocation;
+  }
+  if (status == cudaErrorInvalidResourceHandle && is_destroyed(use)) {
+    return {record_try::stream_destroyed, status};
+  }
+  return {runs_nothing_after(status) ? record_try::nothing_runs : record_try::not_now, status};
+}
+
+cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
+  cudaError_t first_error = cudaSuccess;
+  std::erase_if(used.unrecorded_, [&](stream_use const& use) {
+    if (given != nullptr && !is_same_stream(use, *given)) return false;
+    auto const [outcome, status] =
+        record(use, used.also_ready_.emplace_back(use.device), given != nullptr);
+    if (outcome != record_try::recorded) used.also_ready_.pop_back();
+    if (outcome == record_try::stream_destroyed) used.is_lost_ = true;
     if (first_error == cudaSuccess) first_error = status;
-    if (status == cudaErrorInvalidResourceHandle && is_destroyed(use)) used.is_lost_ = true;
-    return runs_nothing_after(status);
-  };
-  std::erase_if(used.unrecorded_, record);
+    return outcome == record_try::recorded || outcome == record_try::nothing_runs;
+  });
+  if (given == nullptr && first_error != cudaSuccess) core.report(first_error, "cudaEventRecord");
   return first_error;
 }
 
@@ -105,48 +115,32 @@ void slot_pool::state::finish_release(slot& used) noexcept {
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) noexcept {
   if (oldest == nullptr) return;
-  std::shared_ptr<covering_event> covering;
+  std::shared_ptr<cached_event> covering;  // one slot has its own
+  bool is_recorded = false;
   bool is_gone = false;
-  bool is_recordable = false;
-  std::optional<device_scope> current;  // the null stream is that of the current device
   try {
     require_stream("claimer::~claimer", on);
-    if (is_ambiguous(on.handle)) current.emplace(on.device);
-    capture_info capture;
-    is_recordable =
-        !deleter_core::is_reclaiming() &&
-        (is_asked || (!is_other_thread(on) && succeeded(query_recordable(on.handle, capture)) &&
-                      capture.is_none()));
-    if (is_recordable && oldest->newer_ != nullptr) {  // else the slot's own event will do
-      auto made = std::make_shared<covering_event>(options.device);
-      record_outcome const outcome = record_ready(made->recorded, made->device, on.handle).outcome;
-      if (outcome == record_outcome::recorded || outcome == record_outcome::recorded_anew) {
-        covering = std::move(made);
-      }
-    }
+    if (oldest->newer_ != nullptr) covering = std::make_shared<cached_event>(options.device);
+    cached_event& to = covering != nullptr ? *covering : oldest->ready_;
+    is_recorded = record(on, to, is_asked).outcome == record_try::recorded;
   } catch (usage_error const& error) {
     is_gone = true;
     core.report(error);
-  } catch (std::exception const&) {  // each slot has an event of its own
+  } catch (std::exception const&) {  // each gets an event of its own
   }
+  if (!is_recorded) covering.reset();
   while (oldest != nullptr) {
     slot& each = *std::exchange(oldest, oldest->newer_);
     each.newer_ = nullptr;
     each.released_at_ = stamp();
     each.covered_by_ = covering;
-    if (is_gone) {
-      leak(each);
-    } else if (covering != nullptr ||
-               (is_recordable && succeeded(cudaEventRecord(each.ready_.get(), on.handle)))) {
-      each.key_ = on.id;
-      go_home(each);
-    } else {
-      each.key_ = free_lists::own_list_of(each);
+    each.key_ = is_recorded ? on.id : free_lists::own_list_of(each);
+    each.is_lost_ = is_gone;
+    if (!is_recorded && !is_gone) {
       each.unrecorded_.push_back(on);
-      cudaError_t const status = record_uses(each);
-      if (status != cudaSuccess) core.report(status, "cudaEventRecord");
-      finish_release(each);
+      static_cast<void>(record_uses(each));
     }
+    finish_release(each);
   }
 }
 
@@ -178,7 +172,7 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     // If nothing but this stream used it, the slot joins its list as the newest. Otherwise a
     // claim must wait for each use: also for the releasing stream's, if that was recorded (then
     // `key_` still is that stream).
-    bool const is_only_user = device == options.device && each.also_count_ == 0 &&
+    bool const is_only_user = device == options.device && each.also_ready_.empty() &&
                               std::ranges::all_of(each.unrecorded_, is_given) &&
                               each.key_ == free_lists::own_list_of(each);
     static_cast<void>(record_uses(each, &given));

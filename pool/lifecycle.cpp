@@ -118,24 +118,25 @@ bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {
   return true;
 }
 
-covering_event::covering_event(int its_device)
-    : device(its_device), recorded(event_cache::take(its_device)) {}
+cached_event::~cached_event() {
+  if (recorded) event_cache::put(device, std::move(recorded));
+}
 
-covering_event::~covering_event() {
-  event_cache::put(device, std::move(recorded));
+void cached_event::make() {
+  if (!recorded) recorded = event_cache::take(device);
 }
 
 slot::slot(slot_pool& pool)
     : reclaimable(pool.core(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
       pool_(pool),
-      ready_(event_cache::take(pool.device())),
+      ready_(pool.device()),
       first_hold_(pool.core(), pool.device(), *this) {
+  ready_.make();
   unrecorded_.reserve(2);
+  also_ready_.reserve(2);
 }
 
-slot::~slot() {
-  event_cache::put(pool_.device(), std::move(ready_));
-}
+slot::~slot() = default;
 
 void slot_pool::state::destroy(slot& idle) noexcept {
   slots.fetch_sub(1, std::memory_order_release);  // see there
@@ -157,8 +158,8 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
     of.give_back();
     return deleter_core::leak(idle);
   }
-  for (; idle.also_count_ > 0; --idle.also_count_) {
-    cudaEvent_t const other = idle.also_ready_[idle.also_count_ - 1].ready.get();
+  for (; !idle.also_ready_.empty(); idle.also_ready_.pop_back()) {
+    cudaEvent_t const other = idle.also_ready_.back().recorded.get();
     cudaError_t const status = cudaEventQuery(other);
     if (!succeeded(status) && answer_of(status) != ready_answer::done) {
       return idle.reclaim_again_after(other);

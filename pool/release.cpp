@@ -178,13 +178,13 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on,
   used.covered_by_.reset();
   used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
-  if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.get(), on.handle))) [[unlikely]] {
+  if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle)))
+      [[unlikely]] {
     used.unrecorded_.push_back(on);
   }
   cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
   // First: once the slot is returned, the pool may be destroyed.
   if (is_recordable) record_deferred(on.handle, on.id);
-  if (status != cudaSuccess) core.report(status, "cudaEventRecord");
   finish_release(used);
   return status;
 }
@@ -249,6 +249,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
     return;
   }
   if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
+  used.also_ready_.reserve(known.capacity());
   known.push_back(use);
 }
 

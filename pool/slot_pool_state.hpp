@@ -146,13 +146,22 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
+  // What became of a record. `status`: the first failure, or cudaSuccess.
+  enum class record_try { recorded, not_now, stream_destroyed, nothing_runs };
+  struct tried {
+    record_try outcome;
+    cudaError_t status;
+  };
+  // Records on a stream if that is possible now. `is_asked`: this thread's call was given the
+  // stream and knows that it does not capture. Else nothing is recorded where a deleter reclaims.
+  [[nodiscard]] static tried record(stream_use const& use, cached_event& to,
+                                    bool is_asked) noexcept;
   // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
-  // if it is not null. Else, where a deleter reclaims, on none. Returns the first failure.
+  // if it is not null, which is asked then. Returns the first failure, reported if none was given.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
   // them. If that is not possible now, each is recorded by an event of its own, or deferred.
-  // `is_asked`: this thread's call was given `on` and knows that it does not capture.
   void cover(slot* oldest, stream_use const& on, bool is_asked) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {

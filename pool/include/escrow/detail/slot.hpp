@@ -68,14 +68,16 @@ class graph_hold final : public slot_reference {
   bool is_claim_ = false;  // the slot was claimed in that capture
 };
 
-// An event recorded after several slots' releases on one stream. Goes back to the event_cache.
-struct ESCROW_API covering_event {
-  explicit covering_event(int its_device);  // throws std::bad_alloc, cuda_error
-  covering_event(covering_event&&) = delete;
-  ~covering_event();
+// An event of that device, or of the one it was recorded on. Goes back to the event_cache.
+struct ESCROW_API cached_event {
+  explicit cached_event(int its_device) noexcept : device(its_device) {}
+  cached_event(cached_event&&) noexcept = default;
+  ~cached_event();
+
+  void make();  // takes one from the cache if it has none; throws std::bad_alloc, cuda_error
 
   int device;
-  event recorded;
+  event recorded = event::none();
 };
 
 // A resource's state. Exactly one of these owns it at a time:
@@ -129,20 +131,15 @@ class ESCROW_API slot : public reclaimable {
   std::uint64_t asked_in_ = 0;     // last pass that found it busy
 
   // Eager use: work before these events may still use the resource.
-  event ready_;  // of the stream of the release
+  cached_event ready_;  // of the stream of the release
   // If not null, instead: an event after the releases of several slots.
-  std::shared_ptr<covering_event const> covered_by_;
+  std::shared_ptr<cached_event const> covered_by_;
   [[nodiscard]] cudaEvent_t ready() const noexcept {
-    return covered_by_ != nullptr ? covered_by_->recorded.get() : ready_.get();
+    return (covered_by_ != nullptr ? *covered_by_ : ready_).recorded.get();
   }
-  struct other_event {
-    event ready;
-    int device;  // the event's
-  };
-  std::vector<other_event> also_ready_;  // of other streams; the first also_count_ are in use
-  std::size_t also_count_ = 0;
-  bool is_done_ = true;    // known to be idle: no event to query
-  bool was_used_ = false;  // handed out before
+  std::vector<cached_event> also_ready_;  // of other streams; has room for all of unrecorded_
+  bool is_done_ = true;                   // known to be idle: no event to query
+  bool was_used_ = false;                 // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
   // those without a record. Has room for two more, so that a release allocates nothing.
   std::vector<stream_use> unrecorded_;
