@@ -100,7 +100,7 @@ record_result record_ready(event& ready, int& device, cudaStream_t stream) noexc
       if (ready && device != own_device) event_cache::put(device, std::move(ready));
       ready = std::move(fresh);
       device = own_device;
-      return {record_outcome::recorded_anew, first};
+      return {record_outcome::recorded, first};
     }
   } catch (cuda_error const& error) {
     second = error.status();

@@ -132,7 +132,6 @@ void deleter::finish_after_stream(retired_object& object, retirement const& begu
   object.set_device(device);
   switch (recorded.outcome) {
     case record_outcome::recorded:
-    case record_outcome::recorded_anew:
       object.reclaim_after(object.own_event_.get(), release_order::of_this_thread(begun.id));
       return core_->push_retired(object);
     case record_outcome::device_lost:

@@ -58,7 +58,6 @@ void record_end(launch_end& end, stream_ref stream) {
   record_result const result = record_ready(end.ready, end.device, stream.get());
   switch (result.outcome) {
     case record_outcome::recorded:
-    case record_outcome::recorded_anew:
       return;
     case record_outcome::device_lost:
       end.is_recorded = false;  // nothing runs any more

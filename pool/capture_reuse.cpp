@@ -84,17 +84,18 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   if (held.held_by_.empty()) return true;
   if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
-  shared_.add(held);
+  shared_.push_back(&held);
   return false;
 }
 
 void capture_reuse::unshare(slot& claimed) noexcept {
-  if (std::exchange(claimed.is_shared_, false)) shared_.remove(claimed);
+  if (std::exchange(claimed.is_shared_, false)) remove_from(shared_, claimed);
 }
 
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
   std::lock_guard const lock(mutex_);
   held.held_by_.reserve(held.held_by_.size() + 1);
+  if (is_in_group_) shared_.reserve(slots_held_ + 1);
   auto const [found, is_new] = entries_.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();
@@ -178,14 +179,15 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
 
 slot* capture_reuse::take_shared(std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  for (slot* each = shared_.newest(); each != nullptr; each = each->older_) {
-    if (each->is_leased_ || std::ranges::find(each->held_by_, id) != each->held_by_.end()) continue;
-    each->is_leased_ = true;
-    unshare(*each);
-    stop_reuse(*each);
-    return each;
-  }
-  return nullptr;
+  auto const found = std::find_if(shared_.rbegin(), shared_.rend(), [&](slot const* each) {
+    return !each->is_leased_ && std::ranges::find(each->held_by_, id) == each->held_by_.end();
+  });
+  if (found == shared_.rend()) return nullptr;
+  slot& taken = **found;
+  taken.is_leased_ = true;
+  unshare(taken);
+  stop_reuse(taken);
+  return &taken;
 }
 
 bool capture_reuse::is_unchanged(slot const& released) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <span>
@@ -49,24 +50,10 @@ struct capture_frontier {
   }
 };
 
-// Slots linked by older_ and newer_, the newest first. Its owner's lock guards it.
-class slot_list {
- public:
-  void add(slot& newest) noexcept {
-    newest.older_ = std::exchange(newest_, &newest);
-    if (newest.older_ != nullptr) newest.older_->newer_ = &newest;
-  }
-  void remove(slot& listed) noexcept {
-    slot* const older = std::exchange(listed.older_, nullptr);
-    slot* const newer = std::exchange(listed.newer_, nullptr);
-    (newer == nullptr ? newest_ : newer->older_) = older;
-    if (older != nullptr) older->newer_ = newer;
-  }
-  [[nodiscard]] slot* newest() const noexcept { return newest_; }
-
- private:
-  slot* newest_ = nullptr;
-};
+// Removes one of `listed`, which is most often one of the last.
+inline void remove_from(std::vector<slot*>& listed, slot const& which) noexcept {
+  listed.erase(std::prev(std::find(listed.rbegin(), listed.rend(), &which).base()));
+}
 
 // One entry per capture id, which a graph keeps when it is captured into again. Guards each slot's
 // is_leased_ and holds from the first graph hold on, and the data of its release in a capture while
@@ -175,7 +162,7 @@ class capture_reuse {
   std::map<std::uint64_t, entry> entries_;
   std::size_t slots_held_ = 0;  // by any number of graphs
   bool const is_in_group_;
-  slot_list shared_;
+  std::vector<slot*> shared_;  // has room for all that are held
 };
 
 }  // namespace escrow::inline v0_1

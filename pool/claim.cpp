@@ -201,6 +201,10 @@ slot* slot_pool::state::make_slot(std::exception_ptr& failure) noexcept {
   } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
   references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   try {
+    if (options.track_leases) {
+      std::lock_guard const lock(leases_mutex);
+      leases.reserve(count + 1);
+    }
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
     slot* const made = make(owner);

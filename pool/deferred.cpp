@@ -39,52 +39,40 @@ bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
   return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
 }
 
-slot_pool::state::tried slot_pool::state::record(stream_use const& use, cached_event& to,
-                                                 bool is_asked) noexcept {
-  if (!is_asked && (is_other_thread(use) || deleter_core::is_reclaiming())) {
-    return {record_try::not_now, cudaSuccess};
-  }
-  cudaError_t status = cudaSuccess;
+cudaError_t slot_pool::state::record(stream_use const& use, cached_event& to,
+                                     bool is_asked) noexcept {
+  if (!is_asked && (is_other_thread(use) || deleter_core::is_reclaiming())) return not_now;
   try {
     std::optional<device_scope> current;  // the null stream is that of the current device
     if (is_ambiguous(use.handle)) current.emplace(use.device);
     if (!is_asked) {
       capture_info capture;
       check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
-      if (!capture.is_none()) return {record_try::not_now, cudaSuccess};
+      if (!capture.is_none()) return not_now;
       // The stream was destroyed, and its handle reused.
-      if (use.id != 0 && stream_id(use.handle) != use.id) {
-        throw cuda_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
-      }
+      if (use.id != 0 && stream_id(use.handle) != use.id) return cudaErrorInvalidResourceHandle;
     }
     to.make();
     record_result const result = record_ready(to.recorded, to.device, use.handle);
-    if (result.outcome == record_outcome::recorded ||
-        result.outcome == record_outcome::recorded_anew) {
-      return {record_try::recorded, cudaSuccess};
-    }
-    status = result.status;
+    return result.outcome == record_outcome::recorded ? cudaSuccess : result.status;
   } catch (cuda_error const& error) {
-    status = error.status();
+    return error.status();
   } catch (std::exception const&) {
-    status = cudaErrorMemoryAllocation;
+    return cudaErrorMemoryAllocation;
   }
-  if (status == cudaErrorInvalidResourceHandle && is_destroyed(use)) {
-    return {record_try::stream_destroyed, status};
-  }
-  return {runs_nothing_after(status) ? record_try::nothing_runs : record_try::not_now, status};
 }
 
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
   std::erase_if(used.unrecorded_, [&](stream_use const& use) {
     if (given != nullptr && !is_same_stream(use, *given)) return false;
-    auto const [outcome, status] =
-        record(use, used.also_ready_.emplace_back(use.device), given != nullptr);
-    if (outcome != record_try::recorded) used.also_ready_.pop_back();
-    if (outcome == record_try::stream_destroyed) used.is_lost_ = true;
-    if (first_error == cudaSuccess) first_error = status;
-    return outcome == record_try::recorded || outcome == record_try::nothing_runs;
+    cached_event& to = used.also_ready_.emplace_back(use.device);
+    cudaError_t const status = record(use, to, given != nullptr);
+    if (status == cudaSuccess) return true;
+    used.also_ready_.pop_back();
+    if (status == cudaErrorInvalidResourceHandle && is_destroyed(use)) used.is_lost_ = true;
+    if (first_error == cudaSuccess && status != not_now) first_error = status;
+    return runs_nothing_after(status);
   });
   if (given == nullptr && first_error != cudaSuccess) core.report(first_error, "cudaEventRecord");
   return first_error;
@@ -122,7 +110,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) 
     require_stream("claimer::~claimer", on);
     if (oldest->newer_ != nullptr) covering = std::make_shared<cached_event>(options.device);
     cached_event& to = covering != nullptr ? *covering : oldest->ready_;
-    is_recorded = record(on, to, is_asked).outcome == record_try::recorded;
+    is_recorded = record(on, to, is_asked) == cudaSuccess;
   } catch (usage_error const& error) {
     is_gone = true;
     core.report(error);

@@ -133,17 +133,15 @@ std::vector<holder> slot_pool::holders() const {
     }
   }
   std::size_t leased = stats().leased;
-  auto const others = static_cast<std::ptrdiff_t>(result.size());
   {
     std::lock_guard const lock(in.leases_mutex);
-    for (slot const* each = in.leases.newest(); each != nullptr; each = each->older_) {
+    for (slot const* each : in.leases) {  // the oldest first
       auto const& [where, since] = each->note_;
       result.push_back(
           {.label = label(), .slots = 1, .since = since, .where = where, .is_lease = true});
       if (!in.reuse.is_held(*each)) leased -= std::min<std::size_t>(leased, 1);
     }
   }
-  std::reverse(result.begin() + others, result.end());  // the oldest first
   if (leased != 0) {
     result.push_back({.label = label(), .slots = leased, .where = {}, .is_lease = true});
   }
@@ -152,12 +150,12 @@ std::vector<holder> slot_pool::holders() const {
 
 void slot_pool::state::add_lease(slot& leased) noexcept {
   std::lock_guard const lock(leases_mutex);
-  leases.add(leased);
+  leases.push_back(&leased);
 }
 
 void slot_pool::state::remove_lease(slot& ended) noexcept {
   std::lock_guard const lock(leases_mutex);
-  leases.remove(ended);
+  remove_from(leases, ended);
 }
 
 std::string slot_pool::state::describe_exhaustion(char const* call) const {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
@@ -146,16 +147,11 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
-  // What became of a record. `status`: the first failure, or cudaSuccess.
-  enum class record_try { recorded, not_now, stream_destroyed, nothing_runs };
-  struct tried {
-    record_try outcome;
-    cudaError_t status;
-  };
-  // Records on a stream if that is possible now. `is_asked`: this thread's call was given the
-  // stream and knows that it does not capture. Else nothing is recorded where a deleter reclaims.
-  [[nodiscard]] static tried record(stream_use const& use, cached_event& to,
-                                    bool is_asked) noexcept;
+  // Records on a stream; returns the first failure, or `not_now`: it captures, or cannot be asked
+  // on this thread. `is_asked`: this call was given the stream and knows that it does not capture.
+  [[nodiscard]] static cudaError_t record(stream_use const& use, cached_event& to,
+                                          bool is_asked) noexcept;
+  static constexpr cudaError_t not_now = cudaErrorNotReady;  // no record fails with that
   // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
   // if it is not null, which is asked then. Returns the first failure, reported if none was given.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
@@ -312,7 +308,7 @@ struct ESCROW_LOCAL slot_pool::state {
   bool deferred_is_closed = false;
 
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
-  slot_list leases;                 // if options.track_leases
+  std::vector<slot*> leases;        // if options.track_leases; has room for all slots
 
   mutable std::mutex locals_mutex;        // guards these two; held across no CUDA call
   std::forward_list<local_slots> locals;  // never removed before the pool's end

@@ -26,9 +26,9 @@ class event_cache {
   static constexpr std::size_t idle_max = 4096;  // idle events per list, at most
 };
 
-// recorded; recorded_anew: with another event, as the first one failed; device_lost: not recorded,
+// recorded, perhaps with another event, as the first one failed; device_lost: not recorded,
 // and nothing runs any more; failed: not recorded, so completion of the work is unknown.
-enum class record_outcome { recorded, recorded_anew, device_lost, failed };
+enum class record_outcome { recorded, device_lost, failed };
 
 struct record_result {
   record_outcome outcome;

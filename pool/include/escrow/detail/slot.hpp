@@ -26,7 +26,6 @@ namespace escrow::inline v0_1 {
 
 class local_slots;
 class slot;
-class slot_list;
 class slot_pool;
 class slot_share;
 struct holder;
@@ -106,7 +105,6 @@ class ESCROW_API slot : public reclaimable {
   friend class free_lists;
   friend class graph_hold;
   friend class local_slots;
-  friend class slot_list;
   friend class slot_pool;
   template <class T>
   friend class lease;
@@ -114,8 +112,7 @@ class ESCROW_API slot : public reclaimable {
   slot_pool& pool_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
-  // Links of its list: a free list, the deferred records, the leases (pool_options), or what a
-  // sharing group's captures may claim.
+  // Links of its list: a free list, a stream's local_slots, or the deferred records.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
   // In a free list's oldest slot, which represents the list: see free_lists.
