@@ -106,7 +106,7 @@ void slot_pool::close_and_leave() noexcept {
     in.budget->deferred.fetch_sub(1, std::memory_order_relaxed);
     in.leak(unknown);
   }
-  if (in.is_last_reference()) in.end();
+  in.drop_reference();
 }
 
 bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {
@@ -167,7 +167,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   }
   delete &idle;
   of.give_back();
-  if (of.is_last_reference()) of.end();
+  of.drop_reference();
 }
 
 std::size_t slot_pool::destroy_done(std::size_t count_max) {
@@ -202,19 +202,9 @@ void slot_pool::retire_unused() noexcept {
   }
 }
 
-bool slot_pool::state::is_last_reference() noexcept {
-  // acq_rel: all holders' work on the pool happens before its end.
-  return references.fetch_sub(1, std::memory_order_acq_rel) == 1;
-}
-
 void slot_pool::state::drop_reference() noexcept {
-  if (is_last_reference()) end_on_worker.push();
-}
-
-void slot_pool::state::end() noexcept {
-  deleter_core& used = core;
-  delete &owner;
-  used.drop_use();
+  // acq_rel: all holders' work on the pool happens before its end.
+  if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) end_on_worker.push();
 }
 
 }  // namespace escrow::inline v0_1

@@ -244,11 +244,7 @@ struct ESCROW_LOCAL slot_pool::state {
   void give_back() noexcept {  // a slot's share of the budget
     budget->give_back(slot_bytes, true);
   }
-  [[nodiscard]] bool is_last_reference() noexcept;
-  // For callers that may hold a lock or capture: the last reference's pool ends on the worker.
-  void drop_reference() noexcept;
-  // Frees the pool and the user's functions: on the worker, or with the pool's owner.
-  void end() noexcept;
+  void drop_reference() noexcept;  // callers may hold a lock or capture
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
     std::uint64_t const now = releases.load(std::memory_order_relaxed) + 1;
@@ -270,13 +266,15 @@ struct ESCROW_LOCAL slot_pool::state {
     profiler_range const range_{"escrow: wait for a slot"};
   };
 
-  // Pushed to end the pool on the worker.
+  // Pushed by the last reference: frees the pool and the user's functions on the worker.
   struct end_node final : reclaimable {
     end_node(state& of, deleter_core& used, int device)
-        : reclaimable(
-              used, release_lane::destroy, device,
-              [](reclaimable& thing) noexcept { static_cast<end_node&>(thing).ended.end(); }),
-          ended(of) {}
+        : reclaimable(used, release_lane::destroy, device, &end), ended(of) {}
+    static void end(reclaimable& thing) noexcept {
+      deleter_core& used = thing.core();
+      delete &static_cast<end_node&>(thing).ended.owner;
+      used.drop_use();
+    }
     state& ended;
   };
 
