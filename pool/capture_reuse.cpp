@@ -10,6 +10,7 @@
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
+#include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -64,9 +65,14 @@ std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked) {
 
 }  // namespace
 
-capture_reuse::entry* capture_reuse::find(std::uint64_t id) noexcept {
-  auto const found = entries_.find(id);
-  return found == entries_.end() ? nullptr : &found->second;
+capture_reuse::entry* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
+  auto const found = size.captured.entries.find(id);
+  return found == size.captured.entries.end() ? nullptr : &found->second;
+}
+
+std::size_t capture_reuse::slots_held(size_class const& of) const noexcept {
+  std::lock_guard const lock(mutex_);
+  return of.captured.slots_held;
 }
 
 bool capture_reuse::is_ordered(slot const& held) noexcept {
@@ -74,7 +80,7 @@ bool capture_reuse::is_ordered(slot const& held) noexcept {
 }
 
 void capture_reuse::stop_reuse(slot& held) noexcept {
-  if (entry* const of = find(std::exchange(held.reusable_in_, 0))) {
+  if (entry* const of = find(held.of_, std::exchange(held.reusable_in_, 0))) {
     std::erase(of->reusable, &held);
   }
 }
@@ -84,26 +90,27 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   if (held.held_by_.empty()) return true;
   if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
-  shared_.push_back(&held);
+  held.of_.captured.shared.push_back(&held);
   return false;
 }
 
 void capture_reuse::unshare(slot& claimed) noexcept {
-  if (std::exchange(claimed.is_shared_, false)) remove_from(shared_, claimed);
+  if (std::exchange(claimed.is_shared_, false)) remove_from(claimed.of_.captured.shared, claimed);
 }
 
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
   std::lock_guard const lock(mutex_);
   held.held_by_.reserve(held.held_by_.size() + 1);
-  if (is_in_group_) shared_.reserve(slots_held_ + 1);
-  auto const [found, is_new] = entries_.try_emplace(id);
+  of_size& its = held.of_.captured;
+  if (is_in_group_) its.shared.reserve(its.slots_held + 1);
+  auto const [found, is_new] = its.entries.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();
     found->second.where = where;
   }
   ++found->second.holds;
   held.is_leased_ = held.may_be_in_graphs_ = true;
-  if (held.held_by_.empty()) ++slots_held_;
+  if (held.held_by_.empty()) ++its.slots_held;
   held.held_by_.push_back(is_claim ? id : slot::no_claim);
   if (is_claim) held.reusable_in_ = id;
 }
@@ -111,11 +118,12 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
 bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept {
   std::lock_guard const lock(mutex_);
   if (held.reusable_in_ == id) stop_reuse(held);
-  auto const found = entries_.find(id);
-  if (--found->second.holds == 0) entries_.erase(found);
+  auto& entries = held.of_.captured.entries;
+  auto const found = entries.find(id);
+  if (--found->second.holds == 0) entries.erase(found);
   held.held_by_.erase(std::ranges::find(held.held_by_, is_claim ? id : slot::no_claim));
   if (!held.held_by_.empty()) return false;
-  --slots_held_;
+  --held.of_.captured.slots_held;
   if (held.is_leased_) return false;
   unshare(held);
   return true;
@@ -137,7 +145,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
   std::lock_guard const lock(mutex_);
   held.released_after_.assign(after.begin(), after.end());
   held.released_edges_ = edges;
-  entry* const of = find(id);
+  entry* const of = find(held.of_, id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
   if (of != nullptr && held.reusable_in_ == id && is_ordered(held)) {
     of->reusable.push_back(&held);
@@ -149,12 +157,12 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
 }
 
 template <class Choose, class Check>
-slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
+slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Check is_right) {
   while (true) {
     slot* found = nullptr;
     {
       std::lock_guard const lock(mutex_);
-      entry const* const of = find(id);
+      entry const* const of = find(size, id);
       if (of != nullptr) found = choose(*of);
       if (found == nullptr) return nullptr;
       found->is_leased_ = true;
@@ -168,7 +176,7 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
       throw;
     }
     std::lock_guard const lock(mutex_);
-    if (entry* const of = find(id)) std::erase(of->reusable, found);
+    if (entry* const of = find(size, id)) std::erase(of->reusable, found);
     found->is_leased_ = is_taken;
     if (is_taken) {
       unshare(*found);
@@ -177,12 +185,13 @@ slot* capture_reuse::take(std::uint64_t id, Choose choose, Check is_right) {
   }
 }
 
-slot* capture_reuse::take_shared(std::uint64_t id) noexcept {
+slot* capture_reuse::take_shared(size_class& size, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = std::find_if(shared_.rbegin(), shared_.rend(), [&](slot const* each) {
+  std::vector<slot*> const& shared = size.captured.shared;
+  auto const found = std::find_if(shared.rbegin(), shared.rend(), [&](slot const* each) {
     return !each->is_leased_ && std::ranges::find(each->held_by_, id) == each->held_by_.end();
   });
-  if (found == shared_.rend()) return nullptr;
+  if (found == shared.rend()) return nullptr;
   slot& taken = **found;
   taken.is_leased_ = true;
   unshare(taken);
@@ -202,7 +211,7 @@ slot* capture_reuse::newest_of(entry const& of, IsBefore is_before) {
   return found == of.reusable.rend() ? nullptr : *found;
 }
 
-slot* capture_reuse::take_before(capture_frontier const& from, std::uint64_t id,
+slot* capture_reuse::take_before(size_class& size, capture_frontier const& from, std::uint64_t id,
                                  std::size_t slots_max) {
   constexpr std::size_t near = 256;
   // Most often it is the stream's last one, and a look at the frontier itself is enough.
@@ -229,7 +238,7 @@ slot* capture_reuse::take_before(capture_frontier const& from, std::uint64_t id,
   };
   auto const is_barren = [&](cudaGraphNode_t node) {
     std::lock_guard const lock(mutex_);
-    entry const* const of = find(id);
+    entry const* const of = find(size, id);
     return of == nullptr || of->barren.contains(node);
   };
 
@@ -237,7 +246,7 @@ slot* capture_reuse::take_before(capture_frontier const& from, std::uint64_t id,
   bool is_worth_a_look = true;
   for (std::size_t walked = 0;; ++walked) {
     if (is_worth_a_look) {
-      if (slot* const found = take(id, choose, is_unchanged)) return found;
+      if (slot* const found = take(size, id, choose, is_unchanged)) return found;
     }
     if (walked == before.size()) break;
     if (walked == nodes_max) return nullptr;
@@ -252,19 +261,20 @@ slot* capture_reuse::take_before(capture_frontier const& from, std::uint64_t id,
     });
   }
   std::lock_guard const lock(mutex_);
-  entry* const of = find(id);
+  entry* const of = find(size, id);
   if (of == nullptr || of->offers != offers) return nullptr;
   of->barren.insert(frontier.begin(), frontier.end());
   return nullptr;
 }
 
-slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stream) {
+slot* capture_reuse::take_with_edge(size_class& size, capture_info const& capture,
+                                    stream_ref stream) {
   auto const choose_oldest = [](entry const& of) -> slot* {
     auto const oldest =
         std::ranges::find_if(of.reusable, [](slot const* each) { return may_take(*each); });
     return oldest == of.reusable.end() ? nullptr : *oldest;
   };
-  return take(capture.id, choose_oldest, [&](slot& found) {
+  return take(size, capture.id, choose_oldest, [&](slot& found) {
     nodes& after = found.released_after_;
     // Nodes may have been destroyed, if the graph was edited and captured into again.
     nodes const all = nodes_of(capture.graph);
@@ -277,12 +287,12 @@ slot* capture_reuse::take_with_edge(capture_info const& capture, stream_ref stre
   });
 }
 
-std::vector<holder> capture_reuse::holders(std::string const& label) const {
+std::vector<holder> capture_reuse::holders(size_class const& of) const {
   std::lock_guard const lock(mutex_);
   std::vector<holder> result;
-  for (auto const& [id, graph] : entries_) {
+  for (auto const& [id, graph] : of.captured.entries) {
     result.push_back({.capture_id = id < first_share_id ? id : 0,
-                      .label = label,
+                      .label = of.label,
                       .slots = graph.holds,
                       .since = graph.since,
                       .where = graph.where});

@@ -55,9 +55,9 @@ inline void remove_from(std::vector<slot*>& listed, slot const& which) noexcept 
   listed.erase(std::prev(std::find(listed.rbegin(), listed.rend(), &which).base()));
 }
 
-// One entry per capture id, which a graph keeps when it is captured into again. Guards each slot's
-// is_leased_ and holds from the first graph hold on, and the data of its release in a capture while
-// it is reusable; before that, the lease owns them exclusively.
+// One entry per size and capture id, which a graph keeps when it is captured into again. Guards
+// each slot's is_leased_ and holds from the first graph hold on, and the data of its release in a
+// capture while it is reusable; before that, the lease owns them exclusively.
 //   A slot becomes reusable after its release in a capture, at the nodes that the release came
 //   after. Nodes are identified by handle, and CUDA reuses handles if a graph is edited and
 //   captured into again: a slot is reused only if these nodes have the same dependencies as at the
@@ -69,6 +69,23 @@ class capture_reuse {
  public:
   // Ids from here on are those of node shares, in place of capture ids. CUDA counts from 1.
   static constexpr std::uint64_t first_share_id = std::uint64_t{1} << 63;
+
+  // Of a capture.
+  struct entry {
+    std::size_t holds = 0;
+    std::chrono::steady_clock::time_point since;
+    source_location where;
+    std::vector<slot*> reusable;  // in the order of their releases
+    std::uint64_t offers = 0;     // releases that made a slot reusable so far
+    // No reusable slot is before these nodes. Cleared by the next release.
+    std::unordered_set<cudaGraphNode_t> barren;
+  };
+  // What graphs hold of one size of slots. Guarded by the lock.
+  struct of_size {
+    std::map<std::uint64_t, entry> entries;  // by the capture's id
+    std::size_t slots_held = 0;              // by any number of graphs
+    std::vector<slot*> shared;               // has room for all that are held
+  };
 
   explicit capture_reuse(bool is_in_group) : is_in_group_(is_in_group) {}
 
@@ -101,42 +118,30 @@ class capture_reuse {
   [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
                                   std::span<cudaGraphNode_t const> after);
 
-  // The nearest reusable slot before the frontier, leased to the caller; null if there is none.
-  // Checks the frontier's own nodes first, where the stream's last release usually is, then walks
-  // the graph backwards, breadth first. It follows an edge that does not wait for a kernel's end
-  // only if its successor ends later anyway (a programmatic launch). If the graph holds fewer than
-  // `slots_max` slots the walk is not limited, since it may save one; else it is short. Throws
-  // cuda_error, std::bad_alloc.
-  [[nodiscard]] slot* take_before(capture_frontier const& from, std::uint64_t id,
+  // The nearest reusable slot of that size before the frontier, leased to the caller; null if there
+  // is none. Checks the frontier's own nodes first, where the stream's last release usually is,
+  // then walks the graph backwards, breadth first. It follows an edge that does not wait for a
+  // kernel's end only if its successor ends later anyway (a programmatic launch). If the graph
+  // holds fewer than `slots_max` slots the walk is not limited, since it may save one; else it is
+  // short. Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] slot* take_before(size_class& size, capture_frontier const& from, std::uint64_t id,
                                   std::size_t slots_max);
 
-  // A shared slot that the graph captured as `id` does not hold, leased to the caller; null if
-  // there is none.
-  [[nodiscard]] slot* take_shared(std::uint64_t id) noexcept;
+  // A shared slot of that size that the graph captured as `id` does not hold, leased to the caller;
+  // null if there is none.
+  [[nodiscard]] slot* take_shared(size_class& size, std::uint64_t id) noexcept;
 
-  // The capture's oldest reusable slot, leased to the caller, whose stream gets edges from its
-  // release; null if there is none. Throws cuda_error, std::bad_alloc.
-  [[nodiscard]] slot* take_with_edge(capture_info const& capture, stream_ref stream);
+  // The capture's oldest reusable slot of that size, leased to the caller, whose stream gets edges
+  // from its release; null if there is none. Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] slot* take_with_edge(size_class& size, capture_info const& capture,
+                                     stream_ref stream);
 
-  // The graphs that hold slots, and since when. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<holder> holders(std::string const& label) const;
-  [[nodiscard]] std::size_t slots_held() const noexcept {
-    std::lock_guard const lock(mutex_);
-    return slots_held_;
-  }
+  // The graphs that hold slots of that size, and since when. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<holder> holders(size_class const& of) const;
+  [[nodiscard]] std::size_t slots_held(size_class const& of) const noexcept;
 
  private:
-  struct entry {
-    std::size_t holds = 0;
-    std::chrono::steady_clock::time_point since;
-    source_location where;
-    std::vector<slot*> reusable;  // in the order of their releases
-    std::uint64_t offers = 0;     // releases that made a slot reusable so far
-    // No reusable slot is before these nodes. Cleared by the next release.
-    std::unordered_set<cudaGraphNode_t> barren;
-  };
-
-  [[nodiscard]] entry* find(std::uint64_t id) noexcept;
+  [[nodiscard]] static entry* find(size_class& size, std::uint64_t id) noexcept;
   [[nodiscard]] static bool may_take(slot const& listed) noexcept;
   // Whether the launches of all graphs that hold it are ordered: it was claimed in each.
   [[nodiscard]] static bool is_ordered(slot const& held) noexcept;
@@ -152,15 +157,12 @@ class capture_reuse {
   // reusable any more, and another is chosen. While asked about it counts as leased, and stays
   // listed.
   template <class Choose, class Check>
-  [[nodiscard]] slot* take(std::uint64_t id, Choose choose, Check is_right);
+  [[nodiscard]] slot* take(size_class& size, std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
-  std::map<std::uint64_t, entry> entries_;
-  std::size_t slots_held_ = 0;  // by any number of graphs
   bool const is_in_group_;
-  std::vector<slot*> shared_;  // has room for all that are held
 };
 
 }  // namespace escrow::inline v0_1

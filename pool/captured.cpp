@@ -13,19 +13,19 @@
 
 namespace escrow::inline v0_1 {
 
-slot* slot_pool::state::take_captured(stream_ref stream, capture_info const& capture,
-                                      capture_frontier const& frontier, source_location where,
+slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of,
+                                      capture_info const& capture, capture_frontier const& frontier,
                                       std::exception_ptr& failure) {
-  slot* found = take_existing(capture, frontier, where, true);
+  slot* found = take_existing(of, capture, frontier, asked.where);
   if (found != nullptr) return found;
-  found = make_slot(failure);  // on failure there may be one to wait for
-  if (found == nullptr && (found = reuse.take_with_edge(capture, stream)) != nullptr) {
+  found = make_slot(of, failure);  // on failure there may be one to wait for
+  if (found == nullptr && (found = reuse.take_with_edge(of, capture, asked.stream)) != nullptr) {
     edges_added.fetch_add(1, std::memory_order_relaxed);
     return found;
   }
-  if (found == nullptr) found = grow_in_room(failure, nullptr);
+  if (found == nullptr) found = grow_in_room(of, failure, nullptr);
   if (found == nullptr) return nullptr;
-  give_to_graph(*found, capture, where);
+  give_to_graph(*found, capture, asked.where);
   return found;
 }
 
@@ -40,28 +40,29 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
   taken.was_used_ = true;  // the graph may be launched again
 }
 
-slot* slot_pool::state::take_existing(capture_info const& capture, capture_frontier const& frontier,
-                                      source_location where, bool may_be_idle) {
-  if (slot* const own = reuse.take_before(frontier, capture.id, slots_max)) {
-    return own;
-  }
-  slot* shared = nullptr;
-  if (options.group) {
+slot* slot_pool::state::take_existing(size_class& of, capture_info const& capture,
+                                      capture_frontier const& frontier, source_location where) {
+  slot* found = nullptr;
+  // In a group also what graphs hold of larger sizes. An idle one that is larger than asked for
+  // stays: eager claims would make it once more.
+  for (size_class* each = &of; found == nullptr && each != nullptr;) {
+    if (slot* const own = reuse.take_before(*each, frontier, capture.id, slots_max)) return own;
+    if (!options.group) break;
     graph_registry& registry = graph_registry::global();
     registry.forget_released(capture.id, capture.graph);  // otherwise take_done() recycles the set
     // Where the work of a copied graph is ordered in this capture is not known.
     if (!registry.has_sealed(capture.id, capture.graph, *options.group->order())) {
-      shared = reuse.take_shared(capture.id);
+      found = reuse.take_shared(*each, capture.id);
     }
+    each = each->next.load(std::memory_order_acquire);
   }
-  slot* const found = shared != nullptr || !may_be_idle ? shared : take_done(next_pass());
-  if (found == nullptr) return nullptr;
-  give_to_graph(*found, capture, where);
+  if (found == nullptr) found = take_done(of, next_pass());
+  if (found != nullptr) give_to_graph(*found, capture, where);
   return found;
 }
 
 std::string_view graph_hold::label() const noexcept {
-  return held_.pool().label();
+  return held_.of_.label;
 }
 
 std::size_t graph_hold::bytes() const noexcept {
@@ -134,15 +135,16 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   if (&hold != &held.first_hold_) delete &hold;
   // No claim finds the slot until it is listed; `looked_at` makes them retry. The reference is for
   // afterwards, since the pool may end with the slot.
+  free_lists& free = held.of_.free;
   in.references.fetch_add(1, std::memory_order_relaxed);
-  in.free.looked_at.fetch_add(1, std::memory_order_relaxed);
+  free.looked_at.fetch_add(1, std::memory_order_relaxed);
   if (in.reuse.remove(held, capture_id, is_claim)) {
     held.released_at_ = in.stamp();
     held.may_be_in_graphs_ = false;
     held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream
     in.go_home(held);
   }
-  in.free.looked_at.fetch_sub(1, std::memory_order_relaxed);
+  free.looked_at.fetch_sub(1, std::memory_order_relaxed);
   in.drop_reference();
 }
 

@@ -16,6 +16,17 @@
 
 namespace escrow::inline v0_1 {
 
+namespace {
+
+// Relaxed: statistics.
+void raise(std::atomic<std::size_t>& peak, std::size_t now) noexcept {
+  std::size_t most = peak.load(std::memory_order_relaxed);
+  while (most < now && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
 std::uint64_t thread_of(cudaStream_t stream) noexcept {
   if (stream != cudaStreamPerThread) [[likely]]
     return 0;
@@ -25,86 +36,78 @@ std::uint64_t thread_of(cudaStream_t stream) noexcept {
 }
 
 claimed_slot slot_pool::claim(claim_request const& asked) {
-  return detail::called_at(asked.call, asked.where, [&] { return state_->claim(asked); });
+  return detail::called_at(asked.call, asked.where,
+                           [&] { return state_->claim(asked, state_->smallest); });
 }
 
-claimed_slot slot_pool::claim_existing(claim_request const& asked) {
-  return detail::called_at(asked.call, asked.where, [&]() -> claimed_slot {
-    state& in = *state_;
-    in.require_open(asked.call);
-    detail::capture_dependencies after;
-    capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
-    if (!capture.is_active()) return {};
-    capture_frontier const frontier(after);  // before another call on the stream
-    in.require_device(asked.call, asked.stream, capture);
-    slot* const found = in.take_existing(capture, frontier, asked.where, false);
-    if (found == nullptr) return {};
-    return in.leased(*found, use_of(asked.stream, 0, in.options.device), asked.where, capture.id);
+claimed_slot slot_pool::claim_bytes(claim_request const& asked) {
+  return detail::called_at(asked.call, asked.where, [&] {
+    state_->retire_unused();
+    return state_->claim(asked, state_->size_for(asked.call, asked.bytes));
   });
 }
 
-claimed_slot slot_pool::state::claim(claim_request const& asked) {
-  require_open(asked.call);
+claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of) {
+  require_open(asked.call, of);
   detail::capture_dependencies after;
   capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
   if (capture.is_active()) [[unlikely]] {
-    return claim_other(asked, 0, capture, capture_frontier(after));
+    return claim_other(asked, of, 0, capture, capture_frontier(after));
   }
   std::uint64_t const id = stream_id(asked.stream);
-  record_all_deferred(asked.stream, id);
+  record_deferred(asked.stream, id);
   if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
     stream_use const on = use_of(asked.stream, id, options.device);
-    return claim_local(local_of(on, asked), on, asked);
+    return claim_local(local_of(of, on, asked), on, asked, of);
   }
-  return claim_eager(asked, id);
+  return claim_eager(asked, of, id);
 }
 
-claimed_slot slot_pool::state::claim_eager(claim_request const& asked, std::uint64_t id) {
-  if (slot* const own = free.take_newest(id)) [[likely]] {
+claimed_slot slot_pool::state::claim_eager(claim_request const& asked, size_class& of,
+                                           std::uint64_t id) {
+  if (slot* const own = of.free.take_newest(id)) [[likely]] {
     if (!own->also_ready_.empty()) wait_for(*own, asked.stream, true);
     return leased(*own, use_of(asked.stream, id, options.device), asked.where);
   }
-  return claim_other(asked, id, {}, {});
+  return claim_other(asked, of, id, {}, {});
 }
 
-claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint64_t stream_id,
-                                           capture_info capture, capture_frontier frontier) {
+claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_class& of,
+                                           std::uint64_t stream_id, capture_info capture,
+                                           capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
   std::optional<host_wait> wait;
-  std::optional<std::uint64_t> moves;  // in the budget, before the last search
+  std::optional<std::uint64_t> moves_before_search;
   require_device(asked.call, asked.stream, capture);
   while (true) {
     std::exception_ptr failure;
-    slot* const found = capture.is_active()
-                            ? take_captured(asked.stream, capture, frontier, asked.where, failure)
-                            : take_eager(asked.stream, stream_id, failure);
+    slot* const found = capture.is_active() ? take_captured(asked, of, capture, frontier, failure)
+                                            : take_eager(of, asked.stream, stream_id, failure);
     if (found != nullptr) {
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);
     }
-    require_open(asked.call);               // if closed meanwhile, it is not exhausted
-    bool const is_busy = owner.has_busy();  // before the look for room: see `shrinking`
-    bool is_room_coming = false;
-    if (may_make_room(failure)) {
-      // At the limit, the first search is repeated: its blocks may have moved between the pools.
-      auto const moves_before = std::exchange(moves, budget->moves());
-      is_room_coming =
-          (failure == nullptr && moves != moves_before) || budget->is_room_coming(slot_bytes);
+    require_open(asked.call, of);       // if closed meanwhile, it is not exhausted
+    bool const is_busy = has_busy(of);  // before the look for room: see `shrinking`
+    bool is_room = false;
+    if (may_make_room(of, failure)) {
+      // At the limit, the first search is repeated: its blocks may have moved between the sizes.
+      auto const moves_before = std::exchange(moves_before_search, moves());
+      is_room = (failure == nullptr && moves_before_search != moves_before) || is_room_coming(of);
     }
     // Busy free slots become usable in a capture, and make room, without an announced return.
-    bool const is_for_work = is_room_coming || (capture.is_active() && is_busy);
+    bool const is_for_work = is_room || (capture.is_active() && is_busy);
     auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
     if (is_for_work && !asked.host_wait_max) {
       wait_max = std::max(wait_max, options.capture_wait_max);
     }
-    if (failure != nullptr && !is_room_coming) wait_max = std::chrono::nanoseconds(0);
+    if (failure != nullptr && !is_room) wait_max = std::chrono::nanoseconds(0);
     if (wait_max > std::chrono::nanoseconds(0) && !wait) {
       wait.emplace();
       host_waits.fetch_add(1, std::memory_order_relaxed);
     }
     if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
-      if (failure != nullptr) std::rethrow_exception(failure);
-      if (!asked.host_wait_max) throw pool_exhausted(describe_exhaustion(asked.call));
+      if (failure != nullptr || !asked.host_wait_max) refuse(asked, of, failure);
       return {};
     }
     // Detects a lost device or capture, which is not announced.
@@ -119,60 +122,60 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, std::uint
   }
 }
 
-slot* slot_pool::state::take_eager(stream_ref stream, std::uint64_t stream_id,
+slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                    std::exception_ptr& failure) {
   constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   std::uint64_t const pass = next_pass();
   auto const take_any = [&] {
-    slot* const done = take_done(pass);
-    return done != nullptr ? done : free.take_oldest();
+    slot* const done = take_done(of, pass);
+    return done != nullptr ? done : of.free.take_oldest();
   };
-  slot* found = take_done(pass, true);
-  if (found == nullptr) found = make_slot(failure);  // on failure there may be one to wait for
+  slot* found = take_done(of, pass, true);
+  if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
   if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
-    std::uint64_t const puts_before = free.count().puts;
+    std::uint64_t const puts_before = of.free.count().puts;
     found = take_any();
     if (found != nullptr) break;
     // Relaxed: see free_lists::looked_at.
-    bool const is_looked_at = free.looked_at.load(std::memory_order_relaxed) != 0;
-    if (!is_looked_at && free.count().puts == puts_before) break;
+    bool const is_looked_at = of.free.looked_at.load(std::memory_order_relaxed) != 0;
+    if (!is_looked_at && of.free.count().puts == puts_before) break;
     std::this_thread::yield();
   }
   stream_use const on = use_of(stream, stream_id, options.device);
   // A release on another thread may have come after this claim looked there; also others' claimers.
-  if (found == nullptr && owner.give_all(on)) found = free.take_oldest();
-  if (found == nullptr) return grow_in_room(failure, &on);
+  if (found == nullptr && give_all(of, on)) found = of.free.take_oldest();
+  if (found == nullptr) return grow_in_room(of, failure, &on);
   wait_for(*found, stream, found->key_ == stream_id);
   return found;
 }
 
-slot* slot_pool::state::take_done(std::uint64_t pass, bool is_first_look) {
-  if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
+  if (slot* const idle = of.free.take_newest(free_lists::idle)) return idle;
   core.recycle_queued();  // waits for other threads' recycling
   std::uint64_t last_asked = 0;
   do {
-    if (slot* const idle = free.take_newest(free_lists::idle)) return idle;
+    if (slot* const idle = of.free.take_newest(free_lists::idle)) return idle;
   } while (core.recycle_next(last_asked));
   // Relaxed: if a slot returns meanwhile, the stream waits for this one.
-  bool const is_full = slots.load(std::memory_order_relaxed) >= slots_max;
-  slot* const only = is_first_look && is_full ? free.take_only() : nullptr;
-  if (only != nullptr || free.lists() == 0) {
-    ask_for_local_slots();
+  bool const is_full = of.slots.load(std::memory_order_relaxed) >= slots_max;
+  slot* const only = is_first_look && is_full ? of.free.take_only() : nullptr;
+  if (only != nullptr || of.free.lists() == 0) {
+    ask_for_local_slots(of);
     return only;
   }
   // A query would invalidate another thread's Global capture, and any of this one.
   relaxed_capture_scope const relaxed;
   constexpr int questions_before_growth = 32;
   for (int asked = 0; !is_first_look || asked < questions_before_growth; ++asked) {
-    slot* const found = free.take_to_ask(pass);
+    slot* const found = of.free.take_to_ask(pass);
     if (found == nullptr) break;
     bool const is_taken = is_done(*found);
-    if (!is_taken && !free.put_asked(*found, pass)) destroy(*found);
-    free.looked_at.fetch_sub(1, std::memory_order_relaxed);
+    if (!is_taken && !of.free.put_asked(*found, pass)) destroy(*found);
+    of.free.looked_at.fetch_sub(1, std::memory_order_relaxed);
     if (is_taken) return found;
   }
-  ask_for_local_slots();
+  ask_for_local_slots(of);
   return nullptr;
 }
 
@@ -188,44 +191,43 @@ bool slot_pool::state::is_done(slot& free) noexcept {
   return true;
 }
 
-slot* slot_pool::state::make_slot(std::exception_ptr& failure) noexcept {
-  // Acquire: see state::slots. The room of a closed pool's slot stays unused.
-  std::size_t count = slots.load(std::memory_order_acquire);
+slot* slot_pool::state::make_slot(size_class& of, std::exception_ptr& failure) noexcept {
+  // Acquire: see size_class::slots. The room of a closed pool's slot stays unused.
+  std::size_t count = of.slots.load(std::memory_order_acquire);
   if (count >= slots_max) return nullptr;
-  if (!budget->reserve(slot_bytes)) return nullptr;
+  if (!reserve(of)) return nullptr;
   do {
     if (count >= slots_max || is_closed.load(std::memory_order_relaxed)) {
-      budget->give_back(slot_bytes, false);
+      give_back(of, false);
       return nullptr;
     }
-  } while (!slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
+  } while (!of.slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
   references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   try {
     if (options.track_leases) {
       std::lock_guard const lock(leases_mutex);
-      leases.reserve(count + 1);
+      leases.reserve(references.load(std::memory_order_relaxed));  // one more than slots
     }
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
-    slot* const made = make(owner);
+    slot* const made = make(owner, of);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
-    std::size_t peak = slots_peak.load(std::memory_order_relaxed);
-    while (peak <= count &&
-           !slots_peak.compare_exchange_weak(peak, count + 1, std::memory_order_relaxed)) {
-    }
+    raise(of.slots_peak, count + 1);
+    raise(bytes_peak, reserved.load(std::memory_order_relaxed));
     return made;
   } catch (...) {
     failure = std::current_exception();
     references.fetch_sub(1, std::memory_order_relaxed);
-    slots.fetch_sub(1, std::memory_order_relaxed);
-    budget->give_back(slot_bytes, false);
+    of.slots.fetch_sub(1, std::memory_order_relaxed);
+    give_back(of, false);
     return nullptr;
   }
 }
 
-bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const noexcept {
+bool slot_pool::state::may_make_room(size_class const& of,
+                                     std::exception_ptr const& failure) const noexcept {
   // Relaxed: a claim may still be refused by the limit itself.
-  if (slots.load(std::memory_order_relaxed) >= slots_max) return false;
+  if (of.slots.load(std::memory_order_relaxed) >= slots_max) return false;
   if (failure == nullptr) return true;
   try {
     std::rethrow_exception(failure);
@@ -236,13 +238,16 @@ bool slot_pool::state::may_make_room(std::exception_ptr const& failure) const no
   }
 }
 
-slot* slot_pool::state::grow_in_room(std::exception_ptr& failure, stream_use const* on) {
+slot* slot_pool::state::grow_in_room(size_class& of, std::exception_ptr& failure,
+                                     stream_use const* on) {
   constexpr int attempts_max = 16;  // other threads may take the room
-  for (int attempt = 0; attempt < attempts_max && may_make_room(failure); ++attempt) {
-    if (on != nullptr) budget->give_all(*on);
-    if (!budget->make_room(slot_bytes, failure != nullptr)) return nullptr;
+  for (int attempt = 0; attempt < attempts_max && may_make_room(of, failure); ++attempt) {
+    if (on != nullptr) for_each_size([&](size_class& each) { give_all(each, *on); });
+    bool const is_out_of_memory = failure != nullptr;
+    if (!is_out_of_memory && of.bytes > bytes_max) return nullptr;
+    if (owner.trim(is_out_of_memory ? 0 : bytes_max - of.bytes) == 0) return nullptr;
     failure = nullptr;
-    if (slot* const made = make_slot(failure)) return made;
+    if (slot* const made = make_slot(of, failure)) return made;
   }
   return nullptr;
 }
@@ -265,9 +270,8 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
   taken.also_ready_.clear();
 }
 
-void slot_pool::state::throw_closed(char const* call) const {
-  throw usage_error(call, "the pool \"" + options.label + "\" is closed",
-                    "claim before close_for()");
+void slot_pool::state::throw_closed(char const* call, std::string const& label) {
+  throw usage_error(call, "the pool \"" + label + "\" is closed", "claim before close_for()");
 }
 
 void slot_pool::state::require_device(char const* call, stream_ref stream,

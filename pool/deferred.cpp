@@ -78,10 +78,6 @@ cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) n
   return first_error;
 }
 
-void slot_pool::record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-  state_->record_deferred(stream, stream_id);
-}
-
 void slot_pool::state::finish_release(slot& used) noexcept {
   if (used.is_lost_) return leak(used);
   if (used.unrecorded_.empty()) return end_lease(used);
@@ -94,7 +90,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     std::lock_guard const lock(deferred_mutex);
     if (!deferred_is_closed) {
       used.newer_ = std::exchange(deferred, &used);
-      budget->deferred.fetch_add(1, std::memory_order_relaxed);
+      deferred_count.fetch_add(1, std::memory_order_relaxed);
       return;
     }
   }
@@ -151,7 +147,7 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
       }
       *at = std::exchange(each.newer_, found);
       found = &each;
-      budget->deferred.fetch_sub(1, std::memory_order_relaxed);
+      deferred_count.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   while (found != nullptr) {

@@ -5,16 +5,23 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "escrow/internal/json.hpp"
-#include "scratch_state.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
+
+namespace {
+
+constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+}  // namespace
 
 std::string to_json(pool_stats const& stats) {
   return json_of({{"slots", stats.slots},
@@ -73,30 +80,30 @@ std::string describe(holder const& which) {
   return text;
 }
 
-pool_stats slot_pool::stats() const noexcept {
-  state& in = *state_;
+pool_stats slot_pool::state::stats(size_class& of) const noexcept {
   pool_stats now{
-      .in_graphs = in.reuse.slots_held(),
-      .slots_peak = in.slots_peak.load(std::memory_order_relaxed),
-      .grown = in.grown.load(std::memory_order_relaxed),
-      .stream_waits = in.stream_waits.load(std::memory_order_relaxed),
-      .host_waits = in.host_waits.load(std::memory_order_relaxed),
-      .edges_added = in.edges_added.load(std::memory_order_relaxed),
+      .in_graphs = reuse.slots_held(of),
+      .slots_peak = of.slots_peak.load(std::memory_order_relaxed),
+      .grown = grown.load(std::memory_order_relaxed),
+      .stream_waits = stream_waits.load(std::memory_order_relaxed),
+      .host_waits = host_waits.load(std::memory_order_relaxed),
+      .edges_added = edges_added.load(std::memory_order_relaxed),
   };
   std::size_t elsewhere = now.in_graphs;
   {
-    std::lock_guard const lock(in.deferred_mutex);
-    for (slot const* each = in.deferred; each != nullptr; each = each->newer_) {
+    std::lock_guard const lock(deferred_mutex);
+    for (slot const* each = deferred; each != nullptr; each = each->newer_) {
+      if (&each->of_ != &of) continue;
       ++now.deferred;
-      if (!each->may_be_in_graphs_ || !in.reuse.is_held(*each)) ++elsewhere;
+      if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++elsewhere;
     }
   }
-  free_lists::counts const free = in.free.count();
+  free_lists::counts const free = of.free.count();
   now.idle = free.listed;
   now.hits = free.newest_taken;
   {
-    std::lock_guard const lock(in.locals_mutex);
-    for (local_slots const& each : in.locals) {
+    std::lock_guard const lock(of.locals_mutex);
+    for (local_slots const& each : of.locals) {
       now.unrecorded += each.idle();
       now.hits += each.taken();
     }
@@ -104,48 +111,76 @@ pool_stats slot_pool::stats() const noexcept {
   now.idle += now.unrecorded;
   elsewhere += now.idle;
   // Last: a slot that is destroyed meanwhile must not look like a lease.
-  now.slots = in.slots.load(std::memory_order_relaxed);
+  now.slots = of.slots.load(std::memory_order_relaxed);
   now.leased = now.slots - std::min(now.slots, elsewhere);
   return now;
 }
 
+pool_stats slot_pool::stats() const noexcept {
+  return state_->stats(state_->smallest);
+}
+
+scratch_stats slot_pool::stats_in_bytes() const noexcept {
+  state& in = *state_;
+  scratch_stats now{.bytes = in.reserved.load(std::memory_order_relaxed),
+                    .bytes_peak = in.bytes_peak.load(std::memory_order_relaxed),
+                    .grown = in.grown.load(std::memory_order_relaxed),
+                    .returned = in.returned.load(std::memory_order_relaxed)};
+  in.for_each_size([&](size_class& each) {
+    pool_stats const its = in.stats(each);
+    now.bytes_idle += its.idle * each.bytes;
+    now.bytes_unrecorded += its.unrecorded * each.bytes;
+    now.bytes_in_graphs += its.in_graphs * each.bytes;
+    if (its.slots > its.idle + its.in_graphs) {
+      now.bytes_in_use += (its.slots - its.idle - its.in_graphs) * each.bytes;
+    }
+  });
+  return now;
+}
+
 std::vector<holder> slot_pool::holders() const {
-  state const& in = *state_;
-  std::vector<holder> result = in.reuse.holders(label());
-  auto const add_stream = [&](cudaStream_t stream, std::size_t slots) {
-    auto const same = std::ranges::find(result, stream, &holder::waits_for);
-    if (same != result.end()) {
-      same->slots += slots;
+  std::vector<holder> all;
+  state_->for_each_size([&](size_class& each) { state_->add_holders(each, all); });
+  return all;
+}
+
+void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) const {
+  std::vector<holder> its = reuse.holders(of);
+  auto const add_stream = [&](cudaStream_t stream, std::size_t count) {
+    auto const same = std::ranges::find(its, stream, &holder::waits_for);
+    if (same != its.end()) {
+      same->slots += count;
     } else {
-      result.push_back({.label = label(), .slots = slots, .where = {}, .waits_for = stream});
+      its.push_back({.label = of.label, .slots = count, .where = {}, .waits_for = stream});
     }
   };
   {
-    std::lock_guard const lock(in.deferred_mutex);
-    for (slot const* each = in.deferred; each != nullptr; each = each->newer_) {
-      add_stream(each->unrecorded_.front().handle, 1);
+    std::lock_guard const lock(deferred_mutex);
+    for (slot const* each = deferred; each != nullptr; each = each->newer_) {
+      if (&each->of_ == &of) add_stream(each->unrecorded_.front().handle, 1);
     }
   }
   {
-    std::lock_guard const lock(in.locals_mutex);
-    for (local_slots const& each : in.locals) {
+    std::lock_guard const lock(of.locals_mutex);
+    for (local_slots const& each : of.locals) {
       if (each.idle() != 0) add_stream(each.of_stream.handle, each.idle());
     }
   }
-  std::size_t leased = stats().leased;
+  std::size_t leased = stats(of).leased;
   {
-    std::lock_guard const lock(in.leases_mutex);
-    for (slot const* each : in.leases) {  // the oldest first
+    std::lock_guard const lock(leases_mutex);
+    for (slot const* each : leases) {  // the oldest first
+      if (&each->of_ != &of) continue;
       auto const& [where, since] = each->note_;
-      result.push_back(
-          {.label = label(), .slots = 1, .since = since, .where = where, .is_lease = true});
-      if (!in.reuse.is_held(*each)) leased -= std::min<std::size_t>(leased, 1);
+      its.push_back(
+          {.label = of.label, .slots = 1, .since = since, .where = where, .is_lease = true});
+      if (!reuse.is_held(*each)) leased -= std::min<std::size_t>(leased, 1);
     }
   }
   if (leased != 0) {
-    result.push_back({.label = label(), .slots = leased, .where = {}, .is_lease = true});
+    its.push_back({.label = of.label, .slots = leased, .where = {}, .is_lease = true});
   }
-  return result;
+  std::ranges::move(its, std::back_inserter(all));
 }
 
 void slot_pool::state::add_lease(slot& leased) noexcept {
@@ -158,98 +193,53 @@ void slot_pool::state::remove_lease(slot& ended) noexcept {
   remove_from(leases, ended);
 }
 
-std::string slot_pool::state::describe_exhaustion(char const* call) const {
-  pool_stats const now = owner.stats();
-  bool const is_full = now.slots >= slots_max;
-  std::string text = std::string(call) + ": all " + std::to_string(now.slots) + " slots of \"" +
-                     options.label + "\" are out (" +
-                     (is_full ? "slots_max " + std::to_string(slots_max)
-                              : std::string("the limit in bytes leaves no room for another")) +
-                     ")";
-  if (now.idle != now.unrecorded) {
-    text += "; " + std::to_string(now.idle - std::min(now.idle, now.unrecorded)) +
-            " are free but still in use by the GPU";
-  }
-  std::size_t named = 0;
-  for (holder const& each : owner.holders()) {
-    if (++named > 16) break;  // longer texts are not read
-    text += "; " + escrow::describe(each);
-  }
-  if (!options.track_leases && now.leased != 0) text += " (track_leases names their lines)";
-  if (now.in_graphs != 0 && !options.group) text += " (graphs can share slots: sharing_group)";
-  return text + "; raise slots_max, release earlier, or allow a wait with host_wait_max";
-}
-
 std::string slot_pool::describe() const {
-  pool_options const& options = state_->options;
-  std::string text = "pool \"" + options.label + "\" on device " + std::to_string(options.device) +
-                     ", slots_max " + std::to_string(state_->slots_max) + ": " + to_json(stats());
-  for (holder const& each : holders()) text += "\n  " + escrow::describe(each);
-  return text;
+  return state_->describe(state_->smallest, unlimited);
 }
 
-scratch_stats scratch_pool::state::stats() const noexcept {
-  scratch_stats now{.bytes = reserved.load(std::memory_order_relaxed),
-                    .bytes_peak = peak.load(std::memory_order_relaxed),
-                    .returned = returned.load(std::memory_order_relaxed)};
-  for_each([&now](size_class& each) {
-    pool_stats const its = slots_of(each).stats();
-    now.grown += its.grown;
-    now.bytes_idle += its.idle * each.bytes;
-    now.bytes_unrecorded += its.unrecorded * each.bytes;
-    now.bytes_in_graphs += its.in_graphs * each.bytes;
-    if (its.slots > its.idle + its.in_graphs) {
-      now.bytes_in_use += (its.slots - its.idle - its.in_graphs) * each.bytes;
-    }
-  });
-  return now;
-}
-
-std::vector<holder> scratch_pool::state::holders() const {
-  std::vector<holder> result;
-  for_each([&result](size_class& each) {
-    std::ranges::move(slots_of(each).holders(), std::back_inserter(result));
-  });
-  return result;
-}
-
-std::string scratch_pool::state::describe_claim(std::size_t bytes, source_location where,
-                                                std::string const& named) const {
-  scratch_stats const now = stats();
-  std::string text =
-      "claimed at " + std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " +
-      std::to_string(bytes) + " bytes of \"" + label_of(block_bytes(bytes)) + "\"; \"" +
-      options.label + "\" has " + std::to_string(now.bytes) + " bytes: leases hold " +
-      std::to_string(now.bytes_in_use) + ", graphs hold " + std::to_string(now.bytes_in_graphs) +
-      ", work may still run on " + std::to_string(now.bytes_idle) + " free ones";
-  if (policy.bytes_max != scratch_policy{}.bytes_max) {
-    text += "; scratch_policy::bytes_max is " + std::to_string(policy.bytes_max);
-  }
-  std::size_t count = 0;
-  for (holder const& each : holders()) {
-    if (each.label == named) continue;
-    if (++count > 16) break;  // longer texts are not read
-    text += "; \"" + each.label + "\": " + escrow::describe(each);
+std::string slot_pool::state::describe(size_class const& first, std::size_t holders_max) {
+  bool const is_scratch = smallest.bytes != 0;
+  std::string text = is_scratch ? "scratch pool \"" : "pool \"";
+  text += options.label + "\" on device " + std::to_string(options.device);
+  if (slots_max != unlimited) text += ", slots_max " + std::to_string(slots_max);
+  if (bytes_max != unlimited) text += ", bytes_max " + std::to_string(bytes_max);
+  text += ": " + (is_scratch ? to_json(owner.stats_in_bytes()) : to_json(owner.stats()));
+  std::vector<holder> all = owner.holders();
+  std::ranges::stable_partition(all, [&](auto const& each) { return each.label == first.label; });
+  all.resize(std::min(all.size(), holders_max));
+  for (holder const& each : all) {
+    text += "\n  " + (is_scratch ? "\"" + each.label + "\": " : "") + escrow::describe(each);
   }
   return text;
 }
 
-std::vector<holder> scratch_pool::holders() const {
-  return state_->holders();
-}
-
-scratch_stats scratch_pool::stats() const noexcept {
-  return state_->stats();
-}
-
-std::string scratch_pool::describe() const {
-  pool_options const& options = state_->options;
-  std::string text = "scratch pool \"" + options.label + "\" on device " +
-                     std::to_string(options.device) + ": " + to_json(stats());
-  for (holder const& each : holders()) {
-    text += "\n  \"" + each.label + "\": " + escrow::describe(each);
-  }
+std::string slot_pool::state::describe_claim(claim_request const& asked, size_class& of) {
+  std::string text = "claimed at " + std::string(asked.where.file_name()) + ":" +
+                     std::to_string(asked.where.line());
+  if (of.bytes != 0) text += ": " + std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
+  text += "; " + describe(of, 16);  // longer texts are not read
+  pool_stats const now = stats(of);
+  text += "\nraise the limit, release earlier, or allow a wait with host_wait_max";
+  if (!options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
+  if (!options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
   return text;
+}
+
+void slot_pool::state::refuse(claim_request const& asked, size_class& of,
+                              std::exception_ptr const& failure) {
+  if (failure == nullptr) {
+    std::size_t const existing = of.slots.load(std::memory_order_relaxed);
+    throw pool_exhausted(std::string(asked.call) + ": all " + std::to_string(existing) +
+                         " slots of \"" + of.label + "\" are out (" +
+                         (existing >= slots_max ? "slots_max" : "the limit in bytes") + "), " +
+                         describe_claim(asked, of));
+  }
+  try {
+    std::rethrow_exception(failure);
+  } catch (cuda_error const& error) {
+    if (of.bytes == 0 || error.status() != cudaErrorMemoryAllocation) throw;
+    throw cuda_error(error.status(), error.api(), error.where(), describe_claim(asked, of));
+  }
 }
 
 }  // namespace escrow::inline v0_1

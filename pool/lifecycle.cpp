@@ -1,6 +1,8 @@
 // Creation and end of pools and slots, and waits for returning slots.
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -13,17 +15,43 @@
 
 namespace escrow::inline v0_1 {
 
-slot_pool::slot_pool(pool_options const& options, make_function make, deleter_core* core) {
+slot_pool::slot_pool(pool_options const& options, make_function make,
+                     scratch_policy const* policy) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device == -1) own.device = current_device();
   bool const is_device = own.device >= 0 && own.device < devices;
   if (!is_device) throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
-  if (core == nullptr) core = &(own.deleter != nullptr ? *own.deleter : deleter::global()).core();
-  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), *core, devices);
+  deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
+  state_ = std::make_unique<state>(*this, std::move(own), std::move(make), policy, core, devices);
   state_->bind_group();  // last: a group stays bound
-  core->add_use();
+  core.add_use();
+}
+
+slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
+                        scratch_policy const* policy, deleter_core& used, int devices)
+    : owner(pool),
+      options(std::move(given)),
+      slots_max(options.slots_max.value_or(64)),
+      make(std::move(made)),
+      core(used),
+      is_only_device(devices == 1),
+      end_on_worker(*this, used, options.device),
+      reuse(options.group.has_value()),
+      smallest(policy != nullptr ? scratch_pool::bytes_min : 0,
+               policy != nullptr ? label_of(scratch_pool::bytes_min) : options.label,
+               local_slots_max()),
+      bytes_max((policy != nullptr ? *policy : scratch_policy{}).bytes_max),
+      unused_max((policy != nullptr ? *policy : scratch_policy{}).idle_max),
+      checked_at(std::chrono::steady_clock::now().time_since_epoch()) {}
+
+slot_pool::state::~state() {
+  size_class* next = smallest.next.load(std::memory_order_relaxed);  // no other user
+  while (next != nullptr) {
+    std::unique_ptr<size_class> const each(next);
+    next = each->next.load(std::memory_order_relaxed);
+  }
 }
 
 void slot_pool::state::bind_group() {
@@ -44,39 +72,28 @@ void slot_pool::state::bind_group() {
 
 slot_pool::~slot_pool() = default;
 
-void slot_pool::share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept {
-  state_->budget = std::move(budget);
-  state_->slot_bytes = slot_bytes;
-}
-
 int slot_pool::device() const noexcept {
   return state_->options.device;
 }
 
-std::string const& slot_pool::label() const noexcept {
-  return state_->options.label;
-}
-
-deleter_core& slot_pool::core() const noexcept {
-  return state_->core;
-}
-
-bool slot_pool::has_busy() const noexcept {
-  free_lists const& free = state_->free;
+bool slot_pool::state::has_busy(size_class const& of) noexcept {
+  free_lists const& free = of.free;
   // Twice: what leaves the lists, or comes to them, between two looks. Acquire: see shrinking.
   return free.looked_at.load(std::memory_order_acquire) != 0 || free.lists() != 0 ||
          free.looked_at.load(std::memory_order_relaxed) != 0;
 }
 
-std::uint64_t slot_pool::puts() const noexcept {
-  return state_->free.count().puts;
-}
-
 void slot_pool::close() noexcept {
-  state_->is_closed.store(true, std::memory_order_relaxed);  // see there
-  state_->free.close();
-  state_->close_local_slots();
-  while (slot* const idle = state_->free.take_oldest()) state_->destroy(*idle);
+  state& in = *state_;
+  {
+    std::lock_guard const lock(in.sizes_mutex);           // no size is made afterwards
+    in.is_closed.store(true, std::memory_order_relaxed);  // see there
+  }
+  in.for_each_size([&in](size_class& each) {
+    each.free.close();
+    in.close_local_slots(each);
+    while (slot* const idle = each.free.take_oldest()) in.destroy(*idle);
+  });
 }
 
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
@@ -84,7 +101,12 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   close();
   {
     state::host_wait wait;
-    while (in.slots.load(std::memory_order_relaxed) != 0) {
+    auto const has_slots = [&in] {
+      std::size_t sum = 0;
+      in.for_each_size([&](auto& each) { sum += each.slots.load(std::memory_order_relaxed); });
+      return sum != 0;
+    };
+    while (has_slots()) {
       in.core.recycle();
       if (!wait.go_on(timeout)) break;
     }
@@ -103,7 +125,7 @@ void slot_pool::close_and_leave() noexcept {
   }
   while (next != nullptr) {
     slot& unknown = *std::exchange(next, next->newer_);
-    in.budget->deferred.fetch_sub(1, std::memory_order_relaxed);
+    in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
     in.leak(unknown);
   }
   in.drop_reference();
@@ -126,11 +148,13 @@ void cached_event::make() {
   if (!recorded) recorded = event_cache::take(device);
 }
 
-slot::slot(slot_pool& pool)
-    : reclaimable(pool.core(), release_lane::destroy, pool.device(), &slot_pool::destroy_slot),
+slot::slot(slot_pool& pool, size_class& of)
+    : reclaimable(pool.state_->core, release_lane::destroy, pool.device(),
+                  &slot_pool::destroy_slot),
       pool_(pool),
+      of_(of),
       ready_(pool.device()),
-      first_hold_(pool.core(), pool.device(), *this) {
+      first_hold_(core(), pool.device(), *this) {
   ready_.make();
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
@@ -139,23 +163,25 @@ slot::slot(slot_pool& pool)
 slot::~slot() = default;
 
 void slot_pool::state::destroy(slot& idle) noexcept {
-  slots.fetch_sub(1, std::memory_order_release);  // see there
+  idle.of_.slots.fetch_sub(1, std::memory_order_release);  // see there
   if (!idle.is_done_) idle.reclaim_after(idle.ready(), {});
   idle.push();
 }
 
 void slot_pool::state::leak(slot& unknown) noexcept {
+  size_class& of = unknown.of_;
   deleter_core::leak(unknown);
-  give_back();
-  slots.fetch_sub(1, std::memory_order_release);  // see there
+  give_back(of);
+  of.slots.fetch_sub(1, std::memory_order_release);  // see there
 }
 
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   auto& idle = static_cast<slot&>(thing);
   // A graph may have held it last, and CUDA may have released it too early.
-  state& of = *idle.pool_.state_;
+  state& in = *idle.pool_.state_;
+  size_class const& of = idle.of_;
   if (may_work_go_on_untold()) {
-    of.give_back();
+    in.give_back(of);
     return deleter_core::leak(idle);
   }
   for (; !idle.also_ready_.empty(); idle.also_ready_.pop_back()) {
@@ -166,40 +192,8 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
     }
   }
   delete &idle;
-  of.give_back();
-  of.drop_reference();
-}
-
-std::size_t slot_pool::destroy_done(std::size_t count_max) {
-  state& in = *state_;
-  device_scope const device(in.options.device);
-  relaxed_capture_scope const relaxed;
-  std::uint64_t const pass = in.next_pass();
-  std::size_t count = 0;
-  for (; count < count_max; ++count) {
-    slot* done = nullptr;
-    {
-      state::shrinking const listed(in);
-      done = in.take_done(pass);
-      if (done == nullptr) break;
-      in.slots.fetch_sub(1, std::memory_order_release);  // see there
-    }
-    destroy_slot(*done);
-  }
-  return count;
-}
-
-void slot_pool::retire_unused() noexcept {
-  state& in = *state_;
-  in.ask_for_local_slots();  // what is not used by the next call is unused then
-  std::uint64_t const now = in.releases.load(std::memory_order_relaxed);
-  std::uint64_t const last = in.releases_seen.exchange(now, std::memory_order_relaxed);
-  while (true) {
-    state::shrinking const listed(in);
-    slot* const unused = in.free.take_oldest(last);
-    if (unused == nullptr) return;
-    in.destroy(*unused);
-  }
+  in.give_back(of);
+  in.drop_reference();
 }
 
 void slot_pool::state::drop_reference() noexcept {

@@ -15,21 +15,22 @@
 namespace escrow::inline v0_1 {
 
 claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& on,
-                                           claim_request const& asked) {
+                                           claim_request const& asked, size_class& of) {
   slot* given = nullptr;
   if (has_asked(from)) [[unlikely]] {
     given = from.take_all_of(on.id);
     cover(given, on, true);
-    budget->give_all(on);
+    for_each_size([&](size_class& each) {
+      if (&each != &of) give_all(each, on);
+    });
   }
   claimed_slot claimed;
   if (slot* const own = from.take()) [[likely]] {
     claimed = leased(*own, on, asked.where);
   } else {
-    claimed = claim_eager(asked, on.id);
+    claimed = claim_eager(asked, of, on.id);
     // What this claim asked for itself, it does not answer.
-    from.requests_seen.store(budget->requests.load(std::memory_order_relaxed),
-                             std::memory_order_relaxed);
+    from.requests_seen.store(requests.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   if (given == nullptr) claimed.local = &from;  // else its release gives this one, too
   return claimed;
@@ -38,7 +39,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
 bool slot_pool::state::release_local(claimed_slot& lease) {
   require_stream("lease::release", lease.on);
   slot& used = *lease.what;
-  std::size_t const idle_max = local_idle_max.load(std::memory_order_relaxed);
+  std::size_t const idle_max = used.of_.local_idle_max.load(std::memory_order_relaxed);
   // Work on other streams, or a graph, needs an event or the graph's release.
   if (!used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
   // Cheaper than cudaStreamGetCaptureInfo, which the other way of the release asks.
@@ -84,52 +85,52 @@ void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) 
                     "destroy the claimer and its leases before the stream");
 }
 
-local_slots& slot_pool::state::local_of(stream_use const& on, claim_request const& asked) {
-  std::atomic<local_slots*>& first = by_stream[on.id % by_stream.size()];
+local_slots& slot_pool::state::local_of(size_class& of, stream_use const& on,
+                                        claim_request const& asked) {
+  std::atomic<local_slots*>& first = of.by_stream[on.id % of.by_stream.size()];
   auto const find = [&](local_slots* each) {
     while (each != nullptr && each->of_stream.id != on.id) each = each->chained;
     return each;
   };
   if (local_slots* const known = find(first.load(std::memory_order_acquire))) return *known;
   require_device(asked.call, asked.stream, {});
-  std::lock_guard const lock(locals_mutex);
+  std::lock_guard const lock(of.locals_mutex);
   local_slots* const newest = first.load(std::memory_order_relaxed);  // written under the lock
   if (local_slots* const known = find(newest)) return *known;
-  local_slots& made = locals.emplace_front(local_left);
+  local_slots& made = of.locals.emplace_front(of.local_left);
   made.of_stream = on;
   made.chained = newest;
   // Relaxed: if it was closed before close_local_slots() had the lock, this sees it.
   if (!is_closed.load(std::memory_order_relaxed)) made.begin(on.id);
-  divide_idle(local_users + 1);
+  divide_idle(of, of.local_users + 1);
   first.store(&made, std::memory_order_release);
   return made;
 }
 
-void slot_pool::state::divide_idle(std::size_t users) noexcept {
-  local_users = users;
+void slot_pool::state::divide_idle(size_class& of, std::size_t users) const noexcept {
+  of.local_users = users;
   std::size_t const share = local_slots_max() / std::max<std::size_t>(users, 1);
-  local_idle_max.store(std::min(options.unrecorded_max, share), std::memory_order_relaxed);
-  has_local_slots.store(true, std::memory_order_relaxed);
+  of.local_idle_max.store(std::min(options.unrecorded_max, share), std::memory_order_relaxed);
+  of.has_local_slots.store(true, std::memory_order_relaxed);
 }
 
-bool slot_pool::give_all(stream_use const& on) noexcept {
-  state& in = *state_;
+bool slot_pool::state::give_all(size_class& of, stream_use const& on) noexcept {
   // Relaxed: see there.
-  if (!in.has_local_slots.load(std::memory_order_relaxed)) return false;
+  if (!of.has_local_slots.load(std::memory_order_relaxed)) return false;
   slot* found = nullptr;
   {
-    std::lock_guard const lock(in.locals_mutex);
-    for (local_slots& each : in.locals) {
+    std::lock_guard const lock(of.locals_mutex);
+    for (local_slots& each : of.locals) {
       if (each.idle() != 0) found = each.take_all_of(on.id, found);
     }
   }
-  in.cover(found, on, true);
+  cover(found, on, true);
   return found != nullptr;
 }
 
-void slot_pool::state::close_local_slots() noexcept {
-  { std::lock_guard const lock(locals_mutex); }  // those that are added later see is_closed
-  for (std::atomic<local_slots*> const& first : by_stream) {
+void slot_pool::state::close_local_slots(size_class& of) noexcept {
+  { std::lock_guard const lock(of.locals_mutex); }  // those that are added later see is_closed
+  for (std::atomic<local_slots*> const& first : of.by_stream) {
     for (local_slots* each = first.load(std::memory_order_acquire); each != nullptr;
          each = each->chained) {
       cover(each->end(), each->of_stream, false);
@@ -138,31 +139,37 @@ void slot_pool::state::close_local_slots() noexcept {
 }
 
 claimer_slots::claimer_slots(char const* call, slot_pool& pool, stream_ref stream,
-                             source_location where)
+                             source_location where, std::size_t bytes)
     : on_(use_of(stream, 0, pool.device())) {
   detail::called_at(call, where, [&] {
     slot_pool::state& in = *pool.state_;
-    in.require_open(call);
+    size_class& of = in.size_for(call, bytes);
+    in.require_open(call, of);
     capture_info const capture = usable_capture_of(call, stream);
     in.require_device(call, stream, capture);
-    std::lock_guard const lock(in.locals_mutex);
-    auto const spare = std::ranges::find(in.locals, true, &local_slots::is_spare);
-    local_ = spare != in.locals.end() ? &*spare : &in.locals.emplace_front(in.local_left);
+    std::lock_guard const lock(of.locals_mutex);
+    auto const spare = std::ranges::find(of.locals, true, &local_slots::is_spare);
+    local_ = spare != of.locals.end() ? &*spare : &of.locals.emplace_front(of.local_left);
     local_->is_spare = false;
     local_->of_stream = on_;
-    in.divide_idle(in.local_users + 1);
+    in.divide_idle(of, of.local_users + 1);
     // Relaxed: the owner has one.
     in.references.fetch_add(1, std::memory_order_relaxed);
     pool_ = &pool;
+    of_ = &of;
   });
 }
 
 claimer_slots::claimer_slots(claimer_slots&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), local_(other.local_), on_(other.on_) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      of_(other.of_),
+      local_(other.local_),
+      on_(other.on_) {}
 
 claimer_slots& claimer_slots::operator=(claimer_slots&& other) noexcept {
   claimer_slots taken(std::move(other));
   std::swap(pool_, taken.pool_);
+  std::swap(of_, taken.of_);
   std::swap(local_, taken.local_);
   std::swap(on_, taken.on_);
   return *this;
@@ -173,9 +180,9 @@ claimer_slots::~claimer_slots() {
   slot_pool::state& in = *pool_->state_;
   in.cover(local_->end(), on_, false);
   {
-    std::lock_guard const lock(in.locals_mutex);
+    std::lock_guard const lock(of_->locals_mutex);
     local_->is_spare = true;
-    in.divide_idle(in.local_users - 1);
+    in.divide_idle(*of_, of_->local_users - 1);
   }
   in.drop_reference();
 }
@@ -194,20 +201,23 @@ slot_pool& claimer_slots::require_pool(char const* call) const {
 }
 
 claimed_slot claimer_slots::claim(char const* call, source_location where,
-                                  std::optional<std::chrono::nanoseconds> host_wait_max) {
+                                  std::optional<std::chrono::nanoseconds> host_wait_max,
+                                  std::size_t bytes) {
   return detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
     if (is_ambiguous(on_.handle)) device.emplace(on_.device);
-    in.require_open(call);
+    in.require_open(call, *of_);
     in.require_stream(call, on_);
-    claim_request const asked{call, on_.handle, where, host_wait_max};
+    in.retire_unused();
+    claim_request const asked{call, on_.handle, where, host_wait_max, bytes};
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(call, on_.handle, &after);
-    if (capture.is_active()) return in.claim_other(asked, 0, capture, capture_frontier(after));
+    if (capture.is_active())
+      return in.claim_other(asked, *of_, 0, capture, capture_frontier(after));
     learn_id();
-    in.record_all_deferred(on_.handle, on_.id);
-    return in.claim_local(*local_, on_, asked);
+    in.record_deferred(on_.handle, on_.id);
+    return in.claim_local(*local_, on_, asked, *of_);
   });
 }
 
@@ -230,7 +240,7 @@ void claimer_slots::flush(char const* call, source_location where) {
                         "flush before the capture begins or after it ended");
     }
     learn_id();
-    in.record_all_deferred(on_.handle, on_.id);
+    in.record_deferred(on_.handle, on_.id);
     in.cover(local_->take_all_of(on_.id), on_, true);
   });
 }

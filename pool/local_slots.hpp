@@ -70,11 +70,11 @@ class alignas(64) local_slots {  // a cache line of its own: each thread has its
     return taken_.load(std::memory_order_relaxed);
   }
 
-  // How many of memory_budget::requests its claims have answered. Relaxed: as there.
+  // How many of slot_pool::state::requests its claims have answered. Relaxed: as there.
   std::atomic<std::uint64_t> requests_seen{0};
 
   // Its stream. If that outlives the pool: set once, before claims see it. Else the next three are
-  // guarded by slot_pool::state::locals_mutex.
+  // guarded by size_class::locals_mutex.
   stream_use of_stream;
   local_slots* chained = nullptr;  // the next stream of the same hash
   bool is_spare = false;           // no claimer uses it

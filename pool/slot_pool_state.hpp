@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <forward_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,8 +18,8 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/pool/resource_pool.hpp"
-#include "free_lists.hpp"
-#include "local_slots.hpp"
+#include "escrow/pool/scratch_pool.hpp"
+#include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -55,20 +54,12 @@ namespace escrow::inline v0_1 {
 }
 
 struct ESCROW_LOCAL slot_pool::state {
-  state(slot_pool& pool, pool_options given, make_function made, deleter_core& used, int devices)
-      : owner(pool),
-        options(std::move(given)),
-        slots_max(options.slots_max.value_or(64)),
-        make(std::move(made)),
-        budget(std::make_shared<memory_budget>()),
-        core(used),
-        is_only_device(devices == 1),
-        end_on_worker(*this, used, options.device),
-        reuse(options.group.has_value()),
-        local_left(local_slots_max()) {}
+  state(slot_pool& pool, pool_options given, make_function made, scratch_policy const* policy,
+        deleter_core& used, int devices);
+  ~state();
 
   // claim.cpp
-  [[nodiscard]] claimed_slot claim(claim_request const& asked);
+  [[nodiscard]] claimed_slot claim(claim_request const& asked, size_class& of);
   // The lease of a slot that was taken.
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
@@ -77,16 +68,18 @@ struct ESCROW_LOCAL slot_pool::state {
     return {&taken, on, capture_id};
   }
   // For a stream that does not capture.
-  [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, std::uint64_t stream_id);
-  [[nodiscard]] claimed_slot claim_other(claim_request const& asked, std::uint64_t stream_id,
-                                         capture_info capture, capture_frontier frontier);
+  [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, size_class& of,
+                                         std::uint64_t stream_id);
+  [[nodiscard]] claimed_slot claim_other(claim_request const& asked, size_class& of,
+                                         std::uint64_t stream_id, capture_info capture,
+                                         capture_frontier frontier);
   // These return null if no slot is available now. `failure`: why no slot could be made.
-  [[nodiscard]] slot* take_eager(stream_ref stream, std::uint64_t stream_id,
+  [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
   // An idle slot; queries only slots not yet queried in pass number `pass`. `is_first_look`: asks
   // not longer than creating a slot takes, and returns the only free one, not queried, if no more
   // can be made.
-  [[nodiscard]] slot* take_done(std::uint64_t pass, bool is_first_look = false);
+  [[nodiscard]] slot* take_done(size_class& of, std::uint64_t pass, bool is_first_look = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
@@ -94,29 +87,30 @@ struct ESCROW_LOCAL slot_pool::state {
     return passes.fetch_add(1, std::memory_order_relaxed) + 1;
   }
   // Null if a limit is reached. On failure null, and `failure` has the reason.
-  slot* make_slot(std::exception_ptr& failure) noexcept;
-  // The same as a last resort, after the budget's pools have made room, also with what is idle on
-  // the stream `on`; null if nothing can be recorded there.
-  slot* grow_in_room(std::exception_ptr& failure, stream_use const* on);
-  // Whether room in the budget would help: no slot was made for lack of memory.
-  [[nodiscard]] bool may_make_room(std::exception_ptr const& failure) const noexcept;
+  slot* make_slot(size_class& of, std::exception_ptr& failure) noexcept;
+  // The same as a last resort, after it has made room in other sizes, also with what is idle on the
+  // stream `on`; null if nothing can be recorded there.
+  slot* grow_in_room(size_class& of, std::exception_ptr& failure, stream_use const* on);
+  // Whether room in bytes would help: no slot was made for lack of memory.
+  [[nodiscard]] bool may_make_room(size_class const& of,
+                                   std::exception_ptr const& failure) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
-  void require_open(char const* call) const {
+  void require_open(char const* call, size_class const& of) const {
     if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
-      throw_closed(call);
+      throw_closed(call, of.label);
   }
-  [[noreturn]] void throw_closed(char const* call) const;
+  [[noreturn]] static void throw_closed(char const* call, std::string const& label);
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy = "use a pool of the stream's device");
 
   // captured.cpp
-  [[nodiscard]] slot* take_captured(stream_ref stream, capture_info const& capture,
-                                    capture_frontier const& frontier, source_location where,
+  [[nodiscard]] slot* take_captured(claim_request const& asked, size_class& of,
+                                    capture_info const& capture, capture_frontier const& frontier,
                                     std::exception_ptr& failure);
-  // The same without growth, waits and edges. `may_be_idle`: also a slot that no graph holds.
-  [[nodiscard]] slot* take_existing(capture_info const& capture, capture_frontier const& frontier,
-                                    source_location where, bool may_be_idle);
+  // The same without growth, waits and edges.
+  [[nodiscard]] slot* take_existing(size_class& of, capture_info const& capture,
+                                    capture_frontier const& frontier, source_location where);
   // Makes the captured graph hold the slot that a claim took. If it throws, the slot is where it
   // was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where);
@@ -142,7 +136,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // `may_be_shared`: see capture_reuse::end_lease.
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {
-    if (!free.put(idle)) destroy(idle);
+    if (!idle.of_.free.put(idle)) destroy(idle);
   }
 
   // deferred.cpp
@@ -162,27 +156,20 @@ struct ESCROW_LOCAL slot_pool::state {
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
     // Relaxed: see there.
-    if (budget->deferred.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
       record_deferred_on(stream, stream_id);
-  }
-  // The same in claims, which keep the budget's other pools alive: of those, too.
-  void record_all_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-    // Relaxed: see there.
-    if (budget->deferred.load(std::memory_order_relaxed) == 0) [[likely]]
-      return;
-    record_deferred(stream, stream_id);
-    budget->record_deferred(stream, stream_id);
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
 
   // local_claims.cpp
   [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,
-                                         claim_request const& asked);
+                                         claim_request const& asked, size_class& of);
   // Puts the slot into the lease's local_slots and empties the lease. False: it must be released
   // with an event. Throws as lease::release.
   [[nodiscard]] bool release_local(claimed_slot& lease);
   // Of a stream that outlives the pool.
-  [[nodiscard]] local_slots& local_of(stream_use const& on, claim_request const& asked);
+  [[nodiscard]] local_slots& local_of(size_class& of, stream_use const& on,
+                                      claim_request const& asked);
   // With pool_options::check_streams: throws usage_error if the stream was destroyed. Other calls
   // may crash then.
   void require_stream(char const* call, stream_use const& on) const {
@@ -190,23 +177,26 @@ struct ESCROW_LOCAL slot_pool::state {
       refuse_destroyed(call, on);
   }
   void refuse_destroyed(char const* call, stream_use const& on) const;
-  // How many slots all local_slots keep: idle streams leave the rest to others.
+  // How many slots all local_slots of a size keep: idle streams leave the rest to others.
   [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
   // Limits what each of so many users keeps. Under locals_mutex.
-  void divide_idle(std::size_t users) noexcept;
-  // Asks the users of all local_slots for what they have: the next claim of each gives what its
-  // stream has in all pools of the budget, and releases until then give what they release.
-  void ask_for_local_slots() noexcept {
+  void divide_idle(size_class& of, std::size_t users) const noexcept;
+  // Asks the users of all local_slots of that size for what they have: the next claim of each gives
+  // what its stream has in all sizes, and releases until then give what they release.
+  void ask_for_local_slots(size_class const& of) noexcept {
     // Relaxed: see there.
-    if (!has_local_slots.load(std::memory_order_relaxed)) return;
-    budget->requests.fetch_add(1, std::memory_order_relaxed);
+    if (!of.has_local_slots.load(std::memory_order_relaxed)) return;
+    requests.fetch_add(1, std::memory_order_relaxed);
   }
   // Whether others have, since the last claim of its user.
   [[nodiscard]] bool has_asked(local_slots const& of) const noexcept {
     return of.requests_seen.load(std::memory_order_relaxed) !=
-           budget->requests.load(std::memory_order_relaxed);
+           requests.load(std::memory_order_relaxed);
   }
-  void close_local_slots() noexcept;  // of streams that outlive the pool
+  // Makes what is idle on that stream only available to all; false if there was nothing. The stream
+  // must not be captured.
+  bool give_all(size_class& of, stream_use const& on) noexcept;
+  void close_local_slots(size_class& of) noexcept;  // of streams that outlive the pool
 
   // describe.cpp
   // If options.track_leases: adds the slot to the list of leases, and removes it.
@@ -220,7 +210,49 @@ struct ESCROW_LOCAL slot_pool::state {
   }
   void add_lease(slot& leased) noexcept;
   void remove_lease(slot& ended) noexcept;
-  [[nodiscard]] std::string describe_exhaustion(char const* call) const;
+  [[nodiscard]] pool_stats stats(size_class& of) const noexcept;
+  void add_holders(size_class& of, std::vector<holder>& all) const;
+  // The pool, and at most `holders_max` holders, those of `first` before others.
+  [[nodiscard]] std::string describe(size_class const& first, std::size_t holders_max);
+
+  // What the errors of a claim say beside its reason.
+  [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of);
+  // The end of a claim that gets nothing: throws `failure`, if it has one, or pool_exhausted.
+  [[noreturn]] void refuse(claim_request const& asked, size_class& of,
+                           std::exception_ptr const& failure);
+
+  // sizes.cpp
+  [[nodiscard]] std::string label_of(std::size_t size) const;
+  // That of the slots for a claim of so many bytes. Never removed: found without a lock.
+  [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes) {
+    return bytes <= smallest.bytes ? smallest : larger_size_for(call, bytes);
+  }
+  [[nodiscard]] size_class& larger_size_for(char const* call, std::size_t bytes);
+  template <class Call>
+  void for_each_size(Call call) {
+    for (size_class* each = &smallest; each != nullptr;) {
+      call(*std::exchange(each, each->next.load(std::memory_order_acquire)));
+    }
+  }
+  // Takes room for a slot that is about to be made. False: the limit in bytes is reached.
+  [[nodiscard]] bool reserve(size_class const& of) noexcept;
+  // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
+  void give_back(size_class const& of, bool was_made = true) noexcept;
+  // Whether room will come by itself: work on free slots ends, slots are being destroyed.
+  [[nodiscard]] bool is_room_coming(size_class const& of) noexcept;
+  // How many times a slot has become free or memory was given back so far. A search through the
+  // sizes that finds neither a slot nor room has missed none if this is equal before and after it.
+  [[nodiscard]] std::uint64_t moves() noexcept;
+  // Destroys at most `count_max` free slots whose work is done, and returns how many.
+  std::size_t destroy_done(size_class& of, std::size_t count_max);
+
+  // In a claim, once in scratch_policy::idle_max: hands slots to the worker that have been free
+  // since the time before. Calls no CUDA function.
+  void retire_unused() noexcept {
+    if (unused_max.count() != 0) [[unlikely]]
+      retire_unused_now();
+  }
+  void retire_unused_now() noexcept;
 
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
@@ -228,22 +260,21 @@ struct ESCROW_LOCAL slot_pool::state {
   // sees `looked_at`, or less `slots`, and tries again.
   class shrinking {
    public:
-    explicit shrinking(state& in) noexcept : in_(in) {
-      in_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
+    explicit shrinking(size_class& of) noexcept : of_(of) {
+      of_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
     }
     shrinking(shrinking&&) = delete;
     // Release: pairs with the acquire in has_busy().
-    ~shrinking() { in_.free.looked_at.fetch_sub(1, std::memory_order_release); }
+    ~shrinking() { of_.free.looked_at.fetch_sub(1, std::memory_order_release); }
 
    private:
-    state& in_;
+    size_class& of_;
   };
+  // Free slots, or some on their way from a list.
+  [[nodiscard]] static bool has_busy(size_class const& of) noexcept;
   void destroy(slot& idle) noexcept;
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
-  void give_back() noexcept {  // a slot's share of the budget
-    budget->give_back(slot_bytes, true);
-  }
   void drop_reference() noexcept;  // callers may hold a lock or capture
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
@@ -282,19 +313,13 @@ struct ESCROW_LOCAL slot_pool::state {
   pool_options options;
   std::size_t const slots_max;
   make_function const make;
-  std::shared_ptr<memory_budget> budget;  // its own, or see slot_pool::share()
-  std::size_t slot_bytes = 0;
   deleter_core& core;
   bool const is_only_device;  // no stream can be of another device
   end_node end_on_worker;
-  free_lists free;
   capture_reuse reuse;
 
   // Held by the owner and each slot; the last one frees the pool. acq_rel, as in std::shared_ptr.
   std::atomic<std::size_t> references{1};
-  // Existing slots, neither handed to the worker for destruction nor leaked. Released when
-  // decremented, acquired when incremented: a claim that gets a closed pool's room sees it closed.
-  std::atomic<std::size_t> slots{0};
   std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
 
   // Releases by the last retire_unused(). Relaxed: a number.
@@ -308,12 +333,23 @@ struct ESCROW_LOCAL slot_pool::state {
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
   std::vector<slot*> leases;        // if options.track_leases; has room for all slots
 
-  mutable std::mutex locals_mutex;        // guards these two; held across no CUDA call
-  std::forward_list<local_slots> locals;  // never removed before the pool's end
-  std::size_t local_users = 0;            // claimers and streams
-  // Those of streams, by id; empty if they do not outlive the pool. Stored with release under the
-  // lock, acquired by claims without it.
-  std::array<std::atomic<local_slots*>, 64> by_stream{};
+  // Guards the creation of sizes, and the closing of the pool against it; held across no CUDA call.
+  std::mutex sizes_mutex;
+  // Sizes above the smallest, by hash. Stored with release under the lock, acquired by claims
+  // without it.
+  std::array<std::atomic<size_class*>, 256> by_size{};
+  size_class smallest;  // the first of the list of all, by size
+
+  std::size_t const bytes_max;                // of all slots
+  std::chrono::nanoseconds const unused_max;  // see scratch_policy::idle_max
+  // When idle slots were last looked for. Relaxed: a time.
+  std::atomic<std::chrono::steady_clock::duration> checked_at;
+
+  // Bytes. Relaxed: the memory itself is ordered by what allocates and frees it.
+  std::atomic<std::size_t> reserved{0};  // for slots, and for those that are being made
+  std::atomic<std::size_t> bytes_peak{0};
+  std::atomic<std::uint64_t> returned{0};
+  std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
 
   // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
   // releases may get the same stamp or either order. Written by each release with an event, so in a
@@ -322,18 +358,19 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
   // misses a change acts on it the next time.
-  alignas(64) std::atomic<bool> has_local_slots{false};
-  std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
-  // Relaxed: a concurrent claim may still succeed; its slot is destroyed when it returns.
+  // How many slots have a deferred record.
+  alignas(64) std::atomic<std::size_t> deferred_count{0};
+  // How many times claims found no other slot than those that local_slots have.
+  std::atomic<std::uint64_t> requests{0};
+  // A concurrent claim may still succeed; its slot is destroyed when it returns. Stored under
+  // sizes_mutex.
   std::atomic<bool> is_closed{false};
 
   // Statistics: relaxed.
-  alignas(64) std::atomic<std::size_t> slots_peak{0};
-  std::atomic<std::uint64_t> grown{0};
+  alignas(64) std::atomic<std::uint64_t> grown{0};
   std::atomic<std::uint64_t> stream_waits{0};
   std::atomic<std::uint64_t> host_waits{0};
   std::atomic<std::uint64_t> edges_added{0};
-  std::atomic<std::size_t> local_left;  // see local_slots
 };
 
 }  // namespace escrow::inline v0_1

@@ -217,10 +217,10 @@ TEST_F(Describe, NamesAScratchPoolItsBytesAndTheHoldersOfEachSize) {
   owned_graph const graph = captured_claim(pool, 1024);
   EXPECT_EQ(pool.holders().size(), 2U);
   std::string const text = pool.describe();
-  for (char const* each :
-       {"scratch pool \"blocks\" on device 0: {\"bytes\": 3072, \"bytes_in_use\": 2048, ",
-        "\n  \"blocks of 1024 bytes\": capture ",
-        "\n  \"blocks of 2048 bytes\": a lease holds 1 for "}) {
+  for (char const* each : {"scratch pool \"blocks\" on device 0, slots_max 4: {\"bytes\": 3072, "
+                           "\"bytes_in_use\": 2048, ",
+                           "\n  \"blocks of 1024 bytes\": capture ",
+                           "\n  \"blocks of 2048 bytes\": a lease holds 1 for "}) {
     EXPECT_NE(text.find(each), std::string::npos) << text;
   }
 }

@@ -16,7 +16,7 @@ namespace escrow::inline v0_1 {
 //   the return of the next lock().
 class spin_lock {
  public:
-  void lock() noexcept {
+  [[gnu::always_inline]] void lock() noexcept {
     for (int waits = 0; !try_lock(); ++waits) wait(waits);
   }
 

@@ -31,6 +31,9 @@ class slot_share;
 struct holder;
 struct pool_options;
 struct pool_stats;
+struct scratch_policy;
+struct scratch_stats;
+struct size_class;
 
 // Identifies a stream: by CUDA's id, or, while a capture prevents that query, by the rest.
 struct stream_use {
@@ -89,7 +92,7 @@ struct ESCROW_API cached_event {
 // Lifetime: created by its pool, destroyed on the worker.
 class ESCROW_API slot : public reclaimable {
  public:
-  explicit slot(slot_pool& pool);  // throws std::bad_alloc, cuda_error
+  slot(slot_pool& pool, size_class& of);  // throws std::bad_alloc, cuda_error
 
   [[nodiscard]] slot_pool& pool() const noexcept { return pool_; }
 
@@ -110,6 +113,7 @@ class ESCROW_API slot : public reclaimable {
   friend class lease;
 
   slot_pool& pool_;
+  size_class& of_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
   // Links of its list: a free list, a stream's local_slots, or the deferred records.
@@ -187,9 +191,10 @@ concept block_of_bytes = requires(T const& resource) {
 template <class T>
 class slot_of final : public slot {
  public:
-  // Throws what `functions.make` throws.
-  slot_of(slot_pool& pool, slot_functions<T> const& functions)
-      : slot(pool), functions_(functions), resource_(functions.make()) {
+  // Throws what `make` throws.
+  template <class Make>
+  slot_of(slot_pool& pool, size_class& of, slot_functions<T> const& functions, Make const& make)
+      : slot(pool, of), functions_(functions), resource_(make()) {
     if constexpr (block_of_bytes<T>) {
       data_ = resource_.data();
       bytes_ = resource_.size();
@@ -207,44 +212,6 @@ class slot_of final : public slot {
   T resource_;
 };
 
-// Memory that several pools share, each with slots of one size in bytes; this one is that of a pool
-// on its own, without a limit.
-// Thread safety: any thread. Lifetime: kept by the pools, until their last slots are destroyed.
-class memory_budget {
- public:
-  memory_budget() = default;
-  memory_budget(memory_budget&&) = delete;
-  virtual ~memory_budget() = default;
-
-  // Takes room for a slot that is about to be made. False: the limit is reached.
-  [[nodiscard]] virtual bool reserve(std::size_t /*bytes*/) noexcept { return true; }
-  // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
-  virtual void give_back(std::size_t /*bytes*/, bool /*was_made*/) noexcept {}
-
-  // For a claim that found nothing: destroys idle slots of the pools on this thread. False if that
-  // makes no room. Throws cuda_error.
-  [[nodiscard]] virtual bool make_room(std::size_t /*bytes*/, bool /*is_out_of_memory*/) {
-    return false;
-  }
-  // Whether room will come by itself: work on free slots ends, slots are being destroyed.
-  [[nodiscard]] virtual bool is_room_coming(std::size_t /*bytes*/) noexcept { return false; }
-  // How many times a slot has become free or memory was given back so far. A search through the
-  // pools that finds neither a slot nor room has missed none if this is equal before and after it.
-  [[nodiscard]] virtual std::uint64_t moves() noexcept { return 0; }
-
-  // How many slots of all pools have a deferred record. Relaxed: a claim that misses one records it
-  // the next time.
-  std::atomic<std::size_t> deferred{0};
-  // In a claim for `stream`: records what is deferred on it in all pools.
-  virtual void record_deferred(stream_ref /*stream*/, std::uint64_t /*stream_id*/) noexcept {}
-
-  // How many times claims found no other slot than those that local_slots have. Relaxed: a call
-  // that misses one answers the next time.
-  std::atomic<std::uint64_t> requests{0};
-  // In a claim for `on`: makes what is idle on that stream only available to all, in all pools.
-  virtual void give_all(stream_use const& /*on*/) noexcept {}
-};
-
 struct claim_request {
   char const* call;  // the public function, for errors
   stream_ref stream;
@@ -252,6 +219,7 @@ struct claim_request {
   // How long it may block the host, and then returns an empty claim. Empty: as the options say, and
   // then it throws pool_exhausted.
   std::optional<std::chrono::nanoseconds> host_wait_max = {};
+  std::size_t bytes = 0;  // of a scratch_pool
 };
 
 // A lease's claim. Empty without a slot.
@@ -266,20 +234,19 @@ struct claimed_slot {
 class ESCROW_API slot_pool {
  public:
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
-  using make_function = std::function<slot*(slot_pool&)>;
+  using make_function = std::function<slot*(slot_pool&, size_class&)>;
+  struct leave_pool {
+    void operator()(slot_pool* owned) const noexcept { owned->close_and_leave(); }
+  };
 
-  // `options.device` must be a device. `core`: that of `options.deleter`, which may be gone then;
-  // null: ask that deleter. Throws cuda_error.
-  slot_pool(pool_options const& options, make_function make, deleter_core* core = nullptr);
+  // `options.device` must be a device. `policy`: a scratch_pool's, which has many sizes; null: a
+  // resource_pool's. Throws cuda_error, usage_error.
+  slot_pool(pool_options const& options, make_function make,
+            scratch_policy const* policy = nullptr);
   slot_pool(slot_pool&&) = delete;
 
-  // Each slot takes `slot_bytes` of a budget that other pools share. Before the first claim.
-  void share(std::shared_ptr<memory_budget> budget, std::size_t slot_bytes) noexcept;
-
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
-  // For a stream that captures, in a sharing group: a slot that its graph or others of the group
-  // hold, and that needs neither a wait nor an edge. Else an empty claim.
-  [[nodiscard]] claimed_slot claim_existing(claim_request const& asked);
+  [[nodiscard]] claimed_slot claim_bytes(claim_request const& asked);  // of a scratch_pool
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
@@ -303,28 +270,14 @@ class ESCROW_API slot_pool {
   // The owner's last call: closes without waiting. The pool ends with its last slot.
   void close_and_leave() noexcept;
 
-  // Destroys at most `count_max` free slots whose work is done, on this thread, and returns how
-  // many. Throws cuda_error.
-  std::size_t destroy_done(std::size_t count_max);
-  // Hands slots to the worker that have been free since the call before the last. Calls no CUDA
-  // function.
-  void retire_unused() noexcept;
-
-  // Records what is deferred on that stream, which must not be captured.
-  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept;
-
-  // Makes what is idle on that stream only available to all; false if there was nothing. The stream
-  // must not be captured.
-  bool give_all(stream_use const& on) noexcept;
-
+  // Destroys free slots whose work is done, on this thread, until at most `keep_bytes` are taken.
+  // Returns the bytes that it freed. Throws cuda_error.
+  std::size_t trim(std::size_t keep_bytes);
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
-  [[nodiscard]] pool_stats stats() const noexcept;
+  [[nodiscard]] pool_stats stats() const noexcept;    // of a resource_pool
+  [[nodiscard]] scratch_stats stats_in_bytes() const noexcept;
   [[nodiscard]] std::string describe() const;
-  [[nodiscard]] bool has_busy() const noexcept;  // free slots, or some on their way from a list
-  [[nodiscard]] std::uint64_t puts() const noexcept;  // see free_lists
   [[nodiscard]] int device() const noexcept;
-  [[nodiscard]] std::string const& label() const noexcept;
-  [[nodiscard]] deleter_core& core() const noexcept;
 
  private:
   friend class claimer_slots;
@@ -341,14 +294,17 @@ class ESCROW_API slot_pool {
 // Implements claimer<T> and scratch_claimer, which state the contract. Keeps the pool's state.
 class ESCROW_API claimer_slots {
  public:
-  claimer_slots(char const* call, slot_pool& pool, stream_ref stream, source_location where);
+  // `bytes`: of a scratch_pool.
+  claimer_slots(char const* call, slot_pool& pool, stream_ref stream, source_location where,
+                std::size_t bytes = 0);
   claimer_slots(claimer_slots&& other) noexcept;
   claimer_slots& operator=(claimer_slots&& other) noexcept;
   ~claimer_slots();
 
   // As slot_pool::claim.
   [[nodiscard]] claimed_slot claim(char const* call, source_location where,
-                                   std::optional<std::chrono::nanoseconds> host_wait_max = {});
+                                   std::optional<std::chrono::nanoseconds> host_wait_max = {},
+                                   std::size_t bytes = 0);
   void flush(char const* call, source_location where);
   // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
   [[nodiscard]] slot_pool& require_pool(char const* call) const;
@@ -358,6 +314,7 @@ class ESCROW_API claimer_slots {
   void learn_id();  // which cannot be asked in a capture
 
   slot_pool* pool_ = nullptr;  // null if moved from
+  size_class* of_ = nullptr;
   local_slots* local_ = nullptr;
   stream_use on_;
 };

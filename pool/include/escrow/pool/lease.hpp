@@ -12,6 +12,7 @@
 
 namespace escrow::inline v0_1 {
 
+class scratch_claimer;
 class scratch_pool;
 class stream_allocator;
 
@@ -42,8 +43,7 @@ class resource_pool;
 //   or its capture is invalidated, for the legacy stream while a blocking stream captures, for
 //   cudaStreamPerThread on another thread, on a deleter's worker, or if CUDA refuses. The slot,
 //   also held by a graph that is captured meanwhile, then waits until its pool is next given that
-//   stream outside of captures, by any call, and records there. (A block of a scratch_pool: by a
-//   claim of any size, or any other call for a block of its size.) pool_stats::deferred counts such
+//   stream outside of captures, by any call, and records there. pool_stats::deferred counts such
 //   slots and close_for() lists them; those left at the pool's end are leaked and counted
 //   (deleter_stats::leaked).
 // Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
@@ -98,6 +98,7 @@ class lease {
  private:
   friend class claimer<T>;
   friend class resource_pool<T>;
+  friend class scratch_claimer;
   friend class scratch_pool;
   friend class stream_allocator;
 

@@ -152,8 +152,20 @@ class resource_pool {
 
   // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
-                destroy_function destroy = {})
-      : resource_pool(nullptr, options, std::move(make), std::move(recycle), std::move(destroy)) {}
+                destroy_function destroy = {}) {
+    if (!make) {
+      throw usage_error("resource_pool::resource_pool",
+                        "`make` of \"" + options.label + "\" is empty",
+                        "pass a function that returns a new resource");
+    }
+    pin_this_module();  // the worker calls `destroy` and T's destructor
+    auto const functions = std::make_shared<slot_functions<T> const>(
+        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
+    functions_ = functions.get();
+    slots_.reset(new slot_pool(options, [functions](slot_pool& pool, size_class& of) -> slot* {
+      return new slot_of<T>(pool, of, *functions, functions->make);
+    }));
+  }
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
   // at most options.host_wait_max if all slots are out, in a capture for at most
@@ -205,29 +217,6 @@ class resource_pool {
   [[nodiscard]] int device() const noexcept { return slots_->device(); }
 
  private:
-  friend class scratch_pool;
-
-  struct close_and_leave {
-    void operator()(slot_pool* slots) const noexcept { slots->close_and_leave(); }
-  };
-
-  // `core`: see slot_pool.
-  resource_pool(deleter_core* core, pool_options const& options, make_function make,
-                recycle_function recycle, destroy_function destroy) {
-    if (!make) {
-      throw usage_error("resource_pool::resource_pool",
-                        "`make` of \"" + options.label + "\" is empty",
-                        "pass a function that returns a new resource");
-    }
-    pin_this_module();  // the worker calls `destroy` and T's destructor
-    auto const functions = std::make_shared<slot_functions<T> const>(
-        slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
-    functions_ = functions.get();
-    slots_.reset(new slot_pool(
-        options, [functions](slot_pool& pool) -> slot* { return new slot_of<T>(pool, *functions); },
-        core));
-  }
-
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
@@ -237,7 +226,7 @@ class resource_pool {
   }
 
   slot_functions<T> const* functions_;  // owned by the slot_pool
-  std::unique_ptr<slot_pool, close_and_leave> slots_;
+  std::unique_ptr<slot_pool, slot_pool::leave_pool> slots_;
 };
 
 }  // namespace escrow::inline v0_1

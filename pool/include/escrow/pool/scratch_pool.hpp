@@ -73,11 +73,12 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 
 class scratch_claimer;
 
-// Memory in blocks of certain sizes, one resource_pool per size: four sizes for each power of two
-// (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on, so that a block is less than
-// 25 % larger than the claim (but at least bytes_min), or in a capture with pool_options::group one
-// that the group's graphs hold already. Blocks are neither split nor joined. A size that was
-// claimed once takes about 20 KB of host memory until the pool is destroyed.
+// Memory in blocks of certain sizes, each with slots as those of a resource_pool: four sizes for
+// each power of two (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on, so that a
+// block is less than 25 % larger than the claim (but at least bytes_min), or in a capture with
+// pool_options::group one that the group's graphs hold already. Blocks are neither split nor
+// joined. A size that was claimed once takes about 20 KB of host memory until the pool is
+// destroyed.
 //   Memory comes back by trim() and after scratch_policy::idle_max. A claim that finds no memory,
 // or no room below bytes_max, and no block of its size to wait for in the stream, frees idle blocks
 // of other sizes on its thread and tries again; cudaFree may then block it until the device is
@@ -89,7 +90,7 @@ class scratch_claimer;
 // Capture: as resource_pool; a limit that is reached in a capture acts as slots_max does.
 // Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
 //   limit that is reached pool_exhausted: both name the claim's size and line, and what leases and
-//   graphs hold. Errors and holders name the pool of one size "<label> of <size> bytes".
+//   graphs hold. Errors and holders name the blocks of one size "<label> of <size> bytes".
 // Example: examples/scratch.cpp.
 class ESCROW_API scratch_pool {
  public:
@@ -102,12 +103,9 @@ class ESCROW_API scratch_pool {
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
   // and usage_error for a source without functions.
   explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {})
-      : state_(make_state(options, policy)) {
+      : slots_(make_slots(options, policy)) {
     pin_this_module();  // the worker calls the source's `free`
   }
-  scratch_pool(scratch_pool&&) noexcept;
-  scratch_pool& operator=(scratch_pool&&) noexcept;
-  ~scratch_pool();
 
   // Claims at least `bytes` bytes. Contract and errors as resource_pool::claim. Any thread.
   [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
@@ -128,32 +126,32 @@ class ESCROW_API scratch_pool {
   // Frees free blocks whose work is done, on this thread, until at most `keep_bytes` are allocated
   // or none is left. Returns the bytes freed. cudaFree may block until the device is idle. Throws
   // cuda_error; what was freed until then is freed. Any thread.
-  std::size_t trim(std::size_t keep_bytes = 0);
+  std::size_t trim(std::size_t keep_bytes = 0) { return slots_->trim(keep_bytes); }
 
   // As resource_pool::close_for, for all sizes.
-  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
+    return slots_->close_for(timeout);
+  }
 
   // What holds blocks of any size now. Any thread. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<holder> holders() const;
+  [[nodiscard]] std::vector<holder> holders() const { return slots_->holders(); }
   // The pool, its statistics and holders in words, as resource_pool::describe. Any thread; takes
   // short locks. Throws std::bad_alloc.
   //
-  //     scratch pool "solver" on device 0: {"bytes": 6144, "bytes_in_use": 4096, ...}
+  //     scratch pool "solver" on device 0, slots_max 64: {"bytes": 6144, "bytes_in_use": 4096, ...}
   //       "solver of 4096 bytes": a lease holds 1 for 412 ms, since the claim at halo.cpp:17
-  [[nodiscard]] std::string describe() const;
+  [[nodiscard]] std::string describe() const { return slots_->describe(); }
 
   // Total memory of all blocks, in bytes, in use or not, from its allocation until it is freed.
-  [[nodiscard]] std::size_t bytes() const noexcept;
+  [[nodiscard]] std::size_t bytes() const noexcept { return stats().bytes; }
   // The statistics of all sizes. Any thread.
-  [[nodiscard]] scratch_stats stats() const noexcept;
+  [[nodiscard]] scratch_stats stats() const noexcept { return slots_->stats_in_bytes(); }
 
  private:
-  friend class scratch_claimer;
-  struct state;
-  static std::shared_ptr<state> make_state(pool_options const& options,
-                                           scratch_policy const& policy);
+  using owned_slots = std::unique_ptr<slot_pool, slot_pool::leave_pool>;
+  static owned_slots make_slots(pool_options const& options, scratch_policy const& policy);
 
-  std::shared_ptr<state> state_;
+  owned_slots slots_;
 };
 
 // Claims memory of a scratch_pool for one stream: scratch_pool::on(). Contract as claimer; what is
@@ -161,10 +159,6 @@ class ESCROW_API scratch_pool {
 // asked of all sizes, trim() and scratch_policy::idle_max included.
 class ESCROW_API scratch_claimer {
  public:
-  scratch_claimer(scratch_claimer&& other) noexcept;
-  scratch_claimer& operator=(scratch_claimer&& other) noexcept;
-  ~scratch_claimer();
-
   // As scratch_pool::claim, for the claimer's stream.
   [[nodiscard]] lease<device_block> claim(std::size_t bytes,
                                           source_location where = source_location::current());
@@ -182,13 +176,11 @@ class ESCROW_API scratch_claimer {
  private:
   friend class scratch_pool;
 
-  scratch_claimer(std::shared_ptr<scratch_pool::state> pool, stream_ref stream,
-                  source_location where);
+  scratch_claimer(slot_pool& pool, stream_ref stream, source_location where);
   [[nodiscard]] claimer_slots& of(char const* call, std::size_t bytes, source_location where);
 
-  std::shared_ptr<scratch_pool::state> pool_;  // null if moved from
   cudaStream_t stream_;
-  std::unordered_map<std::size_t, claimer_slots> sizes_;  // by the size of their blocks
+  std::unordered_map<std::size_t, claimer_slots> sizes_;  // by size; empty if moved from
 };
 
 // A scratch_pool for each device, created when it is first asked for: `options.deleter` must be

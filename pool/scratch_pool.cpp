@@ -1,0 +1,86 @@
+// The functions of scratch_pool, scratch_claimer and scratch_pools.
+#include "escrow/pool/scratch_pool.hpp"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "escrow/core/error.hpp"
+#include "escrow/internal/device.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+scratch_pool::owned_slots scratch_pool::make_slots(pool_options const& options,
+                                                   scratch_policy const& policy) {
+  if (!policy.source.allocate || !policy.source.free) {
+    throw usage_error("scratch_pool", "`policy.source` lacks a function",
+                      "give both, allocate and free");
+  }
+  auto const functions = std::make_shared<slot_functions<device_block> const>();
+  auto make = [functions, source = policy.source](slot_pool& pool, size_class& of) -> slot* {
+    return new slot_of<device_block>(pool, of, *functions,
+                                     [&] { return device_block(of.bytes, source); });
+  };
+  return owned_slots(new slot_pool(options, std::move(make), &policy));
+}
+
+lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
+                                        source_location where) {
+  return lease<device_block>([&] {
+    return slots_->claim_bytes(
+        {.call = "scratch_pool::claim", .stream = stream, .where = where, .bytes = bytes});
+  });
+}
+
+scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
+  return {*slots_, stream, where};
+}
+
+scratch_claimer::scratch_claimer(slot_pool& pool, stream_ref stream, source_location where)
+    : stream_(stream.get()) {
+  sizes_.try_emplace(scratch_pool::bytes_min, "scratch_pool::on", pool, stream, where);
+}
+
+claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_location where) {
+  auto const known = sizes_.find(scratch_pool::block_bytes(bytes));
+  if (known != sizes_.end()) [[likely]]
+    return known->second;
+  if (sizes_.empty()) claimer_slots::refuse_moved_from(call);
+  slot_pool& pool = sizes_.begin()->second.require_pool(call);
+  device_scope const current(pool.device());  // the null stream is the current device's
+  claimer_slots made(call, pool, stream_, where, bytes);
+  return sizes_.try_emplace(scratch_pool::block_bytes(bytes), std::move(made)).first->second;
+}
+
+lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
+  constexpr char const* call = "scratch_claimer::claim";
+  return lease<device_block>([&] { return of(call, bytes, where).claim(call, where, {}, bytes); });
+}
+
+void scratch_claimer::flush(source_location where) {
+  constexpr char const* call = "scratch_claimer::flush";
+  if (sizes_.empty()) claimer_slots::refuse_moved_from(call);
+  for (auto& [size, claims] : sizes_) claims.flush(call, where);
+}
+
+std::size_t scratch_pools::device_count() {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  return static_cast<std::size_t>(devices);
+}
+
+scratch_pool& scratch_pools::on(int device) {
+  if (device < 0 || static_cast<std::size_t>(device) >= places_.size()) {
+    throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
+  }
+  place& its = places_[static_cast<std::size_t>(device)];
+  std::call_once(its.is_made, [&] {
+    pool_options chosen = options_;
+    chosen.device = device;
+    its.pool.emplace(chosen, policy_);
+  });
+  return *its.pool;
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,52 @@
+// A pool's slots of one size.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <forward_list>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "capture_reuse.hpp"
+#include "free_lists.hpp"
+#include "local_slots.hpp"
+
+namespace escrow::inline v0_1 {
+
+// What a pool has for each size of its slots: a resource_pool has one, a scratch_pool makes them.
+// Thread safety: any thread. Lifetime: the pool's.
+struct ESCROW_LOCAL size_class {
+  size_class(std::size_t of_each, std::string its_label, std::size_t local_max)
+      : bytes(of_each), label(std::move(its_label)), local_left(local_max) {}
+
+  std::size_t const bytes;  // of each slot; 0: a resource_pool's
+  std::string const label;  // in errors and holders
+  // The next larger one. Stored with release under the pool's sizes_mutex, acquired without it.
+  std::atomic<size_class*> next{nullptr};
+  size_class* chained = nullptr;  // another one with the same hash
+
+  free_lists free;
+  // Existing slots, neither handed to the worker for destruction nor leaked. Released when
+  // decremented, acquired when incremented: a claim that gets a closed pool's room sees it closed.
+  std::atomic<std::size_t> slots{0};
+  std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
+  capture_reuse::of_size captured;
+
+  mutable std::mutex locals_mutex;        // guards these two; held across no CUDA call
+  std::forward_list<local_slots> locals;  // never removed before the pool's end
+  std::size_t local_users = 0;            // claimers and streams
+  // Those of streams, by id; empty if they do not outlive the pool. Stored with release under the
+  // lock, acquired by claims without it.
+  std::array<std::atomic<local_slots*>, 64> by_stream{};
+  std::atomic<std::size_t> local_left;  // see local_slots
+
+  // Read by each claim or release, and seldom written: a cache line of their own. Relaxed: a call
+  // that misses a change acts on it the next time.
+  alignas(64) std::atomic<bool> has_local_slots{false};
+  std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
+};
+
+}  // namespace escrow::inline v0_1

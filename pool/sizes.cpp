@@ -1,0 +1,147 @@
+// The sizes of a pool's slots, the limit of their bytes, and what is given back.
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/internal/device.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+constexpr std::size_t step_max = std::size_t{2} << 20;
+
+}  // namespace
+
+std::size_t scratch_pool::block_bytes(std::size_t bytes) noexcept {
+  std::size_t const least = std::max(bytes, bytes_min);
+  std::size_t const step = std::min(std::bit_floor(least - 1) / 4, step_max);
+  return (least + step - 1) / step * step;
+}
+
+std::string slot_pool::state::label_of(std::size_t size) const {
+  return options.label + " of " + std::to_string(size) + " bytes";
+}
+
+size_class& slot_pool::state::larger_size_for(char const* call, std::size_t bytes) {
+  if (bytes > scratch_pool::bytes_max) {
+    throw usage_error(call, "`bytes` is " + std::to_string(bytes),
+                      "claim at most scratch_pool::bytes_max");
+  }
+  std::size_t const size = scratch_pool::block_bytes(bytes);
+  // Consecutive sizes have different hashes: their number, four for each power of two.
+  auto const power = static_cast<std::size_t>(std::bit_width(size) - 1);
+  std::size_t const step = std::min(std::bit_floor(size) / 4, step_max);
+  auto& first = by_size[(4 * power + size / step) % by_size.size()];
+  auto const find = [size](size_class* each) {
+    while (each != nullptr && each->bytes != size) each = each->chained;
+    return each;
+  };
+  if (size_class* const known = find(first.load(std::memory_order_acquire))) return *known;
+  std::lock_guard const lock(sizes_mutex);
+  if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, label_of(size));
+  size_class* const newest = first.load(std::memory_order_relaxed);  // written under the lock
+  if (size_class* const known = find(newest)) return *known;
+  auto* const made = new size_class(size, label_of(size), local_slots_max());
+  made->chained = newest;
+  size_class* before = &smallest;
+  size_class* after = nullptr;
+  // Relaxed: written under the lock.
+  while ((after = before->next.load(std::memory_order_relaxed)) != nullptr && after->bytes < size) {
+    before = after;
+  }
+  made->next.store(after, std::memory_order_relaxed);
+  before->next.store(made, std::memory_order_release);
+  first.store(made, std::memory_order_release);
+  return *made;
+}
+
+bool slot_pool::state::reserve(size_class const& of) noexcept {
+  std::size_t now = reserved.load(std::memory_order_relaxed);
+  do {
+    if (of.bytes > bytes_max || now > bytes_max - of.bytes) return false;
+  } while (!reserved.compare_exchange_weak(now, now + of.bytes, std::memory_order_relaxed));
+  return true;
+}
+
+void slot_pool::state::give_back(size_class const& of, bool was_made) noexcept {
+  if (was_made) returned.fetch_add(1, std::memory_order_relaxed);
+  given_back.fetch_add(1, std::memory_order_relaxed);  // before there is room: see moves()
+  reserved.fetch_sub(of.bytes, std::memory_order_relaxed);
+}
+
+bool slot_pool::state::is_room_coming(size_class const& of) noexcept {
+  if (of.bytes == 0 || of.bytes > bytes_max) return false;  // 0: it has no limit
+  bool is_any_busy = false;
+  std::size_t existing = 0;
+  for_each_size([&](size_class& each) {
+    is_any_busy = is_any_busy || has_busy(each);
+    existing += each.slots.load(std::memory_order_relaxed) * each.bytes;
+  });
+  return is_any_busy || reserved.load(std::memory_order_relaxed) > existing;
+}
+
+std::uint64_t slot_pool::state::moves() noexcept {
+  std::uint64_t sum = given_back.load(std::memory_order_relaxed);
+  for_each_size([&sum](size_class& each) { sum += each.free.count().puts; });
+  return sum;
+}
+
+std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max) {
+  device_scope const device(options.device);
+  relaxed_capture_scope const relaxed;
+  std::uint64_t const pass = next_pass();
+  std::size_t count = 0;
+  for (; count < count_max; ++count) {
+    slot* done = nullptr;
+    {
+      shrinking const listed(of);
+      done = take_done(of, pass);
+      if (done == nullptr) break;
+      of.slots.fetch_sub(1, std::memory_order_release);  // see there
+    }
+    destroy_slot(*done);
+  }
+  return count;
+}
+
+std::size_t slot_pool::trim(std::size_t keep_bytes) {
+  state& in = *state_;
+  std::size_t freed = 0;
+  in.for_each_size([&](size_class& each) {
+    std::size_t const now = in.reserved.load(std::memory_order_relaxed);
+    if (now <= keep_bytes) return;
+    std::size_t const count_max = (now - keep_bytes + each.bytes - 1) / each.bytes;
+    freed += in.destroy_done(each, count_max) * each.bytes;
+  });
+  return freed;
+}
+
+void slot_pool::state::retire_unused_now() noexcept {
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  auto checked = checked_at.load(std::memory_order_relaxed);
+  if (now - checked < unused_max) return;
+  if (!checked_at.compare_exchange_strong(checked, now, std::memory_order_relaxed)) return;
+  // Relaxed: a number.
+  std::uint64_t const last =
+      releases_seen.exchange(releases.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  for_each_size([&](size_class& each) {
+    ask_for_local_slots(each);  // what is not used by the next call is unused then
+    while (true) {
+      shrinking const listed(each);
+      slot* const unused = each.free.take_oldest(last);
+      if (unused == nullptr) return;
+      destroy(*unused);
+    }
+  });
+}
+
+}  // namespace escrow::inline v0_1
