@@ -124,23 +124,21 @@ int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
     cudaStream_t stream = nullptr;
     int device = 0;
   };
-  // Recent results of this thread. Ids are never reused, and a stream never changes its device.
+  // Results of this thread, the one that was used last first. Ids are never reused, and a stream
+  // never changes its device.
   thread_local std::array<answer, 32> answers{};
-  thread_local std::size_t next = 0;
   cudaStream_t const handle = stream.get();
   if (is_ambiguous(handle)) return current_device();
-  auto const known = std::ranges::find_if(answers, [&](answer const& each) {
+  auto known = std::ranges::find_if(answers, [&](answer const& each) {
     return each.capture_id == capture_id && each.stream == handle;
   });
-  if (known != answers.end()) {
-    std::swap(*known, answers.front());  // likely queried next
-    return answers.front().device;
+  if (known == answers.end()) {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    *--known = {capture_id, handle, count == 1 ? 0 : device_in_driver(handle)};
   }
-  int count = 0;
-  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  int const found = count == 1 ? 0 : device_in_driver(handle);
-  answers[next++ % answers.size()] = {capture_id, handle, found};
-  return found;
+  std::rotate(answers.begin(), known, known + 1);
+  return answers.front().device;
 }
 
 bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
