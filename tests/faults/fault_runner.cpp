@@ -131,7 +131,7 @@ bool applies(statements const& said, std::string const& api) {
 }
 
 // More often than any call is repeated, but for the questions of a wait, which would not end.
-constexpr std::uint64_t tries_max = 200;
+constexpr std::uint64_t failures_in_a_row = 200;
 constexpr std::uint64_t steps_max = 400;  // no operation has as many calls, or allocations
 
 bool is_selected() {
@@ -302,10 +302,10 @@ run_result fault_runner::act(stage& in, fault const& failing) {
   run_result went;
   sim::start_recording(sim::recorded_threads::this_one);
   if (failing.call != 0) sim::fail_nth_here(failing.call, failing.error);
-  if (failing.is_for_good) sim::fail_call_here(failing.api, failing.error, 1, tries_max);
+  if (failing.is_for_good) sim::fail_call_here(failing.api, failing.error, 1, failures_in_a_row);
   // In place of a record the stream is synchronized, which the flag would block.
   if (failing.is_for_good && failing.api == "cudaEventRecord") {
-    sim::fail_call_here("cudaStreamSynchronize", failing.error, 1, tries_max);
+    sim::fail_call_here("cudaStreamSynchronize", failing.error, 1, failures_in_a_row);
   }
   std::optional<allocation_watch> watch;
   try {

@@ -59,10 +59,12 @@ struct capture_info {
   return result;
 }
 
-/// Captures what `work` enqueues into a graph that is there; tells the capture's id.
+/// Captures what `work` enqueues into a graph that is there, behind `after`; tells the capture's
+/// id.
 template <class Work>
-unsigned long long capture_to_graph(cudaStream_t stream, cudaGraph_t graph, Work work) {
-  must(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
+unsigned long long capture_to_graph(cudaStream_t stream, cudaGraph_t graph, Work work,
+                                    cudaGraphNode_t const* after = nullptr, std::size_t count = 0) {
+  must(cudaStreamBeginCaptureToGraph(stream, graph, after, nullptr, count,
                                      cudaStreamCaptureModeRelaxed));
   capture_info const now = info_of(stream);
   must(now.error);
