@@ -10,7 +10,6 @@ import operator
 import re
 import statistics
 import sys
-from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -287,21 +286,11 @@ def compare(folder):
     return rows, sorted({key[0] for key in sides["a"].keys() ^ sides["b"].keys()})
 
 
-def table(header, rows):
-    """Rows of text as lines, columns aligned: the first to the left, the others to the right."""
-    rows = [header, ["-" * max(len(row[i]) for row in [header, *rows]) for i in range(len(header))], *rows]
-    widths = [len(rule) for rule in rows[1]]
-    return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
-                                                           zip(row[1:], widths[1:]))]).rstrip() for row in rows)
-
-
 def comparison_text(rows, alone):
-    if not rows:
-        raise SystemExit("no figure was measured by both builds")
     formats = ("", "", ".4g", ".0f", ".4g", ".0f", ".3f", ".3f", ".3f")
-    header = ("benchmark", "figure", "A", "+-%", "B", "+-%", "B/A", "least", "most")
-    lines = [table(header, [[format(value, spec) for value, spec in zip(row, formats)] for row in rows])]
-    return "\n".join([*lines, *(f"not measured by both: {name}" for name in alone)])
+    lines = [" | ".join(format(value, spec) for value, spec in zip(row, formats)) for row in rows]
+    return "\n".join(["benchmark | figure | A | +-% | B | +-% | B/A | least | most", *lines,
+                      *(f"not measured by both: {name}" for name in alone)])
 
 
 def report(folder, is_complete):
@@ -314,7 +303,7 @@ def report(folder, is_complete):
         (folder / name).write_text(content)
     found = {name: each for name, each in summary.items() if each["value"] is not None}
     tables = filter(None, (markdown(found, rows) for rows in TABLES.values()))
-    problems = [f"PROBLEM: {problem} ({times} times)" for problem, times in Counter(measured.problems).items()]
+    problems = [f"PROBLEM: {each}" for each in dict.fromkeys(measured.problems)]
     print("\n\n".join([measured.origin(), *tables, *problems, f"written into {folder}: {', '.join(written)}"]))
 
 

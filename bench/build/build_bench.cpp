@@ -2,9 +2,7 @@
 //
 // Each form takes turns with plain CUDA calls that keep nothing alive (bare): both build the same
 // chain, one right after the other. The time is nanoseconds per node from the empty graph to its
-// last node; `of_bare` is its share of the bare one's. Counters say, per node, what sealing costs
-// (graph::get(), before any other code may use the graph) and what destroying the graph costs its
-// caller. bare_again is bare once more: what lies between it and 1 is noise.
+// last node; `of_bare` is its share of the bare one's. bare_again is bare once more.
 #include <array>
 #include <cstdint>
 #include <escrow/nodes.hpp>
@@ -62,39 +60,29 @@ void add_escrow_nodes(graph& to, chain_owners const& owners) {
   }
 }
 
-// Nanoseconds per node: from the empty graph to its last node, for sealing, and for destroying the
-// graph.
-struct part_times {
-  double build = 0, seal = 0, destroy = 0;
-};
-
-template <class Part>
-double ns_a_node(Part part) {
-  return us_of(part) * 1e3 / chain_nodes;
+// Nanoseconds per node, from the empty graph to its last one.
+template <class Build>
+double ns_a_node(Build build) {
+  return us_of(build) * 1e3 / chain_nodes;
 }
 
-// Builds one graph, each node behind the one before, and destroys it.
-part_times build_plainly(chain_owners const& owners) {
-  part_times taken;
-  test::owned_graph built = test::make_graph();
-  taken.build = ns_a_node([&] { add_plain_nodes(built, owners); });
-  taken.destroy = ns_a_node([&] { built.reset(); });
-  return taken;
+double build_plainly(chain_owners const& owners) {
+  test::owned_graph const built = test::make_graph();
+  return ns_a_node([&] { add_plain_nodes(built, owners); });
 }
 
 // With a deleter that has never kept anything, as for the first graph that a program builds.
-part_times build_with_escrow(chain_owners const& owners) {
+double build_with_escrow(chain_owners const& owners) {
   escrow::deleter fresh;
-  part_times taken;
   std::optional<graph> built(std::in_place, fresh);
-  taken.build = ns_a_node([&] { add_escrow_nodes(*built, owners); });
-  taken.seal = ns_a_node([&] { test::must(built->get() != nullptr, "the graph has a handle"); });
-  taken.destroy = ns_a_node([&] { built.reset(); });
+  double const ns = ns_a_node([&] { add_escrow_nodes(*built, owners); });
+  test::must(built->get() != nullptr, "the graph has a handle");
+  built.reset();
   settle(fresh);
-  return taken;
+  return ns;
 }
 
-using build_arm = arm<part_times(chain_owners const&)>;
+using build_arm = arm<double(chain_owners const&)>;
 
 constexpr build_arm arms[]{{"bare_again", &build_plainly, 4}, {"escrow", &build_with_escrow, 6}};
 
@@ -102,25 +90,11 @@ void run_build(benchmark::State& state, build_arm const& which) {
   chain_owners const owners(chain_nodes);
   for (auto* const each : {&build_plainly, which.setup}) static_cast<void>(each(owners));
   turns taken;
-  std::vector<double> seal, destroy, bare_destroy;
-  auto const build_bare = [&] {
-    part_times const times = build_plainly(owners);
-    bare_destroy.push_back(times.destroy);
-    return times.build;
-  };
-  auto const build_form = [&] {
-    part_times const times = which.setup(owners);
-    seal.push_back(times.seal);
-    destroy.push_back(times.destroy);
-    return times.build;
-  };
-  repeat(state, [&] { return 1e-3 * taken.add(build_bare, build_form); });
-  state.counters.insert({{"of_bare", taken.share()},
-                         {"build_ns", taken.other()},
-                         {"bare_build_ns", taken.plain()},
-                         {"seal_ns", quantile(seal, 0.5)},
-                         {"destroy_ns", quantile(destroy, 0.5)},
-                         {"bare_destroy_ns", quantile(bare_destroy, 0.5)}});
+  repeat(state, [&] {
+    return 1e-3 *
+           taken.add([&] { return build_plainly(owners); }, [&] { return which.setup(owners); });
+  });
+  state.counters["of_bare"] = taken.share();
 }
 
 // Host memory that Escrow takes for what nodes keep, after building and sealing: without what CUDA

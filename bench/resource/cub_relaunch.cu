@@ -3,7 +3,7 @@
 //
 // cub_relaunch/FORM takes turns with a graph whose scratch was allocated beforehand. escrow and
 // memory_nodes: CUB takes scratch in the capture, from Escrow's memory resource, or as it does
-// without one. `memory_nodes` of a form is how many nodes of its graph allocate or free.
+// without one.
 #include <cub/device/device_reduce.cuh>
 #include <cuda/std/execution>
 #include <escrow/memory_resource.hpp>
@@ -47,31 +47,18 @@ struct reduction {
   memory_resource resource{stream_allocator({.label = "cub", .deleter = &deleter})};
 };
 
-// A form that keeps what its graph uses, and tells how many nodes of it allocate or free.
-template <class Graph>
-relaunch_form form_with(std::shared_ptr<reduction> const& data, Graph const& graph) {
-  relaunch_form made = form_of(graph, [data] { settle(data->deleter); });
-  int& count = made.facts["memory_nodes"];
-  for (auto const type : {cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree}) {
-    auto const found = made.facts.find("nodes_type_" + std::to_string(type));
-    if (found != made.facts.end()) count += found->second;
-  }
-  return made;
-}
-
 // By plain CUDA calls.
 form_maker plainly(void (reduction::*enqueue)(cudaStream_t)) {
   return [=](cudaStream_t stream) {
     auto const data = std::make_shared<reduction>();
-    test::owned_graph const made = captured(stream, [&] { ((*data).*enqueue)(stream); });
-    return form_with(data, made.get());
+    return form_of(captured(stream, [&] { ((*data).*enqueue)(stream); }), [data] {});
   };
 }
 
 relaunch_form by_escrow(cudaStream_t stream) {
   auto const data = std::make_shared<reduction>();
-  return form_with(
-      data, capture(stream_ref(stream), [&](stream_ref on) { data->with_resource(on.get()); }));
+  auto const enqueue = [&](stream_ref on) { data->with_resource(on.get()); };
+  return form_of(capture(stream_ref(stream), enqueue), [data] { settle(data->deleter); });
 }
 
 }  // namespace

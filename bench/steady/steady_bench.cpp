@@ -39,37 +39,27 @@ class steady_state {
   ~steady_state() { static_cast<void>(have_all_ended()); }
 
   // `turns` claims, releases, retirements and reclaims.
-  void run(std::uint64_t turns) {
+  void run(std::uint64_t turns = row) {
     for (std::uint64_t done = 0; done < turns; done += row) {
       for (std::uint64_t i = 0; i < row; ++i) {
-        cudaStream_t const stream = streams_[i % 2];
+        cudaStream_t const stream = streams[i % 2];
         auto leased = kept_.pool.claim(stream);
-        kept_.deleter.retire(stream, std::unique_ptr<tally, note_allocations>(&told_));
+        kept_.deleter.retire(stream, std::unique_ptr<tally, note_allocations>(&told));
         leased.release();
       }
       retired_ += row;
-      for (auto const& stream : streams_) test::must(cudaStreamSynchronize(stream));
+      test::must(cudaDeviceSynchronize());
       test::must(have_all_ended(), "all owners have been destroyed");
     }
   }
 
-  // A row whose owners are all pending at once, which is as many as there will ever be.
-  void fill() {
-    constexpr std::uint64_t enqueue_us = 20'000;  // far more than a row takes
-    for (auto const& stream : streams_) test::must(test::launch_sleep(stream, enqueue_us));
-    run(row);
-  }
-
-  // The same with a worker that allocates. Relaxed: the retirements publish it.
-  void allocate_on_worker() {
-    told_.must_allocate.store(true, std::memory_order_relaxed);
-    run(row);
-  }
-
   // Of Escrow's worker, until its last reclaim. Relaxed: read when all owners have ended.
   [[nodiscard]] std::uint64_t workers_allocations() const {
-    return told_.allocations.load(std::memory_order_relaxed);
+    return told.allocations.load(std::memory_order_relaxed);
   }
+
+  std::vector<test::owned_stream> const streams = make_streams(2);
+  tally told;
 
  private:
   static constexpr std::uint64_t row = 256;  // fits in CUDA's launch queue
@@ -77,11 +67,9 @@ class steady_state {
   [[nodiscard]] bool have_all_ended() const {
     // Acquire: pairs with the release in note_allocations.
     return test::wait_until(
-        [this] { return told_.ended.load(std::memory_order_acquire) == retired_; });
+        [this] { return told.ended.load(std::memory_order_acquire) == retired_; });
   }
 
-  test::owned_stream const streams_[2] = {test::make_stream(), test::make_stream()};
-  tally told_;
   std::uint64_t retired_ = 0;
   pooled_ints kept_;
 };
@@ -91,7 +79,10 @@ void run_steady(benchmark::State& state, std::uint64_t turns) {
   steady_state steady;
   constexpr std::uint64_t warm_up_turns = 4096;
   steady.run(warm_up_turns);
-  steady.fill();
+  // A row whose owners are all pending at once, which is as many as there will ever be.
+  constexpr std::uint64_t enqueue_us = 20'000;  // far more than a row takes
+  for (auto const& each : steady.streams) test::must(test::launch_sleep(each, enqueue_us));
+  steady.run();
   std::uint64_t const before = steady.workers_allocations();
   auto const all = static_cast<double>(turns);
   std::uint64_t counted = 0;
@@ -101,7 +92,8 @@ void run_steady(benchmark::State& state, std::uint64_t turns) {
     counted = mine.count() + steady.workers_allocations() - before;
     return us / all;
   });
-  steady.allocate_on_worker();
+  steady.told.must_allocate.store(true, std::memory_order_relaxed);  // retirements publish it
+  steady.run();
   test::must(steady.workers_allocations() > before, "an allocation of the worker is counted");
   state.counters["allocations_per_million"] = static_cast<double>(counted) * 1e6 / all;
 }

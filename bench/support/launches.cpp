@@ -64,12 +64,12 @@ void measure_launches(benchmark::State& state, form_maker const& make_bare,
 }  // namespace
 
 graph_facts facts_of(cudaGraph_t graph) {
-  graph_facts facts;
+  graph_facts facts{{"memory_nodes", 0}};
   for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
     test::must(cudaGraphNodeGetType(node, &type));
-    bool const is_kernel = type == cudaGraphNodeTypeKernel;
-    ++facts["nodes_" + (is_kernel ? "kernel" : "type_" + std::to_string(type))];
+    bool const is_memory = type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;
+    ++facts[is_memory ? "memory_nodes" : "nodes_type_" + std::to_string(type)];
   }
   std::size_t edges = 0;
   test::must(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));

@@ -12,9 +12,9 @@ namespace escrow::bench {
 
 using launch_call = std::function<void(cudaStream_t stream)>;
 
-// What a graph consists of, by the names of counters: "nodes_kernel", "edges".
+// What a graph consists of, but for its child graphs, by the names of counters. "memory_nodes":
+// those that allocate or free.
 using graph_facts = std::map<std::string, int>;
-// Looks at the graph itself, not at its child graphs.
 [[nodiscard]] graph_facts facts_of(cudaGraph_t graph);
 
 // One form, ready to be launched on the stream it was made for.
