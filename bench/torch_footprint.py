@@ -37,19 +37,16 @@ def captured(way, cell, arena):
     return graphs, torch.cuda.memory_reserved() - before
 
 
-def times_us(graphs, order):
-    """A launch in a row, with the synchronization at its end; and the host's time over 200 launches."""
+def launch_us(graphs, order, is_row=True):
+    """A launch in a row, with the synchronization at its end, or the host's time alone."""
     begin = time.perf_counter_ns()
     for index in order:
         graphs[index].replay()
+    if is_row:
+        torch.cuda.synchronize()
+    result = (time.perf_counter_ns() - begin) / 1e3 / len(order)
     torch.cuda.synchronize()
-    row = (time.perf_counter_ns() - begin) / 1e3 / len(order)
-    begin = time.perf_counter_ns()
-    for index in order[:200]:
-        graphs[index].replay()
-    host = (time.perf_counter_ns() - begin) / 1e3 / 200
-    torch.cuda.synchronize()
-    return row, host
+    return result
 
 
 def main(file):
@@ -58,20 +55,16 @@ def main(file):
     arena = torch.empty(SCRATCH, dtype=torch.uint8, device="cuda")
     order = random.Random(1).choices(range(GRAPHS), k=LAUNCHES)
     floor, _ = captured("arena", cell, arena)
-    result = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "graphs": GRAPHS,
-              "scratch_bytes": SCRATCH, "ways": {}}
+    result = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "ways": {}}
     for way in ("shared", "private"):
         graphs, taken = captured(way, cell, arena)
-        rounds = []
-        for _ in range(ROUNDS + 1):  # the first warms up
-            (of_floor, floor_host), (row, host) = times_us(floor, order), times_us(graphs, order)
-            rounds.append({"us": row, "host_us": host, "throughput_of_arena": of_floor / row, "host_of_arena": host / floor_host})
-        result["ways"][way] = {"device_bytes": taken, "over_one_graph": taken / SCRATCH, "rounds": rounds[1:],
-                               **{f"median_{key}": statistics.median(each[key] for each in rounds[1:]) for key in rounds[0]}}
+        rounds = [(launch_us(floor, order), launch_us(graphs, order), launch_us(graphs, order[:200], False))
+                  for _ in range(ROUNDS + 1)][1:]  # the first warms up
+        result["ways"][way] = {"over_one_graph": taken / SCRATCH, "host_us": statistics.median(host for *_, host in rounds),
+                               "throughput_of_arena": statistics.median(floor_us / us for floor_us, us, _ in rounds)}
         del graphs
     Path(file).write_text(json.dumps(result, indent=1) + "\n")
-    for way, found in result["ways"].items():
-        print(way, {key: round(value, 3) for key, value in found.items() if key != "rounds"})
+    print(result)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,17 @@
 // What a claim with its release costs the host, beside the least it can cost and what else there
-// is.
-//
-// A time is microseconds per pair, of the slowest thread. No kernel runs in between: it would hide
-// the difference. Rows of pairs are short enough for CUDA's launch queue, and streams are
-// synchronized between rows, outside the time.
+// is: microseconds per pair, of the slowest thread. No kernel runs in between: it would hide the
+// difference. Rows of pairs are short enough for CUDA's launch queue.
 //
 // claim/threads:T/streams:S/migrating:P: T threads with S streams each, in turn; P % of the leases
-// are released on another stream of the thread than they were claimed for.
-// Rounds of all arms in turns. claim_turns/A_over_B: two arms and more rounds.
-// claim/captured: each claim of a capture takes a slot that is free already and keeps it.
-
+// are released on another stream of the thread than they were claimed for. Rounds of all arms in
+// turns. claim_turns/A_over_B: two arms and more rounds.
 #include "claim_arms.hpp"
 #include "graphs.hpp"
 
 namespace escrow::bench {
 namespace {
 
-// What is claimed does not matter: nothing is made.
+// Each claim of a capture takes a slot that is free already and keeps it.
 void run_captured(benchmark::State& state) {
   constexpr int claims = 64;  // in one capture
   test::owned_stream const stream = test::make_stream();

@@ -1,11 +1,10 @@
 // The memory of graphs for a model's batch sizes, which claim several blocks each.
 //
 // The trace: a graph for one token of each of 1, 8, 16, ... 512 sequences, of a model with 8
-// billion parameters: hidden size 4096, 32 heads of 128, 8 of them with keys, inner size 14336,
-// 128256 words. Each of its layers claims what it needs, in 16 bits, when it needs it, and releases
-// it after the last use; two matrix products use 32 MiB more, whatever the batch. Most blocks are
-// proportional to the batch, with different factors. All layers are alike, so a few are enough.
-// Graphs are captured largest first, and in one arm smallest first.
+// billion parameters. Each of its layers claims what it needs, in 16 bits, when it needs it, and
+// releases it after the last use; two matrix products use 32 MiB more, whatever the batch. All
+// layers are alike, so a few are enough. Graphs are captured largest first, and in one arm smallest
+// first.
 //
 // over_best is the device's memory over the best packing: no less than the most that one graph has
 // out at a time.

@@ -1,10 +1,8 @@
-// How long launches take, one by one at a steady pace, while other threads create and destroy
-// graphs and free memory. Escrow's exec beside Escrow's churn takes turns with a bare exec beside
-// the same churn in plain CUDA.
+// How long launches take, one by one at a steady pace, beside churn: Escrow's exec beside Escrow's
+// churn in turns with a bare exec beside the same in plain CUDA.
 //
-// Churn is a thread that creates and destroys 1,000 graphs a second: it makes a block of 1 MiB
-// (cudaMalloc), captures 8 kernels, instantiates, and destroys exec and graph. A second thread
-// frees the blocks (cudaFree), each once its graph is destroyed: with plain CUDA one that takes
+// Churn is a thread that creates and destroys 1,000 graphs a second, each with a block of 1 MiB. A
+// second thread frees the blocks once their graphs are destroyed: with plain CUDA one that takes
 // them from a list, with Escrow the deleter's worker, to which the capture retires the block. There
 // the capture also claims a slot, which the worker recycles.
 #include <condition_variable>

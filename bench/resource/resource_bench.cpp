@@ -1,16 +1,10 @@
 // What memory costs the host that is allocated and freed through a memory resource (cuda::mr):
 // Escrow's, RMM's, and the pool below Escrow's.
 //
-// A time is microseconds per allocation with its deallocation, of the slowest thread. No kernel
-// runs in between; see the claim bench.
-//
-// resource/pairs/threads:T/streams:S: T threads with S streams each, in turn; memory of one size is
-// freed before the next allocation.
-// resource/random/...: each thread has 64 allocations of 256 bytes to 4 MiB, and replaces one after
-// the other: the pattern of RMM's own benchmarks.
-// Rounds of all arms in turns, as in the claim bench.
-// resource_turns/escrow_over_scratch/on_threads:T: pairs, of a resource and by leases.
-// cub_relaunch/FORM: launches of a graph with a reduction of CUB; see cub_relaunch.cu.
+// Rounds as in the claim bench: resource/pairs/threads:T/streams:S: memory of one size is freed
+// before the next allocation. resource/random/...: each thread has 64 allocations of 256 bytes to
+// 4 MiB, and replaces one after the other: the pattern of RMM's own benchmarks.
+// resource_turns/escrow_over_scratch: pairs, of a resource and by leases.
 #include <escrow/memory_resource.hpp>
 #include <escrow/pool.hpp>
 

@@ -85,10 +85,9 @@ template <class Operation>
   return seconds_since(begin) * 1e6;
 }
 
-// The value below which `share` of `values` lie; 0 if there are none.
+// The value below which `share` of `values` lie.
 template <class Value>
 [[nodiscard]] Value quantile(std::vector<Value> values, double share) {
-  if (values.empty()) return Value{};
   auto const last = static_cast<double>(values.size() - 1);
   auto const at = values.begin() + static_cast<std::ptrdiff_t>(share * last + 0.5);
   std::nth_element(values.begin(), at, values.end());

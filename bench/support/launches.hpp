@@ -50,13 +50,11 @@ struct sizes {
   int bursts;     // short ones for each pair
 };
 
-// Both are made anew in every iteration, since two execs of like graphs differ by chance.
-//
-// The time is microseconds per launch in a long row of launches with one synchronization at its
-// end. The host's part is the time to enqueue, on an idle stream: `host_us` in a burst of up to 200
-// launches, which an exec with a user object does not get through without blocking and a bare one
-// does; `host_burst_us` in a burst of 16, which none blocks in. `..._of_bare`: the shares of the
-// bare graph's figures.
+// Both are made anew in every iteration, since two execs of like graphs differ by chance. The time
+// is microseconds per launch in a long row with one synchronization at its end. The host's part is
+// the time to enqueue, on an idle stream: `host_us` in a burst of up to 200 launches, where an exec
+// with a user object blocks and a bare one does not; `host_burst_us` in a burst of 16, where none
+// does. `..._of_bare`: the shares of the bare graph's figures.
 using form_maker = std::function<relaunch_form(cudaStream_t stream)>;
 void add_launches(settings const& how, std::string const& name, form_maker const& bare,
                   form_maker const& form, sizes const& gpu);

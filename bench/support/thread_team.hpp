@@ -13,11 +13,10 @@
 
 namespace escrow::bench {
 
-// What: threads that start each round together. Each sets itself up once, and times its part of a
-//   round itself. All work of the device is done, outside the time, before a round ends.
-// Thread safety: one thread, the one that made it.
-// Memory ordering: what a thread of the team did in a round happens before the end of round().
-// Lifetime: the destructor ends the threads.
+// Threads that start each round together. Each sets itself up once, and times its part of a round
+// itself. All work of the device is done, outside the time, before a round ends.
+// Thread safety: one thread, the one that made it; what the team did in a round happens before its
+//   end.
 // Errors: what a thread throws comes out of round().
 class thread_team {
  public:
