@@ -59,11 +59,5 @@ def result_of(make_builder):
         return {"skipped": f"{type(error).__name__}: {error}"}
 
 
-def main(file):
-    result = result_of(chain_builder)
-    Path(file).write_text(json.dumps(result) + "\n")
-    print(result)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    Path(sys.argv[1]).write_text(json.dumps(result_of(chain_builder)) + "\n")

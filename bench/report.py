@@ -229,11 +229,6 @@ def form_and_size(name):
     return parts[-2], int(number) if colon else parts[-1]
 
 
-def form_points(measured, prefix, field):
-    """(form, size) -> value, of benchmarks that measure one form each."""
-    return {form_and_size(name): measured(name, field) for name in measured.names(prefix)}
-
-
 def scaling_points(measured):
     """(arm, threads) -> us of a pair, of threads with a stream each; first what takes least time with most threads."""
     names = {int(found[1]): name for name in measured.names("claim/")
@@ -248,8 +243,8 @@ def plots(measured):
     """File name -> SVG, of what the folder has."""
     result = {}
     for file, title, label, prefix, field, unit in PLOTS:
-        values = form_points(measured, prefix, field) if field else scaling_points(measured)
-        points = {key: value for key, value in values.items() if value > 0}
+        points = ({form_and_size(name): measured(name, field) for name in measured.names(prefix)} if field
+                  else scaling_points(measured))
         if points:
             result[file] = dot_plot(title, measured.origin(), label, unit, points)
     return result

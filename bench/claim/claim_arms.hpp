@@ -4,10 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-#include <utility>
-#include <vector>
-
 #include "bench.hpp"
 
 namespace escrow::bench {

@@ -1,6 +1,5 @@
 // Threads that claim and release on streams of their own, in rounds of arms in turns.
 #include <iterator>
-#include <memory>
 #include <optional>
 
 #include "claim_arms.hpp"
@@ -93,30 +92,22 @@ double median_ratio(std::vector<double> const& one, std::vector<double> const& o
   return quantile(of_rounds, 0.5);
 }
 
-// Why the arm does not work; empty if it does.
-std::string flaw_of(claim_arm const& each) {
-  if (each.setup == nullptr) return "not built";
-  try {
-    static_cast<void>(claim_team({}, {each}).round_us(0, 4));
-  } catch (std::exception const& error) {
-    return error.what();
-  }
-  return {};
-}
-
 }  // namespace
 
 std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all) {
   std::vector<claim_arm> result;
   std::string skipped;
   for (claim_arm const& each : all) {
-    if (std::string const flaw = flaw_of(each); flaw.empty()) {
-      result.push_back(each);
-    } else {
-      skipped += (skipped.empty() ? "" : "; ") + std::string(each.name) + ": " + flaw;
+    std::string flaw = each.setup == nullptr ? "not built" : "";
+    try {
+      if (flaw.empty()) static_cast<void>(claim_team({}, {each}).round_us(0, 4));
+    } catch (std::exception const& error) {
+      flaw = error.what();
     }
+    if (flaw.empty()) result.push_back(each);
+    if (!flaw.empty()) skipped += "; " + std::string(each.name) + ": " + flaw;
   }
-  if (!skipped.empty()) benchmark::AddCustomContext("skipped_arms", skipped);
+  if (!skipped.empty()) benchmark::AddCustomContext("skipped_arms", skipped.substr(2));
   return result;
 }
 

@@ -6,7 +6,6 @@
 #include <escrow/pool.hpp>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "bench.hpp"
 #include "handles.hpp"

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <barrier>
 #include <exception>
-#include <functional>
 #include <thread>
 
 #include "bench.hpp"
