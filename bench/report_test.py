@@ -67,10 +67,8 @@ class ReportTest(unittest.TestCase):
         text = report.markdown(summary, report.TABLES["claim"])
         self.assertIn("| claim and release over the floor | 1 thread 1.25, 8 threads not measured | <= 1.3 |", text)
 
-    def test_a_run_says_what_it_ran_on(self):
-        for runtime, words in (("cuda", "<GPU>, driver 1.2"), ("simulated", "SIMULATED")):
-            context = {"runtime": runtime, "device": "<GPU>", "driver": "1.2"}
-            self.assertIn(words, self.measured(context, claim=[]).origin())
+    def test_a_simulated_run_says_so(self):
+        self.assertIn("SIMULATED", self.measured({"runtime": "simulated"}, claim=[]).origin())
 
     def test_a_failed_benchmark_is_named_and_not_measured(self):
         good, *_ = runs("claim/floor", 1.0)
@@ -109,10 +107,8 @@ class ReportTest(unittest.TestCase):
         return report.compare(self.folder)
 
     def test_ratios_of_two_builds_are_of_one_round(self):
-        drifts = (1.0, 10.0, 4.0)
-        rows, _ = self.compared(
-            a=[runs("x", drift, drift, drift, extra_us=drift) for drift in drifts],
-            b=[runs("x", 2 * drift, extra_us=drift / 2) for drift in drifts])
+        rows, _ = self.compared(a=[runs("x", *[drift] * 3, extra_us=drift) for drift in (1.0, 10.0, 4.0)],
+                                b=[runs("x", 2 * drift, extra_us=drift / 2) for drift in (1.0, 10.0, 4.0)])
         self.assertEqual(rows[1], ("x", "time", 4, 112.5, 8, 112.5, 2, 2, 2))
         self.assertEqual(rows[0][-3:], (0.5, 0.5, 0.5))
 

@@ -32,18 +32,13 @@ struct chain_owners {
   std::vector<std::pair<std::shared_ptr<int>, std::shared_ptr<int>>> all;
 };
 
-// It takes two pointers, and does nothing.
-void* two_pointers_kernel() {
-  return test::kernel_address(test::kernel_id::two_pointers);
-}
-
 void add_plain_nodes(cudaGraph_t graph, chain_owners const& owners) {
   cudaGraphNode_t last = nullptr;
   for (auto const& [first, second] : owners.all) {
     std::array<int*, 2> pointers{first.get(), second.get()};
     std::array<void*, 2> values{&pointers[0], &pointers[1]};
     cudaKernelNodeParams params{};
-    params.func = two_pointers_kernel();
+    params.func = test::kernel_address(test::kernel_id::two_pointers);
     params.gridDim = params.blockDim = dim3(1, 1, 1);
     params.kernelParams = values.data();
     cudaGraphNode_t const after = last;
@@ -52,7 +47,7 @@ void add_plain_nodes(cudaGraph_t graph, chain_owners const& owners) {
 }
 
 void add_escrow_nodes(graph& to, chain_owners const& owners) {
-  kernel const launched(two_pointers_kernel());
+  kernel const launched(test::kernel_address(test::kernel_id::two_pointers));
   launch_config const config;
   graph_builder_ref last = to;
   for (auto const& [first, second] : owners.all) {
@@ -99,21 +94,20 @@ void run_build(benchmark::State& state, build_arm const& which) {
 
 // Host memory that Escrow takes for what nodes keep, after building and sealing: without what CUDA
 // takes and without the owners, which are there before.
-std::int64_t bytes_of(chain_owners const& owners) {
-  escrow::deleter deleter;
-  graph built(deleter);
-  test::allocation_watch const watch;
-  add_escrow_nodes(built, owners);
-  test::must(built.get() != nullptr, "the graph has a handle");
-  return watch.bytes();
-}
-
 void run_owner_bytes(benchmark::State& state) {
   chain_owners const owners(chain_nodes);
-  std::int64_t bytes = 0;
-  repeat(state, [&] { return us_of([&] { bytes = bytes_of(owners); }); });
-  test::must(bytes > 0, "what Escrow allocates is counted");
-  state.counters["bytes_per_owner"] = static_cast<double>(bytes) / (2 * chain_nodes);
+  repeat(state, [&] {
+    escrow::deleter deleter;
+    graph built(deleter);
+    test::allocation_watch const watch;
+    double const us = us_of([&] {
+      add_escrow_nodes(built, owners);
+      test::must(built.get() != nullptr, "the graph has a handle");
+    });
+    test::must(watch.bytes() > 0, "what Escrow allocates is counted");
+    state.counters["bytes_per_owner"] = static_cast<double>(watch.bytes()) / (2 * chain_nodes);
+    return us;
+  });
 }
 
 constexpr int launched_nodes = 64;

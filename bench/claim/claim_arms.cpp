@@ -128,12 +128,12 @@ claim_setup keeping_malloc_async() {
 
 std::vector<claim_arm> claim_arms() {
   return {
-      {"queries", &queries, many},
-      {"floor", &floor, many},
-      {"local", &local, many},
-      {"escrow", &pooled_pairs<slots_max>, many},
-      {"scratch", &scratch, many},
-      {"mutex_vector", &mutex_vector, many},
+      {"queries", &queries},
+      {"floor", &floor},
+      {"local", &local},
+      {"escrow", &pooled_pairs<slots_max>},
+      {"scratch", &scratch},
+      {"mutex_vector", &mutex_vector},
       {"pytorch", &pytorch_allocator, some},
       {"rmm_pool", &rmm_pool, some},
       {"rmm_fixed_size", &rmm_fixed_size, some},

@@ -20,8 +20,7 @@ using claim_pair = std::function<void(std::size_t on, std::size_t last)>;
 using claim_setup = std::function<claim_pair(claim_streams const&)>;
 using claim_arm = arm<claim_setup()>;
 
-inline constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
-inline constexpr int some = 64;   // the same of arms that take much longer
+inline constexpr int some = 64;  // pairs in a row of arms that take much longer
 
 // The setup of an arm that claims and releases by `pair(stream)`.
 template <class Pair>

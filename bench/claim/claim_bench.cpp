@@ -58,11 +58,6 @@ std::vector<std::size_t> inference_trace() {
 void run_scratch_memory(benchmark::State& state) {
   test::owned_stream const stream = test::make_stream();
   scratch_pool sized({.label = "trace"});
-  auto const free_bytes = [] {
-    std::size_t free = 0, total = 0;
-    test::must(cudaMemGetInfo(&free, &total));
-    return static_cast<double>(free);
-  };
   repeat(state, [&] {
     double asked = 0, got = 0;
     double const us = us_of([&] {
@@ -73,12 +68,12 @@ void run_scratch_memory(benchmark::State& state) {
       }
     });
     test::must(cudaStreamSynchronize(stream));
-    double const free_then = free_bytes();
+    double const free_then = free_device_bytes();
     auto const idle = static_cast<double>(sized.stats().bytes_idle);
     sized.trim();
     state.counters["over_asked"] = got / asked;
     // The device gives memory in larger pieces.
-    state.counters["device_of_idle"] = std::min(1.0, (free_bytes() - free_then) / idle);
+    state.counters["device_of_idle"] = std::min(1.0, (free_device_bytes() - free_then) / idle);
     return us;
   });
 }

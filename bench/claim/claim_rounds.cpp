@@ -68,6 +68,8 @@ class claim_team {
   std::optional<thread_team> team_;
 };
 
+constexpr int many = 256;  // pairs whose records all fit in CUDA's launch queue of 1,024
+
 // The benchmark's rounds, each begun by another arm. Returns the microseconds of each arm's pairs.
 std::vector<std::vector<double>> rounds_us(benchmark::State& state, settings const& how,
                                            std::vector<claim_arm> const& arms,

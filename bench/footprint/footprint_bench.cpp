@@ -117,12 +117,10 @@ relaunch_form updated_plainly(cudaStream_t stream, int kernels, std::size_t grap
 // What the device has less of after `make` than before, in KiB.
 template <class Make>
 double kib_taken_by(Make make, std::size_t times) {
-  std::size_t before = 0, after = 0, total = 0;
-  test::must(cudaMemGetInfo(&before, &total));
+  double const before = free_device_bytes();
   for (std::size_t i = 0; i < times; ++i) make();
   test::must(cudaDeviceSynchronize());
-  test::must(cudaMemGetInfo(&after, &total));
-  return (static_cast<double>(before) - static_cast<double>(after)) / 1024;
+  return (before - free_device_bytes()) / 1024;
 }
 
 void measure_exec_memory(benchmark::State& state, int kernels) {
@@ -169,32 +167,24 @@ void register_exec_sets(settings const& how) {
 // one graph are ordered by CUDA, so a graph's number finds all that a launch's number would. In an
 // arena with plain launches there must be such values: the detector works.
 
-constexpr std::size_t values = 1024;
-constexpr std::size_t graphs_of_a_stream = 4;
-constexpr std::uint64_t wait_us = 2;
-
-std::vector<launch_call> detectors(scratch_way const& way, std::size_t count, int* wrong_values) {
-  test::owned_stream const stream = test::make_stream();
-  std::vector<launch_call> execs;
-  while (execs.size() < count) {
-    int const number = static_cast<int>(execs.size()) + 1;
-    execs.push_back(way.exec_of(stream, [&] {
-      auto* const scratch = static_cast<int*>(way.claim(stream, values * sizeof(int)));
-      test::must(test::launch_fill(stream, scratch, values, number));
-      test::must(test::launch_sleep(stream, wait_us));
-      test::must(test::launch_check(stream, scratch, values, number, wrong_values));
-      way.release(stream, scratch);
-    }));
-  }
-  return execs;
-}
-
 void run_races(benchmark::State& state, way_arm const& which, int streams, int rounds,
                int launches) {
+  constexpr std::size_t values = 1024, graphs_of_a_stream = 4;
+  constexpr std::uint64_t wait_us = 2;
   test::device_ints const wrong;
   scratch_way const way = which.setup(values * sizeof(int));
-  auto const execs =
-      detectors(way, graphs_of_a_stream * static_cast<std::size_t>(streams), wrong.data());
+  std::vector<launch_call> execs;
+  test::owned_stream const capturing = test::make_stream();
+  for (int number = 1; execs.size() < graphs_of_a_stream * static_cast<std::size_t>(streams);
+       ++number) {
+    execs.push_back(way.exec_of(capturing, [&] {
+      auto* const scratch = static_cast<int*>(way.claim(capturing, values * sizeof(int)));
+      test::must(test::launch_fill(capturing, scratch, values, number));
+      test::must(test::launch_sleep(capturing, wait_us));
+      test::must(test::launch_check(capturing, scratch, values, number, wrong.data()));
+      way.release(capturing, scratch);
+    }));
+  }
   thread_team team(streams, [&](std::size_t thread) -> thread_team::part {
     std::size_t const first = graphs_of_a_stream * thread;
     auto const mine = std::make_shared<test::owned_stream>(test::make_stream());
@@ -207,8 +197,7 @@ void run_races(benchmark::State& state, way_arm const& which, int streams, int r
     for (int i = 0; i < rounds; ++i) seconds += team.round();
     return seconds * 1e6 / rounds / launches;
   });
-  state.counters.insert(
-      {{"launches", 1.0 * streams * rounds * launches}, {"wrong_values", wrong.read().front()}});
+  state.counters["wrong_values"] = wrong.read().front();
 }
 
 void register_races(settings const& how) {

@@ -27,7 +27,7 @@ memory_resource escrow_resource() {
 void add_pattern(settings const& how, std::string const& name, bool is_random) {
   std::vector<claim_arm> arms{{"rmm", nullptr}};
   if (&rmm_arms != nullptr) arms = rmm_arms(is_random);
-  arms.push_back({"escrow", setup_of<&escrow_resource>(is_random), many});
+  arms.push_back({"escrow", setup_of<&escrow_resource>(is_random)});
   arms = present_arms(arms);
   auto const add_load = [&](int threads, int streams) {
     add_rounds("resource/" + name + "/threads:" + std::to_string(threads) +

@@ -84,18 +84,18 @@ void run_steady(benchmark::State& state, std::uint64_t turns) {
   for (auto const& each : steady.streams) test::must(test::launch_sleep(each, enqueue_us));
   steady.run();
   std::uint64_t const before = steady.workers_allocations();
-  auto const all = static_cast<double>(turns);
   std::uint64_t counted = 0;
   repeat(state, [&] {
     test::allocation_watch const mine;
     double const us = us_of([&] { steady.run(turns); });
     counted = mine.count() + steady.workers_allocations() - before;
-    return us / all;
+    return us / static_cast<double>(turns);
   });
   steady.told.must_allocate.store(true, std::memory_order_relaxed);  // retirements publish it
   steady.run();
   test::must(steady.workers_allocations() > before, "an allocation of the worker is counted");
-  state.counters["allocations_per_million"] = static_cast<double>(counted) * 1e6 / all;
+  state.counters["allocations_per_million"] =
+      static_cast<double>(counted * 1'000'000) / static_cast<double>(turns);
 }
 
 }  // namespace

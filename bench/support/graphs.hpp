@@ -21,6 +21,12 @@ inline void ask_about(cudaStream_t stream) {
   test::must(cudaStreamGetId(stream, &id));
 }
 
+[[nodiscard]] inline double free_device_bytes() {
+  std::size_t free = 0, total = 0;
+  test::must(cudaMemGetInfo(&free, &total));
+  return static_cast<double>(free);
+}
+
 // Captures what `enqueue()` enqueues, with plain CUDA calls.
 template <class Enqueue>
 [[nodiscard]] test::owned_graph captured(cudaStream_t stream, Enqueue enqueue) {

@@ -2,7 +2,6 @@
 // exit status.
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -15,13 +14,12 @@
 namespace escrow::bench {
 namespace {
 
-// Relaxed: a benchmark's threads have been joined when it is read.
-std::atomic<bool> has_failed{false};
+bool has_failed = false;
 
 // Labels this repetition as failed, with the reason. Not SkipWithError(): Google Benchmark ends the
 // program if one repetition has fewer iterations than another, and all results are lost.
 void report_failure(benchmark::State& state, std::exception const& error) {
-  has_failed.store(true, std::memory_order_relaxed);
+  has_failed = true;
   std::fprintf(stderr, "a benchmark failed: %s\n", error.what());
   state.SetLabel(std::string("FAILED: ") + error.what());
   if (state.iterations() == state.max_iterations) return;  // it failed behind its loop
@@ -70,7 +68,7 @@ int run(std::span<char* const> arguments) {
   register_all(how);
   bool const ran = benchmark::RunSpecifiedBenchmarks() != 0;
   benchmark::Shutdown();
-  return ran && !has_failed.load(std::memory_order_relaxed) ? EXIT_SUCCESS : EXIT_FAILURE;
+  return ran && !has_failed ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 }  // namespace
