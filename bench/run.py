@@ -4,8 +4,7 @@
     bench/run.py BUILD OUT sim|gpu [--quick] [--only BENCH...] [--beside BUILD_B ROUNDS]
 
 BENCH: a folder of bench/ that has a program. Into OUT go one JSON file a bench, commands.tsv, machine.txt, the plots and, of
-all benches, summary.json. What fails is left out and named at the end, with exit status 1; the rest is summed up all the
-same.
+all benches, summary.json. What fails is left out, and named at the end with exit status 1.
 
 With BUILD_B the same programs of both builds run in turns, and each figure's medians, spread and ratio are printed. Every
 other round runs B first, so that what drifts does so for both. OUT gets a JSON file a run.

@@ -64,7 +64,7 @@ relaunch_form make_family(cudaStream_t stream, way_arm const& which, int launche
   relaunch_form form = in_turn(std::move(calls), recorded(launches_alike, graphs));
   form.facts["scratch_kib"] = static_cast<int>(scratch_pool::block_bytes(bytes) / kib);
   form.facts["device_kib"] = static_cast<int>(way.device_bytes() / kib);
-  form.settle = [way] {};  // the execs end before it
+  form.settle = [way] {};  // ends behind the execs
   return form;
 }
 

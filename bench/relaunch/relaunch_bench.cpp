@@ -1,8 +1,7 @@
 // What a launch costs, again and again: bare graphs, and graphs that hold something.
 //
 // Each form takes turns with a bare graph on the same stream, and what counts is its share of that
-// one's figures: what drifts meanwhile drifts for both. bare and bare_again are the same: what lies
-// between them and 1 is noise. What the counters say: see launches.hpp.
+// one's figures. bare and bare_again are the same: what lies between them and 1 is noise.
 #include <array>
 #include <future>
 
@@ -14,8 +13,7 @@
 namespace escrow::bench {
 namespace {
 
-// Each with sizes so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel:
-// instances, launches in a row and in a long burst, and short bursts.
+// Each with sizes so that a row takes about 5 ms of a GPU that needs 0.7 us for a kernel.
 using sized_shape = std::pair<shape, sizes>;
 
 constexpr sized_shape line_1{{"kernels:1", 1, 1}, {10, 2000, 200, 8}};

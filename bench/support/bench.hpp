@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,10 @@ struct arm {
 
 template <class Arms>
 [[nodiscard]] auto arm_named(std::string_view name, Arms const& arms) {
-  auto const found =
-      std::ranges::find_if(arms, [=](auto const& each) { return each.name == name; });
-  test::must(found != std::end(arms), "there is an arm of this name");
-  return *found;
+  for (auto const& each : arms) {
+    if (each.name == name) return each;
+  }
+  throw std::invalid_argument("no arm has this name");
 }
 
 // How often something is done: `iterations` in each of `repetitions`; 0 repetitions: the default.

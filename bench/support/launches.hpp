@@ -20,7 +20,7 @@ using graph_facts = std::map<std::string, int>;
 // One form, ready to be launched on the stream it was made for.
 struct relaunch_form {
   // When launch and upload are gone, and with them the exec: waits until what it kept is destroyed.
-  std::function<void()> settle = [] {};
+  std::function<void()> settle{};
   // Enqueues one run of the work. This and the next are destroyed before the one above, which keeps
   // what the exec needs.
   launch_call launch;
@@ -31,16 +31,14 @@ struct relaunch_form {
   // The last call; the stream must be idle.
   void end() {
     launch = upload = nullptr;
-    settle();
+    if (settle) settle();
   }
 };
 
 // A form that launches an exec of `graph`, which may go: instantiated with plain CUDA calls, and by
 // Escrow, which leaves it bare. `settle` keeps what the exec needs.
-[[nodiscard]] relaunch_form form_of(
-    cudaGraph_t graph, std::function<void()> settle = [] {});
-[[nodiscard]] relaunch_form form_of(
-    graph const& graph, std::function<void()> settle = [] {});
+[[nodiscard]] relaunch_form form_of(cudaGraph_t graph, std::function<void()> settle = {});
+[[nodiscard]] relaunch_form form_of(graph const& graph, std::function<void()> settle = {});
 
 // How often launches are measured, on a GPU; few else.
 struct sizes {
