@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "escrow/internal/json.hpp"
+#include "escrow/pool/scratch_pool.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

@@ -11,6 +11,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
+#include "escrow/pool/scratch_pool.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

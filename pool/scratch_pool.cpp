@@ -7,7 +7,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
-#include "slot_pool_state.hpp"
+#include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -11,6 +11,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/pool/scratch_pool.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {

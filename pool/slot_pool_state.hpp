@@ -18,7 +18,6 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/pool/resource_pool.hpp"
-#include "escrow/pool/scratch_pool.hpp"
 #include "size_class.hpp"
 
 namespace escrow::inline v0_1 {

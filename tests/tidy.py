@@ -24,8 +24,8 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument sharing_group reference_set"
     " graph_registry release_queue pending_events recycle_lane object_store wakeup core_state worker pass",
-    "pool": "slot lease claimer resource_pool device_memory scratch_pool free_lists capture_reuse local_slots size_class"
-    " slot_pool_state claim release deferred local_claims captured lifecycle sizes describe stream_allocator",
+    "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class slot_pool_state claim release deferred"
+    " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_survey launch_orders graph hoist graph_exec exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
@@ -34,9 +34,8 @@ READING_ORDER = {
 BACKWARD_MAX = 5
 BACKWARD = {
     ("deleter", "deleter_core", "core_state"): "the inside of the class",
+    ("pool", "capture_reuse", "size_class"): "a size has what captures hold of its slots",
     ("deleter", "deleter", "core_state"): "it runs the worker; the core has the deleter's options and stats",
-    ("pool", "capture_reuse", "size_class"): "each size keeps what its captures reuse",
-    ("pool", "scratch_pool", "slot_pool_state"): "it is a pool with several sizes",
     ("deleter", "deleter", "reference_set"): "it retires to graphs; a set tells what it holds as resource_usage",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX = 100, 400, 70, 110
