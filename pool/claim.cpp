@@ -87,8 +87,8 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);
     }
-    require_open(asked.call, of);       // if closed meanwhile, it is not exhausted
-    bool const is_busy = has_busy(of);  // before the look for room: see `shrinking`
+    require_open(asked.call, of);        // if closed meanwhile, it is not exhausted
+    bool const is_busy = of.has_busy();  // before the look for room: see `shrinking`
     bool is_room = false;
     if (may_make_room(of, failure)) {
       // At the limit, the first search is repeated: its blocks may have moved between the sizes.

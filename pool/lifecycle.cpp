@@ -77,13 +77,6 @@ int slot_pool::device() const noexcept {
   return state_->options.device;
 }
 
-bool slot_pool::state::has_busy(size_class const& of) noexcept {
-  free_lists const& free = of.free;
-  // Twice: what leaves the lists, or comes to them, between two looks. Acquire: see shrinking.
-  return free.looked_at.load(std::memory_order_acquire) != 0 || free.lists() != 0 ||
-         free.looked_at.load(std::memory_order_relaxed) != 0;
-}
-
 void slot_pool::close() noexcept {
   state& in = *state_;
   {

@@ -47,6 +47,28 @@ struct ESCROW_LOCAL size_class {
   // that misses a change acts on it the next time.
   alignas(64) std::atomic<bool> has_local_slots{false};
   std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
+
+  // Whether there are free slots, or some on their way from a list.
+  [[nodiscard]] bool has_busy() const noexcept {
+    // Twice: what leaves the lists, or comes to them, between two looks. Acquire: see shrinking.
+    return free.looked_at.load(std::memory_order_acquire) != 0 || free.lists() != 0 ||
+           free.looked_at.load(std::memory_order_relaxed) != 0;
+  }
+};
+
+// While a free slot is on its way to its destruction: a claim that finds neither it nor its room
+// sees `looked_at`, or less `slots`, and tries again.
+class shrinking {
+ public:
+  explicit shrinking(size_class& of) noexcept : of_(of) {
+    of_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
+  }
+  shrinking(shrinking&&) = delete;
+  // Release: pairs with the acquire in has_busy().
+  ~shrinking() { of_.free.looked_at.fetch_sub(1, std::memory_order_release); }
+
+ private:
+  size_class& of_;
 };
 
 }  // namespace escrow::inline v0_1

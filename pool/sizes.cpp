@@ -84,7 +84,7 @@ bool slot_pool::state::is_room_coming(size_class const& of) noexcept {
   bool is_any_busy = false;
   std::size_t existing = 0;
   for_each_size([&](size_class& each) {
-    is_any_busy = is_any_busy || has_busy(each);
+    is_any_busy = is_any_busy || each.has_busy();
     existing += each.slots.load(std::memory_order_relaxed) * each.bytes;
   });
   return is_any_busy || reserved.load(std::memory_order_relaxed) > existing;
@@ -112,6 +112,10 @@ std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max
     destroy_slot(*done);
   }
   return count;
+}
+
+std::size_t slot_pool::bytes() const noexcept {
+  return state_->reserved.load(std::memory_order_relaxed);
 }
 
 std::size_t slot_pool::trim(std::size_t keep_bytes) {

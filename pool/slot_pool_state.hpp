@@ -213,7 +213,6 @@ struct ESCROW_LOCAL slot_pool::state {
   void add_holders(size_class& of, std::vector<holder>& all) const;
   // The pool, and at most `holders_max` holders, those of `first` before others.
   [[nodiscard]] std::string describe(size_class const& first, std::size_t holders_max);
-
   // What the errors of a claim say beside its reason.
   [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of);
   // The end of a claim that gets nothing: throws `failure`, if it has one, or pool_exhausted.
@@ -244,7 +243,6 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::uint64_t moves() noexcept;
   // Destroys at most `count_max` free slots whose work is done, and returns how many.
   std::size_t destroy_done(size_class& of, std::size_t count_max);
-
   // In a claim, once in scratch_policy::idle_max: hands slots to the worker that have been free
   // since the time before. Calls no CUDA function.
   void retire_unused() noexcept {
@@ -255,22 +253,6 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
-  // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
-  // sees `looked_at`, or less `slots`, and tries again.
-  class shrinking {
-   public:
-    explicit shrinking(size_class& of) noexcept : of_(of) {
-      of_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
-    }
-    shrinking(shrinking&&) = delete;
-    // Release: pairs with the acquire in has_busy().
-    ~shrinking() { of_.free.looked_at.fetch_sub(1, std::memory_order_release); }
-
-   private:
-    size_class& of_;
-  };
-  // Free slots, or some on their way from a list.
-  [[nodiscard]] static bool has_busy(size_class const& of) noexcept;
   void destroy(slot& idle) noexcept;
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;

@@ -277,6 +277,7 @@ class ESCROW_API slot_pool {
   [[nodiscard]] pool_stats stats() const noexcept;    // of a resource_pool
   [[nodiscard]] scratch_stats stats_in_bytes() const noexcept;
   [[nodiscard]] std::string describe() const;
+  [[nodiscard]] std::size_t bytes() const noexcept;  // of a scratch_pool's blocks
   [[nodiscard]] int device() const noexcept;
 
  private:

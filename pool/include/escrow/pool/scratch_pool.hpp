@@ -143,7 +143,7 @@ class ESCROW_API scratch_pool {
   [[nodiscard]] std::string describe() const { return slots_->describe(); }
 
   // Total memory of all blocks, in bytes, in use or not, from its allocation until it is freed.
-  [[nodiscard]] std::size_t bytes() const noexcept { return stats().bytes; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return slots_->bytes(); }
   // The statistics of all sizes. Any thread.
   [[nodiscard]] scratch_stats stats() const noexcept { return slots_->stats_in_bytes(); }
 
