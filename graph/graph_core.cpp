@@ -26,13 +26,12 @@ ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
   return ref<retired_object>(*payload.release());
 }
 
-graph_core::graph_core(cudaGraph_t created) : native_(created), id_(0), is_exposed_(false) {
+graph_core::graph_core(cudaGraph_t created) : native_(created), id_(0) {
   // Last: on failure the registry must not know the handle.
   id_ = graph_registry::global().adopt(created);
 }
 
-graph_core::graph_core(cudaGraph_t native, std::uint64_t id)
-    : native_(native), id_(id), is_exposed_(true) {}
+graph_core::graph_core(cudaGraph_t native, std::uint64_t id) : native_(native), id_(id) {}
 
 graph_core::~graph_core() {
   if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
@@ -52,27 +51,7 @@ void graph_core::set_keeper(deleter_core& keeper) noexcept {
 
 void graph_core::forget_payloads() noexcept {
   payloads_.clear();
-  sorted_ = 0;
   placed_.clear();
-}
-
-void graph_core::sort_payloads() noexcept {
-  if (sorted_ == payloads_.size()) return;
-  auto const by_node = [](auto const& one, auto const& other) { return one.node < other.node; };
-  auto const middle = payloads_.begin() + static_cast<std::ptrdiff_t>(sorted_);
-  std::stable_sort(middle, payloads_.end(), by_node);
-  std::inplace_merge(payloads_.begin(), middle, payloads_.end(), by_node);
-  // A new node may reuse the handle of one destroyed by a plain call: the later entry counts.
-  auto const is_same = [](auto const& one, auto const& other) { return one.node == other.node; };
-  payloads_.erase(payloads_.begin(),
-                  std::unique(payloads_.rbegin(), payloads_.rend(), is_same).base());
-  sorted_ = payloads_.size();
-}
-
-graph_core::kept_owner* graph_core::find_payload(cudaGraphNode_t node) noexcept {
-  sort_payloads();
-  auto const found = std::ranges::lower_bound(payloads_, node, {}, &kept_owner::node);
-  return found != payloads_.end() && found->node == node ? &*found : nullptr;
 }
 
 void graph_core::identify() {
@@ -108,57 +87,58 @@ void graph_core::take_off(reference_set& set) noexcept {
   } else {
     set.core().report(status, "cudaGraphReleaseUserObject");  // it stays as long as the graph
   }
-  std::erase_if(placed_, [&set](auto const& each) { return each.get() == &set; });
 }
 
-reference_set* graph_core::open_set() noexcept {
-  if (!is_exposed_ || placed_.empty()) return nullptr;
-  reference_set& last = *placed_.back();
-  return graph_registry::global().is_sealed(last) ? nullptr : &last;
+void graph_core::replace_sets() {
+  std::size_t const before = placed_.size();
+  std::vector<retired_object*> owners;
+  for (kept_owner const& each : payloads_) owners.push_back(each.owner);
+  if (!owners.empty()) static_cast<void>(place(owners));
+  auto const end = placed_.begin() + static_cast<std::ptrdiff_t>(before);
+  std::for_each(placed_.begin(), end, [this](auto const& each) { take_off(*each); });
+  placed_.erase(placed_.begin(), end);
 }
 
-void graph_core::drop_hoisted() noexcept {
+void graph_core::forget_hoisted() noexcept {
   if (id() != 0) {
     // A recapture may have given it a new id. Ids count up.
     std::uint64_t const known = graph_registry::global().find(native_);
     if (!graph_registry::is_key(known)) id_ = std::max(id_, known);
   }
   // The graph may have been hoisted by its handle.
-  if (!is_exposed_ || placed_.empty()) return;
-  std::erase_if(placed_, [this](auto const& placed) {
-    if (graph_registry::global().is_on(*placed, id_)) return false;
-    erase_payloads_if([&](auto const& each) { return each.set == placed.get(); });
-    return true;
-  });
+  auto const is_off = [this](auto const& each) {
+    return !graph_registry::global().is_on(*each, id_);
+  };
+  if (std::ranges::any_of(placed_, is_off)) forget_payloads();
 }
 
-void graph_core::forget_destroyed_nodes() {
-  // Nodes may have been destroyed by plain calls. Their payloads stay on the graph, if placed.
+void graph_core::forget_unused() {
+  if (is_changed_) {
+    auto const is_same = [](auto const& one, auto const& other) { return one.node == other.node; };
+    std::ranges::stable_sort(payloads_, {}, &kept_owner::node);
+    payloads_.erase(payloads_.begin(),
+                    std::unique(payloads_.rbegin(), payloads_.rend(), is_same).base());
+    std::erase_if(payloads_, [](auto const& each) { return each.owner == nullptr; });
+  }
+  // Nodes may have been destroyed by plain calls.
   if (payloads_.empty()) return;
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
   std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
-  erase_payloads_if([&alive](auto const& each) { return !alive.contains(each.node); });
+  std::erase_if(payloads_, [&alive](auto const& each) { return !alive.contains(each.node); });
 }
 
 void graph_core::seal() {
-  drop_hoisted();
-  forget_destroyed_nodes();
-  std::vector<retired_object*> owners;
-  for (kept_owner const& each : payloads_) {
-    if (each.set == nullptr) owners.push_back(each.owner.get());
-  }
-  if (owners.empty()) return;
-  reference_set& placed = place(owners);
-  for (kept_owner& each : payloads_) {
-    if (each.set == nullptr) each.set = &placed;
-  }
+  forget_hoisted();
+  forget_unused();
+  std::size_t on_graph = 0;
+  for (auto const& each : placed_) on_graph += each->shared().size();
+  if (payloads_.empty() || on_graph != payloads_.size()) replace_sets();
+  is_changed_ = false;
 }
 
 cudaGraph_t graph_core::expose() {
-  if (is_exposed_) return native_;
-  seal();
-  is_exposed_ = true;
+  if (is_changed_) seal();
   return native_;
 }
 
@@ -184,12 +164,12 @@ void graph_core::copy_payloads(graph_core& original) {
   if (original.payloads_.empty()) return;
   order_ = original.order_;
   device_ = original.device_;
-  for (reference_set* const each : graph_registry::global().seal(id_)) placed_.emplace_back(*each);
+  placed_ = original.placed_;
   graph_lifetime_lock const lock;  // reads CUDA's links
   for (kept_owner const& each : original.payloads_) {
     cudaGraphNode_t copied = nullptr;
     check(cudaGraphNodeFindInClone(&copied, each.node, native_), "cudaGraphNodeFindInClone");
-    payloads_.push_back({copied, each.owner, each.set});
+    payloads_.push_back({copied, each.owner});
   }
 }
 

@@ -22,10 +22,9 @@ void destroy_graph(cudaGraph_t doomed) noexcept;
 [[nodiscard]] ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept;
 
 // What: owns a cudaGraph_t and the payloads of its nodes: what each node that was added by hand
-//   keeps alive. Until the handle is exposed, payloads are only collected here; one reference set
-//   with all of them is placed when the handle is requested or the graph is copied or instantiated
-//   (seal, expose). Afterwards each payload is placed with its node. Payloads of nodes in bodies
-//   belong to the graph.
+//   keeps alive. They are in a reference set on the graph, which grows with each node until it is
+//   sealed. What a changed or destroyed node kept stays there until seal() puts one set of what is
+//   kept now in place of the sets. Payloads of nodes in bodies belong to the graph.
 // Thread safety: exclusive access, as CUDA requires for the graph.
 // Lifetime: shared by the graph and its bodies; nodes have weak references. Destroys the graph.
 class graph_core : public std::enable_shared_from_this<graph_core> {
@@ -49,7 +48,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   [[nodiscard]] int device() const noexcept { return device_; }
   void set_keeper(deleter_core& keeper) noexcept;
 
-  // Places all payloads on the graph. Throws cuda_error, std::bad_alloc.
+  // Takes off the graph what no node keeps any more. Throws cuda_error, std::bad_alloc.
   void seal();
   [[nodiscard]] cudaGraph_t expose();  // for external use; throws as seal()
   // Transfers the handle to the caller. Throws as seal(), and nothing has changed then.
@@ -72,39 +71,32 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   std::vector<cudaGraph_t> bodies;
 
  private:
-  class change;
   struct kept_owner {
     cudaGraphNode_t node;
-    ref<retired_object> owner;
-    reference_set* set = nullptr;  // that is placed; null: none yet
+    retired_object* owner;  // a member of a set of `placed_`; null: none any more
   };
 
   // Queries the id. Throws usage_error if it cannot be determined.
   void identify();
   reference_set& place(std::span<retired_object* const> owners);  // puts their set on the graph
   void take_off(reference_set& set) noexcept;
-  [[nodiscard]] reference_set* open_set() noexcept;  // may be appended to; or null
-  void drop_hoisted() noexcept;
-  void forget_destroyed_nodes();
-  void sort_payloads() noexcept;
-  // The node's payload; null if there is none.
-  [[nodiscard]] kept_owner* find_payload(cudaGraphNode_t node) noexcept;
-  template <class Predicate>
-  void erase_payloads_if(Predicate is_doomed) noexcept {
-    sort_payloads();
-    std::erase_if(payloads_, is_doomed);
-    sorted_ = payloads_.size();
-  }
+  void replace_sets();  // by one of all payloads
+  void forget_hoisted() noexcept;
+  void forget_unused();
+  // The set on the graph that the next payload is appended to; has room for it.
+  [[nodiscard]] reference_set& set_with_room();
+  // Calls `call`, which returns a node, and then notes what that keeps; null: nothing any more.
+  template <class Call>
+  void keep_after(Call const& call, retired_object::loan payload);
 
   cudaGraph_t native_;
-  std::uint64_t id_;  // 0: not known yet
-  bool is_exposed_;
+  std::uint64_t id_;                // 0: not known yet
   deleter_core* keeper_ = nullptr;  // null: the default
   int device_ = current_device();
-  // The first `sorted_` by node; then new nodes'. Not a map, which allocates for each node.
+  // In the order of changes: the last of a node counts. Not a map, which allocates for each node.
   std::vector<kept_owner> payloads_;
-  std::size_t sorted_ = 0;
-  reference_sets placed_;  // on the graph
+  bool is_changed_ = false;  // nodes were changed or destroyed since seal()
+  reference_sets placed_;    // on the graph, with all payloads
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
 };
 

@@ -108,53 +108,49 @@ void add_conditions(rows& add) {
       {condition, body, in_body, adds(1)}, exec);
 }
 
-/// Owners that nodes keep, in a graph whose handle was given out, or not: before that, nothing is
-/// on the graph.
-template <bool is_exposed>
+/// Owners that nodes keep.
 void add_owners(rows& add) {
-  std::string const where = is_exposed ? ", the handle is out" : "";
   step const owned = [](build_stage& in) {
     in.build_one();
     in.mine = in.unique_owner();
-    in.is_exposed = is_exposed;
-    if (is_exposed) static_cast<void>(in.built->get());
+    in.sees_owners = true;
   };
   auto const going = [](build_stage& in) { in.going = {0}; };
-  add("owner, added" + where, runs("graph_builder_ref::add"), {owned, adds(11)},
+  add("owner, added", runs("graph_builder_ref::add"), {owned, adds(11)},
       [](auto& in) { build(*in.built).add(kernel_node(in.add, {}, std::move(in.mine), 10)); });
-  add("owner, changed" + where, runs("node::set"), {owned, adds(10), going},
+  add("owner, changed", runs("node::set"), {owned, adds(10), going},
       [](auto& in) { in.first->set(kernel_node(in.add, {}, std::move(in.mine), 10)); });
   step const another = [](auto& in) {
     build(*in.built).add(kernel_node(in.add, {}, in.owner(), 10));
   };
-  add("owner, its node destroyed" + where, runs("node::destroy"), {owned, adds(10), another, going},
+  add("owner, its node destroyed", runs("node::destroy"), {owned, adds(10), another, going},
       [](auto& in) { in.first->destroy(); });
-  add("owner, changed in an exec" + where, runs("set"), {owned, exec, adds(10)}, [](auto& in) {
+  add("owner, changed in an exec", runs("set"), {owned, exec, adds(10)}, [](auto& in) {
     escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
   });
-  add("exec, made of owners" + where, runs("graph_exec::graph_exec"), {owned, adds(1)}, exec);
+  add("exec, made of owners", runs("graph_exec::graph_exec"), {owned, adds(1)}, exec);
   step const other_graph = [](auto& in) {
     in.copy.emplace(*in.worker);
     build(*in.copy).add(kernel_node(in.add, {}, in.owner(), 7));
   };
-  add("exec, updated to owners" + where, runs("graph_exec::update"),
-      {owned, exec, other_graph, adds(7)}, [](auto& in) { in.exec->update(*in.copy); });
-  add("graph with owners, cloned" + where, runs("graph::clone"), {owned}, clone);
-  add("graph with owners, ended" + where, runs("graph::~graph"), {owned, going},
+  add("exec, updated to owners", runs("graph_exec::update"), {owned, exec, other_graph, adds(7)},
+      [](auto& in) { in.exec->update(*in.copy); });
+  add("graph with owners, cloned", runs("graph::clone"), {owned}, clone);
+  add("graph with owners, ended", runs("graph::~graph"), {owned, going},
       [](auto& in) { in.built.reset(); });
-  add("graph with owners, detached" + where, runs("graph::detach"), {owned}, [](auto& in) {
+  add("graph with owners, detached", runs("graph::detach"), {owned}, [](auto& in) {
     in.plain.reset(in.built->detach());
     in.built.reset();
   });
-  add("graph with owners, its handle" + where, runs("graph::get"), {owned}, handle);
-  add("graph with owners, what it holds" + where, runs("graph::held"), {owned},
+  add("graph with owners, its handle", runs("graph::get"), {owned}, handle);
+  add("graph with owners, what it holds", runs("graph::held"), {owned},
       [](auto& in) { in.answer = std::to_string(in.built->held().owners); });
-  add("exec with owners, what it holds" + where, runs("graph_exec::held"), {owned, exec},
+  add("exec with owners, what it holds", runs("graph_exec::held"), {owned, exec},
       [](auto& in) { in.answer = std::to_string(in.exec->held().owners); });
   step const expect_run = [](build_stage& in) {
     in.at_end = [&in] { EXPECT_EQ(in.cells.load(), 1); };
   };
-  add("exec with owners, launched" + where, runs("graph_exec::launch"), {owned, exec, expect_run},
+  add("exec with owners, launched", runs("graph_exec::launch"), {owned, exec, expect_run},
       [](auto& in) { in.exec->launch(in.one); });
   step const in_flight = [](build_stage& in) {
     in.first.emplace(build(*in.built).add(
@@ -164,10 +160,10 @@ void add_owners(rows& add) {
     in.exec->launch(in.one);
     in.built.reset();
   };
-  add("exec with owners, ended in flight" + where, runs("graph_exec::~graph_exec"),
-      {owned, in_flight}, [](auto& in) { in.exec.reset(); });
+  add("exec with owners, ended in flight", runs("graph_exec::~graph_exec"), {owned, in_flight},
+      [](auto& in) { in.exec.reset(); });
   step const capturing = [](auto& in) { in.begin_capture(in.other); };
-  add("exec with owners, ended during a capture" + where, runs("graph_exec::~graph_exec"),
+  add("exec with owners, ended during a capture", runs("graph_exec::~graph_exec"),
       {owned, exec, capturing}, [](auto& in) { in.exec.reset(); });
 }
 
@@ -253,8 +249,8 @@ void add_libraries(rows& add) {
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
                          testing::ValuesIn(rows::of({add_kinds, add_other_kinds, add_conditions,
-                                                     add_owners<false>, add_owners<true>,
-                                                     add_graphs, add_launches, add_libraries})),
+                                                     add_owners, add_graphs, add_launches,
+                                                     add_libraries})),
                          name_of);
 
 }  // namespace

@@ -254,7 +254,7 @@ class build_stage : public fault_world {
   std::optional<int> expected;     // what a run of the graph adds to the first cell
   std::function<void()> at_end;    // expects what the operation has done
   bool polls_when_seen = true;     // not if that is the operation
-  bool is_exposed = false;         // the handle was given out; before, a query changes what is held
+  bool sees_owners = false;        // of what the graph holds nothing may be missing
   bool may_lose = false;           // owners may be destroyed if it fails
   bool has_failed = false;         // for good, so that the operation may not have done its work
   std::vector<std::size_t> going;  // the numbers of the owners that the operation releases
@@ -280,7 +280,7 @@ class build_stage : public fault_world {
       text += !*each ? "no graph "
                      : text_of("nodes", nodes_in(**each).size(), "edges", edges_in(**each).size());
     }
-    if (built && is_exposed) text += text_of("holds", built->held().owners);
+    if (built && sees_owners) text += text_of("holds", built->held().owners);
     for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>()) {
       text += text_of("body", nodes_of(each).size());
     }
@@ -308,6 +308,7 @@ class build_stage : public fault_world {
   }
   void before_end(bool is_lost) override {
     if (!has_failed) shared.reset();  // what failed does not keep it
+    if (!is_lost && built) static_cast<void>(built->get());  // what changed nodes kept goes
     if (!is_lost) reclaim();
     for (std::size_t i = 0; !is_lost && i < fates.size(); ++i) {
       if (may_lose && fates[i]->was_destroyed()) continue;

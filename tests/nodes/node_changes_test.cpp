@@ -111,10 +111,12 @@ TEST_F(NodeChanges, DestroyingANodeReleasesItsOwnersAlone) {
     node const other = add_owned(source, of_other);
     if (is_handle_out) static_cast<void>(source.get());
     removed.destroy();
+    static_cast<void>(source.get());
     EXPECT_TRUE(is_released(of_removed));
     EXPECT_TRUE(is_kept(of_other));
     EXPECT_EQ(source.held().owners, 1U);
     other.destroy();
+    static_cast<void>(source.get());
     EXPECT_TRUE(is_released(of_other));
     EXPECT_EQ(source.held().owners, 0U);
   }
@@ -130,7 +132,10 @@ TEST_F(NodeChanges, ExecsAndClonesThatWereMadeBeforeKeepTheOwnersOfADestroyedNod
   EXPECT_TRUE(is_kept(first));
   exec.reset();
   EXPECT_TRUE(is_kept(first));
+  EXPECT_EQ(built->held().owners, 0U);
+  EXPECT_TRUE(is_kept(first));
   sole_node(*twin).destroy();  // the clone's own
+  EXPECT_EQ(twin->held().owners, 0U);
   EXPECT_TRUE(is_released(first));
 }
 

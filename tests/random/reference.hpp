@@ -60,6 +60,7 @@ inline void append(entries& to, entries const& from) {
 struct contents {
   entries held;       // must be alive
   entries lingering;  // may be
+  entries replaced;   // may be, until the graph is next used: of changed and destroyed nodes
   entries needed;     // what the kernels use, whether it is held or not
   // Graphs, by serial, of which this is a plain copy: what they get later may be alive as long as
   // this, since a plain copy shares their reference sets.
@@ -194,7 +195,7 @@ class reference {
   bool anything_held() const {
     bool found = !in_flight_.empty();
     each_contents(*this, [&](contents const& in, auto...) {
-      found = found || !in.held.empty() || !in.lingering.empty();
+      found = found || !in.held.empty() || !in.lingering.empty() || !in.replaced.empty();
     });
     return found;
   }
@@ -221,7 +222,7 @@ class reference {
     bool found =
         std::ranges::any_of(in_flight_, [&](flight const& e) { return has(e.held, thing); });
     each_contents(*this, [&](contents const& in, auto...) {
-      found = found || has(in.held, thing) || has(in.lingering, thing);
+      found = found || has(in.held, thing) || has(in.lingering, thing) || has(in.replaced, thing);
     });
     return found;
   }

@@ -7,20 +7,20 @@
 namespace escrow::test {
 
 struct world_changes : world_nodes {
-  /// What the graph has for the node may go from the beginning of a call that sets it.
+  /// What the graph has for the node may go when the graph is next used, or goes on to a hoisted.
   outcome set_in_graph(nth n, node_content const& what, bool is_wrong = false) {
     node_place& at = nodes_[n];
     contents& in = model_.graphs[at.graph];
     entries const old = take_node(in.held, at.id);
-    append(in.lingering, old);
+    append(in.replaced, old);
     outcome const result = attempt(is_stopped_, is_wrong, [&] {
       node_target to{.changed = &at.handle};
       what.put(to);
     });
-    in.lingering.resize(in.lingering.size() - old.size());
     if (result == done) {
       note_set(at, what.kept);
     } else {
+      in.replaced.resize(in.replaced.size() - old.size());
       append(in.held, old);
     }
     if (result == done && is_wrong) fail("a node that does nothing was set to a launch");
@@ -72,14 +72,15 @@ struct world_changes : world_nodes {
   outcome do_destroy_node(nth n) {
     node_place& at = nodes_[n];
     node const destroyed = at.handle;
-    entries& held = model_.graphs[at.graph].held;
-    entries const before = held;
-    take_node(held, at.id);
+    contents& in = model_.graphs[at.graph];
+    entries const old = take_node(in.held, at.id);
+    append(in.replaced, old);
     // One of a graph with memory nodes stays.
     bool const may_stay = graphs_[at.graph].has_memory;
     outcome const result = attempt(false, may_stay, [&] { destroyed.destroy(); });
     if (result != done) {
-      held = before;
+      in.replaced.resize(in.replaced.size() - old.size());
+      append(in.held, old);
       meet(node_stays_beside_memory_nodes, may_stay);
       return result;
     }
@@ -166,6 +167,7 @@ struct world_changes : world_nodes {
         if (each) static_cast<void>(each->held());
       expect_bytes();
       resource_usage const kept = in.own->held();
+      note_use(g);
       bool const is_plain = in.is_built && !in.is_parent && !in.is_hoisted;
       if (is_plain && kept.owners + kept.slots != 0 && model_.graphs[g].held.empty() &&
           model_.graphs[g].lingering.empty() && !is_disturbed_)
@@ -277,6 +279,7 @@ struct world_changes : world_nodes {
     outcome const result = attempt(false, inner.is_single,
                                    [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });
     if (result != done) return result;
+    note_use(child);
     if (is_body_of_a_graph(at)) {
       ++graphs_[at.graph].shape;
       graphs_[at.graph].is_parent = true;

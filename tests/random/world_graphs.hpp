@@ -27,9 +27,13 @@ struct world_graphs : world_owners {
     make_racy(copy.needed);
   }
 
+  /// What its changed and destroyed nodes kept goes.
+  void note_use(nth g) { model_.graphs[g].replaced.clear(); }
+
   cudaGraph_t handle_of(graph_place& place) {
     if (!place.own) return place.plain;
     cudaGraph_t const native = place.own->get();  // throws as the library does
+    note_use(static_cast<nth>(&place - graphs_.data()));
     meet(handle_exposed_between_changes, !place.is_exposed && place.changes > 0);
     place.is_exposed = true;
     return native;
@@ -82,6 +86,7 @@ struct world_graphs : world_owners {
     copy.is_parent = original.is_parent;
     copy.has_calls = original.has_calls;
     copy.has_events = original.has_events;
+    note_use(from);
     contents& kept = model_.graphs[to] = copy_of(model_.graphs[from], is_known);
     if (is_known) return result;
     make_racy(kept.needed);
@@ -110,6 +115,7 @@ struct world_graphs : world_owners {
       }
     });
     if (result != done) return result;
+    note_use(child);
     ++outer.shape;
     outer.is_parent = true;
     outer.has_calls = outer.has_calls || inner.has_calls;
@@ -167,6 +173,7 @@ struct world_graphs : world_owners {
       hoisted_[h].emplace(by_handle ? hoist(handle_of(place)) : hoist(*place.own));
     });
     if (result != done) return result;
+    note_use(g);
     place.is_hoisted = true;
     hoisted_from_[h] = place.serial;
     meet(by_handle ? hoisted_by_handle_after_changes_of_nodes : hoisted_after_changes_of_nodes,
@@ -287,6 +294,7 @@ struct world_graphs : world_owners {
     place.has_events = source.has_events;
     bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
     if (is_ours && !place.own->is_bare()) fail("the exec of a graph of Escrow's is not bare");
+    note_use(g);
     model_.execs[e] = model_.graphs[g];
     if (!place.own) model_.execs[e].grows_with.push_back(source.serial);
     if (way == 2 || !source.own) model_.execs[e].grows_with_bodies_of.push_back(source.serial);
@@ -324,6 +332,7 @@ struct world_graphs : world_owners {
     meet(exec_updated_in_flight, is_in_flight(place));
     bool const is_same = source.serial == place.made_of;
     meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
+    note_use(g);
     kept = model_.graphs[g];
     if (!place.own) kept.grows_with.push_back(source.serial);
     if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);

@@ -318,6 +318,7 @@ struct world_launches : world_graphs {
     meet(concurrent_branches_refused, result == refused);
     if (result != done) return result;
     members_[f] = {.which = added};
+    note_use(g);
     model_.members[f] = std::exchange(model_.graphs[g], {});
     source = {};
     exec_set_stats const now = set_->stats();

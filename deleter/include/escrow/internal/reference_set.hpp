@@ -117,7 +117,9 @@ class reference_set final : public reclaimable {
 
   // Members that other sets may share: resources of nodes in graphs built by hand. First reserve
   // room, which throws std::bad_alloc. Only while no other thread sees the set.
-  void reserve_shared(std::size_t more) { shared_.reserve(shared_.size() + more); }
+  void reserve_shared(std::size_t more) {
+    if (shared_.capacity() - shared_.size() < more) shared_.reserve(2 * shared_.size() + more);
+  }
   void append_shared(ref<reclaimable> member, bool is_written) noexcept {
     is_written_ |= is_written;
     shared_.push_back(std::move(member));

@@ -33,9 +33,9 @@ graph_core& require_graph(char const* call, graph_core* core);
 //   too, and their launches done. Bodies of its conditional nodes keep it alive.
 // Capture: all functions are capture-safe; calls that CUDA forbids in a capture run in Relaxed
 //   mode.
-// Errors: cuda_error, usage_error. The destructor ignores the status. Node resources are placed on
-//   the graph when the handle is requested or the graph is instantiated or copied: this may fail,
-//   and queries the id (graph_id_of()).
+// Errors: cuda_error, usage_error. The destructor ignores the status. The first node that has
+//   resources queries the id (graph_id_of()). What changed and destroyed nodes had is taken off the
+//   graph when the handle is requested or the graph is instantiated or copied: this may fail.
 // Example: examples/conditional.cpp.
 class ESCROW_API graph {
  public:
