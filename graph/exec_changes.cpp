@@ -78,23 +78,23 @@ graph_exec::state::holding graph_exec::state::replacement_of(reference_sets cons
   return holding_of(sets, is_end_unknown ? &now_.orders : nullptr);
 }
 
-void graph_exec::state::update(survey_root const& source, std::vector<cudaGraph_t> const& bodies) {
+void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::update", source, bodies);
   hoist_scope const off("graph_exec::update", survey);
   holding next = replacement_of(off.sets());
-  update_to(source.handle, exec_, "graph_exec::update", "create another graph_exec from `source`");
+  update_to(source.get(), exec_, "graph_exec::update", "create another graph_exec from `source`");
   is_bare_ = !survey.lacks_bodies;
   hold(std::move(next));
 }
 
-std::string graph_exec::state::add_turn(survey_root const& source,
-                                        std::vector<cudaGraph_t> const& bodies, holding& before) {
+std::string graph_exec::state::add_turn(graph_ref source, std::vector<cudaGraph_t> const& bodies,
+                                        holding& before) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("exec_set::add", source, bodies);
   hoist_scope off("exec_set::add", survey);
   holding next = holding_of(off.sets());
-  std::string refused = updated(exec_, source.handle);
+  std::string refused = updated(exec_, source.get());
   if (!refused.empty()) return refused;
   off.keep_off(source);
   before = std::exchange(now_, std::move(next));

@@ -57,8 +57,7 @@ exec_set::state::~state() {
 }
 
 std::size_t exec_set::state::exec_for(graph const& source, instantiate_options const& options) {
-  survey_root const root(source.core().get());
-  graph_shape shape = shape_of(root.handle, options.flags);
+  graph_shape shape = shape_of(source.core()->native(), options.flags);
   std::string reason = shape.obstacle;
   for (std::size_t i = 0; i < execs.size() && shape.obstacle.empty(); ++i) {
     shared_exec& each = execs[i];
@@ -66,13 +65,13 @@ std::size_t exec_set::state::exec_for(graph const& source, instantiate_options c
     reason = shape.difference_from(each.shape);
     if (!reason.empty()) continue;
     one_exec::holding before;
-    reason = each.exec->add_turn(root, options.bodies, before);
+    reason = each.exec->add_turn(source, options.bodies, before);
     if (!reason.empty()) continue;
     members[each.current].held = std::move(before);
     each.current = members.size();
     return i;
   }
-  auto exec = std::make_unique<one_exec>(root, options, one_exec::references::stay_off);
+  auto exec = std::make_unique<one_exec>(source, options, one_exec::references::stay_off);
   if (!reason.empty()) reasons.push_back(std::move(reason));
   execs.push_back({std::move(shape), std::move(exec), members.size()});
   return execs.size() - 1;

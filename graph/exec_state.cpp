@@ -28,19 +28,18 @@ void check_launch(cudaError_t status, char const* api) {
 
 }  // namespace
 
-graph_exec::state::state(survey_root const& source, instantiate_options const& options,
-                         references after) {
+graph_exec::state::state(graph_ref source, instantiate_options const& options, references after) {
   profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
-  if (source.core != nullptr) source_ = source.core->weak_from_this();
+  if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off("graph_exec::graph_exec", survey);
   now_ = holding_of(off.sets());
   {
     graph_lifetime_lock const lock;
-    check(cudaGraphInstantiate(&exec_, source.handle, options.flags), "cudaGraphInstantiate");
+    check(cudaGraphInstantiate(&exec_, source.get(), options.flags), "cudaGraphInstantiate");
   }
   if (after == references::stay_off) off.keep_off(source);
   graph_registry::global().note_ordered(now_.held);
@@ -115,16 +114,9 @@ void graph_exec::state::wait_until_idle() const noexcept {
   }
 }
 
-graph_exec::graph_exec(cudaGraph_t source, instantiate_options const& options,
-                       source_location where)
+graph_exec::graph_exec(graph_ref source, instantiate_options const& options, source_location where)
     : state_(detail::called_at("graph_exec::graph_exec", where,
                                [&] { return std::make_unique<state>(source, options); })) {}
-
-graph_exec::graph_exec(graph const& source, instantiate_options const& options,
-                       source_location where)
-    : state_(detail::called_at("graph_exec::graph_exec", where, [&] {
-        return std::make_unique<state>(source.core().get(), options);
-      })) {}
 
 graph_exec::graph_exec(graph_exec&& other) noexcept = default;
 graph_exec& graph_exec::operator=(graph_exec&& other) noexcept = default;
@@ -152,16 +144,10 @@ void graph_exec::upload(stream_ref stream, source_location where) {
   detail::called_at(call, where, [&] { require(call).upload(stream); });
 }
 
-void graph_exec::update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies,
+void graph_exec::update(graph_ref source, std::vector<cudaGraph_t> const& bodies,
                         source_location where) {
   constexpr char const* call = "graph_exec::update";
   detail::called_at(call, where, [&] { require(call).update(source, bodies); });
-}
-
-void graph_exec::update(graph const& source, std::vector<cudaGraph_t> const& bodies,
-                        source_location where) {
-  constexpr char const* call = "graph_exec::update";
-  detail::called_at(call, where, [&] { require(call).update(source.core().get(), bodies); });
 }
 
 std::shared_ptr<graph_core> graph_exec::source(char const* call) const {

@@ -33,7 +33,7 @@ class ESCROW_LOCAL graph_exec::state {
   // hoist().
   enum class references : std::uint8_t { come_back, stay_off };
 
-  state(survey_root const& source, instantiate_options const& options,
+  state(graph_ref source, instantiate_options const& options,
         references after = references::come_back);
   state(state&&) = delete;
   ~state();
@@ -46,7 +46,7 @@ class ESCROW_LOCAL graph_exec::state {
   // recorded.
   void launch(stream_ref stream, char const* call = "graph_exec::launch", std::uint64_t id = 0);
   void upload(stream_ref stream);
-  void update(survey_root const& source, std::vector<cudaGraph_t> const& bodies);
+  void update(graph_ref source, std::vector<cudaGraph_t> const& bodies);
 
   // For a stream_launcher. Whether the last launches were not recorded.
   [[nodiscard]] bool is_end_due() const noexcept { return now_.end != nullptr && now_.end->is_due; }
@@ -59,8 +59,8 @@ class ESCROW_LOCAL graph_exec::state {
   // For an exec that several graphs use in turn, each with a holding of its own (exec_set).
   // Updates it to a further graph, whose references stay off then; `before` gets the holding of the
   // graph before. If CUDA refuses, returns why, and nothing has changed. Throws as update().
-  [[nodiscard]] std::string add_turn(survey_root const& source,
-                                     std::vector<cudaGraph_t> const& bodies, holding& before);
+  [[nodiscard]] std::string add_turn(graph_ref source, std::vector<cudaGraph_t> const& bodies,
+                                     holding& before);
   // Updates it to one of these graphs; `its` holding is exchanged for that of the graph before.
   void switch_to(cudaGraph_t source, holding& its);
   // Drops references after the last launch, whose end is `end`.

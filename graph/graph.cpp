@@ -85,9 +85,12 @@ cudaGraph_t graph::detach() {
   return shared_ == nullptr ? nullptr : shared_->detach();
 }
 
+graph_ref::graph_ref(graph const& of) noexcept
+    : native_(of.core() == nullptr ? nullptr : of.core()->native()), core_(of.core().get()) {}
+
 graph graph::clone() const {
   graph_core& core = require("graph::clone");
-  graph_survey const survey = survey_for_copy("graph::clone", core);
+  graph_survey const survey = survey_for_copy("graph::clone", *this);
   cudaGraph_t made = nullptr;
   {
     graph_lifetime_lock const turn;
@@ -103,7 +106,7 @@ graph graph::clone() const {
 cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
-  graph_survey const survey = survey_for_copy(call, core);
+  graph_survey const survey = survey_for_copy(call, *this);
   cudaGraphNode_t node = nullptr;
   {
     graph_lifetime_lock const turn;
@@ -138,7 +141,7 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
 
 resource_usage graph::held() const {
   std::vector<std::uint64_t> ids;
-  for (auto const& [handle, id] : survey_of("graph::held", shared_.get(), {}).known) {
+  for (auto const& [handle, id] : survey_of("graph::held", *this, {}).known) {
     ids.push_back(id);
   }
   return graph_registry::global().describe(ids);

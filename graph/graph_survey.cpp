@@ -108,23 +108,20 @@ group_set survey_tree(char const* call, cudaGraph_t graph, std::uint64_t key, gr
 
 }  // namespace
 
-survey_root::survey_root(graph_core* ours) : core(ours) {
-  if (core == nullptr) return;
-  core->seal();
-  handle = core->native();
-  key = core->key();
-}
-
-graph_survey survey_of(char const* call, survey_root const& root,
-                       std::span<cudaGraph_t const> bodies) {
-  if (root.handle == nullptr) {
+graph_survey survey_of(char const* call, graph_ref root, std::span<cudaGraph_t const> bodies) {
+  if (root.get() == nullptr) {
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
   }
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
-  if (root.core != nullptr) all_bodies.insert(root.core->bodies.begin(), root.core->bodies.end());
+  std::uint64_t key = 0;
+  if (graph_core* const core = root.core(); core != nullptr) {
+    core->seal();
+    key = core->key();
+    all_bodies.insert(core->bodies.begin(), core->bodies.end());
+  }
   graph_survey found;
-  group_set all = survey_tree(call, root.handle, root.key, found);
+  group_set all = survey_tree(call, root.get(), key, found);
   std::vector<group_set> parts{all};
   for (cudaGraph_t const body : all_bodies) {
     group_set const& added = parts.emplace_back(survey_tree(call, body, 0, found));
@@ -138,8 +135,8 @@ graph_survey survey_of(char const* call, survey_root const& root,
   return found;
 }
 
-graph_survey survey_for_copy(char const* call, graph_core& original) {
-  graph_survey survey = survey_of(call, &original, {});
+graph_survey survey_for_copy(char const* call, graph_ref original) {
+  graph_survey survey = survey_of(call, original, {});
   for (auto const& [graph, id] : survey.known) static_cast<void>(graph_registry::global().seal(id));
   return survey;
 }
@@ -202,13 +199,13 @@ hoist_scope::~hoist_scope() {
   }
 }
 
-void hoist_scope::keep_off(survey_root const& root) noexcept {
+void hoist_scope::keep_off(graph_ref root) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     each.set->end_reuse(graph_registry::global().remove_hoisted(*each.set, each.graph_id));
     release_object(each.set->object(), each.set->core());
   }
-  if (root.core != nullptr) root.core->forget_payloads();
+  if (root.core() != nullptr) root.core()->forget_payloads();
 }
 
 }  // namespace escrow::inline v0_1

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "escrow/graph/graph.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 
@@ -28,26 +29,13 @@ struct graph_survey {
   std::string concurrent;
 };
 
-// The start of a survey: a plain handle, or an Escrow graph, which has more information.
-struct survey_root {
-  // NOLINTNEXTLINE(google-explicit-constructor): either is a graph.
-  survey_root(cudaGraph_t plain) noexcept : handle(plain) {}
-  // Null: a moved-from graph. Throws as graph_core::seal().
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  survey_root(graph_core* ours);
-
-  cudaGraph_t handle = nullptr;
-  std::uint64_t key = 0;       // 0: to be queried
-  graph_core* core = nullptr;  // null: a plain handle
-};
-
-// Walks `root`, its child graphs, and `bodies`. The usage_error for a graph without a readable id
-// names `call`. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] graph_survey survey_of(char const* call, survey_root const& root,
+// Seals `root`, and walks it, its child graphs, and `bodies`. The usage_error for a graph without a
+// readable id names `call`. Throws cuda_error, std::bad_alloc.
+[[nodiscard]] graph_survey survey_of(char const* call, graph_ref root,
                                      std::span<cudaGraph_t const> bodies);
 
 // The same before a copy: also seals the sets, since the copy must not get later additions.
-[[nodiscard]] graph_survey survey_for_copy(char const* call, graph_core& original);
+[[nodiscard]] graph_survey survey_for_copy(char const* call, graph_ref original);
 
 // Registers the sets of a graph and its child graphs for a copy and its child graphs. `id`: the
 // copy's, or 0. An unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc:
@@ -65,7 +53,7 @@ class hoist_scope {
   ~hoist_scope();
 
   [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }  // each once
-  void keep_off(survey_root const& root) noexcept;  // makes the removal permanent; `root`: surveyed
+  void keep_off(graph_ref root) noexcept;  // makes the removal permanent; `root`: surveyed
 
  private:
   struct taken {

@@ -86,25 +86,18 @@ hoisted::~hoisted() {
   leak(std::move(state_->held));
 }
 
-hoisted hoisted::take(survey_root const& root, std::vector<cudaGraph_t> const& bodies) {
+hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("hoist", root, bodies);
+  graph_survey const survey = survey_of("hoist", source, bodies);
   hoist_scope off("hoist", survey);
   if (off.sets().empty() && !survey.known.empty()) {
     throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
                       "keep the first `hoisted` for all that is created from the graph");
   }
-  std::unique_ptr<state> taken(new state{hold_all(off.sets()), !survey.lacks_bodies});
-  off.keep_off(root);
+  std::unique_ptr<hoisted::state> taken(
+      new hoisted::state{hold_all(off.sets()), !survey.lacks_bodies});
+  off.keep_off(source);
   return hoisted(std::move(taken));
-}
-
-hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies) {
-  return hoisted::take(graph, bodies);
-}
-
-hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies) {
-  return hoisted::take(graph.core().get(), bodies);
 }
 
 void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {

@@ -19,6 +19,7 @@ EXCEPTED = {
     "graph_lifetime_lock::*": "a lock",
     "event::*": "hands a handle over",
     "event_ref::*": "a value",
+    "graph_ref::*": "a value",
     "graph::id": "gives a number",
     "graph_builder_ref::graph_builder_ref": "a value",
     "graph_builder_ref::node_of": "a value",

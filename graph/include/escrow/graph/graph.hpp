@@ -87,6 +87,28 @@ class ESCROW_API graph {
   std::shared_ptr<graph_core> shared_;  // null if moved from
 };
 
+// What: a borrowed graph, implicitly converted from a `graph`, or from a cudaGraph_t and what
+//   converts to one. Of a `graph` the resources of its nodes and the bodies of its conditional
+//   nodes are known.
+// Lifetime: the graph must be there during each call that takes one.
+class ESCROW_API graph_ref {
+ public:
+  template <std::convertible_to<cudaGraph_t> Graph>
+  // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
+  graph_ref(Graph const& native) noexcept : native_(native) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  graph_ref(graph const& of) noexcept;
+
+  // Null if it was moved from or detached.
+  [[nodiscard]] cudaGraph_t get() const noexcept { return native_; }
+  // Internal: null if it is a handle, or was moved from.
+  [[nodiscard]] graph_core* core() const noexcept { return core_; }
+
+ private:
+  cudaGraph_t native_;
+  graph_core* core_ = nullptr;
+};
+
 // What: a stream capture between begin and end. Prefer capture() below.
 // Thread safety: only the thread that created it.
 // Lifetime: without end(), the destructor ends the capture and drops what was captured.

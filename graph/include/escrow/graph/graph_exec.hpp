@@ -64,9 +64,7 @@ class ESCROW_API graph_exec {
   // A graph with conditional or memory nodes has one exec at a time, so `exec = graph_exec(graph)`
   // throws: destroy the other before, e.g. with std::optional::emplace(). Source:
   // cudaGraphInstantiate.
-  explicit graph_exec(cudaGraph_t source, instantiate_options const& options = {},
-                      source_location where = source_location::current());
-  explicit graph_exec(graph const& source, instantiate_options const& options = {},
+  explicit graph_exec(graph_ref source, instantiate_options const& options = {},
                       source_location where = source_location::current());
   graph_exec(graph_exec&& other) noexcept;
   graph_exec& operator=(graph_exec&& other) noexcept;
@@ -110,9 +108,7 @@ class ESCROW_API graph_exec {
   // `bodies` as in the options. On failure throws cuda_error, which names the node that does not
   // fit, or std::bad_alloc, and exec, graph and references are unchanged. Source:
   // cudaGraphExecUpdate.
-  void update(cudaGraph_t source, std::vector<cudaGraph_t> const& bodies = {},
-              source_location where = source_location::current());
-  void update(graph const& source, std::vector<cudaGraph_t> const& bodies = {},
+  void update(graph_ref source, std::vector<cudaGraph_t> const& bodies = {},
               source_location where = source_location::current());
 
   // Internal: for changing one node (escrow/nodes.hpp: set): the graph that the exec was created

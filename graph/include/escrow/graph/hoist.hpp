@@ -15,8 +15,6 @@
 
 namespace escrow::inline v0_1 {
 
-struct survey_root;
-
 // What: the references that hoist() took off a graph. The graph holds nothing any more, so execs of
 //   it are bare; keep this object until the last launch of everything created from the graph is
 //   enqueued.
@@ -67,13 +65,10 @@ class ESCROW_API hoisted {
   [[nodiscard]] resource_usage held() const;  // throws std::bad_alloc
 
  private:
-  friend hoisted hoist(cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies);
-  friend hoisted hoist(graph const& graph, std::vector<cudaGraph_t> const& bodies);
+  friend hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies);
   class state;
 
   explicit hoisted(std::unique_ptr<state> taken) noexcept;
-  [[nodiscard]] static hoisted take(survey_root const& root,
-                                    std::vector<cudaGraph_t> const& bodies);
   [[nodiscard]] state& require(char const* call) const;
   [[nodiscard]] state& require_left(char const* call) const;  // not between enter() and leave()
   void record_and_release(stream_ref stream);
@@ -82,15 +77,13 @@ class ESCROW_API hoisted {
   std::unique_ptr<state> state_;  // null once released
 };
 
-// Takes Escrow's references off `graph` permanently. `bodies`: see instantiate_options. On failure
+// Takes Escrow's references off `source` permanently. `bodies`: see instantiate_options. On failure
 // the graph is unchanged. Pass a `graph` itself, not its handle: else its node resources stay on it
 // until it is used again or destroyed. Earlier clones and execs keep what they hold. Before
 // cudaStreamBeginRecaptureToGraph (CUDA 13.3) call hoist(graph).release(). Throws usage_error, also
 // for a graph that was hoisted before and holds nothing new since; cuda_error, std::bad_alloc. No
 // other thread may use the graph meanwhile.
-[[nodiscard]] ESCROW_API hoisted hoist(cudaGraph_t graph,
-                                       std::vector<cudaGraph_t> const& bodies = {});
-[[nodiscard]] ESCROW_API hoisted hoist(graph const& graph,
+[[nodiscard]] ESCROW_API hoisted hoist(graph_ref source,
                                        std::vector<cudaGraph_t> const& bodies = {});
 
 }  // namespace escrow::inline v0_1
