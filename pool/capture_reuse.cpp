@@ -211,13 +211,22 @@ slot* capture_reuse::newest_of(entry const& of, IsBefore is_before) {
   return found == of.reusable.rend() ? nullptr : *found;
 }
 
-slot* capture_reuse::take_before(size_class& size, capture_frontier const& from, std::uint64_t id,
-                                 std::size_t slots_max) {
-  constexpr std::size_t near = 256;
+slot* capture_reuse::take_before(size_class& size, capture_frontier const& frontier,
+                                 std::uint64_t id, std::size_t slots_max) {
   // Most often it is the stream's last one, and a look at the frontier itself is enough.
-  std::span<cudaGraphNode_t const> const frontier = from.all().first(from.ended);
-  boost::container::small_vector<cudaGraphNode_t, 4> before(frontier.begin(), frontier.end());
-  std::unordered_set<cudaGraphNode_t> further;  // those of them beyond the frontier itself
+  std::span<cudaGraphNode_t const> const before = frontier.all().first(frontier.ended);
+  auto const choose = [&](entry const& of) {
+    return newest_of(of, [&](cudaGraphNode_t node) { return contains(before, node); });
+  };
+  if (slot* const found = take(size, id, choose, is_unchanged)) return found;
+  return walk_before(size, before, id, slots_max);
+}
+
+slot* capture_reuse::walk_before(size_class& size, std::span<cudaGraphNode_t const> frontier,
+                                 std::uint64_t id, std::size_t slots_max) {
+  constexpr std::size_t near = 256;
+  nodes before(frontier.begin(), frontier.end());  // nearest first
+  std::unordered_set<cudaGraphNode_t> further;     // those of them beyond the frontier itself
   auto const is_before = [&](cudaGraphNode_t node) {
     return contains(frontier, node) || further.contains(node);
   };

@@ -124,8 +124,8 @@ class capture_reuse {
   // kernel's end only if its successor ends later anyway (a programmatic launch). If the graph
   // holds fewer than `slots_max` slots the walk is not limited, since it may save one; else it is
   // short. Throws cuda_error, std::bad_alloc.
-  [[nodiscard]] slot* take_before(size_class& size, capture_frontier const& from, std::uint64_t id,
-                                  std::size_t slots_max);
+  [[nodiscard]] slot* take_before(size_class& size, capture_frontier const& frontier,
+                                  std::uint64_t id, std::size_t slots_max);
 
   // A shared slot of that size that the graph captured as `id` does not hold, leased to the caller;
   // null if there is none.
@@ -160,6 +160,8 @@ class capture_reuse {
   [[nodiscard]] slot* take(size_class& size, std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
+  [[nodiscard]] slot* walk_before(size_class& size, std::span<cudaGraphNode_t const> frontier,
+                                  std::uint64_t id, std::size_t slots_max);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
   bool const is_in_group_;
