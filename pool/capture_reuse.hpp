@@ -21,6 +21,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "slot.hpp"
 
 namespace escrow::inline v0_1 {
 

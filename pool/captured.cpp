@@ -66,12 +66,12 @@ std::string_view graph_hold::label() const noexcept {
 }
 
 std::size_t graph_hold::bytes() const noexcept {
-  return held_.bytes_;
+  return held_.resource_->bytes;
 }
 
 void graph_hold::fill(cudaStream_t stream, unsigned char value) const {
-  if (held_.data_ == nullptr) return;
-  check(cudaMemsetAsync(held_.data_, value, held_.bytes_, stream), "cudaMemsetAsync");
+  auto const& [data, bytes] = *held_.resource_;
+  if (data != nullptr) check(cudaMemsetAsync(data, value, bytes, stream), "cudaMemsetAsync");
 }
 
 void graph_hold::enter(reference_set const& set) noexcept {
@@ -79,7 +79,7 @@ void graph_hold::enter(reference_set const& set) noexcept {
 }
 
 void graph_hold::end_reuse(std::uint64_t capture_id) noexcept {
-  if (capture_id == capture_id_) held_.pool().state_->reuse.end_reuse(held_, capture_id_);
+  if (capture_id == capture_id_) held_.pool_.state_->reuse.end_reuse(held_, capture_id_);
 }
 
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,
@@ -128,7 +128,7 @@ slot_share slot_pool::share_with_node(claimed_slot const& lease) {
 void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   auto& hold = static_cast<graph_hold&>(thing);
   slot& held = hold.held_;
-  slot_pool::state& in = *held.pool().state_;
+  slot_pool::state& in = *held.pool_.state_;
   std::uint64_t const capture_id = hold.capture_id_;
   bool const is_claim = hold.is_claim_;
   in.core.count_in_graphs(-1);

@@ -210,7 +210,7 @@ slot* slot_pool::state::make_slot(size_class& of, std::exception_ptr& failure) n
     }
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
-    slot* const made = make(owner, of);
+    slot* const made = new slot(owner, of, make);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
     raise(of.slots_peak, count + 1);
     raise(bytes_peak, reserved.load(std::memory_order_relaxed));

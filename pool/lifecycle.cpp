@@ -134,15 +134,7 @@ bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {
   return true;
 }
 
-cached_event::~cached_event() {
-  if (recorded) event_cache::put(device, std::move(recorded));
-}
-
-void cached_event::make() {
-  if (!recorded) recorded = event_cache::take(device);
-}
-
-slot::slot(slot_pool& pool, size_class& of)
+slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make)
     : reclaimable(pool.state_->core, release_lane::destroy, pool.device(),
                   &slot_pool::destroy_slot),
       pool_(pool),
@@ -152,9 +144,8 @@ slot::slot(slot_pool& pool, size_class& of)
   ready_.make();
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
+  resource_ = make(of);
 }
-
-slot::~slot() = default;
 
 void slot_pool::state::destroy(slot& idle) noexcept {
   idle.of_.slots.fetch_sub(1, std::memory_order_release);  // see there

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <utility>
 
-#include "escrow/detail/slot.hpp"
 #include "escrow/internal/spin_lock.hpp"
+#include "slot.hpp"
 
 namespace escrow::inline v0_1 {
 

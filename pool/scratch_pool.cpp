@@ -18,9 +18,9 @@ scratch_pool::owned_slots scratch_pool::make_slots(pool_options const& options,
                       "give both, allocate and free");
   }
   auto const functions = std::make_shared<slot_functions<device_block> const>();
-  auto make = [functions, source = policy.source](slot_pool& pool, size_class& of) -> slot* {
-    return new slot_of<device_block>(pool, of, *functions,
-                                     [&] { return device_block(of.bytes, source); });
+  auto make = [functions, source = policy.source](size_class const& of) {
+    return std::make_unique<resource_of<device_block>>(
+        *functions, [&] { return device_block(of.bytes, source); });
   };
   return owned_slots(new slot_pool(options, std::move(make), &policy));
 }

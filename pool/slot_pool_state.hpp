@@ -64,7 +64,7 @@ struct ESCROW_LOCAL slot_pool::state {
                                     std::uint64_t capture_id = 0) noexcept {
     if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
     track(taken);
-    return {&taken, on, capture_id};
+    return {&taken, taken.resource_.get(), taken.was_used_, on, capture_id};
   }
   // For a stream that does not capture.
   [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, size_class& of,

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <utility>
 
 #include "escrow/core/event.hpp"
 
@@ -24,6 +25,22 @@ class event_cache {
   static void put(int device, event&& idle) noexcept;
 
   static constexpr std::size_t idle_max = 4096;  // idle events per list, at most
+};
+
+// An event of `device` that goes back to the cache.
+struct cached_event {
+  explicit cached_event(int its_device) noexcept : device(its_device) {}
+  cached_event(cached_event&&) noexcept = default;
+  ~cached_event() {
+    if (recorded) event_cache::put(device, std::move(recorded));
+  }
+
+  void make() {  // if it is none yet; throws as take()
+    if (!recorded) recorded = event_cache::take(device);
+  }
+
+  int device;
+  event recorded = event::none();
 };
 
 // recorded, perhaps with another event, as the first one failed; device_lost: not recorded,

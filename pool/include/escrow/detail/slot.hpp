@@ -1,4 +1,4 @@
-// The type-independent part of a pool, and its slots, each with one resource.
+// The type-independent part of a pool, and its resources.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
-#include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/version.hpp"
@@ -25,7 +24,6 @@
 namespace escrow::inline v0_1 {
 
 class local_slots;
-class slot;
 class slot_pool;
 class slot_share;
 struct holder;
@@ -34,6 +32,7 @@ struct pool_stats;
 struct scratch_policy;
 struct scratch_stats;
 struct size_class;
+struct slot;
 
 // Identifies a stream: by CUDA's id, or, while a capture prevents that query, by the rest.
 struct stream_use {
@@ -44,132 +43,6 @@ struct stream_use {
   // With an unknown id: a stream with that handle and an id not below this is a later one.
   static constexpr std::uint64_t no_bound = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t id_below = no_bound;
-};
-
-// One graph's hold on a slot, released by the graph's user object or by a node's share. Thread
-// safety and lifetime: as reclaimable.
-class graph_hold final : public slot_reference {
- public:
-  graph_hold(deleter_core& core, int device, escrow::slot& held)
-      : slot_reference(core, device, &graph_is_gone), held_(held) {}
-
-  [[nodiscard]] std::string_view label() const noexcept override;
-  [[nodiscard]] std::size_t bytes() const noexcept override;
-  [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
-  void fill(cudaStream_t stream, unsigned char value) const override;
-  void enter(reference_set const& set) noexcept override;
-  void end_reuse(std::uint64_t capture_id) noexcept override;
-
- private:
-  friend class slot_pool;
-
-  static void graph_is_gone(reclaimable& thing) noexcept;
-
-  escrow::slot& held_;
-  std::uint64_t capture_id_ = 0;
-  bool is_claim_ = false;  // the slot was claimed in that capture
-};
-
-// An event of that device, or of the one it was recorded on. Goes back to the event_cache.
-struct ESCROW_API cached_event {
-  explicit cached_event(int its_device) noexcept : device(its_device) {}
-  cached_event(cached_event&&) noexcept = default;
-  ~cached_event();
-
-  void make();  // takes one from the cache if it has none; throws std::bad_alloc, cuda_error
-
-  int device;
-  event recorded = event::none();
-};
-
-// A resource's state. Exactly one of these owns it at a time:
-//     a free list | a stream's local_slots | a lease | the pool's list of deferred records | graphs
-//     | the worker
-// A lease, or a deferred record in its place, and graphs may hold it together; it is free when the
-// last of them has released it.
-// Thread safety: guarded by its owner: the list's lock, the lease's thread; members for graphs and
-//   captures by capture_reuse.
-// Lifetime: created by its pool, destroyed on the worker.
-class ESCROW_API slot : public reclaimable {
- public:
-  slot(slot_pool& pool, size_class& of);  // throws std::bad_alloc, cuda_error
-
-  [[nodiscard]] slot_pool& pool() const noexcept { return pool_; }
-
- protected:
-  virtual ~slot();  // destroys the resource
-
-  // The resource's memory, if it is a block of bytes; set once, when it is made.
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-
- private:
-  friend class capture_reuse;
-  friend class free_lists;
-  friend class graph_hold;
-  friend class local_slots;
-  friend class slot_pool;
-  template <class T>
-  friend class lease;
-
-  slot_pool& pool_;
-  size_class& of_;
-  std::uint64_t number_ = 0;  // of its pool's slots
-
-  // Links of its list: a free list, a stream's local_slots, or the deferred records.
-  slot* older_ = nullptr;
-  slot* newer_ = nullptr;
-  // In a free list's oldest slot, which represents the list: see free_lists.
-  struct list_links {
-    slot* newest = nullptr;
-    slot* chained = nullptr;   // the next list of the same hash
-    slot* previous = nullptr;  // of all lists, new and recently queried ones last
-    slot* next = nullptr;
-  };
-  list_links list_;
-  std::uint64_t key_ = 0;  // its list: id of the release's stream, free_lists::idle or its own
-  std::uint64_t released_at_ = 0;  // the pool's release stamp
-  std::uint64_t asked_in_ = 0;     // last pass that found it busy
-
-  // Eager use: work before these events may still use the resource.
-  cached_event ready_;  // of the stream of the release
-  // If not null, instead: an event after the releases of several slots.
-  std::shared_ptr<cached_event const> covered_by_;
-  [[nodiscard]] cudaEvent_t ready() const noexcept {
-    return (covered_by_ != nullptr ? *covered_by_ : ready_).recorded.get();
-  }
-  std::vector<cached_event> also_ready_;  // of other streams; has room for all of unrecorded_
-  bool is_done_ = true;                   // known to be idle: no event to query
-  bool was_used_ = false;                 // handed out before
-  // Streams whose work no event covers yet: until the release those given to record_stream(), then
-  // those without a record. Has room for two more, so that a release allocates nothing.
-  std::vector<stream_use> unrecorded_;
-  bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
-
-  // Of its lease, if pool_options::track_leases.
-  struct claim_note {
-    source_location where;
-    std::chrono::steady_clock::time_point since{};
-  };
-  claim_note note_;
-
-  // Graphs.
-  graph_hold first_hold_;
-  bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
-  bool is_leased_ = false;         // guarded by capture_reuse, as all below, once a graph holds it
-  // For each graph that holds it: the capture that claimed it; no_claim: none did, and nothing
-  // orders that graph's launches with those of the others.
-  std::vector<std::uint64_t> held_by_;
-  static constexpr std::uint64_t no_claim = 0;
-  // The last capture that claimed it, while it may be claimed there again; 0: it may not.
-  std::uint64_t reusable_in_ = 0;
-  // The set that holds it there; alive meanwhile. Written by the lease's thread, in the claim; read
-  // by others once the release in the capture has made it reusable.
-  reference_set const* claimed_with_ = nullptr;
-  bool is_shared_ = false;  // other captures of its sharing group may claim it
-  // The last release, if captured: the nodes it came after, and a hash of their dependencies.
-  std::vector<cudaGraphNode_t> released_after_;
-  std::uint64_t released_edges_ = 0;
 };
 
 // The functions given to a resource_pool<T>, shared by its slots. Several threads may call them
@@ -188,28 +61,38 @@ concept block_of_bytes = requires(T const& resource) {
   { resource.size() } -> std::same_as<std::size_t>;
 };
 
+// What a slot has: made with the pool's device current, destroyed on the worker.
+class resource_base {
+ public:
+  resource_base() = default;
+  resource_base(resource_base&&) = delete;
+  virtual ~resource_base() = default;
+
+  // Its memory, if it is a block of bytes.
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 template <class T>
-class slot_of final : public slot {
+class resource_of final : public resource_base {
  public:
   // Throws what `make` throws.
   template <class Make>
-  slot_of(slot_pool& pool, size_class& of, slot_functions<T> const& functions, Make const& make)
-      : slot(pool, of), functions_(functions), resource_(make()) {
+  resource_of(slot_functions<T> const& functions, Make const& make)
+      : value(make()), functions_(functions) {
     if constexpr (block_of_bytes<T>) {
-      data_ = resource_.data();
-      bytes_ = resource_.size();
+      data = value.data();
+      bytes = value.size();
     }
   }
-
-  [[nodiscard]] T& resource() noexcept { return resource_; }
-
- private:
-  ~slot_of() override {
-    if (functions_.destroy) functions_.destroy(resource_);
+  ~resource_of() override {
+    if (functions_.destroy) functions_.destroy(value);
   }
 
+  T value;
+
+ private:
   slot_functions<T> const& functions_;  // the pool's, which outlives its slots
-  T resource_;
 };
 
 struct claim_request {
@@ -225,6 +108,8 @@ struct claim_request {
 // A lease's claim. Empty without a slot.
 struct claimed_slot {
   slot* what = nullptr;
+  resource_base* resource = nullptr;  // the slot's
+  bool was_used = false;              // by an earlier lease or launch
   stream_use on;
   std::uint64_t capture_id = 0;  // 0: claimed eagerly
   local_slots* local = nullptr;  // where a release on `on` may put it, without an event
@@ -234,7 +119,7 @@ struct claimed_slot {
 class ESCROW_API slot_pool {
  public:
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
-  using make_function = std::function<slot*(slot_pool&, size_class&)>;
+  using make_function = std::function<std::unique_ptr<resource_base>(size_class const&)>;
   struct leave_pool {
     void operator()(slot_pool* owned) const noexcept { owned->close_and_leave(); }
   };
@@ -282,8 +167,8 @@ class ESCROW_API slot_pool {
 
  private:
   friend class claimer_slots;
-  friend class graph_hold;
-  friend class slot;
+  friend struct graph_hold;
+  friend struct slot;
   struct state;
 
   ~slot_pool();

@@ -66,7 +66,8 @@ class lease {
 
   // The resource. Throws usage_error if the lease is empty.
   [[nodiscard]] T& get() const {
-    return static_cast<slot_of<T>&>(slot_pool::require_slot("lease::get", claimed_)).resource();
+    static_cast<void>(slot_pool::require_slot("lease::get", claimed_));
+    return static_cast<resource_of<T>&>(*claimed_.resource).value;
   }
   [[nodiscard]] T& operator*() const { return get(); }
   [[nodiscard]] T* operator->() const { return &get(); }
@@ -109,7 +110,7 @@ class lease {
 
   // For a resource that an earlier lease or launch may have used.
   void recycle(slot_functions<T> const& functions) const {
-    if (claimed_.what == nullptr || !functions.recycle || !claimed_.what->was_used_) return;
+    if (claimed_.what == nullptr || !functions.recycle || !claimed_.was_used) return;
     functions.recycle(get(), stream_ref(claimed_.on.handle));  // on failure the lease releases
   }
 

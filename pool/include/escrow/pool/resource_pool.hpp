@@ -162,8 +162,8 @@ class resource_pool {
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();
-    slots_.reset(new slot_pool(options, [functions](slot_pool& pool, size_class& of) -> slot* {
-      return new slot_of<T>(pool, of, *functions, functions->make);
+    slots_.reset(new slot_pool(options, [functions](size_class const&) {
+      return std::make_unique<resource_of<T>>(*functions, functions->make);
     }));
   }
 

@@ -1,0 +1,113 @@
+// A pool's slot with one resource, and the holds of graphs on it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/slot.hpp"
+#include "escrow/internal/ready_event.hpp"
+
+namespace escrow::inline v0_1 {
+
+// One graph's hold on a slot, released by the graph's user object or by a node's share. Thread
+// safety and lifetime: as reclaimable.
+struct graph_hold final : slot_reference {
+  graph_hold(deleter_core& core, int device, slot& held)
+      : slot_reference(core, device, &graph_is_gone), held_(held) {}
+
+  [[nodiscard]] std::string_view label() const noexcept override;
+  [[nodiscard]] std::size_t bytes() const noexcept override;
+  [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
+  void fill(cudaStream_t stream, unsigned char value) const override;
+  void enter(reference_set const& set) noexcept override;
+  void end_reuse(std::uint64_t capture_id) noexcept override;
+  static void graph_is_gone(reclaimable& thing) noexcept;
+
+  slot& held_;
+  std::uint64_t capture_id_ = 0;
+  bool is_claim_ = false;  // the slot was claimed in that capture
+};
+
+// A resource's state. Exactly one of these owns it at a time:
+//     a free list | a stream's local_slots | a lease | the pool's list of deferred records | graphs
+//     | the worker
+// A lease, or a deferred record in its place, and graphs may hold it together; it is free when the
+// last of them has released it.
+// Thread safety: guarded by its owner: the list's lock, the lease's thread; members for graphs and
+//   captures by capture_reuse.
+// Lifetime: created by its pool, destroyed on the worker.
+struct slot final : reclaimable {
+  // Throws std::bad_alloc, cuda_error, and what `make` throws.
+  slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make);
+
+  slot_pool& pool_;
+  size_class& of_;
+  std::uint64_t number_ = 0;  // of its pool's slots
+
+  // Links of its list: a free list, a stream's local_slots, or the deferred records.
+  slot* older_ = nullptr;
+  slot* newer_ = nullptr;
+  // In a free list's oldest slot, which represents the list: see free_lists.
+  struct list_links {
+    slot* newest = nullptr;
+    slot* chained = nullptr;   // the next list of the same hash
+    slot* previous = nullptr;  // of all lists, new and recently queried ones last
+    slot* next = nullptr;
+  };
+  list_links list_;
+  std::uint64_t key_ = 0;  // its list: id of the release's stream, free_lists::idle or its own
+  std::uint64_t released_at_ = 0;  // the pool's release stamp
+  std::uint64_t asked_in_ = 0;     // last pass that found it busy
+
+  // Eager use: work before these events may still use the resource.
+  cached_event ready_;  // of the stream of the release
+  // If not null, instead: an event after the releases of several slots.
+  std::shared_ptr<cached_event const> covered_by_;
+  [[nodiscard]] cudaEvent_t ready() const noexcept {
+    return (covered_by_ != nullptr ? *covered_by_ : ready_).recorded.get();
+  }
+  std::vector<cached_event> also_ready_;  // of other streams; has room for all of unrecorded_
+  bool is_done_ = true;                   // known to be idle: no event to query
+  bool was_used_ = false;                 // handed out before
+  // Streams whose work no event covers yet: until the release those given to record_stream(), then
+  // those without a record. Has room for two more, so that a release allocates nothing.
+  std::vector<stream_use> unrecorded_;
+  bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
+
+  // Of its lease, if pool_options::track_leases.
+  struct claim_note {
+    source_location where;
+    std::chrono::steady_clock::time_point since{};
+  };
+  claim_note note_;
+
+  // Graphs.
+  graph_hold first_hold_;
+  bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
+  bool is_leased_ = false;         // guarded by capture_reuse, as all below, once a graph holds it
+  // For each graph that holds it: the capture that claimed it; no_claim: none did, and nothing
+  // orders that graph's launches with those of the others.
+  std::vector<std::uint64_t> held_by_;
+  static constexpr std::uint64_t no_claim = 0;
+  // The last capture that claimed it, while it may be claimed there again; 0: it may not.
+  std::uint64_t reusable_in_ = 0;
+  // The set that holds it there; alive meanwhile. Written by the lease's thread, in the claim; read
+  // by others once the release in the capture has made it reusable.
+  reference_set const* claimed_with_ = nullptr;
+  bool is_shared_ = false;  // other captures of its sharing group may claim it
+  // The last release, if captured: the nodes it came after, and a hash of their dependencies.
+  std::vector<cudaGraphNode_t> released_after_;
+  std::uint64_t released_edges_ = 0;
+
+  std::unique_ptr<resource_base> resource_;  // destroyed first
+};
+
+}  // namespace escrow::inline v0_1
