@@ -6,36 +6,33 @@
 #include <optional>
 #include <thread>
 
-#include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/json.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
-#include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 
 deleter_core* deleter::make_core(deleter_options options) {
-  std::unique_ptr<deleter_core, void (*)(deleter_core*)> core(
-      new deleter_core(std::move(options)), [](deleter_core* unused) { delete unused; });
-  if (core->state_->options.own_worker) core->state_->thread.start();
+  auto core = std::make_unique<deleter_core>(std::move(options));
+  if (core->options_.own_worker) core->start_worker();
   core->add_use();
   return core.release();
 }
 
 deleter::~deleter() {
-  deleter_core::state& state = *core_->state_;
-  state.refuses.store(true, std::memory_order_relaxed);
-  state.store.trim();
-  bool const has_thread = state.thread.is_running();
+  core_->refuses_.store(true, std::memory_order_relaxed);
+  core_->store_.trim();
+  bool const has_thread = core_->thread_.joinable();
   // acq_rel: without other uses, all work on the core happens before its destruction.
-  bool const is_owed = state.uses.fetch_sub(1, std::memory_order_acq_rel) != 1;
+  bool const is_owed = core_->uses_.fetch_sub(1, std::memory_order_acq_rel) != 1;
   if (is_owed || has_thread) {
-    state.thread.leave_to_itself(is_owed);
+    core_->leave_to_worker(is_owed);
   } else {
     delete core_;
   }
@@ -48,7 +45,7 @@ deleter& deleter::global() {
 }
 
 void deleter::replace_on_error(std::function<void(std::exception const&)> handler) {
-  core_->state_->set_on_error(std::move(handler));
+  core_->set_on_error(std::move(handler));
 }
 
 void deleter::require_open(char const* call) const {
@@ -150,52 +147,63 @@ void deleter::drain() {
 
 bool deleter::drain_for(std::chrono::nanoseconds timeout) {
   using clock = std::chrono::steady_clock;
-  deleter_core::state& state = *core_->state_;
-  if (state.is_reclaiming_here()) {
+  deleter_core& its = *core_;
+  if (its.is_reclaiming_here()) {
     throw usage_error("deleter::drain",
                       "called from an owner's destructor, which it would wait for",
                       "drain on another thread");
   }
   auto const begin = clock::now();
-  // Acquire and release: see state::epoch.
-  std::uint64_t const last = state.epoch.fetch_add(1, std::memory_order_acq_rel);
-  state.bell->notify();
-  bool const polls = !state.thread.is_running();
-  auto const slice = polls ? std::chrono::nanoseconds(state.options.poll_interval_min)
+  // Acquire and release: see epoch_.
+  std::uint64_t const last = its.epoch_.fetch_add(1, std::memory_order_acq_rel);
+  its.bell_->notify();
+  bool const polls = !core_->thread_.joinable();
+  auto const slice = polls ? std::chrono::nanoseconds(its.options_.poll_interval_min)
                            : std::chrono::milliseconds(50);
   while (true) {
     if (polls) poll();
     auto const left = timeout - (clock::now() - begin);
-    std::unique_lock lock(state.drain_mutex);
-    auto const is_drained = [&] { return state.drained >= last; };
+    std::unique_lock lock(its.drain_mutex_);
+    auto const is_drained = [&] { return its.drained_ >= last; };
     auto const wait = std::clamp<std::chrono::nanoseconds>(left, {}, slice);
-    if (state.drain_ended.wait_for(lock, wait, is_drained)) return true;
+    if (its.drain_ended_.wait_for(lock, wait, is_drained)) return true;
     // Nothing is reclaimed during process exit.
-    if (left <= slice || worker::is_process_exiting()) return false;
+    if (left <= slice || deleter_core::is_process_exiting()) return false;
   }
 }
 
 void deleter::stop() {
-  core_->state_->refuses.store(true, std::memory_order_relaxed);
+  core_->refuses_.store(true, std::memory_order_relaxed);
   drain();
 }
 
 bool deleter::stop_for(std::chrono::nanoseconds timeout) {
-  core_->state_->refuses.store(true, std::memory_order_relaxed);
+  core_->refuses_.store(true, std::memory_order_relaxed);
   if (!drain_for(timeout)) return false;
   deleter_stats const now = stats();
   return now.in_graphs == 0 && now.leaked == 0;
 }
 
 std::size_t deleter::poll() {
-  if (worker::is_process_exiting()) return 0;  // CUDA may be unloaded
+  if (deleter_core::is_process_exiting()) return 0;  // CUDA may be unloaded
   relaxed_capture_scope const relaxed;
   int const device = current_device();
   bool is_relaxed = true;
-  std::size_t const count = core_->state_->guarded_pass(is_relaxed);
+  std::size_t const count = core_->guarded_pass(is_relaxed);
   retry_cleanup([device] { return cudaSetDevice(device); });
-  core_->state_->bell->notify();  // a worker must see what is still pending
+  core_->bell_->notify();  // a worker must see what is still pending
   return count;
+}
+
+deleter_stats deleter::stats() const noexcept {
+  return {
+      .reclaimed = core_->reclaimed_.load(std::memory_order_relaxed),
+      .pending = core_->pending_.load(std::memory_order_relaxed),
+      .pending_peak = core_->pending_peak_.load(std::memory_order_relaxed),
+      .in_graphs = static_cast<std::uint64_t>(core_->in_graphs_.load(std::memory_order_relaxed)),
+      .leaked = core_->leaked_.load(std::memory_order_relaxed),
+      .errors = core_->errors_.load(std::memory_order_relaxed),
+  };
 }
 
 std::string to_json(deleter_stats const& stats) {
@@ -208,17 +216,16 @@ std::string to_json(deleter_stats const& stats) {
 }
 
 std::string deleter::describe() const {
-  deleter_core::state const& state = *core_->state_;
   deleter_stats const now = stats();
-  std::string text = "deleter \"" + state.options.thread_name + "\": " + to_json(now);
-  std::uint64_t const launches = std::min<std::uint64_t>(now.pending, state.recycled.deferred());
+  std::string text = "deleter \"" + core_->options_.thread_name + "\": " + to_json(now);
+  std::uint64_t const launches = std::min<std::uint64_t>(now.pending, core_->recycled_.deferred());
   auto const add = [&text](std::uint64_t count, char const* what) {
     if (count != 0) text += "\n  " + std::to_string(count) + what;
   };
   add(now.pending - launches, " wait for an event");
   add(launches, " reference sets of graphs wait for a last launch");
   // Relaxed: only for the text.
-  if (state.reclaiming_thread.load(std::memory_order_relaxed) != std::thread::id{}) {
+  if (core_->reclaiming_thread_.load(std::memory_order_relaxed) != std::thread::id{}) {
     text += "\n  a pass is running: if it goes on, an owner's destructor blocks the thread";
   }
   return text + graph_registry::global().describe_sets(*core_);

@@ -1,5 +1,5 @@
 // A reclaimable's path from push() to the worker, and the statistics.
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 
 #include <dlfcn.h>
 
@@ -9,10 +9,10 @@
 #include <new>
 #include <utility>
 
-#include "core_state.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/device.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -30,7 +30,7 @@ deleter_options in_order(deleter_options options) {
 reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
                          reclaim_function reclaim)
     : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
-  core.reserve_place(lane);
+  core.queue_of(lane).reserve_places(1);
   core.add_use();
 }
 
@@ -41,71 +41,73 @@ reclaimable::reclaimable(place_is_reserved /*reserved*/, deleter_core& core, rel
 }
 
 reclaimable::~reclaimable() {
-  core_->cancel_place(lane_);
+  core_->queue_of(lane_).cancel_place();
   core_->drop_use();
 }
 
 void reclaimable::push() noexcept {
-  epoch_ = core_->state_->epoch_of_push();
+  epoch_ = core_->epoch_of_push();
   core_->push_to(*this, lane_);
 }
 
 void reclaimable::reclaim_again_after(cudaEvent_t ready) noexcept {
-  deleter_core::state& state = *core_->state_;
   ready_ = ready;
-  state.waiting.add(*this);
-  state.is_postponed = true;
+  core_->waiting_.add(*this);
+  core_->is_postponed_ = true;
 }
 
-deleter_core::deleter_core(deleter_options options)
-    : state_(std::make_unique<state>(*this, in_order(std::move(options)))) {
+void retired_object::give_back::operator()(retired_object* unused) const noexcept {
+  unused->drop_companions();
+  unused->clear();
+  unused->reclaim_after(nullptr, {});
+  unused->core().put_retired_object(*unused);
+}
+
+void retired_object::enter_graph() noexcept {
+  in_graph_ = true;
+  core().count_in_graphs(+1);
+}
+
+void retired_object::reclaim_owner(reclaimable& thing) noexcept {
+  auto& owner = static_cast<retired_object&>(thing);
+  if (owner.in_graph_) {
+    owner.in_graph_ = false;
+    owner.core().count_in_graphs(-1);
+    // CUDA may have released it too early.
+    if (may_work_go_on_untold()) return deleter_core::leak(owner);
+  }
+  owner.clear();
+  owner.core().put_after_pass(owner);
+}
+
+deleter_core::deleter_core(deleter_options options) : options_(in_order(std::move(options))) {
+  set_on_error(options_.on_error);
   // From here on the worker and destroy callbacks may run this code at any time.
   pin_this_module();
-  worker::watch_for_exit();
-}
-
-deleter_core::~deleter_core() {
-  state_->store.trim();
-}
-
-void deleter_core::add_use() noexcept {
-  // Relaxed: the caller has a use itself, or is the deleter.
-  state_->uses.fetch_add(1, std::memory_order_relaxed);
+  watch_for_exit();
 }
 
 void deleter_core::drop_use() noexcept {
   // The worker may free the core once the use is dropped; the wakeup remains. Notify it, because a
   // worker without a deleter sleeps, too.
-  wakeup& bell = *state_->bell;
-  state_->uses.fetch_sub(1, std::memory_order_release);
+  wakeup& bell = *bell_;
+  uses_.fetch_sub(1, std::memory_order_release);
   bell.notify();
-}
-
-bool deleter_core::is_open() const noexcept {
-  return !state_->refuses.load(std::memory_order_relaxed);  // see there
-}
-
-void deleter_core::reserve_place(release_lane lane) {
-  state_->queue_of(lane).reserve_places(1);
-}
-
-void deleter_core::cancel_place(release_lane lane) noexcept {
-  state_->queue_of(lane).cancel_place();
 }
 
 void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
   // Once queued, the thing and the core may be destroyed; the wakeup remains.
-  wakeup& bell = *state_->bell;
-  state_->queue_of(lane).push(thing);
+  wakeup& bell = *bell_;
+  queue_of(lane).push(thing);
   bell.notify();
 }
 
 bool deleter_core::recycle_next(std::uint64_t& last_asked) noexcept {
   bool were_asked = false;
-  if (state_->recycled.deferred() != 0) {
+  if (recycled_.deferred() != 0) {
     try {
       relaxed_capture_scope const relaxed;  // a query could invalidate a capture
-      were_asked = state_->recycled.release_done(last_asked, nullptr);
+      were_asked = recycled_.release_done(last_asked, nullptr);
     } catch (std::exception const&) {
       // The worker will query them.
     }
@@ -121,57 +123,37 @@ void deleter_core::recycle() noexcept {
   }
 }
 
-void deleter_core::recycle_queued() noexcept {
-  state_->recycled.recycle_queued();
-}
-
-void deleter_core::count_reclaimed() noexcept {
-  state_->reclaimed.fetch_add(1, std::memory_order_relaxed);
-}
-
 void deleter_core::reclaim_next(reclaimable& owner) noexcept {
   if (!owner.drop_ref_only()) return;
-  owner.epoch_ = state_->pass_epoch;
-  state_->ready.push_back(owner);
+  owner.epoch_ = pass_epoch_;
+  ready_.push_back(owner);
 }
 
-void deleter_core::defer(std::list<deferred_release> waiting) noexcept {
-  wakeup& bell = *state_->bell;  // remains when the last release frees the core
-  state_->recycled.defer(std::move(waiting), state_->epoch_of_push());
+void deleter_core::defer(deferred_releases waiting) noexcept {
+  wakeup& bell = *bell_;  // remains when the last release frees the core
+  recycled_.defer(std::move(waiting), epoch_of_push());
   bell.notify();
 }
 
-retired_object& deleter_core::take_retired_object(std::uint64_t stream, bool with_event) {
-  return state_->store.take(stream, with_event);
-}
-
 void deleter_core::push_retired(retired_object& retired) noexcept {
-  retired.epoch_ = state_->epoch_of_push();
-  wakeup& bell = *state_->bell;
-  if (state_->store.push(retired)) bell.notify();
+  retired.epoch_ = epoch_of_push();
+  wakeup& bell = *bell_;
+  if (store_.push(retired)) bell.notify();
 }
 
-void deleter_core::put_retired_object(retired_object& idle) noexcept {
-  state_->store.put(idle);
-}
-
-void deleter_core::put_after_pass(retired_object& idle) noexcept {
-  state_->store.put_after_pass(idle);
-}
-
-void deleter_core::state::set_on_error(error_handler handler) {
+void deleter_core::set_on_error(error_handler handler) {
   std::shared_ptr<error_handler> next;
   if (handler) next = std::make_shared<error_handler>(std::move(handler));
-  std::lock_guard const lock(on_error_mutex);
-  on_error.swap(next);  // the previous one is destroyed after unlocking
+  std::lock_guard const lock(on_error_mutex_);
+  on_error_.swap(next);  // the previous one is destroyed after unlocking
 }
 
 void deleter_core::report(std::exception const& error) noexcept {
-  state_->errors.fetch_add(1, std::memory_order_relaxed);
-  std::shared_ptr<state::error_handler> handler;
+  errors_.fetch_add(1, std::memory_order_relaxed);
+  std::shared_ptr<error_handler> handler;
   {
-    std::lock_guard const lock(state_->on_error_mutex);
-    handler = state_->on_error;
+    std::lock_guard const lock(on_error_mutex_);
+    handler = on_error_;
   }
   if (handler == nullptr) return;
   try {
@@ -185,7 +167,7 @@ void deleter_core::report(cudaError_t status, char const* api) noexcept {
   try {
     report(cuda_error(status, api));
   } catch (std::bad_alloc const&) {
-    state_->errors.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
+    errors_.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
   }
 }
 
@@ -198,25 +180,6 @@ void deleter_core::leak(reclaimable& unknown) noexcept {
     leaked.push_back(unknown);
   }
   unknown.core().count_leaked();
-}
-
-void deleter_core::count_leaked() noexcept {
-  state_->leaked.fetch_add(1, std::memory_order_relaxed);
-}
-
-void deleter_core::count_in_graphs(int change) noexcept {
-  state_->in_graphs.fetch_add(change, std::memory_order_relaxed);
-}
-
-deleter_stats deleter_core::stats() const noexcept {
-  return {
-      .reclaimed = state_->reclaimed.load(std::memory_order_relaxed),
-      .pending = state_->pending.load(std::memory_order_relaxed),
-      .pending_peak = state_->pending_peak.load(std::memory_order_relaxed),
-      .in_graphs = static_cast<std::uint64_t>(state_->in_graphs.load(std::memory_order_relaxed)),
-      .leaked = state_->leaked.load(std::memory_order_relaxed),
-      .errors = state_->errors.load(std::memory_order_relaxed),
-  };
 }
 
 // A link option (-z nodelete) would reach only users of CMake.

@@ -1,5 +1,5 @@
 // Shelves, and the memory blocks of their objects.
-#include "object_store.hpp"
+#include "escrow/internal/object_store.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -7,7 +7,6 @@
 #include <new>
 #include <utility>
 
-#include "escrow/detail/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 
@@ -78,31 +77,7 @@ retired_object::~retired_object() {
   if (own_event_) event_cache::put(event_device_, std::move(own_event_));
 }
 
-void retired_object::give_back::operator()(retired_object* unused) const noexcept {
-  unused->drop_companions();
-  unused->clear();
-  unused->reclaim_after(nullptr, {});
-  unused->core().put_retired_object(*unused);
-}
-
-void retired_object::enter_graph() noexcept {
-  in_graph_ = true;
-  core().count_in_graphs(+1);
-}
-
-void retired_object::reclaim_owner(reclaimable& thing) noexcept {
-  auto& owner = static_cast<retired_object&>(thing);
-  if (owner.in_graph_) {
-    owner.in_graph_ = false;
-    owner.core().count_in_graphs(-1);
-    // CUDA may have released it too early.
-    if (may_work_go_on_untold()) return deleter_core::leak(owner);
-  }
-  owner.clear();
-  owner.core().put_after_pass(owner);
-}
-
-retired_object& object_store::take(std::uint64_t stream, bool with_event) {
+retired_object& object_store::take(deleter_core& core, std::uint64_t stream, bool with_event) {
   auto const index = static_cast<std::uint8_t>(stream % shelf_count);
   shelf& from = shelves_[index];
   retired_object* taken = nullptr;
@@ -113,7 +88,7 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
     // The worker used the next one last: prefetch it while CUDA records this one's event.
     if (reclaimable* const next = from.idle.front()) prefetch(*next);
   }
-  if (taken == nullptr) taken = &make(from);
+  if (taken == nullptr) taken = &make(core, from);
   taken->shelf_ = index & 31U;
   if (with_event && !taken->own_event_) {
     try {
@@ -128,8 +103,8 @@ retired_object& object_store::take(std::uint64_t stream, bool with_event) {
   return *taken;
 }
 
-retired_object& object_store::make(shelf& of) {
-  release_list made = object_block::make(core_, queue_);
+retired_object& object_store::make(deleter_core& core, shelf& of) {
+  release_list made = object_block::make(core, queue_);
   auto& first = static_cast<retired_object&>(*made.pop_front());
   std::lock_guard const lock(of.lock);
   of.idle.splice_back(made);

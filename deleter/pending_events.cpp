@@ -1,11 +1,12 @@
 // Polling the ready events of retired owners, line by line.
-#include "pending_events.hpp"
+#include "escrow/internal/pending_events.hpp"
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 
 namespace escrow::inline v0_1 {
 

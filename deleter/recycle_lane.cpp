@@ -1,5 +1,5 @@
 // Recycling under a short lock; events are queried without it.
-#include "recycle_lane.hpp"
+#include "escrow/internal/recycle_lane.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
-#include "pending_events.hpp"
+#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/pending_events.hpp"
 
 namespace escrow::inline v0_1 {
 

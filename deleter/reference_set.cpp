@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
@@ -29,7 +29,7 @@ void CUDART_CB drop_graph_reference(void* set) noexcept {
 reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
     : reclaimable(core, release_lane::recycle, device, &reclaim_set),
       order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
-  core.reserve_place(release_lane::destroy);
+  core.queue_of(release_lane::destroy).reserve_places(1);
 }
 
 ref<reference_set> reference_set::make(deleter_core& core, int device,
@@ -114,7 +114,7 @@ void reference_set::destroy() noexcept {
     owners_ = std::exchange(owner.next_, nullptr);
     its_core.reclaim_next(owner);
   }
-  its_core.cancel_place(release_lane::destroy);
+  its_core.queue_of(release_lane::destroy).cancel_place();
   graph_registry::global().remove_set(*this);
   delete this;
 }

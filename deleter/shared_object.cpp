@@ -6,6 +6,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 
 namespace escrow::inline v0_1 {

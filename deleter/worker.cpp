@@ -1,6 +1,4 @@
 // The worker thread: reclaims, sleeps, and ends without using freed memory.
-#include "core_state.hpp"
-
 #include <pthread.h>
 
 #include <algorithm>
@@ -10,8 +8,9 @@
 #include <mutex>
 #include <utility>
 
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/profiler.hpp"
-#include "wakeup.hpp"
+#include "escrow/internal/wakeup.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -32,7 +31,7 @@ void end_passes_at_exit() {
 
 // Cores whose deleters were destroyed, until their last use is dropped. What is owed at process
 // exit stays in this list: leaked on purpose, and reachable for leak checkers.
-constinit std::mutex orphans_mutex;  // guards the list, linked by state::next_orphan
+constinit std::mutex orphans_mutex;  // guards the list, linked by next_orphan_
 constinit deleter_core* orphans = nullptr;
 
 bool register_end_of_passes() {
@@ -57,14 +56,14 @@ void wakeup_store::give_back::operator()(wakeup* returned) const noexcept {
   returned->next_unused = std::exchange(unused, returned);
 }
 
-void worker::watch_for_exit() {
+void deleter_core::watch_for_exit() {
   [[maybe_unused]] static bool const registered = register_end_of_passes();
 }
 
-std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept {
+std::size_t deleter_core::guarded_pass(bool& is_thread_relaxed) noexcept {
   // Acquire: pairs with the release below, to see the last pass's state. On failure no pass.
   std::thread::id free{};
-  if (!reclaiming_thread.compare_exchange_strong(
+  if (!reclaiming_thread_.compare_exchange_strong(
           free, std::this_thread::get_id(), std::memory_order_acquire, std::memory_order_relaxed)) {
     return 0;
   }
@@ -77,98 +76,92 @@ std::size_t deleter_core::state::guarded_pass(bool& is_thread_relaxed) noexcept 
       [[maybe_unused]] static bool const registered = register_end_of_passes();
     }
     // Release: pairs with the acquire in rest(), whose reader sees what the pass took.
-    has_pending.store(waiting.size() != 0 || !ready.empty() || recycled.deferred() != 0,
-                      std::memory_order_release);
+    has_pending_.store(waiting_.size() != 0 || !ready_.empty() || recycled_.deferred() != 0,
+                       std::memory_order_release);
     passes.leave();
   }
-  reclaiming_thread.store(std::thread::id{}, std::memory_order_release);
+  reclaiming_thread_.store(std::thread::id{}, std::memory_order_release);
   return count;
 }
 
-bool worker::is_process_exiting() noexcept {
+bool deleter_core::is_process_exiting() noexcept {
   return passes.is_closed();
 }
 
-void worker::start() {
-  thread_ = std::thread(&worker::run, this);
+void deleter_core::start_worker() {
+  thread_ = std::thread(&deleter_core::run_worker, this);
 }
 
-void worker::leave_to_itself(bool is_owed) noexcept {
-  deleter_core::state& state = *core_.state_;
+void deleter_core::leave_to_worker(bool is_owed) noexcept {
   {
     std::lock_guard const lock(orphans_mutex);
-    state.next_orphan = std::exchange(orphans, &core_);
+    next_orphan_ = std::exchange(orphans, this);
   }
   try {
-    if (!is_running()) start();  // to reclaim the rest
+    if (!thread_.joinable()) start_worker();  // to reclaim the rest
   } catch (std::exception const& error) {
-    return core_.report(error);
+    return report(error);
   }
   std::thread running = std::move(thread_);
-  wakeup& bell = *state.bell;  // outlives the core
-  state.is_left_alone.store(true, std::memory_order_release);
+  wakeup& bell = *bell_;  // outlives the core
+  is_left_alone_.store(true, std::memory_order_release);
   bell.notify();
   is_owed ? running.detach() : running.join();
 }
 
-void worker::run() noexcept {
-  deleter_core::state& state = *core_.state_;
-  std::string const name = state.options.thread_name.substr(0, 15);
+void deleter_core::run_worker() noexcept {
+  std::string const name = options_.thread_name.substr(0, 15);
   static_cast<void>(pthread_setname_np(pthread_self(), name.c_str()));
   name_this_thread(name.c_str());
   while (!is_process_exiting()) {
     // Recycling is work, too, which the pass does not count.
-    if (!state.nothing_arrived()) last_work_ = std::chrono::steady_clock::now();
-    bool const did_something = state.guarded_pass(is_relaxed_) != 0;
-    // Acquire: pairs with the release of leave_to_itself().
-    bool const is_left_alone = state.is_left_alone.load(std::memory_order_acquire);
+    if (!nothing_arrived()) last_work_ = std::chrono::steady_clock::now();
+    bool const did_something = guarded_pass(is_relaxed_) != 0;
+    // Acquire: pairs with the release of leave_to_worker().
+    bool const is_left_alone = is_left_alone_.load(std::memory_order_acquire);
     if (is_left_alone) {
-      state.store.trim();
+      store_.trim();
       // Acquire: pairs with drop_use(). Without uses nothing can push.
-      if (state.uses.load(std::memory_order_acquire) == 0) return free_core();
+      if (uses_.load(std::memory_order_acquire) == 0) return free_orphan();
     }
     rest(did_something, is_left_alone);
   }
 }
 
-void worker::free_core() noexcept {
+void deleter_core::free_orphan() noexcept {
   {
     std::lock_guard const lock(orphans_mutex);
     deleter_core** link = &orphans;
-    while (*link != &core_) link = &(*link)->state_->next_orphan;
-    *link = core_.state_->next_orphan;
+    while (*link != this) link = &(*link)->next_orphan_;
+    *link = next_orphan_;
   }
-  delete &core_;
+  delete this;
 }
 
-void worker::rest(bool did_something, bool was_left_alone) noexcept {
+void deleter_core::rest(bool did_something, bool was_left_alone) noexcept {
   using clock = std::chrono::steady_clock;
-  deleter_core::state& state = *core_.state_;
-  deleter_options const& options = state.options;
   auto const now = clock::now();
   // Acquire: see guarded_pass().
-  auto const has_pending = [&state] { return state.has_pending.load(std::memory_order_acquire); };
+  auto const has_pending = [this] { return has_pending_.load(std::memory_order_acquire); };
   if (did_something || has_pending()) last_work_ = now;
 
   // After the deleter's destruction, sleep while the core has uses: dropping one notifies. The
   // state before the last trim() counts: idle objects have uses too, and never notify.
-  auto const may_end = [&] {
-    return was_left_alone && state.uses.load(std::memory_order_acquire) == 0;
-  };
-  bool const may_sleep = !has_pending() && now - last_work_ >= options.linger && !may_end();
+  auto const may_end = [&] { return was_left_alone && uses_.load(std::memory_order_acquire) == 0; };
+  bool const may_sleep = !has_pending() && now - last_work_ >= options_.linger && !may_end();
   if (may_sleep) {
     // Another thread's pass may have taken what arrived: it notifies at its end.
     auto const nothing_to_do = [&] {
-      return state.nothing_arrived() && !has_pending() &&
-             state.is_left_alone.load(std::memory_order_acquire) == was_left_alone && !may_end();
+      return nothing_arrived() && !has_pending() &&
+             is_left_alone_.load(std::memory_order_acquire) == was_left_alone && !may_end();
     };
-    if (state.bell->try_sleep(nothing_to_do)) state.bell->wait_for_notify();
-    interval_ = options.poll_interval_min;
+    if (bell_->try_sleep(nothing_to_do)) bell_->wait_for_notify();
+    interval_ = options_.poll_interval_min;
     return;
   }
-  interval_ = did_something
-                  ? options.poll_interval_min
-                  : std::clamp(interval_ * 2, options.poll_interval_min, options.poll_interval_max);
+  interval_ = did_something ? options_.poll_interval_min
+                            : std::clamp(interval_ * 2, options_.poll_interval_min,
+                                         options_.poll_interval_max);
   std::this_thread::sleep_for(interval_);
 }
 

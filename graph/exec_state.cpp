@@ -5,7 +5,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/internal/retry_cleanup.hpp"

@@ -8,6 +8,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/retry_cleanup.hpp"

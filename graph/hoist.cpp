@@ -8,7 +8,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"

@@ -4,7 +4,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {

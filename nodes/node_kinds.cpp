@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "graph_core.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "slot_pool_state.hpp"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -41,7 +42,7 @@ bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
 
 cudaError_t slot_pool::state::record(stream_use const& use, cached_event& to,
                                      bool is_asked) noexcept {
-  if (!is_asked && (is_other_thread(use) || deleter_core::is_reclaiming())) return not_now;
+  if (!is_asked && (is_other_thread(use) || is_reclaiming())) return not_now;
   try {
     std::optional<device_scope> current;  // the null stream is that of the current device
     if (is_ambiguous(use.handle)) current.emplace(use.device);

@@ -74,7 +74,7 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
 
 void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) const {
   // A null stream or that of a thread never is.
-  if (on.id == 0 || is_ambiguous(on.handle) || deleter_core::is_reclaiming()) return;
+  if (on.id == 0 || is_ambiguous(on.handle) || is_reclaiming()) return;
   capture_info capture;  // which the query for the id would invalidate
   cudaError_t const status = query_recordable(on.handle, capture);
   if (succeeded(status) ? !capture.is_none() || !is_destroyed(on)

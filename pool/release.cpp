@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
@@ -61,7 +61,7 @@ stream_use slot_pool::state::unasked(stream_ref stream) const {
 
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  if (deleter_core::is_reclaiming()) {
+  if (is_reclaiming()) {
     if (!leave_to_graph(lease)) in.release_eager(lease, lease.on, false);
     return;
   }
@@ -76,7 +76,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   stream_use const on = in.unasked(stream);
   if (!is_own) {
-    if (deleter_core::is_reclaiming()) {
+    if (is_reclaiming()) {
       in.release_eager(lease, on, false);
       return;
     }

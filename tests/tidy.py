@@ -22,8 +22,8 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
     " ready_event graph_query",
-    "deleter": "reclaimable deleter_core retired_object deleter shared_object kernel_argument sharing_group reference_set"
-    " graph_registry release_queue pending_events recycle_lane object_store wakeup core_state worker pass",
+    "deleter": "reclaimable retired_object deleter sharing_group reference_set graph_registry release_queue pending_events"
+    " recycle_lane object_store wakeup deleter_core worker pass shared_object kernel_argument",
     "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class slot_pool_state claim release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_survey launch_orders graph hoist graph_exec exec_state"
@@ -33,10 +33,11 @@ READING_ORDER = {
 # Includes that run against that order, and why. Five at most.
 BACKWARD_MAX = 5
 BACKWARD = {
-    ("deleter", "deleter_core", "core_state"): "the inside of the class",
     ("pool", "capture_reuse", "size_class"): "a size has what captures hold of its slots",
-    ("deleter", "deleter", "core_state"): "it runs the worker; the core has the deleter's options and stats",
-    ("deleter", "deleter", "reference_set"): "it retires to graphs; a set tells what it holds as resource_usage",
+    ("deleter", "deleter", "deleter_core"): "it is the core's interface; the core has its options",
+    ("deleter", "reference_set", "deleter_core"): "a set pushes itself and its members to the core",
+    ("deleter", "pending_events", "deleter_core"): "the core reports failed queries",
+    ("deleter", "recycle_lane", "deleter_core"): "the core counts what is recycled",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX = 100, 400, 70, 110
 BANNED = {

@@ -10,7 +10,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/tensor_allocator.hpp"
 
@@ -42,7 +42,7 @@ struct tensor {
 
 void delete_tensor(DLManagedTensorVersioned* managed) {
   std::unique_ptr<tensor> its(static_cast<tensor*>(managed->manager_ctx));
-  if (deleter_core::is_reclaiming()) return;  // what the stream captures now is not asked
+  if (is_reclaiming()) return;  // what the stream captures now is not asked
   try {
     // Work before this capture may use the tensor, and cannot be recorded now: the free is
     // postponed until the graph, which may use it, too, is gone.

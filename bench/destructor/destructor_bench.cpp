@@ -19,8 +19,8 @@
 #endif
 
 #include "bench.hpp"
+#include "escrow/internal/wakeup.hpp"
 #include "wait_until.hpp"
-#include "wakeup.hpp"
 
 namespace escrow::bench {
 namespace {

@@ -2,7 +2,8 @@
 // passes make of answers that fail.
 #include <deque>
 
-#include "release_queue.hpp"
+#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/release_queue.hpp"
 #include "world.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM

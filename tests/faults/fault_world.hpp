@@ -6,6 +6,7 @@
 #include <array>
 #include <escrow/core.hpp>
 #include <escrow/deleter.hpp>
+#include <escrow/internal/deleter_core.hpp>
 #include <escrow/internal/device.hpp>
 #include <escrow/internal/reference_set.hpp>
 #include <escrow/pool.hpp>

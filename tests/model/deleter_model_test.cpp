@@ -9,9 +9,9 @@
 
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/spin_lock.hpp"
+#include "escrow/internal/wakeup.hpp"
 #include "expect_fine.hpp"
 #include "system.hpp"
-#include "wakeup.hpp"
 
 namespace escrow::model {
 
@@ -151,7 +151,7 @@ TEST(PlantedInTheDeleter, ARelaxedDropOfTheLastUseIsFound) {
   options const how{.name = "drop_use", .random = 5'000};
   EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "deleter_core::drop_use",
                             std::memory_order_release, relaxed));
-  EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "worker::run",
+  EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "deleter_core::run_worker",
                             std::memory_order_acquire, relaxed));
 }
 

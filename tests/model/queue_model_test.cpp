@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/internal/release_queue.hpp"
+#include "escrow/internal/wakeup.hpp"
 #include "expect_fine.hpp"
 #include "model_atomic.hpp"
-#include "release_queue.hpp"
-#include "wakeup.hpp"
 
 namespace escrow::model {
 namespace {

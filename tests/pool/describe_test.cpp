@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "escrow/internal/deleter_core.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {

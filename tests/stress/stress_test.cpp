@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "escrow/internal/wakeup.hpp"
 #include "stress_world.hpp"
-#include "wakeup.hpp"
 
 namespace escrow::test {
 namespace {

@@ -17,7 +17,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/deleter_core.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/version.hpp"
@@ -204,7 +203,7 @@ class ESCROW_API deleter {
   //       graph 12 holds a reference set
   [[nodiscard]] std::string describe() const;
 
-  [[nodiscard]] deleter_stats stats() const noexcept { return core_->stats(); }
+  [[nodiscard]] deleter_stats stats() const noexcept;
   // Internal: what pools and graphs push to.
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
 

@@ -127,7 +127,7 @@ class ESCROW_API reclaimable {
   reclaimable* next_ = nullptr;
   cudaEvent_t ready_ = nullptr;  // null: may be reclaimed at once
   release_order order_;
-  std::uint64_t epoch_ = 0;  // when it was pushed: see deleter_core::state
+  std::uint64_t epoch_ = 0;  // when it was pushed: see deleter_core::epoch_
   int device_;
   std::atomic<std::uint32_t> references_{0};
   release_lane const lane_;
@@ -188,6 +188,10 @@ class ref {
  private:
   T* held_ = nullptr;
 };
+
+// Whether a deleter reclaims something on this thread now. Then no call may name a stream: its
+// users may begin or end a capture of it at that moment, where CUDA's driver crashes (580).
+[[nodiscard]] ESCROW_API bool is_reclaiming() noexcept;
 
 // Keeps the program or shared library that has `code` loaded until the process ends: dlclose() then
 // leaves it. False if it cannot be found. Any thread.

@@ -11,6 +11,7 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/detail/bound_arguments.hpp"
+#include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/nodes/launch.hpp"
 #include "escrow/version.hpp"

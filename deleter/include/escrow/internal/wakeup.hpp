@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 // One word: whether the worker sleeps.

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "escrow/detail/retired_object.hpp"
+#include "escrow/internal/release_queue.hpp"
 #include "escrow/internal/spin_lock.hpp"
-#include "release_queue.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -18,12 +18,12 @@ namespace escrow::inline v0_1 {
 // Thread safety: any thread, except functions marked as the worker's.
 class object_store {
  public:
-  object_store(deleter_core& core, release_queue& destroyed) : core_(core), queue_(destroyed) {}
+  explicit object_store(release_queue& destroyed) : queue_(destroyed) {}
   object_store(object_store&&) = delete;
   ~object_store() { trim(); }
 
   // As deleter_core's functions of these names.
-  [[nodiscard]] retired_object& take(std::uint64_t stream, bool with_event);
+  [[nodiscard]] retired_object& take(deleter_core& core, std::uint64_t stream, bool with_event);
   void put(retired_object& idle) noexcept;
   // True if it is the first on its shelf: the caller must then wake the worker.
   [[nodiscard]] bool push(retired_object& retired) noexcept;
@@ -51,9 +51,8 @@ class object_store {
   static constexpr std::size_t idle_max = 16384;  // idle objects per shelf
   static constexpr std::size_t shelf_count = 32;  // limit of retired_object::shelf_
 
-  [[nodiscard]] retired_object& make(shelf& of);
+  [[nodiscard]] retired_object& make(deleter_core& core, shelf& of);
 
-  deleter_core& core_;
   release_queue& queue_;
   std::array<shelf, shelf_count> shelves_;
 };

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "escrow/internal/reference_set.hpp"
-#include "release_queue.hpp"
+#include "escrow/internal/release_queue.hpp"
 
 namespace escrow::inline v0_1 {
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <map>
 
-#include "escrow/detail/deleter_core.hpp"
+#include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/ready_event.hpp"
-#include "release_queue.hpp"
+#include "escrow/internal/release_queue.hpp"
 
 namespace escrow::inline v0_1 {
 
