@@ -9,7 +9,6 @@
 #include <new>
 #include <utility>
 
-#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/device.hpp"
@@ -100,27 +99,6 @@ void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
   wakeup& bell = *bell_;
   queue_of(lane).push(thing);
   bell.notify();
-}
-
-bool deleter_core::recycle_next(std::uint64_t& last_asked) noexcept {
-  bool were_asked = false;
-  if (recycled_.deferred() != 0) {
-    try {
-      relaxed_capture_scope const relaxed;  // a query could invalidate a capture
-      were_asked = recycled_.release_done(last_asked, nullptr);
-    } catch (std::exception const&) {
-      // The worker will query them.
-    }
-  }
-  recycle_queued();  // also what another thread found done
-  return were_asked;
-}
-
-void deleter_core::recycle() noexcept {
-  recycle_queued();
-  std::uint64_t last_asked = 0;
-  while (recycle_next(last_asked)) {
-  }
 }
 
 void deleter_core::reclaim_next(reclaimable& owner) noexcept {

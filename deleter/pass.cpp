@@ -26,9 +26,7 @@ std::size_t deleter_core::pass(bool& is_thread_relaxed) noexcept {
   sort_arrivals();
   if (prepare_thread(is_thread_relaxed)) {
     if (recycled_.deferred() != 0) {
-      std::uint64_t last_asked = 0;
-      while (recycled_.release_done(last_asked, this)) {
-      }
+      recycled_.release_done(*this);
       recycle_queued();
       sort_arrivals();
     }

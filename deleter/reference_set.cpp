@@ -171,16 +171,12 @@ deferred_releases hold_all(reference_sets const& sets) {
   return held;
 }
 
-void release_after(deferred_releases held, cudaEvent_t ready, int device,
-                   std::shared_ptr<launch_end> const& owner) noexcept {
+void release_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
   while (!held.empty()) {
     deferred_releases next;  // each to its set's deleter
     next.splice(next.end(), held, held.begin());
-    deferred_release& waiting = next.front();
-    waiting.ready = ready;
-    waiting.device = device;
-    waiting.owner = owner;
-    waiting.set->core().defer(std::move(next));
+    next.front().end = end;
+    next.front().set->core().defer(std::move(next));
   }
 }
 

@@ -56,14 +56,14 @@ graph_exec::state::~state() {
 }
 
 // The recycle lane waits for the end of the last launch and then drops the references
-// (recycle_lane::poll_deferred). The last reference closes the set; slots return to their pools,
+// (recycle_lane::release). The last reference closes the set; slots return to their pools,
 // and the worker destroys owners (reference_set::recycle, destroy).
 void graph_exec::state::release(deferred_releases held,
                                 std::shared_ptr<launch_end> const& end) noexcept {
   if (held.empty()) return;
   if (end->failure == cudaSuccess) {
     if (!end->is_recorded) return;  // nothing runs: the references are dropped here
-    return release_after(std::move(held), end->ready.get(), end->device, end);
+    return release_after(std::move(held), end);
   }
   for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
   leak(std::move(held));

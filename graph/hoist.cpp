@@ -5,9 +5,11 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
@@ -161,7 +163,7 @@ void hoisted::record_and_release(stream_ref stream) {
     if (result.outcome == record_outcome::failed) check(result.status, "cudaEventRecord");
     if (result.outcome != record_outcome::device_lost) {  // else nothing runs any more
       end->is_recorded = true;
-      escrow::release_after(std::move(mine.held), end->ready.get(), end->device, end);
+      escrow::release_after(std::move(mine.held), end);
     }
     mine.settle(end);
   }
@@ -170,7 +172,20 @@ void hoisted::record_and_release(stream_ref stream) {
 
 void hoisted::release_after(event_ref ready) {
   state& mine = require_left("hoisted::release_after");
-  escrow::release_after(std::move(mine.held), ready.get(), current_device(), nullptr);
+  int const device = current_device();
+  // Taken before anything moves, so that a failure releases nothing.
+  std::vector<retired_object::loan> objects;
+  objects.reserve(mine.held.size());
+  for (auto const& each : mine.held) {
+    objects.emplace_back(&each.set->core().take_retired_object(0, false));
+  }
+  for (auto& object : objects) {
+    object->emplace(std::move(mine.held.front().set));
+    mine.held.pop_front();
+    object->set_device(device);
+    object->reclaim_after(ready.get(), {});
+    object.release()->push();
+  }
   state_.reset();
 }
 

@@ -151,12 +151,10 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
 }
 
 slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
-  if (slot* const idle = of.free.take_newest(free_lists::idle)) return idle;
-  core.recycle_queued();  // waits for other threads' recycling
-  std::uint64_t last_asked = 0;
-  do {
-    if (slot* const idle = of.free.take_newest(free_lists::idle)) return idle;
-  } while (core.recycle_next(last_asked));
+  slot* idle = of.free.take_newest(free_lists::idle);
+  if (idle != nullptr) return idle;
+  core.recycle_until([&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; });
+  if (idle != nullptr) return idle;
   // Relaxed: if a slot returns meanwhile, the stream waits for this one.
   bool const is_full = of.slots.load(std::memory_order_relaxed) >= slots_max;
   slot* const only = is_first_look && is_full ? of.free.take_only() : nullptr;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include <mutex>
 #include <thread>
 
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
@@ -49,10 +52,13 @@ class deleter_core {
   // Returns queued slots to their pools, and waits for those that other threads are recycling, so
   // that no claim waits for a destructor that blocks the worker. Calls no CUDA function.
   void recycle_queued() noexcept { recycled_.recycle_queued(); }
-  // The same, and for the slots of some execs if their last launch is done; false if there are no
-  // more. `last_asked` starts at 0: each call continues after the previous one.
-  bool recycle_next(std::uint64_t& last_asked) noexcept;
-  void recycle() noexcept;  // the same for all
+  // The same, then for the slots of execs whose last launch is done, one exec after the other,
+  // oldest first, until `is_enough()`. Asks once about each last launch.
+  template <std::predicate Enough>
+  void recycle_until(Enough is_enough) noexcept;
+  void recycle() noexcept {  // the same for all
+    recycle_until([] { return false; });
+  }
   // Drops references to sets once their events are done. Takes a short lock.
   void defer(deferred_releases waiting) noexcept;
 
@@ -185,5 +191,24 @@ class deleter_core {
   std::chrono::microseconds interval_{0};  // of the last short sleep
   std::chrono::steady_clock::time_point last_work_{};
 };
+
+template <std::predicate Enough>
+void deleter_core::recycle_until(Enough is_enough) noexcept {
+  recycle_queued();
+  if (is_enough() || recycled_.deferred() == 0) return;
+  try {
+    relaxed_capture_scope const relaxed;  // a query could invalidate a capture
+    for (auto const& end : recycled_.ends()) {
+      if (!succeeded(cudaEventQuery(end->ready.get()))) continue;
+      recycled_.release(*end);
+      recycle_queued();
+      if (is_enough()) return;
+    }
+  } catch (std::exception const&) {
+    // The worker will query them.
+  }
+  recycle_queued();  // also what another thread found done
+  static_cast<void>(is_enough());
+}
 
 }  // namespace escrow::inline v0_1

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <thread>
+#include <vector>
 
+#include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/release_queue.hpp"
 
@@ -25,12 +26,14 @@ class recycle_lane {
   void recycle_queued() noexcept;
 
   void defer(deferred_releases waiting, std::uint64_t epoch) noexcept;
-  // Queries some releases after `last_asked` (initially 0), which it advances, and drops the
-  // references of those whose event is done, which queues their sets. False if there are no more.
-  // The thread is in Relaxed mode. `worker`: its core; null: another thread. Only the worker
-  // queries a caller's event, which may be destroyed once it is done, and handles events that will
-  // never be known to be done.
-  bool release_done(std::uint64_t& last_asked, deleter_core* worker) noexcept;
+  // What the deferred releases wait for, oldest first: to be asked without the lock. Throws
+  // std::bad_alloc.
+  [[nodiscard]] std::vector<std::shared_ptr<launch_end>> ends() const;
+  // Drops the references that wait for `end`, which is done: this queues their sets. `gone`: it
+  // will never be known to be done, and they are leaked.
+  void release(launch_end const& end, ready_answer answer = ready_answer::done) noexcept;
+  // The worker, in Relaxed mode: asks for each end, and releases.
+  void release_done(deleter_core& worker) noexcept;
   // Relaxed: before it sleeps the worker synchronizes with the deferring thread (wakeup).
   [[nodiscard]] std::size_t deferred() const noexcept {
     return count_.load(std::memory_order_relaxed);
@@ -48,15 +51,9 @@ class recycle_lane {
   }
 
  private:
-  struct question;
-  [[nodiscard]] std::span<question> next_questions(std::span<question> to, std::uint64_t after,
-                                                   bool is_worker) const noexcept;
-  void release(std::span<question const> asked) noexcept;
-
   // Guards taking from the queue, recycling, and the list. Held across no CUDA call.
   mutable std::mutex mutex_;
-  deferred_releases waiting_;  // sorted by serial
-  std::uint64_t serials_ = 0;
+  deferred_releases waiting_;  // oldest first; those of one end stand together
   std::atomic<std::size_t> count_{0};
   std::atomic<std::thread::id> thread_{};  // the recycling one
   std::uint64_t epoch_ = 0;                // that thread's

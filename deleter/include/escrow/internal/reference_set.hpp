@@ -42,11 +42,12 @@ struct launch_end {
   ~launch_end() { event_cache::put(device, std::move(ready)); }
 
   event ready;
-  int device;                         // the event's
-  bool is_recorded = false;           // if not, the event is unused
-  bool is_due = false;                // launches since are not recorded: see stream_launcher
-  std::uint64_t stream = 0;           // the last launch's stream id; 0: not known
-  cudaError_t failure = cudaSuccess;  // why the end of the last launch is not known
+  int device;                            // the event's
+  bool is_recorded = false;              // if not, the event is unused
+  bool is_due = false;                   // launches since are not recorded: see stream_launcher
+  std::uint64_t stream = 0;              // the last launch's stream id; 0: not known
+  cudaError_t failure = cudaSuccess;     // why the end of the last launch is not known
+  std::atomic<bool> is_reported{false};  // a failed query was reported once
 };
 
 struct group_order;
@@ -196,12 +197,8 @@ struct deferred_release {
   ref<reference_set> set;
 
   // While it waits, guarded by the recycle lane.
-  cudaEvent_t ready = nullptr;
-  std::shared_ptr<launch_end> owner;  // of the event; null: it is a caller's
-  int device = -1;                    // the event's
-  bool is_reported = false;
+  std::shared_ptr<launch_end> end;
   std::uint64_t epoch = 0;
-  std::uint64_t serial = 0;  // its place in the lane's list
 };
 
 // A list, so that transfer allocates nothing.
@@ -209,10 +206,8 @@ using deferred_releases = std::list<deferred_release>;
 
 // One for each of `sets`. Throws std::bad_alloc.
 [[nodiscard]] deferred_releases hold_all(reference_sets const& sets);
-// Drops all references once `ready`, an event of `device`, is done. `owner` owns the event if it is
-// Escrow's. The event must not be recorded again.
-void release_after(deferred_releases held, cudaEvent_t ready, int device,
-                   std::shared_ptr<launch_end> const& owner) noexcept;
+// Drops all references once the event of `end` is done, which must not be recorded again.
+void release_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
 // Leaks and counts them: it will never be known when the GPU is done.
 void leak(deferred_releases held) noexcept;
 // What the sets hold, each member once. Throws std::bad_alloc.
