@@ -56,6 +56,7 @@ slot* slot_pool::state::take_existing(size_class& of, capture_info const& captur
     }
     each = each->next.load(std::memory_order_acquire);
   }
+  if (found == nullptr) found = take_idle(of);
   if (found == nullptr) found = take_done(of, next_pass());
   if (found != nullptr) give_to_graph(*found, capture, where);
   return found;

@@ -130,7 +130,8 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
     slot* const done = take_done(of, pass);
     return done != nullptr ? done : of.free.take_oldest();
   };
-  slot* found = take_done(of, pass, true);
+  slot* found = take_idle(of);
+  if (found == nullptr) found = take_done(of, pass, true);
   if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
   if (found == nullptr) found = take_any();
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
@@ -150,11 +151,16 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
   return found;
 }
 
-slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
+slot* slot_pool::state::take_idle(size_class& of) noexcept {
   slot* idle = of.free.take_newest(free_lists::idle);
   if (idle != nullptr) return idle;
   core.recycle_until([&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; });
-  if (idle != nullptr) return idle;
+  return idle;
+}
+
+slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
+  core.recycle_queued();  // waits for other threads' recycling
+  if (slot* const idle = of.free.take_newest(free_lists::idle)) return idle;
   // Relaxed: if a slot returns meanwhile, the stream waits for this one.
   bool const is_full = of.slots.load(std::memory_order_relaxed) >= slots_max;
   slot* const only = is_first_look && is_full ? of.free.take_only() : nullptr;

@@ -105,7 +105,8 @@ std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max
     slot* done = nullptr;
     {
       shrinking const listed(of);
-      done = take_done(of, pass);
+      done = take_idle(of);
+      if (done == nullptr) done = take_done(of, pass);
       if (done == nullptr) break;
       of.slots.fetch_sub(1, std::memory_order_release);  // see there
     }

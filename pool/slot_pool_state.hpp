@@ -75,6 +75,8 @@ struct ESCROW_LOCAL slot_pool::state {
   // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
+  // An idle slot, after asking about the last launch of each exec in flight until there is one.
+  [[nodiscard]] slot* take_idle(size_class& of) noexcept;
   // An idle slot; queries only slots not yet queried in pass number `pass`. `is_first_look`: asks
   // not longer than creating a slot takes, and returns the only free one, not queried, if no more
   // can be made.

@@ -115,6 +115,11 @@ class ExecsInFlight : public world {
  protected:
   static constexpr int many = 40;
 
+  static auto queries_in(auto const& calls) {
+    return std::ranges::count(calls, std::string_view("cudaEventQuery"),
+                              [](auto const& call) { return std::string_view(call.api); });
+  }
+
   // Each with a slot.
   void launch_and_destroy(block_pool& pool, int execs, pinned_flag const& until,
                           cudaStream_t stream) {
@@ -142,6 +147,32 @@ TEST_F(ExecsInFlight, DoNotHideTheSlotOfALaterOneThatIsDone) {
   flag.raise();  // freeing the other one waits for the device
 }
 
+TEST_F(ExecsInFlight, AreEachAskedOnceByAClaimThatFindsNothing) {
+  block_pool pool = make_pool(many);
+  block_worker();
+  launch_and_destroy(pool, many, flag, two);
+  sim::start_recording();
+  EXPECT_FALSE(pool.try_claim(asking).has_value());
+  EXPECT_EQ(queries_in(sim::stop_recording()), many);
+  may_end.store(true);
+  flag.raise();
+}
+
+TEST_F(ExecsInFlight, AreNotAskedAboutBehindOneThatIsDoneAndHasASlot) {
+  block_pool pool = make_pool(many + 1);
+  block_worker();
+  pinned_flag first;
+  launch_and_destroy(pool, 1, first, three);
+  launch_and_destroy(pool, many, flag, two);
+  first.raise();
+  sync(three);
+  sim::start_recording();
+  EXPECT_TRUE(pool.try_claim(asking).has_value());
+  EXPECT_EQ(queries_in(sim::stop_recording()), 1);
+  may_end.store(true);
+  flag.raise();
+}
+
 TEST_F(ExecsInFlight, AreNotAskedAboutWhereTheCaptureHasASlot) {
   block_pool pool = make_pool(many + 1);
   block_worker();
@@ -150,10 +181,7 @@ TEST_F(ExecsInFlight, AreNotAskedAboutWhereTheCaptureHasASlot) {
   use(pool, one);
   sim::start_recording();
   use(pool, one);
-  auto const calls = sim::stop_recording();
-  EXPECT_EQ(std::ranges::count(calls, std::string_view("cudaEventQuery"),
-                               [](auto const& call) { return std::string_view(call.api); }),
-            0);
+  EXPECT_EQ(queries_in(sim::stop_recording()), 0);
   must(open.end());
   may_end.store(true);
 }
