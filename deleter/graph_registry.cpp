@@ -14,86 +14,71 @@ graph_registry& graph_registry::global() noexcept {
   return *only;
 }
 
-std::uint64_t graph_registry::adopt(cudaGraph_t created) {
+void graph_registry::own(cudaGraph_t graph, std::uint64_t id) {
   std::lock_guard const lock(mutex_);
+  entry_for(graph, id)->second.is_owned = true;
+}
+
+void graph_registry::disown(cudaGraph_t graph, std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  auto const found = entries_.find(graph);
+  if (found == entries_.end()) return;
+  if (id == 0) clear(found);
+  found->second.id = id;
+  found->second.is_owned = false;
+  erase_if_unused(found);
+}
+
+graph_registry::entry const* graph_registry::find(cudaGraph_t graph,
+                                                  std::uint64_t id) const noexcept {
+  auto const found = entries_.find(graph);
+  if (found == entries_.end()) return nullptr;
+  entry const& known = found->second;
+  return id == 0 || known.is_owned || known.id == id ? &known : nullptr;
+}
+
+graph_registry::entries::iterator graph_registry::entry_for(cudaGraph_t graph, std::uint64_t id) {
+  auto const found = entries_.try_emplace(graph).first;
+  if (id == 0) return found;
   // The graph that had the handle before was destroyed.
-  forget_entry(std::exchange(handles_[created], next_key_));
-  return next_key_++;
-}
-
-void graph_registry::give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept {
-  std::lock_guard const lock(mutex_);
-  auto renamed = entries_.extract(key);
-  if (renamed.empty()) return;
-  for (reference_set* const each : renamed.mapped().sets) {
-    std::ranges::replace(each->graph_ids_, key, id);
-  }
-  if (auto const handle = handles_.find(graph); handle != handles_.end()) handle->second = id;
-  renamed.key() = id;
-  entries_.insert(std::move(renamed));  // in the room of the one that was taken out
-}
-
-void graph_registry::forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept {
-  std::lock_guard const lock(mutex_);
-  forget_entry(id);
-  auto const handle = handles_.find(graph);
-  if (handle != handles_.end() && handle->second == id) handles_.erase(handle);
-}
-
-std::uint64_t graph_registry::resolve(std::uint64_t id, cudaGraph_t graph) const noexcept {
-  auto const handle = handles_.find(graph);
-  return handle != handles_.end() && is_key(handle->second) ? handle->second : id;
+  if (!found->second.is_owned && found->second.id != id) clear(found);
+  found->second.id = id;
+  return found;
 }
 
 void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
                           std::span<reference_set* const> added) {
-  for (reference_set* const each : added) {
-    each->graph_ids_.reserve(each->graph_ids_.size() + 1);
-  }
-  auto const found = entries_.try_emplace(id).first;
+  for (reference_set* const each : added) each->graphs_.reserve(each->graphs_.size() + 1);
+  auto const found = entry_for(graph, id);
   std::vector<reference_set*>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
-    std::uint64_t& known = handles_.try_emplace(graph, id).first->second;
-    // The graph that had the handle before was destroyed.
-    if (known != id) forget_entry(std::exchange(known, id));
   } catch (...) {
     erase_if_unused(found);
     throw;
   }
-  found->second.graph = graph;
   sets.insert(sets.end(), added.begin(), added.end());
-  for (reference_set* const each : added) each->graph_ids_.push_back(id);
+  for (reference_set* const each : added) each->graphs_.push_back(graph);
 }
 
-std::span<reference_set* const> graph_registry::sets_of(std::uint64_t id) const noexcept {
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return {};
-  return found->second.sets;
-}
-
-void graph_registry::forget_entry(std::uint64_t dead_id) noexcept {
-  auto const found = entries_.find(dead_id);
-  if (found == entries_.end()) return;
-  for (reference_set* const each : found->second.sets) std::erase(each->graph_ids_, dead_id);
-  found->second.sets.clear();
-  found->second.is_hoisted = false;
-  erase_if_unused(found);
+void graph_registry::clear(entries::iterator dead) noexcept {
+  for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
+  dead->second.sets.clear();
+  dead->second.is_hoisted = false;
 }
 
 void graph_registry::erase_if_unused(entries::iterator found) noexcept {
-  auto const& [id, unused] = *found;
-  if (!unused.sets.empty() || unused.is_hoisted) return;
-  auto const handle = handles_.find(unused.graph);
-  if (handle != handles_.end() && handle->second == id && !is_key(id)) handles_.erase(handle);
-  entries_.erase(found);
+  entry const& unused = found->second;
+  if (unused.sets.empty() && !unused.is_hoisted && !unused.is_owned) entries_.erase(found);
 }
 
 graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t graph,
                                                 reclaimable& member, bool is_written,
                                                 group_order const* group) noexcept {
   std::lock_guard const lock(mutex_);
-  for (reference_set* const each : sets_of(resolve(id, graph))) {
+  entry const* const found = find(graph, id);
+  if (found == nullptr) return appended::no_set;
+  for (reference_set* const each : found->sets) {
     if (!each->is_open_ || &each->core() != &member.core()) continue;
     if (each->order_->group != group) continue;
     return each->append(member, is_written) ? appended::yes : appended::closed;
@@ -101,13 +86,10 @@ graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t gr
   return appended::no_set;
 }
 
-std::uint64_t graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph) {
+void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
-  std::uint64_t const known = resolve(id, graph);
   reference_set* const set = &added;
-  note(known, graph, {&set, 1});
-  if (!is_key(id)) entries_.find(known)->second.capture_id = id;
-  return known;
+  note(id, graph, {&set, 1});
 }
 
 void graph_registry::open(reference_set& set) noexcept {
@@ -115,59 +97,49 @@ void graph_registry::open(reference_set& set) noexcept {
   set.is_open_ = !set.is_sealed_;
 }
 
-void graph_registry::add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy) {
+void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy) {
   std::lock_guard const lock(mutex_);
-  std::span<reference_set* const> const sets = sets_of(original_id);
-  if (!sets.empty()) note(id, copy, std::vector(sets.begin(), sets.end()));
+  entry const* const found = find(original);
+  if (found == nullptr || found->sets.empty()) return;
+  note(id, copy, std::vector(found->sets));  // another entry may be moved
 }
 
-void graph_registry::take_out(reference_set const& set, std::uint64_t id) noexcept {
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return;
-  std::erase_if(found->second.sets, [&set](reference_set* const each) { return each == &set; });
-  erase_if_unused(found);
-}
-
-std::uint64_t graph_registry::remove_hoisted(reference_set& set, std::uint64_t id) noexcept {
+std::uint64_t graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {
   std::lock_guard const lock(mutex_);
-  if (auto const found = entries_.find(id); found != entries_.end()) {
-    found->second.is_hoisted = true;
-  }
-  set.hoisted_off_ = capture_id_of(id);
-  drop(set, id);
+  auto const found = entries_.find(graph);
+  if (found == entries_.end()) return 0;
+  found->second.is_hoisted = true;
+  set.hoisted_off_ = found->second.id;
+  drop(set, graph);
   return set.hoisted_off_;
-}
-
-std::uint64_t graph_registry::capture_id_of(std::uint64_t id) const noexcept {
-  if (!is_key(id)) return id;
-  auto const found = entries_.find(id);
-  return found == entries_.end() ? 0 : found->second.capture_id;
 }
 
 void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(resolve(id, graph));
-  if (found == entries_.end()) return;
-  std::erase_if(found->second.sets, [&found](reference_set* const each) {
-    return each->is_off_graphs() && std::erase(each->graph_ids_, found->first) != 0;
+  if (find(graph, id) == nullptr) return;
+  auto const found = entries_.find(graph);
+  std::erase_if(found->second.sets, [graph](reference_set* const each) {
+    return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
   });
   erase_if_unused(found);
 }
 
-void graph_registry::drop(reference_set& set, std::uint64_t id) noexcept {
-  take_out(set, id);
-  std::erase(set.graph_ids_, id);
+void graph_registry::drop(reference_set& set, cudaGraph_t graph) noexcept {
+  std::erase(set.graphs_, graph);
+  auto const found = entries_.find(graph);
+  if (found == entries_.end()) return;
+  std::erase(found->second.sets, &set);
+  erase_if_unused(found);
 }
 
-void graph_registry::remove(reference_set& set, std::uint64_t id) noexcept {
+void graph_registry::remove(reference_set& set, cudaGraph_t graph) noexcept {
   std::lock_guard const lock(mutex_);
-  drop(set, id);
+  drop(set, graph);
 }
 
 void graph_registry::forget_set(reference_set& set) noexcept {
   std::lock_guard const lock(mutex_);
-  for (std::uint64_t const id : set.graph_ids_) take_out(set, id);
-  set.graph_ids_.clear();
+  while (!set.graphs_.empty()) drop(set, set.graphs_.back());
 }
 
 void graph_registry::add_set(reference_set const& made) {
@@ -180,10 +152,11 @@ void graph_registry::remove_set(reference_set const& doomed) noexcept {
   sets_.erase(&doomed);
 }
 
-std::vector<reference_set*> graph_registry::seal(std::uint64_t id) {
+std::vector<reference_set*> graph_registry::seal(cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
-  std::span<reference_set* const> const sets = sets_of(id);
-  std::vector<reference_set*> sealed(sets.begin(), sets.end());
+  entry const* const found = find(graph);
+  if (found == nullptr) return {};
+  std::vector<reference_set*> sealed = found->sets;
   for (reference_set* const each : sealed) {
     each->is_open_ = false;
     each->is_sealed_ = true;
@@ -196,20 +169,16 @@ bool graph_registry::is_sealed(reference_set const& set) const noexcept {
   return set.is_sealed_;
 }
 
-bool graph_registry::is_on(reference_set const& set, std::uint64_t id) const noexcept {
+bool graph_registry::is_on(reference_set const& set, cudaGraph_t graph) const noexcept {
   std::lock_guard const lock(mutex_);
-  return !set.is_off_graphs() && std::ranges::find(set.graph_ids_, id) != set.graph_ids_.end();
+  return !set.is_off_graphs() && std::ranges::find(set.graphs_, graph) != set.graphs_.end();
 }
 
-std::uint64_t graph_registry::find(cudaGraph_t graph) const noexcept {
+graph_registry::known_graph graph_registry::known(cudaGraph_t graph) const noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = handles_.find(graph);
-  return found == handles_.end() ? 0 : found->second;
-}
-
-bool graph_registry::knows(std::uint64_t id) const noexcept {
-  std::lock_guard const lock(mutex_);
-  return entries_.contains(id);
+  entry const* const found = find(graph);
+  if (found == nullptr) return {};
+  return {found->id, found->is_owned, found->is_hoisted || !found->sets.empty()};
 }
 
 bool graph_registry::is_empty() const noexcept {
@@ -220,21 +189,20 @@ bool graph_registry::is_empty() const noexcept {
 bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(resolve(id, graph));
-  if (found == entries_.end()) return false;
-  return found->second.is_hoisted ||
-         std::ranges::any_of(found->second.sets, [&group](reference_set* const each) {
+  entry const* const found = find(graph, id);
+  if (found == nullptr) return false;
+  return found->is_hoisted || std::ranges::any_of(found->sets, [&group](reference_set* const each) {
            return each->is_sealed_ && each->order_.get() == &group;
          });
 }
 
-graph_registry::group_set graph_registry::groups_of(std::uint64_t id) const {
+graph_registry::group_set graph_registry::groups_of(cudaGraph_t graph) const {
   group_set result;
   std::lock_guard const lock(mutex_);
-  auto const found = entries_.find(id);
-  if (found == entries_.end()) return result;
-  if (found->second.is_hoisted) result.insert(nullptr);
-  for (reference_set const* const each : found->second.sets) {
+  entry const* const found = find(graph);
+  if (found == nullptr) return result;
+  if (found->is_hoisted) result.insert(nullptr);
+  for (reference_set const* const each : found->sets) {
     if (each->order_->group != nullptr) result.insert(each->order_);
   }
   return result;
@@ -253,7 +221,7 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
     if (each->order_.get() != &group) continue;
     each->list_members(members);
     if (each->is_ordered_) continue;
-    for (std::uint64_t const id : each->graph_ids_) unordered.push_back(capture_id_of(id));
+    for (cudaGraph_t const graph : each->graphs_) unordered.push_back(entries_.at(graph).id);
     if (each->hoisted_off_ != 0) unordered.push_back(each->hoisted_off_);
   }
   std::ranges::sort(unordered);
@@ -266,20 +234,22 @@ std::string graph_registry::describe_sets(deleter_core const& core) const {
   std::lock_guard const lock(mutex_);
   for (reference_set const* const each : sets_) {
     if (&each->core() != &core) continue;
-    std::vector<std::uint64_t> const& ids = each->graph_ids_;
-    text += ids.empty()           ? "\n  an exec, or a plain copy of a graph"
-            : is_key(ids.front()) ? "\n  a graph built by hand"
-                                  : "\n  graph " + std::to_string(ids.front());
+    std::uint64_t const id = each->graphs_.empty() ? 0 : entries_.at(each->graphs_.front()).id;
+    text += each->graphs_.empty() ? "\n  an exec, or a plain copy of a graph"
+            : id == 0             ? "\n  a graph built by hand"
+                                  : "\n  graph " + std::to_string(id);
     text += " holds a reference set";
   }
   return text;
 }
 
-resource_usage graph_registry::describe(std::vector<std::uint64_t> const& ids) const {
+resource_usage graph_registry::describe(std::set<cudaGraph_t> const& graphs) const {
   std::vector<reclaimable const*> members;
   std::lock_guard const lock(mutex_);
-  for (std::uint64_t const id : ids) {
-    for (reference_set* const each : sets_of(id)) each->list_members(members);
+  for (cudaGraph_t const graph : graphs) {
+    entry const* const found = find(graph);
+    if (found == nullptr) continue;
+    for (reference_set const* const each : found->sets) each->list_members(members);
   }
   return resource_usage_of(std::move(members));
 }

@@ -128,12 +128,12 @@ void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open) {
   bool is_noted = false;
   try {
     // First: once the object is on the graph nothing may fail, and the graph may be destroyed.
-    id = registry.add(*this, id, graph);
+    registry.add(*this, id, graph);
     is_noted = true;
     check(cudaGraphRetainUserObject(graph, object_, 1, cudaGraphUserObjectMove),
           "cudaGraphRetainUserObject");
   } catch (...) {
-    if (is_noted) registry.remove(*this, id);
+    if (is_noted) registry.remove(*this, graph);
     release_object(object_, core());
     throw;
   }

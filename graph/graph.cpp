@@ -97,9 +97,8 @@ graph graph::clone() const {
     check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
   }
   graph copy(core_of(made));
-  graph_core& its = *copy.shared_;
-  note_copies(survey, core.native(), made, its.key());
-  its.copy_payloads(core);
+  note_copies(survey, core.native(), made);
+  copy.shared_->copy_payloads(core);
   return copy;
 }
 
@@ -116,7 +115,7 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    note_copies(survey, core.native(), copy, 0);
+    note_copies(survey, core.native(), copy);
   } catch (...) {
     cudaError_t const status = retry_cleanup_relaxed([node] {
       graph_lifetime_lock const turn;
@@ -140,11 +139,7 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
 }
 
 resource_usage graph::held() const {
-  std::vector<std::uint64_t> ids;
-  for (auto const& [handle, id] : survey_of("graph::held", *this, {}).known) {
-    ids.push_back(id);
-  }
-  return graph_registry::global().describe(ids);
+  return graph_registry::global().describe(survey_of("graph::held", *this, {}).known);
 }
 
 namespace {

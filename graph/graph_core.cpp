@@ -27,15 +27,27 @@ ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
   return ref<retired_object>(*payload.release());
 }
 
-graph_core::graph_core(cudaGraph_t created) : native_(created), id_(0) {
+graph_core::graph_core(cudaGraph_t created) : native_(created) {
+  // The graph that had the handle before was destroyed.
+  graph_registry::global().forget(created);
   // Last: on failure the registry must not know the handle.
-  id_ = graph_registry::global().adopt(created);
+  graph_registry::global().own(created, 0);
 }
 
-graph_core::graph_core(cudaGraph_t native, std::uint64_t id) : native_(native), id_(id) {}
+graph_core::graph_core(cudaGraph_t native, std::uint64_t id) : native_(native) {
+  if (native == nullptr) return;
+  graph_registry& registry = graph_registry::global();
+  bool const is_needed = id == 0 && registry.known(native).id != 0;
+  if (is_needed) id = graph_id_of(native).value_or(0);
+  if (is_needed && id == 0) {
+    throw usage_error("graph", "the graph's id cannot be learned",
+                      "give it to the constructor: graph(native, id)");
+  }
+  registry.own(native, id);
+}
 
 graph_core::~graph_core() {
-  if (id_ != 0) graph_registry::global().forget_graph(native_, id_);
+  graph_registry::global().forget(native_);
   destroy_graph(native_);
   forget_payloads();
   if (keeper_ != nullptr) keeper_->drop_use();
@@ -55,14 +67,6 @@ void graph_core::forget_payloads() noexcept {
   placed_.clear();
 }
 
-void graph_core::identify() {
-  if (id_ == 0) id_ = graph_id_of(native_).value_or(0);
-  if (id_ == 0) {
-    throw usage_error("graph", "the graph's id cannot be learned",
-                      "give it to the constructor: graph(native, id)");
-  }
-}
-
 ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners) {
   ref<reference_set> made = reference_set::make(keeper(), device_, order_);
   made->reserve_shared(owners.size());
@@ -73,10 +77,9 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners) {
 }
 
 reference_set& graph_core::place(std::span<retired_object* const> owners) {
-  identify();
   placed_.reserve(placed_.size() + 1);
   ref<reference_set> made = set_of(owners);
-  made->place(native_, id_, false);
+  made->place(native_, 0, false);
   return *placed_.emplace_back(std::move(made));
 }
 
@@ -84,7 +87,7 @@ void graph_core::take_off(reference_set& set) noexcept {
   cudaError_t const status =
       retry_cleanup([&] { return cudaGraphReleaseUserObject(native_, set.object(), 1); });
   if (status == cudaSuccess) {
-    graph_registry::global().remove(set, id_);
+    graph_registry::global().remove(set, native_);
   } else {
     set.core().report(status, "cudaGraphReleaseUserObject");  // it stays as long as the graph
   }
@@ -101,14 +104,9 @@ void graph_core::replace_sets() {
 }
 
 void graph_core::forget_hoisted() noexcept {
-  if (id() != 0) {
-    // A recapture may have given it a new id. Ids count up.
-    std::uint64_t const known = graph_registry::global().find(native_);
-    if (!graph_registry::is_key(known)) id_ = std::max(id_, known);
-  }
   // The graph may have been hoisted by its handle.
   auto const is_off = [this](auto const& each) {
-    return !graph_registry::global().is_on(*each, id_);
+    return !graph_registry::global().is_on(*each, native_);
   };
   if (std::ranges::any_of(placed_, is_off)) forget_payloads();
 }
@@ -146,16 +144,11 @@ cudaGraph_t graph_core::expose() {
 cudaGraph_t graph_core::detach() {
   seal();
   graph_registry& registry = graph_registry::global();
-  if (graph_registry::is_key(id_)) {
-    // The handle alone no longer identifies the graph.
-    if (registry.knows(id_)) {
-      std::uint64_t const id = graph_id_of(native_).value_or(0);
-      if (id != 0) registry.give_id(id_, id, native_);
-    }
-    registry.forget_graph(native_, id_);
-  }
+  // The handle alone no longer identifies the graph.
+  auto [id, is_owned, is_used] = registry.known(native_);
+  if (id == 0 && is_used) id = graph_id_of(native_).value_or(0);
+  registry.disown(native_, id);
   forget_payloads();
-  id_ = 0;
   bodies.clear();
   return std::exchange(native_, nullptr);
 }

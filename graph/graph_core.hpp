@@ -29,19 +29,19 @@ void destroy_graph(cudaGraph_t doomed) noexcept;
 // Lifetime: shared by the graph and its bodies; nodes have weak references. Destroys the graph.
 class graph_core : public std::enable_shared_from_this<graph_core> {
  public:
-  // A graph created by Escrow, which the registry finds by handle. On std::bad_alloc or cuda_error,
-  // ownership stays with the caller.
+  // A graph that was just created. On std::bad_alloc, ownership stays with the caller.
   explicit graph_core(cudaGraph_t created);
-  // A graph created elsewhere; `id`: 0 if not known. Throws the same.
+  // A graph created elsewhere; `id`: 0 if not known. Throws the same, and cuda_error, usage_error
+  // if the id is needed and cannot be learned.
   graph_core(cudaGraph_t native, std::uint64_t id);
   graph_core(graph_core&&) = delete;
   ~graph_core();
 
   [[nodiscard]] cudaGraph_t native() const noexcept { return native_; }  // null after detach()
   // The capture id; 0 if not known.
-  [[nodiscard]] std::uint64_t id() const noexcept { return graph_registry::is_key(id_) ? 0 : id_; }
-  // The registry's id or key; 0 if not known.
-  [[nodiscard]] std::uint64_t key() const noexcept { return id_; }
+  [[nodiscard]] std::uint64_t id() const noexcept {
+    return graph_registry::global().known(native_).id;
+  }
   // The deleter of node payloads; the process-wide one by default.
   [[nodiscard]] deleter_core& keeper();
   // Payloads are destroyed with this device current: the one current when the graph was created.
@@ -76,8 +76,6 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
     retired_object* owner;  // a member of a set of `placed_`; null: none any more
   };
 
-  // Queries the id. Throws usage_error if it cannot be determined.
-  void identify();
   reference_set& place(std::span<retired_object* const> owners);  // puts their set on the graph
   void take_off(reference_set& set) noexcept;
   void replace_sets();  // by one of all payloads
@@ -90,7 +88,6 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void keep_after(Call const& call, retired_object::loan payload);
 
   cudaGraph_t native_;
-  std::uint64_t id_;                // 0: not known yet
   deleter_core* keeper_ = nullptr;  // null: the default
   int device_ = current_device();
   // In the order of changes: the last of a node counts. Not a map, which allocates for each node.

@@ -46,15 +46,15 @@ std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
   return tree;
 }
 
-// The registry's id of the graph; 0 if not known.
-std::uint64_t identify(char const* call, cudaGraph_t graph) {
-  std::uint64_t const noted = graph_registry::global().find(graph);
-  if (noted == 0 || graph_registry::is_key(noted)) return noted;
+// After this, the graph that the registry knows with this handle, if any, is this one.
+void identify(char const* call, cudaGraph_t graph) {
+  graph_registry& registry = graph_registry::global();
+  auto const known = registry.known(graph);
+  if (known.id == 0 || known.is_owned) return;
   std::optional<std::uint64_t> const id = graph_id_of(graph);
   if (!id) throw usage_error(call, "the graph is being captured into", "end the capture first");
   // The graph that had the handle before was destroyed.
-  if (*id != noted) graph_registry::global().forget_graph(graph, noted);
-  return *id;
+  if (*id != known.id) registry.forget(graph);
 }
 
 // Whether each node ends before the next one starts, and none has another next one.
@@ -87,18 +87,18 @@ void note_concurrent(graph_survey& found, char const* what, group_order const& g
                      group.options.label + "\", and may run concurrently";
 }
 
-// Returns the groups of the graph and its child graphs. `key`: 0: to be queried.
-group_set survey_tree(char const* call, cudaGraph_t graph, std::uint64_t key, graph_survey& found) {
+// Returns the groups of the graph and its child graphs.
+group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) {
+  identify(call, graph);
   graph_registry& registry = graph_registry::global();
-  std::uint64_t const id = key != 0 ? key : identify(call, graph);
-  if (id != 0) registry.forget_released(id, graph);
-  if (id != 0 && registry.knows(id)) found.known.emplace(graph, id);
+  registry.forget_released(0, graph);
+  if (registry.known(graph).is_used) found.known.insert(graph);
   auto const [children, conditionals] = children_of(graph);
   found.conditionals += conditionals;
-  group_set all = registry.groups_of(id);
+  group_set all = registry.groups_of(graph);
   std::vector<group_set> parts{all};
   for (cudaGraph_t const child : children) {
-    group_set const& added = parts.emplace_back(survey_tree(call, child, 0, found));
+    group_set const& added = parts.emplace_back(survey_tree(call, child, found));
     all.insert(added.begin(), added.end());
   }
   group_order const* const shared = shared_group(parts, all);
@@ -114,17 +114,15 @@ graph_survey survey_of(char const* call, graph_ref root, std::span<cudaGraph_t c
                       "pass a graph that exists");
   }
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
-  std::uint64_t key = 0;
   if (graph_core* const core = root.core(); core != nullptr) {
     core->seal();
-    key = core->key();
     all_bodies.insert(core->bodies.begin(), core->bodies.end());
   }
   graph_survey found;
-  group_set all = survey_tree(call, root.get(), key, found);
+  group_set all = survey_tree(call, root.get(), found);
   std::vector<group_set> parts{all};
   for (cudaGraph_t const body : all_bodies) {
-    group_set const& added = parts.emplace_back(survey_tree(call, body, 0, found));
+    group_set const& added = parts.emplace_back(survey_tree(call, body, found));
     all.insert(added.begin(), added.end());
   }
   // A body may run whenever others do.
@@ -137,21 +135,22 @@ graph_survey survey_of(char const* call, graph_ref root, std::span<cudaGraph_t c
 
 graph_survey survey_for_copy(char const* call, graph_ref original) {
   graph_survey survey = survey_of(call, original, {});
-  for (auto const& [graph, id] : survey.known) static_cast<void>(graph_registry::global().seal(id));
+  for (cudaGraph_t const each : survey.known) {
+    static_cast<void>(graph_registry::global().seal(each));
+  }
   return survey;
 }
 
-void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
-                 std::uint64_t id) {
+void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy) {
   if (originals.known.empty()) return;
+  graph_registry& registry = graph_registry::global();
   std::vector<cudaGraph_t> const from = graphs_of(original);
   std::vector<cudaGraph_t> const to = graphs_of(copy);
   for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
-    auto const known = originals.known.find(from[i]);
-    if (known == originals.known.end()) continue;
-    bool const is_given = i == 0 && id != 0;
-    std::uint64_t const copy_id = is_given ? id : graph_id_of(to[i]).value_or(0);
-    if (copy_id != 0) graph_registry::global().add_copy(known->second, copy_id, to[i]);
+    if (!originals.known.contains(from[i])) continue;
+    bool const is_owned = registry.known(to[i]).is_owned;
+    std::uint64_t const id = is_owned ? 0 : graph_id_of(to[i]).value_or(0);
+    if (is_owned || id != 0) registry.add_copy(from[i], id, to[i]);
   }
 }
 
@@ -162,9 +161,9 @@ hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_s
                       "claim from a pool without a group");
   }
   std::vector<reference_set*> all;
-  for (auto const& [graph, id] : survey.known) {
-    for (reference_set* const each : graph_registry::global().seal(id)) {
-      placed_.push_back({graph, id, each});
+  for (cudaGraph_t const graph : survey.known) {
+    for (reference_set* const each : graph_registry::global().seal(graph)) {
+      placed_.push_back({graph, each});
       all.push_back(each);
     }
   }
@@ -192,7 +191,7 @@ hoist_scope::~hoist_scope() {
     if (status == cudaSuccess) continue;
     // Leak the reference, since nothing reports when the graph is destroyed. Nothing may be removed
     // from the graph any more: CUDA would count below zero (measured).
-    graph_registry::global().remove(*each.set, each.graph_id);
+    graph_registry::global().remove(*each.set, each.graph);
     deleter_core& core = each.set->core();
     core.count_leaked();
     core.report(status, "cudaGraphRetainUserObject");
@@ -202,7 +201,7 @@ hoist_scope::~hoist_scope() {
 void hoist_scope::keep_off(graph_ref root) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    each.set->end_reuse(graph_registry::global().remove_hoisted(*each.set, each.graph_id));
+    each.set->end_reuse(graph_registry::global().remove_hoisted(*each.set, each.graph));
     release_object(each.set->object(), each.set->core());
   }
   if (root.core() != nullptr) root.core()->forget_payloads();

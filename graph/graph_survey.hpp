@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,9 +19,7 @@ namespace escrow::inline v0_1 {
 
 // A graph with its child graphs, at any depth, and bodies.
 struct graph_survey {
-  // The graphs with registry entries, and their ids there: those that hold something, or were
-  // hoisted.
-  std::map<cudaGraph_t, std::uint64_t> known;
+  std::set<cudaGraph_t> known;   // graphs that hold something, or were hoisted
   std::size_t conditionals = 0;  // nodes
   // Fewer bodies were named than exist, while any graph holds anything.
   bool lacks_bodies = false;
@@ -37,11 +35,10 @@ struct graph_survey {
 // The same before a copy: also seals the sets, since the copy must not get later additions.
 [[nodiscard]] graph_survey survey_for_copy(char const* call, graph_ref original);
 
-// Registers the sets of a graph and its child graphs for a copy and its child graphs. `id`: the
-// copy's, or 0. An unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc:
-// some copies are registered then.
-void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
-                 std::uint64_t id);
+// Registers the sets of a graph and its child graphs for a copy and its child graphs. An
+// unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc: some copies are
+// registered then.
+void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy);
 
 // During this scope, the survey's graphs have no reference sets, and these are sealed. If the
 // constructor throws (cuda_error, std::bad_alloc, usage_error if parts of the graph share slots
@@ -58,7 +55,6 @@ class hoist_scope {
  private:
   struct taken {
     cudaGraph_t graph;
-    std::uint64_t graph_id;
     reference_set* set;  // while it is off, this has a reference to its user object
   };
 

@@ -102,8 +102,9 @@ class reference_set final : public reclaimable {
   [[nodiscard]] static ref<reference_set> make(deleter_core& core, int device,
                                                std::shared_ptr<launch_order> order);
 
-  // Places the set on `graph`, known to the registry as `id`, once: the graph's user object
-  // references it. Throws cuda_error, std::bad_alloc, and then the graph is unchanged.
+  // Places the set on `graph`, once: the graph's user object references it. `id`: the graph's; 0:
+  // not known, of an owned graph. Throws cuda_error, std::bad_alloc, and then the graph is
+  // unchanged.
   void place(cudaGraph_t graph, std::uint64_t id, bool is_open);
   [[nodiscard]] cudaUserObject_t object() const noexcept { return object_; }
 
@@ -165,16 +166,16 @@ class reference_set final : public reclaimable {
   bool is_written_ = false;            // written as members are appended
 
   // Guarded by the registry.
-  bool is_open_ = false;                  // claims of its capture may append
-  bool is_sealed_ = false;                // nothing may be appended any more
-  bool is_ordered_ = false;               // an exec has it, or hoisted::enter() was called
-  std::vector<std::uint64_t> graph_ids_;  // of the known graphs that have it
-  std::uint64_t hoisted_off_ = 0;         // the last of those that it was hoisted off; 0: none
+  bool is_open_ = false;             // claims of its capture may append
+  bool is_sealed_ = false;           // nothing may be appended any more
+  bool is_ordered_ = false;          // an exec has it, or hoisted::enter() was called
+  std::vector<cudaGraph_t> graphs_;  // the known graphs that have it: their entries have the set
+  std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none
 };
 
 using reference_sets = std::vector<ref<reference_set>>;
 
-// Makes `graph`, known to the registry as `id`, hold `member`, which is idle: in the graph's open
+// Makes `graph`, whose id is `id`, hold `member`, which is idle: in the graph's open
 // set if there is one, else in a new set. `may_append` false: always a new set, to which nothing is
 // appended later. `group`: the sharing group that the set is of; null: none. `is_taken` returns
 // whether the member was taken; then it is reclaimed even if this throws. Throws usage_error for a
@@ -214,12 +215,12 @@ void leak(deferred_releases held) noexcept;
 [[nodiscard]] resource_usage resource_usage_of(deferred_releases const& held);
 [[nodiscard]] resource_usage resource_usage_of(std::vector<reclaimable const*> members);
 
-// What: maps each graph to its reference sets, by capture id: ids are never reused, handles are. A
-//   graph created by Escrow has a key instead, found by its handle while it is alive. Plain copies
-//   (cudaGraphClone) are unknown.
+// What: maps each graph to its reference sets, by its handle. CUDA reuses handles, but no capture
+//   ids: the entry of a graph with another id is of one that was destroyed. Only an owned graph, of
+//   a graph_core, is found by its handle alone. Plain copies (cudaGraphClone) are unknown.
 // Thread safety: any thread. One lock, held across no CUDA call, never taken in a destroy callback.
-// Lifetime: an entry ends with its last set, unless the graph was hoisted. Never destroyed:
-//   releases may arrive until process exit.
+// Lifetime: an entry ends with its last set, unless the graph is owned or was hoisted. Never
+//   destroyed: releases may arrive until process exit.
 // Errors: functions that allocate throw std::bad_alloc and then have changed nothing.
 class graph_registry {
  public:
@@ -228,11 +229,13 @@ class graph_registry {
   ~graph_registry() = default;
   [[nodiscard]] static graph_registry& global() noexcept;
 
-  // A key for a graph that Escrow created and will destroy; forget_graph() removes it.
-  [[nodiscard]] std::uint64_t adopt(cudaGraph_t created);
-  // The adopted graph was detached, and is known by its id from now on.
-  void give_id(std::uint64_t key, std::uint64_t id, cudaGraph_t graph) noexcept;
-  void forget_graph(cudaGraph_t graph, std::uint64_t id) noexcept;  // before destroy or detach
+  // The graph is owned from now on, until disown() or forget(). `id` 0: not known; then no graph
+  // that is not owned may be known with this handle.
+  void own(cudaGraph_t graph, std::uint64_t id);
+  // It was detached. `id` 0: cannot be learned, so the graph is not known any more.
+  void disown(cudaGraph_t graph, std::uint64_t id) noexcept;
+  // An owned graph before it is destroyed, or one that was destroyed.
+  void forget(cudaGraph_t graph) noexcept { disown(graph, 0); }
 
   // Appends to that deleter's open set of the group; null: of none. `closed`: the graph was
   // destroyed.
@@ -240,35 +243,38 @@ class graph_registry {
   [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
                                 bool is_written, group_order const* group) noexcept;
 
-  // Registers a set before it is placed on `graph`; open() follows afterwards. Returns the id it is
-  // registered with: the key if an adopted graph is captured into.
-  std::uint64_t add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
+  // Registers a set before it is placed on `graph`; open() follows afterwards.
+  void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set& set) noexcept;
-  void add_copy(std::uint64_t original_id, std::uint64_t id, cudaGraph_t copy);
+  // `id`: the copy's; 0: it is owned.
+  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy);
   // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
-  // the graph or, of a plain graph, the next one with its handle ends. Returns the graph's capture
-  // id; 0: not known.
-  std::uint64_t remove_hoisted(reference_set& set, std::uint64_t id) noexcept;
+  // the graph or, of one that is not owned, the next one with its handle ends. Returns the graph's
+  // capture id; 0: not known.
+  std::uint64_t remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
   // The graph is alive, and not the sets that a recapture released. Before an append that follows
   // the query of the capture; a set that closes after that query is of a graph that was destroyed.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The set is not, or no longer, on that graph.
-  void remove(reference_set& set, std::uint64_t id) noexcept;
+  void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;
 
   void add_set(reference_set const& made);  // all sets are tracked, leaked ones too
   void remove_set(reference_set const& doomed) noexcept;
 
-  // The graph's sets, to which nothing is appended from now on.
-  [[nodiscard]] std::vector<reference_set*> seal(std::uint64_t id);
-  [[nodiscard]] bool is_sealed(reference_set const& set) const noexcept;
-  [[nodiscard]] bool is_on(reference_set const& set, std::uint64_t id) const noexcept;
+  // The newest graph with this handle that is known.
+  struct known_graph {
+    std::uint64_t id = 0;  // 0: not known
+    bool is_owned = false;
+    bool is_used = false;  // it holds something, or was hoisted
+  };
+  [[nodiscard]] known_graph known(cudaGraph_t graph) const noexcept;
 
-  // The id or key of the newest known graph with this handle. 0: no live graph with this handle is
-  // known, so its id need not be queried. Not a key: it may be another graph by now.
-  [[nodiscard]] std::uint64_t find(cudaGraph_t graph) const noexcept;
-  [[nodiscard]] static bool is_key(std::uint64_t id) noexcept { return id >= first_key; }
-  [[nodiscard]] bool knows(std::uint64_t id) const noexcept;
+  // For the following, the graph is owned, or its id was compared with the known one.
+  // The graph's sets, to which nothing is appended from now on.
+  [[nodiscard]] std::vector<reference_set*> seal(cudaGraph_t graph);
+  [[nodiscard]] bool is_sealed(reference_set const& set) const noexcept;
+  [[nodiscard]] bool is_on(reference_set const& set, cudaGraph_t graph) const noexcept;
   [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs
 
   // Whether the graph may have work on slots of the group from before it was copied, instantiated
@@ -278,7 +284,7 @@ class graph_registry {
   // The launch orders of the sharing groups whose slots the graph holds; null: it was hoisted, and
   // may use slots of any group. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
-  [[nodiscard]] group_set groups_of(std::uint64_t id) const;
+  [[nodiscard]] group_set groups_of(cudaGraph_t graph) const;
   void note_ordered(deferred_releases const& held) noexcept;  // see reference_set::is_ordered_
   // What the graphs of the group hold, and the ids of those that nothing orders. Throws
   // std::bad_alloc.
@@ -289,35 +295,32 @@ class graph_registry {
   [[nodiscard]] group_members members_of(group_order const& group) const;
 
   // What the graphs hold, each member once. Throws std::bad_alloc.
-  [[nodiscard]] resource_usage describe(std::vector<std::uint64_t> const& ids) const;
+  [[nodiscard]] resource_usage describe(std::set<cudaGraph_t> const& graphs) const;
   // What has a set of `core`, in words: a line for each set. Throws std::bad_alloc.
   [[nodiscard]] std::string describe_sets(deleter_core const& core) const;
 
  private:
   friend class reference_set;
   struct entry {
-    cudaGraph_t graph = nullptr;
-    std::uint64_t capture_id = 0;  // 0: not known
+    std::uint64_t id = 0;  // the newest capture's; 0: not known, and it is owned
+    bool is_owned = false;
     bool is_hoisted = false;
     std::vector<reference_set*> sets;
   };
-  using entries = std::unordered_map<std::uint64_t, entry>;
+  using entries = std::unordered_map<cudaGraph_t, entry>;
 
-  [[nodiscard]] std::uint64_t resolve(std::uint64_t id, cudaGraph_t graph) const noexcept;
+  // Null if there is none, or it is not owned and has another id. `id` 0: any.
+  [[nodiscard]] entry const* find(cudaGraph_t graph, std::uint64_t id = 0) const noexcept;
+  // The entry, of a graph with this id; 0: not known.
+  [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
-  [[nodiscard]] std::span<reference_set* const> sets_of(std::uint64_t id) const noexcept;
-  void take_out(reference_set const& set, std::uint64_t id) noexcept;
-  void drop(reference_set& set, std::uint64_t id) noexcept;
+  static void clear(entries::iterator dead) noexcept;
+  void drop(reference_set& set, cudaGraph_t graph) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
-  [[nodiscard]] std::uint64_t capture_id_of(std::uint64_t id) const noexcept;  // 0: not known
-  void forget_entry(std::uint64_t dead_id) noexcept;
 
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set
   entries entries_;
-  std::unordered_map<cudaGraph_t, std::uint64_t> handles_;  // the newest graph of each handle
-  std::unordered_set<reference_set const*> sets_;           // all
-  static constexpr std::uint64_t first_key = std::uint64_t{1} << 62;  // CUDA's ids begin with 1
-  std::uint64_t next_key_ = first_key;                                // of adopted graphs
+  std::unordered_set<reference_set const*> sets_;  // all
 };
 
 }  // namespace escrow::inline v0_1

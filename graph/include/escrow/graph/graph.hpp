@@ -33,9 +33,9 @@ graph_core& require_graph(char const* call, graph_core* core);
 //   too, and their launches done. Bodies of its conditional nodes keep it alive.
 // Capture: all functions are capture-safe; calls that CUDA forbids in a capture run in Relaxed
 //   mode.
-// Errors: cuda_error, usage_error. The destructor ignores the status. The first node that has
-//   resources queries the id (graph_id_of()). What changed and destroyed nodes had is taken off the
-//   graph when the handle is requested or the graph is instantiated or copied: this may fail.
+// Errors: cuda_error, usage_error. The destructor ignores the status. What changed and destroyed
+//   nodes had is taken off the graph when the handle is requested or the graph is instantiated or
+//   copied: this may fail.
 // Example: examples/conditional.cpp.
 class ESCROW_API graph {
  public:
@@ -44,7 +44,8 @@ class ESCROW_API graph {
   graph();
   explicit graph(deleter& its);
   // Takes over a graph created by plain calls, e.g. cudaStreamEndCapture. `id` is its capture id,
-  // if known. Throws std::bad_alloc, cuda_error; the graph is then destroyed.
+  // if known. Throws std::bad_alloc, cuda_error, usage_error if the id is needed and cannot be
+  // learned; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0);
   graph(graph&& other) noexcept;
   graph& operator=(graph&& other) noexcept;
