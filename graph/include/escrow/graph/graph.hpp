@@ -97,7 +97,8 @@ class ESCROW_API graph_ref {
   template <std::convertible_to<cudaGraph_t> Graph>
   // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
   graph_ref(Graph const& native) noexcept : native_(native) {}
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // Of a graph that was moved from, it is null.
+  // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
   graph_ref(graph const& of) noexcept;
 
   // Null if it was moved from or detached.

@@ -104,7 +104,8 @@ class ESCROW_API node : public graph_builder_ref {
   node const& after(node const& other) const;
 
   // Makes the node one of `kind`, of the kind that it is, and keeps what that owns instead of what
-  // was kept, which is released when the graph is next used. On failure node and owners are as before. Source: cudaGraphNodeSetParams.
+  // was kept, which is released when the graph is next used. On failure node and owners are as
+  // before. Source: cudaGraphNodeSetParams.
   template <detail::changeable_kind Kind>
   void set(Kind kind) const {
     detail::node_draft made = kind.draft(require("node::set"));
@@ -112,9 +113,9 @@ class ESCROW_API node : public graph_builder_ref {
     kind.commit();
   }
 
-  // Takes the node out of its graph, with its edges, and releases what is kept for it when the graph
-  // is next used; not for a conditional node, without which CUDA cannot instantiate its condition's graph. Source:
-  // cudaGraphDestroyNode.
+  // Takes the node out of its graph, with its edges, and releases what is kept for it when the
+  // graph is next used; not for a conditional node, without which CUDA cannot instantiate its
+  // condition's graph. Source: cudaGraphDestroyNode.
   void destroy() const;
 
  private:
