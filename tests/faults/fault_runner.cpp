@@ -200,9 +200,8 @@ void fault_runner::every_call() {
 void fault_runner::every_function() {
   std::set<std::string> called;
   for (sim::recorded_call const& each : sites_) called.emplace(each.api);
-  for (std::string const& api : called) {
-    static_cast<void>(run({.api = api, .error = cudaErrorUnknown, .is_for_good = true}, 0));
-  }
+  for (std::string const& api : called)
+    run({.api = api, .error = cudaErrorUnknown, .is_for_good = true}, 0);
 }
 
 void fault_runner::run_each_way(fault failing,
@@ -256,8 +255,7 @@ run_result fault_runner::run(fault const& failing, int way_to_end) {
   empty_event_cache();
   sim::counts const before = sim::alive();
   run_result went;
-  leftovers left;
-  bool is_left_uncounted = false;
+  std::optional<leftovers> left;  // nothing: it cannot be counted
   bool const loses_device = failing.call != 0 && is_sticky(failing.error);
   {
     auto const in = it_.prepare();
@@ -267,14 +265,11 @@ run_result fault_runner::run(fault const& failing, int way_to_end) {
     if (loses_device) {
       left = in->end_after_loss();
     } else if (failing.is_for_good) {
-      // What could not be recorded runs.
-      bool const has_changed = in->seen() != seen || failing.api == "cudaEventRecord";
-      if (went.threw && !has_changed) {
+      bool const is_running = failing.api == "cudaEventRecord";  // though the operation threw
+      if (went.threw && !is_running && in->seen() == seen) {
         EXPECT_NO_THROW(it_.act(*in)) << "it cannot be done again";
       }
-      std::optional<leftovers> const counted = in->end_after_failures(failing.api);
-      if (counted) left = *counted;
-      is_left_uncounted = !counted;
+      left = in->end_after_failures(failing.api);
     } else {
       EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
       expect_thread_as_before();
@@ -286,15 +281,15 @@ run_result fault_runner::run(fault const& failing, int way_to_end) {
   static_cast<void>(cudaGetLastError());
   if (loses_device) expect_thread_as_before();
   sim::run_until_idle();
-  if (!fills_ && !is_left_uncounted) await_events(before.events + left.events);
-  sim::counts const after = sim::alive();
-  sim::counts expected = sum(before, left);
-  if (after.events <= before.events + left.events) expected.events = after.events;
-  if (after.streams <= before.streams + left.streams) expected.streams = after.streams;
-  EXPECT_TRUE(fills_ || is_left_uncounted || after == expected)
-      << "before:" << describe(before) << "\nafter: " << describe(after)
-      << "\nkept on purpose:" << describe(left);
   EXPECT_EQ(sim::calls_in_callbacks(), 0U);
+  if (fills_ || !left) return went;
+  await_events(before.events + left->events);
+  sim::counts const after = sim::alive();
+  sim::counts expected = sum(before, *left);
+  if (after.events <= before.events + left->events) expected.events = after.events;
+  if (after.streams <= before.streams + left->streams) expected.streams = after.streams;
+  EXPECT_TRUE(after == expected) << "before:" << describe(before) << "\nafter: " << describe(after)
+                                 << "\nkept on purpose:" << describe(*left);
   return went;
 }
 
@@ -303,10 +298,8 @@ run_result fault_runner::act(stage& in, fault const& failing) {
   sim::start_recording(sim::recorded_threads::this_one);
   if (failing.call != 0) sim::fail_nth_here(failing.call, failing.error);
   if (failing.is_for_good) sim::fail_call_here(failing.api, failing.error, 1, failures_in_a_row);
-  // In place of a record the stream is synchronized, which the flag would block.
-  if (failing.is_for_good && failing.api == "cudaEventRecord") {
+  if (failing.is_for_good && failing.api == "cudaEventRecord")  // in its place, which would block
     sim::fail_call_here("cudaStreamSynchronize", failing.error, 1, failures_in_a_row);
-  }
   std::optional<allocation_watch> watch;
   try {
     watch.emplace(failing.allocation, failing.times);
