@@ -58,7 +58,7 @@ struct ESCROW_LOCAL size_class {
 
 // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
 // sees `looked_at`, or less `slots`, and tries again.
-class shrinking {
+class ESCROW_LOCAL shrinking {
  public:
   explicit shrinking(size_class& of) noexcept : of_(of) {
     of_.free.looked_at.fetch_add(1, std::memory_order_relaxed);

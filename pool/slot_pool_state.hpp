@@ -15,6 +15,7 @@
 #include "capture_reuse.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/pool/resource_pool.hpp"
