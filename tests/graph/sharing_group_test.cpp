@@ -15,7 +15,10 @@ class SharingGroup : public sharing_world {
   [[nodiscard]] graph captured_claims(scratch_pool& of, std::vector<std::size_t> const& bytes) {
     return captured([&](cudaStream_t on) {
       std::vector<lease<device_block>> held;
-      for (std::size_t const each : bytes) held.push_back(of.claim(on, each));
+      for (std::size_t const each : bytes) {
+        held.push_back(of.claim(on, each));
+        EXPECT_GE(held.back()->size(), each);
+      }
     });
   }
 
