@@ -24,18 +24,10 @@ std::string describe(cudaGraphExecUpdateResultInfo const& failed) {
                                                "what it uses cannot be updated",
                                                "its kernel cannot be changed to this one",
                                                "its attributes cannot be changed so"};
-  constexpr std::array<char const*, 6> types{"kernel", "memcpy", "memset",
-                                             "host",   "child",  "empty"};
   auto const reason = static_cast<std::size_t>(failed.result);
-  cudaGraphNodeType type{};
   std::ostringstream text;
   text << "a node";
-  if (failed.errorNode != nullptr) {
-    text << " (" << failed.errorNode;
-    bool const is_known = succeeded(cudaGraphNodeGetType(failed.errorNode, &type));
-    if (is_known && static_cast<std::size_t>(type) < types.size()) text << ", " << types[type];
-    text << ')';
-  }
+  if (failed.errorNode != nullptr) text << " (" << failed.errorNode << ')';
   text << " of `source` does not fit: " << (reason < reasons.size() ? reasons[reason] : "");
   return text.str();
 }

@@ -78,7 +78,7 @@ TEST_F(ErrorTexts, OfAFailedUpdateNameTheNodeAndTheReason) {
   std::ostringstream handle;
   handle << nodes[1];
   expect_text([&] { exec.update(other_type); },
-              {"graph_exec::update: a node (" + handle.str() + ", kernel) of `source`",
+              {"graph_exec::update: a node (" + handle.str() + ") of `source`",
                "it is of another type", "create another graph_exec"});
   expect_text([&] { exec.update(captured_without_cargo()); },
               {"of `source` does not fit: ", "create another graph_exec"});
