@@ -9,21 +9,23 @@
 namespace escrow::bench {
 namespace {
 
-// What no event-based pool that may be called in a capture can do without.
-claim_setup floor() {
+// A record of the stream's event; `asks`: the floor, what no event-based pool that may be called in
+// a capture can do without.
+template <bool asks>
+claim_setup record() {
   return [](claim_streams const& mine) -> claim_pair {
     auto const events = std::make_shared<std::vector<test::owned_event>>();
     for (std::size_t i = 0; i < mine.size(); ++i) events->push_back(test::make_event());
-    return [events, mine](std::size_t on, std::size_t) {
-      ask_about(mine[on]);
-      test::must(cudaEventRecord((*events)[on], mine[on]));
+    return [events, mine](std::size_t on, std::size_t last) {
+      if constexpr (asks) ask_about(mine[on]);
+      test::must(cudaEventRecord((*events)[on], mine[last]));
     };
   };
 }
 
 // The floor without its record: what no pool that may be called in a capture can do without.
 claim_setup queries() {
-  return by_stream(&ask_about);
+  return by_stream([](cudaStream_t on, cudaStream_t) { ask_about(on); });
 }
 
 constexpr std::size_t slots_max = 1024;  // at least one for each stream
@@ -48,11 +50,7 @@ void release(Lease claimed, cudaStream_t on, cudaStream_t last) {
 template <std::size_t slots>
 claim_setup pooled_pairs() {
   auto const pool = make_pool({.slots_max = slots});
-  return [=](claim_streams const& mine) -> claim_pair {
-    return [=](std::size_t on, std::size_t last) {
-      release(pool->claim(mine[on]), mine[on], mine[last]);
-    };
-  };
+  return by_stream([=](cudaStream_t on, cudaStream_t last) { release(pool->claim(on), on, last); });
 }
 
 // A claimer for each stream of the thread.
@@ -73,7 +71,9 @@ claim_setup local() {
 claim_setup scratch() {
   auto const pool =
       std::make_shared<scratch_pool>(pool_options{.slots_max = slots_max, .label = "claim"});
-  return by_stream([=](cudaStream_t stream) { pool->claim(stream, claimed_bytes).release(); });
+  return by_stream([=](cudaStream_t on, cudaStream_t last) {
+    release(pool->claim(on, claimed_bytes), on, last);
+  });
 }
 
 // PyTorch-shaped: one lock for all, a list searched for the stream's own, an event each.
@@ -85,29 +85,42 @@ class locked_pool {
   };
 
   slot claim(cudaStream_t stream) {
-    std::lock_guard const lock(mutex_);
+    std::unique_lock lock(mutex_);
     auto const own = std::find_if(free_.rbegin(), free_.rend(),
                                   [=](slot const& each) { return each.stream == stream; });
-    if (own == free_.rend()) return {test::make_event(), stream};
-    slot found = std::move(*own);
-    free_.erase(std::next(own).base());
+    if (own != free_.rend()) {
+      slot found = std::move(*own);
+      free_.erase(std::next(own).base());
+      return found;
+    }
+    if (made_ < slots_max) {
+      ++made_;
+      return {test::make_event(), stream};
+    }
+    test::must(!free_.empty(), "a slot is free");
+    slot found = std::move(free_.front());
+    free_.erase(free_.begin());
+    lock.unlock();
+    test::must(cudaStreamWaitEvent(stream, found.ready, 0));
     return found;
   }
 
-  void release(slot&& used) {
-    test::must(cudaEventRecord(used.ready, used.stream));
+  void release(slot&& used, cudaStream_t stream) {
+    test::must(cudaEventRecord(used.ready, stream));
+    used.stream = stream;
     std::lock_guard const lock(mutex_);
     free_.push_back(std::move(used));
   }
 
  private:
-  std::mutex mutex_;  // guards free_
+  std::mutex mutex_;  // guards all below
   std::vector<slot> free_;
+  std::size_t made_ = 0;
 };
 
 claim_setup mutex_vector() {
-  return by_stream([pool = std::make_shared<locked_pool>()](cudaStream_t stream) {
-    pool->release(pool->claim(stream));
+  return by_stream([pool = std::make_shared<locked_pool>()](cudaStream_t on, cudaStream_t last) {
+    pool->release(pool->claim(on), last);
   });
 }
 
@@ -117,10 +130,10 @@ claim_setup keeping_malloc_async() {
   test::must(cudaDeviceGetDefaultMemPool(&pool, 0));
   std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
   test::must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
-  return by_stream([](cudaStream_t stream) {
+  return by_stream([](cudaStream_t on, cudaStream_t last) {
     void* memory = nullptr;
-    test::must(cudaMallocAsync(&memory, claimed_bytes, stream));
-    test::must(cudaFreeAsync(memory, stream));
+    test::must(cudaMallocAsync(&memory, claimed_bytes, on));
+    test::must(cudaFreeAsync(memory, last));
   });
 }
 
@@ -128,8 +141,9 @@ claim_setup keeping_malloc_async() {
 
 std::vector<claim_arm> claim_arms() {
   return {
+      {"event_record", &record<false>},
       {"queries", &queries},
-      {"floor", &floor},
+      {"floor", &record<true>},
       {"local", &local},
       {"escrow", &pooled_pairs<slots_max>},
       {"scratch", &scratch},

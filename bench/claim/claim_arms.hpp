@@ -13,8 +13,7 @@ constexpr std::size_t claimed_bytes = std::size_t{1} << 20;
 
 // The streams of one thread.
 using claim_streams = std::vector<cudaStream_t>;
-// Claims for one of the thread's streams and releases, by their places; `last` is another one only
-// in rounds whose arms can do that.
+// Claims for one of the thread's streams and releases on that or another one, by their places.
 using claim_pair = std::function<void(std::size_t on, std::size_t last)>;
 // What the threads share: makes the pair of the calling thread.
 using claim_setup = std::function<claim_pair(claim_streams const&)>;
@@ -22,11 +21,11 @@ using claim_arm = arm<claim_setup()>;
 
 inline constexpr int some = 64;  // pairs in a row of arms that take much longer
 
-// The setup of an arm that claims and releases by `pair(stream)`.
+// The setup of an arm that claims and releases by `pair(on, last)`, of streams.
 template <class Pair>
 claim_setup by_stream(Pair pair) {
   return [pair](claim_streams const& mine) -> claim_pair {
-    return [pair, mine](std::size_t on, std::size_t) { pair(mine[on]); };
+    return [pair, mine](std::size_t on, std::size_t last) { pair(mine[on], mine[last]); };
   };
 }
 
@@ -47,8 +46,8 @@ claim_setup by_stream(Pair pair) {
 
 struct claim_load {
   int threads = 1;
-  int streams = 1;        // of each thread
-  bool migrates = false;  // each lease is released on another stream
+  int streams = 1;    // of each thread
+  int migrating = 0;  // percent of leases that are released on another stream
 };
 
 // Those of the arms that this program has and that work here. What another library lacks, or throws

@@ -82,13 +82,17 @@ void run_scratch_memory(benchmark::State& state) {
 
 void register_all(settings const& how) {
   auto const arms = present_arms(claim_arms());
-  for (int const threads : {1, 2, 4, 8, 16}) {
-    add_rounds("claim/threads:" + std::to_string(threads) + "/streams:1/migrating:0", how, arms,
-               {"escrow", "local", "queries"}, {.threads = threads});
+  auto const add_load = [&](claim_load const& load) {
+    add_rounds("claim/threads:" + std::to_string(load.threads) + "/streams:" +
+                   std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
+               how, arms, {"escrow", "local", "queries"}, load);
+  };
+  for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
+  for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});
+  for (int const percent : {1, 10, 100}) {
+    add_load({.threads = 8, .streams = 4, .migrating = percent});
   }
   claim_arm const escrow = arm_named("escrow", arms);
-  add_rounds("claim/threads:8/streams:4/migrating:100", how, {escrow, arm_named("local", arms)},
-             {"escrow"}, {.threads = 8, .streams = 4, .migrates = true});
   for (int const threads : {1, 8}) {
     add_pair("claim_turns/escrow_over_floor", how, arm_named("floor", arms), escrow, {threads});
     add_pair("claim_turns/scratch_over_escrow", how, escrow, arm_named("scratch", arms), {threads});

@@ -33,22 +33,38 @@ class claim_team {
   }
 
  private:
-  // The streams of a thread take turns.
+  struct step {
+    std::size_t on, last;
+  };
+
+  // All streams in turn. One step in a period migrates, in each period another one: as many leases
+  // leave each stream as come to it.
+  [[nodiscard]] std::vector<step> steps() const {
+    auto const streams = static_cast<std::size_t>(load_.streams);
+    auto const period = static_cast<std::size_t>(load_.migrating > 0 ? 100 / load_.migrating : 1);
+    std::vector<step> result;
+    for (std::size_t i = 0; i < period * streams; ++i) {
+      std::size_t const on = i % streams;
+      bool const migrates = load_.migrating > 0 && i % period == i / period % period;
+      result.push_back({on, migrates ? (on + streams / 2) % streams : on});
+    }
+    return result;
+  }
+
   [[nodiscard]] thread_team::part part_of(std::size_t thread) {
     auto& streams = streams_[thread];
     for (int i = 0; i < load_.streams; ++i) streams.push_back(test::make_stream());
     claim_streams const handles(streams.begin(), streams.end());
     std::vector<claim_pair> pairs;
     for (claim_setup const& each : setups_) pairs.push_back(each(handles));
-    std::size_t const count = handles.size(), shift = load_.migrates ? count / 2 : 0;
-    return [=, this] {
+    return [=, this, steps = steps(), next = std::vector<std::size_t>(pairs.size())]() mutable {
       claim_pair const& pair = pairs[arm_];
-      std::size_t on = 0, last = shift;
+      std::size_t at = next[arm_];
       for (int i = 0; i < pairs_; ++i) {
-        pair(on, last);
-        if (++on == count) on = 0;
-        if (++last == count) last = 0;
+        pair(steps[at].on, steps[at].last);
+        if (++at == steps.size()) at = 0;
       }
+      next[arm_] = at;
     };
   }
 
@@ -102,7 +118,8 @@ std::vector<claim_arm> present_arms(std::vector<claim_arm> const& all) {
   for (claim_arm const& each : all) {
     std::string flaw = each.setup == nullptr ? "not built" : "";
     try {
-      if (flaw.empty()) static_cast<void>(claim_team({}, {each}).round_us(0, 4));
+      if (flaw.empty())
+        static_cast<void>(claim_team({.streams = 2, .migrating = 100}, {each}).round_us(0, 4));
     } catch (std::exception const& error) {
       flaw = error.what();
     }

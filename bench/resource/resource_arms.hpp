@@ -12,14 +12,14 @@ namespace escrow::bench {
 
 inline constexpr std::size_t resource_alignment = 256;
 
-// Allocations of one size, each freed before the next. `make` makes the resource.
+// Allocations of one size, each freed before the next. A block that is freed on another stream is
+// that stream's from then on. `make` makes the resource.
 template <auto make>
 claim_setup pairs_of() {
   auto const shared = std::make_shared<decltype(make())>(make());
-  return by_stream([=](cudaStream_t stream) {
-    cuda::stream_ref const on(stream);
-    void* const memory = shared->allocate(on, claimed_bytes, resource_alignment);
-    shared->deallocate(on, memory, claimed_bytes, resource_alignment);
+  return by_stream([=](cudaStream_t on, cudaStream_t last) {
+    void* const memory = shared->allocate(cuda::stream_ref(on), claimed_bytes, resource_alignment);
+    shared->deallocate(cuda::stream_ref(last), memory, claimed_bytes, resource_alignment);
   });
 }
 

@@ -17,7 +17,7 @@ namespace {
 claim_setup scratch_pairs() {
   return by_stream(
       [pool = std::make_shared<scratch_pool>(pool_options{.slots_max = 4096, .label = "scratch"})](
-          cudaStream_t stream) { pool->claim(stream, claimed_bytes).release(); });
+          cudaStream_t on, cudaStream_t) { pool->claim(on, claimed_bytes).release(); });
 }
 
 memory_resource escrow_resource() {
