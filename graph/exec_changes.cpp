@@ -72,7 +72,7 @@ graph_exec::state::holding graph_exec::state::replacement_of(reference_sets cons
 
 void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("graph_exec::update", source, bodies);
+  graph_survey const survey = survey_of("graph_exec::update", source.get(), source.core(), bodies);
   hoist_scope const off("graph_exec::update", survey);
   holding next = replacement_of(off.sets());
   update_to(source.get(), exec_, "graph_exec::update", "create another graph_exec from `source`");
@@ -83,12 +83,12 @@ void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const&
 std::string graph_exec::state::add_turn(graph_ref source, std::vector<cudaGraph_t> const& bodies,
                                         holding& before) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("exec_set::add", source, bodies);
+  graph_survey const survey = survey_of("exec_set::add", source.get(), source.core(), bodies);
   hoist_scope off("exec_set::add", survey);
   holding next = holding_of(off.sets());
   std::string refused = updated(exec_, source.get());
   if (!refused.empty()) return refused;
-  off.keep_off(source);
+  off.keep_off(source.core());
   before = std::exchange(now_, std::move(next));
   graph_registry::global().note_ordered(now_.held);
   return refused;

@@ -31,7 +31,8 @@ void check_launch(cudaError_t status, char const* api) {
 graph_exec::state::state(graph_ref source, instantiate_options const& options, references after) {
   profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("graph_exec::graph_exec", source, options.bodies);
+  graph_survey const survey =
+      survey_of("graph_exec::graph_exec", source.get(), source.core(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
@@ -41,7 +42,7 @@ graph_exec::state::state(graph_ref source, instantiate_options const& options, r
     graph_lifetime_lock const lock;
     check(cudaGraphInstantiate(&exec_, source.get(), options.flags), "cudaGraphInstantiate");
   }
-  if (after == references::stay_off) off.keep_off(source);
+  if (after == references::stay_off) off.keep_off(source.core());
   graph_registry::global().note_ordered(now_.held);
 }
 

@@ -90,7 +90,7 @@ graph_ref::graph_ref(graph const& of) noexcept
 
 graph graph::clone() const {
   graph_core& core = require("graph::clone");
-  graph_survey const survey = survey_for_copy("graph::clone", *this);
+  graph_survey const survey = survey_for_copy("graph::clone", core);
   cudaGraph_t made = nullptr;
   {
     graph_lifetime_lock const turn;
@@ -105,7 +105,7 @@ graph graph::clone() const {
 cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = require(call);
-  graph_survey const survey = survey_for_copy(call, *this);
+  graph_survey const survey = survey_for_copy(call, core);
   cudaGraphNode_t node = nullptr;
   {
     graph_lifetime_lock const turn;
@@ -139,7 +139,9 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
 }
 
 resource_usage graph::held() const {
-  return graph_registry::global().describe(survey_of("graph::held", *this, {}).known);
+  graph_ref const self(*this);
+  graph_survey const survey = survey_of("graph::held", self.get(), self.core(), {});
+  return graph_registry::global().describe(survey.known);
 }
 
 namespace {

@@ -108,18 +108,19 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
 
 }  // namespace
 
-graph_survey survey_of(char const* call, graph_ref root, std::span<cudaGraph_t const> bodies) {
-  if (root.get() == nullptr) {
+graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
+                       std::span<cudaGraph_t const> bodies) {
+  if (root == nullptr) {
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
   }
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
-  if (graph_core* const core = root.core(); core != nullptr) {
+  if (core != nullptr) {
     core->seal();
     all_bodies.insert(core->bodies.begin(), core->bodies.end());
   }
   graph_survey found;
-  group_set all = survey_tree(call, root.get(), found);
+  group_set all = survey_tree(call, root, found);
   std::vector<group_set> parts{all};
   for (cudaGraph_t const body : all_bodies) {
     group_set const& added = parts.emplace_back(survey_tree(call, body, found));
@@ -133,8 +134,8 @@ graph_survey survey_of(char const* call, graph_ref root, std::span<cudaGraph_t c
   return found;
 }
 
-graph_survey survey_for_copy(char const* call, graph_ref original) {
-  graph_survey survey = survey_of(call, original, {});
+graph_survey survey_for_copy(char const* call, graph_core& original) {
+  graph_survey survey = survey_of(call, original.native(), &original, {});
   for (cudaGraph_t const each : survey.known) {
     static_cast<void>(graph_registry::global().seal(each));
   }
@@ -198,13 +199,13 @@ hoist_scope::~hoist_scope() {
   }
 }
 
-void hoist_scope::keep_off(graph_ref root) noexcept {
+void hoist_scope::keep_off(graph_core* core) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     each.set->end_reuse(graph_registry::global().remove_hoisted(*each.set, each.graph));
     release_object(each.set->object(), each.set->core());
   }
-  if (root.core() != nullptr) root.core()->forget_payloads();
+  if (core != nullptr) core->forget_payloads();
 }
 
 }  // namespace escrow::inline v0_1

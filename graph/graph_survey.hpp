@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "escrow/graph/graph.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 
@@ -27,13 +26,14 @@ struct graph_survey {
   std::string concurrent;
 };
 
-// Seals `root`, and walks it, its child graphs, and `bodies`. The usage_error for a graph without a
-// readable id names `call`. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] graph_survey survey_of(char const* call, graph_ref root,
+// Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;
+// null: a plain handle. The usage_error for a graph without a readable id names `call`. Throws
+// cuda_error, std::bad_alloc.
+[[nodiscard]] graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
                                      std::span<cudaGraph_t const> bodies);
 
 // The same before a copy: also seals the sets, since the copy must not get later additions.
-[[nodiscard]] graph_survey survey_for_copy(char const* call, graph_ref original);
+[[nodiscard]] graph_survey survey_for_copy(char const* call, graph_core& original);
 
 // Registers the sets of a graph and its child graphs for a copy and its child graphs. An
 // unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc: some copies are
@@ -50,7 +50,7 @@ class hoist_scope {
   ~hoist_scope();
 
   [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }  // each once
-  void keep_off(graph_ref root) noexcept;  // makes the removal permanent; `root`: surveyed
+  void keep_off(graph_core* core) noexcept;  // makes the removal permanent; `core`: surveyed
 
  private:
   struct taken {

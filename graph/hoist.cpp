@@ -90,7 +90,7 @@ hoisted::~hoisted() {
 
 hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("hoist", source, bodies);
+  graph_survey const survey = survey_of("hoist", source.get(), source.core(), bodies);
   hoist_scope off("hoist", survey);
   if (off.sets().empty() && !survey.known.empty()) {
     throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
@@ -98,7 +98,7 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
   }
   std::unique_ptr<hoisted::state> taken(
       new hoisted::state{hold_all(off.sets()), !survey.lacks_bodies});
-  off.keep_off(source);
+  off.keep_off(source.core());
   return hoisted(std::move(taken));
 }
 

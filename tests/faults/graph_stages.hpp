@@ -307,7 +307,7 @@ class build_stage : public fault_world {
     }
   }
   void before_end(bool is_lost) override {
-    if (!has_failed) shared.reset();  // what failed does not keep it
+    if (!has_failed) shared.reset();                         // what failed does not keep it
     if (!is_lost && built) static_cast<void>(built->get());  // what changed nodes kept goes
     if (!is_lost) reclaim();
     for (std::size_t i = 0; !is_lost && i < fates.size(); ++i) {

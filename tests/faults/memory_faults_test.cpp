@@ -179,8 +179,7 @@ void add_claimers(rows& add) {
   step const asked_for = [](auto& in) { static_cast<void>(in.scratch->claim(in.other, 300)); };
   auto const claims = runs("scratch_claimer::claim");
   rows::steps const with_idle{make_pool, make, idle_there};
-  add("scratch claimer, made", runs("scratch_pool::on scratch_claimer::scratch_claimer"),
-      {make_pool}, make);
+  add("scratch claimer, made", runs("scratch_pool::on"), {make_pool}, make);
   add("scratch claimer, claim of a new size", claims, {make_pool, make}, claim(300));
   add("scratch claimer, claim of what is idle", claims, with_idle, claim(300));
   add("scratch claimer, claim of another size, others have asked", claims,

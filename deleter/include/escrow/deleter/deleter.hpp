@@ -203,6 +203,7 @@ class ESCROW_API deleter {
   //       graph 12 holds a reference set
   [[nodiscard]] std::string describe() const;
 
+  // Numbers of this moment. Any thread.
   [[nodiscard]] deleter_stats stats() const noexcept;
   // Internal: what pools and graphs push to.
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
