@@ -117,9 +117,9 @@ void add_scratch(rows& add) {
       claim_scratch);
   add("scratch, close", runs("scratch_pool::close_for"), used,
       [](auto& in) { EXPECT_EQ(in.scratch->close_for(std::chrono::nanoseconds{0}).size(), 1U); });
-  add("scratch, described", runs("scratch_pool::describe scratch_pool::holders"),
+  add("scratch, described", runs("slot_pool::describe slot_pool::holders"),
       {make_scratch, claim_scratch}, [](auto& in) { in.answer = in.scratch->describe(); });
-  add("scratch, ended", runs("scratch_pool::~scratch_pool"), used, end);
+  add("scratch, ended", runs("slot_pool::close_and_leave"), used, end);
   add("scratch, reclaimed", runs("deleter::poll"),
       {make_scratch, claim_scratch, idle(300), sync_one, end}, poll)
       .served_otherwise = at_next_poll;
@@ -186,7 +186,7 @@ void add_claimers(rows& add) {
       {make_pool, make, idle_there, asked_for}, claim(256));
   add("scratch claimer, flush", runs("scratch_claimer::flush"), with_idle,
       [](auto& in) { in.local->flush(); });
-  add("scratch claimer, ended", runs("scratch_claimer::~scratch_claimer"), with_idle,
+  add("scratch claimer, ended", runs("claimer_slots::~claimer_slots"), with_idle,
       [](auto& in) { in.local.reset(); });
 }
 
