@@ -37,7 +37,6 @@ EXCEPTED = {
     "kernel_argument_traits::*": "customisations; launches and nodes with owners and leases run them",
     "memory_source::device": "functions to be called",
     "scratch_pool::block_bytes": "computes a number",
-    "scratch_pool::stats": "sums counts",
     "scratch_pools::scratch_pools": "asks for the number of devices, as every pool does",
     "sharing_group::*": "counts, and texts of counts; calls no CUDA function",
     "source_location::*": "a value",

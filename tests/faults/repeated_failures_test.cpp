@@ -166,6 +166,7 @@ TEST_F(StreamSharedFault, BesideALostDeviceAUseOnAnotherLeaksTheObject) {
     hold_up(healthy);
     record_stream(shared, healthy);
   }
+  hold_up(one);  // else this use may end before the device fails
   record_stream(shared, one);
   sim::fail_device(0, cudaErrorIllegalAddress);
   shared.reset();
