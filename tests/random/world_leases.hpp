@@ -225,9 +225,13 @@ struct world_leases : world_pools {
     bool const may_refuse = is_foreign || is_other_captured || at.is_invalid() ||
                             streams_[s].device != 0 || (way != 2 && is_blocked(s));
     meet(released_on_a_blocked_legacy_stream, way == 2 && is_blocked(s));
+    // A later capture of its graph does not order what was enqueued after its own.
+    bool const is_later_capture =
+        place.capture != 0 && at.is_active() &&
+        std::ranges::any_of(place.others, [](auto const& other) { return other.is_eager; });
     // Its slot waits until the pool is given the stream again, or is leaked with the pool.
-    bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_blocked(s) ||
-                             is_other_captured || is_disturbed_;
+    bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_later_capture ||
+                             is_blocked(s) || is_other_captured || is_disturbed_;
     if (is_deferred) ++deferred_releases_;
     give_of(place.slot, s);
     auto const marks = state_of(place.slot).marks;
@@ -245,8 +249,11 @@ struct world_leases : world_pools {
     if (address != nullptr) note_freed(place, s, way, may_refuse || may_fail);
     if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
     bool const has_met = mine_ == nullptr || mine_->has_met;
+    // A share of a node, also of one that was refused, may be on its way to the worker.
+    bool const had_share = state_of(place.slot).racy;
     bool const is_plain = place.capture == 0 && at.is_none() && !is_deferred && !is_disturbed_ &&
-                          !state_of(place.slot).is_kept && !model_.is_held_by_graphs(place.slot);
+                          !had_share && !state_of(place.slot).is_kept &&
+                          !model_.is_held_by_graphs(place.slot);
     if (is_plain && result == done && !has_met) state_of(place.slot).checks = 1;
     if (is_late) note_release(place, s);
     if (!place.held || !place.held->is_held()) {
