@@ -102,7 +102,7 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
   std::lock_guard const lock(mutex_);
   held.held_by_.reserve(held.held_by_.size() + 1);
   of_size& its = held.of_.captured;
-  if (is_in_group_) its.shared.reserve(its.slots_held + 1);
+  if (is_in_group_) reserve_for(its.shared, its.slots_held + 1);
   auto const [found, is_new] = its.entries.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();

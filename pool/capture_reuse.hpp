@@ -51,6 +51,10 @@ struct capture_frontier {
   }
 };
 
+// Makes room for so many, and not one by one. Throws std::bad_alloc.
+inline void reserve_for(std::vector<slot*>& listed, std::size_t count) {
+  if (listed.capacity() < count) listed.reserve(2 * count);
+}
 // Removes one of `listed`, which is most often one of the last.
 inline void remove_from(std::vector<slot*>& listed, slot const& which) noexcept {
   listed.erase(std::prev(std::find(listed.rbegin(), listed.rend(), &which).base()));

@@ -210,7 +210,7 @@ slot* slot_pool::state::make_slot(size_class& of, std::exception_ptr& failure) n
   try {
     if (options.track_leases) {
       std::lock_guard const lock(leases_mutex);
-      leases.reserve(references.load(std::memory_order_relaxed));  // one more than slots
+      reserve_for(leases, references.load(std::memory_order_relaxed));  // one more than slots
     }
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;

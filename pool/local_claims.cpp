@@ -20,9 +20,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
   if (has_asked(from)) [[unlikely]] {
     given = from.take_all_of(on.id);
     cover(given, on, true);
-    for_each_size([&](size_class& each) {
-      if (&each != &of) give_all(each, on);
-    });
+    for_each_size([&](size_class& each) { give_all(each, on); });
   }
   claimed_slot claimed;
   if (slot* const own = from.take()) [[likely]] {
