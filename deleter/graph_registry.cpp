@@ -53,6 +53,15 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
   std::vector<reference_set*>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
+    auto& groups = found->second.groups;
+    for (reference_set* const each : added) {
+      auto const& order = each->order_;
+      auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
+        return !known.owner_before(order) && !order.owner_before(known);
+      };
+      if (order->group == nullptr || std::ranges::any_of(groups, is_it)) continue;
+      groups.push_back(order);
+    }
   } catch (...) {
     erase_if_unused(found);
     throw;
@@ -64,6 +73,7 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
 void graph_registry::clear(entries::iterator dead) noexcept {
   for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
   dead->second.sets.clear();
+  dead->second.groups.clear();
   dead->second.is_hoisted = false;
 }
 
@@ -202,8 +212,8 @@ graph_registry::group_set graph_registry::groups_of(cudaGraph_t graph) const {
   entry const* const found = find(graph);
   if (found == nullptr) return result;
   if (found->is_hoisted) result.insert(nullptr);
-  for (reference_set const* const each : found->sets) {
-    if (each->order_->group != nullptr) result.insert(each->order_);
+  for (auto const& each : found->groups) {
+    if (auto group = each.lock()) result.insert(std::move(group));
   }
   return result;
 }

@@ -112,19 +112,16 @@ void graph_core::forget_hoisted() noexcept {
 }
 
 void graph_core::forget_unused() {
-  if (is_changed_) {
-    auto const is_same = [](auto const& one, auto const& other) { return one.node == other.node; };
-    std::ranges::stable_sort(payloads_, {}, &kept_owner::node);
-    payloads_.erase(payloads_.begin(),
-                    std::unique(payloads_.rbegin(), payloads_.rend(), is_same).base());
-    std::erase_if(payloads_, [](auto const& each) { return each.owner == nullptr; });
-  }
-  // Nodes may have been destroyed by plain calls.
   if (payloads_.empty()) return;
   std::vector<cudaGraphNode_t> all = nodes_of(native_);
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
-  std::unordered_set<cudaGraphNode_t> const alive(all.begin(), all.end());
-  std::erase_if(payloads_, [&alive](auto const& each) { return !alive.contains(each.node); });
+  // The last entry of a node counts. Nodes may have been destroyed by plain calls, and others may
+  // have got their handles.
+  std::unordered_set<cudaGraphNode_t> left(all.begin(), all.end());
+  auto const is_stale = [&left](auto const& each) { return left.erase(each.node) == 0; };
+  payloads_.erase(payloads_.begin(),
+                  std::remove_if(payloads_.rbegin(), payloads_.rend(), is_stale).base());
+  std::erase_if(payloads_, [](auto const& each) { return each.owner == nullptr; });
 }
 
 void graph_core::seal() {

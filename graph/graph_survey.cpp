@@ -57,7 +57,8 @@ void identify(char const* call, cudaGraph_t graph) {
   if (*id != known.id) registry.forget(graph);
 }
 
-// Whether each node ends before the next one starts, and none has another next one.
+// Whether each node ends before the next one ends, and before a child graph starts, and none has
+// another next one.
 bool is_line(cudaGraph_t graph) {
   auto const [from, to, data] = edges_of(graph);
   if (data.size() + 1 != nodes_of(graph).size()) return false;

@@ -99,7 +99,7 @@ condition graph_builder_ref::make_condition(unsigned initial) const {
 }
 
 cudaGraph_t body_graph::get() const {
-  static_cast<void>(require("body_graph::get"));
+  static_cast<void>(require("body_graph::get").expose());
   return in_;
 }
 

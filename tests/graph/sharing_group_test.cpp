@@ -296,6 +296,19 @@ TEST_F(SharingGroup, RefusesWorkBesideAChildGraphThatWasHoisted) {
   held.release();
 }
 
+TEST_F(SharingGroup, RefusesTwoBranchesOfChildGraphsThatWereHoisted) {
+  graph parent;
+  std::vector<hoisted> held;
+  for (int i = 0; i < 2; ++i) {
+    cudaGraph_t child = nullptr;
+    cudaGraphNode_t const node = captured_use_of(*pool).embed_in("test", parent.get(), {});
+    must(cudaGraphChildGraphNodeGetGraph(node, &child));
+    held.push_back(hoist(child));
+  }
+  EXPECT_THROW(graph_exec const refused(parent), usage_error);
+  for (hoisted& each : held) each.release();
+}
+
 TEST_F(SharingGroup, AnEdgeThatWaitsForNoEndOrdersNoChildGraph) {
   graph const child = captured_use_of(*pool);
   auto const add_behind = [&](cudaGraphEdgeData const& edge) {

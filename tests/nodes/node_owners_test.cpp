@@ -210,6 +210,18 @@ TEST_F(NodeOwners, OfANodeDestroyedByAPlainCallAreReleasedWithTheGraphWhichCanBe
   EXPECT_TRUE(is_released(third));
 }
 
+TEST_F(NodeOwners, OfANodeDestroyedByAPlainCallGoWhenANewNodeHasItsHandle) {
+  std::vector<fate_ptr> fates;
+  for (int i = 0; i < 20; ++i) {
+    fates.push_back(make_fate());
+    must(cudaGraphDestroyNode(add_owned(*built, fates.back()).get()));
+  }
+  add_owned(*built, first);
+  run(*built);
+  for (fate_ptr const& each : fates) EXPECT_TRUE(is_released(each));
+  EXPECT_TRUE(is_kept(first));
+}
+
 #ifdef ESCROW_TEST_RUNTIME_SIM
 TEST_F(NodeOwners, AreInOneUserObjectWheneverTheHandleIsAskedFor) {
   for (bool const handle_is_first : {false, true}) {

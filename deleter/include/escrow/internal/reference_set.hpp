@@ -306,6 +306,8 @@ class graph_registry {
     bool is_owned = false;
     bool is_hoisted = false;
     std::vector<reference_set*> sets;
+    // The sharing groups of these, and of those that were hoisted.
+    std::vector<std::weak_ptr<launch_order>> groups;
   };
   using entries = std::unordered_map<cudaGraph_t, entry>;
 

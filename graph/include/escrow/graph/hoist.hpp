@@ -52,8 +52,9 @@ class ESCROW_API hoisted {
   void release_after(stream_ref stream);
   // Releases once the last record of `ready`, an event of the current device, is done. It must not
   // have been recorded in a capture, and must be neither recorded again nor destroyed until a
-  // drain() that began after this call, of each deleter involved, has returned. Throws
-  // std::bad_alloc too.
+  // drain() that began after this call, of each deleter involved, has returned. The deleter's
+  // worker finds out that it is done, so slots may wait for an owner's destructor that runs there.
+  // Throws std::bad_alloc too.
   void release_after(event_ref ready);
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
   // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
