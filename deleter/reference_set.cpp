@@ -172,11 +172,15 @@ deferred_releases hold_all(reference_sets const& sets) {
 }
 
 void release_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
+  for (deferred_release& each : held) each.end = end;
   while (!held.empty()) {
-    deferred_releases next;  // each to its set's deleter
-    next.splice(next.end(), held, held.begin());
-    next.front().end = end;
-    next.front().set->core().defer(std::move(next));
+    deleter_core& core = held.front().set->core();
+    deferred_releases its;  // together, so that the end is asked about once
+    for (auto each = held.begin(); each != held.end();) {
+      auto const here = each++;
+      if (&here->set->core() == &core) its.splice(its.end(), held, here);
+    }
+    core.defer(std::move(its));
   }
 }
 
