@@ -80,8 +80,8 @@ escrow_status escrow_worker_statistics(escrow_worker_stats* stats);
 
 // Calls `destroy(object)` on the worker once the GPU no longer needs the object: after the work on
 // `stream` so far, or, if that is being captured, when the graph no longer needs it. If it fails,
-// the object is still the caller's, unless escrow_last_error_took_object(): then the worker
-// destroys it, or it is leaked and counted, since work may use it; do not launch what was captured.
+// the object is still the caller's, unless escrow_last_error_took_object(). Then the worker
+// destroys it, or it is leaked and counted, since work may use it. Do not launch what was captured.
 typedef void (*escrow_destroy)(void* object);
 escrow_status escrow_retire(cudaStream_t stream, escrow_destroy destroy, void* object);
 // The same, as soon as possible: for an object that no GPU work uses.
@@ -140,7 +140,7 @@ void escrow_allocator_destroy(escrow_allocator* allocator);
 // graph, which nothing uses.
 escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
                                         size_t bytes, size_t alignment, void** memory);
-// Frees after the work on `stream` so far, which all uses must be ordered before. `memory` may be
+// Frees after the work on `stream` so far. All uses must be ordered before that. `memory` may be
 // null.
 escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream, void* memory);
 // The memory is used on `stream`, too, until it is freed; memory of a capture only while the stream
@@ -252,10 +252,10 @@ typedef struct escrow_hoisted escrow_hoisted;
 escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
                            escrow_hoisted** hoisted);
 // Around each plain launch of a graph that shares something: `stream` waits for the last launch of
-// the others. Blocks the host for at most `wait_max_ns` while another thread is between the two;
-// then, and if this thread is, ESCROW_GROUP_BUSY. If leave fails since CUDA refuses both an event
-// and a wait on the host, it has left, and the text names cudaEventRecord: the others refuse to
-// launch until a later leave or release of this one.
+// the others. Blocks the host for at most `wait_max_ns` while another thread is between the two,
+// then fails with ESCROW_GROUP_BUSY; at once, if that is this thread. If leave fails since CUDA
+// refuses both an event and a wait on the host, it has left all the same, and the text names
+// cudaEventRecord. The others refuse to launch until a later leave or release of this one.
 escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
                                    uint64_t wait_max_ns);
 escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream);

@@ -47,7 +47,7 @@ class memory_resource {
     require_possible(bytes);
     return memory_.allocate(stream, bytes, alignment);
   }
-  // Frees it after the work on `stream` so far, which all uses must be ordered before.
+  // Frees it after the work on `stream` so far. All uses must be ordered before that.
   void deallocate(cuda::stream_ref stream, void* memory, std::size_t /*bytes*/,
                   std::size_t /*alignment*/ = stream_allocator::default_alignment) noexcept {
     memory_.deallocate_or_report(stream, memory);

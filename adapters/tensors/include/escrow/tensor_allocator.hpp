@@ -19,8 +19,8 @@ namespace escrow::inline v0_1 {
 //   Lifetime: the tensor's deleter, on any thread, frees the memory after the work on `stream` so
 //     far: `stream` must be alive then, and other streams' work on the tensor ordered before. In a
 //     capture of `stream` that the tensor is not of, or on the worker, the record is deferred (see
-//     lease): the memory is free once `memory` is next given `stream` outside of captures, and once
-//     that graph is gone. Keep both until then. The tensor keeps a copy of `memory`.
+//     lease). The memory is then free once `memory` is next given `stream` outside of captures, and
+//     once that graph is gone. Keep both until then. The tensor keeps a copy of `memory`.
 //   Capture: as stream_allocator. In a capture, the graph keeps the memory of the tensor until it,
 //     its clones and execs are destroyed and their launches done, also if the tensor was deleted
 //     before. Each later capture that uses the same tensor must hold it, too: copy a reference to

@@ -117,9 +117,10 @@ class ESCROW_API deleter {
 
   // Destroys `owner` after the work on `stream` so far; in a capture, after the graph, its clones
   // and execs are destroyed and their launches done. Never blocks on the GPU. Allocates nothing in
-  // steady state. Any thread. Throws cuda_error if CUDA refuses the user object (the caller still
-  // has the owner, or the worker destroys it: do not launch what was captured), or if nothing can
-  // be recorded on `stream` (the owner may be in use: it is leaked, see deleter_stats::leaked).
+  // steady state. Any thread. Throws cuda_error if CUDA refuses the user object. The caller then
+  // still has the owner, or the worker destroys it: do not launch what was captured. Throws it also
+  // if nothing can be recorded on `stream`. The owner may then be in use, and is leaked
+  // (deleter_stats::leaked).
   template <class Owner>
   void retire(stream_ref stream, Owner&& owner,
               source_location where = source_location::current()) {
@@ -164,9 +165,9 @@ class ESCROW_API deleter {
   }
 
   // Destroys `owner` once `graph`, its clones and execs are destroyed, and their launches done.
-  // Each call creates a user object: the owner may own an exec of the graph, and so must not join
-  // what that exec holds. Throws as retire() on a capturing stream. Any thread; no other thread may
-  // change `graph` meanwhile, as in CUDA. Queries the graph's id: see graph_id_of().
+  // Each call creates a user object of its own, so the owner may own an exec of the graph. Throws
+  // as retire() on a capturing stream. Any thread; no other thread may change `graph` meanwhile, as
+  // in CUDA.
   template <class Owner>
   void retire(cudaGraph_t graph, Owner&& owner,
               source_location where = source_location::current()) {

@@ -34,10 +34,11 @@ class slot_share {
 //     static O owner(T const& object);
 //     static void before_launch(T& object, stream_ref stream);
 //
-// owner() returns a share of what must stay alive until the kernel is done: of the allocation, not
-// its wrapper, so that a reset() of the wrapper frees nothing early. before_launch() is for types
-// that track their own use; it is called before the launch, and the caller keeps the object. A type
-// with neither must be moved into the launch, which then owns it. With before_launch(),
+// owner() returns a share of what must stay alive until the kernel is done. It is a share of the
+// allocation, not of its wrapper, so that a reset() of the wrapper frees nothing early.
+// before_launch() is for types that track their own use; it is called before the launch, and the
+// caller keeps the object. A type with neither must be moved into the launch, which then owns it.
+// With before_launch(),
 //
 //     static O owner_for_node(T& object);
 //

@@ -67,9 +67,9 @@ struct stream_shared_deleter {
 
 }  // namespace detail
 
-// Creates a T that the worker of `its` destroys, with the device current that is current now, after
-// the last share is dropped and the work given to record_stream() is done. Dropping a share never
-// blocks, calls no CUDA function and is allowed anywhere, also in destroy callbacks and host
+// Creates a T. The worker of `its` destroys it after the last share is dropped and the work given
+// to record_stream() is done. The device that is current now is current then. Dropping a share
+// never blocks, calls no CUDA function and is allowed anywhere, also in destroy callbacks and host
 // functions. `its` must outlive all record_stream() calls. Throws std::bad_alloc, cuda_error, and
 // what T's constructor throws. Any thread.
 template <class T, class... Arguments>

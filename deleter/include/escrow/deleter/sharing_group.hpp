@@ -29,9 +29,9 @@ struct sharing_stats {
   std::size_t bytes = 0;           // of those whose size is known
   std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::leave()
   std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
-  // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders: neither a
-  // graph_exec was created from them, or from what has them as a child or named body, nor
-  // hoisted::enter() called. If such a graph is launched, it races with the others.
+  // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders. No graph_exec
+  // was created from them, or from what has them as a child or named body, and hoisted::enter() was
+  // not called. If such a graph is launched, it races with the others.
   std::vector<std::uint64_t> unordered;
 };
 
@@ -59,17 +59,17 @@ class ESCROW_API group_busy : public std::runtime_error {
 //   sharing_stats::unordered names such graphs. Escrow does not know plain copies (cudaGraphClone,
 //   cudaGraphAddChildGraphNode): neither launch nor capture into them; use graph::clone() and
 //   add_child().
-//     The order can make a program hang which plain CUDA runs: two graphs that wait for each other
-//   while they run (two ranks' collectives in one process, a kernel that spins on a flag) must not
-//   be in one group.
+//     Two graphs that wait for each other while they run must not be in one group: the order makes
+//   them hang. Examples are two ranks' collectives in one process, and a kernel that spins on a
+//   flag.
 //     What a launch leaves in shared memory is lost at the group's next launch, even while the
 //   lease is kept: other graphs may have the slot already. For results that must stay, for eager
 //   use after the capture, and for nodes of graphs built by hand, claim from a pool without the
 //   group.
-//     A graph of which several parts use one group (its own nodes, its child graphs) must be a
-//   single line of nodes, as graph::add_child() on a new graph makes it; for others add both as
-//   child graphs of a new graph. graph_exec and hoist() refuse what is not, and a body of a
-//   conditional node beside any other part that uses the group.
+//     If several parts of a graph use one group (its own nodes, its child graphs), the graph must
+//   be a single line of nodes, as graph::add_child() on a new graph makes it. A body of a
+//   conditional node must be the only part that uses the group. graph_exec and hoist() refuse other
+//   graphs. Instead add the parts as child graphs of a new graph.
 // Thread safety: any thread may call anything concurrently.
 // Lifetime: a handle; may be destroyed before its pools and graphs.
 // Errors: usage_error for pools of different devices.

@@ -35,15 +35,16 @@ struct instantiate_options {
 //   Serializes launches of execs that may write the same resource: execs that share a slot, or an
 //   owner that was moved in, as two execs of one graph do. A launch waits, in its stream, for the
 //   others' last launch, unless that was on the same stream. Shared owners (std::shared_ptr,
-//   libraries) order nothing. Escrow cannot know of, and does not order: execs of plain copies
-//   (cudaGraphClone, cudaGraphAddChildGraphNode), what unnamed bodies hold, plain launches, execs
-//   created before hoist(), execs of hoisted graphs (hoisted::enter), and execs of different
-//   graphs, built by hand, whose nodes were given the same owner or lease.
+//   libraries) order nothing. Not ordered, since Escrow cannot know of them, are plain launches,
+//   execs of plain copies (cudaGraphClone, cudaGraphAddChildGraphNode), execs created before
+//   hoist(), and what unnamed bodies hold. Execs of hoisted graphs are ordered by hoisted::enter()
+//   only. Execs of different graphs built by hand are not ordered if their nodes were given the
+//   same owner or lease.
 // Thread safety: one thread at a time; different execs concurrently, also if they share something.
 //   No other thread may use the source graph during instantiation, update() and set(), as in CUDA.
 //   May be destroyed on any thread, concurrently with Escrow's use of the graphs that it was
-//   created or updated from; plain calls that create or destroy objects related to those need a
-//   graph_lifetime_lock, or corrupt the heap.
+//   created or updated from. Plain calls that create or destroy objects related to those need a
+//   graph_lifetime_lock, else they corrupt the heap.
 // Lifetime: may outlive its graph. May be destroyed at any time, with launches in flight, and after
 //   their streams: what it held is released after its last launch, whose end each launch records.
 //   With conditional nodes, cudaGraphExecDestroy waits for launches and uploads, and so does the
@@ -54,7 +55,7 @@ struct instantiate_options {
 //   capture, as in CUDA: use add_child(). So does launching on the legacy stream while a blocking
 //   stream captures.
 // Errors: usage_error if this or the graph was moved from; cuda_error. The destructor ignores the
-// status.
+//   status.
 // Example: examples/scratch.cpp.
 class ESCROW_API graph_exec {
  public:
@@ -75,27 +76,27 @@ class ESCROW_API graph_exec {
   [[nodiscard]] cudaGraphExec_t get() const noexcept;
 
   // Whether Escrow took off every reference set that it knows. If not, the exec is correct, but
-  // launches may cost more: while any graph holds anything, this is false if fewer bodies were
-  // named in the options, or created by the `graph`, than there are conditional nodes. Escrow does
-  // not know what plain copies (cudaGraphClone, cudaGraphAddChildGraphNode) hold: an exec keeps
-  // that and launches more slowly than this says. Use graph::clone() and graph::add_child(). The
-  // same applies to an unregistered child (child_node) and to a body that is not named while the
-  // count suffices.
+  // launches may cost more. While any graph holds anything, this is false if there are more
+  // conditional nodes than bodies that the options name or the `graph` created. Escrow does not
+  // know what plain copies (cudaGraphClone, cudaGraphAddChildGraphNode) hold: an exec keeps that
+  // and launches more slowly than this says. Use graph::clone() and graph::add_child(). The same
+  // applies to an unregistered child (child_node) and to a body that is not named while the count
+  // suffices.
   [[nodiscard]] bool is_bare() const noexcept;
 
   // What the exec itself keeps alive, without its user objects. Throws std::bad_alloc.
   [[nodiscard]] resource_usage held() const;
 
-  // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error, and usage_error
+  // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error. Throws usage_error
   // for a capturing stream if it would have to wait for another exec, and behind a launch that its
-  // stream_launcher has not recorded: then at most waits were enqueued. If the launch's end cannot
+  // stream_launcher has not recorded. Then at most waits were enqueued. If the launch's end cannot
   // be recorded, this blocks until the launch is done. If that fails, too, the cuda_error names
-  // cudaEventRecord, and the graph runs: until a launch of this exec succeeds, execs serialized
-  // with it refuse to launch; if none does, what it holds is leaked (deleter_stats::leaked). While
-  // another thread launches an exec that this one is serialized with, this blocks the host as long
-  // as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another one is
-  // between hoisted::enter() and leave() of such a graph, it blocks the host for at most 10 s;
-  // then, and if this thread is, it throws group_busy. Source: cudaGraphLaunch.
+  // cudaEventRecord, and the graph runs. Execs serialized with it then refuse to launch until a
+  // launch of this exec succeeds; if none does, what it holds is leaked (deleter_stats::leaked).
+  // While another thread launches an exec that this one is serialized with, this blocks the host as
+  // long as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another thread
+  // is between hoisted::enter() and leave() of such a graph, it blocks the host for at most 10 s
+  // and then throws group_busy; at once, if that is this thread. Source: cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
@@ -132,19 +133,19 @@ class ESCROW_API graph_exec {
 // What: owns an exec and launches it on one stream. Its launches are recorded together, by flush(),
 //   release() or the destructor, so that each costs little more than a plain cudaGraphLaunch. Each
 //   is recorded at once, as by graph_exec, for an exec with conditional nodes or of a
-//   sharing_group, while another exec or hoisted::enter() shares with it what is written, and on
-//   cudaStreamLegacy and cudaStreamPerThread, which depend on the current device. While launches
-//   are not recorded, another exec (or hoisted) that shares a slot or a moved-in owner with this
-//   one throws usage_error on any other stream: only the launcher's thread may record. After
-//   flush(), or the launcher's next launch, it is ordered as after graph_exec::launch().
+//   sharing_group, and on cudaStreamLegacy and cudaStreamPerThread, which depend on the current
+//   device. It is so also while another exec or hoisted::enter() shares with it what is written.
+//   While launches are not recorded, another exec (or hoisted) that shares a slot or a moved-in
+//   owner with this one throws usage_error on any other stream: only the launcher's thread may
+//   record. After flush(), or the launcher's next launch, it is ordered as after
+//   graph_exec::launch().
 // Thread safety: bound to the thread that created it, also after a move. Any thread may destroy it
 //   after flush() or release().
 // Lifetime: the stream must outlive the launches until they are recorded. What the exec holds is
-//   released after its last launch. If the destructor cannot record that, because it runs on
-//   another thread or the stream is being captured, or because recording and waiting fail, it leaks
-//   what the exec holds, reports that to deleter_options::on_error and counts it
-//   (deleter_stats::leaked), and execs that share a slot or a moved-in owner throw cuda_error when
-//   they are launched, from then on.
+//   released after its last launch. The destructor cannot record that if it runs on another thread,
+//   if the stream is being captured, or if recording and waiting fail. It then leaks what the exec
+//   holds, reports that to deleter_options::on_error and counts it (deleter_stats::leaked). From
+//   then on execs that share a slot or a moved-in owner throw cuda_error when they are launched.
 // Capture: as graph_exec. Call flush() before the stream is captured.
 // Errors: usage_error on another thread, and after release() or a move; cuda_error.
 // Example: docs/guides/graphs.md.

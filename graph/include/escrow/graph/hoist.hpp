@@ -34,11 +34,11 @@ class ESCROW_API hoisted {
   ~hoisted();
 
   // Begins a launch by the caller's own code, on `stream`, of any exec of the graph, a graph_exec
-  // too: makes it wait for the last launch of any graph that shares something with this one
-  // (sharing_group, clones), and of this one. None begins until leave().
-  // Blocks the host for at most `wait_max` while another thread is between the two; then, and if
-  // this thread is, throws group_busy. Throws usage_error for a capturing stream, if it was entered
-  // already, and behind a launch that its stream_launcher has not recorded; cuda_error,
+  // too. Makes `stream` wait for the last launch of this graph, and of any that shares something
+  // with it (sharing_group, clones). No other launch of those begins until leave().
+  // Blocks the host for at most `wait_max` while another thread is between the two, and then throws
+  // group_busy; at once, if that is this thread. Throws usage_error for a capturing stream, if it
+  // was entered already, and behind a launch that its stream_launcher has not recorded; cuda_error,
   // std::bad_alloc. `stream` must be alive until leave(), which the destructor calls if that was
   // forgotten, and reports.
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
@@ -51,10 +51,10 @@ class ESCROW_API hoisted {
   // that. Throws std::bad_alloc too.
   void release_after(stream_ref stream);
   // Releases once the last record of `ready`, an event of the current device, is done. It must not
-  // have been recorded in a capture, and must be neither recorded again nor destroyed until a
-  // drain() that began after this call, of each deleter involved, has returned. The deleter's
-  // worker finds out that it is done, so slots may wait for an owner's destructor that runs there.
-  // Throws std::bad_alloc too.
+  // have been recorded in a capture. Neither record it again nor destroy it until a drain() of each
+  // deleter involved, begun after this call, has returned. The deleter's worker finds out that it
+  // is done, so slots may wait for an owner's destructor that runs there. Throws std::bad_alloc
+  // too.
   void release_after(event_ref ready);
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
   // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.

@@ -21,9 +21,9 @@ class node;
 
 // What: a place in a graph, where nodes are added: build(graph) gives the one at its beginning,
 //   where a node waits for nothing, as in a body; a node is the place after it. What an argument of
-//   a kind owns is kept by the graph, its clones, execs and their launches, until the graph is used
-//   after the node was changed or destroyed; execs and clones that were made before keep it. CUDA
-//   decides which kinds may stand in a body or in a graph with memory nodes.
+//   a kind owns is kept by the graph, its clones, execs and their launches. The graph keeps it
+//   until it is next used after the node was changed or destroyed. Execs and clones that were made
+//   before keep it. CUDA decides which kinds may stand in a body or in a graph with memory nodes.
 // Thread safety: one thread at a time uses a graph, as CUDA demands.
 // Lifetime: a value, which does not keep its graph, but for bodies.
 // Capture: capture-safe.
@@ -103,9 +103,9 @@ class ESCROW_API node : public graph_builder_ref {
   // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
   node const& after(node const& other) const;
 
-  // Makes the node one of `kind`, of the kind that it is, and keeps what that owns instead of what
-  // was kept, which is released when the graph is next used. On failure node and owners are as
-  // before. Source: cudaGraphNodeSetParams.
+  // Gives the node the parameters of `kind`, which must be the kind that it is. The graph then
+  // keeps what these own; what was kept is released when the graph is next used. On failure node
+  // and owners are as before. Source: cudaGraphNodeSetParams.
   template <detail::changeable_kind Kind>
   void set(Kind kind) const {
     detail::node_draft made = kind.draft(require("node::set"));
@@ -113,9 +113,9 @@ class ESCROW_API node : public graph_builder_ref {
     kind.commit();
   }
 
-  // Takes the node out of its graph, with its edges, and releases what is kept for it when the
-  // graph is next used; not for a conditional node, without which CUDA cannot instantiate its
-  // condition's graph. Source: cudaGraphDestroyNode.
+  // Takes the node out of its graph, with its edges. What is kept for it is released when the graph
+  // is next used. Not for a conditional node, without which CUDA cannot instantiate its condition's
+  // graph. Source: cudaGraphDestroyNode.
   void destroy() const;
 
  private:

@@ -23,8 +23,7 @@ namespace escrow::inline v0_1 {
 
 // What: a kernel, with a share of the library that it was found in, if it was.
 // Lifetime: the library stays loaded as long as a kernel of it is there, and launches and graphs
-//   that launch() made.
-//   One that was moved from is null, and is not launched.
+//   that launch() made. One that was moved from is null, and is not launched.
 class kernel {
  public:
   // A __global__ function that is linked into the program, which stays.
@@ -153,18 +152,19 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
 
 }  // namespace detail
 
-// Launches a kernel on `stream`. An argument whose type owns what the kernel uses
-// (kernel_argument_traits: std::shared_ptr, std::unique_ptr, a lease of a pool, a type of the
-// caller's) is passed as its device value, and kept until the kernel is done; in a capture, until
-// the graph, its clones, execs and their launches are destroyed or done. Other arguments are passed
-// as they are, and must have exactly the types that the kernel has. The library that the kernel was
-// found in is kept as well. An argument that can only be moved has to be moved in; eager, it is
-// moved from only if the launch succeeds. Throws usage_error for a kernel that was moved from, an
-// invalidated capture, a lease that was not claimed in the capture, the legacy stream while a
-// blocking stream captures, and a deleter that was stopped; cuda_error, std::bad_alloc. Nothing was
-// launched then (leases may stay told of the stream, as by record_stream()), with one exception:
-// if, eager, the error names cudaEventRecord, the kernel runs, and what it uses is leaked
-// (deleter_stats::leaked). Any thread. Source: cudaLaunchKernelExC.
+// Launches a kernel on `stream`. An argument whose type owns what the kernel uses is passed as its
+// device value, and kept until the kernel is done; in a capture, until the graph, its clones and
+// execs are destroyed and their launches done. Such types have kernel_argument_traits:
+// std::shared_ptr, std::unique_ptr, a pool's lease, a type of the caller's. Other arguments are
+// passed as they are, and must have exactly the types that the kernel has. The library that the
+// kernel was found in is kept as well. An argument that can only be moved has to be moved in;
+// outside of captures it is moved from only if the launch succeeds. Throws cuda_error,
+// std::bad_alloc. Throws usage_error for a kernel that was moved from, an invalidated capture, a
+// lease that was not claimed in the capture, the legacy stream while a blocking stream captures,
+// and a stopped deleter. Nothing was launched then, but leases may stay told of the stream, as by
+// record_stream(). One exception: if, outside of captures, the error names cudaEventRecord, the
+// kernel runs, and what it uses is leaked (deleter_stats::leaked). Any thread. Source:
+// cudaLaunchKernelExC.
 // Example: examples/retire.cpp.
 template <class... Arguments>
 void launch(stream_ref stream, kernel const& launched, launch_config const& config,

@@ -34,10 +34,10 @@ namespace detail {
 }  // namespace detail
 
 // The kinds. Each is a value, made by a function of its name for graph_builder_ref::add(),
-// node::set() and set(); one with an argument that can only be moved refers to that until then, and
-// is used once. What an argument owns (kernel_argument_traits) is kept by the node; of a lease the
-// node keeps a share: the slot is not handed out before that is destroyed, too. They throw
-// usage_error for what cannot be meant, and what taking a share throws. Any thread.
+// node::set() and set(). One with an argument that can only be moved refers to that argument until
+// then, and is used once. What an argument owns (kernel_argument_traits) is kept by the node; of a
+// lease the node keeps a share: the slot is not handed out before that is destroyed, too. They
+// throw usage_error for what cannot be meant, and what taking a share throws. Any thread.
 
 // A kernel; arguments as of escrow::launch(). Attributes and deleter of `config` must be empty: the
 // graph has a deleter.
@@ -114,9 +114,9 @@ struct child_kind {
 
 // A copy of `child`, which has to be there until the node is added. The copy holds what `child`
 // holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
-// of what they share, e.g. of a slot. If memory runs out or a call fails when the node is there
-// already, and CUDA cannot take it off again, as in a graph with memory nodes, then adding it
-// succeeds all the same, and launches of execs pay for what it holds (graph_exec::is_bare).
+// of what they share, e.g. of a slot. From a graph with memory nodes CUDA cannot remove a node. If
+// memory runs out or a call fails when the node is there already, adding it then succeeds all the
+// same, and launches of execs pay for what it holds (graph_exec::is_bare).
 [[nodiscard]] inline child_kind child_node(graph const& child) noexcept {
   return {child};
 }

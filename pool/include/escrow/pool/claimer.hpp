@@ -13,14 +13,15 @@
 namespace escrow::inline v0_1 {
 
 // Claims resources of a pool for one stream: resource_pool::on(). Works as the pool's claim(stream)
-// and the leases' release(), but a resource that is released on the stream is claimed there again
-// without an event, because the stream orders both uses. Make one for each thread and its stream,
-// and keep it as long as the stream: making and destroying one takes locks of the pool.
-//   Released resources get one event, all together: at the claimer's next claim or release after a
-// request (what that claim takes, at its release); when more are free than the claimer may keep; by
-// flush(); and at the claimer's end. Another claim sends a request if it finds no free resource
-// whose work is known to be done, and if it takes the only free one of a full pool, because it does
-// not ask whether the work on that is done.
+// and the leases' release(), with one difference. A resource that is released on the stream is
+// claimed there again without an event, because the stream orders both uses. Make one for each
+// thread and its stream, and keep it as long as the stream: making and destroying one takes locks
+// of the pool.
+//   Released resources get one event, all together, when more are free than the claimer may keep,
+// by flush(), at the claimer's end, and at its next claim or release after a request; what that
+// claim takes gets one at its release. Another claim sends a request if it finds no free resource
+// whose work is known to be done. It also sends one if it takes the only free one of a full pool,
+// because it does not ask whether the work on that is done.
 // Until then no claim for another stream or in a capture gets them; other claims for this stream do
 // if they find nothing else. Each of n claimers of a pool keeps at most unrecorded_max of them, and
 // at most slots_max / 2 / n (see pool_options); if that is 0, each release records. A claimer that

@@ -16,10 +16,10 @@
 namespace escrow::inline v0_1 {
 
 // Where blocks come from, and where they go back to. The pair may be any functions with the
-// contracts of cudaMalloc and cudaFree: what `allocate` gives is usable on every stream at once,
-// and `free` waits for nothing that it does not need to, since no work uses the block any more.
-// Both are called with the block's device current and in Relaxed capture mode, possibly
-// concurrently, and may not throw. Copies are kept until the last block is freed, by the worker.
+// contracts of cudaMalloc and cudaFree. What `allocate` gives is usable on every stream at once.
+// `free` need not wait: no work uses the block any more. Both are called with the block's device
+// current and in Relaxed capture mode, possibly concurrently, and may not throw. Copies are kept
+// until the last block is freed, by the worker.
 struct ESCROW_API memory_source {
   std::function<cudaError_t(void** address, std::size_t bytes)> allocate;
   std::function<cudaError_t(void* address)> free;

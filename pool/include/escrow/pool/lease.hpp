@@ -31,21 +31,22 @@ class resource_pool;
 //   record_stream(), must be alive then, and may be destroyed right afterwards; not the stream of a
 //   claimer, or with pool_options::streams_outlive_pool. May outlive its pool. Moved-from and
 //   released leases are empty.
-//   In a destructor that a deleter calls: a lease of a capture that was recorded on no stream after
-//   it is left to its graph, so announce eager use by record_stream(), on the claiming stream, too.
-//   Any other lease has its record deferred: keep its stream, and the pool, until that is made.
+//   In a destructor that a deleter calls, a lease of a capture is left to its graph if it was
+//   recorded on no stream after the capture. So announce eager use by record_stream(), on the
+//   claiming stream, too. Any other lease has its record deferred: keep its stream, and the pool,
+//   until that is made.
 // Capture: a lease claimed in a capture belongs to the graph: the graph keeps the resource, and the
 //   release lets later claims of the same capture use it, in dependency order. The lease may be
 //   used eagerly after its capture, and released at any time. Resuming the graph with
 //   cudaStreamBeginCaptureToGraph starts a different capture (CUDA reuses the id); its work is not
 //   ordered after the lease's.
 //   Deferred record: a release cannot record on a stream while that stream captures something else
-//   or its capture is invalidated, for the legacy stream while a blocking stream captures, for
-//   cudaStreamPerThread on another thread, on a deleter's worker, or if CUDA refuses. The slot,
-//   also held by a graph that is captured meanwhile, then waits until its pool is next given that
-//   stream outside of captures, by any call, and records there. pool_stats::deferred counts such
-//   slots and close_for() lists them; those left at the pool's end are leaked and counted
-//   (deleter_stats::leaked).
+//   or its capture is invalidated. Nor can it on the legacy stream while a blocking stream
+//   captures, on cudaStreamPerThread of another thread, on a deleter's worker, or if CUDA refuses.
+//   The slot then waits until its pool is next given that stream outside of captures, by any call,
+//   and records there. A graph that is captured on the stream meanwhile holds the slot, too.
+//   pool_stats::deferred counts such slots and close_for() lists them; those left at the pool's end
+//   are leaked and counted (deleter_stats::leaked).
 // Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
 //   refuses: the lease is empty and its record deferred, or it still has the slot. Errors in the
 //   destructor are reported to the deleter's on_error.

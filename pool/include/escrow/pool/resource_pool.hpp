@@ -62,8 +62,8 @@ struct pool_options {
 };
 
 // Statistics, read one by one, so they may be inconsistent by a few while other threads use the
-// pool. There is no peak of leases, which would cost each claim an atomic operation: slots_peak is
-// that of all that was needed at a time.
+// pool. There is no peak of leases, which would cost each claim an atomic operation. slots_peak has
+// the most slots that existed at a time.
 struct pool_stats {
   std::size_t slots = 0;           // existing resources, without leaked ones
   std::size_t leased = 0;          // of them, in leases and not held by graphs
@@ -116,11 +116,12 @@ class ESCROW_API pool_exhausted : public std::runtime_error {
 // next claim gets it as soon as the GPU allows, without host synchronization. In any stream
 // capture, also one that an outer caller began, the graph keeps the resource until it, its clones,
 // execs and launches are destroyed.
-//   A claim gets, in this order: the slot released last on its stream, without a wait; one whose
-//   work is done; a new one up to the limit; the oldest, with a wait in the stream, also if
-//   creating one failed. In a capture: one released in this capture, in dependency order; with
-//   pool_options::group, one that other graphs of the group hold; one whose work is done; a new
-//   one; one of another branch, with an edge; else it waits on the host for eager work to end.
+//   A claim gets the first of these that exists: the slot released last on its stream, without a
+//   wait; one whose work is done; a new one up to the limit; the oldest, with a wait in the stream,
+//   also if creating one failed. In a capture: one released in this capture, in dependency order;
+//   with pool_options::group, one that other graphs of the group hold; one whose work is done; a
+//   new one; one of another branch, with an edge. If there is none, it waits on the host for eager
+//   work to end.
 // Thread safety: any thread may call anything concurrently, except constructor, move and
 //   destructor. What a thread did to a resource before its release happens before the return of the
 //   claim that gets it next; GPU work is ordered by the streams. A programmatically launched kernel

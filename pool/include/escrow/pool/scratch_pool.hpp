@@ -28,9 +28,9 @@ namespace escrow::inline v0_1 {
 struct scratch_policy {
   // Maximum bytes of all blocks together, whether they are in use or not.
   std::size_t bytes_max = std::numeric_limits<std::size_t>::max();
-  // Blocks that are free for longer than this are given back: once in this time a claim checks, and
-  // hands the blocks that have been free since the check before to the deleter's worker, which
-  // frees them. Zero: never. Without claims nothing is checked: call trim().
+  // Blocks that are free for longer than this are given back. Once in this time a claim checks: the
+  // deleter's worker frees the blocks that have been free since the check before. Zero: never.
+  // Without claims nothing is checked: call trim().
   std::chrono::nanoseconds idle_max{0};
   memory_source source = memory_source::device();
 };
@@ -73,18 +73,18 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 
 class scratch_claimer;
 
-// Memory in blocks of certain sizes, each with slots as those of a resource_pool: four sizes for
-// each power of two (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on, so that a
-// block is less than 25 % larger than the claim (but at least bytes_min), or in a capture with
-// pool_options::group one that the group's graphs hold already. Blocks are neither split nor
-// joined. A size that was claimed once takes about 20 KB of host memory until the pool is
-// destroyed.
-//   Memory comes back by trim() and after scratch_policy::idle_max. A claim that finds no memory,
-// or no room below bytes_max, and no block of its size to wait for in the stream, frees idle blocks
-// of other sizes on its thread and tries again; cudaFree may then block it until the device is
+// Memory in blocks of certain sizes, each with slots as those of a resource_pool. There are four
+// sizes for each power of two (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on.
+// So a block is less than 25 % larger than the claim, but at least bytes_min. In a capture with
+// pool_options::group it may be a larger one that the group's graphs hold already. Blocks are
+// neither split nor joined. A size that was claimed once takes about 20 KB of host memory until the
+// pool is destroyed.
+//   Memory comes back by trim() and after scratch_policy::idle_max. If a claim finds no memory or
+// no room below bytes_max, and no block of its size to wait for in the stream, it frees idle blocks
+// of other sizes on its thread and tries again. cudaFree may then block it until the device is
 // idle. If the work on free blocks is not done, or if other threads release blocks meanwhile, it
-// waits for that on the host, for at most capture_wait_max (try again later otherwise). Blocks are
-// freed only after the work on them.
+// waits for that on the host, for at most capture_wait_max; then try again later. Blocks are freed
+// only after the work on them.
 // Thread safety: as resource_pool. A claim of a size that exists takes no lock of the pool's.
 // Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
 // Capture: as resource_pool; a limit that is reached in a capture acts as slots_max does.

@@ -19,10 +19,11 @@ namespace escrow::inline v0_1 {
 //   record_stream(), or, if it is freed in a capture, of the stream of its allocation. In a
 //   destructor that a deleter calls, memory may be freed at any time: its record is deferred, see
 //   lease.
-// Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy.
-//   Memory that is allocated then: what was allocated in a capture, and recorded on no stream after
-//   it, belongs to the graph; the rest is leaked (deleter_stats::leaked), and a usage_error goes to
-//   the deleter's on_error. No function of this may run after its memory's device was reset.
+// Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy. Of
+//   memory that is still allocated then, what was allocated in a capture, and recorded on no stream
+//   after it, belongs to the graph. The rest is leaked (deleter_stats::leaked), and a usage_error
+//   goes to the deleter's on_error. No function of this may run after its memory's device was
+//   reset.
 // Capture: as scratch_pool. Memory allocated in a capture may be used and freed in the capture, or
 //   eagerly later; the graph keeps it for its launches in any case. Until it is freed, it has its
 //   content after the graph's end, too.
@@ -49,7 +50,7 @@ class ESCROW_API stream_allocator {
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment = default_alignment,
                                source_location where = source_location::current());
 
-  // Frees `memory` after the work on `stream` so far, which all uses must be ordered before. The
+  // Frees `memory` after the work on `stream` so far. All uses must be ordered before that. The
   // stream of its allocation may be gone, unless `stream` captures and the memory is from outside
   // of that capture. Null does nothing. If it throws, the memory is still allocated. If CUDA
   // refuses an event, the memory is free once it can be recorded (see lease), and on_error gets the

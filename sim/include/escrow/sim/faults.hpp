@@ -13,8 +13,8 @@ namespace escrow::sim {
 // may call these.
 
 // The n-th API call from now fails once, whichever thread makes it; 1 is the next. An error that
-// loses the device (fail_device) is no failure of one call: the device that is current for that
-// call fails for good just before it, and the call answers as calls on a lost device do.
+// loses the device (fail_device) fails more than one call: the device that is current for that call
+// fails for good just before it. The call then answers as calls on a lost device do.
 void fail_nth(std::uint64_t n, cudaError_t error);
 
 // The same for the n-th call that the calling thread makes.

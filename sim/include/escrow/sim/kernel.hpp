@@ -11,11 +11,11 @@
 
 namespace escrow::sim {
 
-// A kernel's body. It gets a pointer to each argument, as cudaLaunchKernel does, and returns true
-// when the kernel is done; false means "not yet, call me again" and is how a kernel waits for a
-// flag or for time to pass. The arguments are this launch's own copies and keep what the body
-// writes to them from one call to the next. No lock of the simulator is held while it runs. A body
-// calls no CUDA function.
+// A kernel's body. It gets a pointer to each argument, as cudaLaunchKernel does. It returns true
+// when the kernel is done; false means "not yet, call me again". So a kernel waits for a flag or
+// for time to pass. The arguments are this launch's own copies and keep what the body writes to
+// them from one call to the next. No lock of the simulator is held while it runs. A body calls no
+// CUDA function.
 using kernel = bool (*)(void** args);
 
 // Makes `fn` run whenever the kernel at `address` is launched; `arg_sizes` are the sizes of its
