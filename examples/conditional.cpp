@@ -1,6 +1,6 @@
-// A graph built by hand whose loop ends when a kernel says so: square roots by Newton's method, as
-// many turns as each takes, without the host. The nodes keep what their arguments own: the guess is
-// the graph's alone once it is built.
+// A graph built by hand whose loop ends when a kernel says so: square roots by Newton's method,
+// with as many iterations as each needs, without the host. The nodes keep what their arguments own:
+// once the graph is built, it alone owns the guess.
 #include <cmath>
 #include <cstdio>
 #include <escrow/escrow.hpp>
