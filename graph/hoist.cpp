@@ -9,9 +9,9 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/retired_object.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
@@ -171,22 +171,13 @@ void hoisted::record_and_release(stream_ref stream) {
 }
 
 void hoisted::release_after(event_ref ready) {
-  state& mine = require_left("hoisted::release_after");
-  int const device = current_device();
-  // Taken before anything moves, so that a failure releases nothing.
-  std::vector<retired_object::loan> objects;
-  objects.reserve(mine.held.size());
-  for (auto const& each : mine.held) {
-    objects.emplace_back(&each.set->core().take_retired_object(0, false));
-  }
-  for (auto& object : objects) {
-    object->emplace(std::move(mine.held.front().set));
-    mine.held.pop_front();
-    object->set_device(device);
-    object->reclaim_after(ready.get(), {});
-    object.release()->push();
-  }
-  state_.reset();
+  static_cast<void>(require_left("hoisted::release_after"));
+  relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
+  if (ready.is_done()) return release();
+  // An event of ours behind it, which claims can query as long as they need.
+  own_stream const behind;
+  ready.wait(behind.get());
+  record_and_release(behind.get());
 }
 
 void hoisted::release_at_end(stream_ref stream) {

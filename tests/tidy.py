@@ -20,7 +20,7 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream cuda12 capture device event"
+    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream own_stream cuda12 capture device event"
     " ready_event graph_query",
     "deleter": "reclaimable retired_object deleter sharing_group reference_set graph_registry release_queue pending_events"
     " recycle_lane object_store wakeup deleter_core worker pass shared_object kernel_argument",

@@ -174,6 +174,24 @@ TEST_F(DestroyInFlight, OfAGraphWithConditionalNodesDoesNotBlock) {
   expect_does_not_block(flag, [handle = graph.release()] { return cudaGraphDestroy(handle); });
 }
 
+TEST_F(DestroyInFlight, OfAStreamAndOfTheEventThatItWaitsForDoesNotBlockAndKeepsTheOrder) {
+  owned_stream waiting = make_stream();
+  owned_event awaited = make_event();
+  owned_event const behind = make_event();
+  must(launch_wait_flag(stream, flag.get()));
+  must(launch_add(stream, cell.data(), 1));
+  must(cudaEventRecord(awaited, stream));
+  must(cudaStreamWaitEvent(waiting, awaited, 0));
+  must(cudaEventRecord(behind, waiting));
+  expect_does_not_block(flag, [&] {
+    must(cudaEventDestroy(awaited.release()));
+    must(cudaStreamDestroy(waiting.release()));
+    EXPECT_EQ(cudaEventQuery(behind), cudaErrorNotReady);
+    return cudaSuccess;
+  });
+  EXPECT_EQ(cudaEventSynchronize(behind), cudaSuccess);
+}
+
 void CUDART_CB set_flag(void* argument) {
   static_cast<std::atomic<bool>*>(argument)->store(true);
 }

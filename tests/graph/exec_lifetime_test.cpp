@@ -262,6 +262,36 @@ TEST_F(BlockedWorker, TheSlotOfALeaseThatANodeSharesIsClaimedAgain) {
   EXPECT_TRUE(has_free_slot());
 }
 
+TEST_F(BlockedWorker, TheSlotOfAHoistedGraphIsClaimedAgainOnceTheEventIsDone) {
+  owned_event last_use = make_event();
+  {
+    graph const source =
+        captured_behind_flag([&](cudaStream_t on) { static_cast<void>(blocks->claim(on)); });
+    hoisted held = hoist(source);
+    owned_exec const exec = instantiate(source.get());
+    must(cudaGraphLaunch(exec, two));
+    must(cudaEventRecord(last_use, two));
+    block_worker();
+    held.release_after(event_ref(last_use));
+    last_use.reset();
+  }
+  EXPECT_FALSE(has_free_slot()) << "the launch still uses it";
+  flag.raise();
+  sync(two);
+  EXPECT_TRUE(has_free_slot());
+}
+
+TEST_F(BlockedWorker, TheSlotOfAHoistedGraphIsClaimedAgainIfTheEventWasDoneBefore) {
+  hoisted held = hoist(captured([&](cudaStream_t on) { static_cast<void>(blocks->claim(on)); }));
+  owned_event const last_use = make_event();
+  must(cudaEventRecord(last_use, two));
+  sync(two);
+  block_worker();
+  EXPECT_FALSE(has_free_slot());
+  held.release_after(event_ref(last_use));
+  EXPECT_TRUE(has_free_slot());
+}
+
 /// The parameter is what becomes of a graph whose owner blocks the worker.
 class BlockingOwner : public world, public testing::WithParamInterface<char const*> {
  protected:

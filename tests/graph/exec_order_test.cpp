@@ -304,6 +304,7 @@ TEST_F(GroupTurn, RefusesCallsInTheWrongOrder) {
   EXPECT_THROW(held.enter(two), usage_error);
   EXPECT_THROW(held.release(), usage_error);
   EXPECT_THROW(held.release_after(two), usage_error);
+  EXPECT_THROW(held.release_after(event_ref(event().get())), usage_error);
   held.leave(two);
   {
     test::capture open{three, cudaStreamCaptureModeThreadLocal};

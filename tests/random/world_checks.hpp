@@ -245,7 +245,6 @@ struct world_checks : world_changes {
   void finish() {
     end_everything();
     poll_until_nothing();
-    recorded_.clear();
     model_.settle();
     if (!is_lost()) expect_all_gone();
     counts_.kernels = all_.runs();

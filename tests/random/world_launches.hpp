@@ -187,16 +187,17 @@ struct world_launches : world_graphs {
     contents const kept = std::exchange(model_.hoisted[h], {});
     for (entry const& each : kept.held) model_.pend(each.thing, work.mark);
     if (way >= 2) model_.set_mark(work.mark);
+    owned_event recorded;  // destroyed at once
     if (way == 1) {
       must(cudaSetDevice(streams_[s].device));
-      recorded_.push_back(make_event());
-      must(cudaEventRecord(recorded_.back(), streams_[s].handle));
+      recorded = make_event();
+      must(cudaEventRecord(recorded, streams_[s].handle));
       must(cudaSetDevice(0));
     }
     bool const is_entered = turns_[h].has_value();
     outcome const result = attempt(is_entered, false, [&] {
       if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
-      if (way == 1) return hoisted_[h]->release_after(event_ref(recorded_.back()));
+      if (way == 1) return hoisted_[h]->release_after(event_ref(recorded));
       hoisted_[h]->release();
     });
     if (result == done) {

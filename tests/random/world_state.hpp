@@ -370,7 +370,6 @@ struct world_state {
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;
   std::vector<std::shared_ptr<token>> survivors_;  // not taken, and work uses them
-  std::vector<owned_event> recorded_;              // that releases come after
 };
 
 }  // namespace escrow::test
