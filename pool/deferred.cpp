@@ -9,8 +9,8 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
-#include "escrow/internal/retry_cleanup.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -21,12 +21,9 @@ namespace {
 std::uint64_t bound_of_stream_ids(int device) noexcept {
   try {
     device_scope const current(device);
-    cudaStream_t made = nullptr;
-    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    own_stream const made;
     unsigned long long id = 0;
-    bool const is_known = succeeded(cudaStreamGetId(made, &id));
-    retry_cleanup([made] { return cudaStreamDestroy(made); });
-    return is_known ? id : 0;
+    return succeeded(cudaStreamGetId(made.get(), &id)) ? id : 0;
   } catch (std::exception const&) {
     return 0;
   }

@@ -20,6 +20,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/own_stream.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -194,24 +195,14 @@ struct ESCROW_LOCAL stream_allocator::state {
   // For allocations without a stream. Throws cuda_error.
   cudaStream_t stream() {
     std::lock_guard const lock(mutex);
-    if (own.made == nullptr) {
+    if (!own) {
       device_scope const current(device);
-      check(cudaStreamCreateWithFlags(&own.made, cudaStreamNonBlocking),
-            "cudaStreamCreateWithFlags");
+      own.emplace();
     }
-    return own.made;
+    return own->get();
   }
 
-  struct own_stream {
-    own_stream() = default;
-    own_stream(own_stream&&) = delete;
-    ~own_stream() {
-      if (made != nullptr) static_cast<void>(succeeded(cudaStreamDestroy(made)));
-    }
-
-    cudaStream_t made = nullptr;
-  };
-  own_stream own;  // outlives `pool`: see pool_options::streams_outlive_pool
+  std::optional<own_stream> own;  // outlives `pool`: see pool_options::streams_outlive_pool
   scratch_pool pool;
   int const device;
   deleter_core& core;
