@@ -102,7 +102,6 @@ void deleter_core::push_to(reclaimable& thing, release_lane lane) noexcept {
 }
 
 void deleter_core::reclaim_next(reclaimable& owner) noexcept {
-  if (!owner.drop_ref_only()) return;
   owner.epoch_ = pass_epoch_;
   ready_.push_back(owner);
 }

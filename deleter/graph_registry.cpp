@@ -84,14 +84,17 @@ void graph_registry::erase_if_unused(entries::iterator found) noexcept {
 
 graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t graph,
                                                 reclaimable& member, bool is_written,
-                                                group_order const* group) noexcept {
+                                                group_order const* group) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph, id);
   if (found == nullptr) return appended::no_set;
   for (reference_set* const each : found->sets) {
     if (!each->is_open_ || &each->core() != &member.core()) continue;
     if (each->order_->group != group) continue;
-    return each->append(member, is_written) ? appended::yes : appended::closed;
+    if (each->is_closed()) return appended::closed;
+    each->reserve(1);
+    each->append(ref<reclaimable>(member), is_written);
+    return appended::yes;
   }
   return appended::no_set;
 }
@@ -114,14 +117,14 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
   note(id, copy, std::vector(found->sets));  // another entry may be moved
 }
 
-std::uint64_t graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {
+void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(graph);
-  if (found == entries_.end()) return 0;
+  if (found == entries_.end()) return;
   found->second.is_hoisted = true;
   set.hoisted_off_ = found->second.id;
+  if (set.hoisted_off_ == set.id_) set.is_hoisted_.store(true, std::memory_order_relaxed);
   drop(set, graph);
-  return set.hoisted_off_;
 }
 
 void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexcept {

@@ -12,12 +12,6 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-// Marks the list of a closed set. Never dereferenced.
-reclaimable* closed() noexcept {
-  static constinit char mark = 0;
-  return reinterpret_cast<reclaimable*>(&mark);
-}
-
 // On the last reference's thread, perhaps CUDA's: no CUDA call, allocation, lock or wait.
 void CUDART_CB drop_graph_reference(void* set) noexcept {
   static_cast<reference_set*>(set)->leave_graphs();
@@ -39,45 +33,9 @@ ref<reference_set> reference_set::make(deleter_core& core, int device,
   return made;
 }
 
-bool reference_set::append(reclaimable& member, bool is_written) noexcept {
-  member.add_ref();
-  if (member.is_slot()) static_cast<slot_reference&>(member).enter(*this);
-  // Relaxed: a stale value makes the exchange below fail.
-  reclaimable* newest = newest_.load(std::memory_order_relaxed);
-  do {
-    if (newest == closed()) {
-      static_cast<void>(member.drop_ref_only());
-      member.next_ = nullptr;
-      return false;
-    }
-    member.next_ = newest;
-    // Release: pairs with the acquires in close(), list_members() and end_reuse().
-  } while (!newest_.compare_exchange_weak(newest, &member, std::memory_order_release,
-                                          std::memory_order_relaxed));
-  is_written_ |= is_written;
-  return true;
-}
-
-void reference_set::close() noexcept {
-  // Acquire: pairs with append(). Release: an append that finds it closed comes after this.
-  owners_ = newest_.exchange(closed(), std::memory_order_acq_rel);
-  push();
-}
-
 void reference_set::list_members(std::vector<reclaimable const*>& found) const {
-  // Acquire: pairs with append().
-  reclaimable const* each = newest_.load(std::memory_order_acquire);
-  if (each == closed()) return;
-  for (; each != nullptr; each = each->next_) found.push_back(each);
-  for (auto const& shared : shared_) found.push_back(shared.get());
-}
-
-void reference_set::end_reuse(std::uint64_t capture_id) noexcept {
-  // Acquire: pairs with append(). The caller has a reference, so the set is not closed.
-  for (reclaimable* each = newest_.load(std::memory_order_acquire); each != nullptr;
-       each = each->next_) {
-    if (each->is_slot()) static_cast<slot_reference*>(each)->end_reuse(capture_id);
-  }
+  if (is_closed()) return;
+  for (auto const& each : members_) found.push_back(each.get());
 }
 
 void reference_set::reclaim_set(reclaimable& thing) noexcept {
@@ -89,19 +47,17 @@ void reference_set::reclaim_set(reclaimable& thing) noexcept {
 void reference_set::recycle() noexcept {
   is_recycled_ = true;
   graph_registry::global().forget_set(*this);
-  // Newest first; this reverses owners to oldest first.
-  reclaimable* next = std::exchange(owners_, nullptr);
-  while (next != nullptr) {
-    reclaimable& member = *next;
-    next = std::exchange(member.next_, nullptr);
+  for (; !members_.empty(); members_.pop_back()) {  // newest first: this links owners oldest first
+    reclaimable& member = *members_.back().release();
+    if (!member.drop_ref_only()) continue;  // other sets have it
+    member.drop_companions();
     if (!member.is_slot()) {
       member.next_ = std::exchange(owners_, &member);
-    } else if (member.drop_ref_only()) {
-      member.reclaim_(member);
-      core().count_reclaimed();
+      continue;
     }
+    member.reclaim_(member);
+    core().count_reclaimed();
   }
-  shared_.clear();  // pushes members that no other set holds
   // Also without owners: ~reference_set may destroy the event of its last launch.
   core().push_to(*this, release_lane::destroy);
 }
@@ -124,6 +80,7 @@ void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open) {
                              cudaUserObjectNoDestructorSync),
         "cudaUserObjectCreate");
   add_ref();  // the object's
+  id_ = id;
   graph_registry& registry = graph_registry::global();
   bool is_noted = false;
   try {
@@ -153,8 +110,9 @@ void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std:
   is_taken = found == appended::yes;
   if (is_taken) return;
   ref<reference_set> const made = reference_set::make(member.core(), member.device(), group);
+  made->reserve(1);
   is_taken = true;
-  static_cast<void>(made->append(member, is_written));
+  made->append(ref<reclaimable>(member), is_written);
   made->place(graph, id, may_append);  // if it throws, the member is reclaimed with the set
 }
 

@@ -69,9 +69,9 @@ void graph_core::forget_payloads() noexcept {
 
 ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners) {
   ref<reference_set> made = reference_set::make(keeper(), device_, order_);
-  made->reserve_shared(owners.size());
+  made->reserve(owners.size());
   for (retired_object* const each : owners) {
-    made->append_shared(ref<reclaimable>(*each), each->is_written());
+    made->append(ref<reclaimable>(*each), each->is_written());
   }
   return made;
 }
@@ -128,7 +128,7 @@ void graph_core::seal() {
   forget_hoisted();
   forget_unused();
   std::size_t on_graph = 0;
-  for (auto const& each : placed_) on_graph += each->shared().size();
+  for (auto const& each : placed_) on_graph += each->size();
   if (payloads_.empty() || on_graph != payloads_.size()) replace_sets();
   is_changed_ = false;
 }

@@ -203,7 +203,7 @@ hoist_scope::~hoist_scope() {
 void hoist_scope::keep_off(graph_core* core) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    each.set->end_reuse(graph_registry::global().remove_hoisted(*each.set, each.graph));
+    graph_registry::global().remove_hoisted(*each.set, each.graph);
     release_object(each.set->object(), each.set->core());
   }
   if (core != nullptr) core->forget_payloads();

@@ -16,7 +16,7 @@ reference_set& graph_core::set_with_room() {
     forget_hoisted();
     static_cast<void>(place({}));
   }
-  placed_.back()->reserve_shared(1);
+  placed_.back()->reserve(1);
   return *placed_.back();
 }
 
@@ -29,7 +29,7 @@ void graph_core::keep_after(Call const& call, retired_object::loan payload) {
   if (set != nullptr || !payloads_.empty()) payloads_.push_back({node, owner.get()});
   if (set == nullptr) return;
   bool const is_written = owner->is_written();
-  set->append_shared(ref<reclaimable>::adopt(owner.release()), is_written);
+  set->append(ref<reclaimable>::adopt(owner.release()), is_written);
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,

@@ -131,12 +131,12 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
 
 bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noexcept {
   std::lock_guard const lock(mutex_);
-  return claimed.reusable_in_ == id && !claimed.claimed_with_->is_off_graphs();
+  return claimed.reusable_in_ == id && claimed.claimed_with_->may_be_reused();
 }
 
-// After a recapture the slots of its graph are still listed.
+// After a hoist or a recapture the slots of its graph are still listed.
 bool capture_reuse::may_take(slot const& listed) noexcept {
-  return !listed.is_leased_ && !listed.claimed_with_->is_off_graphs();
+  return !listed.is_leased_ && listed.claimed_with_->may_be_reused();
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,

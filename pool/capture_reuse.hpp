@@ -99,11 +99,6 @@ class capture_reuse {
   void add(slot& held, std::uint64_t id, bool is_claim, source_location where);
   // Removes the hold. True if neither a graph nor a lease holds the slot any more.
   [[nodiscard]] bool remove(slot& held, std::uint64_t id, bool is_claim) noexcept;
-  // The hold moved off the graph: no claim of its captures gets the slot.
-  void end_reuse(slot& held, std::uint64_t id) noexcept {
-    std::lock_guard const lock(mutex_);
-    if (held.reusable_in_ == id) stop_reuse(held);
-  }
   [[nodiscard]] bool is_held(slot const& asked) const noexcept {
     std::lock_guard const lock(mutex_);
     return !asked.held_by_.empty();

@@ -79,10 +79,6 @@ void graph_hold::enter(reference_set const& set) noexcept {
   if (is_claim_) held_.claimed_with_ = &set;
 }
 
-void graph_hold::end_reuse(std::uint64_t capture_id) noexcept {
-  if (capture_id == capture_id_) held_.pool_.state_->reuse.end_reuse(held_, capture_id_);
-}
-
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,
                                         source_location where) {
   graph_hold* hold = &taken.first_hold_;

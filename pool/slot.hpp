@@ -28,7 +28,6 @@ struct graph_hold final : slot_reference {
   [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
   void fill(cudaStream_t stream, unsigned char value) const override;
   void enter(reference_set const& set) noexcept override;
-  void end_reuse(std::uint64_t capture_id) noexcept override;
   static void graph_is_gone(reclaimable& thing) noexcept;
 
   slot& held_;

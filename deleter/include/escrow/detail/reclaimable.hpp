@@ -144,9 +144,6 @@ class slot_reference : public reclaimable {
   // Enqueues a write of `value` to each byte, if it is memory. Throws cuda_error.
   virtual void fill(cudaStream_t stream, unsigned char value) const = 0;
   virtual void enter(reference_set const& set) noexcept = 0;  // it becomes a member
-  // The graph captured as `capture_id` was hoisted and does not hold the slot any more: its
-  // captures may not reuse it.
-  virtual void end_reuse(std::uint64_t capture_id) noexcept = 0;
 
  protected:
   slot_reference(deleter_core& core, int device, reclaim_function reclaim)

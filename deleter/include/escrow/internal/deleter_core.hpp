@@ -74,7 +74,7 @@ class deleter_core {
 
   // For reclaim functions in the recycle lane: pushes on to `lane`, where a place was reserved.
   void push_to(reclaimable& thing, release_lane lane) noexcept;
-  // The worker: reclaims `owner` next, if this drops its last reference.
+  // The worker: reclaims `owner`, which has no references, next.
   void reclaim_next(reclaimable& owner) noexcept;
   // The worker: as put_retired_object(), at the end of its pass.
   void put_after_pass(retired_object& idle) noexcept { store_.put_after_pass(idle); }

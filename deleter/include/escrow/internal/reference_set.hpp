@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <boost/container/small_vector.hpp>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -89,11 +90,11 @@ struct group_order final : launch_order {
 //   only grows, so plain copies of the graph also keep members that are appended later: they
 //   release later than necessary, never too early.
 // Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Members are
-//   appended under the registry's lock, or by the creating thread before others see the set.
+//   appended under the registry's lock, or by the only thread that uses the graph. Without the lock
+//   they are read only while nothing is appended.
 // Lifetime: referenced by the graph's user object, execs, hoisted handles and graphs built by hand.
-//   The last reference closes it: the list's head becomes `closed`, and the set is pushed to the
-//   recycle lane, which recycles slots, and then to the destroy lane, which destroys owners. Its
-//   memory stays until the registry has forgotten it.
+//   The last reference pushes it to the recycle lane, which makes the registry forget it and
+//   recycles its slots, and then to the destroy lane, which destroys its owners and the set.
 // Capture: place() is capture-safe, also on a graph that is being captured into.
 class reference_set final : public reclaimable {
  public:
@@ -108,25 +109,18 @@ class reference_set final : public reclaimable {
   void place(cudaGraph_t graph, std::uint64_t id, bool is_open);
   [[nodiscard]] cudaUserObject_t object() const noexcept { return object_; }
 
-  void add_ref() noexcept { reclaimable::add_ref(); }
-  void drop_ref() noexcept {
-    if (drop_ref_only()) close();
+  // Makes room for more members. Throws std::bad_alloc.
+  void reserve(std::size_t more) {
+    if (members_.capacity() - members_.size() < more) members_.reserve(2 * members_.size() + more);
   }
-
-  // Appends an idle member and adds its first reference. False if the set is closed. `is_written`:
-  // launches that use it need an order.
-  [[nodiscard]] bool append(reclaimable& member, bool is_written) noexcept;
-
-  // Members that other sets may share: resources of nodes in graphs built by hand. First reserve
-  // room, which throws std::bad_alloc. Only while no other thread sees the set.
-  void reserve_shared(std::size_t more) {
-    if (shared_.capacity() - shared_.size() < more) shared_.reserve(2 * shared_.size() + more);
-  }
-  void append_shared(ref<reclaimable> member, bool is_written) noexcept {
+  // Appends a member, for which there is room; other sets may have it, too. `is_written`: launches
+  // that use it need an order.
+  void append(ref<reclaimable> member, bool is_written) noexcept {
     is_written_ |= is_written;
-    shared_.push_back(std::move(member));
+    if (member->is_slot()) static_cast<slot_reference&>(*member).enter(*this);
+    members_.push_back(std::move(member));
   }
-  [[nodiscard]] std::vector<ref<reclaimable>> const& shared() const noexcept { return shared_; }
+  [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
 
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
@@ -140,9 +134,17 @@ class reference_set final : public reclaimable {
     return is_off_graphs_.load(std::memory_order_relaxed);
   }
   void leave_graphs() noexcept { is_off_graphs_.store(true, std::memory_order_relaxed); }
+  // The graph that it was made for has it still, so captures into that may use its slots again.
+  [[nodiscard]] bool may_be_reused() const noexcept {
+    return !is_off_graphs() && !is_hoisted_.load(std::memory_order_relaxed);
+  }
 
+  // It has no references: its members belong to the recycle lane. Asked under the registry's lock,
+  // which that lane takes before it touches them; relaxed, because of that lock.
+  [[nodiscard]] bool is_closed() const noexcept {
+    return references_.load(std::memory_order_relaxed) == 0;
+  }
   void list_members(std::vector<reclaimable const*>& found) const;
-  void end_reuse(std::uint64_t capture_id) noexcept;  // see slot_reference
 
  private:
   friend class graph_registry;
@@ -150,17 +152,16 @@ class reference_set final : public reclaimable {
   reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order);
   ~reference_set() = default;
 
-  void close() noexcept;
   static void reclaim_set(reclaimable& thing) noexcept;
   void recycle() noexcept;
   void destroy() noexcept;
 
-  // The newest member, linked by next_; `closed` after the last reference was dropped.
-  std::atomic<reclaimable*> newest_{nullptr};
+  boost::container::small_vector<ref<reclaimable>, 4> members_;
   std::atomic<bool> is_off_graphs_{false};
-  std::vector<ref<reclaimable>> shared_;
+  std::atomic<bool> is_hoisted_{false};  // off the graph that it was made for
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
+  std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
   reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
   bool is_recycled_ = false;           // the recycle lane is done with it
   bool is_written_ = false;            // written as members are appended
@@ -241,7 +242,7 @@ class graph_registry {
   // destroyed.
   enum class appended { yes, no_set, closed };
   [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
-                                bool is_written, group_order const* group) noexcept;
+                                bool is_written, group_order const* group);
 
   // Registers a set before it is placed on `graph`; open() follows afterwards.
   void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
@@ -249,9 +250,8 @@ class graph_registry {
   // `id`: the copy's; 0: it is owned.
   void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy);
   // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
-  // the graph or, of one that is not owned, the next one with its handle ends. Returns the graph's
-  // capture id; 0: not known.
-  std::uint64_t remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
+  // the graph or, of one that is not owned, the next one with its handle ends.
+  void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
   // The graph is alive, and not the sets that a recapture released. Before an append that follows
   // the query of the capture; a set that closes after that query is of a graph that was destroyed.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
