@@ -16,11 +16,9 @@ namespace escrow::inline v0_1 {
 
 claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& on,
                                            claim_request const& asked, size_class& of) {
-  slot* given = nullptr;
+  bool is_given = false;
   if (has_asked(from)) [[unlikely]] {
-    given = from.take_all_of(on.id);
-    cover(given, on, true);
-    for_each_size([&](size_class& each) { give_all(each, on); });
+    for_each_size([&](size_class& each) { is_given |= give_all(each, on) && &each == &of; });
   }
   claimed_slot claimed;
   if (slot* const own = from.take()) [[likely]] {
@@ -30,7 +28,7 @@ claimed_slot slot_pool::state::claim_local(local_slots& from, stream_use const& 
     // What this claim asked for itself, it does not answer.
     from.requests_seen.store(requests.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
-  if (given == nullptr) claimed.local = &from;  // else its release gives this one, too
+  if (!is_given) claimed.local = &from;  // else its release gives this one, too
   return claimed;
 }
 

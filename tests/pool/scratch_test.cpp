@@ -120,6 +120,19 @@ TEST_F(ScratchClaimer, GivesBackAtItsNextCallAfterAClaimThatFoundNoRoom) {
   EXPECT_EQ(pool.claim(two, 2048)->size(), 2048U);
 }
 
+TEST_F(ScratchClaimer, GivesAlsoWhatAnotherOfItsStreamKeepsOfTheSameSize) {
+  scratch_pool pool(options(8), {.bytes_max = 4096});
+  scratch_claimer local = pool.on(one);
+  scratch_claimer other = pool.on(one);
+  other.claim(2048).release();
+  EXPECT_EQ(pool.stats().bytes_unrecorded, 2048U);
+  EXPECT_THROW(static_cast<void>(pool.claim(two, 4096)), pool_exhausted);
+  local.claim(2048).release();  // gets what it gives, and gives it again
+  EXPECT_EQ(pool.stats().bytes_unrecorded, 0U);
+  sync(one);
+  EXPECT_EQ(pool.claim(two, 4096)->size(), 4096U);
+}
+
 TEST_F(ScratchClaimer, RecordsWhatACaptureDeferredInAllSizes) {
   for (bool const is_flushed : {false, true}) {
     scratch_pool pool(options(1));
