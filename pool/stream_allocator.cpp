@@ -1,8 +1,7 @@
-// Memory by its address: which lease it belongs to, found without a lock.
+// Memory by its address: which lease it belongs to.
 #include "escrow/pool/stream_allocator.hpp"
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <string>
-#include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -21,6 +19,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/own_stream.hpp"
+#include "escrow/internal/spin_lock.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -29,78 +28,13 @@ namespace {
 constexpr char const* allocate_name = "stream_allocator::allocate";
 constexpr char const* deallocate_name = "stream_allocator::deallocate";
 
-[[noreturn]] void refuse_address(char const* call) {
-  throw usage_error(call, "`memory` is not allocated here, or was freed already",
-                    "pass what allocate() returned, before it is freed");
-}
-
 }  // namespace
 
-// A tree over addresses in steps of 256 bytes: each table is an array of the next ones, and those
-// of level 0 have the values. What is made stays.
-// Thread safety: any thread, except the destructor. The caller orders accesses to a value.
-template <class Value, int level>
-class address_map {
- public:
-  address_map() = default;
-  address_map(address_map&&) = delete;
-  ~address_map() {
-    for (auto& place : entries_) delete place.load(std::memory_order_relaxed);  // no other user
-  }
-
-  // Null if it was not made yet. `may_make`: makes it then; throws std::bad_alloc.
-  [[nodiscard]] Value* find(void const* address, bool may_make = false) {
-    auto& place = entries_[index_of(address)];
-    // Acquire: pairs with the release below, after what the entry was made of.
-    entry* found = place.load(std::memory_order_acquire);
-    if (found == nullptr) {
-      if (!may_make) return nullptr;
-      auto made = std::make_unique<entry>();
-      bool const is_first =
-          place.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel);
-      if (is_first) found = made.release();
-    }
-    if constexpr (level == 0) {
-      return found;
-    } else {
-      return found->find(address, may_make);
-    }
-  }
-
-  template <class Call>
-  void for_each(Call const& call) {
-    for (auto& place : entries_) {
-      entry* const found = place.load(std::memory_order_acquire);
-      if (found == nullptr) continue;
-      if constexpr (level == 0) {
-        call(*found);
-      } else {
-        found->for_each(call);
-      }
-    }
-  }
-
- private:
-  using entry =
-      typename std::conditional_t<level == 0, std::type_identity<Value>,
-                                  std::type_identity<address_map<Value, level - 1>>>::type;
-  static constexpr int step_bits = 8;
-  static constexpr int bits = 10;  // of the address, for each level
-
-  static std::size_t index_of(void const* address) noexcept {
-    auto const number = reinterpret_cast<std::uintptr_t>(address);
-    return (number >> (step_bits + bits * level)) % (std::size_t{1} << bits);
-  }
-
-  std::array<std::atomic<entry*>, std::size_t{1} << bits> entries_{};
-};
-
 struct ESCROW_LOCAL stream_allocator::state {
-  struct allocation {
-    std::optional<lease<device_block>> memory;
-    // While it is allocated; else null. Others in the same step of the map are no allocations.
-    // Release and acquire: whoever frees has what the allocating thread wrote to `memory`.
-    std::atomic<void const*> address{nullptr};
+  // The leases of addresses. Cache-line aligned: no false sharing between threads.
+  struct alignas(64) shard {
+    spin_lock mutex;  // guards them; held for long only if an address is new
+    std::unordered_map<void const*, claimed_slot> leases;  // empty after the memory's end
   };
 
   state(pool_options const& options, scratch_policy const& policy)
@@ -109,11 +43,13 @@ struct ESCROW_LOCAL stream_allocator::state {
         core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
   ~state() {
     std::size_t leaked = 0;
-    allocations.for_each([&](allocation& each) {
-      if (!each.memory || slot_pool::leave_to_graph(each.memory->claimed_)) return;
-      slot_pool::leak(each.memory->claimed_);
-      ++leaked;
-    });
+    for (shard& each : shards) {
+      for (auto& [address, memory] : each.leases) {
+        if (memory.what == nullptr || slot_pool::leave_to_graph(memory)) continue;
+        slot_pool::leak(memory);
+        ++leaked;
+      }
+    }
     if (leaked == 0) return;
     try {
       core.report(usage_error("stream_allocator",
@@ -121,6 +57,11 @@ struct ESCROW_LOCAL stream_allocator::state {
                               "free them before the last copy ends"));
     } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
     }
+  }
+
+  // A prime number of shards: of blocks of one size, which are often neighbours, each has another.
+  shard& shard_of(void const* address) noexcept {
+    return shards[reinterpret_cast<std::uintptr_t>(address) / default_alignment % shards.size()];
   }
 
   void* allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,
@@ -139,31 +80,38 @@ struct ESCROW_LOCAL stream_allocator::state {
     lease<device_block> memory = pool.claim(stream, bytes + more, where);
     auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
     auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
-    allocation& its = *allocations.find(address, true);
-    its.memory.emplace(std::move(memory));
-    its.address.store(address, std::memory_order_release);
+    shard& its = shard_of(address);
+    std::lock_guard const lock(its.mutex);
+    claimed_slot& place = its.leases[address];
+    place = std::exchange(memory.claimed_, {});
     return address;
+  }
+
+  // The lease of the address, which has it no longer if `is_taken`.
+  claimed_slot lease_of(char const* call, void const* address, bool is_taken) {
+    claimed_slot found;
+    {
+      shard& its = shard_of(address);
+      std::lock_guard const lock(its.mutex);
+      auto const at = its.leases.find(address);
+      if (at != its.leases.end()) found = is_taken ? std::exchange(at->second, {}) : at->second;
+    }
+    if (found.what != nullptr) return found;
+    throw usage_error(call, "`memory` is not allocated here, or was freed already",
+                      "pass what allocate() returned, before it is freed");
   }
 
   // Takes the address out, and calls `end` with the lease. If that throws, the address is back.
   template <class End>
   void end_allocation(char const* call, void* address, End end) {
-    allocation* const its = allocations.find(address);
-    void const* expected = address;
-    if (its == nullptr ||
-        !its->address.compare_exchange_strong(expected, nullptr, std::memory_order_acquire,
-                                              std::memory_order_relaxed)) {
-      refuse_address(call);
-    }
-    // Once the lease has ended, its memory may be allocated again.
-    lease<device_block> memory = std::move(*its->memory);
-    its->memory.reset();
+    claimed_slot taken = lease_of(call, address, true);
     try {
-      end(memory);
+      end(taken);
     } catch (...) {
-      if (!memory) return;  // freed, with a deferred record, and reported
-      its->memory.emplace(std::move(memory));
-      its->address.store(address, std::memory_order_release);
+      if (taken.what == nullptr) return;  // freed, with a deferred record, and reported
+      shard& its = shard_of(address);
+      std::lock_guard const lock(its.mutex);
+      its.leases[address] = taken;  // has a place already
       throw;
     }
   }
@@ -184,12 +132,9 @@ struct ESCROW_LOCAL stream_allocator::state {
   }
 
   void record_stream(char const* call, stream_ref stream, void* address) {
-    allocation* const its = allocations.find(address);
-    if (its == nullptr || its->address.load(std::memory_order_acquire) != address) {
-      refuse_address(call);
-    }
+    claimed_slot const memory = lease_of(call, address, false);
     std::lock_guard const lock(record_mutex);
-    its->memory->record_stream(stream);
+    slot_pool::record_stream(memory, stream);
   }
 
   // For allocations without a stream. Throws cuda_error.
@@ -206,7 +151,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   scratch_pool pool;
   int const device;
   deleter_core& core;
-  address_map<allocation, 4> allocations;
+  std::array<shard, 61> shards;
   std::mutex record_mutex;  // guards leases against two calls of record_stream()
   std::mutex mutex;         // guards the creation of the stream in `own`
 };
@@ -241,7 +186,8 @@ void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, sourc
 void stream_allocator::deallocate(stream_ref stream, void* memory, source_location where) {
   if (memory == nullptr) return;
   detail::called_at(deallocate_name, where, [&] {
-    state_->end_allocation(deallocate_name, memory, [&](auto& its) { its.release(stream); });
+    state_->end_allocation(deallocate_name, memory,
+                           [&](auto& its) { slot_pool::release(its, stream); });
   });
 }
 
@@ -250,7 +196,7 @@ void stream_allocator::deallocate(void* memory, source_location where) {
   detail::called_at(deallocate_name, where, [&] {
     cudaStream_t const own = state_->stream();
     state_->end_allocation(deallocate_name, memory,
-                           [&](auto& its) { slot_pool::release(its.claimed_, own, true); });
+                           [&](auto& its) { slot_pool::release(its, own, true); });
   });
 }
 
@@ -272,7 +218,7 @@ void stream_allocator::leave_to_graph(void* memory, source_location where) {
   constexpr char const* call = "stream_allocator::leave_to_graph";
   detail::called_at(call, where, [&] {
     state_->end_allocation(call, memory, [&](auto& its) {
-      if (slot_pool::leave_to_graph(its.claimed_)) return;
+      if (slot_pool::leave_to_graph(its)) return;
       throw usage_error(call,
                         "`memory` was not allocated in a capture, or is used after it on a stream "
                         "given to record_stream()",
