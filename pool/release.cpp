@@ -62,7 +62,7 @@ stream_use slot_pool::state::unasked(stream_ref stream) const {
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   if (is_reclaiming()) {
-    if (!leave_to_graph(lease)) in.release_eager(lease, lease.on, false);
+    if (!leave_to_graph(lease)) in.release_later(lease, lease.on);
     return;
   }
   require_same_thread(lease.on, "claimed");
@@ -77,7 +77,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
   stream_use const on = in.unasked(stream);
   if (!is_own) {
     if (is_reclaiming()) {
-      in.release_eager(lease, on, false);
+      in.release_later(lease, on);
       return;
     }
     if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
@@ -113,7 +113,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   } catch (std::exception const&) {  // treat as not capturing
   }
   if (!capture.is_active()) {
-    release_eager(lease, lease.on, false);
+    release_later(lease, lease.on);
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
@@ -125,68 +125,77 @@ bool slot_pool::state::was_recorded_after_its_capture(slot const& leased) noexce
   return std::ranges::any_of(leased.unrecorded_, [](auto const& use) { return use.id != 0; });
 }
 
+// `on` now                      the slot
+// -- does not capture           gets an event there
+// -- captures the lease's       is free for later claims of that capture
+// -- captures something else    is held by that graph, too, and has its records deferred
+// -- has an invalidated capture has its records deferred
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream) {
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
   capture_frontier end;  // before another call on the stream
   if (capture.is_active()) end = capture_frontier(after);
-  bool const is_invalidated = capture.status == capture_status::invalidated;
   if (capture.is_none() && on.id == 0) on.id = stream_id(on.handle);
-  if (!is_claiming_stream && !is_invalidated && (on.id == 0 || on.id != lease.on.id)) {
+  bool const is_known = is_claiming_stream || (on.id != 0 && on.id == lease.on.id);
+  if (!is_known && capture.status != capture_status::invalidated) {
     require_device("lease::release", on.handle, capture,
                    "release on a stream of the pool's device, and tell record_stream() of the "
                    "other");
   }
   // A lease that was recorded after its capture is in a later one of its graph, which does not
   // order that use.
-  bool const is_foreign = capture.is_active() && (capture.id != lease.capture_id ||
-                                                  was_recorded_after_its_capture(*lease.what));
-  bool const is_recordable = !is_foreign && !is_invalidated;
-  bool const is_unused_outside =
-      !is_recordable && capture.id != lease.capture_id && is_in_its_capture(lease);
-  if (is_recordable) {
+  bool const is_in_its_own = capture.is_active() && capture.id == lease.capture_id &&
+                             !was_recorded_after_its_capture(*lease.what);
+  bool const is_deferred = !capture.is_none() && !is_in_its_own;
+  if (!is_deferred) {
     for (stream_use const& also : lease.what->unrecorded_) {
       require_same_thread(also, "gave it to record_stream()");
     }
   }
-  // Work on the slot may have been captured: this graph must hold it, too. It does not, if it was
-  // hoisted or recaptured since the claim.
+  bool const is_unused_outside =
+      is_deferred && capture.id != lease.capture_id && is_in_its_capture(lease);
+  // Work on the slot may have been captured. Its own graph does not hold it, if it was hoisted or
+  // recaptured since the claim.
   if (capture.is_active() && !reuse.is_held_in(*lease.what, capture.id)) {
     hold_in_graph(*lease.what, capture, false, {});
   }
-  if (!is_recordable) {
-    if (is_unused_outside) lease.on = on;  // nothing to wait for on the claiming stream
-    release_eager(lease, on, false);
-    return;
-  }
-  if (capture.is_active()) return release_captured(lease, end);
-  check(release_eager(lease, on, true), "cudaEventRecord");
+  if (is_deferred) return release_later(lease, on, is_unused_outside);
+  if (is_in_its_own) return release_captured(lease, end);
+  check(release_eager(lease, on), "cudaEventRecord");
 }
 
-cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on,
-                                            bool is_recordable) noexcept {
+slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
-  if (!is_recordable && is_same_stream(lease.on, on)) {
-    on = lease.on;  // with its id
-  } else if (!is_recordable) {
-    used.unrecorded_.push_back(lease.on);
-  }
   untrack(used);
   used.is_done_ = false;
   used.was_used_ = true;
   used.covered_by_.reset();
-  used.key_ = is_recordable ? on.id : free_lists::own_list_of(used);
   used.released_at_ = stamp();
-  if (!is_recordable || !succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle)))
-      [[unlikely]] {
+  return used;
+}
+
+cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on) noexcept {
+  slot& used = take_used(lease);
+  used.key_ = on.id;
+  if (!succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle))) [[unlikely]] {
     used.unrecorded_.push_back(on);
   }
   cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
   // First: once the slot is returned, the pool may be destroyed.
-  if (is_recordable) record_deferred(on.handle, on.id);
+  record_deferred(on.handle, on.id);
   finish_release(used);
   return status;
+}
+
+void slot_pool::state::release_later(claimed_slot& lease, stream_use const& on,
+                                     bool is_unused_outside) noexcept {
+  slot& used = take_used(lease);
+  used.key_ = free_lists::own_list_of(used);
+  if (!is_unused_outside) used.unrecorded_.push_back(lease.on);  // with its id
+  if (!is_same_stream(lease.on, on)) used.unrecorded_.push_back(on);
+  static_cast<void>(record_uses(used));
+  finish_release(used);
 }
 
 void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& end) {

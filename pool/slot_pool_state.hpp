@@ -129,10 +129,13 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] static bool was_recorded_after_its_capture(slot const& leased) noexcept;
   // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
   void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
-  // Ends a lease outside of its capture. `is_recordable` false: nothing can be recorded on `on`
-  // now, and a wait of `on` for the claiming stream may be captured, so that one is recorded, too.
-  // Returns the first failure, already reported.
-  cudaError_t release_eager(claimed_slot& lease, stream_use on, bool is_recordable) noexcept;
+  [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
+  // Records on `on`, which does not capture. Returns the first failure, already reported.
+  cudaError_t release_eager(claimed_slot& lease, stream_use const& on) noexcept;
+  // Nothing can be recorded on `on` now. A wait of `on` for the claiming stream may be captured, so
+  // that one is recorded, too, if its work on the slot is not all in a capture.
+  void release_later(claimed_slot& lease, stream_use const& on,
+                     bool is_unused_outside = false) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier& end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   // `may_be_shared`: see capture_reuse::end_lease.
