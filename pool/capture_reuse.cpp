@@ -90,19 +90,18 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   if (held.held_by_.empty()) return true;
   if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
-  held.of_.captured.shared.push_back(&held);
+  held.of_.captured.shared.add(held);
   return false;
 }
 
 void capture_reuse::unshare(slot& claimed) noexcept {
-  if (std::exchange(claimed.is_shared_, false)) remove_from(claimed.of_.captured.shared, claimed);
+  if (std::exchange(claimed.is_shared_, false)) claimed.of_.captured.shared.remove(claimed);
 }
 
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
   std::lock_guard const lock(mutex_);
   held.held_by_.reserve(held.held_by_.size() + 1);
   of_size& its = held.of_.captured;
-  if (is_in_group_) reserve_for(its.shared, its.slots_held + 1);
   auto const [found, is_new] = its.entries.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();
@@ -187,16 +186,15 @@ slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Che
 
 slot* capture_reuse::take_shared(size_class& size, std::uint64_t id) noexcept {
   std::lock_guard const lock(mutex_);
-  std::vector<slot*> const& shared = size.captured.shared;
-  auto const found = std::find_if(shared.rbegin(), shared.rend(), [&](slot const* each) {
-    return !each->is_leased_ && std::ranges::find(each->held_by_, id) == each->held_by_.end();
-  });
-  if (found == shared.rend()) return nullptr;
-  slot& taken = **found;
-  taken.is_leased_ = true;
-  unshare(taken);
-  stop_reuse(taken);
-  return &taken;
+  for (slot* each = size.captured.shared.newest(); each != nullptr; each = each->older_) {
+    auto const& held_by = each->held_by_;
+    if (each->is_leased_ || std::ranges::find(held_by, id) != held_by.end()) continue;
+    each->is_leased_ = true;
+    unshare(*each);
+    stop_reuse(*each);
+    return each;
+  }
+  return nullptr;
 }
 
 bool capture_reuse::is_unchanged(slot const& released) {

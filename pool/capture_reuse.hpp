@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <span>
@@ -51,15 +50,6 @@ struct capture_frontier {
   }
 };
 
-// Makes room for so many, and not one by one. Throws std::bad_alloc.
-inline void reserve_for(std::vector<slot*>& listed, std::size_t count) {
-  if (listed.capacity() < count) listed.reserve(2 * count);
-}
-// Removes one of `listed`, which is most often one of the last.
-inline void remove_from(std::vector<slot*>& listed, slot const& which) noexcept {
-  listed.erase(std::prev(std::find(listed.rbegin(), listed.rend(), &which).base()));
-}
-
 // One entry per size and capture id, which a graph keeps when it is captured into again. Guards
 // each slot's is_leased_ and holds from the first graph hold on, and the data of its release in a
 // capture while it is reusable; before that, the lease owns them exclusively.
@@ -89,7 +79,7 @@ class capture_reuse {
   struct of_size {
     std::map<std::uint64_t, entry> entries;  // by the capture's id
     std::size_t slots_held = 0;              // by any number of graphs
-    std::vector<slot*> shared;               // has room for all that are held
+    slot_list shared;
   };
 
   explicit capture_reuse(bool is_in_group) : is_in_group_(is_in_group) {}

@@ -208,10 +208,6 @@ slot* slot_pool::state::make_slot(size_class& of, std::exception_ptr& failure) n
   } while (!of.slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
   references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   try {
-    if (options.track_leases) {
-      std::lock_guard const lock(leases_mutex);
-      reserve_for(leases, references.load(std::memory_order_relaxed));  // one more than slots
-    }
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
     slot* const made = new slot(owner, of, make);

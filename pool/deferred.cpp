@@ -87,7 +87,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
   {
     std::lock_guard const lock(deferred_mutex);
     if (!deferred_is_closed) {
-      used.newer_ = std::exchange(deferred, &used);
+      deferred.add(used);
       deferred_count.fetch_add(1, std::memory_order_relaxed);
       return;
     }
@@ -137,14 +137,11 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   slot* found = nullptr;
   {
     std::lock_guard const lock(deferred_mutex);
-    for (slot** at = &deferred; *at != nullptr;) {
-      slot& each = **at;
-      if (std::ranges::none_of(each.unrecorded_, is_given)) {
-        at = &each.newer_;
-        continue;
-      }
-      *at = std::exchange(each.newer_, found);
-      found = &each;
+    for (slot* next = deferred.oldest(); next != nullptr;) {
+      slot& each = *std::exchange(next, next->newer_);
+      if (std::ranges::none_of(each.unrecorded_, is_given)) continue;
+      deferred.remove(each);
+      each.newer_ = std::exchange(found, &each);
       deferred_count.fetch_sub(1, std::memory_order_relaxed);
     }
   }

@@ -93,7 +93,7 @@ pool_stats slot_pool::state::stats(size_class& of) const noexcept {
   std::size_t elsewhere = now.in_graphs;
   {
     std::lock_guard const lock(deferred_mutex);
-    for (slot const* each = deferred; each != nullptr; each = each->newer_) {
+    for (slot const* each = deferred.oldest(); each != nullptr; each = each->newer_) {
       if (&each->of_ != &of) continue;
       ++now.deferred;
       if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++elsewhere;
@@ -157,7 +157,7 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
   };
   {
     std::lock_guard const lock(deferred_mutex);
-    for (slot const* each = deferred; each != nullptr; each = each->newer_) {
+    for (slot const* each = deferred.oldest(); each != nullptr; each = each->newer_) {
       if (&each->of_ == &of) add_stream(each->unrecorded_.front().handle, 1);
     }
   }
@@ -170,7 +170,7 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
   std::size_t leased = stats(of).leased;
   {
     std::lock_guard const lock(leases_mutex);
-    for (slot const* each : leases) {  // the oldest first
+    for (slot const* each = leases.oldest(); each != nullptr; each = each->newer_) {
       if (&each->of_ != &of) continue;
       auto const& [where, since] = each->note_;
       its.push_back(
@@ -186,12 +186,12 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
 
 void slot_pool::state::add_lease(slot& leased) noexcept {
   std::lock_guard const lock(leases_mutex);
-  leases.push_back(&leased);
+  leases.add(leased);
 }
 
 void slot_pool::state::remove_lease(slot& ended) noexcept {
   std::lock_guard const lock(leases_mutex);
-  remove_from(leases, ended);
+  leases.remove(ended);
 }
 
 std::string slot_pool::describe() const {

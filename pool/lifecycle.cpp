@@ -111,16 +111,16 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
 void slot_pool::close_and_leave() noexcept {
   close();
   state& in = *state_;
-  slot* next = nullptr;
+  slot_list left;
   {
     std::lock_guard const lock(in.deferred_mutex);
-    next = std::exchange(in.deferred, nullptr);
+    left = std::exchange(in.deferred, {});
     in.deferred_is_closed = true;
   }
-  while (next != nullptr) {
-    slot& unknown = *std::exchange(next, next->newer_);
+  while (slot* const unknown = left.oldest()) {
+    left.remove(*unknown);
     in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
-    in.leak(unknown);
+    in.leak(*unknown);
   }
   in.drop_reference();
 }

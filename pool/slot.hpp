@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
@@ -51,7 +52,7 @@ struct slot final : reclaimable {
   size_class& of_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
-  // Links of its list: a free list, a stream's local_slots, or the deferred records.
+  // Links of its list: a free list, a stream's local_slots, or a slot_list.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
   // In a free list's oldest slot, which represents the list: see free_lists.
@@ -107,6 +108,27 @@ struct slot final : reclaimable {
   std::uint64_t released_edges_ = 0;
 
   std::unique_ptr<resource_base> resource_;  // destroyed first
+};
+
+// Slots in the order in which they were added. No function allocates.
+class slot_list {
+ public:
+  [[nodiscard]] slot* oldest() const noexcept { return oldest_; }
+  [[nodiscard]] slot* newest() const noexcept { return newest_; }
+  void add(slot& added) noexcept {
+    added.older_ = std::exchange(newest_, &added);
+    (added.older_ == nullptr ? oldest_ : added.older_->newer_) = &added;
+  }
+  void remove(slot& listed) noexcept {
+    slot* const older = std::exchange(listed.older_, nullptr);
+    slot* const newer = std::exchange(listed.newer_, nullptr);
+    (older == nullptr ? oldest_ : older->newer_) = newer;
+    (newer == nullptr ? newest_ : newer->older_) = older;
+  }
+
+ private:
+  slot* oldest_ = nullptr;
+  slot* newest_ = nullptr;
 };
 
 }  // namespace escrow::inline v0_1

@@ -312,13 +312,13 @@ struct ESCROW_LOCAL slot_pool::state {
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
 
-  // Slots that wait for a record after their lease, linked by slot::newer_.
+  // Slots that wait for a record after their lease.
   mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
-  slot* deferred = nullptr;
+  slot_list deferred;
   bool deferred_is_closed = false;
 
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
-  std::vector<slot*> leases;        // if options.track_leases; has room for all slots
+  slot_list leases;                 // if options.track_leases
 
   // Guards the creation of sizes, and the closing of the pool against it; held across no CUDA call.
   std::mutex sizes_mutex;
