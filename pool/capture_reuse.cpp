@@ -80,9 +80,8 @@ bool capture_reuse::is_ordered(slot const& held) noexcept {
 }
 
 void capture_reuse::stop_reuse(slot& held) noexcept {
-  if (entry* const of = find(held.of_, std::exchange(held.reusable_in_, 0))) {
-    std::erase(of->reusable, &held);
-  }
+  entry* const of = find(held.of_, std::exchange(held.reusable_in_, 0));
+  if (of != nullptr) std::erase(of->reusable, &held);
 }
 
 bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
@@ -201,32 +200,25 @@ bool capture_reuse::is_unchanged(slot const& released) {
   return fingerprint_of(released.released_after_) == released.released_edges_;
 }
 
-template <class IsBefore>
-slot* capture_reuse::newest_of(entry const& of, IsBefore is_before) {
-  auto const found = std::find_if(of.reusable.rbegin(), of.reusable.rend(), [&](slot const* each) {
-    return may_take(*each) && std::ranges::all_of(each->released_after_, is_before);
-  });
-  return found == of.reusable.rend() ? nullptr : *found;
-}
-
-slot* capture_reuse::take_before(size_class& size, capture_frontier const& frontier,
-                                 std::uint64_t id, std::size_t slots_max) {
-  // Most often it is the stream's last one, and a look at the frontier itself is enough.
-  std::span<cudaGraphNode_t const> const before = frontier.all().first(frontier.ended);
-  auto const choose = [&](entry const& of) {
-    return newest_of(of, [&](cudaGraphNode_t node) { return contains(before, node); });
-  };
-  if (slot* const found = take(size, id, choose, is_unchanged)) return found;
-  return walk_before(size, before, id, slots_max);
-}
-
-slot* capture_reuse::walk_before(size_class& size, std::span<cudaGraphNode_t const> frontier,
-                                 std::uint64_t id, std::size_t slots_max) {
+slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked, std::uint64_t id,
+                                 std::size_t slots_max) {
   constexpr std::size_t near = 256;
-  nodes before(frontier.begin(), frontier.end());  // nearest first
-  std::unordered_set<cudaGraphNode_t> further;     // those of them beyond the frontier itself
+  std::span<cudaGraphNode_t const> const frontier = asked.all().first(asked.ended);
+  auto const newest_of = [](entry const& of, auto const& is_before) -> slot* {
+    for (auto at = of.reusable.rbegin(); at != of.reusable.rend(); ++at) {
+      if (may_take(**at) && std::ranges::all_of((*at)->released_after_, is_before)) return *at;
+    }
+    return nullptr;
+  };
+  // Most often it is the stream's last one, and a look at the frontier itself is enough.
+  auto const is_at_frontier = [&](cudaGraphNode_t node) { return contains(frontier, node); };
+  auto const choose_last = [&](entry const& of) { return newest_of(of, is_at_frontier); };
+  if (slot* const found = take(size, id, choose_last, is_unchanged)) return found;
+
+  std::vector<cudaGraphNode_t> before(frontier.begin(), frontier.end());  // nearest first
+  std::unordered_set<cudaGraphNode_t> further;  // those of them beyond the frontier itself
   auto const is_before = [&](cudaGraphNode_t node) {
-    return contains(frontier, node) || further.contains(node);
+    return is_at_frontier(node) || further.contains(node);
   };
   // Of the last look at the reusable slots: how many may be walked, which nodes the releases came
   // after, and how many there were.

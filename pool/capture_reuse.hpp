@@ -139,10 +139,6 @@ class capture_reuse {
   [[nodiscard]] bool end_lease_now(slot& held, bool is_shared) noexcept;
   void unshare(slot& claimed) noexcept;
   void stop_reuse(slot& held) noexcept;  // no claim of the capture gets it that it is reusable in
-  // The newest reusable one that was released only after nodes that are `is_before`; null if there
-  // is none.
-  template <class IsBefore>
-  [[nodiscard]] static slot* newest_of(entry const& of, IsBefore is_before);
   // Leases the slot that `choose` finds in the entry if `is_right(slot)`; else that one is not
   // reusable any more, and another is chosen. While asked about it counts as leased, and stays
   // listed.
@@ -150,8 +146,6 @@ class capture_reuse {
   [[nodiscard]] slot* take(size_class& size, std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
-  [[nodiscard]] slot* walk_before(size_class& size, std::span<cudaGraphNode_t const> frontier,
-                                  std::uint64_t id, std::size_t slots_max);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
   bool const is_in_group_;

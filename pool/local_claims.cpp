@@ -104,15 +104,14 @@ local_slots& slot_pool::state::local_of(size_class& of, stream_use const& on,
 }
 
 void slot_pool::state::divide_idle(size_class& of, std::size_t users) const noexcept {
-  of.local_users = users;
   std::size_t const share = local_slots_max() / std::max<std::size_t>(users, 1);
+  of.local_users.store(users, std::memory_order_relaxed);
   of.local_idle_max.store(std::min(options.unrecorded_max, share), std::memory_order_relaxed);
-  of.has_local_slots.store(true, std::memory_order_relaxed);
 }
 
 bool slot_pool::state::give_all(size_class& of, stream_use const& on) noexcept {
   // Relaxed: see there.
-  if (!of.has_local_slots.load(std::memory_order_relaxed)) return false;
+  if (of.local_users.load(std::memory_order_relaxed) == 0) return false;
   slot* found = nullptr;
   {
     std::lock_guard const lock(of.locals_mutex);

@@ -35,9 +35,8 @@ struct ESCROW_LOCAL size_class {
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
   capture_reuse::of_size captured;
 
-  mutable std::mutex locals_mutex;        // guards these two; held across no CUDA call
+  mutable std::mutex locals_mutex;        // guards it; held across no CUDA call
   std::forward_list<local_slots> locals;  // never removed before the pool's end
-  std::size_t local_users = 0;            // claimers and streams
   // Those of streams, by id; empty if they do not outlive the pool. Stored with release under the
   // lock, acquired by claims without it.
   std::array<std::atomic<local_slots*>, 64> by_stream{};
@@ -45,8 +44,8 @@ struct ESCROW_LOCAL size_class {
 
   // Read by each claim or release, and seldom written: a cache line of their own. Relaxed: a call
   // that misses a change acts on it the next time.
-  alignas(64) std::atomic<bool> has_local_slots{false};
-  std::atomic<std::size_t> local_idle_max{0};  // each may keep so many
+  alignas(64) std::atomic<std::size_t> local_users{0};  // claimers and streams
+  std::atomic<std::size_t> local_idle_max{0};           // each may keep so many
 
   // Whether there are free slots, or some on their way from a list.
   [[nodiscard]] bool has_busy() const noexcept {

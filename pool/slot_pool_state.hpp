@@ -190,7 +190,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // what its stream has in all sizes, and releases until then give what they release.
   void ask_for_local_slots(size_class const& of) noexcept {
     // Relaxed: see there.
-    if (!of.has_local_slots.load(std::memory_order_relaxed)) return;
+    if (of.local_users.load(std::memory_order_relaxed) == 0) return;
     requests.fetch_add(1, std::memory_order_relaxed);
   }
   // Whether others have, since the last claim of its user.

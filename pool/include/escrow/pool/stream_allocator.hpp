@@ -14,11 +14,11 @@ namespace escrow::inline v0_1 {
 // A scratch_pool for interfaces that give memory back by its address: memory resources, allocators
 // of frameworks, C. Where you can keep a lease, use the pool itself.
 // Thread safety: any thread may call anything concurrently, except constructor, assignment and
-//   destructor of the same copy. Allocating and freeing take no lock of their own. While memory is
-//   freed, no other thread may begin or end a capture of the stream, of one given to
-//   record_stream(), or, if it is freed in a capture, of the stream of its allocation. In a
-//   destructor that a deleter calls, memory may be freed at any time: its record is deferred, see
-//   lease.
+//   destructor of the same copy. Allocating and freeing take a lock, each address one of 61, for a
+//   few instructions. While memory is freed, no other thread may begin or end a capture of the
+//   stream, of one given to record_stream(), or, if it is freed in a capture, of the stream of its
+//   allocation. In a destructor that a deleter calls, memory may be freed at any time: its record
+//   is deferred, see lease.
 // Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy. Of
 //   memory that is still allocated then, what was allocated in a capture, and recorded on no stream
 //   after it, belongs to the graph. The rest is leaked (deleter_stats::leaked), and a usage_error
