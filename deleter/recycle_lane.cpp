@@ -54,7 +54,7 @@ void recycle_lane::release(launch_end const& end, ready_answer answer) noexcept 
       if (answer == ready_answer::done) here->set = {};  // the last reference pushes the set
       finished.splice(finished.end(), waiting_, here);
     }
-    count_.fetch_sub(finished.size(), std::memory_order_relaxed);
+    count_.fetch_sub(finished.size(), std::memory_order_release);  // see deferred()
     thread_.store(std::thread::id{}, std::memory_order_relaxed);
   }
   if (answer == ready_answer::gone) leak(std::move(finished));

@@ -56,7 +56,6 @@ slot* slot_pool::state::take_existing(size_class& of, capture_info const& captur
     }
     each = each->next.load(std::memory_order_acquire);
   }
-  if (found == nullptr) found = take_idle(of);
   if (found == nullptr) found = take_done(of, next_pass());
   if (found != nullptr) give_to_graph(*found, capture, where);
   return found;
@@ -130,19 +129,11 @@ void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
   bool const is_claim = hold.is_claim_;
   in.core.count_in_graphs(-1);
   if (&hold != &held.first_hold_) delete &hold;
-  // No claim finds the slot until it is listed; `looked_at` makes them retry. The reference is for
-  // afterwards, since the pool may end with the slot.
-  free_lists& free = held.of_.free;
-  in.references.fetch_add(1, std::memory_order_relaxed);
-  free.looked_at.fetch_add(1, std::memory_order_relaxed);
-  if (in.reuse.remove(held, capture_id, is_claim)) {
-    held.released_at_ = in.stamp();
-    held.may_be_in_graphs_ = false;
-    held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream
-    in.go_home(held);
-  }
-  free.looked_at.fetch_sub(1, std::memory_order_relaxed);
-  in.drop_reference();
+  if (!in.reuse.remove(held, capture_id, is_claim)) return;
+  held.released_at_ = in.stamp();
+  held.may_be_in_graphs_ = false;
+  held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream
+  in.go_home(held);
 }
 
 }  // namespace escrow::inline v0_1

@@ -87,18 +87,18 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);
     }
-    require_open(asked.call, of);        // if closed meanwhile, it is not exhausted
-    bool const is_busy = of.has_busy();  // before the look for room: see `shrinking`
+    require_open(asked.call, of);  // if closed meanwhile, it is not exhausted
+    // Busy free slots become usable in a capture, and make room, without an announced return.
+    // Before the look for room: see `shrinking`.
+    bool const is_busy = capture.is_active() && of.has_busy();
     bool is_room = false;
     if (may_make_room(of, failure)) {
       // At the limit, the first search is repeated: its blocks may have moved between the sizes.
       auto const moves_before = std::exchange(moves_before_search, moves());
       is_room = (failure == nullptr && moves_before_search != moves_before) || is_room_coming(of);
     }
-    // Busy free slots become usable in a capture, and make room, without an announced return.
-    bool const is_for_work = is_room || (capture.is_active() && is_busy);
     auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
-    if (is_for_work && !asked.host_wait_max) {
+    if (!asked.host_wait_max && (is_room || is_busy)) {
       wait_max = std::max(wait_max, options.capture_wait_max);
     }
     if (failure != nullptr && !is_room) wait_max = std::chrono::nanoseconds(0);
@@ -106,7 +106,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
       wait.emplace();
       host_waits.fetch_add(1, std::memory_order_relaxed);
     }
-    if (wait_max <= std::chrono::nanoseconds(0) || !wait->go_on(wait_max)) {
+    if (!wait || !wait->go_on(wait_max)) {
       if (failure != nullptr || !asked.host_wait_max) refuse(asked, of, failure);
       return {};
     }
@@ -124,23 +124,14 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
 
 slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                    std::exception_ptr& failure) {
-  constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
-  std::uint64_t const pass = next_pass();
-  auto const take_any = [&] {
-    slot* const done = take_done(of, pass);
-    return done != nullptr ? done : of.free.take_oldest();
-  };
-  slot* found = take_idle(of);
-  if (found == nullptr) found = take_done(of, pass, true);
+  slot* found = take_done(of, next_pass(), true);
   if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
-  if (found == nullptr) found = take_any();
+  if (found == nullptr) found = of.free.take_oldest();
+  constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
     std::uint64_t const puts_before = of.free.count().puts;
-    found = take_any();
-    if (found != nullptr) break;
-    // Relaxed: see free_lists::looked_at.
-    bool const is_looked_at = of.free.looked_at.load(std::memory_order_relaxed) != 0;
-    if (!is_looked_at && of.free.count().puts == puts_before) break;
+    found = of.free.take_oldest();
+    if (found != nullptr || !of.free.has_moved_since(puts_before)) break;
     std::this_thread::yield();
   }
   stream_use const on = use_of(stream, stream_id, options.device);
@@ -151,33 +142,24 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
   return found;
 }
 
-slot* slot_pool::state::take_idle(size_class& of) noexcept {
+slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool may_wait) {
   slot* idle = of.free.take_newest(free_lists::idle);
   if (idle != nullptr) return idle;
   core.recycle_until([&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; });
-  return idle;
-}
-
-slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
-  core.recycle_queued();  // waits for other threads' recycling
-  if (slot* const idle = of.free.take_newest(free_lists::idle)) return idle;
+  if (idle != nullptr) return idle;
   // Relaxed: if a slot returns meanwhile, the stream waits for this one.
   bool const is_full = of.slots.load(std::memory_order_relaxed) >= slots_max;
-  slot* const only = is_first_look && is_full ? of.free.take_only() : nullptr;
-  if (only != nullptr || of.free.lists() == 0) {
-    ask_for_local_slots(of);
-    return only;
-  }
-  // A query would invalidate another thread's Global capture, and any of this one.
-  relaxed_capture_scope const relaxed;
-  constexpr int questions_before_growth = 32;
-  for (int asked = 0; !is_first_look || asked < questions_before_growth; ++asked) {
-    slot* const found = of.free.take_to_ask(pass);
-    if (found == nullptr) break;
-    bool const is_taken = is_done(*found);
-    if (!is_taken && !of.free.put_asked(*found, pass)) destroy(*found);
-    of.free.looked_at.fetch_sub(1, std::memory_order_relaxed);
-    if (is_taken) return found;
+  std::size_t const unasked_max = may_wait && is_full ? 1 : 0;
+  if (of.free.lists() > unasked_max) {
+    // A query would invalidate another thread's Global capture, and any of this one.
+    relaxed_capture_scope const relaxed;
+    while (slot* const found = of.free.take_to_ask(pass)) {
+      bool const is_taken = is_done(*found);
+      if (!is_taken && !of.free.put_asked(*found, pass)) destroy(*found);
+      // Release: see free_lists::has_moved_since().
+      of.free.looked_at.fetch_sub(1, std::memory_order_release);
+      if (is_taken) return found;
+    }
   }
   ask_for_local_slots(of);
   return nullptr;

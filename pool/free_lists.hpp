@@ -37,8 +37,6 @@ class free_lists {
   // and then decrements the count.
   slot* take_to_ask(std::uint64_t pass) noexcept;
   bool put_asked(slot& busy, std::uint64_t pass) noexcept;
-  // The slot that is in the lists alone; null if there are others.
-  slot* take_only() noexcept;
   // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
   static constexpr std::uint64_t newest_stamp = std::numeric_limits<std::uint64_t>::max();
   slot* take_oldest(std::uint64_t last = newest_stamp) noexcept;
@@ -48,16 +46,19 @@ class free_lists {
 
   // Counted under the locks, and summed shard by shard.
   struct counts {
-    // Number of puts. A search that finds nothing has missed no slot if this is equal before and
-    // after it, and `looked_at` is zero.
-    std::uint64_t puts = 0;
+    std::uint64_t puts = 0;          // number of puts so far
     std::size_t listed = 0;          // slots in the lists
     std::uint64_t newest_taken = 0;  // how many take_newest() has taken
   };
   [[nodiscard]] counts count() noexcept;
-  // Slots removed to be queried, or on their way from a graph. Relaxed: changed before the slot
-  // leaves one list or enters another, under locks that a search takes.
+  // Slots removed to be queried or destroyed. Relaxed when incremented: before the slot leaves its
+  // list, under a lock that a search takes.
   std::atomic<std::size_t> looked_at{0};
+  // Whether a search that began after count() and found nothing may have missed a slot: one was
+  // looked at, or put where the search had been. Acquire: with `looked_at` also the put is seen.
+  [[nodiscard]] bool has_moved_since(std::uint64_t puts_before) noexcept {
+    return looked_at.load(std::memory_order_acquire) != 0 || count().puts != puts_before;
+  }
 
   [[nodiscard]] std::size_t lists() const noexcept;  // how many have slots
   void close() noexcept;                             // refuses slots from now on
@@ -93,6 +94,16 @@ class free_lists {
   // Makes `heir` represent the list instead of `oldest`; null: removes the list.
   static void replace(shard& in, slot& oldest, slot* heir) noexcept;
   static slot* take_oldest_of(shard& in, slot& oldest) noexcept;
+  // The list's oldest slot that was released first, by the stamp `last`; null if there is none.
+  static slot* find_oldest(shard& in, std::uint64_t last) noexcept {
+    slot* found = nullptr;
+    for (slot* each = in.first; each != nullptr; each = each->list_.next) {
+      if (each->released_at_ > last) continue;
+      found = each;
+      last = each->released_at_;
+    }
+    return found;
+  }
 
   static constexpr std::size_t shards = 32;
   shard& shard_of(std::uint64_t key) noexcept { return shards_[key % shards]; }
@@ -192,37 +203,23 @@ inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
   return true;
 }
 
-inline slot* free_lists::take_only() noexcept {
-  for (shard& each : shards_) {
-    if (each.is_empty()) continue;
-    std::lock_guard const lock(each.mutex);
-    slot* const first = each.first;
-    bool const is_alone = first != nullptr && first->list_.newest == first && lists() == 1;
-    return is_alone ? take_oldest_of(each, *first) : nullptr;
-  }
-  return nullptr;
-}
-
 inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
   while (true) {
     shard* found_in = nullptr;
-    std::uint64_t released_at = 0;
+    std::uint64_t released_at = last;
     for (shard& each : shards_) {
       if (each.is_empty()) continue;
       std::lock_guard const lock(each.mutex);
-      for (slot* oldest = each.first; oldest != nullptr; oldest = oldest->list_.next) {
-        if (oldest->released_at_ > last) continue;
-        if (found_in != nullptr && oldest->released_at_ >= released_at) continue;
+      if (slot const* const oldest = find_oldest(each, released_at)) {
         found_in = &each;
         released_at = oldest->released_at_;
       }
     }
     if (found_in == nullptr) return nullptr;
-    // If another thread has taken it meanwhile, search again.
     std::lock_guard const lock(found_in->mutex);
-    for (slot* oldest = found_in->first; oldest != nullptr; oldest = oldest->list_.next) {
-      if (oldest->released_at_ == released_at) return take_oldest_of(*found_in, *oldest);
-    }
+    // If another thread has taken it meanwhile, search again.
+    slot* const oldest = find_oldest(*found_in, released_at);
+    if (oldest != nullptr) return take_oldest_of(*found_in, *oldest);
   }
 }
 

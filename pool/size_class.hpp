@@ -26,7 +26,6 @@ struct ESCROW_LOCAL size_class {
   std::string const label;  // in errors and holders
   // The next larger one. Stored with release under the pool's sizes_mutex, acquired without it.
   std::atomic<size_class*> next{nullptr};
-  size_class* chained = nullptr;  // another one with the same hash
 
   free_lists free;
   // Existing slots, neither handed to the worker for destruction nor leaked. Released when
@@ -48,10 +47,9 @@ struct ESCROW_LOCAL size_class {
   std::atomic<std::size_t> local_idle_max{0};           // each may keep so many
 
   // Whether there are free slots, or some on their way from a list.
-  [[nodiscard]] bool has_busy() const noexcept {
-    // Twice: what leaves the lists, or comes to them, between two looks. Acquire: see shrinking.
-    return free.looked_at.load(std::memory_order_acquire) != 0 || free.lists() != 0 ||
-           free.looked_at.load(std::memory_order_relaxed) != 0;
+  [[nodiscard]] bool has_busy() noexcept {
+    std::uint64_t const puts_before = free.count().puts;
+    return free.lists() != 0 || free.has_moved_since(puts_before);
   }
 };
 
@@ -63,7 +61,7 @@ class ESCROW_LOCAL shrinking {
     of_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
   }
   shrinking(shrinking&&) = delete;
-  // Release: pairs with the acquire in has_busy().
+  // Release: see free_lists::has_moved_since().
   ~shrinking() { of_.free.looked_at.fetch_sub(1, std::memory_order_release); }
 
  private:

@@ -41,28 +41,23 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
   // Consecutive sizes have different hashes: their number, four for each power of two.
   auto const power = static_cast<std::size_t>(std::bit_width(size) - 1);
   std::size_t const step = std::min(std::bit_floor(size) / 4, step_max);
-  auto& first = by_size[(4 * power + size / step) % by_size.size()];
-  auto const find = [size](size_class* each) {
-    while (each != nullptr && each->bytes != size) each = each->chained;
-    return each;
-  };
-  if (size_class* const known = find(first.load(std::memory_order_acquire))) return *known;
+  auto& last_used = by_size[(4 * power + size / step) % by_size.size()];
+  size_class* its = last_used.load(std::memory_order_acquire);
+  if (its != nullptr && its->bytes == size) return *its;
   std::lock_guard const lock(sizes_mutex);
   if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, label_of(size));
-  size_class* const newest = first.load(std::memory_order_relaxed);  // written under the lock
-  if (size_class* const known = find(newest)) return *known;
-  auto* const made = new size_class(size, label_of(size), local_slots_max());
-  made->chained = newest;
-  size_class* before = &smallest;
-  size_class* after = nullptr;
+  std::atomic<size_class*>* at = &smallest.next;
   // Relaxed: written under the lock.
-  while ((after = before->next.load(std::memory_order_relaxed)) != nullptr && after->bytes < size) {
-    before = after;
+  while ((its = at->load(std::memory_order_relaxed)) != nullptr && its->bytes < size) {
+    at = &its->next;
   }
-  made->next.store(after, std::memory_order_relaxed);
-  before->next.store(made, std::memory_order_release);
-  first.store(made, std::memory_order_release);
-  return *made;
+  if (its == nullptr || its->bytes != size) {
+    auto* const made = new size_class(size, label_of(size), local_slots_max());
+    made->next.store(std::exchange(its, made), std::memory_order_relaxed);
+    at->store(made, std::memory_order_release);
+  }
+  last_used.store(its, std::memory_order_release);
+  return *its;
 }
 
 bool slot_pool::state::reserve(size_class const& of) noexcept {
@@ -105,8 +100,7 @@ std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max
     slot* done = nullptr;
     {
       shrinking const listed(of);
-      done = take_idle(of);
-      if (done == nullptr) done = take_done(of, pass);
+      done = take_done(of, pass);
       if (done == nullptr) break;
       of.slots.fetch_sub(1, std::memory_order_release);  // see there
     }

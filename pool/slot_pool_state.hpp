@@ -76,12 +76,10 @@ struct ESCROW_LOCAL slot_pool::state {
   // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
-  // An idle slot, after asking about the last launch of each exec in flight until there is one.
-  [[nodiscard]] slot* take_idle(size_class& of) noexcept;
-  // An idle slot; queries only slots not yet queried in pass number `pass`. `is_first_look`: asks
-  // not longer than creating a slot takes, and returns the only free one, not queried, if no more
-  // can be made.
-  [[nodiscard]] slot* take_done(size_class& of, std::uint64_t pass, bool is_first_look = false);
+  // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
+  // each list's oldest slot not yet asked about in pass number `pass`. `may_wait`: not about a full
+  // pool's only list, since the claim gets its oldest slot in any case.
+  [[nodiscard]] slot* take_done(size_class& of, std::uint64_t pass, bool may_wait = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
@@ -322,8 +320,8 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Guards the creation of sizes, and the closing of the pool against it; held across no CUDA call.
   std::mutex sizes_mutex;
-  // Sizes above the smallest, by hash. Stored with release under the lock, acquired by claims
-  // without it.
+  // The last used size above the smallest, by hash. Stored with release under the lock, acquired by
+  // claims without it.
   std::array<std::atomic<size_class*>, 256> by_size{};
   size_class smallest;  // the first of the list of all, by size
 

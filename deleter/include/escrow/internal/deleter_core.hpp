@@ -194,8 +194,9 @@ class deleter_core {
 
 template <std::predicate Enough>
 void deleter_core::recycle_until(Enough is_enough) noexcept {
+  bool const is_any_deferred = recycled_.deferred() != 0;  // first: else it may be queued next
   recycle_queued();
-  if (is_enough() || recycled_.deferred() == 0) return;
+  if (is_enough() || !is_any_deferred) return;
   try {
     relaxed_capture_scope const relaxed;  // a query could invalidate a capture
     for (auto const& end : recycled_.ends()) {

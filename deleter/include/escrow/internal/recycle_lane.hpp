@@ -34,9 +34,9 @@ class recycle_lane {
   void release(launch_end const& end, ready_answer answer = ready_answer::done) noexcept;
   // The worker, in Relaxed mode: asks for each end, and releases.
   void release_done(deleter_core& worker) noexcept;
-  // Relaxed: before it sleeps the worker synchronizes with the deferring thread (wakeup).
+  // Acquire: a thread that counts less then recycles what release() has queued.
   [[nodiscard]] std::size_t deferred() const noexcept {
-    return count_.load(std::memory_order_relaxed);
+    return count_.load(std::memory_order_acquire);
   }
   // The device of one deferred release; -1 if there is none.
   [[nodiscard]] int device_of_deferred() const noexcept;
