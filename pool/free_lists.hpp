@@ -17,8 +17,8 @@ namespace escrow::inline v0_1 {
 
 // One FIFO list per stream, found by hash. Within a list the oldest release completes first, so a
 // claim queries one slot per list; it removes the slot meanwhile, because no lock may be held
-// across a CUDA call. A list's oldest slot represents it and links to other lists, so nothing is
-// allocated for a new stream or kept for a destroyed one.
+// across a CUDA call. A list's oldest slot represents it, so nothing is allocated for a new stream
+// or kept for a destroyed one.
 // Thread safety: any thread. Streams are distributed over shards, each with a lock that is held for
 //   a few instructions and across no CUDA call.
 class free_lists {
@@ -38,8 +38,8 @@ class free_lists {
   slot* take_to_ask(std::uint64_t pass) noexcept;
   bool put_asked(slot& busy, std::uint64_t pass) noexcept;
   // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
-  static constexpr std::uint64_t newest_stamp = std::numeric_limits<std::uint64_t>::max();
-  slot* take_oldest(std::uint64_t last = newest_stamp) noexcept;
+  static constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
+  slot* take_oldest(std::uint64_t last = any) noexcept;
 
   // Adds a free slot as its list's newest. False if closed: the caller keeps the slot.
   [[nodiscard]] bool put(slot& free) noexcept;
@@ -71,86 +71,76 @@ class free_lists {
     std::uint64_t puts = 0;
     std::uint64_t taken = 0;
     std::uint64_t newest_taken = 0;  // of them, by take_newest()
-    slot* first = nullptr;           // of all lists, new and recently queried ones last
-    slot* last = nullptr;
-    std::array<slot*, 64> by_hash{};
     // Number of lists. Written under the lock, read without it: acquire and release, so that a
     // search that sees a list removed sees its slot in `looked_at`. A new list adds to `puts`.
     std::atomic<std::size_t> lists{0};
+    std::array<slot*, 8> by_hash{};  // the lists' oldest slots
 
     [[nodiscard]] bool is_empty() const noexcept {
       return lists.load(std::memory_order_acquire) == 0;
     }
-    void count_lists(std::size_t now) noexcept { lists.store(now, std::memory_order_release); }
   };
 
-  // The link to the list's oldest slot; null if there is none.
+  // The link to the list's oldest slot; to null if there is none.
   static slot*& find(shard& in, std::uint64_t key) noexcept {
     slot** at = &in.by_hash[(key / shards) % in.by_hash.size()];
     while (*at != nullptr && (*at)->key_ != key) at = &(*at)->list_.chained;
     return *at;
   }
-  static void add_list(shard& in, slot& oldest, slot& newest) noexcept;  // appends a new list
-  // Makes `heir` represent the list instead of `oldest`; null: removes the list.
-  static void replace(shard& in, slot& oldest, slot* heir) noexcept;
-  static slot* take_oldest_of(shard& in, slot& oldest) noexcept;
-  // The list's oldest slot that was released first, by the stamp `last`; null if there is none.
-  static slot* find_oldest(shard& in, std::uint64_t last) noexcept {
-    slot* found = nullptr;
-    for (slot* each = in.first; each != nullptr; each = each->list_.next) {
-      if (each->released_at_ > last) continue;
-      found = each;
-      last = each->released_at_;
+  // The link to the oldest release of those by the stamp `last`, of slots not yet asked about in
+  // pass number `pass`; null if there is none.
+  static slot** find_oldest(shard& in, std::uint64_t last, std::uint64_t pass) noexcept {
+    slot** found = nullptr;
+    for (slot*& first : in.by_hash) {
+      for (slot** at = &first; *at != nullptr; at = &(*at)->list_.chained) {
+        if ((*at)->released_at_ > last || (*at)->asked_in_ >= pass) continue;
+        found = at;
+        last = (*at)->released_at_;
+      }
     }
     return found;
+  }
+  static slot* take(shard& in, slot*& oldest) noexcept;
+  static void begin_list(shard& in, slot*& at, slot& first) noexcept {
+    at = &first;
+    first.list_ = {.newest = &first};
+    in.lists.store(in.lists.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
   static constexpr std::size_t shards = 32;
   shard& shard_of(std::uint64_t key) noexcept { return shards_[key % shards]; }
 
+  // The shard of the last question, where the next search begins, so that it does not ask first
+  // about what was busy then. Relaxed: any shard will do.
+  std::atomic<std::size_t> asked_last_{0};
   std::array<shard, shards> shards_;
 };
 
 // Used by every claim and release.
 
-inline void free_lists::add_list(shard& in, slot& oldest, slot& newest) noexcept {
-  slot*& at = find(in, oldest.key_);
-  at = &oldest;
-  oldest.list_ = {.newest = &newest, .previous = std::exchange(in.last, &oldest)};
-  slot* const previous = oldest.list_.previous;
-  (previous == nullptr ? in.first : previous->list_.next) = &oldest;
-  in.count_lists(in.lists.load(std::memory_order_relaxed) + 1);
-}
-
-inline void free_lists::replace(shard& in, slot& oldest, slot* heir) noexcept {
-  auto const [newest, chained, previous, next] = oldest.list_;
-  bool const is_last = heir == nullptr;
-  find(in, oldest.key_) = is_last ? chained : heir;
-  (previous == nullptr ? in.first : previous->list_.next) = is_last ? next : heir;
-  (next == nullptr ? in.last : next->list_.previous) = is_last ? previous : heir;
-  if (is_last) {
-    in.count_lists(in.lists.load(std::memory_order_relaxed) - 1);
-  } else {
-    heir->list_ = oldest.list_;
-  }
-}
-
-inline slot* free_lists::take_oldest_of(shard& in, slot& oldest) noexcept {
+inline slot* free_lists::take(shard& in, slot*& oldest) noexcept {
   ++in.taken;
-  slot* const heir = std::exchange(oldest.newer_, nullptr);
-  if (heir != nullptr) heir->older_ = nullptr;
-  replace(in, oldest, heir);
-  return &oldest;
+  slot* const taken = oldest;
+  slot* const heir = std::exchange(taken->newer_, nullptr);
+  if (heir != nullptr) {
+    heir->older_ = nullptr;
+    heir->list_ = taken->list_;
+    oldest = heir;
+  } else {
+    oldest = taken->list_.chained;
+    in.lists.store(in.lists.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  }
+  return taken;
 }
 
 inline slot* free_lists::take_newest(std::uint64_t key) noexcept {
   shard& home = shard_of(key);
   std::lock_guard const lock(home.mutex);
-  slot* const oldest = find(home, key);
+  slot*& oldest = find(home, key);
   if (oldest == nullptr) return nullptr;
   ++home.newest_taken;
   slot* const newest = oldest->list_.newest;
-  if (newest == oldest) return take_oldest_of(home, *oldest);
+  if (newest == oldest) return take(home, oldest);
   ++home.taken;
   slot* const heir = std::exchange(newest->older_, nullptr);
   heir->newer_ = nullptr;
@@ -162,11 +152,12 @@ inline bool free_lists::put(slot& free) noexcept {
   shard& home = shard_of(free.key_);
   std::lock_guard const lock(home.mutex);
   if (home.is_closed) return false;
-  if (slot* const oldest = find(home, free.key_)) {
+  slot*& oldest = find(home, free.key_);
+  if (oldest != nullptr) {
     free.older_ = std::exchange(oldest->list_.newest, &free);
     free.older_->newer_ = &free;
   } else {
-    add_list(home, free, free);
+    begin_list(home, oldest, free);
   }
   ++home.puts;
   return true;
@@ -175,14 +166,16 @@ inline bool free_lists::put(slot& free) noexcept {
 // Searches through all lists.
 
 inline slot* free_lists::take_to_ask(std::uint64_t pass) noexcept {
-  for (shard& each : shards_) {
+  std::size_t const begin = asked_last_.load(std::memory_order_relaxed);
+  for (std::size_t i = begin; i < begin + shards; ++i) {
+    shard& each = shards_[i % shards];
     if (each.is_empty()) continue;
     std::lock_guard const lock(each.mutex);
-    for (slot* oldest = each.first; oldest != nullptr; oldest = oldest->list_.next) {
-      if (oldest->asked_in_ >= pass) continue;
-      looked_at.fetch_add(1, std::memory_order_relaxed);
-      return take_oldest_of(each, *oldest);
-    }
+    slot** const oldest = find_oldest(each, any, pass);
+    if (oldest == nullptr) continue;
+    asked_last_.store(i % shards, std::memory_order_relaxed);
+    looked_at.fetch_add(1, std::memory_order_relaxed);
+    return take(each, *oldest);
   }
   return nullptr;
 }
@@ -192,13 +185,14 @@ inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
   std::lock_guard const lock(home.mutex);
   if (home.is_closed) return false;
   busy.asked_in_ = std::max(busy.asked_in_, pass);
-  slot* const newer = find(home, busy.key_);
-  busy.newer_ = newer;
-  if (newer != nullptr) {
-    newer->older_ = &busy;
-    replace(home, *newer, nullptr);
+  slot*& oldest = find(home, busy.key_);
+  if (oldest != nullptr) {
+    oldest->older_ = &busy;
+    busy.list_ = oldest->list_;
+    busy.newer_ = std::exchange(oldest, &busy);
+  } else {
+    begin_list(home, oldest, busy);
   }
-  add_list(home, busy, newer == nullptr ? busy : *newer->list_.newest);
   ++home.puts;
   return true;
 }
@@ -210,16 +204,16 @@ inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
     for (shard& each : shards_) {
       if (each.is_empty()) continue;
       std::lock_guard const lock(each.mutex);
-      if (slot const* const oldest = find_oldest(each, released_at)) {
+      if (slot** const oldest = find_oldest(each, released_at, any)) {
         found_in = &each;
-        released_at = oldest->released_at_;
+        released_at = (*oldest)->released_at_;
       }
     }
     if (found_in == nullptr) return nullptr;
     std::lock_guard const lock(found_in->mutex);
     // If another thread has taken it meanwhile, search again.
-    slot* const oldest = find_oldest(*found_in, released_at);
-    if (oldest != nullptr) return take_oldest_of(*found_in, *oldest);
+    slot** const oldest = find_oldest(*found_in, released_at, any);
+    if (oldest != nullptr) return take(*found_in, *oldest);
   }
 }
 

@@ -58,9 +58,7 @@ struct slot final : reclaimable {
   // In a free list's oldest slot, which represents the list: see free_lists.
   struct list_links {
     slot* newest = nullptr;
-    slot* chained = nullptr;   // the next list of the same hash
-    slot* previous = nullptr;  // of all lists, new and recently queried ones last
-    slot* next = nullptr;
+    slot* chained = nullptr;  // the next list of the same hash
   };
   list_links list_;
   std::uint64_t key_ = 0;  // its list: id of the release's stream, free_lists::idle or its own
