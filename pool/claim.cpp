@@ -155,7 +155,10 @@ slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool may_w
     relaxed_capture_scope const relaxed;
     while (slot* const found = of.free.take_to_ask(pass)) {
       bool const is_taken = is_done(*found);
-      if (!is_taken && !of.free.put_asked(*found, pass)) destroy(*found);
+      if (!is_taken) {
+        found->asked_in_ = std::max(found->asked_in_, pass);
+        if (!of.free.put(*found, true)) destroy(*found);
+      }
       // Release: see free_lists::has_moved_since().
       of.free.looked_at.fetch_sub(1, std::memory_order_release);
       if (is_taken) return found;

@@ -1,7 +1,6 @@
 // A pool's free slots, by the stream of their release.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -33,16 +32,15 @@ class free_lists {
   slot* take_newest(std::uint64_t key) noexcept;
 
   // A list's oldest slot, not yet queried in pass number `pass`; null if there is none. Counts it
-  // in `looked_at` before it leaves the list. The caller puts it back with put_asked() or takes it,
-  // and then decrements the count.
+  // in `looked_at` before it leaves the list. The caller puts it back, with the pass noted in it,
+  // or takes it, and then decrements the count.
   slot* take_to_ask(std::uint64_t pass) noexcept;
-  bool put_asked(slot& busy, std::uint64_t pass) noexcept;
   // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
   static constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
   slot* take_oldest(std::uint64_t last = any) noexcept;
 
-  // Adds a free slot as its list's newest. False if closed: the caller keeps the slot.
-  [[nodiscard]] bool put(slot& free) noexcept;
+  // Adds a free slot as its list's newest, or as its oldest. False if closed: the caller keeps it.
+  [[nodiscard]] bool put(slot& free, bool as_oldest = false) noexcept;
 
   // Counted under the locks, and summed shard by shard.
   struct counts {
@@ -101,11 +99,6 @@ class free_lists {
     return found;
   }
   static slot* take(shard& in, slot*& oldest) noexcept;
-  static void begin_list(shard& in, slot*& at, slot& first) noexcept {
-    at = &first;
-    first.list_ = {.newest = &first};
-    in.lists.store(in.lists.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
 
   static constexpr std::size_t shards = 32;
   shard& shard_of(std::uint64_t key) noexcept { return shards_[key % shards]; }
@@ -148,16 +141,22 @@ inline slot* free_lists::take_newest(std::uint64_t key) noexcept {
   return newest;
 }
 
-inline bool free_lists::put(slot& free) noexcept {
+inline bool free_lists::put(slot& free, bool as_oldest) noexcept {
   shard& home = shard_of(free.key_);
   std::lock_guard const lock(home.mutex);
   if (home.is_closed) return false;
   slot*& oldest = find(home, free.key_);
-  if (oldest != nullptr) {
+  if (oldest == nullptr) {
+    oldest = &free;
+    free.list_ = {.newest = &free};
+    home.lists.store(home.lists.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  } else if (as_oldest) {
+    oldest->older_ = &free;
+    free.list_ = oldest->list_;
+    free.newer_ = std::exchange(oldest, &free);
+  } else {
     free.older_ = std::exchange(oldest->list_.newest, &free);
     free.older_->newer_ = &free;
-  } else {
-    begin_list(home, oldest, free);
   }
   ++home.puts;
   return true;
@@ -178,23 +177,6 @@ inline slot* free_lists::take_to_ask(std::uint64_t pass) noexcept {
     return take(each, *oldest);
   }
   return nullptr;
-}
-
-inline bool free_lists::put_asked(slot& busy, std::uint64_t pass) noexcept {
-  shard& home = shard_of(busy.key_);
-  std::lock_guard const lock(home.mutex);
-  if (home.is_closed) return false;
-  busy.asked_in_ = std::max(busy.asked_in_, pass);
-  slot*& oldest = find(home, busy.key_);
-  if (oldest != nullptr) {
-    oldest->older_ = &busy;
-    busy.list_ = oldest->list_;
-    busy.newer_ = std::exchange(oldest, &busy);
-  } else {
-    begin_list(home, oldest, busy);
-  }
-  ++home.puts;
-  return true;
 }
 
 inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {

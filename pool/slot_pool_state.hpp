@@ -318,7 +318,7 @@ struct ESCROW_LOCAL slot_pool::state {
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
   slot_list leases;                 // if options.track_leases
 
-  // Guards the creation of sizes, and the closing of the pool against it; held across no CUDA call.
+  // Guards the list of sizes, and the closing of the pool against it; held across no CUDA call.
   std::mutex sizes_mutex;
   // The last used size above the smallest, by hash. Stored with release under the lock, acquired by
   // claims without it.
