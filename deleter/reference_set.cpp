@@ -146,19 +146,6 @@ void leak(deferred_releases held) noexcept {
   for (deferred_release& each : held) each.set.release()->core().count_leaked();
 }
 
-namespace {
-
-void add_labelled(resource_usage& sum, std::string_view label, std::size_t bytes) {
-  auto found = std::ranges::find(sum.labels, label, &resource_usage::labelled::label);
-  if (found == sum.labels.end()) {
-    found = sum.labels.insert(found, {.label = std::string(label)});
-  }
-  ++found->count;
-  found->bytes += bytes;
-}
-
-}  // namespace
-
 resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
   // Sets may share members and slots, and a graph with the same child twice has its sets twice.
   auto const identity = [](reclaimable const* each) -> void const* {
@@ -169,15 +156,8 @@ resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
   members.erase(std::unique(members.begin(), members.end(), is_same), members.end());
   resource_usage sum;
   for (reclaimable const* const each : members) {
-    if (!each->is_slot()) {
-      ++sum.owners;
-      add_labelled(sum, "owners", 0);
-      continue;
-    }
-    auto const& slot = static_cast<slot_reference const&>(*each);
-    ++sum.slots;
-    sum.bytes += slot.bytes();
-    add_labelled(sum, slot.label(), slot.bytes());
+    ++(each->is_slot() ? sum.slots : sum.owners);
+    if (each->is_slot()) sum.bytes += static_cast<slot_reference const*>(each)->bytes();
   }
   return sum;
 }

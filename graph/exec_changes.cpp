@@ -46,9 +46,8 @@ std::string updated(cudaGraphExec_t exec, cudaGraph_t source) {
   return is_refused ? describe(result) : "";
 }
 
-// Throws also if CUDA refuses.
-void update_to(cudaGraph_t source, cudaGraphExec_t exec, char const* call, char const* advice) {
-  std::string const refused = updated(exec, source);
+// `refused`: what updated() returned.
+void require_updated(std::string const& refused, char const* call, char const* advice) {
   if (refused.empty()) return;
   throw cuda_error(cudaErrorGraphExecUpdateFailure, "cudaGraphExecUpdate",
                    source_location::current(), call + (": " + refused) + "; " + advice);
@@ -56,52 +55,54 @@ void update_to(cudaGraph_t source, cudaGraphExec_t exec, char const* call, char 
 
 }  // namespace
 
-graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets,
-                                                         launch_orders const* more) const {
+void graph_exec::state::require_known_end(char const* call) const {
+  if (now_.end == nullptr || now_.end->failure == cudaSuccess) return;
+  throw cuda_error(now_.end->failure, call, source_location::current(),
+                   "the end of the last launch is not known: launch the exec again before");
+}
+
+graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets) const {
   holding next;
   next.held = hold_all(sets);
-  next.orders = launch_orders(next.held, more);
+  next.orders = launch_orders(next.held);
   if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
   return next;
 }
 
-graph_exec::state::holding graph_exec::state::replacement_of(reference_sets const& sets) const {
-  bool const is_end_unknown = now_.end != nullptr && now_.end->failure != cudaSuccess;
-  return holding_of(sets, is_end_unknown ? &now_.orders : nullptr);
-}
-
-void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
+std::string graph_exec::state::update(char const* call, graph_ref source,
+                                      std::vector<cudaGraph_t> const& bodies, references after,
+                                      holding& before) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("graph_exec::update", source.get(), source.core(), bodies);
-  hoist_scope const off("graph_exec::update", survey);
-  holding next = replacement_of(off.sets());
-  update_to(source.get(), exec_, "graph_exec::update", "create another graph_exec from `source`");
-  is_bare_ = !survey.lacks_bodies;
-  hold(std::move(next));
-}
-
-std::string graph_exec::state::add_turn(graph_ref source, std::vector<cudaGraph_t> const& bodies,
-                                        holding& before) {
-  relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("exec_set::add", source.get(), source.core(), bodies);
-  hoist_scope off("exec_set::add", survey);
+  graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
+  hoist_scope off(call, survey);
   holding next = holding_of(off.sets());
   std::string refused = updated(exec_, source.get());
   if (!refused.empty()) return refused;
-  off.keep_off(source.core());
-  before = std::exchange(now_, std::move(next));
-  graph_registry::global().note_ordered(now_.held);
+  if (after == references::stay_off) off.keep_off(source.core());
+  is_bare_ = !survey.lacks_bodies;
+  before = hold(std::move(next));
   return refused;
+}
+
+void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
+  constexpr char const* call = "graph_exec::update";
+  require_known_end(call);
+  holding before;
+  require_updated(update(call, source, bodies, references::come_back, before), call,
+                  "create another graph_exec from `source`");
+  drop_after(std::move(before.held), before.end);
 }
 
 void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
   relaxed_capture_scope const relaxed;
-  update_to(source, exec_, "exec_set::launch", "do not change a graph after adding it");
+  require_updated(updated(exec_, source), "exec_set::launch",
+                  "do not change a graph after adding it");
   std::swap(now_, its);
 }
 
 void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
                             retired_object::loan payload) {
+  require_known_end("set");
   relaxed_capture_scope const relaxed;
   auto const change = [&] {
     check(cudaGraphExecNodeSetParams(exec_, node, &params), "cudaGraphExecNodeSetParams");
@@ -119,21 +120,17 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
     sets.push_back(source->set_of({&owner, 1}));
     of_nodes.emplace(node, sets.back().get());
   }
-  holding next = replacement_of(sets);
+  holding next = holding_of(sets);
   next.of_nodes = std::move(of_nodes);
   change();
-  hold(std::move(next));
+  holding before = hold(std::move(next));
+  drop_after(std::move(before.held), before.end);
 }
 
-void graph_exec::state::hold(holding next) noexcept {
+graph_exec::state::holding graph_exec::state::hold(holding next) noexcept {
   std::swap(now_, next);
   graph_registry::global().note_ordered(now_.held);
-  if (next.end == nullptr) return;
-  // With its old end, since launches record the new one again and again.
-  release(std::move(next.held), next.end);
-  // Other execs refuse to launch until a launch of this one is recorded. They read this end under
-  // the orders whose last launch it is, which therefore stay among this exec's.
-  if (next.end->failure != cudaSuccess) now_.end = std::move(next.end);
+  return next;
 }
 
 }  // namespace escrow::inline v0_1

@@ -34,25 +34,21 @@ class ESCROW_LOCAL exec_set::state {
   [[nodiscard]] std::size_t exec_for(graph const& source, instantiate_options const& options);
   void launch(std::size_t index, stream_ref stream);
 
-  std::uint64_t const id = next_id();
+  // Relaxed: only unique.
+  std::uint64_t const id = last_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   std::vector<member_graph> members;
   std::vector<shared_exec> execs;
   std::vector<std::string> reasons;
   std::uint64_t switches = 0;
 
  private:
-  [[nodiscard]] static std::uint64_t next_id() noexcept;
+  static inline constinit std::atomic<std::uint64_t> last_id_{0};
 };
-
-std::uint64_t exec_set::state::next_id() noexcept {
-  static constinit std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only unique
-}
 
 exec_set::state::~state() {
   execs.clear();
   for (member_graph& each : members) {
-    one_exec::release(std::move(each.held.held), each.held.end);
+    drop_after(std::move(each.held.held), each.held.end);
   }
 }
 
@@ -65,7 +61,8 @@ std::size_t exec_set::state::exec_for(graph const& source, instantiate_options c
     reason = shape.difference_from(each.shape);
     if (!reason.empty()) continue;
     one_exec::holding before;
-    reason = each.exec->add_turn(source, options.bodies, before);
+    reason = each.exec->update("exec_set::add", source, options.bodies,
+                               one_exec::references::stay_off, before);
     if (!reason.empty()) continue;
     members[each.current].held = std::move(before);
     each.current = members.size();

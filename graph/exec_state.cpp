@@ -53,21 +53,10 @@ graph_exec::state::~state() {
     // Outside Relaxed mode, destroying an exec invalidates a capture.
     retry_cleanup_relaxed([this] { return cudaGraphExecDestroy(exec_); });
   }
-  release(std::move(now_.held), now_.end);
-}
-
-// The recycle lane waits for the end of the last launch and then drops the references
-// (recycle_lane::release). The last reference closes the set; slots return to their pools,
-// and the worker destroys owners (reference_set::recycle, destroy).
-void graph_exec::state::release(deferred_releases held,
-                                std::shared_ptr<launch_end> const& end) noexcept {
-  if (held.empty()) return;
-  if (end->failure == cudaSuccess) {
-    if (!end->is_recorded) return;  // nothing runs: the references are dropped here
-    return release_after(std::move(held), end);
-  }
-  for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
-  leak(std::move(held));
+  // The recycle lane waits for the end of the last launch and then drops the references
+  // (recycle_lane::release). The last reference closes the set; slots return to their pools,
+  // and the worker destroys owners (reference_set::recycle, destroy).
+  drop_after(std::move(now_.held), now_.end);
 }
 
 void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_t id) {
@@ -76,7 +65,6 @@ void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_
   }
   launch_lock const lock(call, now_.orders);
   std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), true);
-  if (now_.orders.has_group()) now_.orders.fill(call, now_.held, stream, now_.end);
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   if (id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end)) return;
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
@@ -84,15 +72,15 @@ void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_
 }
 
 void graph_exec::state::record_due_end(stream_ref stream) {
-  launch_lock const lock(launch_lock::for_leaving(), now_.orders);
+  launch_lock const lock(now_.orders);
   // Not the orders' last launch: another one may have come since, on this stream or after that.
-  record_end(*now_.end, stream);
+  check(record_end(*now_.end, stream), "cudaEventRecord");
 }
 
 void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
   for (auto const& each : now_.held) each.set->core().report(why);
   leak(std::move(now_.held));
-  launch_lock const lock(launch_lock::for_leaving(), now_.orders);
+  launch_lock const lock(now_.orders);
   if (now_.end->failure == cudaSuccess) now_.end->failure = cudaErrorUnknown;
 }
 
@@ -102,7 +90,7 @@ void graph_exec::state::upload(stream_ref stream) {
   }
   check_launch(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
   // It ends after earlier uploads (source: cudaGraphUpload).
-  if (last_upload_ != nullptr) record_end(*last_upload_, stream);
+  if (last_upload_ != nullptr) check(record_end(*last_upload_, stream), "cudaEventRecord");
 }
 
 // Destroying an exec with conditional nodes, CUDA waits for its launches and uploads, and meanwhile

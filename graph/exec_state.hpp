@@ -56,15 +56,14 @@ class ESCROW_LOCAL graph_exec::state {
   // Reports why their end will never be known, and leaks what is held.
   void give_up_due_end(std::exception const& why) noexcept;
 
-  // For an exec that several graphs use in turn, each with a holding of its own (exec_set).
-  // Updates it to a further graph, whose references stay off then; `before` gets the holding of the
-  // graph before. If CUDA refuses, returns why, and nothing has changed. Throws as update().
-  [[nodiscard]] std::string add_turn(graph_ref source, std::vector<cudaGraph_t> const& bodies,
-                                     holding& before);
-  // Updates it to one of these graphs; `its` holding is exchanged for that of the graph before.
+  // Updates it; `before` gets what was held. If CUDA refuses, returns why, and nothing has changed.
+  // `call` is the public function, for errors.
+  [[nodiscard]] std::string update(char const* call, graph_ref source,
+                                   std::vector<cudaGraph_t> const& bodies, references after,
+                                   holding& before);
+  // For an exec that several graphs use in turn, each with a holding of its own (exec_set): updates
+  // it to one of these graphs; `its` holding is exchanged for that of the graph before.
   void switch_to(cudaGraph_t source, holding& its);
-  // Drops references after the last launch, whose end is `end`.
-  static void release(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
 
   // The source must exist.
   void set(cudaGraphNode_t node, cudaGraphNodeParams& params, retired_object::loan payload);
@@ -72,12 +71,12 @@ class ESCROW_LOCAL graph_exec::state {
   [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
 
  private:
-  // `more`: further orders, or null.
-  [[nodiscard]] holding holding_of(reference_sets const& sets,
-                                   launch_orders const* more = nullptr) const;
-  // Prepares a replacement for what is held now.
-  [[nodiscard]] holding replacement_of(reference_sets const& sets) const;
-  void hold(holding next) noexcept;
+  // Refuses a change after a launch whose end is not known: others wait for the exec's next one.
+  void require_known_end(char const* call) const;
+  [[nodiscard]] holding holding_of(reference_sets const& sets) const;
+  // Returns what was held before, to be dropped after its own end: launches record the new one
+  // again and again.
+  [[nodiscard]] holding hold(holding next) noexcept;
   void wait_until_idle() const noexcept;
 
   cudaGraphExec_t exec_ = nullptr;

@@ -69,10 +69,6 @@ graph_core& detail::require_graph(char const* call, graph_core* core) {
                     "keep the graph while it, or nodes of it, are used");
 }
 
-graph_core& graph::require(char const* call) const {
-  return detail::require_graph(call, shared_.get());
-}
-
 cudaGraph_t graph::get() const {
   return shared_ == nullptr ? nullptr : shared_->expose();
 }
@@ -89,7 +85,7 @@ graph_ref::graph_ref(graph const& of) noexcept
     : native_(of.core() == nullptr ? nullptr : of.core()->native()), core_(of.core().get()) {}
 
 graph graph::clone() const {
-  graph_core& core = require("graph::clone");
+  graph_core& core = detail::require_graph("graph::clone", shared_.get());
   graph_survey const survey = survey_for_copy("graph::clone", core);
   cudaGraph_t made = nullptr;
   {
@@ -104,7 +100,7 @@ graph graph::clone() const {
 
 cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
-  graph_core& core = require(call);
+  graph_core& core = detail::require_graph(call, shared_.get());
   graph_survey const survey = survey_for_copy(call, core);
   cudaGraphNode_t node = nullptr;
   {
@@ -128,14 +124,14 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
 }
 
 cudaGraphNode_t graph::add_child(graph const& child) {
-  graph_core& core = require("graph::add_child");
+  graph_core& core = detail::require_graph("graph::add_child", shared_.get());
   std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
   return child.embed_in("graph::add_child", core.native(), last);
 }
 
 void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
-  check(cudaGraphDebugDotPrint(require("graph::write_dot").native(), file.c_str(), flags),
-        "cudaGraphDebugDotPrint");
+  graph_core const& core = detail::require_graph("graph::write_dot", shared_.get());
+  check(cudaGraphDebugDotPrint(core.native(), file.c_str(), flags), "cudaGraphDebugDotPrint");
 }
 
 resource_usage graph::held() const {
@@ -161,7 +157,8 @@ capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode)
 
 graph capture_scope::end() {
   is_open_ = false;
-  std::uint64_t const id = id_of_capture();
+  capture_info info;  // a failure of this query recurs at the end, and is reported there
+  static_cast<void>(succeeded(detail::query_capture(stream_, info)));
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
@@ -169,14 +166,7 @@ graph capture_scope::end() {
     drop();
   }
   check(status, "cudaStreamEndCapture");
-  return graph(captured, id);
-}
-
-std::uint64_t capture_scope::id_of_capture() const noexcept {
-  capture_info info;
-  // A failure here recurs at the end, and is reported there.
-  if (!succeeded(detail::query_capture(stream_, info))) return 0;
-  return info.id;
+  return graph(captured, info.id);
 }
 
 capture_scope::~capture_scope() {

@@ -18,7 +18,7 @@ namespace escrow::inline v0_1 {
 namespace {
 
 struct child_graphs {
-  std::vector<cudaGraph_t> graphs;  // in node order, which a copy preserves
+  std::vector<cudaGraph_t> graphs;  // in the order of nodes, which a copy preserves
   std::size_t conditionals = 0;     // nodes
 };
 
@@ -35,14 +35,12 @@ child_graphs children_of(cudaGraph_t graph) {
   return found;
 }
 
-void add_tree(cudaGraph_t graph, std::vector<cudaGraph_t>& tree) {
-  tree.push_back(graph);
-  for (cudaGraph_t const child : children_of(graph).graphs) add_tree(child, tree);
-}
-
+// The graph and its child graphs, at any depth, in an order that a copy preserves.
 std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
-  std::vector<cudaGraph_t> tree;
-  add_tree(root, tree);
+  std::vector<cudaGraph_t> tree{root};
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    std::ranges::copy(children_of(tree[i]).graphs, std::back_inserter(tree));
+  }
   return tree;
 }
 
@@ -72,13 +70,15 @@ bool is_line(cudaGraph_t graph) {
 
 using group_set = graph_registry::group_set;
 
-// Of the groups of all parts, one that several parts use; null: there is none.
-group_order const* shared_group(std::vector<group_set> const& parts, group_set const& all) {
-  for (auto const& group : all) {
-    auto const may_use = [&group](group_set const& each) {
-      return each.contains(group) || each.contains(nullptr);
-    };
-    if (group != nullptr && std::ranges::count_if(parts, may_use) > 1) return group->group;
+// A group that several parts use; null: there is none.
+group_order const* shared_group(std::vector<group_set> const& parts) {
+  for (group_set const& part : parts) {
+    for (auto const& group : part) {
+      auto const may_use = [&group](group_set const& each) {
+        return each.contains(group) || each.contains(nullptr);
+      };
+      if (group != nullptr && std::ranges::count_if(parts, may_use) > 1) return group->group;
+    }
   }
   return nullptr;
 }
@@ -96,14 +96,12 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
   if (registry.known(graph).is_used) found.known.insert(graph);
   auto const [children, conditionals] = children_of(graph);
   found.conditionals += conditionals;
-  group_set all = registry.groups_of(graph);
-  std::vector<group_set> parts{all};
-  for (cudaGraph_t const child : children) {
-    group_set const& added = parts.emplace_back(survey_tree(call, child, found));
-    all.insert(added.begin(), added.end());
-  }
-  group_order const* const shared = shared_group(parts, all);
+  std::vector<group_set> parts{registry.groups_of(graph)};
+  for (cudaGraph_t const child : children) parts.push_back(survey_tree(call, child, found));
+  group_order const* const shared = shared_group(parts);
   if (shared != nullptr && !is_line(graph)) note_concurrent(found, "parts", *shared);
+  group_set all;
+  for (group_set& each : parts) all.merge(each);
   return all;
 }
 
@@ -121,14 +119,10 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
     all_bodies.insert(core->bodies.begin(), core->bodies.end());
   }
   graph_survey found;
-  group_set all = survey_tree(call, root, found);
-  std::vector<group_set> parts{all};
-  for (cudaGraph_t const body : all_bodies) {
-    group_set const& added = parts.emplace_back(survey_tree(call, body, found));
-    all.insert(added.begin(), added.end());
-  }
+  std::vector<group_set> parts{survey_tree(call, root, found)};
+  for (cudaGraph_t const body : all_bodies) parts.push_back(survey_tree(call, body, found));
   // A body may run whenever others do.
-  group_order const* const shared = shared_group(parts, all);
+  group_order const* const shared = shared_group(parts);
   if (shared != nullptr) note_concurrent(found, "a conditional node's body and a part", *shared);
   found.lacks_bodies =
       all_bodies.size() < found.conditionals && !graph_registry::global().is_empty();
@@ -162,15 +156,13 @@ hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_s
                       "make it a single line of nodes, as graph::add_child on a new graph does, or "
                       "claim from a pool without a group");
   }
-  std::vector<reference_set*> all;
+  std::set<reference_set*> all;
   for (cudaGraph_t const graph : survey.known) {
     for (reference_set* const each : graph_registry::global().seal(graph)) {
       placed_.push_back({graph, each});
-      all.push_back(each);
+      all.insert(each);
     }
   }
-  std::ranges::sort(all);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
   for (reference_set* const each : all) sets_.emplace_back(*each);
   for (; off_ < placed_.size(); ++off_) take_off(placed_[off_]);
 }

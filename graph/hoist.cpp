@@ -22,9 +22,13 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-void report_misuse(deleter_core& core, char const* what, char const* remedy) noexcept {
+void report(deferred_releases const& held, std::exception const& error) noexcept {
+  for (auto const& each : held) each.set->core().report(error);
+}
+
+void report_misuse(deferred_releases const& held, char const* what, char const* remedy) noexcept {
   try {
-    core.report(usage_error("hoisted::~hoisted", what, remedy));
+    report(held, usage_error("hoisted::~hoisted", what, remedy));
   } catch (std::bad_alloc const&) {
     // No memory for the text; deleter_stats::leaked counts it.
   }
@@ -48,11 +52,9 @@ class ESCROW_LOCAL hoisted::state {
   std::shared_ptr<launch_end> launched = nullptr;    // the end of the last launch
   std::optional<stream_ref> entered = std::nullopt;  // between enter() and leave()
 
-  // If the end of the last launch is not known: it is before `known`; null: reached.
-  void settle(std::shared_ptr<launch_end> const& known) noexcept {
-    if (launched == nullptr || launched->failure == cudaSuccess) return;
-    launch_lock const lock(launch_lock::for_leaving(), orders);
-    orders.replace_last(launched, known);
+  // Others refuse to launch, as the end of the last launch is not known.
+  [[nodiscard]] bool is_end_unknown() const noexcept {
+    return launched != nullptr && launched->failure != cudaSuccess;
   }
 };
 
@@ -75,15 +77,12 @@ hoisted::~hoisted() {
       record_and_release(*state_->at_end);
       return;
     } catch (std::exception const& failed) {
-      if (tries_left != 1) continue;
-      for (auto const& each : state_->held) each.set->core().report(failed);
+      if (tries_left == 1) report(state_->held, failed);
     }
   }
   if (!state_->at_end) {
-    for (auto const& each : state_->held) {
-      report_misuse(each.set->core(), "it ended with references that were not released",
-                    "call release_after(), release_at_end() or release()");
-    }
+    report_misuse(state_->held, "it ended with references that were not released",
+                  "call release_after(), release_at_end() or release()");
   }
   leak(std::move(state_->held));
 }
@@ -108,15 +107,14 @@ void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
   require_no_capture(call, stream);
   if (mine.launched == nullptr) {
     auto end = std::make_shared<launch_end>(current_device());
-    mine.orders = launch_orders(mine.held, nullptr);
+    mine.orders = launch_orders(mine.held);
     mine.launched = std::move(end);
     graph_registry::global().note_ordered(mine.held);
   }
   launch_lock const lock(call, mine.orders, wait_max);
   // Also for its own last launch: there may be several execs.
   static_cast<void>(mine.orders.wait_for_last(call, stream, mine.launched.get(), false));
-  mine.orders.fill(call, mine.held, stream, mine.launched);
-  mine.orders.enter();
+  mine.orders.enter(mine.launched);
   mine.entered = stream;
 }
 
@@ -125,7 +123,7 @@ void hoisted::leave(stream_ref stream) {
   state& mine = require(call);
   if (!mine.entered) throw usage_error(call, "enter() was not called", "call enter() before");
   require_no_capture(call, stream);
-  launch_lock const lock(launch_lock::for_leaving(), mine.orders);
+  launch_lock const lock(mine.orders);
   mine.entered.reset();
   mine.orders.leave();
   mine.orders.note_launch(stream, mine.launched, 0);
@@ -133,17 +131,15 @@ void hoisted::leave(stream_ref stream) {
 
 void hoisted::leave_at_end() noexcept {
   state& mine = *state_;
-  for (auto const& each : mine.held) {
-    report_misuse(each.set->core(), "it ended between enter() and leave()",
-                  "call leave(), also if the launch fails");
-  }
+  report_misuse(mine.held, "it ended between enter() and leave()",
+                "call leave(), also if the launch fails");
   try {
     leave(*mine.entered);
   } catch (std::exception const& error) {
-    for (auto const& each : mine.held) each.set->core().report(error);
+    report(mine.held, error);
     if (!mine.entered) return;
-    launch_lock const lock(launch_lock::for_leaving(), mine.orders);
-    mine.orders.leave_unknown(mine.launched, cudaErrorUnknown);
+    launch_lock const lock(mine.orders);
+    mine.orders.leave();
   }
 }
 
@@ -157,15 +153,15 @@ void hoisted::release_after(stream_ref stream) {
 void hoisted::record_and_release(stream_ref stream) {
   state& mine = *state_;
   if (!mine.held.empty()) {
-    auto const end =
-        mine.end != nullptr ? mine.end : std::make_shared<launch_end>(device_of(stream));
-    record_result const result = record_ready(end->ready, end->device, stream.get());
-    if (result.outcome == record_outcome::failed) check(result.status, "cudaEventRecord");
-    if (result.outcome != record_outcome::device_lost) {  // else nothing runs any more
-      end->is_recorded = true;
-      escrow::release_after(std::move(mine.held), end);
-    }
-    mine.settle(end);
+    auto const end = mine.is_end_unknown() ? mine.launched
+                     : mine.end != nullptr ? mine.end
+                                           : std::make_shared<launch_end>(device_of(stream));
+    cudaError_t const status = [&] {
+      launch_lock const lock(mine.orders);
+      return record_end(*end, stream);
+    }();
+    if (end->failure != cudaSuccess) check(status, "cudaEventRecord");
+    drop_after(std::move(mine.held), end);
   }
   state_.reset();
 }
@@ -187,7 +183,12 @@ void hoisted::release_at_end(stream_ref stream) {
 }
 
 void hoisted::release() {
-  require_left("hoisted::release").settle(nullptr);
+  state& mine = require_left("hoisted::release");
+  if (mine.is_end_unknown()) {
+    launch_lock const lock(mine.orders);
+    mine.launched->failure = cudaSuccess;
+    mine.launched->is_recorded = false;  // nothing runs
+  }
   state_.reset();  // the references are dropped
 }
 

@@ -2,11 +2,12 @@
 #include "launch_orders.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <string>
+#include <utility>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -21,15 +22,6 @@ namespace {
   throw group_busy(std::string(call) + ": " + (is_own ? "this" : "another") +
                    " thread is between hoisted::enter() and leave() of " + what +
                    (is_own ? "; call leave() first" : "; launch later"));
-}
-
-bool is_filled(launch_order const& order) {
-  return order.group != nullptr && order.group->options.fill;
-}
-
-// A wait would invalidate a capture, as a launch does.
-void refuse_to_wait_in_a_capture(char const* call, stream_ref stream) {
-  refuse_capturing(call, stream, "`stream`", "add the graph as a child node (graph::add_child)");
 }
 
 // No other thread may record on the launcher's stream: it may begin to capture at any time.
@@ -51,41 +43,35 @@ void refuse_capturing(char const* call, stream_ref stream, char const* what, cha
   throw usage_error(call, std::string(what) + " is being captured", advice);
 }
 
-void record_end(launch_end& end, stream_ref stream) {
-  end.is_recorded = true;
-  end.failure = cudaSuccess;
-  bool const was_due = std::exchange(end.is_due, false);
+cudaError_t record_end(launch_end& end, stream_ref stream) noexcept {
   record_result const result = record_ready(end.ready, end.device, stream.get());
-  switch (result.outcome) {
-    case record_outcome::recorded:
-      return;
-    case record_outcome::device_lost:
-      end.is_recorded = false;  // nothing runs any more
-      break;
-    case record_outcome::failed:
-      end.is_recorded = false;
-      if (retry_cleanup_relaxed([stream] { return cudaStreamSynchronize(stream.get()); }) ==
-          cudaSuccess) {
-        return;
-      }
-      end.is_due = was_due;
-      end.failure = result.status;
-      break;
-  }
-  check(result.status, "cudaEventRecord");
+  end.is_recorded = result.outcome == record_outcome::recorded;
+  auto const wait = [stream] { return cudaStreamSynchronize(stream.get()); };
+  // If a device is lost, nothing runs any more.
+  bool const is_unknown =
+      result.outcome == record_outcome::failed && retry_cleanup_relaxed(wait) != cudaSuccess;
+  end.failure = is_unknown ? result.status : cudaSuccess;
+  if (!is_unknown) end.is_due = false;
+  return is_unknown || result.outcome == record_outcome::device_lost ? result.status : cudaSuccess;
 }
 
-launch_orders::launch_orders(deferred_releases const& held, launch_orders const* more) {
-  if (more != nullptr) orders_ = more->orders_;
+void drop_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
+  if (held.empty()) return;
+  if (end->failure != cudaSuccess) {
+    for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
+    leak(std::move(held));
+  } else if (end->is_recorded) {
+    release_after(std::move(held), end);
+  }
+}
+
+launch_orders::launch_orders(deferred_releases const& held) {
   for (auto const& each : held) {
     if (each.set->is_written()) orders_.push_back(each.set->order());
   }
   std::ranges::sort(orders_);
   orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
-  for (auto const& each : orders_) {
-    each->execs.fetch_add(1, std::memory_order_relaxed);
-    has_group_ |= each->group != nullptr;
-  }
+  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
 }
 
 launch_orders::~launch_orders() {
@@ -99,14 +85,16 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
   for (auto const& each : orders_) {
     launch_end const* const last = each->last.get();
     if (last == nullptr || last == waited_for) continue;
-    if (last == own && is_same_exec && !is_filled(*each)) continue;
+    if (last == own && is_same_exec) continue;
     if (last->failure != cudaSuccess && last != own) {
       throw cuda_error(last->failure, call, source_location::current(),
                        "it would come after a launch whose end is not known");
     }
     if (!last->is_recorded && !last->is_due) continue;
     if (own_stream == 0) {
-      refuse_to_wait_in_a_capture(call, stream);
+      // A wait would invalidate a capture, as a launch does.
+      refuse_capturing(call, stream, "`stream`",
+                       "add the graph as a child node (graph::add_child)");
       own_stream = stream_id(stream);
     }
     waited_for = last;
@@ -118,68 +106,44 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
   return own_stream;
 }
 
-void launch_orders::fill(char const* call, deferred_releases const& held, stream_ref stream,
-                         std::shared_ptr<launch_end> const& own) {
-  std::exception_ptr failure;
-  bool has_filled = false;
-  for (auto const& order : orders_) {
-    if (!is_filled(*order)) continue;
-    if (!has_filled) refuse_to_wait_in_a_capture(call, stream);
-    has_filled = true;
-    try {
-      std::vector<reclaimable const*> members;
-      for (auto const& each : held) {
-        if (each.set->order() == order) each.set->list_members(members);
-      }
-      for (reclaimable const* const each : members) {
-        if (!each->is_slot()) continue;
-        static_cast<slot_reference const*>(each)->fill(stream.get(), *order->group->options.fill);
-      }
-    } catch (std::exception const&) {
-      failure = std::current_exception();
-    }
-  }
-  if (has_filled) note_end(stream, own, 0);
-  if (failure != nullptr) std::rethrow_exception(failure);
-}
-
 void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
                                 std::uint64_t id) {
-  for (auto const& each : orders_) {
-    if (each->group != nullptr) ++each->group->launches;
+  make_last(own);
+  if (is_shared()) {  // only others use the stream's id, and a group's statistics
+    for (auto const& each : orders_) {
+      if (each->group != nullptr) ++each->group->launches;
+    }
+    unsigned long long asked = 0;
+    if (id == 0 && succeeded(cudaStreamGetId(stream.get(), &asked))) id = asked;  // else they wait
   }
-  note_end(stream, own, id);
-}
-
-void launch_orders::note_end(stream_ref stream, std::shared_ptr<launch_end> const& own,
-                             std::uint64_t id) {
-  bool is_shared = false;
-  for (auto const& each : orders_) {
-    if (each->last != own) each->last = own;
-    is_shared |= each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1;
-  }
-  // Only others use the stream's id, and a group's statistics. Not known: they wait.
-  unsigned long long asked = 0;
-  if (id == 0 && is_shared && succeeded(cudaStreamGetId(stream.get(), &asked))) id = asked;
   own->stream = id;
-  record_end(*own, stream);
+  check(record_end(*own, stream), "cudaEventRecord");
 }
 
 bool launch_orders::put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept {
-  if (has_group_) return false;
-  for (auto const& each : orders_) {
-    // Relaxed: see launch_order::execs.
-    if (each->execs.load(std::memory_order_relaxed) > 1) return false;
-  }
-  for (auto const& each : orders_) {
-    if (each->last != own) each->last = own;
-  }
+  if (is_shared()) return false;
+  make_last(own);
   own->stream = id;
   own->is_due = true;
   return true;
 }
 
-void launch_orders::enter() noexcept {
+bool launch_orders::is_shared() const noexcept {
+  return std::ranges::any_of(orders_, [](auto const& each) {
+    // Relaxed: see launch_order::execs.
+    return each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1;
+  });
+}
+
+void launch_orders::make_last(std::shared_ptr<launch_end> const& own) noexcept {
+  for (auto const& each : orders_) {
+    if (each->last != own) each->last = own;
+  }
+}
+
+void launch_orders::enter(std::shared_ptr<launch_end> const& own) noexcept {
+  make_last(own);
+  own->failure = cudaErrorUnknown;  // until it is recorded
   for (auto const& each : orders_) each->entered = std::this_thread::get_id();
 }
 
@@ -187,20 +151,6 @@ void launch_orders::leave() noexcept {
   for (auto const& each : orders_) {
     each->entered = {};
     each->left.notify_all();
-  }
-}
-
-void launch_orders::leave_unknown(std::shared_ptr<launch_end> const& own,
-                                  cudaError_t failure) noexcept {
-  leave();
-  own->failure = failure;
-  for (auto const& each : orders_) each->last = own;
-}
-
-void launch_orders::replace_last(std::shared_ptr<launch_end> const& own,
-                                 std::shared_ptr<launch_end> const& known) noexcept {
-  for (auto const& each : orders_) {
-    if (each->last == own) each->last = known;
   }
 }
 
@@ -222,18 +172,17 @@ launch_lock::launch_lock(char const* call, launch_orders const& orders,
     launch_order& waited_for = **busy;
     bool const is_own = waited_for.entered == std::this_thread::get_id();
     unlock();  // leave() needs all of them
-    if (is_own) throw_busy(call, waited_for, true);
     std::unique_lock one(waited_for.mutex);
-    bool const has_left =
-        waited_for.left.wait_until(one, end, [&] { return waited_for.entered == no_thread; });
+    bool const has_left = !is_own && waited_for.left.wait_until(
+                                         one, end, [&] { return waited_for.entered == no_thread; });
     one.unlock();
-    if (!has_left) throw_busy(call, waited_for, false);
+    if (!has_left) throw_busy(call, waited_for, is_own);
     lock();
     busy = find_busy();
   }
 }
 
-launch_lock::launch_lock(for_leaving, launch_orders const& orders) noexcept : orders_(orders) {
+launch_lock::launch_lock(launch_orders const& orders) noexcept : orders_(orders) {
   lock();
 }
 

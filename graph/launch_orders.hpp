@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/stream.hpp"
@@ -26,13 +25,10 @@ void refuse_capturing(char const* call, stream_ref stream, char const* what, cha
 class launch_orders {
  public:
   launch_orders() = default;
-  // `more`: further orders, or null. Throws std::bad_alloc.
-  launch_orders(deferred_releases const& held, launch_orders const* more);
-  launch_orders(launch_orders&& other) noexcept
-      : orders_(std::exchange(other.orders_, {})), has_group_(other.has_group_) {}
+  explicit launch_orders(deferred_releases const& held);  // throws std::bad_alloc
+  launch_orders(launch_orders&& other) noexcept = default;
   launch_orders& operator=(launch_orders&& other) noexcept {
-    std::swap(orders_, other.orders_);
-    std::swap(has_group_, other.has_group_);
+    orders_.swap(other.orders_);
     return *this;
   }
   ~launch_orders();
@@ -40,20 +36,13 @@ class launch_orders {
   // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
 
   // Makes `stream` wait for the last launches, but for the one whose end is `own` only if not
-  // `is_same_exec`, whose launches CUDA orders, or if fill() writes. Throws cuda_error, and
-  // usage_error for a capturing stream if it would have to wait, and if an end is due. Returns the
-  // stream's id, if that was needed; else 0.
+  // `is_same_exec`, whose launches CUDA orders. Throws cuda_error, and usage_error for a capturing
+  // stream if it would have to wait, and if an end is due. Returns the stream's id, if that was
+  // needed; else 0.
   std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* own,
                               bool is_same_exec);
-  [[nodiscard]] bool has_group() const noexcept { return has_group_; }
-  // Fills what `held` has in sharing groups with sharing_options::fill, and records the end of that
-  // as note_launch() does, since a launch may fail afterwards. Throws cuda_error, std::bad_alloc,
-  // and usage_error for a capturing stream.
-  void fill(char const* call, deferred_releases const& held, stream_ref stream,
-            std::shared_ptr<launch_end> const& own);
-  // Something was launched on `stream`: records its end, `own`, for the others. If that fails,
-  // waits for the work. If both fail, stores the failure in `own` and throws cuda_error. `id`: the
-  // stream's, or 0.
+  // Something was launched on `stream`: records its end, `own`, for the others: record_end().
+  // Throws cuda_error. `id`: the stream's, or 0.
   void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
 
   // The same without a record: the stream with that id, not 0, orders later launches on it, and
@@ -61,22 +50,18 @@ class launch_orders {
   // are other execs, or one of the orders is a sharing group's.
   [[nodiscard]] bool put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept;
 
-  // Between enter() and leave(), no launch_lock of these orders succeeds.
-  void enter() noexcept;
+  // Between enter() and leave(), no launch_lock of these orders succeeds. Afterwards the others
+  // refuse to launch until the end of what was launched, `own`, is recorded.
+  void enter(std::shared_ptr<launch_end> const& own) noexcept;
   void leave() noexcept;
-  // The same where the end of what was launched, `own`, is not known: the others refuse to launch.
-  void leave_unknown(std::shared_ptr<launch_end> const& own, cudaError_t failure) noexcept;
-  // The others wait for `known` instead of `own`; null: for nothing.
-  void replace_last(std::shared_ptr<launch_end> const& own,
-                    std::shared_ptr<launch_end> const& known) noexcept;
 
  private:
   friend class launch_lock;
 
-  void note_end(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
+  [[nodiscard]] bool is_shared() const noexcept;  // with other execs, or in a sharing group
+  void make_last(std::shared_ptr<launch_end> const& own) noexcept;
 
   std::vector<std::shared_ptr<launch_order>> orders_;
-  bool has_group_ = false;  // one of them is a sharing group's
 };
 
 // Serializes launches of execs that may write the same resources: locks their orders.
@@ -86,8 +71,7 @@ class launch_lock {
   // or if this thread did.
   launch_lock(char const* call, launch_orders const& orders,
               std::chrono::nanoseconds wait_max = enter_wait_max);
-  struct for_leaving {};
-  launch_lock(for_leaving leaving, launch_orders const& orders) noexcept;  // also while entered
+  explicit launch_lock(launch_orders const& orders) noexcept;  // also while one is entered
   launch_lock(launch_lock&&) = delete;
   ~launch_lock() { unlock(); }
 
@@ -98,8 +82,13 @@ class launch_lock {
   launch_orders const& orders_;
 };
 
-// Records the end of the work on the stream, as launch_orders::note_launch(). If an end is due, it
-// stays due where both fail.
-void record_end(launch_end& end, stream_ref stream);
+// Records the end of the work on the stream, or waits for it if that fails. If both fail, the end
+// is not known: `failure` says why, and an end that was due stays due. Returns that, or the error
+// of a lost device, where nothing runs any more.
+cudaError_t record_end(launch_end& end, stream_ref stream) noexcept;
+
+// Drops references after the last launch, whose end is `end`: at once if nothing runs. Leaks and
+// reports them if the end is not known.
+void drop_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
 
 }  // namespace escrow::inline v0_1

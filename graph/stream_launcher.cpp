@@ -13,27 +13,23 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
+constexpr char const* creating = "stream_launcher::stream_launcher";
+
 void refuse_if_capturing(char const* call, stream_ref stream) {
   refuse_capturing(call, stream, "the launcher's stream",
                    "call it before the capture begins, or after it has ended");
-}
-
-// 0 if the launches are recorded one by one.
-std::uint64_t bound_stream(char const* call, stream_ref stream) {
-  if (is_ambiguous(stream.get())) return 0;
-  refuse_if_capturing(call, stream);
-  return stream_id(stream);
 }
 
 }  // namespace
 
 stream_launcher::stream_launcher(graph_exec&& exec, stream_ref stream, source_location where)
     : stream_(stream),
-      id_(detail::called_at("stream_launcher::stream_launcher", where,
-                            [&] {
-                              constexpr char const* call = "stream_launcher::stream_launcher";
-                              static_cast<void>(exec.require(call));
-                              return bound_stream(call, stream);
+      id_(detail::called_at(creating, where,
+                            [&]() -> std::uint64_t {
+                              static_cast<void>(exec.require(creating));
+                              if (is_ambiguous(stream.get())) return 0;
+                              refuse_if_capturing(creating, stream);
+                              return stream_id(stream);
                             })),
       exec_(std::move(exec)) {}
 

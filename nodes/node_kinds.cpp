@@ -124,18 +124,6 @@ detail::owning_kind<detail::no_share> free_node(void* address) {
   return {params, {}};
 }
 
-conditional_kind if_node(condition const& tested) {
-  return {"if_node", tested, cudaGraphCondTypeIf, 1};
-}
-
-conditional_kind if_else_node(condition const& tested) {
-  return {"if_else_node", tested, cudaGraphCondTypeIf, 2};
-}
-
-conditional_kind while_node(condition const& tested) {
-  return {"while_node", tested, cudaGraphCondTypeWhile, 1};
-}
-
 conditional_kind switch_node(condition const& tested, unsigned bodies) {
   detail::require(bodies != 0, "switch_node", "`bodies` is 0", "give at least one");
   return {"switch_node", tested, cudaGraphCondTypeSwitch, bodies};

@@ -61,17 +61,8 @@ slot* slot_pool::state::take_existing(size_class& of, capture_info const& captur
   return found;
 }
 
-std::string_view graph_hold::label() const noexcept {
-  return held_.of_.label;
-}
-
 std::size_t graph_hold::bytes() const noexcept {
   return held_.resource_->bytes;
-}
-
-void graph_hold::fill(cudaStream_t stream, unsigned char value) const {
-  auto const& [data, bytes] = *held_.resource_;
-  if (data != nullptr) check(cudaMemsetAsync(data, value, bytes, stream), "cudaMemsetAsync");
 }
 
 void graph_hold::enter(reference_set const& set) noexcept {

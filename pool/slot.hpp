@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,10 +23,8 @@ struct graph_hold final : slot_reference {
   graph_hold(deleter_core& core, int device, slot& held)
       : slot_reference(core, device, &graph_is_gone), held_(held) {}
 
-  [[nodiscard]] std::string_view label() const noexcept override;
   [[nodiscard]] std::size_t bytes() const noexcept override;
   [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
-  void fill(cudaStream_t stream, unsigned char value) const override;
   void enter(reference_set const& set) noexcept override;
   static void graph_is_gone(reclaimable& thing) noexcept;
 

@@ -352,6 +352,22 @@ TEST_F(GroupTurn, WhoseEndIsNotKnownBlocksOthersUntilItsRelease) {
     sync_all();
   }
 }
+
+TEST_F(GroupTurn, IsReleasedOnceItsStreamIsDoneIfNothingCanBeRecorded) {
+  pool.emplace(make_pool(in_group(1)));
+  plain one_graph(captured_use_of(*pool));
+  must(cudaGraphLaunch(one_graph.exec, two));
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 100);
+  EXPECT_THROW(one_graph.held.release_after(two), cuda_error);
+  EXPECT_TRUE(stays_kept(*pool)) << "released without knowing that nothing runs";
+  sim::clear_faults();
+  sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+  one_graph.held.release_after(two);
+  sim::clear_faults();
+  EXPECT_EQ(cudaStreamQuery(two), cudaSuccess);
+  EXPECT_TRUE(is_released(*pool));
+}
 #endif
 
 }  // namespace

@@ -21,8 +21,6 @@ class SharingGroup : public sharing_world {
       }
     });
   }
-
-  sharing_group filled{{.fill = 0xAB}};
 };
 
 // What graphs share.
@@ -126,6 +124,16 @@ TEST_F(SharingGroup, DoesNotShareWhatANodeBuiltByHandHolds) {
   EXPECT_EQ(made(), 2) << "launches of a graph with that node are not ordered with the group's";
 }
 
+TEST_F(SharingGroup, HasNoPartInWhatTheSameCaptureClaimsOfOtherPools) {
+  block_pool other = make_pool(options(8));
+  graph const source = captured([&](cudaStream_t on) {
+    use(*pool, on);
+    use(other, on);
+  });
+  EXPECT_EQ(source.held().slots, 2U);
+  EXPECT_EQ(group.stats().slots, 1U);
+}
+
 // Scratch.
 
 TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
@@ -149,77 +157,6 @@ TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
   graph const equal = captured_claims(scratch, {4 << 10, 1 << 20});
   EXPECT_EQ(scratch.bytes(), small.held().bytes + equal.held().bytes) << "of idle ones, those";
 }
-
-TEST_F(SharingGroup, FillsItsScratchBeforeEachLaunchIfAskedAndNotThatOfOthers) {
-  scratch_pool scratch(with(options(8), &pool_options::group, filled));
-  scratch_pool other(options(8));
-  pinned_ints seen{2};
-  graph const source = captured([&](cudaStream_t on) {
-    auto const held = scratch.claim<int>(on, 64);
-    auto const kept = other.claim<int>(on, 64);
-    must(launch_copy(on, seen.data(), held.data(), 1));
-    must(launch_copy(on, seen.data() + 1, kept.data(), 1));
-    must(launch_fill(on, held.data(), 64, 7));
-    must(launch_fill(on, kept.data(), 64, 7));
-  });
-  EXPECT_EQ(filled.stats().slots, 1U);
-  graph_exec exec(source);
-  run(exec);
-  run(exec);
-  EXPECT_EQ(static_cast<unsigned>(seen.load(0)), 0xABABABABU);
-  EXPECT_EQ(seen.load(1), 7) << "what the last launch left";
-}
-
-TEST_F(SharingGroup, FillsAfterTheLastLaunchOfTheSameExec) {
-  scratch_pool scratch(with(options(8), &pool_options::group, filled));
-  graph_exec exec(captured([&](cudaStream_t on) {
-    auto const held = scratch.claim<int>(on, 64);
-    must(launch_fill(on, held.data(), 64, 7));
-    must(launch_add(on, started(), 1));
-    hold_up(on);
-    must(launch_check(on, held.data(), 64, 7, mismatches.data()));
-  }));
-  exec.launch(two);
-  ASSERT_TRUE(have_started(1));
-  exec.launch(three);
-  EXPECT_TRUE(stays_false([&] { return is_idle(three); }));
-  flag.raise();
-  sync_all();
-}
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-
-TEST_F(SharingGroup, LaunchesWaitForWhatAFailedOneHasFilled) {
-  scratch_pool scratch(with(options(8), &pool_options::group, filled));
-  auto const enqueue = [&](cudaStream_t on) {
-    auto const held = scratch.claim<int>(on, 64);
-    must(launch_add(on, started(), 1));
-    must(launch_fill(on, held.data(), 64, 7));
-  };
-  graph_exec first(captured(enqueue));
-  graph_exec second(captured(enqueue));
-  hold_up(two);
-  sim::fail_call_here("cudaGraphLaunch", cudaErrorUnknown);
-  EXPECT_THROW(first.launch(two), cuda_error);
-  static_cast<void>(cudaGetLastError());
-  second.launch(three);
-  EXPECT_TRUE(stays_false([&] { return cells.load(1) != 0; }));
-  flag.raise();
-  sync_all();
-}
-
-TEST_F(SharingGroup, FillsNothingInACapture) {
-  scratch_pool scratch(with(options(8), &pool_options::group, filled));
-  graph_exec exec(captured_claims(scratch, {256}));
-  test::capture open{three, cudaStreamCaptureModeThreadLocal};
-  EXPECT_THROW(exec.launch(three), usage_error);
-  must(open.end());
-  EXPECT_EQ(node_count(open.graph()), 0U);
-  exec.launch(two);
-  sync(two);
-}
-
-#endif
 
 // The order of launches.
 

@@ -12,7 +12,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
@@ -56,19 +55,11 @@ struct deleter_stats {
 // The same as a JSON object on one line, with the names of the members.
 [[nodiscard]] ESCROW_API std::string to_json(deleter_stats const& stats);
 
-// What a graph or an exec holds, in total and by label. Owners are those of deleter::retire().
+// What a graph or an exec holds. Owners are those of deleter::retire().
 struct resource_usage {
-  // What has one label.
-  struct labelled {
-    std::string label;  // the pool's; "owners" for all owners
-    std::size_t count = 0;
-    std::size_t bytes = 0;  // of those whose size is known
-  };
-
   std::size_t slots = 0;
   std::size_t owners = 0;
   std::size_t bytes = 0;  // of the slots whose size is known
-  std::vector<labelled> labels;
 };
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,9 +17,6 @@ struct group_order;
 // How a sharing_group behaves.
 struct sharing_options {
   std::string label = "group";  // in errors and reports
-  // For debugging: before each launch of a graph of the group, writes this value to every byte that
-  // the graph holds in the group. A graph that reads what an earlier launch wrote then fails.
-  std::optional<unsigned char> fill = {};
 };
 
 // Statistics of a sharing_group.

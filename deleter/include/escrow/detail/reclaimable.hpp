@@ -7,7 +7,6 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <utility>
 
 #include "escrow/version.hpp"
@@ -138,12 +137,9 @@ class ESCROW_API reclaimable {
 // Thread safety: any thread while it is held.
 class slot_reference : public reclaimable {
  public:
-  [[nodiscard]] virtual std::string_view label() const noexcept = 0;  // the pool's
-  [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;       // 0 if the pool does not know
+  [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;  // 0 if the pool does not know
   [[nodiscard]] virtual void const* slot_address() const noexcept = 0;  // identifies the slot
-  // Enqueues a write of `value` to each byte, if it is memory. Throws cuda_error.
-  virtual void fill(cudaStream_t stream, unsigned char value) const = 0;
-  virtual void enter(reference_set const& set) noexcept = 0;  // it becomes a member
+  virtual void enter(reference_set const& set) noexcept = 0;            // it becomes a member
 
  protected:
   slot_reference(deleter_core& core, int device, reclaim_function reclaim)

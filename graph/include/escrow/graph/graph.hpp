@@ -83,7 +83,6 @@ class ESCROW_API graph {
 
  private:
   explicit graph(std::shared_ptr<graph_core> core) noexcept;
-  [[nodiscard]] graph_core& require(char const* call) const;
 
   std::shared_ptr<graph_core> shared_;  // null if moved from
 };
@@ -129,7 +128,6 @@ class ESCROW_API capture_scope {
   [[nodiscard]] graph end();
 
  private:
-  [[nodiscard]] std::uint64_t id_of_capture() const noexcept;
   void drop() noexcept;
 
   cudaStream_t stream_;

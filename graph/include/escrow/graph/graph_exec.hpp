@@ -91,8 +91,9 @@ class ESCROW_API graph_exec {
   // for a capturing stream if it would have to wait for another exec, and behind a launch that its
   // stream_launcher has not recorded. Then at most waits were enqueued. If the launch's end cannot
   // be recorded, this blocks until the launch is done. If that fails, too, the cuda_error names
-  // cudaEventRecord, and the graph runs. Execs serialized with it then refuse to launch until a
-  // launch of this exec succeeds; if none does, what it holds is leaked (deleter_stats::leaked).
+  // cudaEventRecord, and the graph runs. Until a launch of this exec succeeds, execs serialized
+  // with it then refuse to launch, and this one refuses update() and set(); if none does, what it
+  // holds is leaked (deleter_stats::leaked).
   // While another thread launches an exec that this one is serialized with, this blocks the host as
   // long as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another thread
   // is between hoisted::enter() and leave() of such a graph, it blocks the host for at most 10 s

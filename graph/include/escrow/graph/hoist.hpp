@@ -47,8 +47,8 @@ class ESCROW_API hoisted {
   // then refuse to launch until a later leave(), release() or release_after() of this one.
   void leave(stream_ref stream);
 
-  // Releases after the work on `stream` so far. Launches on other streams must be ordered before
-  // that. Throws std::bad_alloc too.
+  // Releases after the work on `stream` so far: records its end, or waits for it if that fails.
+  // Launches on other streams must be ordered before that. Throws std::bad_alloc too.
   void release_after(stream_ref stream);
   // Releases once the last record of `ready`, an event of the current device, is done. It must not
   // have been recorded in a capture; afterwards it may be recorded again or destroyed. Throws

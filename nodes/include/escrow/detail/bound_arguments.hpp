@@ -213,14 +213,12 @@ class bound_arguments {
   }
 
  private:
-  template <class Share>
-  static void take_one(Share& /*share*/) noexcept {}
+  static void take_one(auto& /*share*/) noexcept {}
   template <class T>
   static void take_one(moved_in<T>& share) noexcept {
     share.take();
   }
-  template <class Share>
-  static void end_one(Share& /*share*/, retired_object& /*payload*/) noexcept {}
+  static void end_one(auto& /*share*/, retired_object& /*payload*/) noexcept {}
   static void end_one(slot_share& share, retired_object& payload) noexcept {
     share.end_with(payload);
   }

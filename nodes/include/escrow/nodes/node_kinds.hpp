@@ -147,11 +147,17 @@ struct conditional_kind {
 };
 
 // Runs its body if the condition is not 0.
-[[nodiscard]] ESCROW_API conditional_kind if_node(condition const& tested);
+[[nodiscard]] inline conditional_kind if_node(condition const& tested) noexcept {
+  return {"if_node", tested, cudaGraphCondTypeIf, 1};
+}
 // Runs its first body if the condition is not 0, else its second.
-[[nodiscard]] ESCROW_API conditional_kind if_else_node(condition const& tested);
+[[nodiscard]] inline conditional_kind if_else_node(condition const& tested) noexcept {
+  return {"if_else_node", tested, cudaGraphCondTypeIf, 2};
+}
 // Runs its body again and again, while the condition is not 0.
-[[nodiscard]] ESCROW_API conditional_kind while_node(condition const& tested);
+[[nodiscard]] inline conditional_kind while_node(condition const& tested) noexcept {
+  return {"while_node", tested, cudaGraphCondTypeWhile, 1};
+}
 // Runs the body of that number; none if there are not as many. `bodies` is not 0.
 [[nodiscard]] ESCROW_API conditional_kind switch_node(condition const& tested, unsigned bodies);
 

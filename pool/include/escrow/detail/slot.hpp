@@ -68,9 +68,7 @@ class resource_base {
   resource_base(resource_base&&) = delete;
   virtual ~resource_base() = default;
 
-  // Its memory, if it is a block of bytes.
-  void* data = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // if it is a block of bytes
 };
 
 template <class T>
@@ -80,10 +78,7 @@ class resource_of final : public resource_base {
   template <class Make>
   resource_of(slot_functions<T> const& functions, Make const& make)
       : value(make()), functions_(functions) {
-    if constexpr (block_of_bytes<T>) {
-      data = value.data();
-      bytes = value.size();
-    }
+    if constexpr (block_of_bytes<T>) bytes = value.size();
   }
   ~resource_of() override {
     if (functions_.destroy) functions_.destroy(value);
