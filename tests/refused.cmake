@@ -1,5 +1,41 @@
-# Calls that do not compile: each is refused in one error of few lines that says why.
-#   cmake -DCOMPILER=... -DSOURCE=file to write -DINCLUDES=folders, with | between -P refused.cmake
+# What does not compile is refused in one error of few lines that says why: calls, and public headers in a program that
+# Escrow does not support.
+#   cmake -DCOMPILER=... -DPARTS=folder of the parts -DSOURCE=file to write -DINCLUDES=options, with | between -P refused.cmake
+string(REPLACE "|" ";" folders "${INCLUDES}")
+
+# Compiles with these options. An error looks like `error` and has `text` in it.
+function(expect_refusal what error text lines_max)
+  execute_process(COMMAND ${COMPILER} -fsyntax-only ${folders} ${ARGN} ERROR_VARIABLE said RESULT_VARIABLE status)
+  string(REPLACE ";" "," said "${said}")
+  string(REGEX REPLACE "(In file included|  +from )[^\n]*\n" "" said "${said}")
+  string(REGEX MATCHALL "[^\n]*error: ${error}[^\n]*" errors "${said}")
+  string(REGEX MATCHALL "\n" lines "${said}")
+  list(LENGTH errors error_count)
+  list(LENGTH lines line_count)
+  if(text STREQUAL "compiles" AND status EQUAL 0)
+    return()
+  endif()
+  if(status EQUAL 0 OR NOT error_count EQUAL 1 OR NOT errors MATCHES "${text}" OR line_count GREATER lines_max)
+    message(FATAL_ERROR "${what}: ${error_count} errors in ${line_count} lines, not one of at most ${lines_max} that says: ${text}\n${said}")
+  endif()
+endfunction()
+
+# Every public header.
+set(old_standard "Escrow needs C\\+\\+20: compile with -std=c\\+\\+20")
+# A null stream would be another one than the library's.
+set(other_stream "Escrow does not support CUDA_API_PER_THREAD_DEFAULT_STREAM: pass cudaStreamPerThread")
+file(GLOB umbrellas ${PARTS}/*/include/escrow/*.hpp)
+list(FILTER umbrellas EXCLUDE REGEX "/sim/|version.hpp$")
+file(GLOB others ${PARTS}/*/include/escrow/*/*.hpp)
+list(FILTER others EXCLUDE REGEX "/sim/")
+foreach(header IN LISTS umbrellas others)
+  expect_refusal(${header} "(#error )?\"" "${old_standard}" 30 -std=c++17 -x c++ -include ${header} /dev/null)
+endforeach()
+foreach(header IN LISTS umbrellas)
+  expect_refusal(${header} "(#error )?\"" "${other_stream}" 30 -std=c++20 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+    -x c++ -include ${header} /dev/null)
+endforeach()
+
 set(frees_nothing "the owner frees nothing")
 set(cannot_convert "an argument cannot be converted to the type of the kernel's parameter")
 set(too_few "as many arguments as the kernel has parameters")
@@ -62,14 +98,10 @@ void refused(stream_ref stream, cudaStream_t plain, cudaEvent_t event, cudaGraph
 ]])
 
 # The headers, which take most of the time, are compiled once.
-string(REPLACE "|" ";" folders "${INCLUDES}")
-list(TRANSFORM folders PREPEND -I)
 set(header ${SOURCE}.hpp)
 file(WRITE ${header} "#include <escrow/deleter.hpp>\n#include <escrow/nodes.hpp>\n#include <escrow/pool.hpp>\n")
 execute_process(COMMAND ${COMPILER} -std=c++20 ${folders} -x c++-header ${header} -o ${header}.gch
   COMMAND_ERROR_IS_FATAL ANY)
-
-set(lines_max 22)  # without the lines that say which header includes which
 list(LENGTH cases count)
 math(EXPR last "${count} - 1")
 foreach(at RANGE 0 ${last} 2)
@@ -77,19 +109,5 @@ foreach(at RANGE 0 ${last} 2)
   list(GET cases ${at} call)
   list(GET cases ${next} text)
   file(WRITE ${SOURCE} "${begin}  ${call};\n}\n")
-  execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${folders} -include ${header} ${SOURCE}
-    ERROR_VARIABLE said RESULT_VARIABLE status)
-  string(REPLACE ";" "," said "${said}")
-  string(REGEX REPLACE "(In file included|  +from )[^\n]*\n" "" said "${said}")
-  string(REGEX MATCHALL "[^\n]*error:[^\n]*" errors "${said}")
-  string(REGEX MATCHALL "\n" lines "${said}")
-  list(LENGTH errors error_count)
-  list(LENGTH lines line_count)
-  if(text STREQUAL "compiles")
-    if(NOT status EQUAL 0)
-      message(FATAL_ERROR "a call that is correct does not compile:\n${said}")
-    endif()
-  elseif(NOT error_count EQUAL 1 OR NOT errors MATCHES "${text}" OR line_count GREATER lines_max)
-    message(FATAL_ERROR "${call}: ${error_count} errors in ${line_count} lines, not one of at most ${lines_max} that says: ${text}\n${said}")
-  endif()
+  expect_refusal("${call}" "" "${text}" 22 -std=c++20 -include ${header} ${SOURCE})
 endforeach()
