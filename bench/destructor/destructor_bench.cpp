@@ -20,7 +20,6 @@
 
 #include "bench.hpp"
 #include "escrow/internal/wakeup.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::bench {
 namespace {

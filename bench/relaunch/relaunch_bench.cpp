@@ -7,8 +7,8 @@
 
 #include "forms.hpp"
 #include "memory.hpp"
+#include "owners.hpp"
 #include "thread_team.hpp"
-#include "witness.hpp"
 
 namespace escrow::bench {
 namespace {

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "graphs.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::bench {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "allocation_watch.hpp"
 #include "graphs.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::bench {
 namespace {

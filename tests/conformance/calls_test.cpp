@@ -1,12 +1,6 @@
 // Which calls block: copies to pageable memory, and destroys of execs with conditional nodes. And
 // what a user object's destructor and a host function may do.
-#include <gtest/gtest.h>
-
-#include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "wait_until.hpp"
-#include "witness.hpp"
 
 namespace escrow::test {
 namespace {
@@ -41,7 +35,7 @@ class CopiesThatBlock : public testing::Test {
   static constexpr std::size_t bytes = sizeof(int);
 
   // Waits for the flag, sets the device's cell to 5 and copies it.
-  [[nodiscard]] owned_exec exec_that_copies_to(int* to) {
+  [[nodiscard]] owned_exec exec_that_copies_to(int* to, pinned_flag const& flag) {
     owned_graph const graph = make_graph();
     cudaGraphNode_t const waited = add_kernel(graph, wait_flag_call(flag.get()));
     cudaGraphNode_t const set = add_fill(graph, fill_params(device.data(), 5, 4, 1), waited);
@@ -57,46 +51,34 @@ class CopiesThatBlock : public testing::Test {
     must(cudaStreamSynchronize(stream));
   }
 
-  pinned_flag flag;
   device_ints device;
   pinned_ints pinned;
   std::vector<int> pageable = std::vector<int>(1);
   owned_stream stream = make_stream();
 };
 
-TEST_F(CopiesThatBlock, ALaunchOfAGraphThatCopiesToPageableMemoryReturnsAfterTheCopy) {
-  owned_exec const exec = exec_that_copies_to(pageable.data());
-  call_elsewhere const launch([&] { return cudaGraphLaunch(exec, stream); });
-  EXPECT_TRUE(launch.stays_blocked());
-  flag.raise();
-  EXPECT_TRUE(launch.succeeds_soon());
-  EXPECT_EQ(pageable[0], 5);
-}
-
-TEST_F(CopiesThatBlock, ALaunchOfAGraphThatCopiesToPinnedMemoryDoesNotWait) {
-  owned_exec const exec = exec_that_copies_to(pinned.data());
-  call_elsewhere const launch([&] { return cudaGraphLaunch(exec, stream); });
-  EXPECT_TRUE(launch.succeeds_soon());
-  EXPECT_EQ(pinned.load(), 0);
-  flag.raise();
-  must(cudaStreamSynchronize(stream));
-  EXPECT_EQ(pinned.load(), 5);
-}
-
-TEST_F(CopiesThatBlock, AnAsynchronousCopyReturnsAfterTheCopyIfItIsToPageableMemory) {
-  for (bool const is_pinned : {false, true}) {
-    pinned_flag own_flag;
-    int* const to = is_pinned ? pinned.data() : pageable.data();
-    must(launch_wait_flag(stream, own_flag.get()));
-    call_elsewhere const copy(
-        [&] { return cudaMemcpyAsync(to, device.data(), bytes, cudaMemcpyDefault, stream); });
-    if (!is_pinned) {
-      EXPECT_TRUE(copy.stays_blocked());
-      own_flag.raise();
+TEST_F(CopiesThatBlock, ACallOrALaunchOfAGraphReturnsAfterACopyToPageableMemoryAlone) {
+  for (bool const is_launch : {true, false}) {
+    for (bool const is_pinned : {false, true}) {
+      pinned_flag flag;
+      int* const to = is_pinned ? pinned.data() : pageable.data();
+      *to = 0;
+      owned_exec const exec = exec_that_copies_to(to, flag);
+      if (!is_launch) must(launch_wait_flag(stream, flag.get()));
+      call_elsewhere const copy([&] {
+        return is_launch ? cudaGraphLaunch(exec, stream)
+                         : cudaMemcpyAsync(to, device.data(), bytes, cudaMemcpyDefault, stream);
+      });
+      if (!is_pinned) {
+        EXPECT_TRUE(copy.stays_blocked());
+        flag.raise();
+      }
+      EXPECT_TRUE(copy.succeeds_soon());
+      EXPECT_TRUE(!is_pinned || pinned.load() == 0);
+      flag.raise();
+      must(cudaStreamSynchronize(stream));
+      EXPECT_EQ(*to, 5);
     }
-    EXPECT_TRUE(copy.succeeds_soon());
-    own_flag.raise();
-    must(cudaStreamSynchronize(stream));
   }
 }
 
@@ -271,8 +253,7 @@ constexpr std::array places{&run_in_a_destructor_on_the_caller,
 using place = decltype(places)::value_type;
 
 // The status of a call that is made there.
-template <class Call>
-cudaError_t status_in(place where, Call call) {
+cudaError_t status_in(place where, auto call) {
   cudaError_t status = cudaErrorUnknown;
   action make = [&] { status = call(); };
   where(make);

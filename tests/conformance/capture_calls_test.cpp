@@ -1,13 +1,9 @@
 // Which calls a capture allows, and which kill it and when.
 #include <cuda.h>
-#include <gtest/gtest.h>
 
 #include <ostream>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "graph_nodes.hpp"
-#include "witness.hpp"
 
 namespace escrow::test {
 namespace {
@@ -136,8 +132,7 @@ named_calls deadly_calls(resources& r) {
 }
 
 // Runs `test` for each of the calls, with resources of its own.
-template <class Test>
-void for_each_call(named_calls (*calls)(resources&), Test test) {
+void for_each_call(named_calls (*calls)(resources&), auto test) {
   for (std::size_t i = 0;; ++i) {
     resources all;
     named_calls const of = calls(all);

@@ -1,15 +1,11 @@
 // What identifies a graph: the id of captures into it, which the head of its DOT text has as well.
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <string>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "graph_nodes.hpp"
 
 namespace escrow::test {
@@ -86,26 +82,14 @@ TEST(CaptureId, IsEachGraphsOwnAndTheSameInItsTextAndEachTimeThatItIsReopened) {
     capture_id const id = file.id_of(each);
     EXPECT_TRUE(ids.insert(id).second);
     EXPECT_EQ(id_by_reopening(stream, each), id);
-    EXPECT_EQ(id_by_reopening(other, each), id);
+    auto const text_has_it = [&] { EXPECT_EQ(file.id_of(each), id); };
+    EXPECT_EQ(capture_to_graph(other, each, text_has_it), id) << "also while it is captured into";
     EXPECT_EQ(file.id_of(each), id);
     EXPECT_EQ(node_count(each), nodes);
     EXPECT_EQ(edge_count(each), edges);
   }
   EXPECT_EQ(file.id_of(captured), captured_id);
   run(child.get(), stream);
-}
-
-TEST(CaptureId, InTheTextIsTheSameDuringAndAfterAnotherCaptureIntoTheGraph) {
-  dot_file const file;
-  owned_stream const stream = make_stream();
-  capture_id id = 0;
-  owned_graph const graph = capture_tiny(stream, id);
-  capture_id const id_of_second = capture_to_graph(stream, graph, [&] {
-    must(launch_tiny(stream));
-    EXPECT_EQ(file.id_of(graph), id);
-  });
-  EXPECT_EQ(id_of_second, id);
-  EXPECT_EQ(file.id_of(graph), id);
 }
 
 TEST(CaptureId, IsNeverGivenAgainThoughHandlesAre) {

@@ -1,16 +1,8 @@
 // Edges that do not wait for the end of a kernel: which there are, how captures join them, what
 // runs beside the kernel, and that what is behind a programmatic launch waits for the kernel too.
-#include <gtest/gtest.h>
-
-#include <functional>
 #include <optional>
-#include <utility>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
@@ -170,9 +162,7 @@ void CUDART_CB set(void* cell) {
 class BesideAKernel : public testing::Test {
  protected:
   void SetUp() override {
-    int major = 0;
-    must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    if (major < 9) GTEST_SKIP() << "this GPU launches nothing early";
+    if (compute_capability() < 9) GTEST_SKIP() << "this GPU launches nothing early";
   }
 
   void TearDown() override { flag->raise(); }  // the end of an exec may wait for its launch

@@ -1,18 +1,11 @@
 // How launches of execs are ordered with each other, what identifies a stream, and what may cross
 // from one device to another; and what cudaGraphExecUpdate changes, refuses, and leaves as it was
 // without an error.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <set>
 #include <tuple>
-#include <utility>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
@@ -77,9 +70,7 @@ TEST(ExternalEventNodes, SerializeExecsWithEachOther) {
   std::array const streams{make_stream(), make_stream()};
   owned_graph const graph = serialized_graph(event, inside.data(), mismatches.data());
   std::array const execs{instantiate(graph), instantiate(graph)};
-  for (std::size_t i = 0; i < 8; ++i) {
-    must(cudaGraphLaunch(execs[i % 2], streams[i % 2]));
-  }
+  for (std::size_t i = 0; i < 8; ++i) must(cudaGraphLaunch(execs[i % 2], streams[i % 2]));
   EXPECT_EQ(mismatches.read(), std::vector<int>{0});
   EXPECT_EQ(inside.read(), std::vector<int>{0});
 }
@@ -110,9 +101,7 @@ TEST(StreamId, IsNeverGivenAgainAndThatOfThePerThreadStreamDiffersPerThread) {
 class TwoDevices : public testing::Test {
  protected:
   void SetUp() override {
-    int count = 0;
-    must(cudaGetDeviceCount(&count));
-    if (count < 2) GTEST_SKIP() << "needs two devices";
+    if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
     must(cudaSetDevice(0));
     stream = make_stream();
     event = make_event();
@@ -190,14 +179,7 @@ using attributes = std::vector<cudaLaunchAttribute>;
 
 class GraphUpdate : public testing::Test {
  protected:
-  /// Whether clusters exist.
-  [[nodiscard]] static bool has_clusters() {
-    int major = 0;
-    must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    return major >= 9;
-  }
-  template <class Enqueue>
-  [[nodiscard]] owned_graph captured(Enqueue enqueue) {
+  [[nodiscard]] owned_graph captured(auto enqueue) {
     test::capture open{stream, cudaStreamCaptureModeRelaxed};
     enqueue();
     must(open.end());
@@ -237,7 +219,7 @@ class GraphUpdate : public testing::Test {
 };
 
 TEST_F(GraphUpdate, LeavesTheClustersOfAnExecThatWasUsedAndSaysThatItSucceeded) {
-  if (!has_clusters()) GTEST_SKIP() << "the device has no clusters";
+  if (compute_capability() < 9) GTEST_SKIP() << "the device has no clusters";
   for (auto const& [before, after] : {std::pair{0, 2}, {2, 0}, {2, 4}, {4, 2}}) {
     owned_exec const launched = instantiate(of_clusters(before));
     owned_exec const uploaded = instantiate(of_clusters(before));
@@ -253,7 +235,7 @@ TEST_F(GraphUpdate, LeavesTheClustersOfAnExecThatWasUsedAndSaysThatItSucceeded) 
 }
 
 TEST_F(GraphUpdate, OfLaunchAttributesNotAllCanBeRead) {
-  if (!has_clusters()) GTEST_SKIP() << "the device has no clusters";
+  if (compute_capability() < 9) GTEST_SKIP() << "the device has no clusters";
   owned_graph const graph =
       captured_with(tiny_call(),
                     {attribute_of(cudaLaunchAttributeClusterDimension, 2),

@@ -1,13 +1,9 @@
 // Libraries: what is loaded, their kernels as handles, and what functions tell of themselves.
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <string>
 
-#include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
 
 namespace escrow::test {
 namespace {

@@ -1,10 +1,5 @@
 // What a pointer points to; alloc and free nodes, what a launch of them needs, and their limits.
-#include <gtest/gtest.h>
-
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
 
 namespace escrow::test {
 namespace {

@@ -1,15 +1,9 @@
 // What each kind of node does when it runs, by its own call, and edges; nodes by the call for all
 // kinds are in tests/nodes. And conditional nodes: which bodies run and who decides it, and what
 // may be in them.
-#include <gtest/gtest.h>
-
 #include <set>
 
-#include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "wait_until.hpp"
-#include "witness.hpp"
 
 namespace escrow::test {
 namespace {
@@ -138,8 +132,7 @@ TEST_F(NodeKinds, AGraphThatIsMovedIntoItsParentBelongsToIt) {
 #endif
 
 // The nodes that a call lists which takes an array, room for data of edges and a count.
-template <class List>
-std::vector<cudaGraphNode_t> listed(List list) {
+std::vector<cudaGraphNode_t> listed(auto list) {
   std::size_t count = 0;
   must(list(nullptr, nullptr, &count));
   std::vector<cudaGraphNode_t> result(count);

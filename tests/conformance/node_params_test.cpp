@@ -1,11 +1,7 @@
 // Parameters of nodes: read back and set again, in a graph and in an exec, or refused.
-#include <gtest/gtest.h>
-
 #include <tuple>
 
-#include "build_graph.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
 
 namespace escrow::test {
 namespace {

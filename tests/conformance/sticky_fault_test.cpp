@@ -1,20 +1,8 @@
 // What CUDA does after a sticky fault, on the device that failed and on another one, as measured;
 // and how the simulated runtime makes a device fail. The fault ruins its process, so that each case
 // has a process of its own.
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <vector>
-
-#include "build_graph.hpp"
 #include "child.hpp"
-#include "handles.hpp"
-#include "memory.hpp"
-#include "witness.hpp"
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-#include <escrow/sim.hpp>
-#endif
+#include "graph_nodes.hpp"
 
 namespace escrow::test {
 namespace {

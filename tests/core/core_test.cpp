@@ -3,7 +3,6 @@
 #include <escrow/internal/never_destroyed.hpp>
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/internal/spin_lock.hpp>
-#include <thread>
 
 #include "world.hpp"
 

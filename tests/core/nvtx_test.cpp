@@ -40,8 +40,7 @@ void NVTX_API name_thread(std::uint32_t /*thread*/, char const* name) {
   note(std::string("thread ") + name, 0);
 }
 
-template <class Function>
-void take(NvtxFunctionTable table, NvtxCallbackIdCore id, Function function) {
+void take(NvtxFunctionTable table, NvtxCallbackIdCore id, auto function) {
   *table[id] = reinterpret_cast<NvtxFunctionPointer>(function);
 }
 
@@ -93,9 +92,8 @@ TEST(Profiler, SeesWaitsPassesInstantiationsAndTheWorkersName) {
     std::lock_guard const lock(seen_mutex);
     return open == 0;
   };
-  for (int i = 0; i < 10'000 && !all_ended(); ++i) {
+  for (int i = 0; i < 10'000 && !all_ended(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
   EXPECT_TRUE(all_ended());
 }
 

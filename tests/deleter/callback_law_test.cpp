@@ -8,7 +8,6 @@
 #include <escrow/nodes.hpp>
 #include <mutex>
 #include <new>
-#include <thread>
 
 #include "callback_watch.hpp"
 #include "deep.hpp"
@@ -34,9 +33,8 @@ class CallbackLaw : public world {
   void SetUp() override { forget_deeds(); }
   [[nodiscard]] owned_graph graph_with(int owners) {
     owned_graph graph = tiny_graph();
-    for (int i = 0; i < owners; ++i) {
+    for (int i = 0; i < owners; ++i)
       worker->retire(graph.get(), std::unique_ptr<std::atomic<int>, count_up>(&destroyed));
-    }
     return graph;
   }
   [[nodiscard]] bool are_destroyed(int owners) {
@@ -164,14 +162,12 @@ class CallbackAudit : public world, public testing::WithParamInterface<holding> 
   }
 
   /// Makes graphs, which `end` destroys, until there were enough callbacks.
-  template <class End>
-  callback_deeds audit(char const* where, End const& end) {
+  callback_deeds audit(char const* where, auto const& end) {
     pool.emplace(
         make_pool(with(options(4 * slots_a_graph), &pool_options::host_wait_max, generous)));
     forget_deeds();
-    for (int round = 1; deeds_in_callbacks().callbacks < wanted(); ++round) {
+    for (int round = 1; deeds_in_callbacks().callbacks < wanted(); ++round)
       end(made_graph(), round);
-    }
     EXPECT_TRUE(wait_until([this] { return drained() && worker->stats().in_graphs == 0; },
                            std::chrono::seconds(60)));
     callback_deeds const deeds = deeds_in_callbacks();

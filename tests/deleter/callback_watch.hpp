@@ -181,9 +181,8 @@ namespace callback_watch {
 inline constinit counter cuda_calls;
 
 inline void CUPTIAPI on_api(void*, CUpti_CallbackDomain, CUpti_CallbackId, void const* data) {
-  if (static_cast<CUpti_CallbackData const*>(data)->callbackSite == CUPTI_API_ENTER) {
+  if (static_cast<CUpti_CallbackData const*>(data)->callbackSite == CUPTI_API_ENTER)
     count(cuda_calls);
-  }
 }
 
 inline void must_be_fine(CUptiResult result) {

@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "world.hpp"
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-#endif
 
 namespace escrow::test {
 namespace {
@@ -124,13 +120,16 @@ class DrainBesideRetire : public world {
 
 TEST_F(DrainBesideRetire, ABoundedDrainDoesNotWaitForWhatIsRetiredAfterTheCall) {
   auto const earlier = make_fate();
+  std::atomic<bool> is_draining{false};
   hold_up(one);
   // Another thread retires behind the busy stream while the drain is under way.
-  worker->retire(probe(make_fate([this] {
+  worker->retire(probe(make_fate([&] {
+    EXPECT_TRUE(wait_until([&] { return is_draining.load(); }));
     std::this_thread::sleep_for(short_time);
     std::thread([this] { retire(one, later); }).join();
   })));
   worker->retire(probe(earlier));
+  is_draining.store(true);
   EXPECT_TRUE(worker->drain_for(std::chrono::seconds(2)));
   EXPECT_TRUE(earlier->was_destroyed());
   EXPECT_FALSE(later->was_destroyed()) << "its stream is busy";
@@ -230,9 +229,8 @@ long switches_of(std::string const& name) {
     std::ifstream status(task.path() / "status");
     for (std::string word; status >> word;) {
       long count = 0;
-      if (word == "voluntary_ctxt_switches:" && status >> count) {
+      if (word == "voluntary_ctxt_switches:" && status >> count)
         result = std::max(result, 0L) + count;
-      }
     }
   }
   return result;

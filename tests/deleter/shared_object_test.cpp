@@ -1,6 +1,5 @@
 // Objects of make_stream_shared(): destroyed after the last share and the last use, never earlier.
 #include <escrow/deleter/shared_object.hpp>
-#include <thread>
 
 #include "world.hpp"
 

@@ -1,14 +1,25 @@
-// What a program may have of Escrow when it ends, or when a device is lost.
+// What a program may have of Escrow when it ends, or when a device is lost. What is included here
+// is there for the tests, too.
 #pragma once
 
+#include <array>
+#include <cstdlib>
 #include <escrow/graph.hpp>
 #include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "blocks.hpp"
+#include "build_graph.hpp"
+#include "child.hpp"
 #include "owners.hpp"
-#include "wait_until.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim.hpp>
+#endif
 
 namespace escrow::test {
 

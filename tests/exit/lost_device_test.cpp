@@ -1,14 +1,9 @@
 // A kernel writes to an illegal address, on the one device in use or on another one. Claims and
 // launches throw the fault, and nothing hangs. On the one device everything is destroyed once;
 // beside a lost one, what work may use is leaked, because CUDA does not tell when that is done.
-#include <array>
-#include <string>
 #include <string_view>
-#include <thread>
-#include <vector>
 
 #include "belongings.hpp"
-#include "child.hpp"
 
 namespace escrow::test {
 namespace {
@@ -21,10 +16,9 @@ constexpr auto fault = cudaErrorIllegalAddress;
 enum class launched { by_graph_exec, by_plain_exec, eagerly };
 
 /// Whether `call` throws the fault and names a CUDA call; it may throw nothing else.
-template <class Call>
-bool throws_the_fault(Call&& call) {
+bool throws_the_fault(auto&& call) {
   try {
-    std::forward<Call>(call)();
+    call();
     return false;
   } catch (cuda_error const& error) {
     must_be(error.status(), fault);

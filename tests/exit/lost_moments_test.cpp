@@ -1,13 +1,6 @@
 // A device is lost at moments that only the simulated runtime can choose. Beside it, what work of
 // another device may use is leaked, and drains return. Each case has a process of its own.
-#include <array>
-#include <escrow/sim.hpp>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "belongings.hpp"
-#include "child.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 

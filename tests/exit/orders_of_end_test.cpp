@@ -2,17 +2,8 @@
 // flight, on threads at once, and after cudaDeviceReset. No destructor waits for the launch,
 // nothing is released while the launch may use it, and everything is released once after it.
 #include <algorithm>
-#include <array>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "belongings.hpp"
-#include "child.hpp"
-
-#ifdef ESCROW_TEST_RUNTIME_SIM
-#include <escrow/sim.hpp>
-#endif
 
 namespace escrow::test {
 namespace {
@@ -110,8 +101,7 @@ class OrdersOfEnd : public testing::TestWithParam<exec_kind> {
   }
 
   /// `end` destroys all six while the launch is in flight.
-  template <class End>
-  void expect_all_released_after_the_launch(End end) {
+  void expect_all_released_after_the_launch(auto end) {
     gate.store(0, 0);
     six_things alive(GetParam(), gate, other);
     auto const begin = std::chrono::steady_clock::now();
@@ -215,9 +205,8 @@ void reset_with_everything_alive(thing first) {
   must(cudaDeviceReset());
   opening.join();
   alive.end(first);
-  for (thing each : all_things) {
+  for (thing each : all_things)
     if (each != first) alive.end(each);
-  }
   must(polled.drain_for(generous), "a drain ends");
   must(!after_event->was_destroyed() && !after_stream->was_destroyed(), "the work is unknown");
   must(polled.stats().leaked == 4, "what was pending is leaked, and counted");

@@ -4,15 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <escrow/deleter.hpp>
-#include <memory>
-#include <thread>
-#include <vector>
-
 #include "belongings.hpp"
-#include "build_graph.hpp"
-#include "child.hpp"
 
 namespace escrow::test {
 namespace {
@@ -243,10 +235,9 @@ std::vector<named_case> all_cases() {
     all.emplace_back(std::string("ExitWith") + name,
                      [where = where] { launch_from(where), std::exit(as_expected); });
   }
-  for (char const* const round : {"1", "2", "3", "4", "5"}) {
+  for (char const* const round : {"1", "2", "3", "4", "5"})
     all.emplace_back(std::string("ReturnWhileWorkersEnd_") + round,
                      &leave_workers_of_destroyed_deleters);
-  }
   if (is_simulated()) all.emplace_back("NoDestroyCallbackRuns", &leave_a_user_object_in_flight);
   return all;
 }

@@ -1,18 +1,97 @@
 // A plugin with Escrow inside, or linked with the shared library, is closed with dlclose: code that
 // its worker and CUDA may still call stays loaded, all that it held is released, and the program
-// goes on and ends.
+// goes on and ends. This is the program, and with ESCROW_TEST_PLUGIN the plugin: a pool and the
+// global deleter.
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdlib>
+
+/// The program's, and never freed: the plugin's resources and owners count themselves here.
+struct plugin_counts {
+  std::atomic<int> resources{0};  // alive
+  std::atomic<int> owners{0};     // alive
+  std::atomic<int> destroyed{0};  // of both; acquire, if what was destroyed matters
+};
+
+struct plugin_calls {
+  /// Claims from the plugin's pool for `stream`, which may be captured, enqueues a fill, releases,
+  /// and retires an owner on it.
+  void (*work)(cudaStream_t stream);
+  /// Makes an exec that holds a resource and an owner, launches it on `stream`, and destroys it.
+  void (*launch)(cudaStream_t stream);
+};
+
+/// The one function of the plugin: exit_plugin.
+using plugin_entry = plugin_calls (*)(plugin_counts*);
+/// With this in the environment, the plugin makes a deleter while it is loaded.
+inline constexpr char const* plugin_early = "ESCROW_EXIT_PLUGIN_EARLY";
+
+#ifdef ESCROW_TEST_PLUGIN
+
+#include <escrow/graph.hpp>
+#include <escrow/pool.hpp>
+
+#include "../support/handles.hpp"
+
+namespace {
+
+plugin_counts* counts = nullptr;
+
+// Counts in the program's memory; relaxed but for the last, which publishes the destruction.
+std::shared_ptr<void> counted(std::atomic<int>& alive) {
+  alive.fetch_add(1, std::memory_order_relaxed);
+  return {nullptr, [&alive](void*) {
+            alive.fetch_sub(1, std::memory_order_relaxed);
+            counts->destroyed.fetch_add(1, std::memory_order_release);
+          }};
+}
+
+struct resource {
+  std::shared_ptr<void> alive = counted(counts->resources);
+  escrow::device_block memory{256};
+};
+
+// Destroyed with the process, like all statics of a plugin that stays loaded.
+escrow::resource_pool<resource>& pool() {
+  static escrow::resource_pool<resource> only({.slots_max = 64}, [] { return resource{}; });
+  return only;
+}
+
+// Some plugins have a deleter from their loading on.
+std::unique_ptr<escrow::deleter> const early =
+    std::getenv(plugin_early) == nullptr ? nullptr : std::make_unique<escrow::deleter>();
+
+void work(cudaStream_t stream) {
+  escrow::lease<resource> held = pool().claim(stream);
+  escrow::check(cudaMemsetAsync(held->memory.data(), 1, held->memory.size(), stream),
+                "cudaMemsetAsync");
+  held.release();
+  escrow::deleter::global().retire(escrow::stream_ref(stream), counted(counts->owners));
+}
+
+void launch(cudaStream_t stream) {
+  escrow::test::owned_stream const recording = escrow::test::make_stream();
+  escrow::graph_exec exec(
+      escrow::capture(recording.get(), [](escrow::stream_ref on) { work(on.get()); }));
+  exec.launch(stream);
+}
+
+}  // namespace
+
+extern "C" plugin_calls exit_plugin(plugin_counts* given) {
+  counts = given;
+  return {&work, &launch};
+}
+
+#else
+
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <string>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "child.hpp"
-#include "memory.hpp"
-#include "plugin.hpp"
-#include "wait_until.hpp"
+#include "graph_nodes.hpp"
 
 namespace escrow::test {
 namespace {
@@ -205,3 +284,5 @@ INSTANTIATE_TEST_SUITE_P(Closed, Unloading, testing::ValuesIn(plugin_cases), &na
 
 }  // namespace
 }  // namespace escrow::test
+
+#endif

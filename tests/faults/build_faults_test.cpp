@@ -18,7 +18,7 @@ step const handle = [](auto& in) { in.answer = in.built->get() != nullptr ? "han
 step const exec = [](auto& in) { in.exec.emplace(*in.built); };
 step const mine = [](auto& in) { in.mine = in.unique_owner(); };
 
-/// The three operations of a kind of changeable_kinds.hpp.
+/// The three operations of a kind of node_queries.hpp.
 template <class Kind>
 void add_kind(rows& add, std::string const& name, char const* functions) {
   auto const expects = [](int way) -> step {

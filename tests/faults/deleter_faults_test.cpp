@@ -35,8 +35,7 @@ auto const other = &deleter_stage::other;
 step const with_event = [](auto& in) { in.recorded.emplace(); };
 
 /// Keeps a result as text.
-template <class Query>
-step answer_of(Query query) {
+step answer_of(auto query) {
   return [=](auto& in) { in.answer = std::to_string(query(in)); };
 }
 

@@ -14,8 +14,7 @@ step launched(std::optional<graph_exec> exec_stage::*which, owned_stream exec_st
               std::size_t owner = 0) {
   return [=](auto& in) { in.launch(*(in.*which), in.*stream, owner); };
 }
-template <class Member>
-step ended(Member exec_stage::*member) {
+step ended(auto exec_stage::*member) {
   return [=](auto& in) { (in.*member).reset(); };
 }
 step const exec = exec_of(&exec_stage::source);

@@ -21,7 +21,6 @@
 
 #include "allocation_watch.hpp"
 #include "status.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
@@ -145,9 +144,8 @@ void empty_event_cache() {
   for (int device = 0; device < 2; ++device) {
     if (!sim::has_context(device)) continue;
     std::uint64_t const before = sim::calls("cudaEventCreateWithFlags");
-    while (sim::calls("cudaEventCreateWithFlags") == before) {
+    while (sim::calls("cudaEventCreateWithFlags") == before)
       static_cast<void>(event_cache::take(device));
-    }
   }
 }
 

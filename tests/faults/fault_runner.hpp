@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "deep.hpp"
-#include "wait_until.hpp"
+#include "status.hpp"
 
 namespace escrow::test {
 

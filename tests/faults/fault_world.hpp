@@ -194,9 +194,8 @@ class deleter_stage : public fault_world {
   [[nodiscard]] std::string seen() override {
     if (polls_when_seen) worker->poll();
     std::string text = "destroyed ";
-    for (fate_ptr const& each : fates) {
+    for (fate_ptr const& each : fates)
       text += is_reclaimed_apart ? "some time " : text_of(each->times());
-    }
     bool const owns = (mine && mine->is_owner()) || (large && large->is_owner());
     deleter_stats const now = worker->stats();
     return text + text_of("mine", owns, "shared", shared != nullptr, "drained", has_drained,
@@ -227,9 +226,8 @@ class deleter_stage : public fault_world {
     other_worker.reset();
     drain_all();
     sim::run_until_idle();  // before the flag is freed
-    for (fate_ptr const& each : fates) {
+    for (fate_ptr const& each : fates)
       EXPECT_TRUE(!is_reclaimed_apart || !is_end_known || leaked() != 0 || each->wait());
-    }
     if (is_end_known || !is_reclaimed_apart) expect_counted(is_end_known);
     if (is_end_known) expect_reclaimed_on_their_device();
     leftovers kept;

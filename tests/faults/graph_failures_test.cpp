@@ -1,11 +1,5 @@
 // Calls that fail more than once in a row, or in unusual places: ends of launches that cannot be
 // recorded, references that cannot be taken off a graph, captures that cannot be ended, libraries.
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <thread>
-
 #include "graph_stages.hpp"
 #include "world.hpp"
 

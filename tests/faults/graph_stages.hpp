@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "changeable_kinds.hpp"
 #include "fault_world.hpp"
 #include "node_queries.hpp"
 
@@ -135,9 +134,8 @@ class exec_stage : public fault_world {
   /// Launches keep what they use, whatever was destroyed.
   void expect_nothing_freed_early() {
     for (int i = 0; i < 3; ++i) worker->poll();
-    for (std::size_t i = 0; i < fates.size(); ++i) {
+    for (std::size_t i = 0; i < fates.size(); ++i)
       EXPECT_FALSE(in_flight[i] && fates[i]->was_destroyed()) << "a launch may use owner " << i;
-    }
     if (in_flight.none()) return;
     EXPECT_GE(pool->stats().in_graphs, slots_of_graph * in_flight.count())
         << "a slot was released while a launch may use it";
@@ -148,9 +146,8 @@ class exec_stage : public fault_world {
   }
   /// Destroys everything, where something may have been leaked.
   [[nodiscard]] std::optional<leftovers> end_after_failures(std::string const& api) override {
-    for (auto const* const each : {&source, &second, &copy, &parent}) {
+    for (auto const* const each : {&source, &second, &copy, &parent})
       EXPECT_NO_THROW(static_cast<void>(*each ? nodes_of((*each)->get()).size() : 0));
-    }
     end_copies();
     source.reset();
     end_execs();
@@ -279,14 +276,12 @@ class build_stage : public fault_world {
     std::string text = text_of("answer", answer, "capturing", is_capturing(), "mine",
                                mine != nullptr, "destroyed");
     for (fate_ptr const& each : fates) text += text_of(each->times());
-    for (std::optional<graph> const* const each : {&built, &copy}) {
+    for (std::optional<graph> const* const each : {&built, &copy})
       text += !*each ? "no graph "
                      : text_of("nodes", nodes_in(**each).size(), "edges", edges_in(**each).size());
-    }
     if (built && sees_owners) text += text_of("holds", built->held().owners);
-    for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>()) {
+    for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>())
       text += text_of("body", nodes_of(each).size());
-    }
     return text + alive_graphs() +
            text_of("has", exec.has_value(), looked_at.has_value(), memory.has_value(),
                    scope.has_value(), loaded.has_value(), found.has_value());

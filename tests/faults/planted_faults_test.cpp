@@ -9,7 +9,7 @@
 #include "child.hpp"
 #include "fault_runner.hpp"
 #include "fault_world.hpp"
-#include "wait_until.hpp"
+#include "status.hpp"
 
 namespace escrow::test {
 
@@ -121,9 +121,8 @@ mistake const mistakes[] = {
     {"AnOwnerThatIsDestroyedAfterThreeTries", "destroyed while in use",
      [](auto& in) {
        probe taken(std::move(*in.mine));
-       for (int tries = 1; !try_to_record(in); ++tries) {
+       for (int tries = 1; !try_to_record(in); ++tries)
          if (tries == 3) throw cuda_error(cudaErrorUnknown, "cudaEventRecord");
-       }
        in.worker->retire(in.one, std::move(taken));
      }},
     {"AnErrorThatIsSwallowed", "it did not throw, nor do its work",

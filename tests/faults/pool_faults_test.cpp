@@ -292,9 +292,8 @@ void add_lasting_streams(rows& add) {
 std::vector<operation> operations() {
   auto all = rows::of({add_claims, add_eager_releases, add_captured_releases, add_uses, add_pools,
                        add_claimers, add_lasting_streams});
-  for (operation& each : all) {
+  for (operation& each : all)
     if (!each.stated.empty() && each.stated_shows.empty()) each.stated_shows = "deferred 1";
-  }
   return all;
 }
 

@@ -120,9 +120,8 @@ class pool_stage : public fault_world {
   void end_capture() {
     if (!captured || captured->info().status == cudaStreamCaptureStatusNone) return;
     EXPECT_TRUE(captured->is_active());
-    for (cudaStream_t const branch : {other.get(), third.get()}) {
+    for (cudaStream_t const branch : {other.get(), third.get()})
       if (info_of(branch).status == cudaStreamCaptureStatusActive) order(branch, one);
-    }
     EXPECT_EQ(captured->end(), cudaSuccess);
   }
   /// Work on a claimed slot must find what the busy work leaves in it, if it is the same one.
@@ -140,9 +139,8 @@ class pool_stage : public fault_world {
     owned_stream const asking = make_stream();
     std::set<int> out;
     std::vector<block_lease> claimed;
-    for (std::optional<block_lease>* const mine : {&held, &kept}) {
+    for (std::optional<block_lease>* const mine : {&held, &kept})
       if (*mine && **mine) out.insert((**mine)->number());
-    }
     if (claimed_on && held && *held) expect_after_busy_work(*held, *claimed_on);
     if (!is_closed) {
       auto const claim_all = [&] {

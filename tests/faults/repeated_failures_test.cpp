@@ -1,17 +1,10 @@
 // Calls that fail more than once, or on another thread: Escrow reports, tries again, or leaks and
 // counts. Those of graphs are in graph_failures_test.cpp.
 #include <array>
-#include <atomic>
-#include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
-#include <escrow/sim.hpp>
 #include <latch>
 #include <new>
-#include <optional>
 #include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "allocation_watch.hpp"
 #include "world.hpp"
@@ -27,10 +20,9 @@ class failing_test : public world {
     world::TearDown();
   }
   /// Whether the call throws what CUDA answered.
-  template <class Call>
-  static bool fails(Call&& call) {
+  static bool fails(auto&& call) {
     try {
-      std::forward<Call>(call)();
+      call();
     } catch (cuda_error const&) {
       return true;
     }
@@ -130,9 +122,8 @@ class UnrecordedUse : public StreamSharedFault, public testing::WithParamInterfa
 // The work may be eager, also if no call tells whether the stream captures.
 TEST_P(UnrecordedUse, LeaksTheObjectThoughALaterUseOfTheStreamIsRecorded) {
   std::optional<capture> open;
-  if (GetParam() == std::string("cudaStreamGetCaptureInfo")) {
+  if (GetParam() == std::string("cudaStreamGetCaptureInfo"))
     open.emplace(one, cudaStreamCaptureModeGlobal);
-  }
   sim::fail_call_here(GetParam(), cudaErrorUnknown, 1, 100);
   EXPECT_FALSE(record(shared, one));
   EXPECT_EQ(worker->stats().errors, 1U);
@@ -218,9 +209,8 @@ TEST_F(RecordFault, OfAClaimersLeaseWhoseStreamCannotBeAskedCostsNoSlot) {
   block_pool pool = make_pool(1);
   auto local = pool.on(one);
   std::optional<block_lease> held = local.claim();
-  for (char const* const call : {"cudaStreamIsCapturing", "cudaStreamGetCaptureInfo"}) {
+  for (char const* const call : {"cudaStreamIsCapturing", "cudaStreamGetCaptureInfo"})
     sim::fail_call_here(call, cudaErrorUnknown, 1, 100);
-  }
   held.reset();
   sim::clear_faults();
   EXPECT_EQ(pool.stats().deferred, 1U);
@@ -270,9 +260,8 @@ TEST(ScratchPoolFault, IsClosedForAllSizesThoughItCannotSayWhichLeasesAreLeft) {
     allocation_watch const watch(1, allocation_watch::for_ever);
     EXPECT_THROW(static_cast<void>(pool.close_for(std::chrono::nanoseconds(0))), std::bad_alloc);
   }
-  for (std::size_t const bytes : {256U, 4096U, 1'000'000U}) {
+  for (std::size_t const bytes : {256U, 4096U, 1'000'000U})
     EXPECT_THROW(static_cast<void>(pool.claim(stream.get(), bytes)), usage_error) << bytes;
-  }
 }
 
 /// Two threads on two branches of one capture, one of whose calls fails.
@@ -324,9 +313,8 @@ TEST_P(TwoBranches, AFailureOnOneBranchNeitherReleasesEarlyNorLeaksWhatTheOtherR
     static_cast<void>(drains_soon());
     std::vector<owner> all = owners[0];
     all.insert(all.end(), owners[1].begin(), owners[1].end());
-    for (auto const& [fate, is_refused] : all) {
+    for (auto const& [fate, is_refused] : all)
       ASSERT_TRUE(is_refused || !fate->was_destroyed()) << round;
-    }
     exec.reset();
     for (auto const& [fate, is_refused] : all) {
       ASSERT_TRUE(fate->wait()) << round;

@@ -1,7 +1,6 @@
 // Graphs with conditional nodes: what their bodies hold is held by the exec, which is bare where
 // the bodies were named; and the end of such an exec in flight blocks no other thread.
 #include <ostream>
-#include <thread>
 
 #include "graph_nodes.hpp"
 #include "world.hpp"
@@ -192,24 +191,18 @@ class ConditionalEnd : public Bodies {
   }
 };
 
-TEST_F(ConditionalEnd, BlocksNoOtherThreadAndKeepsEverythingUntilTheLastLaunchIsDone) {
-  conditional_graph source = behind_flag();
-  std::optional<graph_exec> exec = exec_of(source);
-  exec->launch(two);
-  exec->launch(asking);
-  exec->launch(two);
-  EXPECT_TRUE(stays_kept(source.taken[0].fate));
-  end_beside_others(exec);
-  EXPECT_EQ(cells.load(), 3);
-  expect_released(source);
-}
-
-TEST_F(ConditionalEnd, BlocksNoOtherThreadIfTheExecHoldsNothing) {
-  conditional_graph source = behind_flag(false);
-  std::optional<graph_exec> exec = exec_of(source);
-  exec->launch(two);
-  end_beside_others(exec);
-  EXPECT_EQ(cells.load(), 1);
+TEST_F(ConditionalEnd, BlocksNoOtherThreadAndKeepsWhatThereIsUntilTheLastLaunchIsDone) {
+  for (bool const holds : {true, false}) {
+    flag.lower();
+    cells.store(0, 0);
+    conditional_graph source = behind_flag(holds);
+    std::optional<graph_exec> exec = exec_of(source);
+    for (cudaStream_t const on : {two.get(), asking.get(), two.get()}) exec->launch(on);
+    for (cargo& each : source.taken) EXPECT_TRUE(stays_kept(each.fate));
+    end_beside_others(exec);
+    EXPECT_EQ(cells.load(), 3);
+    expect_released(source);
+  }
 }
 
 TEST_F(ConditionalEnd, BlocksNoOtherThreadWhileItIsUploaded) {

@@ -3,7 +3,6 @@
 // an owner's destructor blocks the worker.
 #include <escrow/nodes.hpp>
 #include <ostream>
-#include <thread>
 
 #include "world.hpp"
 

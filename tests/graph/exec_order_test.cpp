@@ -3,7 +3,6 @@
 // a sharing group's graphs by the caller's own code, between enter() and leave().
 #include <array>
 #include <escrow/nodes.hpp>
-#include <thread>
 #include <tuple>
 
 #include "pool_world.hpp"

@@ -36,9 +36,8 @@ TEST_F(ExecSet, RunsTheGraphThatIsLaunchedAndUpdatesOnlyForAnother) {
   std::vector<exec_set::member> members(4);
   int value = 0;
   for (auto& each : members) each = set->add(adding(value++));
-  for (int const i : {3, 3, 0, 2, 2, 2, 1}) {
+  for (int const i : {3, 3, 0, 2, 2, 2, 1})
     EXPECT_EQ(launched(members[static_cast<std::size_t>(i)]), i);
-  }
   exec_set moved = std::move(*set);
   *set = std::move(moved);
   EXPECT_EQ(launched(members[3]), 3);
@@ -192,22 +191,19 @@ TEST_F(ExecSet, SharesAmongGraphsThatNoEarlierExecFits) {
     add_copy(made.get(), cells.data() + 1, cells.data(), sizeof(int), nullptr, kind);
     return made;
   };
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4; ++i)
     static_cast<void>(set->add(copying(i % 2 == 0 ? cudaMemcpyDefault : cudaMemcpyHostToHost)));
-  }
   EXPECT_EQ(set->stats().execs, 2U);
   ASSERT_EQ(set->stats().reasons.size(), 1U);
   EXPECT_NE(set->stats().reasons[0].find("its parameters cannot be changed so"), std::string::npos);
 }
 
 TEST_F(ExecSet, RunsEachGraphWithItsOwnClusters) {
-  int major = 0;
-  must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  int const major = compute_capability();
   if (major < 9) GTEST_SKIP() << "the device has no clusters";
   std::vector<std::pair<int, exec_set::member>> members;
-  for (int const size : {2, 4, 2, 4}) {
+  for (int const size : {2, 4, 2, 4})
     members.emplace_back(size, set->add(with_attribute(cudaLaunchAttributeClusterDimension, size)));
-  }
   for (auto const& [size, member] : members) EXPECT_EQ(launched(member), size);
   EXPECT_EQ(set->stats().execs, major < 10 ? 2U : 4U);
 }

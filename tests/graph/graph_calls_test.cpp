@@ -10,11 +10,10 @@ namespace {
 class CallsOfACapture : public world {
  protected:
   /// Calls of CUDA in `run`: all, or those of one function.
-  template <class Run>
-  [[nodiscard]] static std::uint64_t calls_of(Run&& run, char const* name = nullptr) {
+  [[nodiscard]] static std::uint64_t calls_of(auto&& run, char const* name = nullptr) {
     auto const count = [name] { return name == nullptr ? sim::calls() : sim::calls(name); };
     auto const before = count();
-    std::forward<Run>(run)();
+    run();
     return count() - before;
   }
   [[nodiscard]] graph retiring(int owners) {
@@ -79,9 +78,8 @@ TEST_F(CallsOfACapture, DestroyingAnExecCallsCudaAsOftenWithManyOwnersAsWithOne)
     };
     return calls_of(destroy, name);
   };
-  for (char const* const name : {"cudaGraphReleaseUserObject", "cudaUserObjectRelease"}) {
+  for (char const* const name : {"cudaGraphReleaseUserObject", "cudaUserObjectRelease"})
     EXPECT_EQ(of_destroying(512, name), of_destroying(1, name)) << name;
-  }
 }
 
 TEST_F(CallsOfACapture, ASetCallsCudaForALaunchAsAnExecDoesAndThreeTimesMoreForASwitch) {

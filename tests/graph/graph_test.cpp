@@ -2,7 +2,6 @@
 // them harms a capture. A capture that another thread ends during a call.
 #include <escrow/nodes.hpp>
 #include <stdexcept>
-#include <thread>
 
 #include "world.hpp"
 
@@ -237,14 +236,12 @@ class CaptureEndsMeanwhile : public world, public testing::WithParamInterface<en
   [[nodiscard]] bool retire_while_it_ends(fate_ptr const& fate) {
     bool const result = succeeds(
         [&] { worker->retire(one.get(), hooked_owner(fate, [this] { end_elsewhere(); })); });
-    if (GetParam() == ending::invalidated_and_begun_again) {
+    if (GetParam() == ending::invalidated_and_begun_again)
       must(cudaStreamEndCapture(one, made.out()));
-    }
     return result;
   }
   // What an operation in the capture may throw; whether it did not.
-  template <class Operation>
-  [[nodiscard]] static bool succeeds(Operation operation) {
+  [[nodiscard]] static bool succeeds(auto operation) {
     try {
       operation();
     } catch (usage_error const&) {

@@ -242,8 +242,7 @@ TEST_P(SealedBetweenCaptures, IsReleasedThoughTheSecondRetiresItself) {
 /// parameter is which of them is left.
 class PlainCopies : public ReferenceSet, public testing::WithParamInterface<char const*> {
  protected:
-  template <class Owned>
-  void keep_only(char const* name, Owned& each) {
+  void keep_only(char const* name, auto& each) {
     if (std::string(GetParam()) != name) each.reset();
   }
 };

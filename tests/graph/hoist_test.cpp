@@ -2,7 +2,6 @@
 // when what these use may be released. And what happens if they do not, or twice.
 #include <escrow/nodes.hpp>
 #include <stdexcept>
-#include <thread>
 
 #include "world.hpp"
 

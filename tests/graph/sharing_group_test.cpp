@@ -2,7 +2,6 @@
 #include <array>
 #include <escrow/internal/graph_query.hpp>
 #include <escrow/nodes.hpp>
-#include <thread>
 
 #include "pool_world.hpp"
 
@@ -182,9 +181,8 @@ TEST_F(SharingGroup, RefusesWorkOnTwoBranchesAlsoInChildGraphsAndBodies) {
   graph const child = captured_use_of(*pool);
   graph parallel;
   graph beside = captured_use_of(*pool);
-  for (graph* const each : {&parallel, &parallel, &beside}) {
+  for (graph* const each : {&parallel, &parallel, &beside})
     static_cast<void>(build(*each).add(child_node(child)));
-  }
   expect_error<usage_error>([&] { graph_exec const refused(parallel); },
                             {"graph_exec::graph_exec", "batches", "graph::add_child"});
   expect_error<usage_error>([&] { return hoist(parallel); }, {"hoist", "batches"});

@@ -1,8 +1,6 @@
 // stream_launcher: launches on one stream and thread, recorded together. What comes after them is
 // refused, and never early. What the exec holds is released as after a graph_exec's launches:
 // see exec_lifetime_test.cpp.
-#include <thread>
-
 #include "world.hpp"
 
 namespace escrow::test {

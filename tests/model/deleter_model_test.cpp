@@ -185,9 +185,7 @@ TEST(PlantedInTheShutdownGate, WeakerOrdersAreFound) {
   std::set<std::string> found;
   for (planted const& each : plant_each({.name = "gate"}, pass_beside_the_end)) {
     print(each);
-    if (!each.found.error.empty()) {
-      found.insert(each.bug.at.function + " " + name_of(each.bug.to));
-    }
+    if (!each.found.error.empty()) found.insert(each.bug.at.function + " " + name_of(each.bug.to));
   }
   for (char const* const weaker :
        {"try_enter acq_rel", "close acq_rel", "is_empty acq_rel", "leave relaxed"}) {

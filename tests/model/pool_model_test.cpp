@@ -27,10 +27,11 @@ struct resource {
 using pool_of = resource_pool<std::unique_ptr<resource>>;
 
 struct shared_pool {
-  shared_pool()
-      : reclaims(deleter_options{.own_worker = false}),
-        pool(std::make_unique<pool_of>(pool_options{.slots_max = 1, .deleter = &reclaims},
-                                       [this] { return std::make_unique<resource>(alive); })) {}
+  explicit shared_pool(pool_options options = {.slots_max = 1})
+      : reclaims(deleter_options{.own_worker = false}) {
+    options.deleter = &reclaims;
+    pool = std::make_unique<pool_of>(options, [this] { return std::make_unique<resource>(alive); });
+  }
 
   void close() { static_cast<void>(pool->close_for(std::chrono::nanoseconds(0))); }
   /// After it was closed.
@@ -125,18 +126,10 @@ TEST(Pool, MakesNoSlotInTheRoomThatItsClosingLeaves) {
 using claimer_of = claimer<std::unique_ptr<resource>>;
 
 // With a claimer of stream 1 that has an idle slot, and another slot at most.
-struct claimed_pool {
-  explicit claimed_pool(pool_options options = {})
-      : reclaims(deleter_options{.own_worker = false}),
-        pool(std::make_unique<pool_of>(with(std::move(options)),
-                                       [this] { return std::make_unique<resource>(alive); })),
-        local(pool->on(stream_number(1))) {
+struct claimed_pool : shared_pool {
+  explicit claimed_pool(pool_options options = {.slots_max = 2})
+      : shared_pool(options), local(pool->on(stream_number(1))) {
     for (int i = 0; i < 2; ++i) static_cast<void>(local->claim());
-  }
-  pool_options with(pool_options given) {
-    given.slots_max = 2;
-    given.deleter = &reclaims;
-    return given;
   }
   // All that was made is idle or with its lease, and all is destroyed with the pool.
   void require_nothing_lost() {
@@ -155,9 +148,6 @@ struct claimed_pool {
     require(alive.load() == 0, "a slot is left after its pool");
   }
 
-  std::atomic<int> alive{0};
-  deleter reclaims;
-  std::unique_ptr<pool_of> pool;
   std::optional<claimer_of> local;
   std::optional<lease<std::unique_ptr<resource>>> held;
   std::optional<lease<std::unique_ptr<resource>>> kept;
@@ -165,6 +155,10 @@ struct claimed_pool {
 
 struct claimed_and_leased_pool : claimed_pool {
   claimed_and_leased_pool() { held = local->claim(); }
+  void use_and_release() {
+    ++(**held)->used;
+    held.reset();
+  }
 };
 
 void use_local(claimed_pool& shared) {
@@ -190,10 +184,7 @@ void claimer_beside_claims(world& all) {
 void lease_beside_its_claimers_end(world& all) {
   auto& shared = all.make<claimed_and_leased_pool>("pool");
   all.thread("claimer", [&shared] { shared.local.reset(); });
-  all.thread("holder", [&shared] {
-    ++(**shared.held)->used;
-    shared.held.reset();
-  });
+  all.thread("holder", [&shared] { shared.use_and_release(); });
   all.at_end([&shared] { shared.require_nothing_lost(); });
 }
 
@@ -207,10 +198,7 @@ void lease_beside_the_next_claimer(world& all) {
       use_local(shared);
     }
   });
-  all.thread("holder", [&shared] {
-    ++(**shared.held)->used;
-    shared.held.reset();
-  });
+  all.thread("holder", [&shared] { shared.use_and_release(); });
   all.at_end([&shared] { shared.require_nothing_lost(); });
 }
 
@@ -224,7 +212,7 @@ void pools_end_beside_a_claimers_lease(world& all) {
 
 // The other slot stays leased.
 struct full_pool : claimed_pool {
-  full_pool() : claimed_pool(pool_options{.host_wait_max = std::chrono::hours(1)}) {
+  full_pool() : claimed_pool({.slots_max = 2, .host_wait_max = std::chrono::hours(1)}) {
     kept = pool->claim(stream_number(2));
     held = local->claim();
     // What was asked for until now is answered.
@@ -250,10 +238,7 @@ void claim_beside_a_release(world& all) {
 
 // Streams that outlive the pool, each used for the first time.
 struct lasting_pool : shared_pool {
-  lasting_pool() {
-    pool = std::make_unique<pool_of>(
-        pool_options{.slots_max = 4, .deleter = &reclaims, .streams_outlive_pool = true},
-        [this] { return std::make_unique<resource>(alive); });
+  lasting_pool() : shared_pool({.slots_max = 4, .streams_outlive_pool = true}) {
     pool->claim(stream_number(3)).release(stream_number(4));  // one that any stream gets
   }
 };

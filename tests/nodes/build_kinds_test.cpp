@@ -170,9 +170,8 @@ TEST_F(BuildKinds, AreValuesThatCanBeAddedAgain) {
   {
     auto const added = kernel_node(add, {}, owner, 2);
     auto const counted = host_node([&sum] { sum.fetch_add(1, std::memory_order_release); });
-    for (graph const* each : {&*built, &second}) {
+    for (graph const* each : {&*built, &second})
       static_cast<void>(build(*each).add(added).add(counted));
-    }
   }
   EXPECT_EQ(owner.use_count(), 3) << "each graph has a share";
   run(*built);

@@ -13,8 +13,7 @@ constexpr memset_config one_byte{.width = 1};
 class BuildMisuse : public nodes_world {
  protected:
   /// Calls `visit` with a node's kind of each sort that can be changed.
-  template <class Visit>
-  void for_each_kind(Visit visit) {
+  void for_each_kind(auto visit) {
     int* const data = device.data();
     visit(kernel_node(add, {}, data, 1));
     visit(kernel_node(kernel(add), {}, data, 1));

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "build_graph.hpp"
 #include "nodes_world.hpp"
 
 namespace escrow::test {
@@ -157,9 +156,8 @@ TEST_F(BuildConditions, ChooseTheBodyThatRuns) {
     conditional_node const made = look(source, chosen, 0).add(each.kind(chosen));
     EXPECT_EQ(type_of(made), cudaGraphNodeTypeConditional);
     ASSERT_EQ(made.bodies().size(), each.runs.size());
-    for (std::size_t i = 0; i < each.runs.size(); ++i) {
+    for (std::size_t i = 0; i < each.runs.size(); ++i)
       add_to(made.bodies()[i], static_cast<int>(i) + 1);
-    }
     add_to(made, 7);
     graph_exec exec(source);
     EXPECT_TRUE(exec.is_bare());

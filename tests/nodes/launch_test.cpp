@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <thread>
 
 #include "escrow/core/error.hpp"
 #include "nodes_world.hpp"
@@ -75,8 +74,7 @@ class launch_world : public nodes_world {
     with_worker.deleter = worker.get();
     return with_worker;
   }
-  template <class Memory>
-  void fill_and_verify(cudaStream_t on, Memory const& memory) {
+  void fill_and_verify(cudaStream_t on, auto const& memory) {
     launch(on, fill, config(), memory, 1U, 7);
     launch(on, verify, config(), memory, std::size_t{1}, 7, mismatches.data());
   }
@@ -157,8 +155,7 @@ class LaunchOwner : public launch_world, public testing::WithParamInterface<char
  protected:
   /// Uses the memory on a stream, and drops the owner.
   using use_function = std::function<void(cudaStream_t)>;
-  template <class Owner>
-  [[nodiscard]] use_function use_of(Owner its) {
+  [[nodiscard]] use_function use_of(auto its) {
     return [this, its = std::move(its)](cudaStream_t on) mutable {
       fill_and_verify(on, its);
       its.reset();

@@ -1,9 +1,7 @@
 // Nodes that are changed or destroyed: in the graph, for what is made of it from then on, or in one
 // exec, for its launches from then on. Which owners are released then, and which are kept; and the
 // order of execs that share owners.
-#include <thread>
-
-#include "changeable_kinds.hpp"
+#include "node_queries.hpp"
 #include "nodes_world.hpp"
 
 namespace escrow::test {

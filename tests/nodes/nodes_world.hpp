@@ -52,15 +52,13 @@ class nodes_world : public world {
   }
 
   /// Expects a usage_error that begins with `call` and has `problem` in it.
-  template <class Call>
-  static void expect_refused(Call&& refused, std::string const& call, std::string const& problem) {
+  static void expect_refused(auto&& refused, std::string const& call, std::string const& problem) {
     test::expect_refused({{call, {problem}, std::ref(refused)}});
   }
   /// Expects a cuda_error of this status.
-  template <class Call>
-  static void expect_error(Call&& failing, cudaError_t status) {
+  static void expect_error(auto&& failing, cudaError_t status) {
     try {
-      static_cast<void>(std::forward<Call>(failing)());
+      static_cast<void>(failing());
       ADD_FAILURE() << "no error";
     } catch (cuda_error const& error) {
       EXPECT_EQ(error.status(), status) << error.what();

@@ -215,8 +215,7 @@ class CapturedAgain : public pool_world {
   }
   /// Launches tiny kernels until one of the graph's nodes has the handle; `place` comes before
   /// each.
-  template <class Place>
-  [[nodiscard]] bool is_used_again(cudaGraphNode_t handle, Place place) {
+  [[nodiscard]] bool is_used_again(cudaGraphNode_t handle, auto place) {
     for (int i = 0; i < 100; ++i) {
       place();
       must(launch_tiny(one));

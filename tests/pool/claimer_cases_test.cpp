@@ -1,7 +1,6 @@
 // Claimers beside what else there is: another current device, closed pools, leases of others,
 // nodes, and streams that are destroyed before them.
 #include <stdexcept>
-#include <thread>
 
 #include "pool_world.hpp"
 

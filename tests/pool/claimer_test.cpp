@@ -1,7 +1,5 @@
 // Claimers, and streams that outlive the pool: what is released on the stream is claimed there
 // again without an event, and gets one when others need it.
-#include <thread>
-
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -72,24 +70,17 @@ TEST_F(Claimer, AllOfAPoolKeepAtMostHalfOfItsSlots) {
   EXPECT_EQ(pool.stats().unrecorded, 0U);
 }
 
-TEST_F(Claimer, FlushMakesWhatIsIdleAvailableToAllStreams) {
-  block_pool pool = make_pool(2);
-  block_claimer local = pool.on(one);
-  std::optional<block_lease> both[]{local.claim(), local.claim()};
-  keep_busy(*both[0], one);
-  for (auto& each : both) each.reset();
-  local.flush();
-  EXPECT_EQ(pool.stats().unrecorded, 0U);
-  expect_next_waits(pool, two);
-}
-
-TEST_F(Claimer, ItsEndMakesWhatIsIdleAvailableToAllStreams) {
-  block_pool pool = make_pool(2);
-  std::optional<block_claimer> local = pool.on(one);
-  block_lease other = local->claim();
-  use_behind_flag(*local, one);
-  local.reset();
-  expect_next_waits(pool, two);
+TEST_F(Claimer, ItsFlushOrEndMakesWhatIsIdleAvailableToAllStreams) {
+  for (bool const is_flushed : {true, false}) {
+    flag.lower();
+    block_pool pool = make_pool(2);
+    std::optional<block_claimer> local = pool.on(one);
+    block_lease const other = local->claim();
+    use_behind_flag(*local, one);
+    is_flushed ? local->flush() : local.reset();
+    EXPECT_EQ(pool.stats().unrecorded, 0U);
+    expect_next_waits(pool, two);
+  }
 }
 
 TEST_F(Claimer, ALeaseReleasedOnAnotherStreamOrWithAnotherStreamsWorkIsRecorded) {

@@ -2,7 +2,6 @@
 // claims, what is waited for, texts, and errors.
 #include <algorithm>
 #include <stdexcept>
-#include <thread>
 
 #include "escrow/internal/deleter_core.hpp"
 #include "pool_world.hpp"
@@ -49,8 +48,7 @@ TEST_F(PoolStats, TellWhereEachSlotIsAndCountHitsAndThePeak) {
 }
 
 // All members are numbers of 8 bytes.
-template <class Stats>
-void expect_json(Stats const& stats, std::string const& begin, std::string const& end) {
+void expect_json(auto const& stats, std::string const& begin, std::string const& end) {
   std::string const text = to_json(stats);
   EXPECT_EQ(text.find(begin), 0U) << text;
   EXPECT_TRUE(text.ends_with(end)) << text;

@@ -187,17 +187,6 @@ class LeaseArgument : public pool_world {
   kernel const check{kernel_address(kernel_id::check)};
 };
 
-TEST_F(LeaseArgument, PassesWhatItsResourcePasses) {
-  block_pool pool = make_pool(1);
-  auto claimed = pool.claim(one);
-  launch_fill(one.get(), claimed, 3);
-  launch_check(one.get(), claimed, 3);
-  scratch_pool scratch;
-  auto memory = scratch.claim(one, block::length * sizeof(int));
-  launch_fill(one.get(), memory, 5);
-  launch_check(one.get(), memory, 5);
-}
-
 TEST_F(LeaseArgument, AfterItsCaptureIsKnownToItsEndOnTheWorkerAlsoOnItsOwnStream) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> held;

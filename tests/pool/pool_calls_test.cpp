@@ -8,8 +8,7 @@ namespace escrow::test {
 namespace {
 
 /// The calls of CUDA on this thread while `run` runs, by name; the count of all by "".
-template <class Run>
-std::map<std::string, std::size_t> calls_of(Run run) {
+std::map<std::string, std::size_t> calls_of(auto run) {
   sim::start_recording(sim::recorded_threads::this_one);
   run();
   std::map<std::string, std::size_t> result;

@@ -2,7 +2,6 @@
 // names what holds slots, and nothing waits for the GPU.
 #include <escrow/nodes.hpp>
 #include <limits>
-#include <thread>
 
 #include "pool_world.hpp"
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
 
 #include "pool_world.hpp"
 

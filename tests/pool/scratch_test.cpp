@@ -1,7 +1,5 @@
 // Scratch memory, a pool for each size. What is idle for a stream makes room for its other sizes,
 // and comes back; and the errors of scratch pools and their claimers.
-#include <thread>
-
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -77,9 +75,8 @@ TEST_F(ScratchClaimer, OrStreamThatOutlivesThePoolMakesRoomForItsClaimsOfOtherSi
                       {.bytes_max = 4096});
     std::optional<scratch_claimer> local;
     if (!is_lasting) local.emplace(pool.on(one));
-    for (std::size_t const bytes : {4096U, 2048U, 1024U}) {
+    for (std::size_t const bytes : {4096U, 2048U, 1024U})
       EXPECT_EQ((local ? local->claim(bytes) : pool.claim(one, bytes))->size(), bytes);
-    }
     EXPECT_EQ(pool.claim(one, 4096)->size(), 4096U);
   }
 }

@@ -1,7 +1,6 @@
 // Streams that their handle alone does not identify: the legacy stream, that of each thread, and
 // those of other devices; and streams of green contexts.
 #include <semaphore>
-#include <thread>
 
 #include "pool_world.hpp"
 
@@ -34,12 +33,11 @@ TEST_F(LegacyStream, GetsASlotOfABlockingStreamAfterItsWork) {
 // Nothing may be enqueued on it while a blocking stream captures.
 TEST_F(LegacyStream, ItsLeaseThatEndsWhileABlockingStreamCapturesIsRecordedAfterwards) {
   for (cudaStream_t const claimed_on : {cudaStreamLegacy, cudaStream_t{}, one.get()}) {
-    pinned_flag done;
+    flag.lower();
     block_pool pool = make_pool(1);
     std::optional<block_lease> held = pool.claim(claimed_on);
     held->record_stream(cudaStreamLegacy);
-    must(launch_wait_flag(cudaStreamLegacy, done.get()));
-    fill(*held, cudaStreamLegacy, 7);
+    keep_busy(*held, cudaStreamLegacy);
     {
       capture captured{blocking, cudaStreamCaptureModeGlobal};
       held.reset();
@@ -51,12 +49,7 @@ TEST_F(LegacyStream, ItsLeaseThatEndsWhileABlockingStreamCapturesIsRecordedAfter
     EXPECT_TRUE(pool.try_claim(cudaStreamLegacy).has_value());
     EXPECT_EQ(pool.stats().deferred, 0U);
     EXPECT_EQ(pool.stats().stream_waits, claimed_on == one.get() ? 1U : 0U);
-    block_lease next = pool.claim(two);
-    check(next, two, 7, mismatches);
-    EXPECT_TRUE(stays_busy(two)) << "used before its work is done";
-    done.raise();
-    sync(two);
-    next.release();
+    expect_next_waits(pool, two);
     end(pool);
   }
 }

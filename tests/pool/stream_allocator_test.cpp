@@ -1,6 +1,4 @@
 // Memory that is freed by its address: on any stream, in a capture or after it, or never.
-#include <thread>
-
 #include "pool_world.hpp"
 
 namespace escrow::test {

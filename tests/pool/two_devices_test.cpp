@@ -1,8 +1,6 @@
 // Pools and streams of two devices under one deleter, and graphs that span both, with the other
 // device current at every step. Skips where there is one device. The long run uses both at once.
-#include <escrow/internal/device.hpp>
 #include <escrow/nodes.hpp>
-#include <string>
 
 #include "pool_world.hpp"
 

@@ -9,7 +9,6 @@
 #include <sched.h>
 #include <semaphore.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>

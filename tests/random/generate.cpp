@@ -1,9 +1,7 @@
 // Programs from a seed: bytes are drawn with the seed's weights, and decoded as any bytes are.
-#include <array>
 #include <random>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "program.hpp"
 

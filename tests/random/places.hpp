@@ -1,20 +1,11 @@
 // What has a place in a program's world, and what the world knows of it besides.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <array>
-#include <cstdint>
 #include <escrow/graph.hpp>
 #include <escrow/nodes.hpp>
 #include <escrow/pool.hpp>
-#include <functional>
 #include <list>
-#include <optional>
-#include <string_view>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "handles.hpp"
 #include "things.hpp"

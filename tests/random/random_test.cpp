@@ -10,10 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "deep.hpp"
 #include "program.hpp"

@@ -6,12 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <span>
-#include <vector>
 
 #include "baton.hpp"
 #include "world.hpp"

@@ -2,19 +2,12 @@
 // what they find when they run.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <escrow/deleter.hpp>
 #include <escrow/sim.hpp>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "program.hpp"
 #include "reference.hpp"

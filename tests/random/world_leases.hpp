@@ -8,12 +8,11 @@ namespace escrow::test {
 struct world_leases : world_pools {
   void check_claimed(int slot, capture_state const& capture) {
     thing_state& state = state_of(slot);
-    thing_state& modelled = state_of(slot);
     std::string const name = "slot " + std::to_string(slot);
     if (state.leased) return fail(name + " was handed out twice");
-    if (modelled.gone) return fail(name + " was handed out, and is destroyed");
-    bool const was_kept = std::exchange(modelled.is_kept, false);
-    if (std::exchange(modelled.is_deferred, false) && state.awaited != 0 && !is_lost())
+    if (state.gone) return fail(name + " was handed out, and is destroyed");
+    bool const was_kept = std::exchange(state.is_kept, false);
+    if (std::exchange(state.is_deferred, false) && state.awaited != 0 && !is_lost())
       return fail(name + " was handed out, and waits for a record on its streams");
     meet(slot_of_a_claimer_went_to_a_capture, was_kept && capture.is_active());
     // A slot released outside, or by a hoisted, may come again to a capture that resumes the graph.
@@ -22,9 +21,9 @@ struct world_leases : world_pools {
         (!state.is_let_go || has(model_.capture_of(capture.id).held, slot)))
       return meet(slot_claimed_again_in_its_capture);
     // Work of before is waited for in the stream.
-    auto const marks = std::exchange(modelled.marks, {});
+    auto const marks = std::exchange(state.marks, {});
     std::string const why = model_.why_alive(slot);
-    modelled.marks = marks;
+    state.marks = marks;
     // A hoisted graph has it until the work behind it is done.
     bool const is_let_go = state.is_let_go && model_.is_pending(slot);
     if (run_->shares && capture.is_active() && (model_.is_held_by_graphs(slot) || is_let_go)) {
@@ -52,13 +51,13 @@ struct world_leases : world_pools {
   /// The lease has the slot, for work on the stream.
   void note_claim(lease_place& place, nth s, capture_state const& capture) {
     thing_state& slot = state_of(place.slot);
-    bool const was_kept = state_of(place.slot).is_kept && capture.is_none();
+    bool const was_kept = slot.is_kept && capture.is_none();
     meet(slot_of_a_claimer_went_to_another_stream, was_kept && slot.kept_on != s);
     place.was_kept = was_kept && slot.kept_on == s;
     check_claimed(place.slot, capture);
     slot.leased = true;
     slot.capture = capture.is_active() ? capture.id : 0;
-    ++state_of(place.slot).handles;
+    ++slot.handles;
     place.value = all_.begin_use();
     place.stream = s;
     place.capture = slot.capture;
@@ -171,7 +170,7 @@ struct world_leases : world_pools {
   void note_release(lease_place& place, nth s) {
     thing_state& slot = state_of(place.slot);
     slot.leased = false;
-    --state_of(place.slot).handles;
+    --slot.handles;
     note_local_release(place, s);
     bool const is_same_capture = capture_at(s).id == place.capture;
     if (place.capture != 0 && is_same_capture) return;
@@ -250,11 +249,11 @@ struct world_leases : world_pools {
     if (!is_deferred && is_disturbed_) ++deferred_releases_;  // a record in it failed
     bool const has_met = mine_ == nullptr || mine_->has_met;
     // A share of a node, also of one that was refused, may be on its way to the worker.
-    bool const had_share = state_of(place.slot).racy;
+    thing_state& slot = state_of(place.slot);
+    bool const had_share = slot.racy;
     bool const is_plain = place.capture == 0 && at.is_none() && !is_deferred && !is_disturbed_ &&
-                          !had_share && !state_of(place.slot).is_kept &&
-                          !model_.is_held_by_graphs(place.slot);
-    if (is_plain && result == done && !has_met) state_of(place.slot).checks = 1;
+                          !had_share && !slot.is_kept && !model_.is_held_by_graphs(place.slot);
+    if (is_plain && result == done && !has_met) slot.checks = 1;
     if (is_late) note_release(place, s);
     if (!place.held || !place.held->is_held()) {
       place.held.reset();
@@ -263,11 +262,10 @@ struct world_leases : world_pools {
       return result;
     }
     // The lease still has it.
-    state_of(place.slot).leased = true;
-    state_of(place.slot).is_private = false;
-    state_of(place.slot).is_kept = false;
-    ++state_of(place.slot).handles;
-    state_of(place.slot).marks = marks;
+    slot.leased = true;
+    slot.is_private = slot.is_kept = false;
+    ++slot.handles;
+    slot.marks = marks;
     if (is_right && way == 1) note_use_all_the_same(place, s);
     return result;
   }

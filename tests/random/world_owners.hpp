@@ -64,15 +64,14 @@ struct world_owners : world_claimers {
   /// The worker begins to end a lease, and may ask no stream.
   void note_end_by_worker(lease_place const& place, std::list<int>&& marks) {
     thing_state& slot = state_of(place.slot);
-    thing_state& modelled = state_of(place.slot);
     meet(is_graphs(place) ? worker_leaves_a_lease_to_its_graph : worker_defers_a_lease);
     if (is_graphs(place)) {
       slot.awaited = 0;
       return note_left(place.slot);
     }
     slot.leased = false;
-    --modelled.handles;
-    modelled.is_deferred = true;
+    --slot.handles;
+    slot.is_deferred = true;
     if (place.capture != 0) slot.racy = slot.is_private = true;
     // A call that runs meanwhile may record what was deferred, with a stream that it was given.
     bool const is_known = mine_ == nullptr || !mine_->has_met;

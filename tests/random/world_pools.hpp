@@ -44,7 +44,7 @@ struct world_pools : world_streams {
   void each_kept(std::uint64_t home, auto look) {
     for (int slot = 0; slot < model_.size(); ++slot) {
       thing_state const& state = state_of(slot);
-      if (state.is_kept && !state.gone && state_of(slot).home == home) look(slot);
+      if (state.is_kept && !state.gone && state.home == home) look(slot);
     }
   }
 
@@ -53,7 +53,7 @@ struct world_pools : world_streams {
   void keep(int slot, nth s, bool by_claimer) {
     thing_state& state = state_of(slot);
     if (keepers_of(state.home, s, by_claimer) == 0 || is_over(state.home)) return;
-    state_of(slot).is_kept = true;
+    state.is_kept = true;
     state.kept_on = s;
     state.is_claimers = by_claimer;
   }
@@ -159,10 +159,10 @@ struct world_pools : world_streams {
   bool unpool(nth pool) {
     bool any_out = false;
     each_slot_of(pool, [&](int each) {
-      state_of(each).pool = thing_state::no_pool;
       thing_state& slot = state_of(each);
+      slot.pool = thing_state::no_pool;
       slot.is_pooled = false;
-      any_out = any_out || (!slot.gone && state_of(each).leased);
+      any_out = any_out || (!slot.gone && slot.leased);
     });
     return any_out;
   }
@@ -277,7 +277,7 @@ struct world_pools : world_streams {
     if (may_have_lost_memory() || run_->idles || is_scratch_closed_) return;
     each_block([&](int each) {
       thing_state const& block = state_of(each);
-      if (block.handles == 0 && !block.is_kept && !block.is_deferred && !state_of(each).is_let_go &&
+      if (block.handles == 0 && !block.is_kept && !block.is_deferred && !block.is_let_go &&
           !model_.is_pending(each) && !model_.is_held_by_graphs(each))
         fail(what + ", and nothing uses block " + std::to_string(each));
     });

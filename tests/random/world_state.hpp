@@ -1,31 +1,13 @@
 // What a program's world has, and one call of the library with the faults inside it.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <array>
-#include <cstdint>
 #include <escrow/core.hpp>
-#include <escrow/deleter.hpp>
-#include <escrow/graph.hpp>
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/internal/reference_set.hpp>
-#include <escrow/nodes.hpp>
-#include <escrow/pool.hpp>
-#include <escrow/sim.hpp>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "allocation_watch.hpp"
 #include "baton.hpp"
-#include "handles.hpp"
 #include "places.hpp"
-#include "program.hpp"
-#include "things.hpp"
 
 namespace escrow::test {
 

@@ -1,15 +1,6 @@
 // What the simulator counts, which reset() forgets: objects and memory alive, calls, captures
 // killed. And calls that it is told to fail, by number or by name, with no effect but the error.
-#include <gtest/gtest.h>
-
-#include <thread>
-
-#include "build_graph.hpp"
-#include "capturing.hpp"
-#include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "witness.hpp"
 
 namespace escrow::test {
 namespace {
@@ -173,8 +164,7 @@ class Injection : public fresh_runtime {
     return cudaGetDevice(&device);
   }
   // The status of a call on another thread.
-  template <class Call>
-  static cudaError_t elsewhere(Call call) {
+  static cudaError_t elsewhere(auto call) {
     cudaError_t result = cudaErrorUnknown;
     std::jthread([&] { result = call(); }).join();
     return result;

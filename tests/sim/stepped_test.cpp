@@ -1,20 +1,9 @@
 // Stepped runs: one seeded choice at a time, virtual time, and a run that is a function of its
 // seed. And host functions as kernels, and the values of conditions, stepped or not.
-#include <gtest/gtest.h>
-
-#include <memory>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "build_graph.hpp"
 #include "deep.hpp"
-#include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "wait_until.hpp"
-#include "witness.hpp"
 
 namespace escrow::test {
 namespace {

@@ -1,25 +1,10 @@
 // What no GPU shows. What CUDA leaves undefined, and the simulator reports: related graphs changed
 // by two threads, kernels of an unloaded library, memory and events used after their end. And
 // recaptures, as CUDA's manual has them: no GPU was seen doing one.
-#include <gtest/gtest.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <functional>
 #include <mutex>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "build_graph.hpp"
-#include "capturing.hpp"
 #include "deep.hpp"
-#include "fresh_runtime.hpp"
 #include "graph_nodes.hpp"
-#include "memory.hpp"
-#include "wait_until.hpp"
-#include "witness.hpp"
 
 namespace escrow::test {
 namespace {

@@ -1,7 +1,6 @@
 // No capture is ever harmed, and no graph beside a thread that synchronizes the device: four
 // threads capture in each mode, a hundred thousand captures with ESCROW_DEEP=1, beside all loads of
 // the long run, which also retire and free, destroy pools and execs, and capture themselves.
-#include "capturing.hpp"
 #include "loads.hpp"
 
 namespace escrow::test {
@@ -19,8 +18,7 @@ class CaptureSafety : public testing::TestWithParam<cudaStreamCaptureMode> {
   }
 
   /// Whether the capture came to a good end.
-  template <class Use>
-  [[nodiscard]] bool capture_one(cudaStream_t stream, bool launches, Use const& use) {
+  [[nodiscard]] bool capture_one(cudaStream_t stream, bool launches, auto const& use) {
     bool is_good = true;
     must(cudaStreamBeginCapture(stream, GetParam()));
     try {
@@ -131,10 +129,9 @@ TEST_P(CaptureSafety, NotOneOfAllCapturesIsHarmed) {
   found.add("captures", captures.load());
   found.add("of them with all claims", complete.load());
   found.add("harmed", harmed.load());
-  for (deed const each : beside) {
+  for (deed const each : beside)
     found.add(std::string("beside them, ") + deed_names[static_cast<std::size_t>(each)],
               all.count_of(each));
-  }
   found.add("reclaimed by the worker", all.worker.stats().reclaimed);
   found.write();
 }
@@ -153,7 +150,7 @@ TEST_P(CaptureSafety, AQueryOfAnotherThreadInTheDefaultModeHarmsCapturesInGlobal
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryMode, CaptureSafety, testing::ValuesIn(capture_modes),
+INSTANTIATE_TEST_SUITE_P(EveryMode, CaptureSafety, testing::ValuesIn(all_capture_modes),
                          [](auto const& given) { return testing::PrintToString(given.param); });
 
 }  // namespace

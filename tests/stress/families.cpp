@@ -2,9 +2,7 @@
 // two threads at a time. Without Escrow's lock (graph_lifetime_lock) CUDA corrupts the heap, and
 // the simulator ends the process.
 #include <escrow/nodes.hpp>
-#include <functional>
 #include <iterator>
-#include <optional>
 
 #include "stress_world.hpp"
 

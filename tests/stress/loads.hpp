@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <escrow/nodes.hpp>
 #include <mutex>
-#include <optional>
-#include <string>
 
 #include "deep.hpp"
 #include "stress_world.hpp"

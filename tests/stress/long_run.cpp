@@ -74,9 +74,8 @@ double bytes_left_by_a_plain_exec() {
 /// A line of /proc/self/status.
 double of_process(std::string const& name) {
   std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(file, line);)
     if (line.starts_with(name)) return std::stod(line.substr(name.size()));
-  }
   return 0;
 }
 
@@ -135,9 +134,8 @@ class samples {
     now[thread_count] = of_process("Threads:");
     for (auto const& done : all_.done) now[operations] += static_cast<double>(done.load());
     double* to = &now[latencies];
-    for (latency* const each : {&all_.claims, &all_.launches, &all_.retirements}) {
+    for (latency* const each : {&all_.claims, &all_.launches, &all_.retirements})
       to = std::ranges::copy(each->take(), to).out;
-    }
     taken_.push_back(now);
   }
 
@@ -167,9 +165,8 @@ class samples {
   /// Over quarter `quarter` of the run.
   [[nodiscard]] double median(std::size_t quarter, std::size_t value) const {
     std::vector<double> values;
-    for (std::size_t i = taken_.size() * quarter / 4; i < taken_.size() * (quarter + 1) / 4; ++i) {
+    for (std::size_t i = taken_.size() * quarter / 4; i < taken_.size() * (quarter + 1) / 4; ++i)
       values.push_back(taken_[i][value]);
-    }
     auto const middle = values.begin() + static_cast<long>(values.size() / 2);
     std::ranges::nth_element(values, middle);
     return *middle;
@@ -202,9 +199,8 @@ class long_run {
   long_run(std::string const& name, double seconds_max, bool leaks)
       : report(name), seconds_(seconds_max), device_before_(device_kib_now(devices_)) {
     all_->leaks = leaks;
-    for (int device = 0; device < devices_; ++device) {
+    for (int device = 0; device < devices_; ++device)
       sites_.push_back(std::make_unique<site>(device, *all_));
-    }
     measured_.emplace(*all_, seconds_max, devices_);
     run_loads();
     settle();

@@ -2,9 +2,6 @@
 // once, and graphs by the hundred thousand, of which nothing may be left.
 #include <malloc.h>
 
-#include <escrow/sim.hpp>
-#include <optional>
-
 #include "stress_world.hpp"
 
 // Of the sanitizers' runtimes; not every compiler brings the header.
@@ -20,8 +17,7 @@ class CaptureThreads : public world {
   static constexpr std::size_t width = 3;
 
   /// In a mode that allows the threads' own calls.
-  template <class Work>
-  [[nodiscard]] owned_graph captured_relaxed(Work const& work) {
+  [[nodiscard]] owned_graph captured_relaxed(auto const& work) {
     capture open(one, cudaStreamCaptureModeRelaxed);
     must(launch_tiny(one));
     work();
@@ -29,8 +25,7 @@ class CaptureThreads : public world {
     return std::move(open.graph());
   }
   /// Each thread's branch forks off one node and is joined at the end.
-  template <class Work>
-  [[nodiscard]] owned_graph capture_on_threads(Work const& work) {
+  [[nodiscard]] owned_graph capture_on_threads(auto const& work) {
     std::vector<owned_stream> branches(width);
     for (owned_stream& branch : branches) branch = make_stream();
     return captured_relaxed([&] {

@@ -6,8 +6,6 @@
 #include <array>
 #include <cstdlib>
 #include <random>
-#include <thread>
-#include <vector>
 
 #include "deep.hpp"
 #include "world.hpp"
@@ -25,12 +23,8 @@ namespace escrow::test {
   return std::chrono::milliseconds(static_cast<long>(setting("ESCROW_STRESS_SECONDS", 3) * 1000));
 }
 
-inline constexpr std::array capture_modes{
-    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
-
 /// For the test's own calls that a capture does not allow.
-template <class Call>
-auto relaxed(Call call) {
+auto relaxed(auto call) {
   thread_mode_scope const scope(cudaStreamCaptureModeRelaxed);
   return call();
 }
@@ -73,9 +67,8 @@ class slot_holder {
   explicit slot_holder(arena& all) : arena_(all), id_(all.next_holder.fetch_add(1)) {}
   slot_holder(slot_holder&&) = delete;
   ~slot_holder() {
-    for (std::size_t const each : numbers_) {
+    for (std::size_t const each : numbers_)
       arena_.holders[each].store(0, std::memory_order_relaxed);
-    }
   }
 
   void take(block_lease& held) {
@@ -164,7 +157,7 @@ class actor {
     (static_cast<Actor*>(this)->**(steps.begin() + pick(steps.size())))();
   }
   [[nodiscard]] bool coin() { return pick(2) == 0; }
-  [[nodiscard]] cudaStreamCaptureMode any_mode() { return capture_modes[pick(3)]; }
+  [[nodiscard]] cudaStreamCaptureMode any_mode() { return all_capture_modes[pick(3)]; }
   [[nodiscard]] cudaStream_t any_stream() { return streams_[pick(streams_.size())]; }
   [[nodiscard]] work new_work() { return {cells_, next_++}; }
   void sync_streams() {
@@ -199,19 +192,20 @@ class stress : public world {
  protected:
   using actors = std::vector<std::unique_ptr<actor>>;
 
-  /// Runs actors on a thread each until the time is over, and expects that nothing was destroyed or
-  /// reused early, twice or never. They end after that: owners refer to their cells.
+  /// Runs actors on a thread each until the time is over and, on a machine that is busy, until they
+  /// have done `enough`. Expects that nothing was destroyed or reused early, twice or never. They
+  /// end after that: owners refer to their cells.
   template <class Actor, class... Arguments>
-  void run_mix(std::uint64_t count, std::chrono::nanoseconds time, arena& all,
+  void run_mix(std::uint64_t count, std::function<bool()> const& enough, arena& all,
                Arguments&... given) {
     actors mix;
-    for (std::uint64_t i = 1; i <= count; ++i) {
+    for (std::uint64_t i = 1; i <= count; ++i)
       mix.push_back(std::make_unique<Actor>(all, i, given...));
-    }
     {
       std::vector<std::jthread> threads;
       for (auto const& each : mix) threads.emplace_back([&each] { each->run(); });
-      std::this_thread::sleep_for(time);
+      std::this_thread::sleep_for(stress_time());
+      EXPECT_TRUE(wait_until(enough, std::chrono::minutes(1))) << "the threads do hardly anything";
       all.stop.store(true, std::memory_order_relaxed);
     }
     for (auto const& each : mix) each->end();

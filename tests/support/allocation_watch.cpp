@@ -48,9 +48,8 @@ bool is_cuda_function(void* address) noexcept {
 bool is_inside_cuda() noexcept {
   std::array<void*, 64> frames{};
   int const count = backtrace(frames.data(), static_cast<int>(frames.size()));
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < count; ++i)
     if (is_cuda_function(frames[static_cast<std::size_t>(i)])) return true;
-  }
   return false;
 }
 

@@ -14,7 +14,6 @@
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "status.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 

@@ -26,9 +26,7 @@ inline cudaGraphNode_t add_kernel(cudaGraph_t graph, kernel_call call,
 [[nodiscard]] inline owned_graph chain(std::vector<kernel_call> const& calls) {
   owned_graph graph = make_graph();
   cudaGraphNode_t last = nullptr;
-  for (kernel_call const& call : calls) {
-    last = add_kernel(graph, call, last);
-  }
+  for (kernel_call const& call : calls) last = add_kernel(graph, call, last);
   return graph;
 }
 

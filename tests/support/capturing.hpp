@@ -61,8 +61,7 @@ struct capture_info {
 
 /// Captures what `work` enqueues into a graph that is there, behind `after`; tells the capture's
 /// id.
-template <class Work>
-unsigned long long capture_to_graph(cudaStream_t stream, cudaGraph_t graph, Work work,
+unsigned long long capture_to_graph(cudaStream_t stream, cudaGraph_t graph, auto work,
                                     cudaGraphNode_t const* after = nullptr, std::size_t count = 0) {
   must(cudaStreamBeginCaptureToGraph(stream, graph, after, nullptr, count,
                                      cudaStreamCaptureModeRelaxed));
@@ -86,9 +85,7 @@ class capture {
   capture(capture const&) = delete;
   capture& operator=(capture const&) = delete;
   ~capture() {
-    if (open_) {
-      static_cast<void>(end());
-    }
+    if (open_) static_cast<void>(end());
     static_cast<void>(cudaGetLastError());
   }
 
@@ -130,21 +127,18 @@ class synchronizing_thread {
   int failed_ = 0;  // written by the thread, read after stop()
   int synchronized_ = 0;
   std::jthread thread_{[this] {
-    while (!is_over_.load(std::memory_order_relaxed)) {
+    while (!is_over_.load(std::memory_order_relaxed))
       (cudaDeviceSynchronize() == cudaSuccess ? synchronized_ : failed_)++;
-    }
   }};
 };
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 /// Captures into the graph again: `enqueue(stream)`. Returns how the capture ended. By CUDA 13.3's
 /// function, which the simulated runtime has with all headers.
-template <class Enqueue>
-[[nodiscard]] cudaError_t end_of_recapture(cudaStream_t stream, cudaGraph_t graph,
-                                           Enqueue&& enqueue,
+[[nodiscard]] cudaError_t end_of_recapture(cudaStream_t stream, cudaGraph_t graph, auto&& enqueue,
                                            cudaGraphRecaptureCallbackData* callback = nullptr) {
   must(cudaStreamBeginRecaptureToGraph(stream, cudaStreamCaptureModeRelaxed, graph, callback));
-  std::forward<Enqueue>(enqueue)(stream);
+  enqueue(stream);
   cudaGraph_t ended = nullptr;
   cudaError_t const status = cudaStreamEndCapture(stream, &ended);
   EXPECT_EQ(ended, status == cudaSuccess ? graph : nullptr);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "deep.hpp"
+#include "handles.hpp"
 #include "status.hpp"
 
 namespace escrow::test {
@@ -93,9 +94,7 @@ using child_test = testing::TestWithParam<named_case>;
 class case_of_two_devices : public child_test {
  protected:
   void SetUp() override {
-    int count = 0;
-    must(cudaGetDeviceCount(&count));
-    if (count < 2) GTEST_SKIP() << "needs two devices";
+    if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
   }
 };
 

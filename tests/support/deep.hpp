@@ -61,8 +61,7 @@ template <class Size>
 class latency {
  public:
   /// Times `call`, and returns what it returns.
-  template <class Call>
-  auto time(Call call) {
+  auto time(auto call) {
     struct timer {
       latency& to;
       std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
@@ -74,9 +73,8 @@ class latency {
   [[nodiscard]] std::array<double, 2> take() {
     std::array<std::uint64_t, buckets> counts{};
     std::uint64_t total = 0;
-    for (std::size_t i = 0; i < buckets; ++i) {
+    for (std::size_t i = 0; i < buckets; ++i)
       total += counts[i] = counts_[i].exchange(0, std::memory_order_relaxed);
-    }
     auto const at = [&](double share) {
       auto left = static_cast<std::int64_t>(static_cast<double>(total) * share);
       std::size_t i = 0;

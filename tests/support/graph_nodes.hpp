@@ -1,13 +1,32 @@
-// Nodes of each kind in tests: their parameters, adding them, and running what was built.
+// What tests of CUDA itself share, which use nothing of the library: nodes of each kind, adding
+// them, and running what was built. What is included here is there for the tests, too.
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "build_graph.hpp"
+#include "capturing.hpp"
 #include "handles.hpp"
+#include "memory.hpp"
+#include "owners.hpp"
 #include "status.hpp"
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+#include <escrow/sim.hpp>
+#endif
 
 namespace escrow::test {
 
@@ -171,6 +190,13 @@ struct conditional_node {
   return result;
 }
 
+/// Its major number. From 9 on there are clusters, and launches that begin early.
+[[nodiscard]] inline int compute_capability() {
+  int major = 0;
+  must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  return major;
+}
+
 /// Launches once and waits.
 inline void run(cudaGraphExec_t exec, cudaStream_t stream) {
   must(cudaGraphLaunch(exec, stream));
@@ -197,5 +223,14 @@ inline void run(cudaGraph_t graph, cudaStream_t stream) {
   owned_exec exec;
   return tried(cudaGraphInstantiate(exec.out(), graph, 0));
 }
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+/// A runtime without a past for each test of the simulator, and none of the test's left behind.
+class fresh_runtime : public testing::Test {
+ protected:
+  fresh_runtime() { sim::reset(); }
+  ~fresh_runtime() override { sim::reset(); }
+};
+#endif
 
 }  // namespace escrow::test

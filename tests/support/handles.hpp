@@ -19,9 +19,7 @@ class owned {
   explicit owned(Handle handle) : handle_{handle} {}
   owned(owned&& other) noexcept : handle_{other.release()} {}
   owned& operator=(owned&& other) noexcept {
-    if (this != &other) {
-      reset(other.release());
-    }
+    if (this != &other) reset(other.release());
     return *this;
   }
   ~owned() { reset(); }
@@ -31,9 +29,7 @@ class owned {
   /// Gives the handle up, for a test that destroys it itself.
   [[nodiscard]] Handle release() noexcept { return std::exchange(handle_, nullptr); }
   void reset(Handle handle = nullptr) noexcept {
-    if (handle_ != nullptr) {
-      static_cast<void>(destroy(handle_));
-    }
+    if (handle_ != nullptr) static_cast<void>(destroy(handle_));
     handle_ = handle;
   }
   /// Where a CUDA function writes a new handle; what was owned is destroyed first.
@@ -50,6 +46,12 @@ using owned_stream = owned<cudaStream_t, &cudaStreamDestroy>;
 using owned_event = owned<cudaEvent_t, &cudaEventDestroy>;
 using owned_graph = owned<cudaGraph_t, &cudaGraphDestroy>;
 using owned_exec = owned<cudaGraphExec_t, &cudaGraphExecDestroy>;
+
+[[nodiscard]] inline bool has_two_devices() {
+  int count = 0;
+  must(cudaGetDeviceCount(&count));
+  return count >= 2;
+}
 
 [[nodiscard]] inline owned_stream make_stream(unsigned flags = cudaStreamNonBlocking) {
   owned_stream result;

@@ -11,25 +11,17 @@ __global__ void add_kernel(int* cell, int value) {
 }
 
 __global__ void fill_kernel(int* data, std::size_t n, int value) {
-  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-    data[i] = value;
-  }
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) data[i] = value;
 }
 
 __global__ void check_kernel(int const* data, std::size_t n, int expected, int* mismatches) {
   int found = 0;
-  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-    found += data[i] != expected;
-  }
-  if (found != 0) {
-    atomicAdd(mismatches, found);
-  }
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) found += data[i] != expected;
+  if (found != 0) atomicAdd(mismatches, found);
 }
 
 __global__ void copy_kernel(int* to, int const* from, std::size_t n) {
-  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-    to[i] = from[i];
-  }
+  for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
 }
 
 __device__ unsigned long long now_ns() {
@@ -48,9 +40,7 @@ __global__ void wait_flag_kernel(int volatile* flag) {
 #endif
   constexpr unsigned long long patience_ns = 20'000'000'000;
   unsigned long long const start = now_ns();
-  while (*flag == 0 && now_ns() - start < patience_ns) {
-    __nanosleep(200);
-  }
+  while (*flag == 0 && now_ns() - start < patience_ns) __nanosleep(200);
 }
 
 __global__ void tiny_kernel() {}
@@ -59,9 +49,7 @@ __global__ void two_pointers_kernel(int*, int*) {}
 
 __global__ void sleep_kernel(std::uint64_t microseconds) {
   unsigned long long const start = now_ns();
-  while (now_ns() - start < microseconds * 1000ULL) {
-    __nanosleep(200);
-  }
+  while (now_ns() - start < microseconds * 1000ULL) __nanosleep(200);
 }
 
 __global__ void illegal_address_kernel(int) {

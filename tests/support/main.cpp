@@ -67,22 +67,17 @@ bool read_all(int read_end, std::string& output) {
     auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(
         end - std::chrono::steady_clock::now());
     pollfd descriptor{read_end, POLLIN, 0};
-    if (left.count() <= 0 || poll(&descriptor, 1, static_cast<int>(left.count())) <= 0) {
+    if (left.count() <= 0 || poll(&descriptor, 1, static_cast<int>(left.count())) <= 0)
       return false;
-    }
     ssize_t const size = read(read_end, buffer.data(), buffer.size());
-    if (size <= 0) {
-      return size == 0;
-    }
+    if (size <= 0) return size == 0;
     output.append(buffer.data(), static_cast<std::size_t>(size));
   }
 }
 
 /// Runs the case that the command line asks for and sets `status`; false if it asks for none.
 bool run_as_child(int argc, char** argv, int& status) {
-  if (argc != 2 || !std::string_view{argv[1]}.starts_with(flag)) {
-    return false;
-  }
+  if (argc != 2 || !std::string_view{argv[1]}.starts_with(flag)) return false;
   auto const found = all_cases().find(std::string_view{argv[1]}.substr(flag.size()));
   if (found == all_cases().end()) {
     std::fprintf(stderr, "no such case: %s\n", argv[1]);

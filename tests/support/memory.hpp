@@ -19,9 +19,7 @@ class pinned_ints {
     void* memory = nullptr;
     must(cudaMallocHost(&memory, n * sizeof(int)));
     data_ = static_cast<int*>(memory);
-    for (std::size_t i = 0; i < n; ++i) {
-      store(i, 0);
-    }
+    for (std::size_t i = 0; i < n; ++i) store(i, 0);
   }
   pinned_ints(pinned_ints const&) = delete;
   pinned_ints& operator=(pinned_ints const&) = delete;
@@ -56,6 +54,8 @@ class pinned_flag {
 
   [[nodiscard]] int volatile* get() const noexcept { return value_.data(); }
   void raise() { value_.store(0, 1); }
+  /// While no kernel waits for it.
+  void lower() { value_.store(0, 0); }
 
  private:
   pinned_ints value_;

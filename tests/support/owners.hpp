@@ -1,4 +1,4 @@
-// Owners that tell where, when and how often they were destroyed.
+// Owners, and user objects, that tell where, when and how often they were destroyed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "wait_until.hpp"
+#include "status.hpp"
 
 namespace escrow::test {
 
@@ -70,6 +70,67 @@ class probe {
 
  private:
   fate_ptr fate_;
+};
+
+/// Makes one user object, and tells whether, where and when its destroy callback ran. That runs
+/// `action`, then notes its thread. Thread-safe to ask at any time; the callback shares ownership
+/// of what it writes to, so a witness may end before its user object does.
+class witness {
+ public:
+  explicit witness(std::function<void()> action = {}) { state_->action = std::move(action); }
+
+  /// The user object, with `references` references that the caller owns.
+  [[nodiscard]] cudaUserObject_t make(unsigned references = 1) {
+    auto* const shared = new std::shared_ptr<state>{state_};
+    cudaUserObject_t result = nullptr;
+    cudaError_t const status = cudaUserObjectCreate(&result, shared, &witness::destroyed,
+                                                    references, cudaUserObjectNoDestructorSync);
+    if (status != cudaSuccess) delete shared;
+    must(status);
+    return result;
+  }
+
+  /// Makes the user object and moves its one reference to `graph`.
+  void move_to(cudaGraph_t graph) {
+    must(cudaGraphRetainUserObject(graph, make(), 1, cudaGraphUserObjectMove));
+  }
+
+  /// How many times the callback ran. Acquire: what it wrote before is visible.
+  [[nodiscard]] int runs() const { return state_->runs.load(std::memory_order_acquire); }
+  [[nodiscard]] bool ran() const { return runs() != 0; }
+  /// Waits for the callback, within the usual bound.
+  [[nodiscard]] bool wait() const {
+    return wait_until([this] { return ran(); });
+  }
+  /// The thread that ran the callback. Only after it ran.
+  [[nodiscard]] std::thread::id thread() const { return state_->thread; }
+  /// Ran exactly once, on the calling thread.
+  [[nodiscard]] bool ran_here() const {
+    return runs() == 1 && thread() == std::this_thread::get_id();
+  }
+  /// Ran exactly once, on a thread that is not the calling one.
+  [[nodiscard]] bool ran_elsewhere() const {
+    return runs() == 1 && thread() != std::this_thread::get_id();
+  }
+
+ private:
+  struct state {
+    std::function<void()> action;
+    std::thread::id thread;
+    std::atomic<int> runs{0};
+  };
+
+  static void CUDART_CB destroyed(void* argument) {
+    std::unique_ptr<std::shared_ptr<state>> const shared{
+        static_cast<std::shared_ptr<state>*>(argument)};
+    state& it = **shared;
+    if (it.action) it.action();
+    it.thread = std::this_thread::get_id();
+    // Release: publishes the thread and all that the action wrote.
+    it.runs.fetch_add(1, std::memory_order_release);
+  }
+
+  std::shared_ptr<state> state_ = std::make_shared<state>();
 };
 
 }  // namespace escrow::test

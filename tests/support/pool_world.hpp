@@ -2,11 +2,6 @@
 // them, and calls that are refused.
 #pragma once
 
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "world.hpp"
 
 namespace escrow::test {

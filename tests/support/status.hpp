@@ -1,14 +1,16 @@
-// CUDA's return codes in tests: what must succeed, and what errors say.
+// The steps of tests: what must succeed, what must become true within a bound, and what errors say.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <mutex>
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -109,5 +111,24 @@ class error_log {
   mutable std::mutex mutex_;  // guards texts_
   std::vector<std::string> texts_;
 };
+
+/// How long a test waits for what must happen; a pass never takes that long.
+inline constexpr std::chrono::seconds generous{5};
+
+/// True once `condition()` holds; false when it does not within `bound`.
+[[nodiscard]] bool wait_until(auto condition, std::chrono::nanoseconds bound = generous) {
+  auto const end = std::chrono::steady_clock::now() + bound;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return condition();
+    std::this_thread::sleep_for(std::chrono::microseconds{50});
+  }
+  return true;
+}
+
+/// True if `condition()` stays false for a while. For what must *not* happen: it cannot fail by
+/// mischance, and what it guards against takes well under a millisecond where it does happen.
+[[nodiscard]] bool stays_false(auto condition) {
+  return !wait_until(condition, std::chrono::milliseconds{100});
+}
 
 }  // namespace escrow::test

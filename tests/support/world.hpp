@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,7 +31,6 @@
 #include "memory.hpp"
 #include "owners.hpp"
 #include "status.hpp"
-#include "wait_until.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>
@@ -51,12 +51,6 @@ template <class Value>
                                 std::type_identity_t<Value> value) {
   of.*option = std::move(value);
   return of;
-}
-
-[[nodiscard]] inline bool has_two_devices() {
-  int count = 0;
-  must(cudaGetDeviceCount(&count));
-  return count >= 2;
 }
 
 /// Expects that `call` throws `Exception`, with all of `parts` in its text, which it returns.
@@ -137,8 +131,7 @@ class world : public testing::Test {
   // Graphs. A launch counts itself in cells 1 and 2, where it says so.
 
   /// A graph captured on stream `one`: `enqueue(stream)`.
-  template <class Enqueue>
-  [[nodiscard]] graph captured(Enqueue&& enqueue) {
+  [[nodiscard]] graph captured(auto&& enqueue) {
     return escrow::capture(stream_ref(one.get()), [&](stream_ref on) { enqueue(on.get()); });
   }
   /// The same, with a kernel that adds 1 to the first cell.
@@ -157,8 +150,7 @@ class world : public testing::Test {
     });
   }
   /// The same by plain calls, as a program does that knows nothing of Escrow.
-  template <class Enqueue>
-  [[nodiscard]] owned_graph captured_plainly(Enqueue&& enqueue) {
+  [[nodiscard]] owned_graph captured_plainly(auto&& enqueue) {
     test::capture open{one, cudaStreamCaptureModeGlobal};
     enqueue(one.get());
     must(open.end());
@@ -171,8 +163,7 @@ class world : public testing::Test {
     });
   }
   /// A graph whose launches count themselves as started, and wait for the flag.
-  template <class Enqueue>
-  [[nodiscard]] graph captured_behind_flag(Enqueue&& enqueue) {
+  [[nodiscard]] graph captured_behind_flag(auto&& enqueue) {
     return captured([&](cudaStream_t on) {
       must(launch_add(on, started(), 1));
       hold_up(on);
@@ -184,11 +175,10 @@ class world : public testing::Test {
     return captured_behind_flag([&](cudaStream_t on) { load(taken, on); });
   }
   /// Captures more into `graph`, behind `after`, by plain calls.
-  template <class Enqueue>
-  void capture_into(cudaGraph_t graph, Enqueue&& enqueue, cudaGraphNode_t const* after = nullptr,
+  void capture_into(cudaGraph_t graph, auto&& enqueue, cudaGraphNode_t const* after = nullptr,
                     std::size_t count = 0) {
     capture_to_graph(
-        one, graph, [&] { std::forward<Enqueue>(enqueue)(one.get()); }, after, count);
+        one, graph, [&] { enqueue(one.get()); }, after, count);
   }
 
   [[nodiscard]] int* started() { return cells.data() + 1; }
@@ -250,14 +240,12 @@ class world : public testing::Test {
     });
   }
   /// Still kept after all that can be reclaimed now was reclaimed.
-  template <class Kept>
-  [[nodiscard]] bool is_kept(Kept&& kept) {
+  [[nodiscard]] bool is_kept(auto&& kept) {
     static_cast<void>(drains_soon());
     return is_out(kept);
   }
   /// The same for a while, where something might come back late.
-  template <class Kept>
-  [[nodiscard]] bool stays_kept(Kept&& kept) {
+  [[nodiscard]] bool stays_kept(auto&& kept) {
     return stays_false([&] { return !is_out(kept); });
   }
   /// Released soon; an owner is destroyed just once, by the worker.

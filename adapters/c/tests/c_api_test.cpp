@@ -10,7 +10,6 @@
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "status.hpp"
-#include "wait_until.hpp"
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 #include <escrow/sim.hpp>

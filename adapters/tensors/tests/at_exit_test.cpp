@@ -2,7 +2,6 @@
 #include <escrow/tensor_allocator.hpp>
 
 #include "status.hpp"
-#include "wait_until.hpp"
 
 namespace escrow::test {
 namespace {
