@@ -72,7 +72,7 @@ class free_lists {
     // Number of lists. Written under the lock, read without it: acquire and release, so that a
     // search that sees a list removed sees its slot in `looked_at`. A new list adds to `puts`.
     std::atomic<std::size_t> lists{0};
-    std::array<slot*, 8> by_hash{};  // the lists' oldest slots
+    std::array<slot*, 32> by_hash{};  // the lists' oldest slots
 
     [[nodiscard]] bool is_empty() const noexcept {
       return lists.load(std::memory_order_acquire) == 0;
