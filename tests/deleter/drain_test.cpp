@@ -130,7 +130,7 @@ TEST_F(DrainBesideRetire, ABoundedDrainDoesNotWaitForWhatIsRetiredAfterTheCall) 
   })));
   worker->retire(probe(earlier));
   is_draining.store(true);
-  EXPECT_TRUE(worker->drain_for(std::chrono::seconds(2)));
+  EXPECT_TRUE(drained());
   EXPECT_TRUE(earlier->was_destroyed());
   EXPECT_FALSE(later->was_destroyed()) << "its stream is busy";
 }

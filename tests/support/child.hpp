@@ -43,7 +43,7 @@ inline constexpr int as_expected = 42;
 /// How long a case may take. The end of a process may wait a second for a pass of the worker
 /// (deleter/worker.cpp) and, on the simulated runtime, two for a kernel; starting one on a GPU
 /// takes half a second.
-inline constexpr std::chrono::seconds soon{is_sanitized ? 20 : 10};
+inline constexpr std::chrono::seconds soon{is_sanitized ? 60 : 30};
 
 /// A case, by the name that the child process is asked for. A body that returns nothing succeeds by
 /// returning.

@@ -113,7 +113,7 @@ class error_log {
 };
 
 /// How long a test waits for what must happen; a pass never takes that long.
-inline constexpr std::chrono::seconds generous{5};
+inline constexpr std::chrono::seconds generous{20};
 
 /// True once `condition()` holds; false when it does not within `bound`.
 [[nodiscard]] bool wait_until(auto condition, std::chrono::nanoseconds bound = generous) {

@@ -68,7 +68,7 @@ TEST_F(MemoryResource, WhatACaptureNeverDeallocatesIsItsGraphsAfterTheLastCopy) 
     owned_graph const captured =
         captured_plainly([&](cudaStream_t on) { EXPECT_NE(filled(*last, on, 1), nullptr); });
     last.reset();
-    EXPECT_TRUE(drains_soon());
+    EXPECT_TRUE(drained());
     expect_right_runs(captured);
   }
   EXPECT_TRUE(drained());
