@@ -165,7 +165,9 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
   check(release_eager(lease, on), "cudaEventRecord");
 }
 
-slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
+// Inlined, and release_eager() has a copy of `on`: with g++ 13 a claim and release on 8 threads takes
+// 1.4 times as long otherwise (H100).
+[[gnu::always_inline]] inline slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   untrack(used);
   used.is_done_ = false;
@@ -175,7 +177,7 @@ slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
   return used;
 }
 
-cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use const& on) noexcept {
+cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) noexcept {
   slot& used = take_used(lease);
   used.key_ = on.id;
   if (!succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle))) [[unlikely]] {

@@ -129,7 +129,7 @@ struct ESCROW_LOCAL slot_pool::state {
   void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
   [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
   // Records on `on`, which does not capture. Returns the first failure, already reported.
-  cudaError_t release_eager(claimed_slot& lease, stream_use const& on) noexcept;
+  cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;
   // Nothing can be recorded on `on` now. A wait of `on` for the claiming stream may be captured, so
   // that one is recorded, too, if its work on the slot is not all in a capture.
   void release_later(claimed_slot& lease, stream_use const& on,
