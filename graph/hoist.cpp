@@ -157,7 +157,8 @@ void hoisted::record_and_release(stream_ref stream) {
                      : mine.end != nullptr ? mine.end
                                            : std::make_shared<launch_end>(device_of(stream));
     cudaError_t const status = [&] {
-      launch_lock const lock(mine.orders);
+      std::optional<launch_lock> lock;  // others may wait for that end
+      if (end == mine.launched) lock.emplace(mine.orders);
       return record_end(*end, stream);
     }();
     if (end->failure != cudaSuccess) check(status, "cudaEventRecord");
@@ -169,7 +170,10 @@ void hoisted::record_and_release(stream_ref stream) {
 void hoisted::release_after(event_ref ready) {
   static_cast<void>(require_left("hoisted::release_after"));
   relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
-  if (ready.is_done()) return release();
+  cudaError_t const status = cudaEventQuery(ready.get());
+  bool const is_pending = !succeeded(status) && status == cudaErrorNotReady;
+  if (answer_of(status) == ready_answer::done) return release();  // or its device is lost
+  if (!is_pending) check(status, "cudaEventQuery");
   // An event of ours behind it, which claims can query as long as they need.
   own_stream const behind;
   ready.wait(behind.get());

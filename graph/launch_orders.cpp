@@ -144,6 +144,7 @@ void launch_orders::make_last(std::shared_ptr<launch_end> const& own) noexcept {
 void launch_orders::enter(std::shared_ptr<launch_end> const& own) noexcept {
   make_last(own);
   own->failure = cudaErrorUnknown;  // until it is recorded
+  own->stream = 0;                  // perhaps on another stream than the last turn
   for (auto const& each : orders_) each->entered = std::this_thread::get_id();
 }
 

@@ -227,10 +227,11 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
   std::uint64_t offers = 0;
   auto const choose = [&](entry const& of) {
     slot* const found = newest_of(of, is_before);
-    if (found != nullptr || of.reusable.empty()) return found;
-    nodes_max = of.holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
+    if (found != nullptr) return found;
     offers = of.offers;
     for (slot const* each : of.reusable) {
+      if (!each->claimed_with_->may_be_reused()) continue;
+      nodes_max = of.holds < slots_max ? std::numeric_limits<std::size_t>::max() : near;
       released_after.insert(each->released_after_.begin(), each->released_after_.end());
     }
     return found;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -88,14 +89,15 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
                     capture_id);
     }
     require_open(asked.call, of);  // if closed meanwhile, it is not exhausted
-    // Busy free slots become usable in a capture, and make room, without an announced return.
-    // Before the look for room: see `shrinking`.
-    bool const is_busy = capture.is_active() && of.has_busy();
+    // Busy free slots become usable in a capture, and make room, without an announced return. One
+    // that another thread asks about returns soon. Before the look for room: see `shrinking`.
+    bool const is_busy = capture.is_active() ? of.has_busy() : of.free.is_any_looked_at();
     bool is_room = false;
     if (may_make_room(of, failure)) {
+      is_room = is_room_coming(of);  // first: moves() counts the room that comes meanwhile
       // At the limit, the first search is repeated: its blocks may have moved between the sizes.
       auto const moves_before = std::exchange(moves_before_search, moves());
-      is_room = (failure == nullptr && moves_before_search != moves_before) || is_room_coming(of);
+      is_room = is_room || (failure == nullptr && moves_before_search != moves_before);
     }
     auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
     if (!asked.host_wait_max && (is_room || is_busy)) {
@@ -124,8 +126,10 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
 
 slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                    std::exception_ptr& failure) {
-  slot* found = take_done(of, next_pass(), true);
+  std::uint64_t const pass = next_pass();
+  slot* found = take_done(of, pass, true);
   if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
+  if (found == nullptr && of.free.lists() > 1) found = take_done(of, pass);
   if (found == nullptr) found = of.free.take_oldest();
   constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
   for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
@@ -142,18 +146,22 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
   return found;
 }
 
-slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool may_wait) {
+slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
   slot* idle = of.free.take_newest(free_lists::idle);
   if (idle != nullptr) return idle;
   core.recycle_until([&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; });
   if (idle != nullptr) return idle;
   // Relaxed: if a slot returns meanwhile, the stream waits for this one.
   bool const is_full = of.slots.load(std::memory_order_relaxed) >= slots_max;
-  std::size_t const unasked_max = may_wait && is_full ? 1 : 0;
+  std::size_t const unasked_max = is_first_look && is_full ? 1 : 0;
+  // Those before growth take not longer than making a slot.
+  int questions = is_first_look && !is_full ? 32 : std::numeric_limits<int>::max();
   if (of.free.lists() > unasked_max) {
     // A query would invalidate another thread's Global capture, and any of this one.
     relaxed_capture_scope const relaxed;
-    while (slot* const found = of.free.take_to_ask(pass)) {
+    for (; questions != 0; --questions) {
+      slot* const found = of.free.take_to_ask(pass);
+      if (found == nullptr) break;
       bool const is_taken = is_done(*found);
       if (!is_taken) {
         found->asked_in_ = std::max(found->asked_in_, pass);

@@ -137,8 +137,8 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   slot* found = nullptr;
   {
     std::lock_guard const lock(deferred_mutex);
-    for (slot* next = deferred.oldest(); next != nullptr;) {
-      slot& each = *std::exchange(next, next->newer_);
+    for (slot* next = deferred.newest(); next != nullptr;) {
+      slot& each = *std::exchange(next, next->older_);
       if (std::ranges::none_of(each.unrecorded_, is_given)) continue;
       deferred.remove(each);
       each.newer_ = std::exchange(found, &each);

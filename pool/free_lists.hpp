@@ -55,7 +55,10 @@ class free_lists {
   // Whether a search that began after count() and found nothing may have missed a slot: one was
   // looked at, or put where the search had been. Acquire: with `looked_at` also the put is seen.
   [[nodiscard]] bool has_moved_since(std::uint64_t puts_before) noexcept {
-    return looked_at.load(std::memory_order_acquire) != 0 || count().puts != puts_before;
+    return is_any_looked_at() || count().puts != puts_before;
+  }
+  [[nodiscard]] bool is_any_looked_at() const noexcept {
+    return looked_at.load(std::memory_order_acquire) != 0;
   }
 
   [[nodiscard]] std::size_t lists() const noexcept;  // how many have slots

@@ -165,8 +165,8 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
   check(release_eager(lease, on), "cudaEventRecord");
 }
 
-// Inlined, and release_eager() has a copy of `on`: with g++ 13 a claim and release on 8 threads takes
-// 1.4 times as long otherwise (H100).
+// Inlined, and release_eager() has a copy of `on`: with g++ 13 a claim and release on 8 threads
+// takes 1.4 times as long otherwise (H100).
 [[gnu::always_inline]] inline slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   untrack(used);

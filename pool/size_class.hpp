@@ -48,6 +48,7 @@ struct ESCROW_LOCAL size_class {
 
   // Whether there are free slots, or some on their way from a list.
   [[nodiscard]] bool has_busy() noexcept {
+    if (free.is_any_looked_at() || free.lists() != 0) return true;
     std::uint64_t const puts_before = free.count().puts;
     return free.lists() != 0 || free.has_moved_since(puts_before);
   }

@@ -70,8 +70,8 @@ bool slot_pool::state::reserve(size_class const& of) noexcept {
 
 void slot_pool::state::give_back(size_class const& of, bool was_made) noexcept {
   if (was_made) returned.fetch_add(1, std::memory_order_relaxed);
-  given_back.fetch_add(1, std::memory_order_relaxed);  // before there is room: see moves()
-  reserved.fetch_sub(of.bytes, std::memory_order_relaxed);
+  given_back.fetch_add(1, std::memory_order_relaxed);       // before there is room: see moves()
+  reserved.fetch_sub(of.bytes, std::memory_order_release);  // see is_room_coming()
 }
 
 bool slot_pool::state::is_room_coming(size_class const& of) noexcept {
@@ -82,7 +82,8 @@ bool slot_pool::state::is_room_coming(size_class const& of) noexcept {
     is_any_busy = is_any_busy || each.has_busy();
     existing += each.slots.load(std::memory_order_relaxed) * each.bytes;
   });
-  return is_any_busy || reserved.load(std::memory_order_relaxed) > existing;
+  // Acquire: if the room has come just now, moves() tells afterwards.
+  return is_any_busy || reserved.load(std::memory_order_acquire) > existing;
 }
 
 std::uint64_t slot_pool::state::moves() noexcept {

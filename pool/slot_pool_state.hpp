@@ -77,9 +77,10 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
   // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
-  // each list's oldest slot not yet asked about in pass number `pass`. `may_wait`: not about a full
-  // pool's only list, since the claim gets its oldest slot in any case.
-  [[nodiscard]] slot* take_done(size_class& of, std::uint64_t pass, bool may_wait = false);
+  // each list's oldest slot not yet asked about in pass number `pass`. `is_first_look`: not for
+  // longer than making a slot takes; and not about a full pool's only list, since the claim gets
+  // its oldest slot in any case.
+  [[nodiscard]] slot* take_done(size_class& of, std::uint64_t pass, bool is_first_look = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;

@@ -291,6 +291,18 @@ TEST_F(BlockedWorker, TheSlotOfAHoistedGraphIsClaimedAgainIfTheEventWasDoneBefor
   EXPECT_TRUE(has_free_slot());
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(BlockedWorker, TheSlotOfAHoistedGraphIsClaimedAgainIfTheEventsDeviceIsLost) {
+  hoisted held = hoist(captured([&](cudaStream_t on) { static_cast<void>(blocks->claim(on)); }));
+  owned_event const last_use = make_event();
+  must(cudaEventRecord(last_use, two));
+  block_worker();
+  sim::fail_call_here("cudaEventQuery", cudaErrorIllegalAddress, 1, 1);
+  held.release_after(event_ref(last_use));
+  EXPECT_TRUE(has_free_slot());
+}
+#endif
+
 /// The parameter is what becomes of a graph whose owner blocks the worker.
 class BlockingOwner : public world, public testing::WithParamInterface<char const*> {
  protected:

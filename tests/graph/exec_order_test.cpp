@@ -328,10 +328,33 @@ TEST_F(GroupTurn, ThatIsForgottenEndsWithItsHandle) {
   expect_behind_flag(three);
 }
 
+TEST_F(GroupTurn, ThatIsForgottenWhileItsStreamCapturesEndsOnTheOtherStream) {
+  errors_expected = true;
+  graph_exec second(captured_use_of(*pool));
+  owned_event const launched = make_event();
+  std::optional<plain> first(captured_behind_flag([&](cudaStream_t on) { use(*pool, on); }));
+  first->held.release_at_end(one);
+  first->held.enter(three);
+  first->held.leave(three);
+  first->held.enter(two);
+  must(cudaGraphLaunch(first->exec, two));
+  must(cudaEventRecord(launched, two));
+  must(cudaStreamWaitEvent(one, launched));
+  {
+    test::capture open{two, cudaStreamCaptureModeRelaxed};
+    first.reset();
+    EXPECT_EQ(open.end(), cudaSuccess);
+  }
+  second.launch(three);  // the stream of the turn before
+  expect_behind_flag(three);
+}
+
 #ifdef ESCROW_TEST_RUNTIME_SIM
 TEST_F(GroupTurn, WhoseEndIsNotKnownBlocksOthersUntilItsRelease) {
   graph_exec other(captured_use_of(*pool));
-  for (bool const is_after_stream : {false, true}) {
+  owned_event const launched = make_event();
+  for (std::string const way : {"release", "after a stream", "after an event"}) {
+    SCOPED_TRACE(way);
     plain one_graph(captured_use_of(*pool));
     one_graph.held.enter(two);
     must(cudaGraphLaunch(one_graph.exec, two));
@@ -341,8 +364,11 @@ TEST_F(GroupTurn, WhoseEndIsNotKnownBlocksOthersUntilItsRelease) {
     sim::clear_faults();
     static_cast<void>(cudaGetLastError());
     EXPECT_THROW(other.launch(three), cuda_error);
-    if (is_after_stream) {
+    if (way == "after a stream") {
       one_graph.held.release_after(stream_ref(two));
+    } else if (way == "after an event") {
+      must(cudaEventRecord(launched, two));
+      one_graph.held.release_after(event_ref(launched.get()));
     } else {
       sync(two);
       end(one_graph);

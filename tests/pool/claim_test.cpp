@@ -84,6 +84,30 @@ TEST_F(NoSlotOverlooked, BehindManyBusyStreams) {
   }
 }
 
+TEST_F(NoSlotOverlooked, BehindManyBusyStreamsIfThereIsNoRoomForAnother) {
+  constexpr std::size_t bytes = 1024;
+  std::size_t const busy = is_simulated() ? 48 : 3;
+  for (std::size_t const idle : {std::size_t{0}, busy / 2, busy - 1}) {
+    pinned_flag done;
+    scratch_pool pool(options(2 * busy), {.bytes_max = busy * bytes});
+    std::vector<owned_stream> streams(busy);
+    std::vector<lease<device_block>> leases;
+    for (owned_stream& stream : streams) {
+      stream = make_stream();
+      leases.push_back(pool.claim(stream, bytes));
+    }
+    void const* const expected = leases[idle]->data();
+    for (std::size_t i = 0; i < busy; ++i) {
+      if (i != idle) must(launch_wait_flag(streams[i], done.get()));
+      leases[i].release();
+    }
+    sync(streams[idle]);
+    EXPECT_EQ(pool.claim(asking, bytes)->data(), expected);
+    done.raise();
+    for (owned_stream const& stream : streams) sync(stream);
+  }
+}
+
 TEST_F(NoSlotOverlooked, ThatAGraphReturnsBehindABusyOneOfItsStream) {
   block_pool pool = make_pool(2);
   owned_graph graph;

@@ -36,6 +36,20 @@ TEST_F(DeferredRecord, ALeaseThatEndsInAnotherInvalidatedCaptureIsNotGivenOutBef
   expect_waits_for_record(pool, one);
 }
 
+TEST_F(DeferredRecord, OfSeveralLeasesTheLastReleasedIsClaimedFirst) {
+  block_pool pool = make_pool(3);
+  std::vector<block_lease> held;
+  for (int i = 0; i < 3; ++i) held.push_back(pool.claim(one));
+  int const last = held.back()->number();
+  capture second{one, cudaStreamCaptureModeGlobal};
+  invalidate(one);
+  for (block_lease& each : held) each.release();
+  EXPECT_NE(second.end(), cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+  EXPECT_EQ(pool.stats().deferred, 3u);
+  EXPECT_EQ(pool.claim(one)->number(), last);
+}
+
 TEST_F(DeferredRecord, ALeaseUsedAfterItsCaptureThatEndsInALaterOneOfItsGraphIsNotGivenOutEarly) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> held;

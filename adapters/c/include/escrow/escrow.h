@@ -233,7 +233,7 @@ escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
 // If CUDA launches but refuses the event behind it, the text names cudaEventRecord.
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream);
 // From the next launch on runs `graph`, which has the same nodes and edges, and holds what it
-// holds.
+// holds. Fails after a launch that named cudaEventRecord, until the exec is launched again.
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
                                  size_t body_count);
 // At any time, with launches in flight, too.

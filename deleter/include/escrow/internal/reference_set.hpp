@@ -30,12 +30,12 @@
 
 namespace escrow::inline v0_1 {
 
-// What: the end of an exec's last launch: an event that the exec records after each launch, or a
-//   stream_launcher after several.
-// Thread safety: written by the exec's thread, under the launch orders of what the exec holds;
+// What: the end of the last launch of an exec or hoisted part: an event that is recorded after each
+//   launch, by a stream_launcher after several, by a hoisted part in leave() and release_after().
+// Thread safety: written by the thread that launches, under the launch orders of what it holds;
 //   other threads read it under one of these.
-// Lifetime: shared by the exec, the launch orders whose last launch it is, and the deferred
-//   releases that wait for it.
+// Lifetime: shared by the exec or hoisted part, the launch orders whose last launch it is, and the
+//   deferred releases that wait for it.
 // Errors: the constructor (capture-safe) throws cuda_error, std::bad_alloc.
 struct launch_end {
   explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
@@ -47,7 +47,7 @@ struct launch_end {
   bool is_recorded = false;              // if not, the event is unused
   bool is_due = false;                   // launches since are not recorded: see stream_launcher
   std::uint64_t stream = 0;              // the last launch's stream id; 0: not known
-  cudaError_t failure = cudaSuccess;     // why the end of the last launch is not known
+  cudaError_t failure = cudaSuccess;     // why the last launch's end is not known; also in a turn
   std::atomic<bool> is_reported{false};  // a failed query was reported once
 };
 

@@ -44,15 +44,17 @@ class ESCROW_API hoisted {
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
   // Ends it: records the end of what was launched, on `stream`, or waits for it if that fails.
   // Throws usage_error for a capturing stream and without enter(); cuda_error if both fail: others
-  // then refuse to launch until a later leave(), release() or release_after() of this one.
+  // then refuse to launch until a later leave(), release() or release_after() of this one, which
+  // must come after that launch.
   void leave(stream_ref stream);
 
   // Releases after the work on `stream` so far: records its end, or waits for it if that fails.
   // Launches on other streams must be ordered before that. Throws std::bad_alloc too.
   void release_after(stream_ref stream);
   // Releases once the last record of `ready`, an event of the current device, is done. It must not
-  // have been recorded in a capture; afterwards it may be recorded again or destroyed. Throws
-  // std::bad_alloc too. Source: cudaStreamWaitEvent.
+  // have been recorded in a capture; afterwards it may be recorded again or destroyed. If CUDA
+  // cannot record behind it, this waits for it. Throws std::bad_alloc too. Source:
+  // cudaStreamWaitEvent.
   void release_after(event_ref ready);
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
   // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.

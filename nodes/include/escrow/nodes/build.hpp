@@ -137,7 +137,8 @@ class ESCROW_API node : public graph_builder_ref {
 // exec, and released after the launches in flight then. What the exec keeps of its graph stays
 // until update() or the end of the exec, also what the node used before. Takes as long as nodes of
 // the exec were given owners. On failure throws usage_error, cuda_error, std::bad_alloc, and exec
-// and owners are as before. Source: cudaGraphExecNodeSetParams.
+// and owners are as before: also after a launch whose end is not known, see graph_exec::launch.
+// Source: cudaGraphExecNodeSetParams.
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind) {
   detail::node_draft made = kind.draft(changed.core_in(exec));
