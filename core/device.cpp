@@ -55,7 +55,8 @@ bool may_other_devices_run() noexcept {
   int used = 0;
   if (succeeded(cudaGetDeviceCount(&count))) {
     for (int device = 0; count > 1 && device < count; ++device) used += is_in_use(device) ? 1 : 0;
-    if (used <= 1) return false;
+    // Again: another thread may have seen several before the failed device was reset.
+    if (used <= 1) return were_several.load(std::memory_order_relaxed);
   }
   were_several.store(true, std::memory_order_relaxed);
   return true;

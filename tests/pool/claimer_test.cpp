@@ -75,11 +75,14 @@ TEST_F(Claimer, ItsFlushOrEndMakesWhatIsIdleAvailableToAllStreams) {
     flag.lower();
     block_pool pool = make_pool(2);
     std::optional<block_claimer> local = pool.on(one);
-    block_lease const other = local->claim();
+    std::optional<block_lease> other = local->claim();
     use_behind_flag(*local, one);
     is_flushed ? local->flush() : local.reset();
     EXPECT_EQ(pool.stats().unrecorded, 0U);
     expect_next_waits(pool, two);
+    other.reset();
+    local.reset();
+    end(pool);
   }
 }
 
