@@ -172,7 +172,7 @@ void hoisted::release_after(event_ref ready) {
   relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
   cudaError_t const status = cudaEventQuery(ready.get());
   bool const is_pending = !succeeded(status) && status == cudaErrorNotReady;
-  if (answer_of(status) == ready_answer::done) return release();  // or its device is lost
+  if (answer_of(status) == ready_answer::done) return release();  // also if its device is lost
   if (!is_pending) check(status, "cudaEventQuery");
   // An event of ours behind it, which claims can query as long as they need.
   own_stream const behind;

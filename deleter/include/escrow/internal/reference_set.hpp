@@ -135,6 +135,7 @@ class reference_set final : public reclaimable {
   }
   void leave_graphs() noexcept { is_off_graphs_.store(true, std::memory_order_relaxed); }
   // The graph that it was made for has it still, so captures into that may use its slots again.
+  // Relaxed: the caller orders hoist() and captures into one graph, as CUDA demands.
   [[nodiscard]] bool may_be_reused() const noexcept {
     return !is_off_graphs() && !is_hoisted_.load(std::memory_order_relaxed);
   }
