@@ -68,6 +68,17 @@ function(escrow_test_run name target)
     ENVIRONMENT "${environment}" ${lock})
 endfunction()
 
+# The parts' own sources, to be compiled once more: escrow_add_sources(target parts...)
+function(escrow_add_sources target)
+  foreach(part IN LISTS ARGN)
+    get_target_property(names escrow_${part} SOURCES)
+    list(FILTER names INCLUDE REGEX "^[a-z_]+\\.cpp$")
+    list(TRANSFORM names PREPEND ${PROJECT_SOURCE_DIR}/${part}/)
+    target_sources(${target} PRIVATE ${names})
+    target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/${part}/include ${PROJECT_SOURCE_DIR}/${part})
+  endforeach()
+endfunction()
+
 # For a test of the law of destroy callbacks, which includes callback_watch.hpp: the linker hands it every user object
 # that is made, every lock and every system call, so that it knows what happens inside a callback; on a GPU, CUPTI tells of
 # CUDA calls.
