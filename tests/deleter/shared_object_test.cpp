@@ -17,11 +17,12 @@ class StreamShared : public world {
   fate_ptr fate = make_fate();
 };
 
-// Device memory that tells its fate.
+// Device memory that tells its fate when the memory is free: freeing it would wait for the kernel
+// that the next round holds up.
 struct buffer {
   explicit buffer(fate_ptr of) : inner(std::move(of)) {}
-  device_ints cells;
   probe inner;
+  device_ints cells;
 };
 
 // A program that shares memory between a shared_ptr and a stream: it drops its share while the

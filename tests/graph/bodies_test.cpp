@@ -202,6 +202,7 @@ TEST_F(ConditionalEnd, BlocksNoOtherThreadAndKeepsWhatThereIsUntilTheLastLaunchI
     end_beside_others(exec);
     EXPECT_EQ(cells.load(), 3);
     expect_released(source);
+    for (cargo& each : source.taken) end(each.pool);
   }
 }
 

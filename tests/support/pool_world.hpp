@@ -56,13 +56,6 @@ class pool_world : public world {
     expect_next_waits(pool, asking, 4);
   }
 
-  /// Closes a pool whose slots are all back. Its resources are freed before the next kernel that
-  /// runs until a flag is raised: cudaFree would wait for that, and other calls for cudaFree.
-  void end(block_pool& pool) {
-    EXPECT_TRUE(pool.close_for(generous).empty());
-    EXPECT_TRUE(drained());
-  }
-
   /// Launches the graph many times: no use of a slot overlaps another.
   void expect_right_results(cudaGraph_t graph) {
     owned_exec const exec = instantiate(graph);

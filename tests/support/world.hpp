@@ -98,6 +98,12 @@ class world : public testing::Test {
   [[nodiscard]] block_pool make_pool(std::size_t slots_max) {
     return make_pool(options(slots_max));
   }
+  /// Closes a pool whose slots are all back. Its resources are freed before the next kernel that
+  /// runs until a flag is raised: cudaFree would wait for that, and other calls for cudaFree.
+  void end(block_pool& pool) {
+    EXPECT_TRUE(pool.close_for(generous).empty());
+    EXPECT_TRUE(drained());
+  }
   [[nodiscard]] int made() const { return counts.made.load(std::memory_order_relaxed); }
 
   // Work, as a library enqueues it that knows nothing of captures.
