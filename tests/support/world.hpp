@@ -294,6 +294,10 @@ class world : public testing::Test {
     may_end.store(true);
     flag.raise();
     sync_all();
+    // What is destroyed later may call cudaFree, which waits for the kernels of the next test.
+    if (worker != nullptr) {
+      EXPECT_TRUE(drained());
+    }
     EXPECT_TRUE(wait_until([this] { return counts.alive() == lost; }))
         << counts.alive() << " resources are left of " << made() << ", expected " << lost;
     if (!errors_expected) {
