@@ -172,6 +172,28 @@ TEST_F(CapturedLifetime, ASlotIsFreeAtOnceWhenItsGraphIsDestroyed) {
   }
 }
 
+// When the graph is captured into again, the stream given to record_stream() is not in that
+// capture.
+TEST_F(CapturedLifetime, ALeaseIsReleasedInItsCaptureOnlyIfAllItsStreamsAreStillInIt) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held;
+  owned_graph graph = captured_plainly([&](cudaStream_t on) {
+    held = pool.claim(on);
+    order(on, two);
+    held->record_stream(two);
+    fill(*held, two, 1);
+    order(two, on);
+  });
+  capture_into(graph, [&](cudaStream_t) {
+    expect_error<usage_error>([&] { held->release(); }, {"lease::release", "record_stream",
+                                                         "not part of the capture any more"});
+  });
+  held->release();
+  EXPECT_TRUE(is_kept(pool)) << "its graph has it";
+  graph.reset();
+  EXPECT_TRUE(is_released(pool));
+}
+
 // As an argument of a kernel or node: the resource's device value is passed, and the slot is handed
 // out again only after the kernel, or when no graph has the node.
 class LeaseArgument : public pool_world {
