@@ -16,7 +16,7 @@ namespace {
 
 using escrow::check;
 
-constexpr int count = 1024;
+constexpr int length = 1024;
 std::atomic<int> freed = 0;
 
 struct free_numbers {
@@ -29,11 +29,11 @@ using numbers = std::unique_ptr<int, free_numbers>;
 
 numbers make_numbers() {
   void* data = nullptr;
-  check(cudaMalloc(&data, count * sizeof(int)), "cudaMalloc");
+  check(cudaMalloc(&data, length * sizeof(int)), "cudaMalloc");
   return numbers(static_cast<int*>(data));
 }
 
-void clear(numbers const& cleared, cudaStream_t stream, int begin = 0, int end = count) {
+void clear(numbers const& cleared, cudaStream_t stream, int begin = 0, int end = length) {
   std::size_t const bytes = static_cast<std::size_t>(end - begin) * sizeof(int);
   check(cudaMemsetAsync(cleared.get() + begin, 0, bytes, stream), "cudaMemsetAsync");
 }
@@ -54,9 +54,9 @@ int main() {
   check(cudaLaunchHostFunc(one, wait, &may_end), "cudaLaunchHostFunc");
   clear(owned, one);
   escrow::deleter::global().retire(one, std::move(owned));  // freed after the work on `one`
-  clear(*shared, one, 0, count / 2);
+  clear(*shared, one, 0, length / 2);
   escrow::record_stream(shared, one);
-  clear(*shared, two, count / 2, count);
+  clear(*shared, two, length / 2, length);
   escrow::record_stream(shared, two);
   shared.reset();  // freed after the work on both
   bool is_right = freed == 0;
@@ -67,7 +67,7 @@ int main() {
   {  // A kernel's argument, here in a capture: freed after the last launch of the graph.
     escrow::graph_exec exec(escrow::capture(one, [&](escrow::stream_ref stream) {
       clear(passed, stream.get());
-      escrow::launch(stream, add, {.block = {128}}, std::move(passed), 1, count);
+      escrow::launch(stream, add, {.block = {128}}, std::move(passed), 1, length);
     }));
     for (int i = 0; i < 3; ++i) exec.launch(one);
     is_right = is_right && freed == 2;

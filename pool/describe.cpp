@@ -206,7 +206,8 @@ std::string slot_pool::state::describe(size_class const& first, std::size_t hold
   if (bytes_max != unlimited) text += ", bytes_max " + std::to_string(bytes_max);
   text += ": " + (is_scratch ? to_json(owner.stats_in_bytes()) : to_json(owner.stats()));
   std::vector<holder> all = owner.holders();
-  std::ranges::stable_partition(all, [&](auto const& each) { return each.label == first.label; });
+  std::stable_partition(all.begin(), all.end(),
+                        [&](auto const& each) { return each.label == first.label; });
   all.resize(std::min(all.size(), holders_max));
   for (holder const& each : all) {
     text += "\n  " + (is_scratch ? "\"" + each.label + "\": " : "") + escrow::describe(each);

@@ -132,7 +132,7 @@ cudaError_t begin_recapture(api_call& c, std::shared_ptr<CUstream_st> const& str
   auto const error = begin_capture(c, stream, mode, graph, {}, nullptr);
   if (error != cudaSuccess) return error;
   capture& begun = *stream->capturing;
-  begun.again.emplace();
+  begun.again.emplace(capture::recapture{});
   if (callback != nullptr) {
     begun.again->on_mismatch = callback->callbackFunc;
     begun.again->data = callback->userData;

@@ -166,15 +166,14 @@ fault_runner::fault_runner(operation const& it) : it_(it) {
   // Else a graph may get a handle that the library knows of one before, and asks for its id.
   [[maybe_unused]] static bool const is_first = (sim::reset({.reuses_handles = false}), true);
   fill();
-  auto const first = run({}, 0);
-  sites_ = first.calls;
-  auto const second = run({}, 0);
-  auto const [one, other] = std::ranges::mismatch(sites_, second.calls);
-  EXPECT_TRUE(second.calls == sites_)
-      << it.name << " does not make the same calls each time: " << sites_.size() << " and "
-      << second.calls.size() << ", the first other one is "
-      << (one == sites_.end() ? "missing" : one->api) << " and "
-      << (other == second.calls.end() ? "missing" : other->api);
+  sites_ = run({}, 0).calls;
+  std::vector<sim::recorded_call> const again = run({}, 0).calls;
+  auto const [here, there] = std::ranges::mismatch(sites_, again);
+  EXPECT_TRUE(again == sites_) << it.name
+                               << " does not make the same calls each time: " << sites_.size()
+                               << " and " << again.size() << ", the first other one is "
+                               << (here == sites_.end() ? "missing" : here->api) << " and "
+                               << (there == again.end() ? "missing" : there->api);
 }
 
 void fault_runner::fill() {

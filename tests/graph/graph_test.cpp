@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, CaptureEndsInClaim,
                          testing::Values(endings[0], endings[1], endings[2]));
 
 TEST_P(CaptureEndsInClaim, OfTheFirstOrALaterSlot) {
-  for (std::size_t const slots : {1, 3}) {
+  for (std::size_t const slots : {1U, 3U}) {
     SCOPED_TRACE(slots);
     fate_ptr const fate = make_fate();
     block_pool pool = make_ending_pool(slots);

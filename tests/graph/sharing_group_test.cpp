@@ -149,7 +149,7 @@ TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
 
 TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
   scratch_pool scratch(in_group());
-  for (std::size_t const bytes : {4 << 10, 1 << 20}) scratch.claim(two, bytes).release();
+  for (std::size_t const bytes : {4U << 10, 1U << 20}) scratch.claim(two, bytes).release();
   sync(two);
   graph const small = captured_claims(scratch, {3 << 10});
   EXPECT_EQ(small.held().bytes, scratch_pool::block_bytes(3 << 10));

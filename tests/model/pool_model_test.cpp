@@ -192,7 +192,7 @@ void lease_beside_its_claimers_end(world& all) {
 void lease_beside_the_next_claimer(world& all) {
   auto& shared = all.make<claimed_and_leased_pool>("pool");
   all.thread("claimer", [&shared] {
-    for (std::uintptr_t const next : {2, 1}) {
+    for (std::uintptr_t const next : {2U, 1U}) {
       shared.local.reset();
       shared.local.emplace(shared.pool->on(stream_number(next)));
       use_local(shared);

@@ -217,7 +217,8 @@ int __real_sched_yield();
 cudaError_t __real_cudaEventDestroy(cudaEvent_t);
 cudaError_t __real_cudaFree(void*);
 cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
-escrow::graph_registry& __real__ZN6escrow4v0_114graph_registry6globalEv() noexcept;
+// A reference is returned as a pointer is.
+escrow::graph_registry* __real__ZN6escrow4v0_114graph_registry6globalEv() noexcept;
 std::int64_t __real__ZNSt6chrono3_V212steady_clock3nowEv() noexcept;
 
 }  // extern "C"
@@ -276,9 +277,9 @@ int __wrap_sched_yield() {
   return 0;
 }
 
-escrow::graph_registry& __wrap__ZN6escrow4v0_114graph_registry6globalEv() noexcept {
+escrow::graph_registry* __wrap__ZN6escrow4v0_114graph_registry6globalEv() noexcept {
   own_process const* const own = own_process::current();
-  return own != nullptr ? *own->registry() : __real__ZN6escrow4v0_114graph_registry6globalEv();
+  return own != nullptr ? own->registry().get() : __real__ZN6escrow4v0_114graph_registry6globalEv();
 }
 
 // A std::chrono::steady_clock::time_point, which is returned as its one member is.
