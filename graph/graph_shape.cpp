@@ -88,6 +88,7 @@ void add_kernel(graph_shape& shape, cudaGraphNode_t handle, std::size_t node) {
     is_told[id] = result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED;
     if (is_told[id]) check_driver(result, "cuGraphKernelNodeGetAttribute");
     constexpr CUlaunchAttributeValue unset{};
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison,cert-*): all its bytes
     is_set[id] = std::memcmp(&value, &unset, sizeof(value)) != 0;
     if (is_set[id]) append(shape.attributes, value);  // most are not
   }

@@ -101,7 +101,7 @@ namespace detail {
 template <bound_to To, class... Arguments>
 class launch_owner : public bound_arguments<To, Arguments...> {
  public:
-  launch_owner(kernel const& launched, std::remove_reference_t<Arguments>&... arguments)
+  explicit launch_owner(kernel const& launched, std::remove_reference_t<Arguments>&... arguments)
       : bound_arguments<To, Arguments...>(arguments...), library_(launched.library()) {}
 
   [[nodiscard]] bool is_empty() const noexcept {
