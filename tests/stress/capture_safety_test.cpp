@@ -92,11 +92,7 @@ class CaptureSafety : public testing::TestWithParam<cudaStreamCaptureMode> {
       EXPECT_TRUE(each->stop_for(4 * generous));
     }
     // The deleters that came and went destroy the rest on their own.
-    EXPECT_TRUE(wait_until(
-        [&] {
-          return all.counts.destroyed.load(std::memory_order_acquire) == all.counts.made.load();
-        },
-        4 * generous))
+    EXPECT_TRUE(wait_until([&] { return all.counts.are_owners_destroyed(); }, 4 * generous))
         << all.counts.made << " were made, " << all.counts.destroyed << " destroyed";
   }
 

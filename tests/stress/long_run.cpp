@@ -278,8 +278,7 @@ class long_run {
       require(left.pending + left.in_graphs + left.leaked + left.errors == 0, to_json(left));
     }
     auto const is_balanced = [this] {
-      return all_->counts.made.load() == all_->counts.destroyed.load(std::memory_order_acquire) &&
-             graph_registry::global().is_empty();
+      return all_->counts.are_owners_destroyed() && graph_registry::global().is_empty();
     };
     require(wait_until(is_balanced, bound), "objects are left");
     require(all_->failed().empty(), all_->failed());

@@ -36,6 +36,11 @@ struct arena {
   arena(deleter& its, pinned_ints& mismatches, block_pool* common = nullptr)
       : worker(its), wrong(mismatches), pool(common) {}
 
+  /// Acquire: what they refer to may end then.
+  [[nodiscard]] bool are_owners_destroyed() const {
+    return destroyed.load(std::memory_order_acquire) == made.load();
+  }
+
   deleter& worker;
   pinned_ints& wrong;  // what kernels found
   block_pool* pool;
@@ -226,8 +231,7 @@ class stress : public world {
   void expect_nothing_lost(arena& all) {
     auto const is_over = [&] {
       return drained() && worker->stats().in_graphs == 0 && graph_registry::global().is_empty() &&
-             all.destroyed.load(std::memory_order_acquire) == all.made.load() &&
-             no_graph_is_alive();
+             all.are_owners_destroyed() && no_graph_is_alive();
     };
     EXPECT_TRUE(wait_until(is_over, 4 * generous));
     EXPECT_TRUE(no_graph_is_alive());

@@ -100,7 +100,7 @@ class world : public testing::Test {
   }
   /// Closes a pool whose slots are all back. Its resources are freed before the next kernel that
   /// runs until a flag is raised: cudaFree would wait for that, and other calls for cudaFree.
-  void end(block_pool& pool) {
+  void end(auto& pool) {
     EXPECT_TRUE(pool.close_for(generous).empty());
     EXPECT_TRUE(drained());
   }
