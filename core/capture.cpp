@@ -18,6 +18,11 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
                       "`stream` is the legacy stream while a blocking stream is being captured",
                       "use the capturing stream, or one made with cudaStreamNonBlocking");
   }
+  if (status == cudaErrorNotPermitted) {
+    static_cast<void>(cudaGetLastError());
+    throw usage_error(call, "it was called with `stream` in a CUDA callback, where CUDA permits none",
+                      "hand an object to deleter::retire(owner), without a stream");
+  }
   check(status, "cudaStreamGetCaptureInfo");
   throw usage_error(call, "the capture of `stream` has been invalidated",
                     "end the capture with cudaStreamEndCapture and begin again");

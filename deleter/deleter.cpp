@@ -63,7 +63,15 @@ deleter::retirement deleter::with_object(retirement begun, int device) {
 
 deleter::retirement deleter::begin() {
   require_open("deleter::retire");
-  return with_object({}, current_device());
+  int device = 0;
+  cudaError_t const status = cudaGetDevice(&device);
+  if (status == cudaErrorNotPermitted) {  // in a CUDA callback
+    static_cast<void>(cudaGetLastError());
+    device = -1;  // any
+  } else {
+    check(status, "cudaGetDevice");
+  }
+  return with_object({}, device);
 }
 
 deleter::retirement deleter::begin(cudaGraph_t graph) {
@@ -124,6 +132,7 @@ void deleter::finish_with_graph(retired_object& object, retirement const& begun)
 void deleter::finish_after_stream(retired_object& object, retirement const& begun) {
   // The owner was taken: even on failure it must not be destroyed before the work is done.
   int device = object.event_device_;
+  object.cover_uses(begun.id);
   record_result const recorded = record_ready(object.own_event_, device, begun.stream);
   object.event_device_ = static_cast<std::int16_t>(device);
   object.set_device(device);

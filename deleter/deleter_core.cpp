@@ -75,7 +75,7 @@ void retired_object::reclaim_owner(reclaimable& thing) noexcept {
     // CUDA may have released it too early.
     if (may_work_go_on_untold()) return deleter_core::leak(owner);
   }
-  owner.clear();
+  owner.core().clear_covered(owner);
   owner.core().put_after_pass(owner);
 }
 
@@ -85,6 +85,8 @@ deleter_core::deleter_core(deleter_options options) : options_(in_order(std::mov
   pin_this_module();
   watch_for_exit();
 }
+
+constinit std::array<use_clock::number, use_clock::count> use_clock::numbers_{};
 
 void deleter_core::drop_use() noexcept {
   // The worker may free the core once the use is dropped; the wakeup remains. Notify it, because a

@@ -137,6 +137,16 @@ void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexce
   erase_if_unused(found);
 }
 
+void graph_registry::end_capture(std::uint64_t id, cudaGraph_t graph) noexcept {
+  if (id == 0) return;
+  std::lock_guard const lock(mutex_);
+  entry const* const found = find(graph, id);
+  if (found == nullptr) return;
+  for (reference_set* const each : found->sets) {
+    each->captures_ended_.fetch_add(1, std::memory_order_relaxed);  // see there
+  }
+}
+
 void graph_registry::drop(reference_set& set, cudaGraph_t graph) noexcept {
   std::erase(set.graphs_, graph);
   auto const found = entries_.find(graph);

@@ -10,11 +10,16 @@ namespace escrow::inline v0_1 {
 namespace {
 
 thread_local bool is_reclaiming_now = false;
+thread_local retirement_cover cover;
 
 }  // namespace
 
 bool is_reclaiming() noexcept {
   return is_reclaiming_now;
+}
+
+retirement_cover cover_of_reclaim() noexcept {
+  return cover;
 }
 
 std::size_t deleter_core::pass(bool& is_thread_relaxed) noexcept {
@@ -85,7 +90,7 @@ void deleter_core::make_current(int device) noexcept {
 void deleter_core::reclaim(reclaimable& thing) noexcept {
   make_current(thing.device_);
   thing.ready_ = nullptr;
-  thing.order_ = {};
+  pass_stream_ = std::exchange(thing.order_, {}).stream;
   thing.is_reported_ = false;
   pass_epoch_ = thing.epoch_;
   bool const is_set = reference_set::is_set(thing);
@@ -96,6 +101,13 @@ void deleter_core::reclaim(reclaimable& thing) noexcept {
   if (std::exchange(is_postponed_, false) || is_set) return;
   ++pass_count_;
   reclaimed_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void deleter_core::clear_covered(retired_object& owner) noexcept {
+  // A nested reclaim, of what the destructor polls, has its own.
+  retirement_cover const outer = std::exchange(cover, {pass_stream_, std::exchange(owner.covers_, 0)});
+  owner.clear();
+  cover = outer;
 }
 
 void deleter_core::end_drains(std::uint64_t now) noexcept {

@@ -153,12 +153,13 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
 capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode)
     : stream_(stream.get()) {
   check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture");
+  // On failure, what needs the graph's id asks the graph.
+  static_cast<void>(succeeded(detail::query_capture(stream_, captured_)));
 }
 
 graph capture_scope::end() {
   is_open_ = false;
-  capture_info info;  // a failure of this query recurs at the end, and is reported there
-  static_cast<void>(succeeded(detail::query_capture(stream_, info)));
+  graph_registry::global().end_capture(captured_.id, captured_.graph);
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
@@ -166,7 +167,7 @@ graph capture_scope::end() {
     drop();
   }
   check(status, "cudaStreamEndCapture");
-  return graph(captured, info.id);
+  return graph(captured, captured_.id);
 }
 
 capture_scope::~capture_scope() {
@@ -174,6 +175,7 @@ capture_scope::~capture_scope() {
 }
 
 void capture_scope::drop() noexcept {
+  graph_registry::global().end_capture(captured_.id, captured_.graph);
   // An unended capture would leave the stream unusable. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
   static_cast<void>(cudaGetLastError());

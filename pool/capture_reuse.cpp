@@ -63,6 +63,13 @@ std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked) {
   return sum;
 }
 
+// The stream's next work in its capture depends on these nodes, too.
+void add_dependencies(stream_ref stream, nodes after) {
+  check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
+                                            cudaStreamAddCaptureDependencies),
+        "cudaStreamUpdateCaptureDependencies");
+}
+
 }  // namespace
 
 capture_reuse::entry* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
@@ -132,6 +139,13 @@ bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noex
   return claimed.reusable_in_ == id && claimed.claimed_with_->may_be_reused();
 }
 
+bool capture_reuse::is_over(slot const& claimed, std::uint64_t id) const noexcept {
+  std::lock_guard const lock(mutex_);
+  // Another id: its graph is gone.
+  return claimed.reusable_in_ != id ||
+         claimed.claimed_with_->captures_ended() != claimed.captures_ended_;
+}
+
 // After a hoist or a recapture the slots of its graph are still listed.
 bool capture_reuse::may_take(slot const& listed) noexcept {
   return !listed.is_leased_ && listed.claimed_with_->may_be_reused();
@@ -177,6 +191,8 @@ slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Che
     if (entry* const of = find(size, id)) std::erase(of->reusable, found);
     found->is_leased_ = is_taken;
     if (is_taken) {
+      found->is_reused_ = true;
+      found->captures_ended_ = found->claimed_with_->captures_ended();
       unshare(*found);
       return found;
     }
@@ -198,6 +214,12 @@ slot* capture_reuse::take_shared(size_class& size, std::uint64_t id) noexcept {
 
 bool capture_reuse::is_unchanged(slot const& released) {
   return fingerprint_of(released.released_after_) == released.released_edges_;
+}
+
+bool capture_reuse::is_unchanged_in(slot const& released, cudaGraph_t graph) {
+  nodes const all = nodes_of(graph);
+  auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
+  return std::ranges::all_of(released.released_after_, is_there) && is_unchanged(released);
 }
 
 slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked, std::uint64_t id,
@@ -275,16 +297,21 @@ slot* capture_reuse::take_with_edge(size_class& size, capture_info const& captur
     return oldest == of.reusable.end() ? nullptr : *oldest;
   };
   return take(size, capture.id, choose_oldest, [&](slot& found) {
-    nodes& after = found.released_after_;
-    // Nodes may have been destroyed, if the graph was edited and captured into again.
-    nodes const all = nodes_of(capture.graph);
-    auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
-    if (!std::ranges::all_of(after, is_there) || !is_unchanged(found)) return false;
-    check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
-                                              cudaStreamAddCaptureDependencies),
-          "cudaStreamUpdateCaptureDependencies");
+    if (!is_unchanged_in(found, capture.graph)) return false;
+    add_dependencies(stream, found.released_after_);
     return true;
   });
+}
+
+void capture_reuse::order_after_release(slot const& claimed, cudaGraph_t graph,
+                                        stream_ref stream) {
+  if (!claimed.is_reused_) return;
+  if (!is_unchanged_in(claimed, graph)) {
+    throw usage_error("lease::record_stream",
+                      "the nodes that used the resource before were changed or destroyed",
+                      "edit a graph after its capture");
+  }
+  add_dependencies(stream, claimed.released_after_);
 }
 
 std::vector<holder> capture_reuse::holders(size_class const& of) const {

@@ -97,6 +97,13 @@ class capture_reuse {
   // capture, and the graph was not hoisted or recaptured since.
   [[nodiscard]] bool is_held_in(slot const& claimed, std::uint64_t id) const noexcept;
 
+  // Whether the capture with that id, in which the slot was claimed, is known to be over.
+  [[nodiscard]] bool is_over(slot const& claimed, std::uint64_t id) const noexcept;
+  // Makes the next work on `stream`, of the capture in which the slot was claimed, depend on the
+  // slot's earlier users in that capture. Throws cuda_error, std::bad_alloc; usage_error if they
+  // are not in the graph any more.
+  static void order_after_release(slot const& claimed, cudaGraph_t graph, stream_ref stream);
+
   // Ends the lease, or its deferred record. True if no graph holds the slot. `may_be_shared`: else
   // it is shared, as a slot of take_shared() that no other graph got.
   [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept {
@@ -146,6 +153,8 @@ class capture_reuse {
   [[nodiscard]] slot* take(size_class& size, std::uint64_t id, Choose choose, Check is_right);
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
+  // The same, if some may have been destroyed, as in a graph that was edited and captured into.
+  [[nodiscard]] static bool is_unchanged_in(slot const& released, cudaGraph_t graph);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
   bool const is_in_group_;

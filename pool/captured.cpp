@@ -38,6 +38,7 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
     throw;
   }
   taken.was_used_ = true;  // the graph may be launched again
+  taken.is_reused_ = false;
 }
 
 slot* slot_pool::state::take_existing(size_class& of, capture_info const& capture,
@@ -66,7 +67,9 @@ std::size_t graph_hold::bytes() const noexcept {
 }
 
 void graph_hold::enter(reference_set const& set) noexcept {
-  if (is_claim_) held_.claimed_with_ = &set;
+  if (!is_claim_) return;
+  held_.claimed_with_ = &set;
+  held_.captures_ended_ = set.captures_ended();
 }
 
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,

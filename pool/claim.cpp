@@ -258,9 +258,8 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
     stream_waits.fetch_add(1, std::memory_order_relaxed);
     wait(taken.ready());
   }
-  // Reset only all together: if one wait fails, no lease follows, and the slot needs all events.
+  // Kept until the lease's end: other streams that use it wait for them, too.
   for (cached_event const& also : taken.also_ready_) wait(also.recorded.get());
-  taken.also_ready_.clear();
 }
 
 void slot_pool::state::throw_closed(char const* call, std::string const& label) {

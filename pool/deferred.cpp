@@ -3,7 +3,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "escrow/core/error.hpp"
@@ -17,16 +19,25 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-// Upper bound of existing streams' ids: CUDA counts up (measured). 0 on failure. Capture-safe.
+// Upper bound of existing streams' ids: CUDA counts up (measured). 0 on failure, which may not
+// repeat. Capture-safe.
 std::uint64_t bound_of_stream_ids(int device) noexcept {
-  try {
-    device_scope const current(device);
-    own_stream const made;
-    unsigned long long id = 0;
-    return succeeded(cudaStreamGetId(made.get(), &id)) ? id : 0;
-  } catch (std::exception const&) {
-    return 0;
+  unsigned long long id = 0;
+  for (int tries_left = 3; id == 0 && tries_left != 0; --tries_left) {
+    try {
+      device_scope const current(device);
+      own_stream const made;
+      if (!succeeded(cudaStreamGetId(made.get(), &id))) id = 0;
+    } catch (std::exception const&) {  // tries again
+    }
   }
+  return id;
+}
+
+// Whether the stream of `use` was destroyed: `given` has its handle, and is another one.
+bool was_destroyed(stream_use const& use, stream_use const& given) noexcept {
+  if (use.handle != given.handle || is_ambiguous(use.handle) || given.id == 0) return false;
+  return use.id != 0 ? use.id != given.id : given.id >= use.id_below;
 }
 
 }  // namespace
@@ -54,7 +65,8 @@ cudaError_t slot_pool::state::record(stream_use const& use, cached_event& to,
     record_result const result = record_ready(to.recorded, to.device, use.handle);
     return result.outcome == record_outcome::recorded ? cudaSuccess : result.status;
   } catch (cuda_error const& error) {
-    return error.status();
+    // Not permitted: in a CUDA callback.
+    return error.status() == cudaErrorNotPermitted ? not_now : error.status();
   } catch (std::exception const&) {
     return cudaErrorMemoryAllocation;
   }
@@ -82,7 +94,12 @@ void slot_pool::state::finish_release(slot& used) noexcept {
   for (stream_use& each : used.unrecorded_) {
     if (each.id == 0 && each.id_below == stream_use::no_bound && !is_ambiguous(each.handle)) {
       each.id_below = bound_of_stream_ids(each.device);
+      used.is_lost_ |= each.id_below == 0;
     }
+  }
+  if (used.is_lost_) {
+    report_gone(1);
+    return leak(used);
   }
   {
     std::lock_guard const lock(deferred_mutex);
@@ -116,6 +133,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) 
     each.newer_ = nullptr;
     each.released_at_ = stamp();
     each.covered_by_ = covering;
+    each.is_uncovered_ = false;
     each.key_ = is_recorded ? on.id : free_lists::own_list_of(each);
     each.is_lost_ = is_gone;
     if (!is_recorded && !is_gone) {
@@ -134,12 +152,15 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   }
   stream_use const given = use_of(stream, id, device);
   auto const is_given = [&](stream_use const& use) { return is_same_stream(use, given); };
+  auto const is_gone_now = [&](stream_use const& use) { return was_destroyed(use, given); };
+  std::size_t gone = 0;
   slot* found = nullptr;
   {
     std::lock_guard const lock(deferred_mutex);
     for (slot* next = deferred.newest(); next != nullptr;) {
       slot& each = *std::exchange(next, next->older_);
-      if (std::ranges::none_of(each.unrecorded_, is_given)) continue;
+      each.is_lost_ = std::ranges::any_of(each.unrecorded_, is_gone_now);
+      if (!each.is_lost_ && std::ranges::none_of(each.unrecorded_, is_given)) continue;
       deferred.remove(each);
       each.newer_ = std::exchange(found, &each);
       deferred_count.fetch_sub(1, std::memory_order_relaxed);
@@ -148,6 +169,11 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
   while (found != nullptr) {
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
+    if (each.is_lost_) {
+      leak(each);
+      ++gone;
+      continue;
+    }
     // If nothing but this stream used it, the slot joins its list as the newest. Otherwise a
     // claim must wait for each use: also for the releasing stream's, if that was recorded (then
     // `key_` still is that stream).
@@ -157,6 +183,18 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     static_cast<void>(record_uses(each, &given));
     if (each.unrecorded_.empty()) each.key_ = is_only_user ? id : free_lists::own_list_of(each);
     finish_release(each);
+  }
+  if (gone != 0) report_gone(gone);
+}
+
+void slot_pool::state::report_gone(std::size_t count) noexcept {
+  try {
+    core.report(usage_error("lease::~lease",
+                            std::to_string(count) + " slots of \"" + options.label +
+                                "\" waited for a stream that was destroyed, and are leaked",
+                            "release a lease before its stream ends, or keep the stream until the "
+                            "pool's next call with it"));
+  } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
   }
 }
 

@@ -51,7 +51,10 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   record_deferred(lease.on.handle, lease.on.id);
   untrack(used);  // before the slot may have a new lease
   used.is_done_ = false;
+  used.is_uncovered_ = true;
   used.was_used_ = true;
+  if (!used.also_ready_.empty()) [[unlikely]]
+    used.also_ready_.clear();  // the stream waited for them
   // A closed pool waits for its slots. Relaxed: see state::is_closed.
   bool const is_awaited = has_asked(*lease.local) || is_closed.load(std::memory_order_relaxed);
   if (!is_awaited && lease.local->put(used, lease.on.id, idle_max)) [[likely]] {

@@ -9,7 +9,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -24,24 +23,6 @@ void require_same_thread(stream_use const& use, std::string_view what_it_did) {
           std::string(what_it_did),
       "release on that thread; after a claim on cudaStreamPerThread, "
       "release(stream) with another stream will do, too");
-}
-
-// Whether its claiming stream still captures, so that no work on it runs yet.
-bool is_in_its_capture(claimed_slot const& lease) {
-  if (lease.capture_id == 0 || is_other_thread(lease.on)) return false;
-  std::optional<device_scope> current;
-  if (is_ambiguous(lease.on.handle)) current.emplace(lease.on.device);
-  capture_info capture;
-  check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
-  return capture.is_active() && capture.id == lease.capture_id;
-}
-
-[[noreturn]] void refuse_capture(char const* call, claimed_slot const& lease) {
-  throw usage_error(call,
-                    lease.capture_id == 0
-                        ? "`stream` is being captured, the lease was claimed outside"
-                        : "`stream` is not part of the capture that the lease was claimed in",
-                    "claim in the same capture as the work");
 }
 
 }  // namespace
@@ -59,32 +40,50 @@ stream_use slot_pool::state::unasked(stream_ref stream) const {
   return use;
 }
 
-void slot_pool::release(claimed_slot& lease) {
-  state& in = *require_slot("lease::release", lease).pool_.state_;
-  if (is_reclaiming()) {
-    if (!leave_to_graph(lease)) in.release_later(lease, lease.on);
-    return;
-  }
-  require_same_thread(lease.on, "claimed");
-  std::optional<device_scope> device;
-  if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
-  if (lease.local != nullptr && in.release_local(lease)) return;
-  in.release_on(lease, lease.on, true);
+bool slot_pool::state::is_capture_over(claimed_slot const& lease) const noexcept {
+  return lease.capture_id != 0 && reuse.is_over(*lease.what, lease.capture_id);
 }
 
-void slot_pool::release(claimed_slot& lease, stream_ref stream, bool is_own) {
+// How a lease ends:
+// -- of a capture that is over          its graph keeps the slot; streams it was told of since get
+//                                       events
+// -- on a deleter's worker              as release_reclaimed() says
+// -- in a CUDA callback                 has its records deferred
+// -- else                               as release_on() says
+void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  stream_use const on = in.unasked(stream);
-  if (!is_own) {
-    if (is_reclaiming()) {
-      in.release_later(lease, on);
-      return;
-    }
-    if (lease.local != nullptr && !is_ambiguous(on.handle) && on.handle == lease.on.handle) {
-      return release(lease);
-    }
+  if (in.is_capture_over(lease)) return in.release_after_capture(lease);
+  if (is_reclaiming()) return in.release_reclaimed(lease, lease.on);
+  require_same_thread(lease.on, "claimed");
+  try {
+    std::optional<device_scope> device;
+    if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
+    if (lease.local != nullptr && in.release_local(lease)) return;
+    in.release_on(lease, lease.on, true);
+  } catch (cuda_error const& failed) {
+    if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
+    in.release_later(lease, lease.on);
   }
-  in.release_on(lease, on, false);
+}
+
+void slot_pool::release(claimed_slot& lease, stream_ref stream) {
+  state& in = *require_slot("lease::release", lease).pool_.state_;
+  bool const is_claiming_handle =
+      stream.get() == lease.on.handle && !is_ambiguous(lease.on.handle) && lease.capture_id == 0;
+  if (is_claiming_handle && (lease.local != nullptr || is_reclaiming())) return release(lease);
+  try {
+    stream_use const on = in.unasked(stream);
+    if (is_reclaiming()) return in.release_reclaimed(lease, on);
+    in.release_on(lease, on, false);
+  } catch (cuda_error const& failed) {
+    if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
+    if (is_claiming_handle) return release(lease);
+    throw usage_error("lease::release",
+                      "a CUDA callback ends it on another stream than it was claimed for, of which "
+                      "CUDA tells nothing there",
+                      "release it there without a stream, after a record_stream() of the other, or "
+                      "retire() its owner");
+  }
 }
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
@@ -120,7 +119,7 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
   if (!reuse.is_held_in(*lease.what, capture.id) || !leave_to_graph(lease)) slot_pool::leak(lease);
 }
 
-bool slot_pool::state::was_recorded_after_its_capture(slot const& leased) noexcept {
+bool slot_pool::state::was_told_after_its_capture(slot const& leased) noexcept {
   // Outside of captures only the id of a stream is asked.
   return std::ranges::any_of(leased.unrecorded_, [](auto const& use) { return use.id != 0; });
 }
@@ -128,7 +127,8 @@ bool slot_pool::state::was_recorded_after_its_capture(slot const& leased) noexce
 // `on` now                      the slot
 // -- does not capture           gets an event there
 // -- captures the lease's       is free for later claims of that capture
-// -- captures something else    is held by that graph, too, and has its records deferred
+// -- captures something else    is held by that graph, too, and has its records deferred. The
+//                               claiming stream of a lease of a capture: as release_after_capture()
 // -- has an invalidated capture has its records deferred
 void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream) {
   capture_info capture;
@@ -143,26 +143,31 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
                    "release on a stream of the pool's device, and tell record_stream() of the "
                    "other");
   }
-  // A lease that was recorded after its capture is in a later one of its graph, which does not
-  // order that use.
+  bool const is_of_capture = lease.capture_id != 0;
+  // A lease that was told of a stream after its capture is in a later one of its graph, which does
+  // not order that use.
   bool const is_in_its_own = capture.is_active() && capture.id == lease.capture_id &&
-                             !was_recorded_after_its_capture(*lease.what);
-  bool const is_deferred = !capture.is_none() && !is_in_its_own;
-  if (!is_deferred) {
+                             !was_told_after_its_capture(*lease.what);
+  if (is_in_its_own || capture.is_none()) {
     for (stream_use const& also : lease.what->unrecorded_) {
-      require_same_thread(also, "gave it to record_stream()");
+      if (is_in_its_own || also.id != 0) {
+        require_same_thread(also, "gave it to record_stream()");
+      }
     }
   }
-  bool const is_unused_outside =
-      is_deferred && capture.id != lease.capture_id && is_in_its_capture(lease);
+  bool const is_over = is_of_capture && is_claiming_stream && capture.id != lease.capture_id;
+  if (is_over && !capture.is_none()) return release_after_capture(lease);
   // Work on the slot may have been captured. Its own graph does not hold it, if it was hoisted or
   // recaptured since the claim.
   if (capture.is_active() && !reuse.is_held_in(*lease.what, capture.id)) {
     hold_in_graph(*lease.what, capture, false, {});
   }
-  if (is_deferred) return release_later(lease, on, is_unused_outside);
   if (is_in_its_own) return release_captured(lease, end);
-  check(release_eager(lease, on), "cudaEventRecord");
+  if (capture.is_none()) {
+    check(release_eager(lease, on), "cudaEventRecord");
+  } else {
+    release_later(lease, on);
+  }
 }
 
 // Inlined, and release_eager() has a copy of `on`: with g++ 13 a claim and release on 8 threads
@@ -171,15 +176,21 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
   slot& used = *std::exchange(lease.what, nullptr);
   untrack(used);
   used.is_done_ = false;
+  used.is_uncovered_ = false;
   used.was_used_ = true;
   used.covered_by_.reset();
+  if (!used.also_ready_.empty()) [[unlikely]]
+    used.also_ready_.clear();  // the claiming stream waited for them
   used.released_at_ = stamp();
   return used;
 }
 
 cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) noexcept {
+  bool const was_captured = lease.capture_id != 0;
   slot& used = take_used(lease);
   used.key_ = on.id;
+  if (was_captured) [[unlikely]]
+    forget_captured_uses(used);
   if (!succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle))) [[unlikely]] {
     used.unrecorded_.push_back(on);
   }
@@ -190,12 +201,71 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) 
   return status;
 }
 
-void slot_pool::state::release_later(claimed_slot& lease, stream_use const& on,
-                                     bool is_unused_outside) noexcept {
+void slot_pool::state::forget_captured_uses(slot& used) noexcept {
+  std::erase_if(used.unrecorded_, [](stream_use const& use) { return use.id == 0; });
+}
+
+void slot_pool::state::release_after_capture(claimed_slot& lease) noexcept {
+  forget_captured_uses(*lease.what);
+  if (lease.what->unrecorded_.empty()) return release_idle(lease);
   slot& used = take_used(lease);
   used.key_ = free_lists::own_list_of(used);
-  if (!is_unused_outside) used.unrecorded_.push_back(lease.on);  // with its id
-  if (!is_same_stream(lease.on, on)) used.unrecorded_.push_back(on);
+  static_cast<void>(record_uses(used));
+  finish_release(used);
+}
+
+void slot_pool::state::release_idle(claimed_slot& lease) noexcept {
+  slot& used = take_used(lease);
+  used.is_done_ = true;
+  used.unrecorded_.clear();
+  used.key_ = free_lists::idle;
+  end_lease(used);
+}
+
+// Calls nothing with a stream.
+//     the work on the slot                             the slot
+// -- was over when the owner's destruction began       is idle
+// -- is before the claiming stream's last record       waits for that
+// -- else                                              has its records deferred
+void slot_pool::state::release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept {
+  slot& used = *lease.what;
+  if (lease.capture_id != 0) return release_later(lease, on);
+  retirement_cover const cover = cover_of_reclaim();
+  // Relaxed: see use_clock.
+  std::uint64_t const accessed = lease.resource->accessed.load(std::memory_order_relaxed);
+  bool const may_cover = !used.may_be_in_graphs_ && accessed < cover.number;
+  auto const is_covered = [&](stream_use const& use) {
+    return use.id != 0 && use.id == cover.stream;
+  };
+  bool const is_on_claiming_stream = is_same_stream(lease.on, on);
+  if (may_cover && is_covered(lease.on) && is_on_claiming_stream && used.unrecorded_.empty()) {
+    return release_idle(lease);
+  }
+  if (accessed < used.recorded_at_ && is_on_claiming_stream && used.unrecorded_.empty()) {
+    slot& recorded = take_used(lease);
+    recorded.key_ = free_lists::own_list_of(recorded);
+    return finish_release(recorded);
+  }
+  release_later(lease, on);
+}
+
+// Records on the claiming stream and on `on`, or defers that. What is captured on `on` is the
+// graph's; of its work before, the lease was told, or there is none.
+void slot_pool::state::release_later(claimed_slot& lease, stream_use const& on) noexcept {
+  bool const is_claiming_stream = is_same_stream(lease.on, on);
+  if (lease.capture_id != 0 && is_claiming_stream) return release_after_capture(lease);
+  bool const was_captured = lease.capture_id != 0;
+  stream_use const claimed_on = lease.on;
+  slot& used = take_used(lease);
+  used.key_ = free_lists::own_list_of(used);
+  if (was_captured) {
+    forget_captured_uses(used);
+  } else {
+    used.unrecorded_.push_back(claimed_on);  // with its id
+  }
+  if (!is_claiming_stream && (on.id != 0 || is_ambiguous(on.handle) || is_reclaiming())) {
+    used.unrecorded_.push_back(on);
+  }
   static_cast<void>(record_uses(used));
   finish_release(used);
 }
@@ -238,57 +308,35 @@ void slot_pool::state::end_lease(slot& used, bool may_be_shared) noexcept {
   go_home(used);
 }
 
-void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
-  slot& used = require_slot("lease::record_stream", lease);
-  state& in = *used.pool_.state_;
-  capture_info const capture = usable_capture_of("lease::record_stream", stream);
-  bool const is_used_after_its_capture = capture.is_none() && !is_in_its_capture(lease);
-  if (capture.id != lease.capture_id && !is_used_after_its_capture) {
-    refuse_capture("lease::record_stream", lease);
-  }
-  stream_use use = in.unasked(stream);
-  if (capture.is_none()) {  // a query would invalidate a capture
-    use.id = stream_id(stream);
-    use.device = device_of(stream);
-    in.record_deferred(stream, use.id);
-  }
-  std::vector<stream_use>& known = used.unrecorded_;
-  auto const same =
-      std::ranges::find_if(known, [&](auto const& each) { return is_same_stream(each, use); });
-  if (same != known.end()) {
-    if (use.id != 0) *same = use;  // perhaps recorded in the capture so far, without its id
-    return;
-  }
-  if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
-  used.also_ready_.reserve(known.capacity());
-  known.push_back(use);
-}
-
-void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream) {
-  slot const& used = require_slot("launch", lease);
-  // Also on a known stream: it may capture since, into a graph that does not hold the slot.
-  capture_info const capture = usable_capture_of("launch", stream);
-  state const& in = *used.pool_.state_;
-  if (capture.is_active() && !in.reuse.is_held_in(used, capture.id)) {
-    refuse_capture("launch", lease);
-  }
-  stream_use const use = in.unasked(stream);
-  auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
-  // After its capture, its own stream's work is not that of the graph.
-  bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;
-  bool const is_known = is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it);
-  if (!is_known || is_after_its_capture) record_stream(lease, stream);
-}
-
 bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
-  if (lease.capture_id == 0) return false;
-  if (state::was_recorded_after_its_capture(*lease.what)) return false;
-  slot& used = *std::exchange(lease.what, nullptr);
-  state& in = *used.pool_.state_;
-  in.untrack(used);
-  used.unrecorded_.clear();
-  in.end_lease(used);
+  if (lease.capture_id == 0 || state::was_told_after_its_capture(*lease.what)) return false;
+  lease.what->pool_.state_->release_after_capture(lease);
   return true;
+}
+
+void slot_pool::require_left_to_graph(claimed_slot& lease) {
+  constexpr char const* call = "lease::leave_to_graph";
+  static_cast<void>(require_slot(call, lease));
+  if (leave_to_graph(lease)) return;
+  throw usage_error(call,
+                    lease.capture_id == 0
+                        ? "the lease was not claimed in a capture"
+                        : "the lease was told of a stream after its capture",
+                    "release it");
+}
+
+void slot_pool::release_done(claimed_slot& lease) noexcept {
+  state& in = *lease.what->pool_.state_;
+  if (lease.capture_id != 0) return in.release_idle(lease);
+  // Work before the claim may go on, if the claiming stream did not use the slot.
+  if (lease.what->is_uncovered_) return in.release_later(lease, lease.on);
+  slot& used = *std::exchange(lease.what, nullptr);
+  in.untrack(used);
+  used.was_used_ = true;
+  used.unrecorded_.clear();
+  used.released_at_ = in.stamp();
+  used.key_ = free_lists::own_list_of(used);
+  in.end_lease(used);
 }
 
 void slot_pool::leak(claimed_slot& lease) noexcept {

@@ -71,11 +71,19 @@ struct slot final : reclaimable {
   }
   std::vector<cached_event> also_ready_;  // of other streams; has room for all of unrecorded_
   bool is_done_ = true;                   // known to be idle: no event to query
+  // Released on its stream without an event, and claimed there again: see local_slots.
+  bool is_uncovered_ = false;
   bool was_used_ = false;                 // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
   // those without a record. Has room for two more, so that a release allocates nothing.
   std::vector<stream_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
+
+  // Of its lease. An eager one: the number, by the use_clock, of the last record of the claiming
+  // stream in ready_; 0: none since the claim.
+  std::uint64_t recorded_at_ = 0;
+  // Captures whose graphs hold it although it was claimed before them.
+  std::vector<std::uint64_t> kept_in_;
 
   // Of its lease, if pool_options::track_leases.
   struct claim_note {
@@ -97,6 +105,9 @@ struct slot final : reclaimable {
   // The set that holds it there; alive meanwhile. Written by the lease's thread, in the claim; read
   // by others once the release in the capture has made it reusable.
   reference_set const* claimed_with_ = nullptr;
+  std::uint64_t captures_ended_ = 0;  // of that set, at the claim
+  // Its last claim was in the capture of its last release: users come after released_after_.
+  bool is_reused_ = false;
   bool is_shared_ = false;  // other captures of its sharing group may claim it
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;

@@ -65,6 +65,10 @@ struct ESCROW_LOCAL slot_pool::state {
                                     std::uint64_t capture_id = 0) noexcept {
     if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
     track(taken);
+    taken.recorded_at_ = 0;
+    if (!taken.kept_in_.empty()) [[unlikely]]
+      taken.kept_in_.clear();
+    taken.resource_->note_access(on.id);
     return {&taken, taken.resource_.get(), taken.was_used_, on, capture_id};
   }
   // For a stream that does not capture.
@@ -124,17 +128,22 @@ struct ESCROW_LOCAL slot_pool::state {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
-  // Whether record_stream() was called outside of captures for the lease of a capture.
-  [[nodiscard]] static bool was_recorded_after_its_capture(slot const& leased) noexcept;
+  // Whether the lease of a capture was told of a stream outside of captures.
+  [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
+  // Whether its capture is known to be over. Calls nothing with its stream.
+  [[nodiscard]] bool is_capture_over(claimed_slot const& lease) const noexcept;
   // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
   void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
   [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
   // Records on `on`, which does not capture. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;
-  // Nothing can be recorded on `on` now. A wait of `on` for the claiming stream may be captured, so
-  // that one is recorded, too, if its work on the slot is not all in a capture.
-  void release_later(claimed_slot& lease, stream_use const& on,
-                     bool is_unused_outside = false) noexcept;
+  // Nothing can be recorded on `on` now.
+  void release_later(claimed_slot& lease, stream_use const& on) noexcept;
+  // The lease of a capture that is over: its graph has its uses, but for those told since.
+  void release_after_capture(claimed_slot& lease) noexcept;
+  void release_idle(claimed_slot& lease) noexcept;  // nothing but graphs uses it
+  void release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept;  // in a destructor
+  static void forget_captured_uses(slot& used) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier& end);
   void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
   // `may_be_shared`: see capture_reuse::end_lease.
@@ -142,6 +151,13 @@ struct ESCROW_LOCAL slot_pool::state {
   void go_home(slot& idle) noexcept {
     if (!idle.of_.free.put(idle)) destroy(idle);
   }
+
+  // uses.cpp
+  void order_after_earlier_users(claimed_slot const& lease, stream_ref stream);
+  // As record(); it covers all work on the slot so far but that on streams that were told.
+  cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept;
+  void use_in_capture(char const* call, claimed_slot const& lease, capture_info const& capture);
+  void keep_in_graph(claimed_slot const& lease, capture_info const& capture);
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
@@ -164,6 +180,7 @@ struct ESCROW_LOCAL slot_pool::state {
       record_deferred_on(stream, stream_id);
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
+  void report_gone(std::size_t count) noexcept;  // that so many slots are leaked with a stream
 
   // local_claims.cpp
   [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,

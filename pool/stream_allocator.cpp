@@ -195,9 +195,8 @@ void stream_allocator::deallocate(stream_ref stream, void* memory, source_locati
 void stream_allocator::deallocate(void* memory, source_location where) {
   if (memory == nullptr) return;
   detail::called_at(deallocate_name, where, [&] {
-    cudaStream_t const own = state_->stream();
     state_->end_allocation(deallocate_name, memory,
-                           [&](auto& its) { slot_pool::release(its, own, true); });
+                           [&](auto& its) { slot_pool::release_done(its); });
   });
 }
 

@@ -9,11 +9,12 @@ namespace {
 
 class DeferredRecord : public pool_world {
  protected:
-  /// A lease that was claimed in a capture, whose graph is destroyed, and that eager work uses
-  /// until the flag is raised.
+  /// A lease that was claimed in a capture, whose graph is destroyed, and that eager work uses, as
+  /// it was told, until the flag is raised.
   [[nodiscard]] std::optional<block_lease> used_after_its_capture(block_pool& pool) {
     std::optional<block_lease> held;
     static_cast<void>(captured_plainly([&](cudaStream_t on) { held = pool.claim(on); }));
+    held->record_stream(one);
     keep_busy(*held, one, 4);
     return held;
   }
@@ -72,9 +73,10 @@ TEST_F(DeferredRecord, ADestroyedPoolDoesNotDestroyTheResourceUnderSuchWork) {
   EXPECT_EQ(worker->stats().leaked, 1u);
 }
 
-TEST_F(DeferredRecord, ALeaseThatEndsInAnotherCaptureIsHeldByThatGraphTooAndComesBack) {
+TEST_F(DeferredRecord, AnEagerLeaseThatEndsInACaptureIsHeldByThatGraphTooAndComesBack) {
   block_pool pool = make_pool(1);
-  std::optional<block_lease> held = used_after_its_capture(pool);
+  std::optional<block_lease> held = pool.claim(one);
+  keep_busy(*held, one, 4);
   capture second{one, cudaStreamCaptureModeGlobal};
   must(launch_tiny(one));
   held.reset();
@@ -84,6 +86,24 @@ TEST_F(DeferredRecord, ALeaseThatEndsInAnotherCaptureIsHeldByThatGraphTooAndCome
   second.graph().reset();
   ASSERT_TRUE(drained());
   expect_next_waits(pool, two, 4);
+}
+
+TEST_F(DeferredRecord, ALeaseOfACaptureThatEndsInAnotherComesBackAfterWhatItWasToldOf) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held = used_after_its_capture(pool);
+  end_in_capture(held, one);
+  expect_waits_for_record(pool, one);
+}
+
+TEST_F(DeferredRecord, ALeaseOfACaptureThatEndsInAnotherIsLeftToItsGraph) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> held;
+  owned_graph first = captured_plainly([&](cudaStream_t on) { held = pool.claim(on); });
+  end_in_capture(held, one);
+  EXPECT_EQ(pool.stats().deferred, 0u);
+  EXPECT_TRUE(is_kept(pool));
+  first.reset();
+  EXPECT_TRUE(is_released(pool));
 }
 
 TEST_F(DeferredRecord, IsMadeByAnyCallThatIsGivenTheStream) {
@@ -123,9 +143,12 @@ TEST_F(DeferredRecord, IsNotMadeOnAStreamThatHasTheHandleOfADestroyedOne) {
     static_cast<void>(pool->try_claim(later));
     if (i % 4 != 0) made.push_back(std::move(later));
   }
-  EXPECT_EQ(pool->stats().deferred, 1u);
+  EXPECT_EQ(pool->stats().deferred, is_used_again ? 0u : 1u);
+  EXPECT_EQ(errors->size(), is_used_again ? 1u : 0u) << errors->all();
+  EXPECT_EQ(pool->stats().slots, is_used_again ? 0u : 1u);
   pool.reset();
   EXPECT_EQ(worker->stats().leaked, 1u);
+  errors_expected = true;
   if (!is_used_again) GTEST_SKIP() << "handles are not used again here";
 }
 

@@ -286,17 +286,37 @@ TEST_F(LeaseArgument, StaysWithTheGraphThatCapturedTheLaunch) {
   EXPECT_TRUE(is_released(pool));
 }
 
-TEST_F(LeaseArgument, OfNoCaptureIsRefusedInOneAlsoOnItsOwnStream) {
+TEST_F(LeaseArgument, OfNoCaptureIsKeptByTheGraphOfOneAlsoOnItsOwnStream) {
   block_pool pool = make_pool(1);
-  auto claimed = pool.claim(one);
-  claimed.record_stream(two);
+  std::optional<block_lease> claimed = pool.claim(one);
+  claimed->record_stream(two);
   for (cudaStream_t const stream : {one.get(), two.get()}) {
     escrow::capture_scope open(stream, cudaStreamCaptureModeGlobal);
-    expect_error<usage_error>([&] { launch_fill(stream, claimed, 3); }, {"claimed outside"});
-    EXPECT_EQ(node_count(open.end().get()), 0U);
+    launch_fill(stream, *claimed, 3);
+    graph const captured = open.end();
+    EXPECT_EQ(node_count(captured.get()), 1U);
+    EXPECT_EQ(captured.held().slots, 1U);
+    run(captured);
   }
-  launch_fill(one.get(), claimed, 4);
-  launch_check(one.get(), claimed, 4);
+  launch_fill(one.get(), *claimed, 4);
+  launch_check(one.get(), *claimed, 4);
+  claimed.reset();
+  sync(one);
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(LeaseArgument, OfACaptureThatGoesOnIsRefusedInAnother) {
+  block_pool pool = make_pool(1);
+  escrow::capture_scope mine(one, cudaStreamCaptureModeRelaxed);
+  block_lease claimed = pool.claim(one);
+  escrow::capture_scope other(two, cudaStreamCaptureModeRelaxed);
+  expect_error<usage_error>([&] { launch_fill(two.get(), claimed, 3); },
+                            {"launch", "not part of the capture", "fork `stream`"});
+  expect_error<usage_error>([&] { claimed.record_stream(two); },
+                            {"lease::record_stream", "not part of the capture"});
+  EXPECT_EQ(node_count(other.end().get()), 0U);
+  claimed.release();
+  static_cast<void>(mine.end());
 }
 
 class LeaseOfANode : public LeaseArgument {

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
@@ -61,6 +62,21 @@ struct resource_usage {
   std::size_t owners = 0;
   std::size_t bytes = 0;  // of the slots whose size is known
 };
+
+namespace detail {
+
+// Before the owner is retired on a capturing stream: a pool's lease, or a pointer to one, gives the
+// graph what was claimed before the capture.
+template <class Owner>
+void tell_of_capture(Owner&& owner, stream_ref stream) {
+  if constexpr (requires { owner.before_retire(stream); }) {
+    if (owner && capture_of(stream).is_active()) owner.before_retire(stream);
+  } else if constexpr (requires { (*owner).before_retire(stream); }) {
+    if (owner) tell_of_capture(*owner, stream);
+  }
+}
+
+}  // namespace detail
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.
 // Thread safety: any thread may call anything concurrently, except constructor and destructor.
@@ -115,7 +131,11 @@ class ESCROW_API deleter {
   template <class Owner>
   void retire(stream_ref stream, Owner&& owner,
               source_location where = source_location::current()) {
-    hand_over([&] { return begin(stream); }, std::forward<Owner>(owner), where);
+    auto const begin_on = [&] {
+      detail::tell_of_capture(owner, stream);
+      return begin(stream);
+    };
+    hand_over(begin_on, std::forward<Owner>(owner), where);
   }
 
   // As retire(stream, owner) around the work, for an owner that takes over from the caller what it

@@ -186,6 +186,14 @@ class ref {
 // users may begin or end a capture of it at that moment, where CUDA's driver crashes (580).
 [[nodiscard]] ESCROW_API bool is_reclaiming() noexcept;
 
+// The record of a retirement whose work is done: that work is all that the stream had before.
+struct retirement_cover {
+  std::uint64_t stream = 0;  // the stream's id; 0: nothing is covered
+  std::uint64_t number = 0;  // see use_clock
+};
+// What is known to be done to the destructor that a deleter runs on this thread now.
+[[nodiscard]] ESCROW_API retirement_cover cover_of_reclaim() noexcept;
+
 // Keeps the program or shared library that has `code` loaded until the process ends: dlclose() then
 // leaves it. False if it cannot be found. Any thread.
 ESCROW_API bool pin_module_of(void (*code)() noexcept) noexcept;

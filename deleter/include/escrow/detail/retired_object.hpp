@@ -11,6 +11,7 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/use_clock.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -90,6 +91,12 @@ class alignas(64) retired_object final : public reclaimable {
 
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }  // see is_shared_owner
 
+  // Before the record of its own event: what its owner owns, and was last accessed before this, is
+  // done with it. Not of what only shares something: others may use that later.
+  void cover_uses(std::uint64_t stream) noexcept {
+    covers_ = is_written_ ? use_clock::advance(stream) : 0;
+  }
+
   // From now until it is reclaimed, a graph or exec holds it: counted in deleter_stats::in_graphs.
   ESCROW_API void enter_graph() noexcept;
 
@@ -124,6 +131,7 @@ class alignas(64) retired_object final : public reclaimable {
   std::int16_t event_device_ = -1;
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty
+  std::uint64_t covers_ = 0;            // see cover_uses(); 0: nothing
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 

@@ -76,6 +76,8 @@ class deleter_core {
   void push_to(reclaimable& thing, release_lane lane) noexcept;
   // The worker: reclaims `owner`, which has no references, next.
   void reclaim_next(reclaimable& owner) noexcept;
+  // The worker: destroys the owner, while cover_of_reclaim() tells what its event covers.
+  void clear_covered(retired_object& owner) noexcept;
   // The worker: as put_retired_object(), at the end of its pass.
   void put_after_pass(retired_object& idle) noexcept { store_.put_after_pass(idle); }
   [[nodiscard]] release_queue& queue_of(release_lane lane) noexcept {
@@ -182,6 +184,7 @@ class deleter_core {
   std::size_t pass_count_ = 0;    // reclaimed in this pass
   std::uint64_t pass_epoch_ = 0;  // of the thing being reclaimed; before that, the pass's
   bool is_postponed_ = false;     // the thing being reclaimed waits for an event again
+  std::uint64_t pass_stream_ = 0;  // of the event of the thing being reclaimed; 0: none
   int pass_device_ = -1;          // current on this thread; -1: not known
   int known_device_ = -1;         // of the last thing that arrived
 

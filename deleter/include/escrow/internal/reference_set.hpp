@@ -140,6 +140,12 @@ class reference_set final : public reclaimable {
     return !is_off_graphs() && !is_hoisted_.load(std::memory_order_relaxed);
   }
 
+  // How many captures of Escrow's that appended to it have ended. A member that came before the
+  // last one is of a capture that is over. Relaxed: the thread that ends a capture orders its leases.
+  [[nodiscard]] std::uint64_t captures_ended() const noexcept {
+    return captures_ended_.load(std::memory_order_relaxed);
+  }
+
   // It has no references: its members belong to the recycle lane. Asked under the registry's lock,
   // which that lane takes before it touches them; relaxed, because of that lock.
   [[nodiscard]] bool is_closed() const noexcept {
@@ -160,6 +166,7 @@ class reference_set final : public reclaimable {
   boost::container::small_vector<ref<reclaimable>, 4> members_;
   std::atomic<bool> is_off_graphs_{false};
   std::atomic<bool> is_hoisted_{false};  // off the graph that it was made for
+  std::atomic<std::uint64_t> captures_ended_{0};
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
   std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
@@ -256,6 +263,8 @@ class graph_registry {
   // The graph is alive, and not the sets that a recapture released. Before an append that follows
   // the query of the capture; a set that closes after that query is of a graph that was destroyed.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
+  // The capture of that graph ends: see reference_set::captures_ended(). `id` 0: it is not known.
+  void end_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/version.hpp"
@@ -131,6 +132,7 @@ class ESCROW_API capture_scope {
   void drop() noexcept;
 
   cudaStream_t stream_;
+  capture_info captured_;  // none if CUDA did not tell
   bool is_open_ = true;
 };
 

@@ -19,6 +19,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/use_clock.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -68,7 +69,14 @@ class resource_base {
   resource_base(resource_base&&) = delete;
   virtual ~resource_base() = default;
 
-  std::size_t bytes = 0;  // if it is a block of bytes
+  // A lease that was claimed on the stream with that id accesses it: work may follow. Relaxed: see
+  // use_clock.
+  void note_access(std::uint64_t stream) noexcept {
+    accessed.store(use_clock::now(stream), std::memory_order_relaxed);
+  }
+
+  std::size_t bytes = 0;                   // if it is a block of bytes
+  std::atomic<std::uint64_t> accessed{0};  // when, by the use_clock: at the claim, and later
 };
 
 template <class T>
@@ -130,15 +138,16 @@ class ESCROW_API slot_pool {
 
   // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
   static void release(claimed_slot& lease);
-  // `is_own`: no other code can capture `stream`: records on it also where a deleter reclaims.
-  static void release(claimed_slot& lease, stream_ref stream, bool is_own = false);
+  static void release(claimed_slot& lease, stream_ref stream);
+  static void release_done(claimed_slot& lease) noexcept;  // no work outside of graphs uses it
   static void release_at_end(claimed_slot& lease) noexcept;
   static void record_stream(claimed_slot const& lease, stream_ref stream);
-  static void before_launch(claimed_slot const& lease, stream_ref stream);
+  static void before_launch(claimed_slot const& lease, stream_ref stream, char const* call);
   [[nodiscard]] static slot_share share_with_node(claimed_slot const& lease);
   // Ends a lease of a capture for good: no claim of that capture gets the slot, and no event is
-  // recorded. False if the lease is not of a capture, or was recorded on a stream after it.
+  // recorded. False if the lease is not of a capture, or was told of a stream after it.
   [[nodiscard]] static bool leave_to_graph(claimed_slot& lease) noexcept;
+  static void require_left_to_graph(claimed_slot& lease);  // the same, or throws usage_error
   // Leaks the slot of a lease whose work nothing is known of.
   static void leak(claimed_slot& lease) noexcept;
   // The slot; throws usage_error, naming `call`, if the lease is empty.

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/detail/slot.hpp"
@@ -22,34 +23,21 @@ template <class T>
 class resource_pool;
 
 // The right to use one resource of a pool from claim() to release. Enqueue on the claiming stream,
-// or call record_stream().
-// Thread safety: one thread at a time. It may move to another thread. While a release runs, no
-//   other thread may begin or end a capture of the claiming stream or of one given to
-//   record_stream(), since CUDA's driver crashes then in any call with it. On a deleter's worker,
-//   where you cannot prevent that, a release calls nothing with a stream.
-// Lifetime: the destructor releases on the claiming stream. That stream, and those given to
-//   record_stream(), must be alive then, and may be destroyed right afterwards; not the stream of a
-//   claimer, or with pool_options::streams_outlive_pool. May outlive its pool. Moved-from and
-//   released leases are empty.
-//   In a destructor that a deleter calls, a lease of a capture is left to its graph if it was
-//   recorded on no stream after the capture. So announce eager use by record_stream(), on the
-//   claiming stream, too. Any other lease has its record deferred: keep its stream, and the pool,
-//   until that is made.
-// Capture: a lease claimed in a capture belongs to the graph: the graph keeps the resource, and the
-//   release lets later claims of the same capture use it, in dependency order. The lease may be
-//   used eagerly after its capture, and released at any time. Resuming the graph with
-//   cudaStreamBeginCaptureToGraph starts a different capture (CUDA reuses the id); its work is not
-//   ordered after the lease's.
-//   Deferred record: a release cannot record on a stream while that stream captures something else
-//   or its capture is invalidated. Nor can it on the legacy stream while a blocking stream
-//   captures, on cudaStreamPerThread of another thread, on a deleter's worker, or if CUDA refuses.
-//   The slot then waits until its pool is next given that stream outside of captures, by any call,
-//   and records there. A graph that is captured on the stream meanwhile holds the slot, too.
-//   pool_stats::deferred counts such slots and close_for() lists them; those left at the pool's end
-//   are leaked and counted (deleter_stats::leaked).
-// Errors: usage_error for an empty lease or a wrong stream: nothing has changed. cuda_error if CUDA
-//   refuses: the lease is empty and its record deferred, or it still has the slot. Errors in the
-//   destructor are reported to the deleter's on_error.
+// or tell record_stream() or launch() of another one: its work is then ordered, too.
+// Thread safety: one thread at a time; it may move. During a release no other thread may begin or
+//   end a capture of the lease's streams: CUDA's driver crashes then.
+// Lifetime: it may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after its
+//   capture or its pool. The destructor releases on the claiming stream, which must be alive then.
+//   In an owner that was retired on the claiming stream, the resource comes back with the owner.
+//   What cannot be recorded at the end comes back with the pool's next call with that stream
+//   (pool_stats::deferred, close_for()). If that stream or the pool is gone, it is leaked and
+//   counted (deleter_stats::leaked).
+// Capture: the graph keeps what is claimed in its capture, and what launch(), retain() or
+//   record_stream() give it of before. A release lets later claims of the capture use it, in
+//   dependency order. A lease that ends after escrow::capture() is left to the graph: tell
+//   record_stream() of eager use after the capture. A plain capture: see leave_to_graph().
+// Errors: usage_error: nothing has changed. cuda_error: the same, or the lease is empty and its
+//   record deferred. Errors in the destructor go to the deleter's on_error.
 // Example: examples/cublas_handles.cpp.
 template <class T>
 class lease {
@@ -68,6 +56,7 @@ class lease {
   // The resource. Throws usage_error if the lease is empty.
   [[nodiscard]] T& get() const {
     static_cast<void>(slot_pool::require_slot("lease::get", claimed_));
+    claimed_.resource->note_access(claimed_.on.id);
     return static_cast<resource_of<T>&>(*claimed_.resource).value;
   }
   [[nodiscard]] T& operator*() const { return get(); }
@@ -75,18 +64,36 @@ class lease {
 
   // Ends the lease after the work on the claiming stream so far. Does not block. For
   // cudaStreamPerThread, only on the thread that claimed.
-  void release() { slot_pool::release(claimed_); }
+  void release(source_location where = source_location::current()) {
+    detail::called_at("lease::release", where, [&] { slot_pool::release(claimed_); });
+  }
   // The same, with the last use on another stream, which must be ordered after all earlier uses.
-  void release(stream_ref stream) { slot_pool::release(claimed_, stream); }
+  void release(stream_ref stream, source_location where = source_location::current()) {
+    detail::called_at("lease::release", where, [&] { slot_pool::release(claimed_, stream); });
+  }
+  // Ends a lease of a capture that is over, without a call with its streams, which may be gone: the
+  // graph keeps the resource until its end. After escrow::capture() each release does that. Throws
+  // usage_error for a lease that is not of a capture, or was told of a stream after it.
+  void leave_to_graph(source_location where = source_location::current()) {
+    detail::called_at("lease::leave_to_graph", where,
+                      [&] { slot_pool::require_left_to_graph(claimed_); });
+  }
 
-  // The resource is used on `stream` too, of any device, until the release: it is handed out again
-  // only after the work on `stream` at the release. In a capture, `stream` must be in the same
-  // capture; after it, outside of captures. After cudaStreamPerThread, release on the same thread.
-  void record_stream(stream_ref stream) { slot_pool::record_stream(claimed_, stream); }
+  // The resource is used on `stream` too, of any device, until the release. Work on `stream` after
+  // this call comes after the earlier users of the resource, and the release waits for it. If the
+  // resource was used before on the claiming stream without an event (claimers), `stream` also waits
+  // for that stream's work so far; usage_error if that captures. A stream in the lease's capture
+  // must be forked into it. Another captured stream: its graph keeps the resource. After
+  // cudaStreamPerThread, release on the same thread.
+  void record_stream(stream_ref stream, source_location where = source_location::current()) {
+    detail::called_at("lease::record_stream", where,
+                      [&] { slot_pool::record_stream(claimed_, stream); });
+  }
 
-  // For launch(): record_stream(), unless the lease knows the stream. A capture must always be the
-  // lease's own, also on a known stream.
-  void before_launch(stream_ref stream) { slot_pool::before_launch(claimed_, stream); }
+  // For launch(): record_stream(), unless the lease knows the stream.
+  void before_launch(stream_ref stream) { slot_pool::before_launch(claimed_, stream, "launch"); }
+  // Internal: for retire() and retain() of this lease on a capturing stream.
+  void before_retire(stream_ref stream) { slot_pool::before_launch(claimed_, stream, "retire"); }
 
   // For nodes of graphs built by hand: the slot is not handed out until this share is destroyed,
   // too. The caller keeps the lease and orders the graph's launches with other work on the

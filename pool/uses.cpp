@@ -1,0 +1,138 @@
+// Uses of leases: on other streams than they were claimed for, and in captures.
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "escrow/internal/device.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// Whether its claiming stream still captures, so that no work on it runs yet.
+bool is_in_its_capture(claimed_slot const& lease) {
+  if (lease.capture_id == 0 || is_other_thread(lease.on)) return false;
+  std::optional<device_scope> current;
+  if (is_ambiguous(lease.on.handle)) current.emplace(lease.on.device);
+  capture_info capture;
+  check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
+  return capture.is_active() && capture.id == lease.capture_id;
+}
+
+[[noreturn]] void refuse_capture(char const* call) {
+  throw usage_error(call, "`stream` is not part of the capture that the lease was claimed in",
+                    "fork `stream` into that capture, or claim in the capture of the work");
+}
+
+}  // namespace
+
+// The next work on `stream`, which does not capture, comes after the earlier users of the resource,
+// for whose events the claiming stream waited at the claim. If it was claimed from its own stream's
+// slots that have none, that stream is recorded now.
+void slot_pool::state::order_after_earlier_users(claimed_slot const& lease, stream_ref stream) {
+  slot& used = *lease.what;
+  if (lease.capture_id != 0 || used.is_done_) return;
+  if (used.is_uncovered_) {
+    cudaError_t const status = record_claiming_stream(lease);
+    if (status == not_now) {
+      throw usage_error("lease::record_stream",
+                        "the claiming stream, on which the resource was used before without an "
+                        "event, cannot be recorded on: it captures, or is another thread's",
+                        "call it before the capture begins");
+    }
+    check(status, "cudaEventRecord");
+  }
+  check(cudaStreamWaitEvent(stream.get(), used.ready(), 0), "cudaStreamWaitEvent");
+  for (cached_event const& also : used.also_ready_) {
+    check(cudaStreamWaitEvent(stream.get(), also.recorded.get(), 0), "cudaStreamWaitEvent");
+  }
+}
+
+cudaError_t slot_pool::state::record_claiming_stream(claimed_slot const& lease) noexcept {
+  slot& used = *lease.what;
+  std::uint64_t const number = use_clock::advance(lease.on.id);
+  cudaError_t const status = record(lease.on, used.ready_, false);
+  if (status != cudaSuccess) return status;
+  // It is behind what the claiming stream waited for.
+  used.covered_by_.reset();
+  used.also_ready_.clear();
+  used.is_done_ = used.is_uncovered_ = false;
+  used.recorded_at_ = number;
+  return status;
+}
+
+// The graph that is being captured keeps the slot, which was claimed before. Its lease ends with the
+// graph, or before, and then waits for no more than the claiming stream's work so far, if that can
+// be recorded, and for what accesses it later.
+void slot_pool::state::keep_in_graph(claimed_slot const& lease, capture_info const& capture) {
+  slot& used = *lease.what;
+  if (std::ranges::find(used.kept_in_, capture.id) != used.kept_in_.end()) return;
+  used.kept_in_.reserve(used.kept_in_.size() + 1);
+  if (lease.capture_id == 0) static_cast<void>(record_claiming_stream(lease));
+  hold_in_graph(used, capture, false, {});
+  used.kept_in_.push_back(capture.id);
+}
+
+// For work that is being captured, with a lease that was not claimed in that capture.
+void slot_pool::state::use_in_capture(char const* call, claimed_slot const& lease,
+                                      capture_info const& capture) {
+  if (lease.capture_id != capture.id && !is_capture_over(lease) && is_in_its_capture(lease)) {
+    refuse_capture(call);
+  }
+  keep_in_graph(lease, capture);
+}
+
+void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
+  constexpr char const* call = "lease::record_stream";
+  slot& used = require_slot(call, lease);
+  state& in = *used.pool_.state_;
+  capture_info const capture = usable_capture_of(call, stream);
+  bool const is_in_its_own =
+      capture.is_active() && in.reuse.is_held_in(used, capture.id);  // its claim's
+  if (capture.is_active() && !is_in_its_own) return in.use_in_capture(call, lease, capture);
+  if (capture.is_none() && !in.is_capture_over(lease) && is_in_its_capture(lease)) {
+    refuse_capture(call);
+  }
+  stream_use use = in.unasked(stream);
+  if (capture.is_none()) {  // a query would invalidate a capture
+    use.id = stream_id(stream);
+    use.device = device_of(stream);
+    in.record_deferred(stream, use.id);
+    if (lease.capture_id == 0 && is_same_stream(lease.on, use)) return;
+  }
+  std::vector<stream_use>& known = used.unrecorded_;
+  auto const same =
+      std::ranges::find_if(known, [&](auto const& each) { return is_same_stream(each, use); });
+  if (same != known.end()) {
+    if (use.id != 0) *same = use;  // perhaps told of in the capture so far, without its id
+    return;
+  }
+  if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
+  used.also_ready_.reserve(known.capacity());
+  if (capture.is_none()) {
+    in.order_after_earlier_users(lease, stream);
+  } else {
+    capture_reuse::order_after_release(used, capture.graph, stream);
+  }
+  known.push_back(use);
+}
+
+void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char const* call) {
+  slot const& used = require_slot(call, lease);
+  // Also on a known stream: it may capture since, into a graph that does not hold the slot.
+  capture_info const capture = usable_capture_of(call, stream);
+  state& in = *used.pool_.state_;
+  if (capture.is_active() && !in.reuse.is_held_in(used, capture.id)) {
+    return in.use_in_capture(call, lease, capture);
+  }
+  stream_use const use = in.unasked(stream);
+  auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
+  // After its capture, its own stream's work is not that of the graph.
+  bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;
+  bool const is_known = is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it);
+  if (!is_known || is_after_its_capture) record_stream(lease, stream);
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,131 @@
+// A graph keeps what was claimed before its capture: by launch(), retain(), retire() and
+// record_stream() on the capturing stream.
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class KeptLease : public pool_world {
+ protected:
+  /// The graph has the slot, which returns after the graph and its exec, and after `stream`'s work.
+  void expect_kept_until_the_end(graph captured, block_pool& pool) {
+    EXPECT_TRUE(is_kept(pool));
+    std::optional<graph_exec> exec(captured);
+    captured = graph();
+    exec->launch(two);
+    sync(two);
+    EXPECT_TRUE(stays_kept(pool));
+    EXPECT_TRUE(has_no_user_object());
+    exec.reset();
+    EXPECT_TRUE(is_released(pool));
+    EXPECT_EQ(pool.stats().deferred, 0U);
+  }
+};
+
+TEST_F(KeptLease, ThatIsRetainedReturnsWithTheGraphOnceItsFirstStreamIsDone) {
+  block_pool pool = make_pool(1);
+  block_lease weights = pool.claim(two);
+  fill(weights, two, 4);
+  graph captured = this->captured([&](cudaStream_t on) {
+    check(weights, on, 4, mismatches);
+    worker->retire(on, std::move(weights));
+  });
+  expect_kept_until_the_end(std::move(captured), pool);
+}
+
+TEST_F(KeptLease, InAPointerIsRetainedAsWell) {
+  block_pool pool = make_pool(1);
+  auto weights = std::make_shared<block_lease>(pool.claim(two));
+  fill(*weights, two, 4);
+  graph captured = this->captured([&](cudaStream_t on) {
+    check(*weights, on, 4, mismatches);
+    worker->retire(on, weights);
+    weights.reset();
+  });
+  expect_kept_until_the_end(std::move(captured), pool);
+}
+
+TEST_F(KeptLease, ThatTheCapturedWorkIsToldOfMayEndBeforeTheGraph) {
+  for (bool const is_launched : {false, true}) {
+    block_pool pool = make_pool(1);
+    std::optional<block_lease> weights = pool.claim(two);
+    fill(*weights, two, 4);
+    graph captured = this->captured([&](cudaStream_t on) {
+      is_launched ? weights->before_launch(on) : weights->record_stream(on);
+      check(*weights, on, 4, mismatches);
+    });
+    weights.reset();
+    expect_kept_until_the_end(std::move(captured), pool);
+  }
+}
+
+TEST_F(KeptLease, ReturnsAfterTheWorkOnItsFirstStream) {
+  block_pool pool = make_pool(1);
+  block_lease weights = pool.claim(two);
+  keep_busy(weights, two, 4);
+  graph captured =
+      this->captured([&](cudaStream_t on) { worker->retire(on, std::move(weights)); });
+  captured = graph();
+  EXPECT_TRUE(drained());
+  expect_next_waits(pool, three, 4);
+}
+
+TEST_F(KeptLease, ClaimedOnTheCapturingStreamWaitsForItsNextCall) {
+  block_pool pool = make_pool(1);
+  block_lease weights = pool.claim(one);
+  fill(weights, one, 4);
+  graph captured = this->captured([&](cudaStream_t on) {
+    check(weights, on, 4, mismatches);
+    worker->retire(on, std::move(weights));
+  });
+  EXPECT_TRUE(is_kept(pool));
+  captured = graph();
+  expect_record_is_deferred(pool, one);
+}
+
+TEST_F(KeptLease, OfACaptureThatIsOverIsKeptByAnotherGraphToo) {
+  block_pool pool = make_pool(1);
+  std::optional<block_lease> output;
+  graph first = captured([&](cudaStream_t on) {
+    output = pool.claim(on);
+    fill(*output, on, 4);
+  });
+  graph second = captured([&](cudaStream_t on) {
+    output->before_launch(on);
+    check(*output, on, 4, mismatches);
+  });
+  output.reset();
+  run(first);
+  first = graph();
+  EXPECT_TRUE(stays_kept(pool));
+  run(second);
+  second = graph();
+  EXPECT_TRUE(is_released(pool));
+}
+
+TEST_F(KeptLease, IsNotGivenToAnotherGraphsCaptureBeforeItsEnd) {
+  block_pool pool = make_pool(2);
+  block_lease weights = pool.claim(two);
+  graph const first = captured([&](cudaStream_t on) { weights.before_launch(on); });
+  int const number = weights->number();
+  weights.release();
+  graph const second = captured([&](cudaStream_t on) {
+    block_lease const other = pool.claim(on);
+    EXPECT_NE(other->number(), number);
+  });
+  EXPECT_EQ(pool.stats().in_graphs, 2U);
+}
+
+TEST_F(KeptLease, ByTheSameGraphTwiceCountsOnce) {
+  block_pool pool = make_pool(1);
+  block_lease weights = pool.claim(two);
+  graph const captured = this->captured([&](cudaStream_t on) {
+    for (int i = 0; i < 3; ++i) weights.before_launch(on);
+  });
+  EXPECT_EQ(captured.held().slots, 1U);
+  EXPECT_EQ(worker->stats().in_graphs, 1U);
+}
+
+}  // namespace
+}  // namespace escrow::test
