@@ -10,6 +10,10 @@ function(escrow_compile_options target)
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow>"
     "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ESCROW_WERROR}>>:-Werror>")
+  # No path of who builds gets into a text or a binary. Of what contains the other, the later option counts.
+  cmake_path(GET CMAKE_CURRENT_FUNCTION_LIST_DIR PARENT_PATH source_dir)
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_BINARY_DIR}=.;-ffile-prefix-map=${source_dir}/=>")
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   if(ESCROW_SANITIZE)
     target_compile_options(${target} PRIVATE

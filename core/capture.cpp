@@ -28,8 +28,9 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
                     "end the capture with cudaStreamEndCapture and begin again");
 }
 
-relaxed_capture_scope::relaxed_capture_scope() {
-  check(cudaThreadExchangeStreamCaptureMode(&previous_), "cudaThreadExchangeStreamCaptureMode");
+relaxed_capture_scope::relaxed_capture_scope(source_location where) {
+  check(cudaThreadExchangeStreamCaptureMode(&previous_), "cudaThreadExchangeStreamCaptureMode",
+        where);
 }
 
 relaxed_capture_scope::~relaxed_capture_scope() {

@@ -2,6 +2,7 @@
 #include "escrow/core/error.hpp"
 
 #include <string>
+#include <string_view>
 #include <typeinfo>
 
 namespace escrow::inline v0_1 {
@@ -18,6 +19,10 @@ std::string describe(cudaError_t status, char const* api, source_location where,
                      std::to_string(static_cast<int>(status)) + "): " + cudaGetErrorString(status);
   if (!note.empty()) text.append("; ").append(note);
   return text;
+}
+
+bool is_same(source_location one, source_location other) noexcept {
+  return one.line() == other.line() && std::string_view(one.file_name()) == other.file_name();
 }
 
 }  // namespace
@@ -43,7 +48,21 @@ void detail::throw_cuda_error(cudaError_t status, char const* api, source_locati
 
 void detail::rethrow_at(cuda_error const& handled, char const* call, source_location where) {
   if (typeid(handled) != typeid(cuda_error)) throw;  // a caller's own type, e.g. of a pool's `make`
+  if (is_same(handled.where(), where)) throw;        // a call inside of this one has named it
   throw cuda_error(handled, call, where);
+}
+
+std::string detail::text_at(source_location where, std::string_view text) {
+  return (where.line() == 0 ? "" : describe(where)) + std::string(text);
+}
+
+void detail::rethrow_at(located_error const& handled, source_location where) {
+  handled.throw_at(where);
+  throw;  // not reached
+}
+
+void usage_error::throw_at(source_location where) const {
+  detail::throw_again_at(*this, where);
 }
 
 bool is_sticky(cudaError_t status) noexcept {

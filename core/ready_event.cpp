@@ -16,23 +16,23 @@
 
 namespace escrow::inline v0_1 {
 
-void event_ref::record(stream_ref stream) const {
-  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+void event_ref::record(stream_ref stream, source_location where) const {
+  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord", where);
 }
 
-void event_ref::wait(stream_ref stream) const {
-  check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent");
+void event_ref::wait(stream_ref stream, source_location where) const {
+  check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent", where);
 }
 
-bool event_ref::is_done() const {
+bool event_ref::is_done(source_location where) const {
   cudaError_t const status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) return false;  // not an error: see succeeded()
-  check(status, "cudaEventQuery");
+  check(status, "cudaEventQuery", where);
   return true;
 }
 
-void event_ref::sync() const {
-  check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+void event_ref::sync(source_location where) const {
+  check(cudaEventSynchronize(event_), "cudaEventSynchronize", where);
 }
 
 event::event(source_location where) {

@@ -150,17 +150,18 @@ void deleter::finish_after_stream(retired_object& object, retirement const& begu
   throw cuda_error(recorded.status, "cudaEventRecord");
 }
 
-void deleter::drain() {
-  static_cast<void>(drain_for(std::chrono::nanoseconds::max()));
+void deleter::drain(source_location where) {
+  static_cast<void>(drain_for(std::chrono::nanoseconds::max(), where));
 }
 
-bool deleter::drain_for(std::chrono::nanoseconds timeout) {
+bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where) {
   using clock = std::chrono::steady_clock;
   deleter_core& its = *core_;
   if (its.is_reclaiming_here()) {
-    throw usage_error("deleter::drain",
-                      "called from an owner's destructor, which it would wait for",
-                      "drain on another thread");
+    throw usage_error(
+        usage_error("deleter::drain", "called from an owner's destructor, which it would wait for",
+                    "drain on another thread"),
+        where);
   }
   auto const begin = clock::now();
   // Acquire and release: see epoch_.
@@ -170,7 +171,7 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout) {
   auto const slice = polls ? std::chrono::nanoseconds(its.options_.poll_interval_min)
                            : std::chrono::milliseconds(50);
   while (true) {
-    if (polls) poll();
+    if (polls) poll(where);
     auto const left = timeout - (clock::now() - begin);
     std::unique_lock lock(its.drain_mutex_);
     auto const is_drained = [&] { return its.drained_ >= last; };
@@ -181,27 +182,29 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout) {
   }
 }
 
-void deleter::stop() {
+void deleter::stop(source_location where) {
   core_->refuses_.store(true, std::memory_order_relaxed);
-  drain();
+  drain(where);
 }
 
-bool deleter::stop_for(std::chrono::nanoseconds timeout) {
+bool deleter::stop_for(std::chrono::nanoseconds timeout, source_location where) {
   core_->refuses_.store(true, std::memory_order_relaxed);
-  if (!drain_for(timeout)) return false;
+  if (!drain_for(timeout, where)) return false;
   deleter_stats const now = stats();
   return now.in_graphs == 0 && now.leaked == 0;
 }
 
-std::size_t deleter::poll() {
+std::size_t deleter::poll(source_location where) {
   if (deleter_core::is_process_exiting()) return 0;  // CUDA may be unloaded
-  relaxed_capture_scope const relaxed;
-  int const device = current_device();
-  bool is_relaxed = true;
-  std::size_t const count = core_->guarded_pass(is_relaxed);
-  retry_cleanup([device] { return cudaSetDevice(device); });
-  core_->bell_->notify();  // a worker must see what is still pending
-  return count;
+  return detail::called_at("deleter::poll", where, [&] {
+    relaxed_capture_scope const relaxed;
+    int const device = current_device();
+    bool is_relaxed = true;
+    std::size_t const count = core_->guarded_pass(is_relaxed);
+    retry_cleanup([device] { return cudaSetDevice(device); });
+    core_->bell_->notify();  // a worker must see what is still pending
+    return count;
+  });
 }
 
 deleter_stats deleter::stats() const noexcept {
@@ -251,6 +254,10 @@ std::string to_json(sharing_stats const& stats) {
                               {"stream_waits", stats.stream_waits}});
   text.pop_back();
   return text + ", \"unordered\": [" + ids + "]}";
+}
+
+void group_busy::throw_at(source_location where) const {
+  detail::throw_again_at(*this, where);
 }
 
 sharing_group::sharing_group(sharing_options options)

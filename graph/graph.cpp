@@ -30,6 +30,8 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
   return nodes;
 }
 
+constexpr char const* creating = "graph::graph";
+
 cudaGraph_t new_graph() {
   cudaGraph_t made = nullptr;
   check(cudaGraphCreate(&made, 0), "cudaGraphCreate");
@@ -51,13 +53,15 @@ std::shared_ptr<graph_core> core_of(cudaGraph_t native, Id... id) {
 
 graph::graph(std::shared_ptr<graph_core> core) noexcept : shared_(std::move(core)) {}
 
-graph::graph() : graph(core_of(new_graph())) {}
+graph::graph(source_location where)
+    : graph(detail::called_at(creating, where, [] { return core_of(new_graph()); })) {}
 
-graph::graph(deleter& its) : graph() {
+graph::graph(deleter& its, source_location where) : graph(where) {
   shared_->set_keeper(its.core());
 }
 
-graph::graph(cudaGraph_t native, std::uint64_t id) : graph(core_of(native, id)) {}
+graph::graph(cudaGraph_t native, std::uint64_t id, source_location where)
+    : graph(detail::called_at(creating, where, [&] { return core_of(native, id); })) {}
 
 graph::graph(graph&& other) noexcept = default;
 graph& graph::operator=(graph&& other) noexcept = default;
@@ -69,33 +73,38 @@ graph_core& detail::require_graph(char const* call, graph_core* core) {
                     "keep the graph while it, or nodes of it, are used");
 }
 
-cudaGraph_t graph::get() const {
-  return shared_ == nullptr ? nullptr : shared_->expose();
+cudaGraph_t graph::get(source_location where) const {
+  if (shared_ == nullptr) return nullptr;
+  return detail::called_at("graph::get", where, [&] { return shared_->expose(); });
 }
 
 std::uint64_t graph::id() const noexcept {
   return shared_ == nullptr ? 0 : shared_->id();
 }
 
-cudaGraph_t graph::detach() {
-  return shared_ == nullptr ? nullptr : shared_->detach();
+cudaGraph_t graph::detach(source_location where) {
+  if (shared_ == nullptr) return nullptr;
+  return detail::called_at("graph::detach", where, [&] { return shared_->detach(); });
 }
 
 graph_ref::graph_ref(graph const& of) noexcept
     : native_(of.core() == nullptr ? nullptr : of.core()->native()), core_(of.core().get()) {}
 
-graph graph::clone() const {
-  graph_core& core = detail::require_graph("graph::clone", shared_.get());
-  graph_survey const survey = survey_for_copy("graph::clone", core);
-  cudaGraph_t made = nullptr;
-  {
-    graph_lifetime_lock const turn;
-    check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
-  }
-  graph copy(core_of(made));
-  note_copies(survey, core.native(), made);
-  copy.shared_->copy_payloads(core);
-  return copy;
+graph graph::clone(source_location where) const {
+  constexpr char const* call = "graph::clone";
+  return detail::called_at(call, where, [&] {
+    graph_core& core = detail::require_graph(call, shared_.get());
+    graph_survey const survey = survey_for_copy(call, core);
+    cudaGraph_t made = nullptr;
+    {
+      graph_lifetime_lock const turn;
+      check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
+    }
+    graph copy(core_of(made));
+    note_copies(survey, core.native(), made);
+    copy.shared_->copy_payloads(core);
+    return copy;
+  });
 }
 
 cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
@@ -123,21 +132,31 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
   return node;
 }
 
-cudaGraphNode_t graph::add_child(graph const& child) {
-  graph_core& core = detail::require_graph("graph::add_child", shared_.get());
-  std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
-  return child.embed_in("graph::add_child", core.native(), last);
+cudaGraphNode_t graph::add_child(graph const& child, source_location where) {
+  constexpr char const* call = "graph::add_child";
+  return detail::called_at(call, where, [&] {
+    graph_core& core = detail::require_graph(call, shared_.get());
+    std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
+    return child.embed_in(call, core.native(), last);
+  });
 }
 
-void graph::write_dot(std::filesystem::path const& file, unsigned flags) const {
-  graph_core const& core = detail::require_graph("graph::write_dot", shared_.get());
-  check(cudaGraphDebugDotPrint(core.native(), file.c_str(), flags), "cudaGraphDebugDotPrint");
+void graph::write_dot(std::filesystem::path const& file, unsigned flags,
+                      source_location where) const {
+  constexpr char const* call = "graph::write_dot";
+  detail::called_at(call, where, [&] {
+    graph_core const& core = detail::require_graph(call, shared_.get());
+    check(cudaGraphDebugDotPrint(core.native(), file.c_str(), flags), "cudaGraphDebugDotPrint");
+  });
 }
 
-resource_usage graph::held() const {
-  graph_ref const self(*this);
-  graph_survey const survey = survey_of("graph::held", self.get(), self.core(), {});
-  return graph_registry::global().describe(survey.known);
+resource_usage graph::held(source_location where) const {
+  constexpr char const* call = "graph::held";
+  return detail::called_at(call, where, [&] {
+    graph_ref const self(*this);
+    graph_survey const survey = survey_of(call, self.get(), self.core(), {});
+    return graph_registry::global().describe(survey.known);
+  });
 }
 
 namespace {
@@ -150,14 +169,14 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
 
 }  // namespace
 
-capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode)
+capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode, source_location where)
     : stream_(stream.get()) {
-  check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture");
+  check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture", where);
   // On failure, what needs the graph's id asks the graph.
   static_cast<void>(succeeded(detail::query_capture(stream_, captured_)));
 }
 
-graph capture_scope::end() {
+graph capture_scope::end(source_location where) {
   is_open_ = false;
   graph_registry::global().end_capture(captured_.id, captured_.graph);
   cudaGraph_t captured = nullptr;
@@ -166,8 +185,8 @@ graph capture_scope::end() {
     destroy_graph(captured);  // there is one if the error is that of earlier work
     drop();
   }
-  check(status, "cudaStreamEndCapture");
-  return graph(captured, captured_.id);
+  check(status, "cudaStreamEndCapture", where);
+  return graph(captured, captured_.id, where);
 }
 
 capture_scope::~capture_scope() {

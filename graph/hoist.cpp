@@ -87,17 +87,19 @@ hoisted::~hoisted() {
   leak(std::move(state_->held));
 }
 
-hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies) {
-  relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of("hoist", source.get(), source.core(), bodies);
-  hoist_scope off("hoist", survey);
-  if (off.sets().empty() && !survey.known.empty()) {
-    throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
-                      "keep the first `hoisted` for all that is created from the graph");
-  }
-  std::unique_ptr<hoisted::state> taken(
-      new hoisted::state{hold_all(off.sets()), !survey.lacks_bodies});
-  off.keep_off(source.core());
+hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_location where) {
+  std::unique_ptr<hoisted::state> taken;
+  detail::called_at("hoist", where, [&] {
+    relaxed_capture_scope const relaxed;
+    graph_survey const survey = survey_of("hoist", source.get(), source.core(), bodies);
+    hoist_scope off("hoist", survey);
+    if (off.sets().empty() && !survey.known.empty()) {
+      throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
+                        "keep the first `hoisted` for all that is created from the graph");
+    }
+    taken.reset(new hoisted::state{hold_all(off.sets()), !survey.lacks_bodies});
+    off.keep_off(source.core());
+  });
   return hoisted(std::move(taken));
 }
 
@@ -143,11 +145,13 @@ void hoisted::leave_at_end() noexcept {
   }
 }
 
-void hoisted::release_after(stream_ref stream) {
+void hoisted::release_after(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_after";
-  static_cast<void>(require_left(call));
-  require_no_capture(call, stream);
-  record_and_release(stream);
+  detail::called_at(call, where, [&] {
+    static_cast<void>(require_left(call));
+    require_no_capture(call, stream);
+    record_and_release(stream);
+  });
 }
 
 void hoisted::record_and_release(stream_ref stream) {
@@ -167,27 +171,34 @@ void hoisted::record_and_release(stream_ref stream) {
   state_.reset();
 }
 
-void hoisted::release_after(event_ref ready) {
-  static_cast<void>(require_left("hoisted::release_after"));
-  relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
-  cudaError_t const status = cudaEventQuery(ready.get());
-  bool const is_pending = !succeeded(status) && status == cudaErrorNotReady;
-  if (answer_of(status) == ready_answer::done) return release();  // also if its device is lost
-  if (!is_pending) check(status, "cudaEventQuery");
-  // An event of ours behind it, which claims can query as long as they need.
-  own_stream const behind;
-  ready.wait(behind.get());
-  record_and_release(behind.get());
+void hoisted::release_after(event_ref ready, source_location where) {
+  constexpr char const* call = "hoisted::release_after";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(require_left(call));
+    relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
+    cudaError_t const status = cudaEventQuery(ready.get());
+    bool const is_pending = !succeeded(status) && status == cudaErrorNotReady;
+    if (answer_of(status) == ready_answer::done) return release();  // also if its device is lost
+    if (!is_pending) check(status, "cudaEventQuery");
+    // An event of ours behind it, which claims can query as long as they need.
+    own_stream const behind;
+    ready.wait(behind.get());
+    record_and_release(behind.get());
+  });
 }
 
-void hoisted::release_at_end(stream_ref stream) {
-  state& mine = require("hoisted::release_at_end");
-  mine.end = std::make_shared<launch_end>(current_device());
-  mine.at_end = stream;
+void hoisted::release_at_end(stream_ref stream, source_location where) {
+  constexpr char const* call = "hoisted::release_at_end";
+  detail::called_at(call, where, [&] {
+    state& mine = require(call);
+    mine.end = std::make_shared<launch_end>(current_device());
+    mine.at_end = stream;
+  });
 }
 
-void hoisted::release() {
-  state& mine = require_left("hoisted::release");
+void hoisted::release(source_location where) {
+  state& mine = detail::called_at("hoisted::release", where,
+                                  [&]() -> state& { return require_left("hoisted::release"); });
   if (mine.is_end_unknown()) {
     launch_lock const lock(mine.orders);
     mine.launched->failure = cudaSuccess;

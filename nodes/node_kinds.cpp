@@ -20,8 +20,10 @@ cudaGraphNodeParams params_of(cudaGraphNodeType type) {
   return result;
 }
 
-void require(bool condition, char const* call, char const* problem, char const* remedy) {
-  if (!condition) throw usage_error(call, problem, remedy);
+// Nowhere: the caller's line is named by who calls.
+void require(bool condition, char const* call, char const* problem, char const* remedy,
+             source_location where = {}) {
+  if (!condition) throw usage_error(usage_error(call, problem, remedy), where);
 }
 
 bool fits(unsigned value, unsigned bytes) noexcept {
@@ -55,27 +57,28 @@ retired_object::loan payload_of(graph_core& core) {
   return retired_object::loan(&keeper.take_retired_object(0, false));
 }
 
-cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event) {
+cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event, source_location where) {
   bool const records = type == cudaGraphNodeTypeEventRecord;
   require(event != nullptr, records ? "record_node" : "wait_node",
-          "the event is null: it was moved from", "copy it");
+          "the event is null: it was moved from", "copy it", where);
   cudaGraphNodeParams result = params_of(type);
   (records ? result.eventRecord.event : result.eventWait.event) = event;
   return result;
 }
 
-cudaGraphNodeParams memset_params(void* destination, memset_config const& config) {
+cudaGraphNodeParams memset_params(void* destination, memset_config const& config,
+                                  source_location where) {
   constexpr char const* call = "memset_node";
-  require(destination != nullptr, call, "the destination is null", "pass device memory");
+  require(destination != nullptr, call, "the destination is null", "pass device memory", where);
   unsigned const bytes = config.element_bytes;
   require(bytes == 1 || bytes == 2 || bytes == 4, call, "`element_bytes` is not 1, 2 or 4",
-          "write larger elements with a kernel");
+          "write larger elements with a kernel", where);
   require(fits(config.value, bytes), call, "`value` does not fit in an element",
-          "raise `element_bytes`, or cut the value");
+          "raise `element_bytes`, or cut the value", where);
   require(config.width != 0 && config.height != 0, call, "there is nothing to write",
-          "give a width, and rows");
+          "give a width, and rows", where);
   require(config.height == 1 || config.pitch >= config.width * bytes, call,
-          "`pitch` is less than a row", "give the bytes from row to row");
+          "`pitch` is less than a row", "give the bytes from row to row", where);
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemset);
   result.memset.dst = destination;
   result.memset.pitch = config.pitch;
@@ -86,10 +89,11 @@ cudaGraphNodeParams memset_params(void* destination, memset_config const& config
   return result;
 }
 
-cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes) {
+cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes,
+                                  source_location where) {
   constexpr char const* call = "memcpy_node";
-  require(to != nullptr && from != nullptr, call, "an address is null", "pass memory");
-  require(bytes != 0, call, "`bytes` is 0", "leave the node out");
+  require(to != nullptr && from != nullptr, call, "an address is null", "pass memory", where);
+  require(bytes != 0, call, "`bytes` is 0", "leave the node out", where);
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemcpy);
   cudaMemcpy3DParms& copy = result.memcpy.copyParams;
   copy.srcPtr = {const_cast<void*>(from), bytes, bytes, 1};
@@ -107,25 +111,26 @@ cudaGraphNodeParams host_params(cudaHostFn_t function) {
 
 }  // namespace detail
 
-alloc_kind alloc_node(std::size_t bytes) {
-  detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out");
+alloc_kind alloc_node(std::size_t bytes, source_location where) {
+  detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out", where);
   alloc_kind made{detail::params_of(cudaGraphNodeTypeMemAlloc)};
   made.params.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
-  made.params.alloc.poolProps.location = {cudaMemLocationTypeDevice, current_device()};
+  made.params.alloc.poolProps.location = {cudaMemLocationTypeDevice,
+                                          detail::called_at("alloc_node", where, current_device)};
   made.params.alloc.bytesize = bytes;
   return made;
 }
 
-detail::owning_kind<detail::no_share> free_node(void* address) {
+detail::owning_kind<detail::no_share> free_node(void* address, source_location where) {
   detail::require(address != nullptr, "free_node", "`address` is null",
-                  "free what a node allocates");
+                  "free what a node allocates", where);
   cudaGraphNodeParams params = detail::params_of(cudaGraphNodeTypeMemFree);
   params.free.dptr = address;
   return {params, {}};
 }
 
-conditional_kind switch_node(condition const& tested, unsigned bodies) {
-  detail::require(bodies != 0, "switch_node", "`bodies` is 0", "give at least one");
+conditional_kind switch_node(condition const& tested, unsigned bodies, source_location where) {
+  detail::require(bodies != 0, "switch_node", "`bodies` is 0", "give at least one", where);
   return {"switch_node", tested, cudaGraphCondTypeSwitch, bodies};
 }
 

@@ -227,6 +227,10 @@ std::string slot_pool::state::describe_claim(claim_request const& asked, size_cl
   return text;
 }
 
+void pool_exhausted::throw_at(source_location where) const {
+  detail::throw_again_at(*this, where);
+}
+
 void slot_pool::state::refuse(claim_request const& asked, size_class& of,
                               std::exception_ptr const& failure) {
   if (failure == nullptr) {

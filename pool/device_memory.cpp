@@ -36,9 +36,9 @@ memory_source memory_source::from(cudaMemPool_t pool) {
           cudaFree, "cudaMallocFromPoolAsync"};
 }
 
-device_block::device_block(std::size_t bytes, memory_source const& source)
+device_block::device_block(std::size_t bytes, memory_source const& source, source_location where)
     : bytes_(bytes), free_(source.free) {
-  check(source.allocate(&data_, bytes), source.name);
+  check(source.allocate(&data_, bytes), source.name, where);
 }
 
 device_block::~device_block() {

@@ -12,17 +12,21 @@
 namespace escrow::inline v0_1 {
 
 scratch_pool::owned_slots scratch_pool::make_slots(pool_options const& options,
-                                                   scratch_policy const& policy) {
+                                                   scratch_policy const& policy,
+                                                   source_location where) {
+  constexpr char const* call = "scratch_pool";
   if (!policy.source.allocate || !policy.source.free) {
-    throw usage_error("scratch_pool", "`policy.source` lacks a function",
-                      "give both, allocate and free");
+    throw usage_error(
+        usage_error(call, "`policy.source` lacks a function", "give both, allocate and free"),
+        where);
   }
   auto const functions = std::make_shared<slot_functions<device_block> const>();
   auto make = [functions, source = policy.source](size_class const& of) {
     return std::make_unique<resource_of<device_block>>(
         *functions, [&] { return device_block(of.bytes, source); });
   };
-  return owned_slots(new slot_pool(options, std::move(make), &policy));
+  return detail::called_at(
+      call, where, [&] { return owned_slots(new slot_pool(options, std::move(make), &policy)); });
 }
 
 lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
@@ -55,30 +59,35 @@ claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_l
 
 lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
   constexpr char const* call = "scratch_claimer::claim";
-  return lease<device_block>([&] { return of(call, bytes, where).claim(call, where, {}, bytes); });
+  return lease<device_block>([&] {
+    return detail::called_at(call, where,
+                             [&] { return of(call, bytes, where).claim(call, where, {}, bytes); });
+  });
 }
 
 void scratch_claimer::flush(source_location where) {
   constexpr char const* call = "scratch_claimer::flush";
-  if (sizes_.empty()) claimer_slots::refuse_moved_from(call);
-  for (auto& [size, claims] : sizes_) claims.flush(call, where);
+  detail::called_at(call, where, [&] {
+    if (sizes_.empty()) claimer_slots::refuse_moved_from(call);
+    for (auto& [size, claims] : sizes_) claims.flush(call, where);
+  });
 }
 
-std::size_t scratch_pools::device_count() {
+std::size_t scratch_pools::device_count(source_location where) {
   int devices = 0;
-  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount", where);
   return static_cast<std::size_t>(devices);
 }
 
-scratch_pool& scratch_pools::on(int device) {
+scratch_pool& scratch_pools::on(int device, source_location where) {
   if (device < 0 || static_cast<std::size_t>(device) >= places_.size()) {
-    throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
+    throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice", where);
   }
   place& its = places_[static_cast<std::size_t>(device)];
   std::call_once(its.is_made, [&] {
     pool_options chosen = options_;
     chosen.device = device;
-    its.pool.emplace(chosen, policy_);
+    its.pool.emplace(chosen, policy_, where);
   });
   return *its.pool;
 }

@@ -38,8 +38,8 @@ struct ESCROW_LOCAL stream_allocator::state {
     std::unordered_map<void const*, claimed_slot> leases;  // empty after the memory's end
   };
 
-  state(pool_options const& options, scratch_policy const& policy)
-      : pool(options, policy),
+  state(pool_options const& options, scratch_policy const& policy, source_location where)
+      : pool(options, policy, where),
         device(options.device == -1 ? current_device() : options.device),
         core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
   ~state() {
@@ -157,16 +157,19 @@ struct ESCROW_LOCAL stream_allocator::state {
   std::mutex mutex;         // guards the creation of the stream in `own`
 };
 
-std::shared_ptr<stream_allocator::state> stream_allocator::make_state(
-    pool_options const& options, scratch_policy const& policy) {
+std::shared_ptr<stream_allocator::state> stream_allocator::make_state(pool_options const& options,
+                                                                      scratch_policy const& policy,
+                                                                      source_location where) {
   pool_options its = options;
   if (!its.slots_max) its.slots_max = std::numeric_limits<std::size_t>::max();
-  return std::make_shared<state>(its, policy);
+  return detail::called_at("stream_allocator", where,
+                           [&] { return std::make_shared<state>(its, policy, where); });
 }
 
 void* stream_allocator::allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,
                                  source_location where) {
-  return state_->allocate(stream, bytes, alignment, where);
+  return detail::called_at(allocate_name, where,
+                           [&] { return state_->allocate(stream, bytes, alignment, where); });
 }
 
 void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, source_location where) {

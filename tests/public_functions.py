@@ -57,6 +57,8 @@ EXCEPTED = {
     "deleter::global": "makes one deleter for the process, once; as the operation 'deleter with a thread, made'",
     "stream_allocator::deallocate_or_report": "deallocate, and a report of what it throws",
     "stream_allocator::record_stream": "lease::record_stream, with the lease found by its address",
+    "group_busy::*": "a value that is thrown",
+    "pool_exhausted::*": "a value that is thrown",
     "usage_error::*": "a value that is thrown",
 }
 

@@ -1,5 +1,6 @@
 // Texts of errors: each names the call, the argument and what to do; a cuda_error of a function
 // that takes a source_location names the caller's line.
+#include <escrow/nodes.hpp>
 #include <sstream>
 #include <string_view>
 
@@ -116,6 +117,35 @@ TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
   }
 }
 
+struct row {
+  int line;  // of the call, which may be on the next one
+  char const* call;
+  char const* api;
+  std::function<void()> run;
+};
+
+// The API fails in each of them.
+void expect_callers_lines(std::vector<row> const& rows) {
+  for (row const& each : rows) {
+    SCOPED_TRACE(each.call);
+    sim::fail_call_here(each.api, cudaErrorUnknown);
+    try {
+      each.run();
+      ADD_FAILURE() << each.call << " threw nothing";
+    } catch (cuda_error const& error) {
+      int const line = static_cast<int>(error.where().line());
+      EXPECT_TRUE(line == each.line || line == each.line + 1) << error.what();
+      EXPECT_EQ(std::string_view(error.where().file_name()), __FILE__) << error.what();
+      EXPECT_STREQ(error.api(), each.api);
+      EXPECT_EQ(error.status(), cudaErrorUnknown);
+      std::string const place = std::string(__FILE__) + ":" + std::to_string(line) + ": ";
+      EXPECT_EQ(std::string_view(error.what()).find(place + each.call + ": "), 0U) << error.what();
+      EXPECT_NE(std::string_view(error.what()).find(each.api), std::string::npos) << error.what();
+    }
+    sim::clear_faults();
+  }
+}
+
 TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
   block_pool pool = make_pool(1);
   cargo taken = make_cargo();
@@ -131,12 +161,6 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
   launcher.launch();
   owned_event const event = make_event();
   auto const owner = [] { return std::make_unique<int>(); };
-  struct row {
-    int line;  // of the call, which may be on the next one
-    char const* call;
-    char const* api;
-    std::function<void()> run;
-  };
   std::vector<row> const rows{
       {__LINE__, "graph_exec::graph_exec", "cudaGraphInstantiate",
        [&] { graph_exec const another(source); }},
@@ -166,21 +190,129 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
        [&] { return pool.try_claim(two); }},
       {__LINE__, "scratch_pool::claim", "cudaMalloc", [&] { return scratch.claim(two, 300); }},
   };
-  for (row const& each : rows) {
-    sim::fail_call_here(each.api, cudaErrorUnknown);
-    try {
-      each.run();
-      ADD_FAILURE() << each.call << " threw nothing";
-    } catch (cuda_error const& error) {
-      int const line = static_cast<int>(error.where().line());
-      EXPECT_TRUE(line == each.line || line == each.line + 1) << error.what();
-      EXPECT_EQ(std::string_view(error.where().file_name()), __FILE__) << error.what();
-      EXPECT_STREQ(error.api(), each.api);
-      EXPECT_EQ(error.status(), cudaErrorUnknown);
-      std::string const place = std::string(__FILE__) + ":" + std::to_string(line) + ": ";
-      EXPECT_EQ(std::string_view(error.what()).find(place + each.call + ": "), 0U) << error.what();
-      EXPECT_NE(std::string_view(error.what()).find(each.api), std::string::npos) << error.what();
+  expect_callers_lines(rows);
+}
+
+TEST_F(ErrorTexts, OfAFailedCallOfGraphsNodesAndMemoryNameTheCallersLine) {
+  cargo taken = make_cargo();
+  scratch_pool scratch(options(1));
+  stream_allocator memory(options(1));
+  graph const source = captured_without_cargo();
+  owned_event const event = make_event();
+  graph by_hand;
+  auto const node = build(by_hand).add(memset_node(cells.data(), {.width = 1}));
+  hoisted held = hoist(captured(taken));
+  std::vector<row> const rows{
+      {__LINE__, "graph::graph", "cudaGraphCreate", [&] { graph const another; }},
+      {__LINE__, "graph::clone", "cudaGraphClone", [&] { return source.clone(); }},
+      {__LINE__, "graph::add_child", "cudaGraphAddChildGraphNode",
+       [&] { return by_hand.add_child(source); }},
+      {__LINE__, "graph::write_dot", "cudaGraphDebugDotPrint",
+       [&] { source.write_dot("/dev/null"); }},
+      {__LINE__, "hoist", "cudaGraphGetNodes", [&] { return hoist(by_hand); }},
+      {__LINE__, "hoisted::release_after", "cudaEventQuery",
+       [&] { held.release_after(event_ref(event)); }},
+      {__LINE__, "deleter::poll", "cudaGetDevice", [&] { return worker->poll(); }},
+      {__LINE__, "graph_builder_ref::add", "cudaGraphAddNode",
+       [&] { return build(by_hand).add(memset_node(cells.data(), {.width = 1})); }},
+      {__LINE__, "graph_builder_ref::join", "cudaGraphAddNode",
+       [&] { return build(by_hand).join(); }},
+      {__LINE__, "node::destroy", "cudaGraphNodeGetType", [&] { node.destroy(); }},
+      {__LINE__, "node::set", "cudaGraphNodeSetParams",
+       [&] { node.set(memset_node(cells.data(), {.width = 2})); }},
+      {__LINE__, "launch", "cudaLaunchKernelExC",
+       [&] { launch(two, kernel(kernel_address(kernel_id::tiny)), {}); }},
+      {__LINE__, "scratch_pool::trim", "cudaGetDevice", [&] { return scratch.trim(); }},
+      {__LINE__, "stream_allocator::allocate", "cudaStreamCreateWithFlags",
+       [&] { return memory.allocate(300); }},
+  };
+  expect_callers_lines(rows);
+  held.release();
+}
+
+// The text of a call's error, behind the call's line, which may be the next one.
+template <class Error, class Call>
+std::string text_at_line(int line, Call&& call) {
+  try {
+    static_cast<void>(call());
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (Error const& error) {
+    EXPECT_EQ(typeid(error), typeid(Error));
+    int const found = static_cast<int>(error.where().line());
+    EXPECT_TRUE(found == line || found == line + 1) << error.what();
+    EXPECT_EQ(std::string_view(error.where().file_name()), __FILE__) << error.what();
+    std::string const place = std::string(__FILE__) + ":" + std::to_string(found) + ": ";
+    std::string const text = error.what();
+    EXPECT_EQ(text.find(place), 0U) << text;
+    EXPECT_EQ(text.find(place, 1), std::string::npos) << "twice: " << text;
+    return text.substr(std::min(text.size(), place.size()));
+  }
+  return "";
+}
+
+TEST_F(ErrorTexts, OfEachTypeNameTheCallersLineOnce) {
+  void const* const nowhere = nullptr;
+  std::string text = text_at_line<usage_error>(__LINE__, [&] { launch(two, kernel(nowhere), {}); });
+  EXPECT_EQ(text.find("launch: the kernel is null"), 0U) << text;
+  text = text_at_line<usage_error>(__LINE__, [&] { resource_pool<int> const none({}, {}); });
+  EXPECT_EQ(text.find("resource_pool::resource_pool: "), 0U) << text;
+
+  block_pool full = make_pool(1);
+  auto const taken = full.claim(one);
+  text = text_at_line<pool_exhausted>(__LINE__, [&] { return full.claim(two); });
+  EXPECT_EQ(text.find("resource_pool::claim: all 1 slots"), 0U) << text;
+
+  cargo shared = make_cargo();
+  graph source = captured(shared);
+  graph const copy = source.clone();
+  graph_exec exec(copy);
+  hoisted held = hoist(source);
+  held.enter(one);
+  text = text_at_line<group_busy>(__LINE__, [&] { exec.launch(two); });
+  EXPECT_EQ(text.find("graph_exec::launch: this thread"), 0U) << text;
+  held.leave(one);
+  held.release_after(one);
+
+  // What one of these functions calls of Escrow's is at the same line.
+  stream_allocator memory(options(1));
+  text = text_at_line<usage_error>(__LINE__, [&] { return memory.allocate(8, 3); });
+  EXPECT_EQ(text.find("stream_allocator::allocate: "), 0U) << text;
+  sim::fail_call_here("cudaMalloc", cudaErrorUnknown);
+  text = text_at_line<cuda_error>(__LINE__, [&] { return memory.allocate(one, 8); });
+  sim::clear_faults();
+}
+
+TEST_F(ErrorTexts, OfAnErrorThatACallersFunctionThrowsAreLeftAlone) {
+  class own_error : public usage_error {
+    using usage_error::usage_error;
+  };
+  resource_pool<int> pool(options(1), []() -> int { throw own_error("mine", "wrong", "mend it"); });
+  EXPECT_EQ(message_of<own_error>([&] { static_cast<void>(pool.claim(one)); }),
+            "mine: wrong; mend it");
+}
+
+TEST_F(ErrorTexts, OfALaunchWhoseShapeDoesNotFitNameWhatDoesNotAndWhatToDo) {
+  kernel const tiny(kernel_address(kernel_id::tiny));
+  struct shape {
+    launch_config config;
+    std::vector<std::string> parts;
+  };
+  for (shape const& each : std::vector<shape>{
+           {{.grid = {0}}, {"`grid` has a 0: give at least 1", "grid {0, 1, 1}"}},
+           {{.block = {32, 0}}, {"`block` has a 0", "block {32, 0, 1}"}},
+           {{.block = {64, 32}},
+            {"`block` has 2048 threads, the kernel allows 1024: use smaller blocks"}},
+           {{.shared_bytes = 64 * 1024},
+            {"the kernel allows 49152 `shared_bytes`",
+             "raise cudaFuncAttributeMaxDynamicSharedMemorySize", "shared_bytes 65536"}},
+       }) {
+    sim::fail_call_here("cudaLaunchKernelExC", cudaErrorInvalidValue);
+    std::string const text =
+        text_at_line<cuda_error>(__LINE__, [&] { launch(two, tiny, each.config); });
+    for (std::string const& part : each.parts) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
     }
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
     sim::clear_faults();
   }
 }

@@ -64,9 +64,10 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
 // Capture status of `stream`. 0.05 us. Throws cuda_error; cudaErrorStreamCaptureImplicit means that
 // `stream` is the legacy stream, unusable while a blocking stream captures. Any thread.
 // Capture-safe. Source: cudaStreamGetCaptureInfo.
-[[nodiscard]] inline capture_info capture_of(stream_ref stream) {
+[[nodiscard]] inline capture_info capture_of(stream_ref stream,
+                                             source_location where = source_location::current()) {
   capture_info info;
-  check(detail::query_capture(stream.get(), info), "cudaStreamGetCaptureInfo");
+  check(detail::query_capture(stream.get(), info), "cudaStreamGetCaptureInfo", where);
   return info;
 }
 
@@ -91,7 +92,7 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
 // Errors: the constructor throws cuda_error and then has changed nothing.
 class [[nodiscard]] ESCROW_API relaxed_capture_scope {
  public:
-  relaxed_capture_scope();
+  explicit relaxed_capture_scope(source_location where = source_location::current());
   relaxed_capture_scope(relaxed_capture_scope&&) = delete;
   ~relaxed_capture_scope();
 

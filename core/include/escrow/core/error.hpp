@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "escrow/version.hpp"
@@ -52,7 +53,7 @@ class ESCROW_API cuda_error : public std::runtime_error {
 
   [[nodiscard]] cudaError_t status() const noexcept { return status_; }
   [[nodiscard]] char const* api() const noexcept { return api_; }
-  // The line that called Escrow, if that function takes a source_location; else the line that
+  // The line that called Escrow; of an internal error that left no such function, the line that
   // called CUDA. The text has both.
   [[nodiscard]] source_location where() const noexcept { return where_; }
 
@@ -62,21 +63,60 @@ class ESCROW_API cuda_error : public std::runtime_error {
   source_location where_;
 };
 
+// What usage_error, pool_exhausted and group_busy have in common: the caller's line.
+class ESCROW_API located_error {
+ public:
+  // The line that called Escrow, with which the text begins. Nowhere (line 0) if the function takes
+  // no source_location.
+  [[nodiscard]] source_location where() const noexcept { return where_; }
+  // Internal: in a handler of this: throws it with `where`, if it has none yet; a derived type of a
+  // caller's own as it is.
+  [[noreturn]] virtual void throw_at(source_location where) const = 0;
+
+ protected:
+  located_error() = default;
+  explicit located_error(source_location where) noexcept : where_(where) {}
+  located_error(located_error const&) = default;
+  located_error& operator=(located_error const&) = default;
+  ~located_error() = default;
+
+ private:
+  source_location where_;
+};
+
 namespace detail {
+// "file:line: text"; only the text if `where` is nowhere.
+[[nodiscard]] ESCROW_API std::string text_at(source_location where, std::string_view text);
+
+// Throws `handled` again, an Error, as one at `where`; if that has a line, or is of a type that is
+// derived from it, unchanged.
+template <class Error>
+[[noreturn]] void throw_again_at(Error const& handled, source_location where) {
+  if (handled.where().line() != 0 || typeid(handled) != typeid(Error)) throw;
+  throw Error(handled, where);
+}
+
 [[noreturn]] ESCROW_API void throw_cuda_error(cudaError_t status, char const* api,
                                               source_location where, std::string_view note);
 
-// In a handler of `handled`: throws it as the error of `call` at `where`; a derived type as it is.
+// In a handler of `handled`: throws it as the error of `call` at `where`; a derived type, or one
+// that is at `where` already, as it is.
 [[noreturn]] ESCROW_API void rethrow_at(cuda_error const& handled, char const* call,
                                         source_location where);
 
-// Runs a function of Escrow: a cuda_error that leaves it names `call` and the caller's line.
+// In a handler of `handled`: throws it with `where`, see located_error::throw_at.
+[[noreturn]] ESCROW_API void rethrow_at(located_error const& handled, source_location where);
+
+// Runs a function of Escrow: a cuda_error that leaves it names `call` and the caller's line, a
+// located_error that line. The innermost of several such calls counts.
 template <class Function>
 decltype(auto) called_at(char const* call, source_location where, Function&& function) {
   try {
     return std::forward<Function>(function)();
   } catch (cuda_error const& failed) {
     rethrow_at(failed, call, where);
+  } catch (located_error const& failed) {
+    rethrow_at(failed, where);
   }
 }
 }  // namespace detail
@@ -103,14 +143,19 @@ inline bool succeeded(cudaError_t status) noexcept {
 // runtime error descriptions that say "leaves the process in an inconsistent state".
 [[nodiscard]] ESCROW_API bool is_sticky(cudaError_t status) noexcept;
 
-// Incorrect use of Escrow. The text names the call, the argument and the remedy.
-class ESCROW_API usage_error : public std::logic_error {
+// Incorrect use of Escrow. The text names the caller's line, the call, the argument and the remedy.
+class ESCROW_API usage_error : public std::logic_error, public located_error {
  public:
   // `call`: Escrow's function, e.g. "resource_pool::claim". `problem`: the argument and what is
   // wrong with it. `advice`: what to do.
   usage_error(std::string_view call, std::string_view problem, std::string_view advice)
       : std::logic_error(std::string(call) + ": " + std::string(problem) + "; " +
                          std::string(advice)) {}
+  // `failed`, at the caller's line.
+  usage_error(usage_error const& failed, source_location where)
+      : std::logic_error(detail::text_at(where, failed.what())), located_error(where) {}
+
+  [[noreturn]] void throw_at(source_location where) const override;
 };
 
 }  // namespace escrow::inline v0_1

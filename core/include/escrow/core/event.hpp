@@ -33,12 +33,13 @@ class ESCROW_API event_ref {
   [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
 
   // Records the work enqueued on `stream` so far. The stream must be of the event's device.
-  void record(stream_ref stream) const;
+  void record(stream_ref stream, source_location where = source_location::current()) const;
   // Makes `stream` (any device) wait for the last record. Does not block the host.
-  void wait(stream_ref stream) const;
+  void wait(stream_ref stream, source_location where = source_location::current()) const;
   // True if the work before the last record is done, or nothing was recorded. Does not block.
-  [[nodiscard]] bool is_done() const;
-  void sync() const;  // blocks the host until is_done()
+  [[nodiscard]] bool is_done(source_location where = source_location::current()) const;
+  // Blocks the host until is_done().
+  void sync(source_location where = source_location::current()) const;
 
  private:
   cudaEvent_t event_;

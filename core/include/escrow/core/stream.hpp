@@ -65,20 +65,37 @@ class stream_ref {
   cudaStream_t stream_;
 };
 
+namespace detail {
+// A stream, and the line of the call that it is given to: for functions whose parameters end in a
+// pack.
+class stream_at {
+ public:
+  template <std::convertible_to<stream_ref> S>
+  // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
+  stream_at(S const& given, source_location line = source_location::current()) noexcept
+      : stream(given), where(line) {}
+
+  stream_ref stream;
+  source_location where;
+};
+}  // namespace detail
+
 // The stream's id: unique in the process, never reused; one per thread for cudaStreamPerThread and
 // one per device for the null stream. `stream` must not be capturing: the query invalidates
 // captures of every mode (measured). Throws cuda_error. Any thread. Source: cudaStreamGetId.
-[[nodiscard]] inline std::uint64_t stream_id(stream_ref stream) {
+[[nodiscard]] inline std::uint64_t stream_id(stream_ref stream,
+                                             source_location where = source_location::current()) {
   unsigned long long id = 0;
-  check(cudaStreamGetId(stream.get(), &id), "cudaStreamGetId");
+  check(cudaStreamGetId(stream.get(), &id), "cudaStreamGetId", where);
   return id;
 }
 
 // The stream's device. `stream` must not be capturing: the query invalidates captures of every mode
 // (measured). Throws cuda_error. Any thread. Source: cudaStreamGetDevice.
-[[nodiscard]] inline int device_of(stream_ref stream) {
+[[nodiscard]] inline int device_of(stream_ref stream,
+                                   source_location where = source_location::current()) {
   int device = 0;
-  check(cudaStreamGetDevice(stream.get(), &device), "cudaStreamGetDevice");
+  check(cudaStreamGetDevice(stream.get(), &device), "cudaStreamGetDevice", where);
   return device;
 }
 

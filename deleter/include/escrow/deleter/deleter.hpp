@@ -144,14 +144,17 @@ class ESCROW_API deleter {
   // that throws. In a capture: the graph has the owner, with what it took, before `enqueue`. `call`
   // is the caller's name, for errors. Any thread.
   template <class Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
-  void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue) {
-    retirement begun = begin(stream, call);
-    Owner& kept = begun.object->emplace(std::move(owner));
-    bool const is_captured = begun.how == retirement::kind::in_capture;
-    if (!is_captured) enqueue();
-    take(kept);
-    finish(std::move(begun));
-    if (is_captured) enqueue();
+  void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue,
+                     source_location where = source_location::current()) {
+    detail::called_at(call, where, [&] {
+      retirement begun = begin(stream, call);
+      Owner& kept = begun.object->emplace(std::move(owner));
+      bool const is_captured = begun.how == retirement::kind::in_capture;
+      if (!is_captured) enqueue();
+      take(kept);
+      finish(std::move(begun));
+      if (is_captured) enqueue();
+    });
   }
 
   // Destroys `owner` on the worker as soon as possible: for owners that no GPU work uses. Throws
@@ -189,21 +192,23 @@ class ESCROW_API deleter {
   // when the process exits, which ends all reclaiming. Waits without limit, also for the GPU: see
   // drain_for(). Any thread but the worker, which gets usage_error. Throws std::bad_alloc, and
   // without a worker cuda_error.
-  void drain();
+  void drain(source_location where = source_location::current());
   // The same, for at most `timeout`; true if all of it has been reclaimed.
-  [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout,
+                               source_location where = source_location::current());
 
   // Refuses new work, then drains, without limit. What graphs still hold is reclaimed when they
   // release it: the worker sleeps until then, and ends with the deleter. Any thread but the worker.
-  void stop();
+  void stop(source_location where = source_location::current());
   // The same, for at most `timeout`. True if all was reclaimed, none leaked and graphs hold none.
-  [[nodiscard]] bool stop_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] bool stop_for(std::chrono::nanoseconds timeout,
+                              source_location where = source_location::current());
 
   // For programs with their own thread (deleter_options::own_worker false): reclaims on this
   // thread, without waiting for events, and returns how many. Sets Relaxed capture mode and devices
   // during the call. Returns 0 at once if another thread is reclaiming, and at process exit. Throws
   // cuda_error, having reclaimed nothing, if CUDA refuses the mode or does not report the device.
-  std::size_t poll();
+  std::size_t poll(source_location where = source_location::current());
 
   // The statistics and what is waited for, in words, for a log when a shutdown waits, or for a
   // debugger. Graphs are named by their capture id; a pool's describe() has their slots. Any

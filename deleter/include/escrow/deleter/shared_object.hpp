@@ -102,9 +102,10 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
 template <class T>
 void record_stream(std::shared_ptr<T> const& shared, stream_ref stream,
                    source_location where = source_location::current()) {
-  auto& its =
-      detail::require_stream_shared(std::get_deleter<detail::stream_shared_deleter>(shared));
-  detail::called_at("record_stream", where, [&] { its.note_use(stream); });
+  detail::called_at("record_stream", where, [&] {
+    auto const* const made = std::get_deleter<detail::stream_shared_deleter>(shared);
+    detail::require_stream_shared(made).note_use(stream);
+  });
 }
 
 // Keeps `owner` until the work on `stream` so far is done; in a capture, until the graph, its

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "escrow/core/error.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -36,9 +37,14 @@ struct sharing_stats {
 
 // A launch could not begin in time: another thread is between hoisted::enter() and leave() of a
 // graph that shares something with this one, or this thread is.
-class ESCROW_API group_busy : public std::runtime_error {
+class ESCROW_API group_busy : public std::runtime_error, public located_error {
  public:
   using std::runtime_error::runtime_error;
+  // `failed`, at the caller's line.
+  group_busy(group_busy const& failed, source_location where)
+      : std::runtime_error(detail::text_at(where, failed.what())), located_error(where) {}
+
+  [[noreturn]] void throw_at(source_location where) const override;
 };
 
 // What: lets the graphs of one or several pools use the same slots, one graph after another:

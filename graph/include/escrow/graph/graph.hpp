@@ -42,38 +42,40 @@ class ESCROW_API graph {
  public:
   // A new, empty graph, whose node resources the process-wide deleter or `its` destroys. Throws
   // cuda_error, std::bad_alloc. Source: cudaGraphCreate.
-  graph();
-  explicit graph(deleter& its);
+  explicit graph(source_location where = source_location::current());
+  explicit graph(deleter& its, source_location where = source_location::current());
   // Takes over a graph created by plain calls, e.g. cudaStreamEndCapture. `id` is its capture id,
   // if known. Throws std::bad_alloc, cuda_error, usage_error if the id is needed and cannot be
   // learned; the graph is then destroyed.
-  explicit graph(cudaGraph_t native, std::uint64_t id = 0);
+  explicit graph(cudaGraph_t native, std::uint64_t id = 0,
+                 source_location where = source_location::current());
   graph(graph&& other) noexcept;
   graph& operator=(graph&& other) noexcept;
   ~graph();
 
   // The CUDA handle, not owning; null if moved from or detached. Throws cuda_error, std::bad_alloc.
-  [[nodiscard]] cudaGraph_t get() const;
+  [[nodiscard]] cudaGraph_t get(source_location where = source_location::current()) const;
   // The capture id, never reused; 0 if not known.
   [[nodiscard]] std::uint64_t id() const noexcept;
   // Transfers the handle to the caller, who destroys it (graph_lifetime_lock). Throws as get(), and
   // nothing has changed then.
-  [[nodiscard]] cudaGraph_t detach();
+  [[nodiscard]] cudaGraph_t detach(source_location where = source_location::current());
 
   // A copy, which holds what this one holds. Source: cudaGraphClone.
-  [[nodiscard]] graph clone() const;
+  [[nodiscard]] graph clone(source_location where = source_location::current()) const;
   // Adds a node that runs a copy of `child`, which holds what `child` holds, after the end of all
   // present nodes. Returns the node, which belongs to this graph. Otherwise as child_node. Source:
   // cudaGraphAddChildGraphNode.
-  cudaGraphNode_t add_child(graph const& child);
+  cudaGraphNode_t add_child(graph const& child, source_location where = source_location::current());
 
   // Writes the graph as Graphviz DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:
   // cudaErrorOperatingSystem if the file cannot be written. Source: cudaGraphDebugDotPrint.
-  void write_dot(std::filesystem::path const& file, unsigned flags = 0) const;
+  void write_dot(std::filesystem::path const& file, unsigned flags = 0,
+                 source_location where = source_location::current()) const;
 
   // What the graph and its child graphs keep alive, except references of plain cudaGraphClone
   // copies, which Escrow does not know. Throws cuda_error, std::bad_alloc.
-  [[nodiscard]] resource_usage held() const;
+  [[nodiscard]] resource_usage held(source_location where = source_location::current()) const;
 
   // Internal: for building by hand (escrow/nodes.hpp): state of nodes and bodies; null if moved
   // from.
@@ -120,13 +122,14 @@ class ESCROW_API capture_scope {
  public:
   // Begins to capture `stream`. Source: cudaStreamBeginCapture.
   explicit capture_scope(stream_ref stream,
-                         cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal);
+                         cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal,
+                         source_location where = source_location::current());
   capture_scope(capture_scope&&) = delete;
   ~capture_scope();
 
   // Ends the capture, once; throws cuda_error if it was invalidated or a fork was not joined.
   // Source: cudaStreamEndCapture.
-  [[nodiscard]] graph end();
+  [[nodiscard]] graph end(source_location where = source_location::current());
 
  private:
   void drop() noexcept;
@@ -140,10 +143,11 @@ class ESCROW_API capture_scope {
 // ends, its work and claims are dropped, and the exception propagates.
 template <std::invocable<stream_ref> Enqueue>
 [[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue,
-                            cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
-  capture_scope scope(stream, mode);
+                            cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal,
+                            source_location where = source_location::current()) {
+  capture_scope scope(stream, mode, where);
   std::forward<Enqueue>(enqueue)(stream);
-  return scope.end();
+  return scope.end(where);
 }
 
 }  // namespace escrow::inline v0_1

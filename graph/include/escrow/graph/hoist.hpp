@@ -50,24 +50,25 @@ class ESCROW_API hoisted {
 
   // Releases after the work on `stream` so far: records its end, or waits for it if that fails.
   // Launches on other streams must be ordered before that. Throws std::bad_alloc too.
-  void release_after(stream_ref stream);
+  void release_after(stream_ref stream, source_location where = source_location::current());
   // Releases once the last record of `ready`, an event of the current device, is done. It must not
   // have been recorded in a capture; afterwards it may be recorded again or destroyed. If CUDA
   // cannot record behind it, this waits for it. Throws std::bad_alloc too. Source:
   // cudaStreamWaitEvent.
-  void release_after(event_ref ready);
+  void release_after(event_ref ready, source_location where = source_location::current());
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
   // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
-  void release_at_end(stream_ref stream);
+  void release_at_end(stream_ref stream, source_location where = source_location::current());
   // Releases now: no launch may be in flight.
-  void release();
+  void release(source_location where = source_location::current());
 
   // As graph_exec::is_bare(), for execs of the graph.
   [[nodiscard]] bool is_bare() const noexcept;
   [[nodiscard]] resource_usage held() const;  // throws std::bad_alloc
 
  private:
-  friend hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies);
+  friend hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies,
+                       source_location where);
   class state;
 
   explicit hoisted(std::unique_ptr<state> taken) noexcept;
@@ -86,6 +87,7 @@ class ESCROW_API hoisted {
 // for a graph that was hoisted before and holds nothing new since; cuda_error, std::bad_alloc. No
 // other thread may use the graph meanwhile.
 [[nodiscard]] ESCROW_API hoisted hoist(graph_ref source,
-                                       std::vector<cudaGraph_t> const& bodies = {});
+                                       std::vector<cudaGraph_t> const& bodies = {},
+                                       source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_1

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/detail/bound_arguments.hpp"
 #include "escrow/detail/reclaimable.hpp"
@@ -107,16 +108,17 @@ auto kernel_kind(kernel const& launched, launch_config const& config, Values val
 }
 
 // CUDA's parameters of a node that records, or waits. Throws usage_error for a null event.
-[[nodiscard]] ESCROW_API cudaGraphNodeParams event_params(cudaGraphNodeType type,
-                                                          cudaEvent_t event);
+[[nodiscard]] ESCROW_API cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event,
+                                                          source_location where);
 
 // Of an event that the node keeps, or that has to stay.
-inline auto event_kind(cudaGraphNodeType type, std::shared_ptr<event const> shared) {
-  auto const params = event_params(type, shared == nullptr ? nullptr : shared->get());
+inline auto event_kind(cudaGraphNodeType type, std::shared_ptr<event const> shared,
+                       source_location where) {
+  auto const params = event_params(type, shared == nullptr ? nullptr : shared->get(), where);
   return owning_kind<std::shared_ptr<event const>>(params, std::move(shared));
 }
-inline auto event_kind(cudaGraphNodeType type, event_ref event) {
-  return owning_kind<no_share>(event_params(type, event.get()), {});
+inline auto event_kind(cudaGraphNodeType type, event_ref event, source_location where) {
+  return owning_kind<no_share>(event_params(type, event.get(), where), {});
 }
 
 }  // namespace detail

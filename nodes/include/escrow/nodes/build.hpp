@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "escrow/core/error.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/nodes/node_kinds.hpp"
@@ -41,18 +42,21 @@ class ESCROW_API graph_builder_ref {
 
   // Adds a node of this kind (node_kinds.hpp) after this place. Source: cudaGraphAddNode.
   template <detail::changeable_kind Kind>
-  node add(Kind kind) const;
-  allocation add(alloc_kind const& kind) const;
-  node add(child_kind const& kind) const;
-  conditional_node add(conditional_kind const& kind) const;
+  node add(Kind kind, source_location where = source_location::current()) const;
+  allocation add(alloc_kind const& kind, source_location where = source_location::current()) const;
+  node add(child_kind const& kind, source_location where = source_location::current()) const;
+  conditional_node add(conditional_kind const& kind,
+                       source_location where = source_location::current()) const;
 
   // A node that does nothing, after this place and after all of `others`.
-  [[nodiscard]] node join() const;
-  [[nodiscard]] node join(std::vector<node> const& others) const;
+  [[nodiscard]] node join(source_location where = source_location::current()) const;
+  [[nodiscard]] node join(std::vector<node> const& others,
+                          source_location where = source_location::current()) const;
 
   // A condition for a node that is added to this graph, or body. Each launch begins with
   // `initial`. Source: cudaGraphConditionalHandleCreate.
-  [[nodiscard]] condition make_condition(unsigned initial) const;
+  [[nodiscard]] condition make_condition(unsigned initial,
+                                         source_location where = source_location::current()) const;
 
   // The node of the graph, or body, that has this handle: of what was captured, or of
   // graph::add_child(). That it is a node of it is not checked.
@@ -80,6 +84,18 @@ class ESCROW_API graph_builder_ref {
   return into;
 }
 
+// Changes one node of `exec`, from the next launch on. `changed` is a node of the graph, or of a
+// body of it, that the exec was created from as a `graph`; the graph itself does not change. What
+// `kind` owns is kept by the exec until the next set() of that node, update(), or the end of the
+// exec, and released after the launches in flight then. What the exec keeps of its graph stays
+// until update() or the end of the exec, also what the node used before. Takes as long as nodes of
+// the exec were given owners. On failure throws usage_error, cuda_error, std::bad_alloc, and exec
+// and owners are as before: also after a launch whose end is not known, see graph_exec::launch.
+// Source: cudaGraphExecNodeSetParams.
+template <detail::changeable_kind Kind>
+void set(graph_exec& exec, node const& changed, Kind kind,
+         source_location where = source_location::current());
+
 // What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
 //   parameters can be changed, with what they keep alive, and are read with CUDA's calls on get().
 //   Changes concern the graph and what is created from it from then on, not clones and execs that
@@ -101,27 +117,29 @@ class ESCROW_API node : public graph_builder_ref {
 
   // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
   // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
-  node const& after(node const& other) const;
+  node const& after(node const& other, source_location where = source_location::current()) const;
 
   // Gives the node the parameters of `kind`, which must be the kind that it is. The graph then
   // keeps what these own; what was kept is released when the graph is next used. On failure node
   // and owners are as before. Source: cudaGraphNodeSetParams.
   template <detail::changeable_kind Kind>
-  void set(Kind kind) const {
-    detail::node_draft made = kind.draft(require("node::set"));
-    set_params(made.params, std::move(made.payload));
-    kind.commit();
+  void set(Kind kind, source_location where = source_location::current()) const {
+    detail::called_at("node::set", where, [&] {
+      detail::node_draft made = kind.draft(require("node::set"));
+      set_params(made.params, std::move(made.payload));
+      kind.commit();
+    });
   }
 
   // Takes the node out of its graph, with its edges. What is kept for it is released when the graph
   // is next used. Not for a conditional node, without which CUDA cannot instantiate its condition's
   // graph. Source: cudaGraphDestroyNode.
-  void destroy() const;
+  void destroy(source_location where = source_location::current()) const;
 
  private:
   friend class graph_builder_ref;
   template <detail::changeable_kind Kind>
-  friend void set(graph_exec& exec, node const& changed, Kind kind);
+  friend void set(graph_exec& exec, node const& changed, Kind kind, source_location where);
 
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
@@ -130,21 +148,6 @@ class ESCROW_API node : public graph_builder_ref {
   // throws usage_error.
   [[nodiscard]] graph_core& core_in(graph_exec const& exec) const;
 };
-
-// Changes one node of `exec`, from the next launch on. `changed` is a node of the graph, or of a
-// body of it, that the exec was created from as a `graph`; the graph itself does not change. What
-// `kind` owns is kept by the exec until the next set() of that node, update(), or the end of the
-// exec, and released after the launches in flight then. What the exec keeps of its graph stays
-// until update() or the end of the exec, also what the node used before. Takes as long as nodes of
-// the exec were given owners. On failure throws usage_error, cuda_error, std::bad_alloc, and exec
-// and owners are as before: also after a launch whose end is not known, see graph_exec::launch.
-// Source: cudaGraphExecNodeSetParams.
-template <detail::changeable_kind Kind>
-void set(graph_exec& exec, node const& changed, Kind kind) {
-  detail::node_draft made = kind.draft(changed.core_in(exec));
-  exec.set_node(changed.get(), made.params, std::move(made.payload));
-  kind.commit();
-}
 
 // What: a node that allocates, and the address that the memory has at each launch, from this node
 //   to the one that frees it.
@@ -168,7 +171,7 @@ class allocation : public node {
 class ESCROW_API body_graph : public graph_builder_ref {
  public:
   // The CUDA handle, e.g. to capture into. Never owning. Throws as graph::get().
-  [[nodiscard]] cudaGraph_t get() const;
+  [[nodiscard]] cudaGraph_t get(source_location where = source_location::current()) const;
 
  private:
   friend class graph_builder_ref;
@@ -200,12 +203,24 @@ class conditional_node : public node {
 };
 
 template <detail::changeable_kind Kind>
-node graph_builder_ref::add(Kind kind) const {
-  graph_core& core = require("graph_builder_ref::add");
-  detail::node_draft made = kind.draft(core);
-  node result = add_node(core, made.params, std::move(made.payload));
-  kind.commit();
-  return result;
+node graph_builder_ref::add(Kind kind, source_location where) const {
+  constexpr char const* call = "graph_builder_ref::add";
+  return detail::called_at(call, where, [&] {
+    graph_core& core = require(call);
+    detail::node_draft made = kind.draft(core);
+    node result = add_node(core, made.params, std::move(made.payload));
+    kind.commit();
+    return result;
+  });
+}
+
+template <detail::changeable_kind Kind>
+void set(graph_exec& exec, node const& changed, Kind kind, source_location where) {
+  detail::called_at("set", where, [&] {
+    detail::node_draft made = kind.draft(changed.core_in(exec));
+    exec.set_node(changed.get(), made.params, std::move(made.payload));
+    kind.commit();
+  });
 }
 
 }  // namespace escrow::inline v0_1

@@ -63,15 +63,18 @@ class ESCROW_API library {
  public:
   // Loads the code at `image`, which need not stay. Any thread. Bad code may be noticed by find()
   // only. Source: cudaLibraryLoadData.
-  [[nodiscard]] static library load(void const* image, deleter& its = deleter::global());
+  [[nodiscard]] static library load(void const* image, deleter& its = deleter::global(),
+                                    source_location where = source_location::current());
   // Loads a file. Any thread. Source: cudaLibraryLoadFromFile.
   [[nodiscard]] static library load_file(std::filesystem::path const& file,
-                                         deleter& its = deleter::global());
+                                         deleter& its = deleter::global(),
+                                         source_location where = source_location::current());
 
   // The kernel of that (mangled) name, which keeps the library. Throws cuda_error:
   // cudaErrorSymbolNotFound if there is none, cudaErrorInvalidKernelImage if what was loaded is no
   // code; usage_error if this was moved from. Any thread. Source: cudaLibraryGetKernel.
-  [[nodiscard]] kernel find(std::string const& name) const;
+  [[nodiscard]] kernel find(std::string const& name,
+                            source_location where = source_location::current()) const;
 
   // The CUDA handle. Never owning; null if moved from.
   [[nodiscard]] cudaLibrary_t get() const noexcept;
@@ -112,6 +115,10 @@ class launch_owner : public bound_arguments<To, Arguments...> {
   std::shared_ptr<void const> library_;
 };
 
+// Throws what a launch failed with, and says what of its shape does not fit.
+[[noreturn]] ESCROW_API void refuse_launch(cudaError_t status, kernel const& launched,
+                                           launch_config const& config);
+
 // Enqueues the kernel with the values that `values` points to.
 inline void launch_values(stream_ref stream, kernel const& launched, launch_config const& config,
                           void** values) {
@@ -129,13 +136,16 @@ inline void launch_values(stream_ref stream, kernel const& launched, launch_conf
       .attrs = attributes,
       .numAttrs = static_cast<unsigned>(config.attributes.size()),
   };
-  check(cudaLaunchKernelExC(&shape, launched.get(), values), "cudaLaunchKernelExC");
+  cudaError_t const status = cudaLaunchKernelExC(&shape, launched.get(), values);
+  if (status != cudaSuccess) [[unlikely]]
+    refuse_launch(status, launched, config);
 }
 
 // Keeps what has to be kept, and launches with `values`, of the types that the kernel has.
 template <class... Values, class... Arguments>
-void launch_keeping(stream_ref stream, kernel const& launched, launch_config const& config,
-                    std::tuple<Values...> values, Arguments&&... arguments) {
+void launch_keeping(stream_ref stream, source_location where, kernel const& launched,
+                    launch_config const& config, std::tuple<Values...> values,
+                    Arguments&&... arguments) {
   (announce_use(arguments, stream), ...);
   auto pointers = addresses_of(values);
   auto const enqueue = [&] { launch_values(stream, launched, config, pointers.data()); };
@@ -147,7 +157,7 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
   }
   deleter& its = config.deleter != nullptr ? *config.deleter : deleter::global();
   auto const take = [](owner& in_place) noexcept { in_place.take(); };
-  its.retire_around("launch", stream, std::move(kept), take, enqueue);
+  its.retire_around("launch", stream, std::move(kept), take, enqueue, where);
 }
 
 }  // namespace detail
@@ -167,20 +177,24 @@ void launch_keeping(stream_ref stream, kernel const& launched, launch_config con
 // cudaLaunchKernelExC.
 // Example: examples/retire.cpp.
 template <class... Arguments>
-void launch(stream_ref stream, kernel const& launched, launch_config const& config,
+void launch(detail::stream_at on, kernel const& launched, launch_config const& config,
             Arguments&&... arguments) {
-  detail::launch_keeping(stream, launched, config, detail::values_of(arguments...),
-                         std::forward<Arguments>(arguments)...);
+  detail::called_at("launch", on.where, [&] {
+    detail::launch_keeping(on.stream, on.where, launched, config, detail::values_of(arguments...),
+                           std::forward<Arguments>(arguments)...);
+  });
 }
 
 // The same for a __global__ function, whose parameters' types the arguments are converted to.
 // Memory without a type, such as a device_block's, is passed for a pointer to any type.
 template <class... Parameters, class... Arguments>
-void launch(stream_ref stream, void (*launched)(Parameters...), launch_config const& config,
+void launch(detail::stream_at on, void (*launched)(Parameters...), launch_config const& config,
             Arguments&&... arguments) {
-  detail::launch_keeping(stream, kernel(launched), config,
-                         detail::values_for<Parameters...>(arguments...),
-                         std::forward<Arguments>(arguments)...);
+  detail::called_at("launch", on.where, [&] {
+    detail::launch_keeping(on.stream, on.where, kernel(launched), config,
+                           detail::values_for<Parameters...>(arguments...),
+                           std::forward<Arguments>(arguments)...);
+  });
 }
 
 }  // namespace escrow::inline v0_1

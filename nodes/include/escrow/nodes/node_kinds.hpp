@@ -27,9 +27,11 @@ struct memset_config {
 namespace detail {
 // CUDA's parameters. They throw usage_error, in the name of the kind, for what cannot be meant.
 [[nodiscard]] ESCROW_API cudaGraphNodeParams memset_params(void* destination,
-                                                           memset_config const& config);
+                                                           memset_config const& config,
+                                                           source_location where);
 [[nodiscard]] ESCROW_API cudaGraphNodeParams memcpy_params(void* to, void const* from,
-                                                           std::size_t bytes);
+                                                           std::size_t bytes,
+                                                           source_location where);
 [[nodiscard]] ESCROW_API cudaGraphNodeParams host_params(cudaHostFn_t function);
 }  // namespace detail
 
@@ -57,20 +59,24 @@ template <class... Parameters, class... Arguments>
 
 // Writes a value of 1, 2 or 4 bytes, also in rows. `destination`: device memory, or an owner.
 template <class Destination>
-[[nodiscard]] auto memset_node(Destination&& destination, memset_config const& config) {
+[[nodiscard]] auto memset_node(Destination&& destination, memset_config const& config,
+                               source_location where = source_location::current()) {
   using bound = detail::node_arguments<Destination>;
   return detail::owning_kind<bound>(
-      detail::memset_params(detail::device_value_of(destination), config), bound(destination));
+      detail::memset_params(detail::device_value_of(destination), config, where),
+      bound(destination));
 }
 
 // Copies `bytes` bytes between any two of device, pinned and pageable memory, or owners of such;
 // CUDA infers the kind. A launch of a graph that copies to pageable memory blocks the host until
 // that copy is done (measured: cudaGraphLaunch).
 template <class To, class From>
-[[nodiscard]] auto memcpy_node(To&& to, From&& from, std::size_t bytes) {
+[[nodiscard]] auto memcpy_node(To&& to, From&& from, std::size_t bytes,
+                               source_location where = source_location::current()) {
   using bound = detail::node_arguments<To, From>;
   return detail::owning_kind<bound>(
-      detail::memcpy_params(detail::device_value_of(to), detail::device_value_of(from), bytes),
+      detail::memcpy_params(detail::device_value_of(to), detail::device_value_of(from), bytes,
+                            where),
       bound(to, from));
 }
 
@@ -85,17 +91,20 @@ template <std::invocable Function>
 // Records an event: a std::shared_ptr<event const>, which is kept, or an event_ref, which has to
 // stay.
 template <class Event>
-[[nodiscard]] auto record_node(Event const& event) {
-  return detail::event_kind(cudaGraphNodeTypeEventRecord, event);
+[[nodiscard]] auto record_node(Event const& event,
+                               source_location where = source_location::current()) {
+  return detail::event_kind(cudaGraphNodeTypeEventRecord, event, where);
 }
 // Waits for an event, given as to record_node().
 template <class Event>
-[[nodiscard]] auto wait_node(Event const& event) {
-  return detail::event_kind(cudaGraphNodeTypeWaitEvent, event);
+[[nodiscard]] auto wait_node(Event const& event,
+                             source_location where = source_location::current()) {
+  return detail::event_kind(cudaGraphNodeTypeWaitEvent, event, where);
 }
 
 // Frees memory that a node allocates, of this graph or of another. CUDA does not change such nodes.
-[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> free_node(void* address);
+[[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> free_node(
+    void* address, source_location where = source_location::current());
 
 // The kinds that follow cannot be changed once they are in a graph.
 
@@ -110,7 +119,8 @@ struct child_kind {
 
 // Memory of the device that is current now, which is there from this node to the one that frees it;
 // `bytes` is not 0. Throws cuda_error, too.
-[[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes);
+[[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes,
+                                               source_location where = source_location::current());
 
 // A copy of `child`, which has to be there until the node is added. The copy holds what `child`
 // holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
@@ -159,6 +169,7 @@ struct conditional_kind {
   return {"while_node", tested, cudaGraphCondTypeWhile, 1};
 }
 // Runs the body of that number; none if there are not as many. `bodies` is not 0.
-[[nodiscard]] ESCROW_API conditional_kind switch_node(condition const& tested, unsigned bodies);
+[[nodiscard]] ESCROW_API conditional_kind switch_node(
+    condition const& tested, unsigned bodies, source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_1

@@ -45,7 +45,8 @@ struct ESCROW_API memory_source {
 class ESCROW_API device_block {
  public:
   // Allocates `bytes` bytes, not initialized.
-  explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device());
+  explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device(),
+                        source_location where = source_location::current());
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
@@ -79,9 +80,12 @@ struct kernel_argument_traits<device_block> {
 namespace detail {
 // The bytes of `count` elements of `size` bytes. Throws usage_error, naming `call`, if they are
 // more than std::size_t can tell.
-[[nodiscard]] inline std::size_t bytes_of(char const* call, std::size_t count, std::size_t size) {
+[[nodiscard]] inline std::size_t bytes_of(char const* call, std::size_t count, std::size_t size,
+                                          source_location where) {
   if (count > std::numeric_limits<std::size_t>::max() / size) {
-    throw usage_error(call, "`count` is " + std::to_string(count), "it counts elements, not bytes");
+    throw usage_error(
+        usage_error(call, "`count` is " + std::to_string(count), "it counts elements, not bytes"),
+        where);
   }
   return count * size;
 }
@@ -95,8 +99,9 @@ class device_buffer {
 
  public:
   // Throws cuda_error; usage_error if `count` is too large.
-  explicit device_buffer(std::size_t count, memory_source const& source = memory_source::device())
-      : block_(detail::bytes_of("device_buffer", count, sizeof(T)), source) {}
+  explicit device_buffer(std::size_t count, memory_source const& source = memory_source::device(),
+                         source_location where = source_location::current())
+      : block_(detail::bytes_of("device_buffer", count, sizeof(T), where), source, where) {}
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements

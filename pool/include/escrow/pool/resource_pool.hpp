@@ -107,9 +107,14 @@ struct holder {
 
 // All slots are out, no more may be created, and the claim may not wait (any longer). The text
 // names the holders and the remedies. A capture in progress stays valid.
-class ESCROW_API pool_exhausted : public std::runtime_error {
+class ESCROW_API pool_exhausted : public std::runtime_error, public located_error {
  public:
   using std::runtime_error::runtime_error;
+  // `failed`, at the caller's line.
+  pool_exhausted(pool_exhausted const& failed, source_location where)
+      : std::runtime_error(detail::text_at(where, failed.what())), located_error(where) {}
+
+  [[noreturn]] void throw_at(source_location where) const override;
 };
 
 // A pool of resources of type T on one device. claim() gives one to a stream; once released, the
@@ -153,19 +158,21 @@ class resource_pool {
 
   // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty.
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
-                destroy_function destroy = {}) {
+                destroy_function destroy = {}, source_location where = source_location::current()) {
     if (!make) {
-      throw usage_error("resource_pool::resource_pool",
-                        "`make` of \"" + options.label + "\" is empty",
-                        "pass a function that returns a new resource");
+      throw usage_error(usage_error(creating, "`make` of \"" + options.label + "\" is empty",
+                                    "pass a function that returns a new resource"),
+                        where);
     }
     pin_this_module();  // the worker calls `destroy` and T's destructor
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();
-    slots_.reset(new slot_pool(options, [functions](size_class const&) {
+    auto make_one = [functions](size_class const&) {
       return std::make_unique<resource_of<T>>(*functions, functions->make);
-    }));
+    };
+    detail::called_at(creating, where,
+                      [&] { slots_.reset(new slot_pool(options, std::move(make_one))); });
   }
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
@@ -218,6 +225,8 @@ class resource_pool {
   [[nodiscard]] int device() const noexcept { return slots_->device(); }
 
  private:
+  static constexpr char const* creating = "resource_pool::resource_pool";
+
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {

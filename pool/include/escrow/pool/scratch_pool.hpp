@@ -102,8 +102,9 @@ class ESCROW_API scratch_pool {
 
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
   // and usage_error for a source without functions.
-  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {})
-      : slots_(make_slots(options, policy)) {
+  explicit scratch_pool(pool_options const& options = {}, scratch_policy const& policy = {},
+                        source_location where = source_location::current())
+      : slots_(make_slots(options, policy, where)) {
     pin_this_module();  // the worker calls the source's `free`
   }
 
@@ -115,7 +116,7 @@ class ESCROW_API scratch_pool {
   [[nodiscard]] buffer_lease<T> claim(stream_ref stream, std::size_t count,
                                       source_location where = source_location::current()) {
     static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
-    std::size_t const bytes = detail::bytes_of("scratch_pool::claim", count, sizeof(T));
+    std::size_t const bytes = detail::bytes_of("scratch_pool::claim", count, sizeof(T), where);
     return {claim(stream, bytes, where), count};
   }
 
@@ -126,7 +127,9 @@ class ESCROW_API scratch_pool {
   // Frees free blocks whose work is done, on this thread, until at most `keep_bytes` are allocated
   // or none is left. Returns the bytes freed. cudaFree may block until the device is idle. Throws
   // cuda_error; what was freed until then is freed. Any thread.
-  std::size_t trim(std::size_t keep_bytes = 0) { return slots_->trim(keep_bytes); }
+  std::size_t trim(std::size_t keep_bytes = 0, source_location where = source_location::current()) {
+    return detail::called_at("scratch_pool::trim", where, [&] { return slots_->trim(keep_bytes); });
+  }
 
   // As resource_pool::close_for, for all sizes.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
@@ -149,7 +152,8 @@ class ESCROW_API scratch_pool {
 
  private:
   using owned_slots = std::unique_ptr<slot_pool, slot_pool::leave_pool>;
-  static owned_slots make_slots(pool_options const& options, scratch_policy const& policy);
+  static owned_slots make_slots(pool_options const& options, scratch_policy const& policy,
+                                source_location where);
 
   owned_slots slots_;
 };
@@ -166,7 +170,7 @@ class ESCROW_API scratch_claimer {
   [[nodiscard]] buffer_lease<T> claim(std::size_t count,
                                       source_location where = source_location::current()) {
     static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
-    std::size_t const bytes = detail::bytes_of("scratch_claimer::claim", count, sizeof(T));
+    std::size_t const bytes = detail::bytes_of("scratch_claimer::claim", count, sizeof(T), where);
     return {claim(bytes, where), count};
   }
 
@@ -189,20 +193,21 @@ class ESCROW_API scratch_claimer {
 class ESCROW_API scratch_pools {
  public:
   // `options.device` is ignored, and `policy` holds for each device.
-  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {})
-      : options_(std::move(options)), policy_(std::move(policy)), places_(device_count()) {
+  explicit scratch_pools(pool_options options = {}, scratch_policy policy = {},
+                         source_location where = source_location::current())
+      : options_(std::move(options)), policy_(std::move(policy)), places_(device_count(where)) {
     pin_this_module();
   }
 
   // The pool of `device`, which lives as long as this. Throws cuda_error if that is not a device.
-  [[nodiscard]] scratch_pool& on(int device);
+  [[nodiscard]] scratch_pool& on(int device, source_location where = source_location::current());
 
  private:
   struct place {
     std::once_flag is_made;
     std::optional<scratch_pool> pool;
   };
-  static std::size_t device_count();
+  static std::size_t device_count(source_location where);
 
   pool_options options_;
   scratch_policy policy_;

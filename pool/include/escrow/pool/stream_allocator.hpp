@@ -36,8 +36,9 @@ class ESCROW_API stream_allocator {
   static constexpr std::size_t default_alignment = 256;
 
   // The options' `slots_max` limits the blocks of each size, if it is not empty.
-  explicit stream_allocator(pool_options const& options = {}, scratch_policy const& policy = {})
-      : state_(make_state(options, policy)) {
+  explicit stream_allocator(pool_options const& options = {}, scratch_policy const& policy = {},
+                            source_location where = source_location::current())
+      : state_(make_state(options, policy, where)) {
     pin_this_module();  // the worker calls the source's `free`
   }
 
@@ -85,7 +86,7 @@ class ESCROW_API stream_allocator {
  private:
   struct state;
   static std::shared_ptr<state> make_state(pool_options const& options,
-                                           scratch_policy const& policy);
+                                           scratch_policy const& policy, source_location where);
 
   std::shared_ptr<state> state_;  // null if moved from
 };
