@@ -120,9 +120,16 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
   if (is_claim) held.reusable_in_ = id;
 }
 
+bool capture_reuse::has_capture_ended(slot const& claimed) noexcept {
+  return claimed.claimed_with_->captures_ended() != claimed.captures_ended_;
+}
+
 bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept {
   std::lock_guard const lock(mutex_);
-  if (held.reusable_in_ == id) stop_reuse(held);
+  if (held.reusable_in_ == id) {
+    held.is_capture_over_ = has_capture_ended(held);
+    stop_reuse(held);
+  }
   auto& entries = held.of_.captured.entries;
   auto const found = entries.find(id);
   if (--found->second.holds == 0) entries.erase(found);
@@ -141,9 +148,8 @@ bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noex
 
 bool capture_reuse::is_over(slot const& claimed, std::uint64_t id) const noexcept {
   std::lock_guard const lock(mutex_);
-  // Another id: its graph is gone.
-  return claimed.reusable_in_ != id ||
-         claimed.claimed_with_->captures_ended() != claimed.captures_ended_;
+  // Another id: the set was released.
+  return claimed.reusable_in_ != id ? claimed.is_capture_over_ : has_capture_ended(claimed);
 }
 
 // After a hoist or a recapture the slots of its graph are still listed.

@@ -140,6 +140,8 @@ class capture_reuse {
  private:
   [[nodiscard]] static entry* find(size_class& size, std::uint64_t id) noexcept;
   [[nodiscard]] static bool may_take(slot const& listed) noexcept;
+  // While the set of its claim exists.
+  [[nodiscard]] static bool has_capture_ended(slot const& claimed) noexcept;
   // Whether the launches of all graphs that hold it are ordered: it was claimed in each.
   [[nodiscard]] static bool is_ordered(slot const& held) noexcept;
   // Ends the lease; true if no graph holds the slot, else `is_shared`: other captures may claim it.

@@ -70,6 +70,7 @@ void graph_hold::enter(reference_set const& set) noexcept {
   if (!is_claim_) return;
   held_.claimed_with_ = &set;
   held_.captures_ended_ = set.captures_ended();
+  held_.is_capture_over_ = false;
 }
 
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,

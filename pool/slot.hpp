@@ -106,6 +106,7 @@ struct slot final : reclaimable {
   // by others once the release in the capture has made it reusable.
   reference_set const* claimed_with_ = nullptr;
   std::uint64_t captures_ended_ = 0;  // of that set, at the claim
+  bool is_capture_over_ = false;      // of its claim; known when that set was released
   // Its last claim was in the capture of its last release: users come after released_after_.
   bool is_reused_ = false;
   bool is_shared_ = false;  // other captures of its sharing group may claim it

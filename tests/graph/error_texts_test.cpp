@@ -196,6 +196,7 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
 TEST_F(ErrorTexts, OfAFailedCallOfGraphsNodesAndMemoryNameTheCallersLine) {
   cargo taken = make_cargo();
   scratch_pool scratch(options(1));
+  scratch.claim(two, 300).release();
   stream_allocator memory(options(1));
   graph const source = captured_without_cargo();
   owned_event const event = make_event();

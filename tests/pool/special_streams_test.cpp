@@ -169,6 +169,7 @@ TEST_F(ThreadStream, OfACaptureMayStillUseTheLeaseAfterTheCapture) {
   order(cudaStreamPerThread, one);
   must(captured.end());
   captured.graph().reset();
+  held.record_stream(cudaStreamPerThread);
   keep_busy(held, cudaStreamPerThread);
   other.run([&] { expect_refused_elsewhere(held); });
   held.release();

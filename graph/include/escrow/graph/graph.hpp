@@ -42,7 +42,8 @@ class ESCROW_API graph {
  public:
   // A new, empty graph, whose node resources the process-wide deleter or `its` destroys. Throws
   // cuda_error, std::bad_alloc. Source: cudaGraphCreate.
-  explicit graph(source_location where = source_location::current());
+  // NOLINTNEXTLINE(google-explicit-constructor): as a default constructor, also for `= {}`.
+  graph(source_location where = source_location::current());
   explicit graph(deleter& its, source_location where = source_location::current());
   // Takes over a graph created by plain calls, e.g. cudaStreamEndCapture. `id` is its capture id,
   // if known. Throws std::bad_alloc, cuda_error, usage_error if the id is needed and cannot be
